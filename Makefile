@@ -1,0 +1,45 @@
+# `make help` lists the targets. Each one sets up what it needs in $(VENV), without root.
+SHELL := /bin/bash
+VENV ?= .venv
+ARGS ?=
+PYTEST_ARGS ?=
+
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.stamp
+# An environment whose interpreter is gone, or that was copied from another folder, is set up again.
+STALE := $(shell test -x $(BIN)/python && grep -qxF -- "$(abspath $(VENV))" $(STAMP) 2>/dev/null || echo force)
+
+.PHONY: help setup train test test-slow lint format bench clean force
+
+help: ## list the targets
+	@grep -E '^[a-z-]+:.*##' $(firstword $(MAKEFILE_LIST)) | sed -E 's/:.*## /\t/' | expand -t 12
+
+setup: $(STAMP) ## make or update the environment, and nothing else
+
+$(STAMP): requirements/py310.txt requirements/bootstrap.txt setup.py tools/setup_env.sh $(STALE)
+	@tools/setup_env.sh $(VENV)
+
+train: $(STAMP) ## train IMPALA on CartPole-v1 (ARGS="..." adds flags)
+	$(BIN)/distrl train --env=CartPole-v1 --agent=impala --topology=light_env $(ARGS)
+
+test: $(STAMP) ## the quick tests (PYTEST_ARGS="..." adds flags)
+	$(BIN)/python -m pytest -m "not slow" $(PYTEST_ARGS)
+
+test-slow: $(STAMP) ## the slow tests: whole programs, minutes each
+	$(BIN)/python -m pytest -m slow -o faulthandler_timeout=1800 $(PYTEST_ARGS)
+
+lint: $(STAMP) ## formatter check, linter, type checker
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+format: $(STAMP) ## format the code and apply the linter's safe fixes
+	$(BIN)/ruff check --fix-only --quiet .
+	$(BIN)/ruff format .
+
+bench: $(STAMP) ## the benchmarks that docs and README quote
+	$(BIN)/python benchmarks/overhead.py $(ARGS)
+
+clean: ## remove the environment and every cache; run folders stay
+	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find distrl programs launch tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,99 @@
+"""What the transport costs: every topology against one hand-written loop without any.
+
+All in one run, in turn, so that a noisy machine disturbs them alike: the loop of `hand_loop.py`
+and `single_process`, each pinned to one core, then `heavy_env` and `light_env` on all cores.
+CartPole-v1, MLP 2x64, 2 actors x 32 environments (64 in one process), 20-step unrolls, batches of
+64 unrolls. Figures are environment steps that the learner trained on, per second.
+
+  python benchmarks/overhead.py --rounds=5 --seconds=10 --out=benchmarks/overhead.md
+"""
+
+import argparse
+import csv
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+HERE = Path(__file__).parent
+TOPOLOGIES = {"single_process": 0.9, "heavy_env": 0.6, "light_env": 0.35}
+"""Name to the ratio that it must reach."""
+_WARM_UP = 3.0  # seconds after the first row of metrics that are left out
+
+
+def hand_loop(seconds: float) -> float:
+    """The loop without transport, pinned to core 0."""
+    command = [sys.executable, str(HERE / "hand_loop.py"), f"--seconds={seconds}", "--core=0"]
+    out = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120)
+    return float(out.stdout.split()[-1])
+
+
+def trained(topology: str, seconds: float, extra: list[str]) -> float:
+    """`distrl train` under `topology`, from its own metrics."""
+    with tempfile.TemporaryDirectory() as folder:
+        run_dir = Path(folder) / "run"
+        command = [
+            sys.executable, "-m", "launch.main", "train", "--env=CartPole-v1",
+            f"--topology={topology}", f"--run_dir={run_dir}",
+            f"--config.goal.max_seconds={seconds + _WARM_UP}", *extra,
+        ]  # fmt: skip
+
+        def pin() -> None:
+            os.sched_setaffinity(0, {0})
+
+        subprocess.run(
+            command,
+            check=True,
+            timeout=180,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            preexec_fn=pin if topology == "single_process" else None,
+            cwd=HERE.parent,
+        )
+        with open(run_dir / "metrics.csv") as file:
+            rows = [(float(r["seconds"]), int(r["env_steps"])) for r in csv.DictReader(file)]
+        rows = [row for row in rows if row[0] >= rows[0][0] + _WARM_UP - 1.0]
+        (t0, n0), (t1, n1) = rows[0], rows[-1]
+        return (n1 - n0) / (t1 - t0)
+
+
+def main() -> None:
+    """Prints and writes the table."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--seconds", type=float, default=10.0)
+    parser.add_argument("--out", help="a Markdown file for the table")
+    args, extra = parser.parse_known_args()
+    figures: dict[str, list[float]] = {name: [] for name in ("hand loop", *TOPOLOGIES)}
+    for turn in range(args.rounds):
+        figures["hand loop"].append(hand_loop(args.seconds))
+        for topology in TOPOLOGIES:
+            figures[topology].append(trained(topology, args.seconds, extra))
+        print(
+            turn, json.dumps({name: round(runs[-1]) for name, runs in figures.items()}), flush=True
+        )
+    lines = [
+        "| | env steps/s, median | all rounds | ratio, median of rounds | wanted |",
+        "|---|---|---|---|---|",
+    ]
+    for name, runs in figures.items():
+        ratios = [a / b for a, b in zip(runs, figures["hand loop"], strict=True)]
+        lines.append(
+            f"| {name} | {statistics.median(runs):,.0f} | "
+            f"{' '.join(f'{run / 1000:.0f}k' for run in runs)} | "
+            f"{statistics.median(ratios):.2f} | {TOPOLOGIES.get(name, '')} |"
+        )
+    print("\n".join(lines))
+    if args.out:
+        command = " ".join(["python benchmarks/overhead.py", *sys.argv[1:]])
+        Path(args.out).write_text(
+            f"# Overhead\n\n{(__doc__ or '').split(chr(10) * 2)[1]}\n\n`{command}`, on "
+            f"{os.cpu_count()} cores:\n\n" + "\n".join(lines) + "\n"
+        )
+
+
+if __name__ == "__main__":
+    main()

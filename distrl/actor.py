@@ -1,0 +1,91 @@
+"""The actor: environments -> inferencer -> replay."""
+
+import time
+from collections.abc import Callable
+
+import numpy as np
+
+from distrl.envs.pool import Pool
+from distrl.errors import Stopped
+from distrl.inferencer import InferenceSource
+from distrl.metrics import EpisodeStatistics, Report
+from distrl.replay.buffer import ReplayBuffer
+
+
+class Actor:
+    """Steps a pool of environments; local and remote parts, sync and async pools look the same."""
+
+    def __init__(
+        self,
+        pool: Pool,
+        inferencer: InferenceSource,
+        replay: ReplayBuffer,
+        *,
+        first_stream: int = 0,
+        life: int = 0,
+    ):
+        """Args:
+        pool: the environments; the actor starts it.
+        inferencer: chooses the actions.
+        replay: takes the steps.
+        first_stream: environment i of the pool is stream `first_stream + i`.
+        life: of these streams; rises when their actor restarts.
+        """
+        self._pool = pool
+        self._inferencer = inferencer
+        self._replay = replay
+        self._life = life
+        self._streams = (pool.env_ids + first_stream).astype(np.int32)
+        self._statistics = EpisodeStatistics(pool.num_envs)
+        pool.start()
+        self._timestep = pool.recv()
+
+    def step(self) -> None:
+        """One turn: infer, send the actions, store the step, receive the next one."""
+        timestep = self._timestep
+        if self._pool.is_async:
+            env_ids: np.ndarray | None = timestep.env_id
+            streams = self._streams[timestep.env_id]
+        else:  # the same array each time: those who look streams up can keep what they found
+            env_ids = None
+            streams = self._streams
+        inference = self._inferencer.inference(
+            streams, timestep, self._life, self._replay.needs_state(streams)
+        )
+        self._pool.send(inference.action, self._pool.env_ids if env_ids is None else env_ids)
+        self._replay.add(streams, timestep, inference, self._life)
+        self._statistics.add(timestep, env_ids)
+        self._timestep = self._pool.recv()
+
+    def run(
+        self,
+        should_stop: Callable[[], bool],
+        report: Callable[[Report], None],
+        report_interval: float = 0.5,
+    ) -> None:
+        """Turns until `should_stop()`; then flushes the replay and reports what is left.
+
+        Args:
+          should_stop: asked before each turn.
+          report: takes what happened since the last report; must not block.
+          report_interval: seconds between two reports.
+        """
+        due = time.monotonic() + report_interval
+        try:
+            while not should_stop():
+                self.step()
+                if time.monotonic() >= due:
+                    report(self.take_report())
+                    due = time.monotonic() + report_interval
+            self._replay.flush()
+        except Stopped:
+            pass  # a wait of the replay ended because the program stops: that is the end of run
+        report(self.take_report())
+
+    def take_report(self) -> Report:
+        """What happened since the last call."""
+        return self._statistics.take()
+
+    def close(self) -> None:
+        """Closes the pool."""
+        self._pool.close()

@@ -1,0 +1,134 @@
+"""Policies as distributions over actions: pure functions of the policy head's outputs.
+
+Leading axes are free: `[B]` in an actor, `[T, B]` in a learner.
+"""
+
+import dataclasses
+import math
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from dm_env import specs as dm_specs
+
+from distrl.errors import ConfigError
+from distrl.types import Nest
+
+MIN_LOG_STD, MAX_LOG_STD = -5.0, 1.0
+"""Bounds of a Normal policy's log standard deviation, in units of half the action's range. The
+entropy bonus would widen it for ever, since actions outside the range are clipped anyway."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Categorical:
+    """A choice among `num_actions`; its parameters are logits [..., num_actions]."""
+
+    num_actions: int
+    dtype: Any = np.int32  # of the actions
+
+    def sample_with_log_prob(self, rng: jax.Array, logits: jax.Array) -> tuple[jax.Array, Any]:
+        """An action [...] with its log-probability [...]."""
+        log_probs = jax.nn.log_softmax(logits)
+        action = jax.random.categorical(rng, log_probs)
+        return action.astype(self.dtype), _select(log_probs, action)
+
+    def mode(self, logits: jax.Array) -> jax.Array:
+        return jnp.argmax(logits, axis=-1).astype(self.dtype)
+
+    def log_prob(self, logits: jax.Array, action: jax.Array) -> jax.Array:
+        return _select(jax.nn.log_softmax(logits), action)
+
+    def entropy(self, logits: jax.Array) -> jax.Array:
+        log_probs = jax.nn.log_softmax(logits)
+        return -jnp.sum(jnp.exp(log_probs) * log_probs, axis=-1)
+
+    def encode(self, action: jax.Array) -> jax.Array:
+        """The action as network input: one-hot, float32 [..., num_actions]."""
+        return jax.nn.one_hot(action, self.num_actions)
+
+
+class NormalParams(NamedTuple):
+    """Both in units of half the action's range around its centre, [..., D]."""
+
+    mean: jax.Array
+    log_std: jax.Array
+
+
+class DiagonalNormal:
+    """Independent Normals over a bounded continuous action of any shape, D elements in all.
+
+    Samples are not clipped to the bounds, so that their log-probabilities are exact; whoever steps
+    the environment clips. Log-probabilities and entropy are densities in the action's own units.
+    """
+
+    def __init__(self, spec: dm_specs.BoundedArray):
+        low = np.broadcast_to(spec.minimum, spec.shape).astype(np.float32).reshape(-1)
+        high = np.broadcast_to(spec.maximum, spec.shape).astype(np.float32).reshape(-1)
+        if not (np.all(np.isfinite(low)) and np.all(np.isfinite(high)) and np.all(low < high)):
+            raise ConfigError(
+                "action: a continuous action needs finite bounds with minimum < maximum in every "
+                f"element, got minimum {low.tolist()} and maximum {high.tolist()}"
+            )
+        self.shape = tuple(spec.shape)
+        self.dtype = np.dtype(spec.dtype)
+        self.size = low.size
+        self._centre = (low + high) / 2
+        self._half = (high - low) / 2
+        self._log_half = float(np.sum(np.log(self._half)))
+
+    def sample_with_log_prob(self, rng: jax.Array, params: NormalParams) -> tuple[jax.Array, Any]:
+        """An action [..., *shape] with its log-probability [...]."""
+        noise = jax.random.normal(rng, params.mean.shape)
+        action = self._to_action(params.mean + jnp.exp(params.log_std) * noise)
+        return action, self._density(params, noise)
+
+    def mode(self, params: NormalParams) -> jax.Array:
+        return self._to_action(params.mean)
+
+    def log_prob(self, params: NormalParams, action: jax.Array) -> jax.Array:
+        noise = (self.encode(action) - params.mean) * jnp.exp(-params.log_std)
+        return self._density(params, noise)
+
+    def entropy(self, params: NormalParams) -> jax.Array:
+        per_element = params.log_std + 0.5 * math.log(2 * math.pi * math.e)
+        return jnp.sum(per_element, axis=-1) + self._log_half
+
+    def encode(self, action: jax.typing.ArrayLike) -> jax.Array:
+        """The action as network input: in units of half its range, float32 [..., D]."""
+        x = jnp.asarray(action, jnp.float32)
+        leading = x.shape[: x.ndim - len(self.shape)]
+        return jnp.divide(x.reshape(*leading, self.size) - self._centre, self._half)
+
+    def _to_action(self, x: jax.Array) -> jax.Array:
+        action = self._centre + self._half * x
+        return jnp.asarray(action.reshape(*x.shape[:-1], *self.shape), self.dtype)
+
+    def _density(self, params: NormalParams, noise: jax.Array) -> jax.Array:
+        per_element = -0.5 * jnp.square(noise) - params.log_std - 0.5 * math.log(2 * math.pi)
+        return jnp.sum(per_element, axis=-1) - self._log_half
+
+
+Distribution = Categorical | DiagonalNormal
+
+
+def for_action(spec: Nest) -> Distribution:
+    """The distribution for an action spec.
+
+    Raises:
+      ConfigError: for anything but one DiscreteArray or one bounded array of floats.
+    """
+    if isinstance(spec, dm_specs.DiscreteArray):
+        return Categorical(int(spec.num_values), np.dtype(spec.dtype))
+    if isinstance(spec, dm_specs.BoundedArray) and np.issubdtype(spec.dtype, np.floating):
+        return DiagonalNormal(spec)
+    raise ConfigError(
+        "action: expected one DiscreteArray or one BoundedArray of floats, got "
+        + " ".join(repr(spec).split())
+    )
+
+
+def _select(log_probs: jax.Array, action: jax.Array) -> jax.Array:
+    """`log_probs[..., action]` by one-hot: on a CPU cheaper than a gather, and its gradient too."""
+    one_hot = action[..., None] == np.arange(log_probs.shape[-1])
+    return jnp.sum(jnp.where(one_hot, log_probs, 0), axis=-1)

@@ -1,0 +1,265 @@
+"""IMPALA: an actor-critic that corrects for the lag between actors and learner with V-trace.
+
+Espeholt et al. 2018, https://arxiv.org/abs/1802.01561.
+"""
+
+import dataclasses
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from distrl.agents import networks
+from distrl.agents.agent import Agent, Logs
+from distrl.agents.networks import NetworkConfig
+from distrl.agents.rlax_import import rlax
+from distrl.errors import ConfigError
+from distrl.specs import EnvironmentSpec
+from distrl.types import AgentOutput, Params, State, StepType, TimeStep, Trajectory
+
+OPTIMIZERS = ("adam", "rmsprop")
+
+
+@dataclasses.dataclass(frozen=True)
+class IMPALAConfig:
+    """IMPALA's settings. Losses are means over the real transitions of a batch.
+
+    Attributes:
+      network: torso, core and sizes.
+      discount: gamma, for each step, in [0, 1].
+      learning_rate: of the optimiser. The default suits small MLPs; for the convolutional torsos
+        1e-3 or less is usual.
+      anneal_updates: the learning rate falls linearly to 0 over so many updates; None: constant.
+      optimizer: "rmsprop" (the paper's; decay 0.99, epsilon 1e-5 under the root, no momentum; the
+        paper's epsilon of 0.1 goes with its losses, which are sums) or "adam" (b1 0.9, b2 0.999,
+        epsilon 1e-5). On CartPole-v1 rmsprop bore twice the policy lag that adam did.
+      max_gradient_norm: gradients are scaled down to this global norm; None: never.
+      entropy_cost: weight of the entropy bonus.
+      baseline_cost: weight of the value loss, which is half the mean squared error.
+      vtrace_lambda: mixes n-step returns, in [0, 1].
+      clip_rho: the importance weights' upper limit in the temporal differences (rho bar).
+      clip_pg_rho: the same in the policy gradient.
+      reward_clip: rewards are clipped to [-reward_clip, reward_clip]; None: not at all.
+      reward_scale: rewards, once clipped, are multiplied by it, and so are values and advantages.
+        Where returns are large (CartPole-v1's are up to 500), unscaled values drown the policy's
+        part of the gradient in a shared torso.
+    """
+
+    network: NetworkConfig = NetworkConfig()
+    discount: float = 0.99
+    learning_rate: float = 3e-3
+    anneal_updates: int | None = None
+    optimizer: str = "rmsprop"
+    max_gradient_norm: float | None = 40.0
+    entropy_cost: float = 0.01
+    baseline_cost: float = 0.5
+    vtrace_lambda: float = 1.0
+    clip_rho: float = 1.0
+    clip_pg_rho: float = 1.0
+    reward_clip: float | None = None
+    reward_scale: float = 0.1
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.network, NetworkConfig):
+            raise ConfigError(f"agent.network: expected a NetworkConfig, got {self.network!r}")
+        if self.optimizer not in OPTIMIZERS:
+            raise ConfigError(
+                f"agent.optimizer: expected one of {', '.join(OPTIMIZERS)}; got {self.optimizer!r}"
+            )
+        for field in ("discount", "vtrace_lambda"):
+            self._check(field, lambda x: 0 <= x <= 1, "in [0, 1]")
+        for field in ("learning_rate", "clip_rho", "clip_pg_rho", "reward_scale"):
+            self._check(field, lambda x: x > 0, "above 0")
+        for field in ("entropy_cost", "baseline_cost"):
+            self._check(field, lambda x: x >= 0, "of at least 0")
+        for field in ("anneal_updates", "max_gradient_norm", "reward_clip"):
+            if getattr(self, field) is not None:
+                self._check(field, lambda x: x > 0, "above 0, or None")
+
+    def _check(self, field: str, good: Callable[[float], bool], want: str) -> None:
+        value = getattr(self, field)
+        is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+        if not (is_number and math.isfinite(value) and good(value)):
+            raise ConfigError(f"agent.{field}: expected a number {want}, got {value!r}")
+
+    def make(self, env_spec: EnvironmentSpec) -> "IMPALA":
+        """The agent for an environment. Raises ConfigError where the two do not fit."""
+        return IMPALA(self, env_spec)
+
+
+class VTrace(NamedTuple):
+    """All [T, B], and 0 at transitions that are not real but for `target`, the value there."""
+
+    error: jax.Array  # target - value; differentiable with respect to the value only
+    target: jax.Array  # for the value; no gradient flows through it
+    advantage: jax.Array  # of the action taken, weighted with the clipped rho; no gradient
+
+
+def vtrace(
+    config: IMPALAConfig,
+    step_type: jax.typing.ArrayLike,
+    reward: jax.typing.ArrayLike,
+    discount: jax.typing.ArrayLike,
+    value: jax.typing.ArrayLike,
+    log_rho: jax.typing.ArrayLike,
+) -> VTrace:
+    """V-trace over windows that may hold the ends of episodes anywhere.
+
+    The weight rho of a transition from LAST to FIRST is 0: its own error and advantage are 0, and
+    so nothing after it reaches anything before it. The transition into LAST bootstraps from the
+    value at LAST (of the true final observation), times the discount there: 0 at a true end, 1 at
+    a time limit.
+
+    Args:
+      config: gives gamma, lambda, the clips, and the scale of rewards.
+      step_type: [T + 1, B], StepType.
+      reward: float32 [T + 1, B], each of the action before; the first row is not used.
+      discount: float32 [T + 1, B], 0 or 1; the first row is not used.
+      value: float32 [T + 1, B].
+      log_rho: float32 [T, B], log of target over behaviour probability of the actions.
+    """
+    step_type, reward, discount, value, log_rho = (
+        jnp.asarray(x) for x in (step_type, reward, discount, value, log_rho)
+    )
+    real = step_type[:-1] != StepType.LAST
+    # The log too: whatever was stored for an action that nobody took may be infinite.
+    rho = jnp.where(real, jnp.exp(jnp.where(real, log_rho, 0)), 0)
+    if config.reward_clip is not None:
+        reward = jnp.clip(reward, -config.reward_clip, config.reward_clip)
+    reward = reward * config.reward_scale
+
+    def one_stream(*arrays: jax.Array) -> Any:
+        return rlax.vtrace_td_error_and_advantage(
+            *arrays,
+            lambda_=config.vtrace_lambda,
+            clip_rho_threshold=config.clip_rho,
+            clip_pg_rho_threshold=config.clip_pg_rho,
+        )
+
+    rho, gamma = jax.lax.stop_gradient(rho), config.discount * discount[1:]
+    out = jax.vmap(one_stream, in_axes=1, out_axes=1)(value[:-1], value[1:], reward[1:], gamma, rho)
+    return VTrace(
+        error=out.errors,
+        target=jax.lax.stop_gradient(out.errors + value[:-1]),
+        advantage=jax.lax.stop_gradient(out.pg_advantage),
+    )
+
+
+class IMPALAState(NamedTuple):
+    """The learner state."""
+
+    opt_state: Any
+    updates: jax.Array  # int32, made so far
+
+
+class IMPALA(Agent):
+    """See IMPALAConfig. Extras: `{"log_prob": float32 [B]}`, of the action when it was chosen."""
+
+    def __init__(self, config: IMPALAConfig, env_spec: EnvironmentSpec):
+        if env_spec.reward.shape != ():
+            raise ConfigError(
+                f"reward: IMPALA takes one number a step, got shape {list(env_spec.reward.shape)}"
+            )
+        self.config = config
+        self.env_spec = env_spec
+        self.network = networks.make_network(config.network, env_spec)
+        self._optimizer = _make_optimizer(config)
+
+    def initial_params(self, rng: jax.Array) -> Params:
+        return self.network.init(rng)
+
+    def initial_state(self, batch_size: int) -> State:
+        return self.network.initial_state(batch_size)
+
+    def actor_step(
+        self,
+        rng: jax.Array,
+        params: Params,
+        timestep: TimeStep,
+        state: State,
+        evaluation: bool = False,
+    ) -> tuple[AgentOutput, State]:
+        policy, _, state = self.network.step(params, timestep, state)
+        distribution = self.network.distribution
+        if evaluation:
+            action = distribution.mode(policy)
+            log_prob = distribution.log_prob(policy, action)
+        else:
+            action, log_prob = distribution.sample_with_log_prob(rng, policy)
+        return AgentOutput(action, {"log_prob": log_prob}), state
+
+    def initial_learner_state(self, params: Params) -> IMPALAState:
+        return IMPALAState(self._optimizer.init(params), jnp.zeros((), jnp.int32))
+
+    def compute_gradients(
+        self, params: Params, learner_state: IMPALAState, batch: Trajectory
+    ) -> tuple[Params, Logs]:
+        return jax.grad(self.loss, has_aux=True)(params, batch)
+
+    def loss(self, params: Params, batch: Trajectory) -> tuple[jax.Array, Logs]:
+        """The loss on one batch, a mean over its real transitions, with what is logged of it."""
+        config, distribution = self.config, self.network.distribution
+        timestep = batch.timestep
+        policy, value, _ = self.network.unroll(params, timestep, batch.state)
+        policy, action = jax.tree.map(lambda x: x[:-1], (policy, batch.action))
+        real = timestep.step_type[:-1] != StepType.LAST
+        count = jnp.maximum(jnp.sum(real), 1)
+
+        def mean(x: jax.Array) -> jax.Array:
+            return jnp.sum(jnp.where(real, x, 0)) / count
+
+        log_prob = distribution.log_prob(policy, action)
+        log_rho = jax.lax.stop_gradient(log_prob) - batch.extras["log_prob"][:-1]
+        targets = vtrace(
+            config, timestep.step_type, timestep.reward, timestep.discount, value, log_rho
+        )
+        policy_loss = -mean(log_prob * targets.advantage)
+        value_loss = 0.5 * mean(jnp.square(targets.error))
+        entropy = mean(distribution.entropy(policy))
+        loss = policy_loss + config.baseline_cost * value_loss - config.entropy_cost * entropy
+        logs = {
+            "loss": loss,
+            "policy_loss": policy_loss,
+            "value_loss": value_loss,
+            "entropy": entropy,
+            "value": mean(value[:-1]),
+            "advantage": mean(targets.advantage),
+            "rho": mean(jnp.minimum(jnp.exp(log_rho), config.clip_rho)),
+            "kl_behaviour": -mean(log_rho),  # estimated from the actions taken
+            "real_fraction": count / real.size,
+        }
+        return loss, logs
+
+    def apply_gradients(
+        self, params: Params, learner_state: IMPALAState, grads: Params
+    ) -> tuple[Params, Any, Logs]:
+        updates, opt_state = self._optimizer.update(grads, learner_state.opt_state, params)
+        logs = {
+            "gradient_norm": optax.tree.norm(grads),
+            "learning_rate": jnp.asarray(_learning_rate(self.config)(learner_state.updates)),
+        }
+        return optax.apply_updates(params, updates), opt_state, logs
+
+    def update_learner_state(
+        self, params: Params, opt_state: Any, learner_state: IMPALAState
+    ) -> IMPALAState:
+        return IMPALAState(opt_state, learner_state.updates + 1)
+
+
+def _learning_rate(config: IMPALAConfig) -> optax.Schedule:
+    if config.anneal_updates is None:
+        return optax.constant_schedule(config.learning_rate)
+    return optax.linear_schedule(config.learning_rate, 0.0, int(config.anneal_updates))
+
+
+def _make_optimizer(config: IMPALAConfig) -> optax.GradientTransformation:
+    if config.optimizer == "adam":
+        optimizer = optax.adam(_learning_rate(config), eps=1e-5)
+    else:
+        optimizer = optax.rmsprop(_learning_rate(config), decay=0.99, eps=1e-5)
+    if config.max_gradient_norm is None:
+        return optimizer
+    return optax.chain(optax.clip_by_global_norm(config.max_gradient_norm), optimizer)

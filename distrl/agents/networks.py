@@ -1,0 +1,216 @@
+"""Networks of actor-critic agents: a torso, perhaps a recurrent core, a policy and a value head.
+
+`make_network` gives pure functions. The learner's unroll applies torso and heads to all T + 1 steps
+at once, and scans only the core: on a CPU, XLA runs convolutions inside a scan very slowly.
+"""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import haiku as hk
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from distrl import specs
+from distrl.agents import distributions, torsos
+from distrl.errors import ConfigError
+from distrl.specs import EnvironmentSpec
+from distrl.types import Nest, Params, State, StepType, TimeStep
+
+
+@dataclasses.dataclass(frozen=True)
+class NetworkConfig:
+    """What the network of an actor-critic agent is made of.
+
+    Attributes:
+      torso: "mlp"; "nature_cnn" (Mnih et al. 2015); "impala_resnet" (Espeholt et al. 2018, the deep
+        one); "auto" takes the CNN for uint8 pixels [C, H, W], and the MLP otherwise.
+      hidden_sizes: of the MLP's layers.
+      activation: of the MLP, "tanh" or "relu"; the others have relu.
+      core: "none" or "lstm".
+      core_size: units of the LSTM.
+      core_inputs_prev_action_reward: whether the core is also given the previous action and the
+        reward (clipped to [-1, 1]).
+    """
+
+    torso: str = "auto"
+    hidden_sizes: tuple[int, ...] = (64, 64)
+    activation: str = "tanh"
+    core: str = "none"
+    core_size: int = 64
+    core_inputs_prev_action_reward: bool = True
+
+    def __post_init__(self) -> None:
+        _one_of("torso", self.torso, ("auto", *torsos.TORSOS))
+        _one_of("activation", self.activation, tuple(torsos.ACTIVATIONS))
+        _one_of("core", self.core, ("none", "lstm"))
+        if not isinstance(self.hidden_sizes, (tuple, list)) or not all(
+            _is_positive_int(n) for n in self.hidden_sizes
+        ):
+            raise ConfigError(
+                f"network.hidden_sizes: expected positive integers, got {self.hidden_sizes!r}"
+            )
+        object.__setattr__(self, "hidden_sizes", tuple(self.hidden_sizes))
+        if not _is_positive_int(self.core_size):
+            raise ConfigError(
+                f"network.core_size: expected a positive integer, got {self.core_size!r}"
+            )
+
+
+@dataclasses.dataclass(frozen=True)
+class Network:
+    """Pure functions over parameters; see `make_network`.
+
+    Attributes:
+      distribution: what the policy parameters are parameters of.
+      init: rng -> params.
+      initial_state: batch size -> state [B, ...].
+      step: (params, timestep [B], state [B]) -> (policy [B, ...], value [B], state [B]). Does not
+        reset the state at FIRST.
+      unroll: (params, timestep [T, B], state [B]) -> (policy [T, B, ...], value [T, B],
+        state [B] after the last step). Resets the state at FIRST.
+    """
+
+    distribution: distributions.Distribution
+    init: Callable[[jax.Array], Params]
+    initial_state: Callable[[int], State]
+    step: Callable[[Params, TimeStep, State], tuple[Nest, jax.Array, State]]
+    unroll: Callable[[Params, TimeStep, State], tuple[Nest, jax.Array, State]]
+
+
+def make_network(config: NetworkConfig, env_spec: EnvironmentSpec) -> Network:
+    """Builds the network of `config` for an environment.
+
+    Raises:
+      ConfigError: for observations or actions that it can't take.
+    """
+    distribution = distributions.for_action(env_spec.action)
+    make_torso = torsos.for_observation(
+        config.torso, config.hidden_sizes, config.activation, env_spec.observation
+    )
+    recurrent = config.core == "lstm"
+
+    def parts() -> tuple[Callable[..., Any], tuple[Callable[..., Any], ...]]:
+        torso = make_torso()
+        core = hk.LSTM(config.core_size, name="core")
+        policy_head = _policy_head(distribution)
+        value_head = hk.Linear(1, w_init=torsos.scaled(1.0), name="value_head")
+
+        def embed(timestep: TimeStep) -> jax.Array:  # [N, ...] to [N, F]
+            x = torso(timestep.observation)
+            if not (recurrent and config.core_inputs_prev_action_reward):
+                return x
+            action = distribution.encode(timestep.prev_action)
+            reward = jnp.clip(timestep.reward, -1, 1)[:, None]
+            return jnp.concatenate([x, action, reward], axis=-1)
+
+        def heads(x: jax.Array) -> tuple[Nest, jax.Array]:
+            return policy_head(x), jnp.squeeze(value_head(x), axis=-1)
+
+        def init(timestep: TimeStep, state: State) -> Any:
+            x = embed(timestep)
+            return heads(core(x, state)[0] if recurrent else x)
+
+        return init, (embed, core, heads)
+
+    transformed = hk.without_apply_rng(hk.multi_transform(parts))
+    embed, core, heads = transformed.apply
+
+    def initial_state(batch_size: int) -> State:
+        if not recurrent:
+            return ()
+        # NumPy's, since jnp would make a backend.
+        start: Any = np.zeros((batch_size, config.core_size), np.float32)
+        return hk.LSTMState(hidden=start, cell=start)
+
+    zeros = specs.zeros(specs.timestep_struct(env_spec), 1)
+
+    @jax.jit  # without it, some hundred small operations would be compiled one by one
+    def init(rng: jax.Array) -> Params:
+        return transformed.init(rng, zeros, initial_state(1))
+
+    def step(params: Params, timestep: TimeStep, state: State) -> tuple[Nest, jax.Array, State]:
+        x = embed(params, timestep)
+        if recurrent:
+            x, state = core(params, x, state)
+        return *heads(params, x), state
+
+    def unroll(params: Params, timestep: TimeStep, state: State) -> tuple[Nest, jax.Array, State]:
+        length, batch = timestep.step_type.shape
+        merged = jax.tree.map(lambda x: x.reshape(length * batch, *x.shape[2:]), timestep)
+        x = embed(params, merged)
+        if recurrent:
+            x, state = reset_unroll(
+                lambda inputs, s: core(params, inputs, s),
+                x.reshape(length, batch, -1),
+                timestep.step_type == StepType.FIRST,
+                state,
+                initial_state(batch),
+            )
+            x = x.reshape(length * batch, -1)
+        outputs = heads(params, x)
+        policy, value = jax.tree.map(lambda y: y.reshape(length, batch, *y.shape[1:]), outputs)
+        return policy, value, state
+
+    return Network(distribution, init, initial_state, step, unroll)
+
+
+def reset_unroll(
+    core: Callable[[Nest, State], tuple[Nest, State]],
+    inputs: Nest,
+    is_first: jax.Array,
+    state: State,
+    initial_state: State,
+) -> tuple[Nest, State]:
+    """Scans a recurrent core over time; where a step is an episode's first, resets it before.
+
+    Args:
+      core: (inputs [B, ...], state [B, ...]) -> (outputs [B, ...], state [B, ...]).
+      inputs: [T, B, ...].
+      is_first: bool [T, B].
+      state: [B, ...], before the first step.
+      initial_state: [B, ...], what the state is set to before a step that is an episode's first.
+
+    Returns:
+      outputs [T, B, ...], and the state after the last step.
+    """
+
+    def body(state: State, xs: tuple[Nest, jax.Array]) -> tuple[State, Nest]:
+        x, first = xs
+
+        def reset(start: jax.Array, before: jax.Array) -> jax.Array:
+            return jnp.where(first.reshape(-1, *[1] * (before.ndim - 1)), start, before)
+
+        output, state = core(x, jax.tree.map(reset, initial_state, state))
+        return state, output
+
+    state, outputs = jax.lax.scan(body, state, (inputs, is_first))
+    return outputs, state
+
+
+def _policy_head(distribution: distributions.Distribution) -> Callable[[jax.Array], Nest]:
+    """The layer that gives the distribution's parameters; small at first, so near uniform."""
+    small = torsos.scaled(0.01)
+    if isinstance(distribution, distributions.Categorical):
+        return hk.Linear(distribution.num_actions, w_init=small, name="policy_head")
+
+    def normal(x: jax.Array) -> distributions.NormalParams:
+        mean = hk.Linear(distribution.size, w_init=small, name="policy_head")(x)
+        # exp(-0.5) = 0.6 of half the range: at first most actions lie inside the bounds.
+        start = hk.initializers.Constant(-0.5)
+        log_std = hk.get_parameter("log_std", (distribution.size,), init=start)
+        log_std = jnp.clip(log_std, distributions.MIN_LOG_STD, distributions.MAX_LOG_STD)
+        return distributions.NormalParams(mean, jnp.broadcast_to(log_std, mean.shape))
+
+    return hk.to_module(normal)(name="policy")
+
+
+def _one_of(field: str, value: object, choices: tuple[str, ...]) -> None:
+    if value not in choices:
+        raise ConfigError(f"network.{field}: expected one of {', '.join(choices)}; got {value!r}")
+
+
+def _is_positive_int(n: object) -> bool:
+    return isinstance(n, int) and not isinstance(n, bool) and n > 0

@@ -1,0 +1,129 @@
+"""The networks' first part: observations [N, ...] to features [N, F]."""
+
+from collections.abc import Callable, Sequence
+
+import haiku as hk
+import jax
+import jax.numpy as jnp
+import numpy as np
+from dm_env import specs as dm_specs
+
+from distrl import specs
+from distrl.errors import ConfigError
+from distrl.types import Nest
+
+Torso = Callable[[Nest], jax.Array]
+
+TORSOS = ("mlp", "nature_cnn", "impala_resnet")
+ACTIVATIONS: dict[str, Callable[[jax.Array], jax.Array]] = {"tanh": jnp.tanh, "relu": jax.nn.relu}
+
+_MIN_PIXELS = {"nature_cnn": 36, "impala_resnet": 8}  # what is left after the strides is >= 1
+
+
+def scaled(gain: float) -> hk.initializers.Initializer:
+    """Weights whose outputs have `gain` times the standard deviation of the inputs."""
+    return hk.initializers.VarianceScaling(gain**2, "fan_in", "truncated_normal")
+
+
+def for_observation(
+    torso: str, hidden_sizes: Sequence[int], activation: str, spec: Nest
+) -> Callable[[], Torso]:
+    """A function that, inside `hk.transform`, makes the torso for an observation spec.
+
+    Args:
+      torso: one of TORSOS, or "auto": the CNN for uint8 pixels [C, H, W], otherwise the MLP.
+      hidden_sizes: of the MLP.
+      activation: of the MLP, a key of ACTIVATIONS.
+      spec: of the observation: uint8 pixels [C, H, W] for the convolutional torsos; for the MLP a
+        nest of scalars and vectors (those with a DiscreteArray spec become one-hot).
+
+    Raises:
+      ConfigError: where torso and observation do not fit.
+    """
+    is_pixels = specs.is_spec(spec) and len(spec.shape) == 3 and spec.dtype == np.uint8
+    if torso == "auto":
+        torso = "nature_cnn" if is_pixels else "mlp"
+    if torso == "mlp":
+        _check_vectors(spec)
+        return lambda: _mlp(hidden_sizes, ACTIVATIONS[activation], spec)
+    least = _MIN_PIXELS[torso]
+    if not is_pixels or min(spec.shape[1:]) < least:
+        raise ConfigError(
+            f"network.torso: {torso} takes uint8 pixels [C, H, W] of at least {least}x{least}, "
+            f"got the observation {_describe(spec)}"
+        )
+    return _nature_cnn if torso == "nature_cnn" else _impala_resnet
+
+
+def _check_vectors(spec: Nest) -> None:
+    leaves = jax.tree.leaves(spec, is_leaf=specs.is_spec)
+    if not leaves or any(len(leaf.shape) > 1 for leaf in leaves):
+        raise ConfigError(
+            "network.torso: the mlp takes scalars and vectors, or a nest of them, got the "
+            f"observation {_describe(spec)}"
+        )
+
+
+def _describe(spec: Nest) -> str:
+    leaf = lambda s: f"{np.dtype(s.dtype)}{list(s.shape)}"  # noqa: E731
+    return str(jax.tree.map(leaf, spec, is_leaf=specs.is_spec))
+
+
+def _mlp(sizes: Sequence[int], activation: Callable[[jax.Array], jax.Array], spec: Nest) -> Torso:
+    net = hk.nets.MLP(
+        sizes, w_init=scaled(1.0), activation=activation, activate_final=True, name="torso"
+    )
+
+    def flat(leaf: dm_specs.Array, x: jax.Array) -> jax.Array:
+        if isinstance(leaf, dm_specs.DiscreteArray):
+            return jax.nn.one_hot(x, leaf.num_values)
+        return x.reshape(x.shape[0], -1).astype(jnp.float32)
+
+    def torso(observation: Nest) -> jax.Array:
+        leaves = jax.tree.leaves(jax.tree.map(flat, spec, observation, is_leaf=specs.is_spec))
+        return net(jnp.concatenate(leaves, axis=-1))
+
+    return torso
+
+
+def _to_nhwc(pixels: jax.Array) -> jax.Array:
+    """uint8 [N, C, H, W] to float32 [N, H, W, C] in [0, 1]."""
+    return jnp.transpose(pixels, (0, 2, 3, 1)).astype(jnp.float32) * (1 / 255)
+
+
+def _nature_cnn() -> Torso:
+    """The DQN's network, https://doi.org/10.1038/nature14236."""
+    net = hk.Sequential(
+        [
+            hk.Conv2D(32, 8, 4, padding="VALID"),
+            jax.nn.relu,
+            hk.Conv2D(64, 4, 2, padding="VALID"),
+            jax.nn.relu,
+            hk.Conv2D(64, 3, 1, padding="VALID"),
+            jax.nn.relu,
+            hk.Flatten(),
+            hk.Linear(512),
+            jax.nn.relu,
+        ],
+        name="torso",
+    )
+    return lambda pixels: net(_to_nhwc(pixels))
+
+
+class _ImpalaResNet(hk.Module):
+    """The deep network of IMPALA without its LSTM, https://arxiv.org/abs/1802.01561 (figure 3)."""
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        for channels in (16, 32, 32):
+            x = hk.Conv2D(channels, 3)(x)
+            x = hk.max_pool(x, (1, 3, 3, 1), (1, 2, 2, 1), "SAME")
+            for _ in range(2):
+                y = hk.Conv2D(channels, 3)(jax.nn.relu(x))
+                x = x + hk.Conv2D(channels, 3)(jax.nn.relu(y))
+        x = hk.Flatten()(jax.nn.relu(x))
+        return jax.nn.relu(hk.Linear(256)(x))
+
+
+def _impala_resnet() -> Torso:
+    net = _ImpalaResNet(name="torso")
+    return lambda pixels: net(_to_nhwc(pixels))

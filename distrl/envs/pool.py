@@ -1,0 +1,145 @@
+"""The interface of batched environments, synchronous and asynchronous."""
+
+import abc
+from typing import Protocol
+
+import jax
+import numpy as np
+
+from distrl import specs
+from distrl.types import Nest, StepType, TimeStep
+
+
+class Environment(Protocol):
+    """What an experiment says of its environment. Hashable settings and no resources."""
+
+    @property
+    def name(self) -> str:
+        """For messages and run folders."""
+
+    def spec(self) -> specs.EnvironmentSpec:
+        """Of one environment. Raises ConfigError where the settings cannot work."""
+
+    def make_pool(self, num_envs: int, wait_num: int, seed: int) -> "Pool":
+        """Starts `num_envs` environments, distinctly seeded; `recv` waits for `wait_num`."""
+
+
+class Pool(abc.ABC):
+    """Several environments stepped together.
+
+    Synchronous where `wait_num == num_envs`: `reset()` and `step(action)` return all of them, in
+    order. Asynchronous otherwise: `start()`, then `recv()` gives the first `wait_num` that are
+    ready, and `send(action, env_ids)` steps those. Synchronous pools take `start`, `recv` and
+    `send` as well, so that one loop serves both.
+
+    Every pool gives exactly the boundaries of `TimeStep`'s table, whatever the library under it
+    does: an action sent to an environment at LAST is ignored and gives the FIRST of its next
+    episode, with reward 0, discount 1 and a zero `prev_action`.
+    """
+
+    def __init__(self, name: str, spec: specs.EnvironmentSpec, num_envs: int, wait_num: int):
+        """Args:
+        name: of the environment, for messages.
+        spec: of one environment.
+        num_envs: how many environments the pool holds.
+        wait_num: how many of them one `recv` returns.
+        """
+        if not 1 <= wait_num <= num_envs:
+            raise ValueError(f"wait_num must lie in [1, num_envs={num_envs}], got {wait_num}")
+        self.name = name
+        self.spec = spec
+        self.num_envs = num_envs
+        self.wait_num = wait_num
+        self.is_async = wait_num != num_envs
+        self.env_ids = np.arange(num_envs, dtype=np.int32)
+        self._in_flight = 0
+        self._prev_action = specs.zeros(spec.action, num_envs)
+        self._single_action = not isinstance(self._prev_action, (dict, list, tuple))
+
+    def reset(self) -> TimeStep:
+        """Starts every environment and returns their first steps, `[num_envs]`, in order."""
+        self._require_sync("reset")
+        self.start()
+        return self.recv()
+
+    def step(self, action: Nest) -> TimeStep:
+        """Steps every environment; `action` is a nest `[num_envs, ...]`."""
+        self._require_sync("step")
+        self.send(action, self.env_ids)
+        return self.recv()
+
+    def start(self) -> None:
+        """Begins to reset every environment; their first steps come by `recv`. Call it once."""
+        if self._in_flight:
+            raise RuntimeError(f"{self.name}: start() with {self._in_flight} steps in flight")
+        self._start()
+        self._in_flight = self.num_envs
+
+    def send(self, action: Nest, env_ids: np.ndarray) -> None:
+        """Begins to step the environments `env_ids`.
+
+        Args:
+          action: nest `[len(env_ids), ...]`. Not changed by the pool, nor by the caller before
+            the answering `recv`.
+          env_ids: int32, each at most once, none in flight.
+        """
+        if self._single_action:
+            if not self.is_async:
+                self._prev_action = action
+            else:
+                self._prev_action[env_ids] = action
+        else:
+            for table, leaf in zip(
+                jax.tree.leaves(self._prev_action), jax.tree.leaves(action), strict=True
+            ):
+                table[env_ids] = leaf
+        self._in_flight += len(env_ids)
+        self._send(action, env_ids)
+
+    def recv(self) -> TimeStep:
+        """The first `wait_num` environments that are ready, `[wait_num]`; `env_id` says which.
+
+        Raises:
+          RuntimeError: where fewer than `wait_num` are in flight; it would wait for ever.
+        """
+        if self._in_flight < self.wait_num:
+            raise RuntimeError(
+                f"{self.name}: recv() waits for {self.wait_num} environments and only "
+                f"{self._in_flight} are in flight; send() actions first"
+            )
+        timestep = self._recv()
+        self._in_flight -= self.wait_num
+        first = timestep.step_type == StepType.FIRST
+        any_first = first.any()
+        if self._single_action and not self.is_async:
+            prev = self._prev_action
+            if any_first:
+                prev = np.array(prev)
+                prev[first] = 0
+        else:
+            prev = jax.tree.map(lambda table: table[timestep.env_id], self._prev_action)
+            if any_first:
+                for leaf in jax.tree.leaves(prev):
+                    leaf[first] = 0
+        return timestep._replace(prev_action=prev)
+
+    @abc.abstractmethod
+    def close(self) -> None:
+        """Ends the environments. The pool cannot be used after it."""
+
+    def _require_sync(self, method: str) -> None:
+        if self.is_async:
+            raise RuntimeError(
+                f"{self.name}: {method}() needs a synchronous pool; this one waits for "
+                f"{self.wait_num} of {self.num_envs}: use start(), recv() and send()"
+            )
+
+    @abc.abstractmethod
+    def _start(self) -> None: ...
+
+    @abc.abstractmethod
+    def _send(self, action: Nest, env_ids: np.ndarray) -> None: ...
+
+    @abc.abstractmethod
+    def _recv(self) -> TimeStep:
+        """A TimeStep with `prev_action` left open."""

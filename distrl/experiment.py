@@ -1,0 +1,222 @@
+"""What is to be trained, as one checked dataclass; the sizes derived from it in one place."""
+
+import dataclasses
+import math
+from typing import Protocol
+
+from distrl import specs
+from distrl.agents.agent import Agent, extras_struct, state_struct
+from distrl.envs.pool import Environment
+from distrl.errors import ConfigError
+from distrl.metrics import Goal
+from distrl.replay.buffer import ReplayConfig
+from distrl.types import Trajectory
+
+
+class AgentConfig(Protocol):
+    """An algorithm's settings."""
+
+    def make(self, env_spec: specs.EnvironmentSpec) -> Agent:
+        """The agent. Raises ConfigError where it does not suit the environment."""
+
+
+@dataclasses.dataclass(frozen=True)
+class ActorsConfig:
+    """Who acts.
+
+    Attributes:
+      num_actors: actors of the program; in one process their environments form one pool.
+      num_envs: environments of each actor.
+      wait_num: environments that an actor waits for each turn. None: all (synchronous).
+    """
+
+    num_actors: int = 2
+    num_envs: int = 32
+    wait_num: int | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("num_actors", "num_envs"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"actors.{name} must be 1 or more, got {getattr(self, name)}")
+        if self.wait_num is not None and not 1 <= self.wait_num <= self.num_envs:
+            raise ConfigError(
+                f"actors.wait_num must lie between 1 and actors.num_envs={self.num_envs}, "
+                f"got {self.wait_num}"
+            )
+
+
+@dataclasses.dataclass(frozen=True)
+class InferenceConfig:
+    """How actions are inferred.
+
+    Attributes:
+      num_inferencers: services of the light-environment topology, over which actors are spread.
+      sync_interval: inferences between two refreshes of the parameters. None: one an unroll.
+      timeout: seconds that a request may take, the service's first compilation included.
+      num_gpus: GPUs that the services share; 0: they run on the CPU and see none.
+    """
+
+    num_inferencers: int = 1
+    sync_interval: int | None = None
+    timeout: float = 120.0
+    num_gpus: int = 0
+
+    def __post_init__(self) -> None:
+        if self.num_inferencers < 1:
+            raise ConfigError(
+                f"inference.num_inferencers must be 1 or more, got {self.num_inferencers}"
+            )
+        if self.sync_interval is not None and self.sync_interval < 1:
+            raise ConfigError(
+                f"inference.sync_interval must be 1 or more, got {self.sync_interval}"
+            )
+        if self.timeout <= 0:
+            raise ConfigError(f"inference.timeout must be more than 0 s, got {self.timeout}")
+        if self.num_gpus < 0:
+            raise ConfigError(f"inference.num_gpus must be 0 or more, got {self.num_gpus}")
+
+
+@dataclasses.dataclass(frozen=True)
+class LearnerConfig:
+    """How the learner consumes.
+
+    Attributes:
+      batch_size: unrolls in an update.
+      timeout: seconds without a batch after which the learner fails.
+      num_gpus: GPUs of the learner's node; 0: it runs on the CPU and sees none.
+    """
+
+    batch_size: int = 64
+    timeout: float = 120.0
+    num_gpus: int = 0
+
+    def __post_init__(self) -> None:
+        if self.batch_size < 1:
+            raise ConfigError(f"learner.batch_size must be 1 or more, got {self.batch_size}")
+        if self.timeout <= 0:
+            raise ConfigError(f"learner.timeout must be more than 0 s, got {self.timeout}")
+        if self.num_gpus not in (0, 1):
+            raise ConfigError(f"learner.num_gpus must be 0 or 1, got {self.num_gpus}")
+
+
+@dataclasses.dataclass(frozen=True)
+class EvaluatorConfig:
+    """Evaluation beside training, on environments of its own.
+
+    Attributes:
+      num_evaluators: 0 (none) or 1.
+      num_envs: environments of the evaluator.
+      episodes: played greedily in one evaluation.
+      interval: seconds between two evaluations.
+    """
+
+    num_evaluators: int = 0
+    num_envs: int = 10
+    episodes: int = 10
+    interval: float = 10.0
+
+    def __post_init__(self) -> None:
+        if self.num_evaluators not in (0, 1):
+            raise ConfigError(f"evaluator.num_evaluators must be 0 or 1, got {self.num_evaluators}")
+        for name in ("num_envs", "episodes", "interval"):
+            if getattr(self, name) <= 0:
+                raise ConfigError(
+                    f"evaluator.{name} must be more than 0, got {getattr(self, name)}"
+                )
+
+
+@dataclasses.dataclass(frozen=True)
+class Experiment:
+    """An experiment, the same under every topology.
+
+    It is checked when made: what cannot work raises ConfigError, with the arithmetic.
+
+    Attributes:
+      environment: what acts are taken in.
+      agent: the algorithm's settings.
+      replay: how experience reaches the learner.
+      actors, inference, learner, evaluator: the parts.
+      goal: when the run ends.
+      seed: the root of every seed of the run.
+      task: names tables and metrics.
+    """
+
+    environment: Environment
+    agent: AgentConfig
+    replay: ReplayConfig = ReplayConfig()
+    actors: ActorsConfig = ActorsConfig()
+    inference: InferenceConfig = InferenceConfig()
+    learner: LearnerConfig = LearnerConfig()
+    evaluator: EvaluatorConfig = EvaluatorConfig()
+    goal: Goal = Goal()
+    seed: int = 0
+    task: str = "task"
+
+    def __post_init__(self) -> None:
+        if self.seed < 0:
+            raise ConfigError(f"seed must be 0 or more, got {self.seed}")
+        self.replay.check(self.learner.batch_size, self.num_streams)
+        if self.inference.num_inferencers > self.actors.num_actors:
+            raise ConfigError(
+                f"inference.num_inferencers={self.inference.num_inferencers} is more than "
+                f"actors.num_actors={self.actors.num_actors}: some would serve no one"
+            )
+        struct = self.trajectory_struct()  # the agent's own checks, and shapes that do not fit
+        memory = self.replay.nbytes(struct)
+        limit = _memory_limit()
+        if memory > limit:
+            raise ConfigError(
+                f"replay.max_size={self.replay.max_size} unrolls of "
+                f"{memory / self.replay.max_size / 1e6:.1f} MB need {memory / 1e9:.1f} GB, and "
+                f"this machine has {limit / 1e9:.1f} GB; at most "
+                f"{int(limit / (memory / self.replay.max_size))} unrolls fit"
+            )
+
+    def make_agent(self) -> Agent:
+        """The agent."""
+        return self.agent.make(self.environment.spec())
+
+    def trajectory_struct(self) -> Trajectory:
+        """Shapes and dtypes of what is stored, of one stream at one step."""
+        agent = self.make_agent()
+        return specs.trajectory_struct(agent.env_spec, extras_struct(agent), state_struct(agent))
+
+    @property
+    def wait_num(self) -> int:
+        """Environments that an actor waits for each turn."""
+        return self.actors.wait_num or self.actors.num_envs
+
+    @property
+    def num_streams(self) -> int:
+        """Of all actors."""
+        return self.actors.num_actors * self.actors.num_envs
+
+    @property
+    def sync_interval(self) -> int:
+        """Inferences of an actor's own inferencer between two refreshes of its parameters."""
+        if self.inference.sync_interval is not None:
+            return self.inference.sync_interval
+        return self.replay.unroll_length * self.actors.num_envs // self.wait_num
+
+    @property
+    def unrolls_per_item(self) -> int:
+        """Unrolls that one item of a remote queue holds: fewer messages, and batches stay whole."""
+        if self.replay.table != "queue":
+            return 1
+        return math.gcd(self.wait_num, self.learner.batch_size, self.replay.max_size)
+
+    def resolved_goal(self) -> Goal:
+        """The goal with "auto" replaced by the environment's own threshold."""
+        return self.goal.resolve(getattr(self.environment, "return_threshold", None))
+
+
+def _memory_limit() -> int:
+    """Bytes of this machine's memory that the process may use."""
+    with open("/proc/meminfo") as lines:
+        total = int(next(lines).split()[1]) * 1024
+    try:
+        with open("/sys/fs/cgroup/memory.max") as file:
+            text = file.read().strip()
+    except FileNotFoundError:  # no cgroup of the second version: the machine's own limit
+        return total
+    return total if text == "max" else min(total, int(text))

@@ -1,0 +1,116 @@
+"""The learner: replay -> parameters."""
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+
+from distrl.agents.agent import Agent
+from distrl.errors import Stopped
+from distrl.metrics import Report
+from distrl.replay.buffer import ReplayBuffer
+from distrl.types import Params, Sample, StepType
+
+
+class Learner:
+    """Consumes a replay's samples; holds the parameters, whose version is its count of steps."""
+
+    def __init__(self, agent: Agent, replay: ReplayBuffer, *, seed: int, timeout: float = 60.0):
+        """Args:
+        agent: whose `learner_step` is run.
+        replay: where samples come from.
+        seed: of the initial parameters.
+        timeout: seconds to wait for a sample.
+        """
+        self._replay = replay
+        self._timeout = timeout
+        self._update = jax.jit(agent.learner_step)
+        params = jax.jit(agent.initial_params)(jax.random.PRNGKey(seed))
+        self._learner_state = jax.jit(agent.initial_learner_state)(params)
+        # One tuple, replaced at once: a reader never sees the version of other parameters.
+        self.variables: tuple[int, Params] = (0, params)
+        self._logs: dict[str, Any] = {}
+        self._env_steps = 0
+        self._consumed = 0
+        self._waited = 0.0
+        self._lags: list[np.ndarray] = []
+
+    @property
+    def version(self) -> int:
+        """Of the parameters: how many updates made them."""
+        return self.variables[0]
+
+    @property
+    def env_steps(self) -> int:
+        """Real transitions trained on."""
+        return self._env_steps
+
+    def get_variables(self, newer_than: int = -1) -> tuple[int, Params] | None:
+        """See `VariableSource`. Never blocks the learner; safe in any thread."""
+        variables = self.variables
+        return variables if variables[0] > newer_than else None
+
+    def step(self) -> None:
+        """One update, on one sample.
+
+        Raises:
+          DeadlineExceeded: no sample within the timeout.
+          Stopped: the program stops.
+        """
+        began = time.monotonic()
+        sample = self._replay.sample(self._timeout)
+        self._waited += time.monotonic() - began
+        self.update(sample)
+
+    def update(self, sample: Sample) -> None:
+        """One update, on the sample given."""
+        version, params = self.variables
+        trajectory = sample.trajectory
+        params, self._learner_state, self._logs = self._update(
+            params, self._learner_state, trajectory
+        )
+        self.variables = (version + 1, params)
+        real = trajectory.timestep.step_type[:-1] != StepType.LAST
+        self._env_steps += int(np.count_nonzero(real))
+        self._consumed += len(sample.key)
+        self._lags.append(version - trajectory.version[:-1])
+
+    def run(
+        self,
+        should_stop: Callable[[], bool],
+        report: Callable[[Report], None],
+        report_interval: float = 0.5,
+    ) -> None:
+        """Updates until `should_stop()`, reporting as `Actor.run` does."""
+        due = time.monotonic()  # the first update is news
+        try:
+            while not should_stop():
+                self.step()
+                if time.monotonic() >= due:
+                    report(self.take_report())
+                    due = time.monotonic() + report_interval
+        except Stopped:
+            pass  # the wait for a sample ended because the program stops: that is the end of run
+        report(self.take_report())
+
+    def take_report(self) -> Report:
+        """Totals, and the policy lag (in learner steps) and logs of what came since the last call.
+
+        The lag of a step is the version that consumes it less the version that chose its action.
+        """
+        report: Report = {
+            "learner_steps": self.version,
+            "env_steps": self._env_steps,
+            "unrolls": self._consumed,
+            "seconds_waiting": round(self._waited, 3),
+        }
+        if self._lags:
+            lags = np.concatenate([lag.ravel() for lag in self._lags])
+            report["policy_lag_mean"] = float(lags.mean())
+            report["policy_lag_p95"] = float(np.percentile(lags, 95))
+            report["policy_lag_max"] = float(lags.max())
+            self._lags = []
+        report.update({name: float(value) for name, value in self._logs.items()})
+        return report

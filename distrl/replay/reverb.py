@@ -1,0 +1,329 @@
+"""Replay in a Reverb server. The only module that imports Reverb, and TensorFlow with it.
+
+An item holds a block of `unrolls_per_item` unrolls as one column of bytes (see
+`distrl.replay.columns`): Reverb's costs are per item and column, and one message of one column
+costs about half of one with a column for each field. What reads it knows the names.
+"""
+
+import math
+import threading
+from typing import Any
+
+import numpy as np
+import reverb
+from reverb import errors, pybind
+
+from distrl.errors import ConfigError, DeadlineExceeded, Stopped
+from distrl.replay.buffer import (
+    ReplayBuffer,
+    ReplayConfig,
+    TableInfo,
+    checked_priorities,
+)
+from distrl.replay.columns import Block, Columns
+from distrl.replay.fetcher import Fetcher
+from distrl.replay.server_calls import ServerCalls, ServerSilent
+from distrl.replay.unrolls import Unroller
+from distrl.replay.waiting import SLICE
+from distrl.types import Inference, Sample, TimeStep, Trajectory
+
+# Items written and not yet confirmed: one is on its way while the next is made.
+_IN_FLIGHT = 1
+
+
+def reverb_tables(
+    config: ReplayConfig,
+    struct: Trajectory,
+    batch_size: int,
+    name: str,
+    unrolls_per_item: int = 1,
+) -> list[reverb.Table]:
+    """The tables of a server, for `reverb.Server` or a `ReverbNode`.
+
+    Args:
+      config: sizes in unrolls.
+      struct: of one stream at one step, from `distrl.specs.trajectory_struct`.
+      batch_size: unrolls of a sample.
+      name: unique to the program and task: two servers on one port are both accepted.
+      unrolls_per_item: as of `ReverbReplayBuffer`.
+
+    Raises:
+      ConfigError: sizes that do not go into items.
+    """
+    _check_items(config, batch_size, unrolls_per_item)
+    nbytes = Columns(struct, config.unroll_length).nbytes(unrolls_per_item)
+    if nbytes >= 2**31:
+        raise ConfigError(
+            f"an item of {unrolls_per_item} unrolls is {nbytes / 1e9:.1f} GB; Reverb takes less "
+            f"than 2.1 GB: at most {max(1, unrolls_per_item * 2**31 // nbytes)} unrolls an item"
+        )
+    if config.table == "queue":
+        return [reverb.Table.queue(name, config.max_size // unrolls_per_item)]
+    limits = config.limits(batch_size)
+    if config.samples_per_insert is None:
+        limiter = reverb.rate_limiters.MinSize(limits.min_size_to_sample)
+    else:
+        limiter = reverb.rate_limiters.SampleToInsertRatio(
+            limits.samples_per_insert,
+            limits.min_size_to_sample,
+            (limits.min_diff, limits.max_diff),
+        )
+    if config.table == "uniform":
+        sampler = reverb.selectors.Uniform()
+    else:
+        sampler = reverb.selectors.Prioritized(config.priority_exponent)
+    return [
+        reverb.Table(
+            name,
+            sampler=sampler,
+            remover=reverb.selectors.Fifo(),
+            max_size=config.max_size,
+            rate_limiter=limiter,
+        )
+    ]
+
+
+def _check_items(config: ReplayConfig, batch_size: int, unrolls_per_item: int) -> None:
+    config.check(batch_size)
+    if unrolls_per_item < 1:
+        raise ConfigError(f"unrolls_per_item must be 1 or more; got {unrolls_per_item}")
+    if config.table != "queue" and unrolls_per_item != 1:
+        raise ConfigError(
+            f"unrolls_per_item={unrolls_per_item} must be 1 for replay.table={config.table}: its "
+            "unrolls are sampled one by one"
+        )
+    for what, size in (("batch_size", batch_size), ("replay.max_size", config.max_size)):
+        if size % unrolls_per_item:
+            raise ConfigError(
+                f"{what}={size} is no multiple of unrolls_per_item={unrolls_per_item}; "
+                f"{math.gcd(size, unrolls_per_item)} would be"
+            )
+
+
+class ReverbReplayBuffer(ReplayBuffer):
+    """A client of a Reverb table.
+
+    `add` returns when at most one item awaits its confirmation, so that a full table holds its
+    writers back. If the connection breaks and comes back, Reverb sends the unconfirmed item once
+    more: it may then be there twice.
+
+    Sampling fetches ahead in a thread of its own: one batch in Reverb's sampler, and `prefetch`
+    batches put together. They count as sampled.
+    """
+
+    def __init__(
+        self,
+        client: reverb.Client,
+        struct: Trajectory,
+        config: ReplayConfig,
+        batch_size: int,
+        name: str,
+        stop: threading.Event | None = None,
+        unrolls_per_item: int = 1,
+        prefetch: int = 1,
+        insert_timeout: float = 600.0,
+        flush_timeout: float = 10.0,
+    ):
+        """Args:
+        client: of the server with `reverb_tables`.
+        struct: of one stream at one step.
+        config: as the table's.
+        batch_size: unrolls of a sample.
+        name: the table's.
+        stop: set when the program stops; ends waits.
+        unrolls_per_item: of a queue: unrolls that are sent together; it divides `batch_size` and
+          `max_size`, and is the same for all clients. Best the number of streams that an actor
+          steps at once, if it can be. Unrolls wait in the client until there are as many.
+        prefetch: batches put together before they are asked for; 0 for the least policy lag.
+        insert_timeout: seconds that an insert waits for room before it fails.
+        flush_timeout: seconds that `flush` waits.
+        """
+        _check_items(config, batch_size, unrolls_per_item)
+        self._config = config
+        self._batch_size = batch_size
+        self._per_item = unrolls_per_item
+        self._name = name
+        self._stop = stop
+        self._insert_timeout = insert_timeout
+        self._flush_timeout = flush_timeout
+        self._unroller = Unroller(struct, config.unroll_length)
+        self._columns = self._unroller.columns
+        self._server = ServerCalls(client, name)
+        self._client = client
+        self._writer: reverb.TrajectoryWriter | None = None
+        self._pending: list[Block] = []  # finished unrolls that do not fill an item yet
+        self._pending_size = 0
+        self._prefetch = prefetch
+        self._fetcher: Fetcher | None = None
+        self._closed = False
+
+    def needs_state(self, stream_ids: np.ndarray, life: int | None = None) -> bool:
+        return self._unroller.needs_state(stream_ids, life)
+
+    def add(
+        self, stream_ids: np.ndarray, timestep: TimeStep, inference: Inference, life: int = 0
+    ) -> None:
+        block = self._unroller.cut(stream_ids, timestep, inference, life)
+        if block is None:
+            return
+        if not self._pending and block.size == self._per_item:
+            self._write(block)
+            return
+        self._pending.append(block)
+        self._pending_size += block.size
+        if self._pending_size >= self._per_item:
+            self._write_pending()
+
+    def _write_pending(self) -> None:
+        parts = self._pending
+        self._pending, self._pending_size = [], 0
+        while parts:
+            taken, size = [], 0
+            while parts and size < self._per_item:
+                block = parts.pop(0)
+                if size + block.size > self._per_item:
+                    block, rest = block.split(self._per_item - size, self._columns.has_time)
+                    parts.insert(0, rest)
+                taken.append(block)
+                size += block.size
+            if size < self._per_item:
+                self._pending, self._pending_size = taken, size
+                return
+            self._write(self._columns.join(taken))
+
+    def _write(self, block: Block) -> None:
+        self._check_open()
+        if self._writer is None:
+            # No signature is asked for: that would be a call that may wait.
+            self._writer = self._client.trajectory_writer(1, get_signature_timeout_ms=None)
+            self._writer._writer.ConfigureChunker(0, pybind.ConstantChunkerOptions(1, 1))
+        # The calls under TrajectoryWriter.append and .create_item, whose bookkeeping of columns
+        # costs a third of an item where there is one column of one step.
+        writer = self._writer._writer
+        try:
+            references = writer.Append([self._columns.pack(block)])
+            writer.CreateItem(self._name, self._config.initial_priority, [references], [True])
+        except RuntimeError as error:
+            raise RuntimeError(f"{self._server}: {error}") from error
+        self._confirm(_IN_FLIGHT, self._insert_timeout, "an insert waits for room")
+
+    def _confirm(self, leave: int, timeout: float, what: str) -> None:
+        """Waits until no more than `leave` items await their confirmation."""
+        writer = self._writer
+        if writer is None:
+            return
+        waited = 0.0
+        watch = self._server.watch()
+        while True:
+            try:
+                writer.flush(leave, timeout_ms=int(SLICE * 1000))
+                return
+            except errors.DeadlineExceededError as error:
+                waited += SLICE
+                if self._stop is not None and self._stop.is_set():
+                    raise Stopped(f"{what}: {self._server}") from error
+                if waited >= timeout:
+                    raise DeadlineExceeded(
+                        f"{what}: nothing in {timeout:g} s: {self._describe()}"
+                    ) from error
+                watch()
+            except RuntimeError as error:
+                raise RuntimeError(f"{self._server}: {error}") from error
+
+    def flush(self) -> None:
+        self._check_open()
+        self._confirm(0, self._flush_timeout, "a flush waits for room")
+
+    def sample(self, timeout: float | None) -> Sample:
+        self._check_open()
+        fetcher = self._started()
+        try:
+            return fetcher.take(timeout, self._stop, self._server.watch())
+        except ServerSilent:
+            raise
+        except DeadlineExceeded as error:
+            raise DeadlineExceeded(f"{error}: {self._describe()}") from None
+
+    def _started(self) -> Fetcher:
+        if self._fetcher is None:
+            self._fetcher = Fetcher(self._make_sampler, self._assemble, self._prefetch, self._name)
+        return self._fetcher
+
+    def _make_sampler(self) -> Any:
+        # As `reverb.Client.sample` does, but with a handle that can be closed, which ends a wait;
+        # the last argument is how many items it has in flight.
+        return self._client._client.NewSampler(
+            self._name, 2**62, self._batch_size // self._per_item
+        )
+
+    def _assemble(self, sampler: Any) -> Sample:
+        """The next batch; waits in Reverb for as long as it takes."""
+        blocks, keys, probabilities = [], [], []
+        for _ in range(self._batch_size // self._per_item):
+            key, probability, _, _, buffer = sampler.GetNextTrajectory()
+            blocks.append(self._columns.unpack(buffer, self._per_item))
+            keys.append(key)
+            probabilities.append(probability)
+        batch = self._columns.join(blocks)
+        probability = np.array(probabilities, np.float32).repeat(self._per_item)
+        return Sample(
+            self._columns.trajectory(batch, probability),
+            np.array(keys, np.uint64).repeat(self._per_item),
+        )
+
+    def update_priorities(self, keys: np.ndarray, priorities: np.ndarray) -> None:
+        keys, priorities = checked_priorities(keys, priorities)
+        if self._config.table != "prioritized":
+            return
+        self._check_open()
+        updates = dict(zip(keys.tolist(), priorities.tolist(), strict=True))
+        self._server.call(
+            lambda: self._client.mutate_priorities(self._name, updates=updates),
+            "a priority update",
+            self._stop,
+        )
+
+    def can_sample(self) -> bool:
+        return not self._closed and self._started().ready()
+
+    def info(self) -> TableInfo:
+        info = self._server.info(self._stop)
+        limiter = info.rate_limiter_info
+        return TableInfo(
+            self._name,
+            info.current_size * self._per_item,
+            info.max_size * self._per_item,
+            limiter.insert_stats.completed * self._per_item,
+            limiter.sample_stats.completed * self._per_item,
+        )
+
+    def _describe(self) -> str:
+        """The table's counts, or why there are none, for a message."""
+        try:
+            return f"{self.info()} at {self._client.server_address}"
+        except (DeadlineExceeded, Stopped, RuntimeError) as error:
+            return str(error)
+
+    def close(self) -> None:
+        self._closed = True
+        if self._fetcher is not None:
+            self._fetcher.close()
+        if self._writer is not None:
+            self._writer.close()
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise Stopped(f"this client is closed: {self._server}")
+
+
+def unrolls_per_item(config: ReplayConfig, streams: int, batch_size: int) -> int:
+    """The largest blocks that `streams` streams in lockstep can send whole.
+
+    Args:
+      config: of the table.
+      streams: that an actor steps at once.
+      batch_size: unrolls of a sample.
+    """
+    if config.table != "queue":
+        return 1
+    return math.gcd(streams, batch_size, config.max_size)

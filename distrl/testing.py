@@ -1,0 +1,206 @@
+"""Fakes that prove the data path by exact arithmetic: nothing here learns, everything checks."""
+
+import dataclasses
+from typing import Any
+
+import dm_env
+import jax
+import jax.numpy as jnp
+import numpy as np
+from dm_env import specs as dm_specs
+
+from distrl.agents.agent import Agent, LearnerState, Logs
+from distrl.specs import EnvironmentSpec
+from distrl.types import AgentOutput, Params, State, StepType, TimeStep, Trajectory
+
+SEED, COUNT, STEP, ECHO = range(4)
+"""Columns of a CountingEnvironment's observation."""
+
+
+class CountingEnvironment(dm_env.Environment):
+    """Counts its own steps and echoes its actions.
+
+    The observation is float32 `[4]`: the seed (modulo 4096), the number of steps and resets so
+    far, the number of steps in this episode, and the action that led here (-1 at FIRST).
+    Episodes last 3, 4, 5, 6, 7 steps in turn; those of even length end truly, those of odd length
+    by their time limit. The reward is the number of the step in its episode.
+    """
+
+    def __init__(self, seed: int):
+        """Args: seed: put into the observations; begins the turn of lengths."""
+        self._seed = seed % 4096
+        self._count = -1
+        self._step = 0
+        self._episode = seed % 5 - 1
+
+    @property
+    def _length(self) -> int:
+        return 3 + self._episode % 5
+
+    def _observe(self, echo: float) -> np.ndarray:
+        self._count += 1
+        return np.array([self._seed, self._count, self._step, echo], np.float32)
+
+    def reset(self) -> dm_env.TimeStep:
+        """See dm_env."""
+        self._episode += 1
+        self._step = 0
+        return dm_env.restart(self._observe(-1))
+
+    def step(self, action: Any) -> dm_env.TimeStep:
+        """See dm_env."""
+        self._step += 1
+        observation, reward = self._observe(float(action)), float(self._step)
+        if self._step < self._length:
+            return dm_env.transition(reward, observation)
+        if self._length % 2:
+            return dm_env.truncation(reward, observation)
+        return dm_env.termination(reward, observation)
+
+    def observation_spec(self) -> dm_specs.Array:
+        """See dm_env."""
+        return dm_specs.Array((4,), np.float32, "observation")
+
+    def action_spec(self) -> dm_specs.DiscreteArray:
+        """See dm_env."""
+        return dm_specs.DiscreteArray(2**31 - 1, np.int32, "action")
+
+    def reward_spec(self) -> dm_specs.Array:
+        """See dm_env."""
+        return dm_specs.Array((), np.float32, "reward")
+
+
+@dataclasses.dataclass(frozen=True)
+class CheckingConfig:
+    """Settings of a CheckingAgent, in an experiment's place for an algorithm.
+
+    Attributes:
+      recurrent: keep a state, and check it.
+    """
+
+    recurrent: bool = True
+
+    def make(self, env_spec: EnvironmentSpec) -> "CheckingAgent":
+        """See `AgentConfig`."""
+        return CheckingAgent(env_spec, self.recurrent)
+
+
+class CheckingAgent(Agent):
+    """Its action is the version of its parameters; its state counts the steps since the reset.
+
+    Its learner step adds one to the parameters and counts what is wrong in the batch, from a
+    CountingEnvironment: see `errors`.
+    """
+
+    def __init__(self, env_spec: EnvironmentSpec, recurrent: bool):
+        """Args: env_spec: of CountingEnvironment. recurrent: keep a state, and check it."""
+        self.env_spec = env_spec
+        self._recurrent = recurrent
+
+    def initial_params(self, rng: jax.Array) -> Params:
+        """See `Agent`: the version, int32."""
+        return {"version": jnp.zeros((), jnp.int32)}
+
+    def initial_state(self, batch_size: int) -> State:
+        """See `Agent`: steps since the reset."""
+        return np.zeros((batch_size, 2), np.float32) if self._recurrent else ()
+
+    def actor_step(
+        self,
+        rng: jax.Array,
+        params: Params,
+        timestep: TimeStep,
+        state: State,
+        evaluation: bool = False,
+    ) -> tuple[AgentOutput, State]:
+        """See `Agent`."""
+        action = jnp.broadcast_to(params["version"], timestep.step_type.shape)
+        seen = timestep.observation[:, STEP]
+        if self._recurrent:
+            seen = state[:, 0]
+            state = jnp.stack([state[:, 0] + 1, timestep.observation[:, COUNT]], axis=1)
+        return AgentOutput(action, {"seen": seen}), state
+
+    def initial_learner_state(self, params: Params) -> LearnerState:
+        """See `Agent`: totals of what was checked and of what was wrong."""
+        return {name: jnp.zeros((), jnp.int32) for name in ("checked", *_CHECKS)}
+
+    def compute_gradients(
+        self, params: Params, learner_state: LearnerState, batch: Trajectory
+    ) -> tuple[Params, Logs]:
+        """See `Agent`: no gradient; the totals as logs."""
+        found = errors(batch, self._recurrent)
+        totals = {name: learner_state[name] + found[name] for name in found}
+        return {"version": jnp.ones((), jnp.int32)}, {"loss": jnp.zeros(()), **totals}
+
+    def apply_gradients(
+        self, params: Params, learner_state: LearnerState, grads: Params
+    ) -> tuple[Params, Any, Logs]:
+        """See `Agent`."""
+        return {"version": params["version"] + grads["version"]}, None, {}
+
+    def update_learner_state(
+        self, params: Params, opt_state: Any, learner_state: LearnerState
+    ) -> LearnerState:
+        """See `Agent`; the totals come by `learner_step`."""
+        return learner_state
+
+    def learner_step(
+        self, params: Params, learner_state: LearnerState, batch: Trajectory
+    ) -> tuple[Params, LearnerState, Logs]:
+        """See `Agent`."""
+        params, learner_state, logs = super().learner_step(params, learner_state, batch)
+        return params, {name: logs[name] for name in learner_state}, logs
+
+
+_CHECKS = (
+    "wrong_version", "wrong_count", "wrong_echo", "wrong_boundary", "wrong_reward", "wrong_state",
+)  # fmt: skip
+
+
+def errors(batch: Trajectory, recurrent: bool) -> dict[str, Any]:
+    """Counts of steps checked and of steps wrong in a batch from CountingEnvironments.
+
+    Args:
+      batch: `[T + 1, B]`, chosen by a CheckingAgent.
+      recurrent: whether the agent kept a state.
+
+    Returns:
+      `checked`; `wrong_version`: the stated version is not the action; `wrong_count`: the
+      environment's own count does not rise by one, or a stream changed; `wrong_echo`: an action
+      reached another environment; `wrong_boundary`: a discount breaks the table of `TimeStep`;
+      `wrong_reward`; `wrong_state`: the state stored, or a state unrolled from it, is not that of
+      the actor.
+    """
+    step, obs = batch.timestep, batch.timestep.observation
+    kind = step.step_type
+    first, last = kind == StepType.FIRST, kind == StepType.LAST
+    # Rows below run over steps 1..T: a step and the one before it.
+    steady = obs[1:, :, SEED] == obs[:-1, :, SEED]
+    counts = obs[1:, :, COUNT] == obs[:-1, :, COUNT] + 1
+    echo = jnp.where(first[1:], -1, batch.action[:-1].astype(jnp.float32))
+    order = jnp.where(first[1:], last[:-1], ~last[:-1])
+    true_end = last & (obs[:, :, STEP] % 2 == 0)
+    wrong = {
+        "wrong_version": batch.action != batch.version,
+        "wrong_count": ~(steady & counts),
+        "wrong_echo": obs[1:, :, ECHO] != echo,
+        "wrong_boundary": (step.discount != jnp.where(true_end, 0.0, 1.0))
+        | (first != (obs[:, :, STEP] == 0)),
+        "wrong_reward": step.reward != obs[:, :, STEP],
+        "wrong_state": batch.extras["seen"] != obs[:, :, STEP],
+    }
+    found = {name: jnp.sum(value).astype(jnp.int32) for name, value in wrong.items()}
+    found["wrong_boundary"] += jnp.sum(~order).astype(jnp.int32)
+    if recurrent:
+        carried = batch.state[:, 0]
+        for t in range(kind.shape[0]):
+            carried = jnp.where(first[t], 0.0, carried)
+            found["wrong_state"] += jnp.sum(carried != batch.extras["seen"][t]).astype(jnp.int32)
+            carried = carried + 1
+        before = jnp.where(first[0], 0.0, obs[0, :, COUNT] - 1)
+        found["wrong_state"] += jnp.sum(
+            jnp.where(first[0], 0.0, batch.state[:, 1]) != before
+        ).astype(jnp.int32)
+    found["checked"] = jnp.sum(~last[:-1]).astype(jnp.int32)
+    return found

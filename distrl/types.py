@@ -1,0 +1,88 @@
+"""What flows between the parts.
+
+Axes: `T` is time (first), `B` a batch of streams. A stream is one sequence of experience: one
+environment slot, with an id that is unique in the program. A stream's life rises when its actor
+restarts. A nest is any JAX pytree of arrays.
+"""
+
+from typing import Any, NamedTuple
+
+Array = Any  # NumPy or JAX; in a struct `jax.ShapeDtypeStruct`
+Nest = Any  # a JAX pytree of arrays
+Params = Any
+State = Any  # an agent's recurrent state; () when it has none
+
+
+class StepType:
+    """Where a time step lies in its episode; dm_env's values, as plain integers for hot paths."""
+
+    FIRST = 0
+    MID = 1
+    LAST = 2
+
+
+class TimeStep(NamedTuple):
+    """One step of several streams; leading axis `[B]`, in a trajectory `[T + 1, B]`.
+
+    The step from LAST to FIRST is no transition: it reaches no loss, no return and no counter.
+
+    | step               | discount | bootstraps the step before | own value learned |
+    |--------------------|----------|----------------------------|-------------------|
+    | FIRST              | 1        | no                         | yes               |
+    | MID                | 1        | yes                        | yes               |
+    | LAST, a true end   | 0        | no                         | no                |
+    | LAST, a time limit | 1        | yes                        | no                |
+    """
+
+    step_type: Array  # int8 [B], a StepType
+    reward: Array  # float32 [B], of prev_action; 0 at FIRST
+    discount: Array  # float32 [B], 0 or 1
+    observation: Nest  # [B, ...]; at LAST the true final one
+    prev_action: Nest  # [B, ...]; zeros at FIRST
+    env_id: Any = ()  # int32 [B], the slot in the pool that made the step
+    env_info: Nest = ()  # what else the environment says, [B, ...]
+    untransformed: Any = ()  # the TimeStep before data transformers, where one needs it
+
+
+class AgentOutput(NamedTuple):
+    """What an agent's `actor_step` gives beside its next state."""
+
+    action: Nest  # [B, ...]
+    extras: Nest  # [B, ...], stored with the step: behaviour logits or log-probabilities, values
+
+
+class Inference(NamedTuple):
+    """An inferencer's answer for the streams of one request."""
+
+    action: Nest  # [B, ...]
+    extras: Nest  # [B, ...]
+    version: int  # of the parameters that chose the actions
+    state: State | None = None  # [B, ...], the state *before* this step; None unless asked for
+
+
+class Trajectory(NamedTuple):
+    """A batch of unrolls: T transitions and the step to bootstrap from.
+
+    Transition t goes from step t to step t + 1: `action[t]` was taken at `timestep[t]` and gave
+    `timestep[t + 1].reward` and `.discount`. It is real where `timestep.step_type[t] != LAST`.
+    """
+
+    timestep: TimeStep  # [T + 1, B, ...]; env_id, env_info and untransformed are ()
+    action: Nest  # [T + 1, B, ...]
+    extras: Nest  # [T + 1, B, ...]
+    version: Array  # int32 [T + 1, B], of the parameters that chose the action
+    state: State  # [B, ...], the recurrent state before the first step
+    stream_id: Array  # int32 [B]
+    life: Array  # int32 [B]
+    probability: Array  # float32 [B], with which the table chose the unroll; 1 for a queue
+
+
+class Sample(NamedTuple):
+    """What a replay buffer hands to the learner."""
+
+    trajectory: Trajectory
+    key: Array  # uint64 [B], of the items in their table; for priority updates
+
+
+TIME_FIELDS = ("timestep", "action", "extras", "version")
+"""Fields of a Trajectory with axes [T + 1, B, ...]; its others have [B, ...]."""

@@ -1,0 +1,121 @@
+"""Versioned parameters: where they come from, and a client that keeps a copy fresh."""
+
+import concurrent.futures
+import threading
+from typing import Any, Protocol
+
+import jax
+import numpy as np
+
+from distrl.agents.agent import Agent
+from distrl.codec import Codec
+from distrl.types import Params
+
+
+class VariableSource(Protocol):
+    """Holds parameters whose version rises by one with each update."""
+
+    def get_variables(self, newer_than: int) -> tuple[int, Params] | None:
+        """The newest `(version, params)`, or None where `newer_than` is the newest."""
+
+
+class VariableClient:
+    """A copy of a source's parameters, refreshed every `sync_interval` calls of `update`.
+
+    With `background`, a refresh runs in a thread of its own and is taken by a later `update`, so
+    that acting never waits for the network. Errors of a refresh are raised by `update`.
+    """
+
+    def __init__(self, source: VariableSource, sync_interval: int = 1, background: bool = False):
+        """Fetches the first parameters, and waits for them as long as `source` does."""
+        self._source = source
+        self._sync_interval = sync_interval
+        self._calls = 0
+        self._future: concurrent.futures.Future | None = None
+        self._executor = (
+            concurrent.futures.ThreadPoolExecutor(1, "variables") if background else None
+        )
+        self.version = -1
+        self.params: Params = None
+        self._take(source.get_variables(-1))
+
+    def update(self) -> None:
+        """Counts one use of the parameters, and refreshes them when it is time."""
+        if self._future is not None and self._future.done():
+            future, self._future = self._future, None
+            self._take(future.result())
+        self._calls += 1
+        if self._calls < self._sync_interval:
+            return
+        if self._executor is None:
+            self._calls = 0
+            self._take(self._source.get_variables(self.version))
+        elif self._future is None:
+            self._calls = 0
+            self._future = self._executor.submit(self._source.get_variables, self.version)
+
+    def refresh(self) -> None:
+        """Takes the newest parameters now, and waits for them."""
+        if self._future is not None:
+            future, self._future = self._future, None
+            self._take(future.result())
+        self._take(self._source.get_variables(self.version))
+
+    def close(self) -> None:
+        """Ends the thread; a refresh under way is left to its own deadline."""
+        if self._executor is not None:
+            self._executor.shutdown(wait=False, cancel_futures=True)
+
+    def _take(self, answer: tuple[int, Params] | None) -> None:
+        if answer is not None:
+            version, params = answer
+            self.params = jax.device_put(params)
+            self.version = version
+
+
+class _ParamsCodec:
+    """Parameters of an agent as bytes, and back."""
+
+    def __init__(self, agent: Agent):
+        key = jax.ShapeDtypeStruct((2,), np.uint32)
+        self._codec = Codec(jax.eval_shape(agent.initial_params, key), "parameters")
+
+    def pack(self, params: Params) -> bytes:
+        return self._codec.pack(params)
+
+    def unpack(self, data: bytes) -> Params:
+        return jax.tree.map(lambda leaf: leaf[0], self._codec.unpack(data, 1))
+
+
+class VariableService:
+    """A source's parameters for readers elsewhere: each version is serialised once."""
+
+    def __init__(self, source: VariableSource, agent: Agent):
+        """Args: source: in this process. agent: whose parameters they are."""
+        self._source = source
+        self._codec = _ParamsCodec(agent)
+        self._lock = threading.Lock()
+        self._packed: tuple[int, bytes] = (-1, b"")
+
+    def get_variables(self, newer_than: int) -> tuple[int, bytes] | None:
+        """The newest `(version, bytes)`, or None where `newer_than` is the newest."""
+        with self._lock:
+            answer = self._source.get_variables(max(newer_than, self._packed[0]))
+            if answer is not None:
+                version, params = answer
+                self._packed = (version, self._codec.pack(params))
+            return self._packed if self._packed[0] > newer_than else None
+
+
+class RemoteVariables:
+    """A `VariableService` elsewhere, as a VariableSource."""
+
+    def __init__(self, service: Any, agent: Agent):
+        """Args: service: a client, with a deadline of its own. agent: whose parameters they are."""
+        self._service = service
+        self._codec = _ParamsCodec(agent)
+
+    def get_variables(self, newer_than: int) -> tuple[int, Params] | None:
+        """See `VariableSource`."""
+        answer = self._service.get_variables(newer_than)
+        return None if answer is None else (answer[0], self._codec.unpack(answer[1]))

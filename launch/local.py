@@ -1,0 +1,188 @@
+"""Runs a Launchpad program on this machine, in processes or in threads."""
+
+import contextlib
+import functools
+import os
+import pathlib
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import launchpad as lp
+from launchpad.launch import serialization
+
+from distrl.errors import ConfigError
+from launch import processes, threads, wiring
+from launch.journal import Journal
+from launch.logs import NodeLog
+from launch.nodes import Stopper
+from launch.ports import Ports
+from launch.result import Result
+from launch.signals import Signals
+from launch.supervisor import Message, Supervisor, Worker
+
+LAUNCH_TYPES = ("local_mp", "local_mt", "test_mt")
+TERMINALS = ("current_terminal", "output_to_files")
+
+
+def launch(
+    program: lp.Program,
+    launch_type: str = "local_mp",
+    *,
+    run_dir: str | os.PathLike[str],
+    local_resources: Mapping[str, Any] | None = None,
+    terminal: str = "current_terminal",
+    node_setup: Callable[[str], None] | None = None,
+) -> Result:
+    """Runs the program until it ends, and leaves nothing of it behind.
+
+    A node asks for the end by `launchpad.context.get_context().program_stopper(reason, finished)`
+    (got in the node's main thread, called from any) or by `lp.stop()`. A node that ends in any
+    other way before that is a failure, and ends the program. Ctrl-C, SIGTERM and SIGHUP stop the
+    nodes in order, Ctrl-C again ends them at once. Call it in the main thread; it may be called
+    again.
+
+    Args:
+      program: not launched before.
+      launch_type: "local_mp", one forked process a node; "local_mt", one thread a node; "test_mt",
+        threads, and every node is checked to be serializable.
+      run_dir: is made; gets `logs/actor-0.log` and so on, `logs/supervisor.log` and `result.json`.
+      local_resources: by group, environment variables for its processes, as a mapping or in an
+        `lp` PythonProcess. A group that declares no CUDA_VISIBLE_DEVICES sees no GPU.
+      terminal: "current_terminal" shows nodes' output with their names, "output_to_files" does not.
+      node_setup: called with the node's name ("actor/0") in each node's process or thread, first.
+
+    Returns:
+      How it ended. With threads, look at `hung`.
+
+    Raises:
+      ConfigError: an argument that cannot work.
+      processes.ForkError: local_mp in a process that has used JAX's devices, Courier or Reverb.
+    """
+    launch_type = getattr(launch_type, "value", launch_type)
+    _check(launch_type, terminal)
+    nodes = wiring.named_nodes(program)
+    in_threads = launch_type != "local_mp"
+    env = _environments(program, local_resources or {})
+    if launch_type == "test_mt":
+        for label, group in program.groups.items():
+            serialization.check_nodes_are_serializable(label, group)
+    if not in_threads:
+        processes.check_can_fork()
+    folder = pathlib.Path(run_dir) / "logs"
+    folder.mkdir(parents=True, exist_ok=True)
+
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(wiring.alarm_kept())
+        signals = stack.enter_context(Signals())
+        journal = stack.enter_context(contextlib.closing(Journal(folder / "supervisor.log")))
+        ports = stack.enter_context(contextlib.closing(Ports()))
+        supervisor = stack.enter_context(contextlib.closing(Supervisor(signals, journal)))
+        journal.note(f"launches {program.name!r} as {launch_type}, {len(nodes)} nodes")
+        logs = {}
+        stream = journal.out if terminal == "current_terminal" else None
+        for index, name in enumerate([*(node.name for node in nodes), "main"]):
+            path = folder / f"{name.replace('/', '-')}.log"
+            if name == "main" and not in_threads:
+                continue
+            log = NodeLog(name, path, stream, index)
+            logs[name] = stack.enter_context(contextlib.closing(log))
+
+        workers: dict[str, Worker] = {}
+        if in_threads:
+            if local_resources:
+                journal.note("threads share one environment: local_resources are not used")
+
+            def tell(message: Message) -> None:
+                supervisor.messages.append(message)
+                signals.notify()
+
+            stack.enter_context(threads.surroundings(logs["main"]))
+        else:
+            others = processes.other_threads()
+            if others:
+                journal.note(f"forks while these threads run: {', '.join(others)}")
+
+            def close() -> Iterable[int]:
+                """The launcher's descriptors, as they are at the time of a fork."""
+                yield from signals.fds()
+                yield from journal.fds()
+                yield from ports.fds()
+                yield supervisor.selector.fileno()  # type: ignore[attr-defined]
+                for worker in workers.values():
+                    yield from worker.fds()  # type: ignore[attr-defined]
+
+        wiring.prepare_launchpad()
+        for node in nodes:
+            worker: Worker
+            if in_threads:
+                worker = threads.ThreadWorker(
+                    node, logs[node.name], node_setup, tell, signals.notify
+                )
+            else:
+                worker = processes.ProcessWorker(
+                    node, logs[node.name], supervisor, env.get(node.label, {}), node_setup, close
+                )
+                stack.callback(worker.destroy)
+            workers[node.name] = worker
+        telling = {
+            name: tell if in_threads else worker.tell  # type: ignore[attr-defined]
+            for name, worker in workers.items()
+        }
+        wiring.wire(
+            program,
+            lp.LaunchType(launch_type),
+            functools.partial(_stopper, telling),
+            ports,
+        )
+        supervisor.run(list(workers.values()), wiring.phases(nodes))
+        result = Result(
+            status=supervisor.status or "failed",
+            reason=supervisor.reason,
+            exit_code=supervisor.exit_code,
+            nodes={name: worker.exit for name, worker in workers.items()},
+            failed_node=supervisor.failure.node if supervisor.failure else None,
+            hung=supervisor.hung(),
+        )
+        failed = logs[result.failed_node] if result.failed_node else None
+        tail = failed.tail() if failed is not None else []
+        journal.report(result, supervisor.failure, tail, failed.path if failed else None)
+        result.write(pathlib.Path(run_dir) / "result.json")
+    return result
+
+
+def _stopper(telling: Mapping[str, Callable[[Message], None]], name: str) -> Stopper:
+    return Stopper(name, telling[name])
+
+
+def _check(launch_type: str, terminal: str) -> None:
+    if launch_type not in LAUNCH_TYPES:
+        raise ConfigError(f"launch type {launch_type!r}: expected one of {', '.join(LAUNCH_TYPES)}")
+    if terminal not in TERMINALS:
+        raise ConfigError(f"terminal {terminal!r}: expected one of {', '.join(TERMINALS)}")
+    if threading.current_thread() is not threading.main_thread():
+        raise ConfigError("launch() was called in a thread: it needs the main thread, for signals")
+
+
+def _environments(program: lp.Program, resources: Mapping[str, Any]) -> dict[str, dict[str, str]]:
+    """The environment variables of each group."""
+    unknown = sorted(set(resources) - set(program.groups))
+    if unknown:
+        raise ConfigError(
+            f"local_resources for {', '.join(unknown)}: the program's groups are "
+            f"{', '.join(program.groups)}"
+        )
+    found = {}
+    for label, resource in resources.items():
+        if getattr(resource, "args", None):
+            raise ConfigError(
+                f"local_resources[{label!r}].args: nodes are forked and take no arguments; use env"
+            )
+        env = getattr(resource, "env", resource)
+        if not isinstance(env, Mapping):
+            raise ConfigError(
+                f"local_resources[{label!r}]: expected a mapping of environment variables or a "
+                f"PythonProcess, got {type(resource).__name__}"
+            )
+        found[label] = {str(name): str(value) for name, value in env.items()}
+    return found

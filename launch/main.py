@@ -1,0 +1,51 @@
+"""The command line: `distrl train --env=CartPole-v1 --topology=light_env`.
+
+Nothing heavy is imported before the arguments are read, so that bad input is told at once.
+"""
+
+import signal
+import sys
+from collections.abc import Sequence
+
+_USAGE = """usage: distrl train --env=NAME [--agent=NAME] [--topology=NAME] [flags]
+       distrl train --experiment=FILE.py[:NAME] [--topology=NAME] [flags]
+       distrl train --help    every flag, and every setting of the experiment (--config.*)"""
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Runs a command and exits: 0 done, 1 failed, 2 bad input, 130 stopped by Ctrl-C."""
+    arguments = list(sys.argv if argv is None else argv)
+    try:
+        code = _run(arguments)
+    except KeyboardInterrupt:
+        print("distrl: stopped by Ctrl-C", file=sys.stderr)
+        code = 128 + signal.SIGINT
+    sys.stdout.flush()
+    sys.stderr.flush()
+    sys.exit(code)
+
+
+def _run(arguments: list[str]) -> int:
+    command = arguments[1] if len(arguments) > 1 else ""
+    if command in ("", "-h", "--help", "help"):
+        print(_USAGE)
+        return 0 if command else 2
+    if command != "train":
+        print(f"distrl: no command {command!r}; there is: train", file=sys.stderr)
+        return 2
+    # absl's errors, without importing the rest of the program for them.
+    from absl import flags
+
+    from distrl.errors import ConfigError, SpecError
+
+    try:
+        from launch import train
+
+        return train.train([f"{arguments[0]} train", *arguments[2:]])
+    except (ConfigError, SpecError, flags.Error) as error:
+        print(f"distrl: {' '.join(str(error).split())}", file=sys.stderr)
+        return 2
+
+
+if __name__ == "__main__":
+    main()

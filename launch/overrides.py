@@ -1,0 +1,111 @@
+"""`--config.learner.batch_size=64`: every setting of an experiment as an absl flag."""
+
+import ast
+import dataclasses
+import types
+import typing
+from typing import Any
+
+from absl import flags
+
+_SCALARS = (bool, int, float, str)
+
+
+def define_flags(settings: Any, prefix: str = "config") -> None:
+    """Defines a flag for each field of a dataclass that a command line can give.
+
+    Nested dataclasses become dotted names. absl then does what its users know: near matches for
+    an unknown flag, `--help` with every setting and its default.
+    """
+    for name, (value, hint) in _leaves(settings, prefix).items():
+        parser: flags.ArgumentParser = _SettingParser(hint)
+        serializer: flags.ArgumentSerializer = flags.ArgumentSerializer()
+        flags.DEFINE(
+            parser, name, value, _text(hint), serializer=serializer, allow_override=True,
+            module_name="settings of the experiment",
+        )  # fmt: skip
+
+
+def apply_flags(settings: Any, values: flags.FlagValues, prefix: str = "config") -> Any:
+    """`settings` with the flags that were given; dataclasses check themselves anew.
+
+    Raises:
+      ConfigError: a value that its dataclass refuses.
+    """
+    changes: dict[str, Any] = {}
+    for field in dataclasses.fields(settings):
+        name, old = f"{prefix}.{field.name}", getattr(settings, field.name)
+        if dataclasses.is_dataclass(old):
+            new = apply_flags(old, values, name)
+            if new is not old:
+                changes[field.name] = new
+        elif name in values and values[name].present:
+            changes[field.name] = values[name].value
+    return dataclasses.replace(settings, **changes) if changes else settings
+
+
+def as_dict(settings: Any) -> dict[str, Any]:
+    """The settings as nested dictionaries, for a file; what is no setting becomes its name."""
+    return {
+        field.name: as_dict(value)
+        if dataclasses.is_dataclass(value := getattr(settings, field.name))
+        else value
+        if value is None or isinstance(value, (*_SCALARS, tuple))
+        else getattr(value, "__qualname__", repr(value))
+        for field in dataclasses.fields(settings)
+    }
+
+
+def _leaves(settings: Any, prefix: str) -> dict[str, tuple[Any, tuple[Any, ...]]]:
+    hints = typing.get_type_hints(type(settings))
+    leaves: dict[str, tuple[Any, tuple[Any, ...]]] = {}
+    for field in dataclasses.fields(settings):
+        value, name = getattr(settings, field.name), f"{prefix}.{field.name}"
+        if dataclasses.is_dataclass(value):
+            leaves.update(_leaves(value, name))
+        else:
+            kinds = _kinds(hints[field.name])
+            if all(kind in (*_SCALARS, tuple, type(None)) for kind in kinds):
+                leaves[name] = (value, kinds)
+    return leaves
+
+
+def _kinds(hint: Any) -> tuple[Any, ...]:
+    """The types that a hint allows: `float | None` gives (float, NoneType)."""
+    if isinstance(hint, types.UnionType) or typing.get_origin(hint) is typing.Union:
+        return tuple(kind for arg in typing.get_args(hint) for kind in _kinds(arg))
+    return (typing.get_origin(hint) or hint,)
+
+
+def _text(kinds: tuple[Any, ...]) -> str:
+    return " or ".join("None" if kind is type(None) else kind.__name__ for kind in kinds)
+
+
+class _SettingParser(flags.ArgumentParser):
+    """Reads a Python literal, or else a string, of one of the types allowed."""
+
+    def __init__(self, kinds: tuple[Any, ...]):
+        self._kinds = kinds
+        self.syntactic_help = _text(kinds)
+
+    def parse(self, argument: Any) -> Any:
+        """See the class. Raises ValueError, which absl turns into one line with the flag."""
+        value = argument
+        if isinstance(argument, str):
+            try:
+                value = ast.literal_eval(argument)
+            except (ValueError, SyntaxError):  # a bare word is a string
+                value = {"true": True, "false": False}.get(argument.lower(), argument)
+        if isinstance(value, list):
+            value = tuple(value)
+        if isinstance(value, float) and float not in self._kinds and value.is_integer():
+            value = int(value)  # 1e6 where an integer is meant
+        if type(value) in self._kinds:
+            return value
+        if type(value) is int and float in self._kinds:
+            return float(value)
+        if tuple in self._kinds and type(value) is int:
+            return (value,)
+        if str in self._kinds and isinstance(argument, str):
+            return argument
+        raise ValueError(f"expected {_text(self._kinds)}, got {argument!r}")

@@ -1,0 +1,288 @@
+"""Watches the nodes of a running program, finds what failed first, and stops them in order.
+
+It knows nothing of processes or threads: those are kinds of `Worker`.
+"""
+
+import abc
+import collections
+import dataclasses
+import selectors
+import signal
+import time
+from collections.abc import Sequence
+
+from launch.journal import Journal
+from launch.logs import NodeLog
+from launch.result import EXIT_BAD_INPUT, EXIT_FAILED, EXIT_FINISHED, Failure, NodeExit
+from launch.signals import Signals
+
+STOP_S = 3.0  # for a phase to end after it was asked to
+STOP_LEARNER_S = 5.0  # it may have a checkpoint to save
+STOP_AFTER_FAILURE_S = 1.0
+KILL_S = 3.0  # for the kernel to end what was killed
+STACKS_S = 0.3  # before its time is over, a node's stacks are written to its log
+JUDGE_S = 0.2  # an exception may be the echo of a sudden death elsewhere, which is seen later
+ENDED = "ended without being told to"
+
+
+@dataclasses.dataclass
+class Message:
+    """What a node says of itself. `time` is its own reading of the machine's monotonic clock."""
+
+    time: float
+    node: str
+    kind: str  # "running", "stop", "failure" or "ended"
+    reason: str = ""  # of a stop; of a failure "Type: message"
+    finished: bool = True  # a stop because the goal is reached
+    traceback: str | None = None
+    bad_input: bool = False  # the failure is the user's to mend: one line, and its own status
+
+
+class Worker(abc.ABC):
+    """One node as the supervisor sees it."""
+
+    last_wait = KILL_S  # for it to end after `kill`
+
+    def __init__(self, name: str, label: str, log: NodeLog) -> None:
+        self.name = name
+        self.label = label
+        self.log = log
+        self.exit = NodeExit()
+        self.alive = False
+        self.started = 0.0
+
+    @abc.abstractmethod
+    def start(self) -> None:
+        """Starts the node."""
+
+    @abc.abstractmethod
+    def collect(self) -> bool:
+        """True, once, when the node has ended: `alive` is False then, and `exit` is complete."""
+
+    @abc.abstractmethod
+    def ask_to_stop(self) -> None:
+        """Sets the node's stop event."""
+
+    @abc.abstractmethod
+    def kill(self) -> None:
+        """Ends it by force, where that can be done."""
+
+    @abc.abstractmethod
+    def show_stacks(self) -> None:
+        """Has the stacks of its threads written to its log."""
+
+
+class Supervisor:
+    """Runs the loop from the first start to the last end.
+
+    Args:
+      signals: entered.
+      journal: where it says what it does.
+    """
+
+    def __init__(self, signals: Signals, journal: Journal) -> None:
+        self.selector = selectors.DefaultSelector()
+        self.selector.register(signals, selectors.EVENT_READ)
+        self.messages: collections.deque[Message] = collections.deque()  # filled by the workers
+        self.status: str | None = None
+        self.reason = ""
+        self.exit_code = EXIT_FAILED
+        self.failure: Failure | None = None
+        self._signals = signals
+        self._journal = journal
+        self._workers: dict[str, Worker] = {}
+        self._phases: list[list[str]] = []
+        self._phase = 0
+        self._deadline: float | None = None
+        self._stacks_shown = False
+        self._told: list[Message] = []  # not yet judged
+        self._spoke: set[str] = set()  # nodes that have said why they end
+        self._silent: list[Worker] = []  # ended without a word, not yet judged
+        self._judge_at = float("inf")
+        self._interrupts = 0
+
+    def run(self, workers: Sequence[Worker], phases: list[list[str]]) -> None:
+        """Starts the workers, returns when none is left (or none that can be ended)."""
+        self._workers = {worker.name: worker for worker in workers}
+        self._phases = phases
+        for worker in workers:
+            self._take_signals()
+            if self.status is not None:
+                break
+            worker.start()
+        while self._advance():
+            for key, _ in self.selector.select(self._timeout()):
+                if key.data is not None:
+                    key.data()
+            self._take_signals()
+            for worker in self._workers.values():
+                if worker.alive and worker.collect():
+                    self._note_end(worker)
+            self._take_messages()
+            self._judge()
+            self._journal.flush()
+
+    def close(self) -> None:
+        self.selector.close()
+
+    def hung(self) -> tuple[str, ...]:
+        return tuple(worker.name for worker in self._workers.values() if worker.alive)
+
+    def _timeout(self) -> float:
+        now = time.monotonic()
+        due = min(self._judge_at, now + 1.0)
+        if self._deadline is not None:
+            due = min(due, self._deadline - (0.0 if self._stacks_shown else STACKS_S))
+        if self._journal.waiting():
+            due = min(due, now + 0.05)
+        return max(0.0, due - now)
+
+    # What happens, and what it means.
+
+    def _take_signals(self) -> None:
+        for number in self._signals.pending():
+            if number == signal.SIGINT:
+                self._interrupt()
+            elif number in (signal.SIGTERM, signal.SIGHUP):
+                self._judge(now=True)
+                name = signal.Signals(number).name
+                self._decide("stopped", f"{name} to the launcher", 128 + number)
+
+    def _interrupt(self) -> None:
+        self._interrupts += 1
+        self._judge(now=True)
+        if self._interrupts > 1:
+            self._journal.say("Ctrl-C again: ending all nodes at once")
+            for worker in self._workers.values():
+                if worker.alive:
+                    worker.kill()
+            self._phase = len(self._phases)
+            self._deadline = None
+        elif self.status is None:
+            self._journal.say("Ctrl-C: stopping the nodes in order; Ctrl-C again ends them at once")
+            self._decide("stopped", "Ctrl-C", 128 + signal.SIGINT)
+        else:
+            self._journal.say("stopping already; Ctrl-C again ends all nodes at once")
+
+    def _note_end(self, worker: Worker) -> None:
+        self._take_messages()  # it may have said why before it ended
+        how = worker.exit
+        error = how.error or how.signal or (f"status {how.code}" if how.code else "")
+        self._journal.note(f"{worker.name} {how.state} {error}".rstrip())
+        if worker.log.broken is not None:
+            self._journal.note(f"{worker.log.path} is not complete: {worker.log.broken}")
+        if self.status is None and worker.name not in self._spoke:
+            self._silent.append(worker)
+
+    def _take_messages(self) -> None:
+        while self.messages:
+            message = self.messages.popleft()
+            worker = self._workers[message.node]
+            if message.kind == "running":
+                seconds = message.time - worker.started
+                self._journal.note(f"{message.node} runs, {seconds:.3f} s after its start")
+                continue
+            if message.kind != "stop":
+                self._spoke.add(message.node)
+            if message.kind == "failure":
+                worker.exit.error = message.reason
+            if self.status is None:
+                self._told.append(message)
+                self._judge_at = min(self._judge_at, time.monotonic() + JUDGE_S)
+            elif message.kind == "failure":
+                self._journal.note(f"later: {message.node} failed: {message.reason}")
+
+    def _judge(self, now: bool = False) -> None:
+        """Decides what came first, as soon as that can be told."""
+        if self.status is not None or not (self._told or self._silent):
+            return
+        self._told.sort(key=lambda message: message.time)
+        first = self._told[0] if self._told else None
+        if first is not None and first.kind == "stop":
+            if first.finished:
+                self._decide("finished", first.reason, EXIT_FINISHED)
+            else:
+                self._decide("failed", first.reason, EXIT_FAILED, Failure(first.node, first.reason))
+        elif self._silent:
+            worker = self._silent[0]
+            cause = _cause(worker.exit)
+            self._decide(
+                "failed", f"{worker.name} {cause}", EXIT_FAILED, Failure(worker.name, cause)
+            )
+        elif first is not None and (now or time.monotonic() >= self._judge_at):
+            cause = first.reason if first.kind == "failure" else ENDED
+            failure = Failure(first.node, cause, first.traceback, first.bad_input)
+            separator = ":" if first.kind == "failure" else ""
+            code = EXIT_BAD_INPUT if first.bad_input else EXIT_FAILED
+            self._decide("failed", f"{first.node}{separator} {cause}", code, failure)
+        if self.status is not None:
+            self._judge_at = float("inf")
+            for message in self._told:
+                if message.kind == "failure" and message is not first:
+                    self._journal.note(f"later: {message.node} failed: {message.reason}")
+
+    def _decide(
+        self, status: str, reason: str, exit_code: int, failure: Failure | None = None
+    ) -> None:
+        """Sets why the program ends; what comes first holds."""
+        if self.status is not None:
+            return
+        self.status, self.reason, self.exit_code = status, reason, exit_code
+        self.failure = failure
+        if failure is not None and not failure.bad_input:
+            self._journal.say(f"{failure.node} failed: stopping the other nodes")
+        self._journal.note(f"{status}: {reason}")
+
+    # Stopping.
+
+    def _budget(self, phase: list[str]) -> float:
+        if self.status == "failed":
+            return STOP_AFTER_FAILURE_S
+        labels = {self._workers[name].label for name in phase}
+        return STOP_LEARNER_S if "learner" in labels else STOP_S
+
+    def _note_late(self, worker: Worker, budget: float) -> None:
+        line = f"{worker.name} did not stop within {budget:g} s of being asked"
+        if self.status == "failed":
+            self._journal.note(line)  # it may be waiting for the one that failed
+        else:
+            self._journal.say(f"{line}; its stacks are in {worker.log.path}")
+
+    def _advance(self) -> bool:
+        """Goes on with stopping as far as it can go now; False when all is over."""
+        if self.status is None:
+            return True
+        while self._phase < len(self._phases):
+            names = self._phases[self._phase]
+            alive = [self._workers[name] for name in names if self._workers[name].alive]
+            now = time.monotonic()
+            if self._deadline is None:
+                self._deadline = now + self._budget(names)
+                self._stacks_shown = self.status == "failed"
+                for worker in alive:
+                    self._journal.note(f"asks {worker.name} to stop")
+                    worker.exit.asked = True
+                    worker.ask_to_stop()
+            if alive and now < self._deadline:
+                if not self._stacks_shown and now >= self._deadline - STACKS_S:
+                    self._stacks_shown = True
+                    for worker in alive:
+                        worker.show_stacks()
+                return True
+            for worker in alive:
+                self._note_late(worker, self._budget(names))
+                worker.kill()
+            self._phase += 1
+            self._deadline = None
+        left = [self._workers[name].last_wait for name in self.hung()]
+        if left and self._deadline is None:
+            self._deadline, self._stacks_shown = time.monotonic() + max(left), True
+        return bool(left) and time.monotonic() < (self._deadline or 0.0)
+
+
+def _cause(how: NodeExit) -> str:
+    if how.signal == "SIGKILL":
+        return "was killed by SIGKILL (by the kernel, if memory ran out)"
+    if how.signal:
+        return f"was killed by {how.signal}"
+    return f"exited with status {how.code}" if how.code else ENDED

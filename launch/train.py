@@ -1,0 +1,245 @@
+"""`distrl train`: flags -> experiment -> topology -> run folder -> result."""
+
+import dataclasses
+import datetime
+import difflib
+import importlib
+import importlib.util
+import json
+import os
+import re
+import signal
+import sys
+import threading
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from absl import flags
+
+from distrl.errors import ConfigError
+from distrl.experiment import Experiment
+from launch import overrides
+from programs import TOPOLOGIES
+
+_LAUNCH_TYPES = ("local_mp", "local_mt", "test_mt")
+_TERMINALS = ("current_terminal", "output_to_files")
+_LAUNCHPAD_FLAG = re.compile(r"--?(no)?(lp_(?!launch_type)|tmux_)")
+
+flags.DEFINE_string("env", None, "Environment, as EnvPool names it: CartPole-v1, Pong-v5.")
+flags.DEFINE_string("agent", "impala", "Algorithm.")
+flags.DEFINE_string(
+    "experiment",
+    None,
+    "FILE.py or FILE.py:NAME instead of --env and --agent: an Experiment of your own, or a "
+    "function that returns one; NAME is `experiment` unless given.",
+)
+flags.DEFINE_string(
+    "topology",
+    "light_env",
+    "How it is spread: " + "; ".join(f"{name}: {what}" for name, what in TOPOLOGIES.items()),
+)
+flags.DEFINE_integer(
+    "seed", None, "The root of every seed of the run; the experiment's unless given."
+)
+flags.DEFINE_integer("max_env_steps", None, "Short for --config.goal.max_env_steps.")
+flags.DEFINE_string(
+    "run_dir", None, "Where the run is written; a new folder of runs/ unless given."
+)
+flags.DEFINE_enum(
+    "terminal",
+    "current_terminal",
+    _TERMINALS,
+    "Where the nodes' output goes, beside their log files.",
+)
+flags.DEFINE_enum(  # Launchpad defines it again when it is imported
+    "lp_launch_type",
+    _LAUNCH_TYPES[0],
+    _LAUNCH_TYPES,
+    "Launchpad's: processes, threads, or threads for tests. No effect on single_process.",
+    allow_override=True,
+)
+
+
+def train(arguments: list[str]) -> int:
+    """Trains as the flags say.
+
+    Returns:
+      The exit status.
+
+    Raises:
+      ConfigError, SpecError, flags.Error: bad input, told before anything is started.
+    """
+    values = flags.FLAGS
+    if any(a in ("--help", "-help", "--helpshort", "--helpfull", "-h") for a in arguments):
+        return _help(values, arguments)
+    values(arguments, known_only=True)
+    topology = _topology(values.topology)
+    experiment = _experiment(values)
+    overrides.define_flags(experiment)
+    # Launchpad's other flags are known once it is imported, which takes seconds: all else is
+    # checked before.
+    rest = values([a for a in arguments if not _LAUNCHPAD_FLAG.match(a)])[1:]
+    if rest:
+        raise ConfigError(f"unexpected argument {rest[0]!r}; flags are written --name=value")
+    experiment = overrides.apply_flags(experiment, values)
+    if values.max_env_steps is not None:
+        experiment = dataclasses.replace(
+            experiment,
+            goal=dataclasses.replace(experiment.goal, max_env_steps=values.max_env_steps),
+        )
+    if values.seed is not None:
+        experiment = dataclasses.replace(experiment, seed=values.seed)
+    if topology != "single_process":
+        make_program = _import_topology(topology)
+        values(arguments)
+    run_dir = _make_run_dir(values, experiment, topology, arguments)
+    print(
+        f"distrl: {experiment.environment.name} in {topology}; everything is written to {run_dir}"
+    )
+    if topology == "single_process":
+        if values["lp_launch_type"].present:
+            print("distrl: --lp_launch_type has no effect: single_process starts no nodes")
+        return _run_single_process(experiment, run_dir)
+    return _launch(experiment, topology, make_program, run_dir, values)
+
+
+def _help(values: flags.FlagValues, arguments: list[str]) -> int:
+    plain = [a for a in arguments if "help" not in a and a != "-h"]
+    values(plain, known_only=True)
+    overrides.define_flags(_experiment(values))
+    print("distrl train: trains an experiment.\n")
+    print(values.get_help())
+    return 0
+
+
+def _topology(name: str) -> str:
+    if name not in TOPOLOGIES:
+        near = difflib.get_close_matches(name, TOPOLOGIES, n=1)
+        hint = f"did you mean {near[0]}?" if near else f"there is {', '.join(TOPOLOGIES)}"
+        raise ConfigError(f"topology: no {name!r}; {hint}")
+    missing = [m for m in ("launchpad", "reverb") if importlib.util.find_spec(m) is None]
+    if name != "single_process" and missing:
+        raise ConfigError(
+            f"topology {name} needs Launchpad and Reverb, and {' and '.join(missing)} is not "
+            f"installed (they exist for Python 3.10; this is {sys.version.split()[0]}): "
+            "use --topology=single_process, or set up Python 3.10 as the README says"
+        )
+    return name
+
+
+def _experiment(values: flags.FlagValues) -> Experiment:
+    seed = values.seed or 0
+    if values.experiment is None:
+        from distrl import presets
+
+        return presets.experiment(values.env or "CartPole-v1", values.agent, seed)
+    if values.env is not None:
+        raise ConfigError("--env and --experiment exclude each other: the file names its own")
+    path, _, name = values.experiment.partition(":")
+    name = name or "experiment"
+    if not os.path.isfile(path):
+        raise ConfigError(f"--experiment: no file {path!r}")
+    spec = importlib.util.spec_from_file_location(Path(path).stem, path)
+    if spec is None or spec.loader is None:
+        raise ConfigError(f"--experiment: {path!r} is no Python file")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    made = getattr(module, name, None)
+    if callable(made):
+        made = made()
+    if not isinstance(made, Experiment):
+        raise ConfigError(
+            f"--experiment: {path} must define {name}, an Experiment or a function that returns "
+            f"one; got {type(made).__name__}"
+        )
+    return made
+
+
+def _import_topology(topology: str) -> Any:
+    """The topology's function. It takes seconds: TensorFlow comes with Reverb."""
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    make_program = getattr(importlib.import_module(f"programs.{topology}"), topology)
+    flags.FLAGS.set_default("lp_launch_type", _LAUNCH_TYPES[0])
+    return make_program
+
+
+def _make_run_dir(values: Any, experiment: Experiment, topology: str, arguments: list[str]) -> Path:
+    if values.run_dir is not None:
+        run_dir = Path(values.run_dir)
+    else:
+        now = datetime.datetime.now().strftime("%Y%m%d-%H%M%S")
+        run_dir = Path("runs") / f"{now}-{experiment.environment.name}-{topology}-{os.getpid()}"
+    if run_dir.exists() and any(run_dir.iterdir()):
+        raise ConfigError(f"--run_dir: {run_dir} is not empty; name a new folder")
+    run_dir.mkdir(parents=True, exist_ok=True)
+    settings = {
+        "command": arguments,
+        "topology": topology,
+        "experiment": overrides.as_dict(experiment),
+    }
+    (run_dir / "config.json").write_text(json.dumps(settings, indent=2) + "\n")
+    return run_dir
+
+
+def _run_single_process(experiment: Experiment, run_dir: Path) -> int:
+    import jax
+
+    from programs.single_process import single_process
+
+    jax.config.update("jax_cpu_enable_async_dispatch", False)
+    stop = threading.Event()
+    caught: list[int] = []
+
+    def on_signal(number: int, frame: FrameType | None) -> None:
+        if caught:
+            os._exit(128 + number)
+        caught.append(number)
+        stop.set()
+        print("distrl: stopping; once more stops at once", file=sys.stderr, flush=True)
+
+    old = {number: signal.signal(number, on_signal) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        ending = single_process(
+            experiment, stop=stop, run_dir=run_dir, printer=lambda line: print(line, flush=True)
+        )
+    finally:
+        for number, handler in old.items():
+            signal.signal(number, handler)
+    if caught or ending is None:
+        status, reason, code = (
+            "stopped",
+            "stopped by a signal",
+            128 + (caught or [signal.SIGINT])[0],
+        )
+    else:
+        reason, reached = ending
+        status, code = ("finished", 0) if reached else ("failed", 1)
+    result = {"status": status, "reason": reason, "exit_code": code}
+    (run_dir / "result.json").write_text(json.dumps(result, indent=2) + "\n")
+    print(f"distrl: {status}: {reason}")
+    return code
+
+
+def _launch(
+    experiment: Experiment, topology: str, make_program: Any, run_dir: Path, values: Any
+) -> int:
+    from launch.local import launch
+    from programs.resources import node_environments
+
+    program = make_program(experiment, str(run_dir))
+    environments = node_environments(experiment, topology)
+    resources = {group: environments[group] for group in program.groups}
+    result = launch(
+        program,
+        values.lp_launch_type,
+        run_dir=run_dir,
+        local_resources=resources,
+        terminal=values.terminal,
+    )
+    if result.hung:  # threads that cannot be ended: the process must end without them
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(result.exit_code)
+    return result.exit_code

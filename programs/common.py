@@ -1,0 +1,78 @@
+"""What the distributed topologies share: replay, monitor, learner, evaluator."""
+
+import functools
+import uuid
+from typing import Any, NamedTuple
+
+import launchpad as lp
+import reverb
+
+from distrl.experiment import Experiment
+from distrl.replay.reverb import reverb_tables
+from programs import nodes
+
+CALL_TIMEOUT = 60.0  # seconds; of every Courier call that has no setting of its own
+
+
+class Common(NamedTuple):
+    """Handles of the nodes that every topology has, and the replay table's name."""
+
+    replay: Any  # Launchpad's ReverbHandle
+    monitor: lp.CourierHandle
+    learner: lp.CourierHandle
+    table: str
+
+
+def add_common_nodes(program: lp.Program, experiment: Experiment, run_dir: str) -> Common:
+    """Adds replay, monitor, learner and evaluator to `program`."""
+    # Two servers on one port are both accepted: a name of this program's own tells them apart.
+    table = f"{experiment.task}-{uuid.uuid4().hex[:8]}"
+    with program.group("replay"):
+        replay = program.add_node(
+            lp.ReverbNode(
+                functools.partial(
+                    reverb_tables,
+                    experiment.replay,
+                    experiment.trajectory_struct(),
+                    experiment.learner.batch_size,
+                    table,
+                    unrolls_per_item=experiment.unrolls_per_item,
+                ),
+                # Reverb makes a folder for checkpoints: in the run's, not in the machine's /tmp.
+                functools.partial(reverb.checkpointers.DefaultCheckpointer, f"{run_dir}/replay"),
+            )
+        )
+    with program.group("monitor"):
+        monitor = add_courier_node(program, nodes.MonitorNode, experiment, run_dir)
+    with program.group("learner"):
+        learner = add_courier_node(
+            program, nodes.LearnerNode, experiment, table, run_dir, replay, monitor
+        )
+    if experiment.evaluator.num_evaluators:
+        with program.group("evaluator"):
+            add_courier_node(program, nodes.EvaluatorNode, experiment, learner, monitor)
+    return Common(replay, monitor, learner, table)
+
+
+def add_courier_node(
+    program: lp.Program,
+    constructor: type,
+    *args: object,
+    call_timeout: float = CALL_TIMEOUT,
+    threads: int = 16,
+    **kwargs: object,
+) -> lp.CourierHandle:
+    """Adds a CourierNode whose clients have a deadline.
+
+    Args:
+      program: inside one of its groups.
+      constructor: of the node's object, with `args` and `kwargs`.
+      call_timeout: seconds of every call to it.
+      threads: calls that it serves at once.
+    """
+    node = lp.CourierNode(
+        constructor, *args, courier_kwargs={"thread_pool_size": threads}, **kwargs
+    )
+    handle = program.add_node(node)
+    handle.set_client_kwargs(call_timeout=call_timeout)
+    return handle

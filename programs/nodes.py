@@ -1,0 +1,307 @@
+"""What the nodes of a program run: the parts of `distrl`, with their peers behind Courier.
+
+A node's constructor runs in the node. Its public methods are served by Courier.
+"""
+
+import concurrent.futures
+import inspect
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+import launchpad as lp
+import reverb
+from launchpad import context
+
+from distrl import seeds
+from distrl.actor import Actor
+from distrl.agents.agent import Agent, extras_struct, state_struct
+from distrl.errors import PeerError
+from distrl.evaluator import Evaluator
+from distrl.experiment import Experiment
+from distrl.inferencer import Inferencer, InferenceSource
+from distrl.learner import Learner
+from distrl.metrics import Monitor, Report
+from distrl.params_file import save_params
+from distrl.replay.reverb import ReverbReplayBuffer
+from distrl.serving import InferenceService, RemoteInferencer, Wire
+from distrl.variables import RemoteVariables, VariableClient, VariableService
+
+_MAX_UNSENT = 60  # reports; half a minute of a monitor that does not answer
+
+
+class Peer:
+    """A Courier client whose errors name the peer. Its deadline comes with the handle."""
+
+    def __init__(self, client: Any, name: str):
+        """Args: client: a courier.Client. name: of the node behind it."""
+        self._client = client
+        self._name = name
+
+    def __getattr__(self, method: str) -> Callable[..., Any]:
+        remote = getattr(self._client, method)
+
+        def call(*args: Any) -> Any:
+            try:
+                return remote(*args)
+            except Exception as error:
+                raise PeerError(f"{self._name}.{method}() failed: {error}") from error
+
+        setattr(self, method, call)
+        return call
+
+
+class Reporter:
+    """Sends a node's reports to the monitor, in order, without waiting for it."""
+
+    def __init__(self, monitor: Any, node: str):
+        """Args: monitor: a courier.Client of `MonitorNode`. node: the sender's name."""
+        self._monitor = monitor
+        self._node = node
+        self._number = 0
+        self._unsent: list[Report] = []
+        self._sending: concurrent.futures.Future | None = None
+
+    def __call__(self, report: Report) -> None:
+        """Sends `report`, or keeps it until the one before has arrived.
+
+        Raises:
+          PeerError: the monitor failed, or has not answered for long.
+        """
+        self._unsent.append(report)
+        if self._sending is not None:
+            if not self._sending.done():
+                if len(self._unsent) > _MAX_UNSENT:
+                    raise PeerError(f"monitor/0 has left {_MAX_UNSENT} reports unanswered")
+                return
+            self._finish(0)
+        self._sending = self._monitor.futures.report(self._node, self._number, self._unsent)
+        self._number += 1
+        self._unsent = []
+
+    def close(self, timeout: float = 2.0) -> None:
+        """Sends what is left, within `timeout` seconds for each of the two calls at most."""
+        self._finish(timeout)
+        if self._unsent:
+            self._sending = self._monitor.futures.report(self._node, self._number, self._unsent)
+            self._unsent = []
+            self._finish(timeout)
+
+    def _finish(self, timeout: float) -> None:
+        if self._sending is None:
+            return
+        try:
+            self._sending.result(timeout)
+        except Exception as error:
+            raise PeerError(f"monitor/0.report() failed: {error!r}") from error
+        self._sending = None
+
+
+def _configure_jax() -> None:
+    """Settings that must come before the node's first computation."""
+    # A dispatch to another thread costs more than a small network's whole step.
+    jax.config.update("jax_cpu_enable_async_dispatch", False)
+
+
+def _replay(
+    experiment: Experiment, client: reverb.Client, table: str, stop: Any
+) -> ReverbReplayBuffer:
+    return ReverbReplayBuffer(
+        client,
+        experiment.trajectory_struct(),
+        experiment.replay,
+        experiment.learner.batch_size,
+        table,
+        unrolls_per_item=experiment.unrolls_per_item,
+        stop=stop,
+    )
+
+
+def _wire(agent: Agent) -> Wire:
+    return Wire(agent.env_spec, extras_struct(agent), state_struct(agent))
+
+
+class MonitorNode:
+    """Adds up everyone's reports, shows progress, and ends the program at its goal."""
+
+    def __init__(self, experiment: Experiment, run_dir: str):
+        self._stop = lp.stop_event()
+        stopper = context.get_context().program_stopper
+
+        def on_end(reason: str, reached: bool) -> None:
+            print(reason, flush=True)
+            if "reason" in inspect.signature(stopper).parameters:
+                stopper(reason=reason, finished=reached)
+            else:  # Launchpad's own launchers take no reason
+                stopper()
+
+        self._monitor = Monitor(
+            experiment.resolved_goal(),
+            on_end,
+            Path(run_dir),
+            printer=lambda line: print(line, flush=True),
+        )
+
+    def report(self, node: str, number: int, reports: list[Report]) -> None:
+        """See `Monitor.report`."""
+        self._monitor.report(node, number, reports)
+
+    def run(self) -> None:
+        """Waits for the program's end."""
+        self._stop.wait()
+        self._monitor.close()
+
+
+class LearnerNode:
+    """The learner, and its parameters as a service."""
+
+    def __init__(
+        self, experiment: Experiment, table: str, run_dir: str, replay: reverb.Client, monitor: Any
+    ):
+        _configure_jax()
+        self._stop = lp.stop_event()
+        self._run_dir = Path(run_dir)
+        agent = experiment.make_agent()
+        self._replay = _replay(experiment, replay, table, self._stop)
+        self._reporter = Reporter(monitor, "learner/0")
+        self._learner = Learner(
+            agent,
+            self._replay,
+            seed=seeds.seed(experiment.seed, "learner", 0),
+            timeout=experiment.learner.timeout,
+        )
+        self._variables = VariableService(self._learner, agent)
+
+    def get_variables(self, newer_than: int) -> tuple[int, bytes] | None:
+        """See `VariableService.get_variables`."""
+        return self._variables.get_variables(newer_than)
+
+    def run(self) -> None:
+        """Learns until the program stops, then saves the parameters."""
+        self._learner.run(self._stop.is_set, self._reporter)
+        save_params(self._run_dir / "params.npz", *self._learner.variables)
+        self._replay.close()
+        self._reporter.close()
+
+
+class InferencerNode:
+    """Inference for several actors as a service."""
+
+    def __init__(self, experiment: Experiment, index: int, learner: Any):
+        _configure_jax()
+        agent = experiment.make_agent()
+        config = experiment.actors
+        count = experiment.inference.num_inferencers
+        clients = len(range(index, config.num_actors, count))
+        rows = experiment.wait_num
+        sizes = [rows]
+        while sizes[-1] < rows * clients:
+            sizes.append(min(2 * sizes[-1], rows * clients))
+        self._inferencer = Inferencer(
+            agent,
+            VariableClient(
+                RemoteVariables(Peer(learner, "learner/0"), agent),
+                experiment.sync_interval,
+                background=True,
+            ),
+            seed=seeds.seed(experiment.seed, "inferencer", index),
+            max_streams=clients * config.num_envs,
+            batch_sizes=sizes,
+        )
+        self._inferencer.warm_up()
+        self._service = InferenceService(
+            self._inferencer, _wire(agent), sizes[-1], experiment.inference.timeout
+        )
+
+    def inference(self, data: bytes) -> bytes:
+        """See `InferenceService.inference`."""
+        return self._service.inference(data)
+
+
+class ActorNode:
+    """One actor: with an inferencer of its own, or asking a service."""
+
+    def __init__(
+        self,
+        experiment: Experiment,
+        index: int,
+        table: str,
+        replay: reverb.Client,
+        monitor: Any,
+        learner: Any = None,
+        inferencer: Any = None,
+    ):
+        """Args:
+        experiment: what to train.
+        index: of the actor.
+        table: name of the replay's table.
+        replay: its server's client.
+        monitor: the monitor's client.
+        learner: its client, for an inferencer of the actor's own; or
+        inferencer: the service's client.
+        """
+        _configure_jax()
+        self._stop = lp.stop_event()
+        agent = experiment.make_agent()
+        config = experiment.actors
+        self._reporter = Reporter(monitor, f"actor/{index}")
+        self._replay = _replay(experiment, replay, table, self._stop)
+        source: InferenceSource
+        if inferencer is not None:
+            number = index % experiment.inference.num_inferencers
+            source = RemoteInferencer(Peer(inferencer, f"inferencer/{number}"), _wire(agent))
+        else:
+            variables = RemoteVariables(Peer(learner, "learner/0"), agent)
+            source = Inferencer(
+                agent,
+                VariableClient(variables, experiment.sync_interval, background=True),
+                seed=seeds.seed(experiment.seed, "inferencer", index),
+                max_streams=config.num_envs,
+            )
+        pool = experiment.environment.make_pool(
+            config.num_envs, experiment.wait_num, seeds.seed(experiment.seed, "actor", index)
+        )
+        self._actor = Actor(pool, source, self._replay, first_stream=index * config.num_envs)
+
+    def run(self) -> None:
+        """Acts until the program stops."""
+        self._actor.run(self._stop.is_set, self._reporter)
+        self._replay.close()
+        self._reporter.close()
+        self._actor.close()
+
+
+class EvaluatorNode:
+    """Scores the newest parameters, again and again, on environments of its own."""
+
+    def __init__(self, experiment: Experiment, learner: Any, monitor: Any):
+        _configure_jax()
+        self._stop = lp.stop_event()
+        self._config = experiment.evaluator
+        self._reporter = Reporter(monitor, "evaluator/0")
+        agent = experiment.make_agent()
+        variables = VariableClient(RemoteVariables(Peer(learner, "learner/0"), agent), 2**62)
+        num_envs = self._config.num_envs
+        inferencer = Inferencer(
+            agent,
+            variables,
+            seed=seeds.seed(experiment.seed, "evaluator", 1),
+            max_streams=num_envs,
+            evaluation=True,
+        )
+        pool = experiment.environment.make_pool(
+            num_envs, num_envs, seeds.seed(experiment.seed, "evaluator", 0)
+        )
+        self._evaluator = Evaluator(pool, inferencer, variables)
+
+    def run(self) -> None:
+        """Evaluates every `interval` seconds until the program stops."""
+        while not self._stop.is_set():
+            due = time.monotonic() + self._config.interval
+            scores = self._evaluator.evaluate(self._config.episodes, self._stop.is_set)
+            if scores is not None:
+                self._reporter(scores)
+            self._stop.wait(max(0.0, due - time.monotonic()))
+        self._reporter.close()

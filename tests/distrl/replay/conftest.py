@@ -1,0 +1,218 @@
+"""Streams that count their own steps, and both replays behind one face."""
+
+import contextlib
+import importlib.util
+import socket
+import threading
+from collections.abc import Callable, Iterator
+
+import jax
+import numpy as np
+import pytest
+from dm_env import specs as dm_specs
+
+from distrl import specs
+from distrl.replay.buffer import ReplayBuffer, ReplayConfig
+from distrl.replay.local import LocalReplayBuffer, LocalTable
+from distrl.types import Inference, Sample, StepType, TimeStep, Trajectory
+
+EPISODE = 7  # steps, FIRST and LAST included
+
+ENV_SPEC = specs.EnvironmentSpec(
+    {"stream": dm_specs.Array((), np.int32), "step": dm_specs.Array((2,), np.float32)},
+    dm_specs.DiscreteArray(1000, np.int32),
+)
+
+
+class Streams:
+    """Streams whose every value says whose step it is; calls may take any of them."""
+
+    struct: Trajectory = specs.trajectory_struct(
+        ENV_SPEC,
+        extras={
+            "value": jax.ShapeDtypeStruct((), np.float32),
+            "logits": jax.ShapeDtypeStruct((3,), np.float32),
+        },
+        state=(jax.ShapeDtypeStruct((2,), np.float32), {"h": jax.ShapeDtypeStruct((), np.int32)}),
+    )
+
+    def __init__(self) -> None:
+        self._next: dict[tuple[int, int], int] = {}
+        self._calls = 0
+
+    def step(
+        self, stream_ids: np.ndarray, life: int = 0, with_state: bool = True
+    ) -> tuple[TimeStep, Inference]:
+        """The next step of each stream in this life."""
+        steps = np.array([self._next.get((life, int(i)), 0) for i in stream_ids], np.int32)
+        for i in stream_ids:
+            key = (life, int(i))
+            self._next[key] = self._next.get(key, 0) + 1
+        self._calls += 1
+        place = steps % EPISODE
+        step_type = np.where(place == 0, StepType.FIRST, StepType.MID)
+        step_type = np.where(place == EPISODE - 1, StepType.LAST, step_type).astype(np.int8)
+        observation = {
+            "stream": stream_ids.astype(np.int32),
+            "step": np.stack([steps, -steps], 1).astype(np.float32),
+        }
+        timestep = TimeStep(
+            step_type,
+            (steps * 2).astype(np.float32),
+            (place != EPISODE - 1).astype(np.float32),
+            observation,
+            ((steps + 999) % 1000).astype(np.int32),
+            env_id=stream_ids,
+        )
+        extras = {
+            "value": (steps + 0.5).astype(np.float32),
+            "logits": np.stack([steps, stream_ids, steps * 0 + life], 1).astype(np.float32),
+        }
+        state = (
+            np.stack([steps, stream_ids], 1).astype(np.float32),
+            {"h": (steps * 3).astype(np.int32)},
+        )
+        return timestep, Inference(
+            (steps % 1000).astype(np.int32), extras, self._calls, state if with_state else None
+        )
+
+    def add_to(
+        self, buffer: ReplayBuffer, stream_ids: np.ndarray, times: int = 1, life: int = 0
+    ) -> None:
+        """As an actor does it: the state is there only when it was asked for."""
+        for _ in range(times):
+            wanted = buffer.needs_state(stream_ids, life)
+            buffer.add(stream_ids, *self.step(stream_ids, life, wanted), life)
+
+    @staticmethod
+    def check(trajectory: Trajectory) -> list[tuple[int, int, int]]:
+        """Asserts each value of each unroll; gives their (stream, life, first step)."""
+        timestep = trajectory.timestep
+        rows, count = timestep.reward.shape
+        found = []
+        for b in range(count):
+            stream, life = int(trajectory.stream_id[b]), int(trajectory.life[b])
+            start = int(timestep.observation["step"][0, b, 0])
+            steps = np.arange(start, start + rows)
+            place = steps % EPISODE
+            expected = {
+                "stream": (timestep.observation["stream"][:, b], np.full(rows, stream)),
+                "step": (timestep.observation["step"][:, b], np.stack([steps, -steps], 1)),
+                "reward": (timestep.reward[:, b], 2 * steps),
+                "discount": (timestep.discount[:, b], place != EPISODE - 1),
+                "first": (timestep.step_type[:, b] == StepType.FIRST, place == 0),
+                "last": (timestep.step_type[:, b] == StepType.LAST, place == EPISODE - 1),
+                "prev_action": (timestep.prev_action[:, b], (steps + 999) % 1000),
+                "action": (trajectory.action[:, b], steps % 1000),
+                "value": (trajectory.extras["value"][:, b], steps + 0.5),
+                "logits": (
+                    trajectory.extras["logits"][:, b],
+                    np.stack([steps, np.full(rows, stream), np.full(rows, life)], 1),
+                ),
+                "state": (trajectory.state[0][b], np.array([start, stream])),
+                "state h": (trajectory.state[1]["h"][b], np.array(3 * start)),
+            }
+            for name, (came, want) in expected.items():
+                np.testing.assert_array_equal(came, want, err_msg=f"{name} of stream {stream}")
+            assert (np.diff(trajectory.version[:, b]) > 0).all()
+            assert start % (rows - 1) == 0
+            found.append((stream, life, start))
+        return found
+
+
+class Replay:
+    """A table, and what makes clients of it."""
+
+    def __init__(
+        self, kind: str, config: ReplayConfig, batch_size: int, per_item: int, server: object = None
+    ) -> None:
+        self.kind = kind
+        self._config, self._batch_size, self._per_item = config, batch_size, per_item
+        self._clients: list[ReplayBuffer] = []
+        self._server = server
+        self._table: LocalTable | None = None
+        if kind == "local":
+            self._table = LocalTable(Streams.struct, config, batch_size, "task-1", seed=0)
+            return
+        import reverb
+
+        from distrl.replay.reverb import reverb_tables
+
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+        self.address = f"127.0.0.1:{port}"
+        tables = reverb_tables(config, Streams.struct, batch_size, "task-1", per_item)
+        self._server = reverb.Server(tables, port)
+
+    def client(
+        self, stop: threading.Event | None = None, insert_timeout: float = 30.0
+    ) -> ReplayBuffer:
+        """One more client."""
+        client: ReplayBuffer
+        if self._table is not None:
+            client = LocalReplayBuffer(
+                self._table, Streams.struct, self._config, self._batch_size, stop, insert_timeout
+            )
+        else:
+            import reverb
+
+            from distrl.replay.reverb import ReverbReplayBuffer
+
+            client = ReverbReplayBuffer(
+                reverb.Client(self.address),
+                Streams.struct,
+                self._config,
+                self._batch_size,
+                "task-1",
+                stop,
+                self._per_item,
+                insert_timeout=insert_timeout,
+            )
+        self._clients.append(client)
+        return client
+
+    def close(self) -> None:
+        """Ends clients, then the server."""
+        for client in self._clients:
+            client.close()
+        if self._server is not None:
+            self._server.stop()  # type: ignore[attr-defined]
+
+
+@pytest.fixture(scope="session")
+def make_streams() -> type[Streams]:
+    return Streams
+
+
+@pytest.fixture
+def streams() -> Streams:
+    return Streams()
+
+
+@pytest.fixture(params=["local", "reverb"])
+def make_replay(request: pytest.FixtureRequest) -> Iterator[Callable[..., Replay]]:
+    """`make_replay(config, batch_size, per_item=1)`; closed after the test."""
+    if request.param == "reverb" and importlib.util.find_spec("reverb") is None:
+        pytest.skip("dm-reverb is not installed (it has wheels for Python 3.10 at most)")
+    with contextlib.ExitStack() as stack:
+
+        def make(config: ReplayConfig, batch_size: int, per_item: int = 1) -> Replay:
+            replay = Replay(request.param, config, batch_size, per_item)
+            stack.callback(replay.close)
+            return replay
+
+        yield make
+
+
+@pytest.fixture
+def take() -> Callable[[ReplayBuffer, int], list[Sample]]:
+    """Takes so many samples, checking each value."""
+
+    def take(buffer: ReplayBuffer, count: int) -> list[Sample]:
+        samples = [buffer.sample(10.0) for _ in range(count)]
+        for sample in samples:
+            Streams.check(sample.trajectory)
+        return samples
+
+    return take

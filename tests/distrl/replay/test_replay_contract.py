@@ -1,0 +1,303 @@
+"""What every replay does, whatever is under it."""
+
+import threading
+import time
+
+import numpy as np
+import pytest
+
+from distrl.errors import DeadlineExceeded, SpecError, Stopped
+from distrl.replay.buffer import ReplayConfig
+
+T = 4
+
+
+def ids(*numbers):
+    return np.array(numbers, np.int32)
+
+
+def in_thread(function):
+    """Runs it; gives the thread and a list with what it raised."""
+    raised = []
+
+    def run():
+        try:
+            function()
+        except Exception as error:
+            raised.append(error)
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    return thread, raised
+
+
+@pytest.mark.parametrize(
+    "num_streams, batch_size, per_item", [(4, 4, 4), (8, 4, 4), (4, 8, 4), (6, 4, 2), (3, 4, 1)]
+)
+def test_queue_gives_each_unroll_once_in_order(
+    make_replay, streams, num_streams, batch_size, per_item
+):
+    replay = make_replay(ReplayConfig("queue", T, max_size=8 * batch_size), batch_size, per_item)
+    actor, learner = replay.client(), replay.client()
+    windows = 4
+    streams.add_to(actor, np.arange(num_streams, dtype=np.int32), windows * T + 1)
+    actor.flush()
+    found = []
+    for _ in range(num_streams * windows // batch_size):
+        sample = learner.sample(10.0)
+        assert sample.trajectory.timestep.reward.shape == (T + 1, batch_size)
+        np.testing.assert_array_equal(sample.trajectory.probability, np.ones(batch_size))
+        assert sample.key.dtype == np.uint64 and sample.key.shape == (batch_size,)
+        found += streams.check(sample.trajectory)
+    assert found == [(i, 0, k * T) for k in range(windows) for i in range(num_streams)]
+
+
+def test_queue_in_asynchronous_order_and_two_lives(make_replay, streams):
+    replay = make_replay(ReplayConfig("queue", T, max_size=400), 5, 5)
+    actor, learner = replay.client(), replay.client()
+    rng = np.random.default_rng(0)
+    counts: dict[tuple[int, int], int] = {}
+    everyone = ids(3, 1000, -7, 12, 5, 99, 8)
+    for call in range(300):
+        chosen = rng.choice(everyone, rng.integers(1, 6), replace=False)
+        life = int(call >= 150)
+        streams.add_to(actor, chosen, life=life)
+        for i in chosen.tolist():
+            counts[i, life] = counts.get((i, life), 0) + 1
+    expected = {(i, life, k * T) for (i, life), n in counts.items() for k in range((n - 1) // T)}
+    actor.flush()
+    found = []
+    for _ in range(len(expected) // 5):
+        found += streams.check(learner.sample(10.0).trajectory)
+    assert len(set(found)) == len(found)
+    assert set(found) <= expected and len(expected) - len(found) < 5
+    for i in everyone.tolist():
+        mine = [(life, start) for stream, life, start in found if stream == i]
+        assert mine == sorted(mine)
+
+
+def test_two_actors(make_replay, streams):
+    replay = make_replay(ReplayConfig("queue", T, max_size=64), 4, 2)
+    for first in (0, 10):
+        actor = replay.client()
+        streams.add_to(actor, ids(first, first + 1), 4 * T + 1)
+        actor.flush()
+    learner = replay.client()
+    found = []
+    for _ in range(4):
+        found += streams.check(learner.sample(10.0).trajectory)
+    assert sorted(found) == [(i, 0, k * T) for i in (0, 1, 10, 11) for k in range(4)]
+
+
+def test_a_full_queue_holds_inserts_back(make_replay, streams):
+    stop = threading.Event()
+    replay = make_replay(ReplayConfig("queue", T, max_size=8), 4, 4)
+    actor, learner = replay.client(stop), replay.client(stop)
+    thread, raised = in_thread(lambda: streams.add_to(actor, np.arange(4, dtype=np.int32), 20 * T))
+    deadline = time.monotonic() + 10
+    while learner.info().size < 8:
+        assert time.monotonic() < deadline
+    time.sleep(0.3)  # whatever may still come
+    assert thread.is_alive()
+    assert learner.info().size == 8 and learner.info().inserts <= 8 + 4
+    began = time.monotonic()
+    stop.set()
+    thread.join(5.0)
+    assert time.monotonic() - began < 0.5
+    assert isinstance(raised[0], Stopped)
+
+
+def test_an_insert_has_a_deadline(make_replay, streams):
+    replay = make_replay(ReplayConfig("queue", T, max_size=4), 4, 4)
+    actor = replay.client(insert_timeout=0.5)
+    with pytest.raises(DeadlineExceeded, match=r"room.*'task-1'.*size 4 of 4"):
+        streams.add_to(actor, np.arange(4, dtype=np.int32), 20 * T)
+
+
+def test_a_sample_has_a_deadline(make_replay, streams):
+    replay = make_replay(ReplayConfig("queue", T, max_size=8), 4, 2)
+    actor, learner = replay.client(), replay.client()
+    assert not learner.can_sample()
+    began = time.monotonic()
+    with pytest.raises(DeadlineExceeded, match=r"batch.*'task-1'.*size 0 of 8, 0 inserts"):
+        learner.sample(0.3)
+    assert time.monotonic() - began < 2.0
+    # The time-out lost nothing.
+    streams.add_to(actor, ids(0, 1), 2 * T + 1)
+    found = streams.check(learner.sample(10.0).trajectory)
+    assert found == [(0, 0, 0), (1, 0, 0), (0, 0, T), (1, 0, T)]
+
+
+def test_a_waiting_sample_stops(make_replay):
+    stop = threading.Event()
+    learner = make_replay(ReplayConfig("queue", T, max_size=8), 4, 2).client(stop)
+    thread, raised = in_thread(lambda: learner.sample(None))
+    time.sleep(0.2)
+    assert thread.is_alive()
+    began = time.monotonic()
+    stop.set()
+    thread.join(5.0)
+    assert time.monotonic() - began < 0.5
+    assert isinstance(raised[0], Stopped)
+
+
+def test_a_waiting_sample_wakes_for_an_insert(make_replay, streams):
+    replay = make_replay(ReplayConfig("queue", T, max_size=8), 2, 2)
+    actor, learner = replay.client(), replay.client()
+    thread, raised = in_thread(lambda: streams.check(learner.sample(10.0).trajectory))
+    streams.add_to(actor, ids(0, 1), T + 1)
+    thread.join(10.0)
+    assert not thread.is_alive() and not raised
+
+
+def test_can_sample_and_counts(make_replay, streams):
+    replay = make_replay(ReplayConfig("queue", T, max_size=16), 4, 4)
+    actor, learner = replay.client(), replay.client()
+    streams.add_to(actor, np.arange(4, dtype=np.int32), T)
+    assert not learner.can_sample()
+    streams.add_to(actor, np.arange(4, dtype=np.int32), 1)
+    actor.flush()
+    deadline = time.monotonic() + 10
+    while not learner.can_sample():
+        assert time.monotonic() < deadline
+    learner.sample(1.0)
+    info = learner.info()
+    assert info == ("task-1", 0, 16, 4, 4)
+
+
+def test_make_dataset(make_replay, streams):
+    replay = make_replay(ReplayConfig("queue", T, max_size=16), 4, 4)
+    actor, learner = replay.client(), replay.client()
+    streams.add_to(actor, np.arange(4, dtype=np.int32), 2 * T + 1)
+    dataset = learner.make_dataset(10.0)
+    starts = [streams.check(next(dataset).trajectory)[0][2] for _ in range(2)]
+    assert starts == [0, T]
+
+
+def test_uniform_is_uniform_over_the_newest(make_replay, streams, take):
+    replay = make_replay(ReplayConfig("uniform", T, max_size=10, min_size_to_sample=10), 50)
+    actor, learner = replay.client(), replay.client()
+    streams.add_to(actor, np.arange(5, dtype=np.int32), 3 * T + 1)  # 15 unrolls, 5 too many
+    actor.flush()
+    assert learner.info()[:4] == ("task-1", 10, 10, 15)
+    counts: dict[tuple[int, int, int], int] = {}
+    keys: dict[int, set] = {}
+    for sample in take(learner, 40):
+        np.testing.assert_allclose(sample.trajectory.probability, 0.1, rtol=1e-6)
+        for unroll, key in zip(streams.check(sample.trajectory), sample.key.tolist(), strict=True):
+            counts[unroll] = counts.get(unroll, 0) + 1
+            keys.setdefault(key, set()).add(unroll)
+    assert set(counts) == {(i, 0, k * T) for i in range(5) for k in (1, 2)}
+    assert len(keys) == 10 and all(len(unrolls) == 1 for unrolls in keys.values())
+    expected = 40 * 50 / 10
+    chi_square = sum((n - expected) ** 2 / expected for n in counts.values())
+    assert chi_square < 33.7  # 9 degrees of freedom: once in 10,000 runs
+
+
+def test_prioritized_follows_priorities(make_replay, streams, take):
+    exponent = 0.5
+    config = ReplayConfig(
+        "prioritized", T, max_size=6, min_size_to_sample=6, priority_exponent=exponent
+    )
+    replay = make_replay(config, 60)
+    actor, learner = replay.client(), replay.client()
+    streams.add_to(actor, np.arange(6, dtype=np.int32), T + 1)
+    actor.flush()
+    key_of = {}
+    for sample in take(learner, 3):  # new ones have equal priorities
+        np.testing.assert_allclose(sample.trajectory.probability, 1 / 6, rtol=1e-6)
+        key_of.update(zip(sample.trajectory.stream_id.tolist(), sample.key, strict=True))
+    assert len(key_of) == 6
+    priorities = np.array([0.0, 1.0, 4.0, 9.0, 16.0, 0.25])
+    update = [key_of[i] for i in range(6)]
+    unknown = [2**63 + 5, 2**40]  # never there, or removed long ago: no error
+    learner.update_priorities(
+        np.array(update + unknown, np.uint64), np.append(priorities, [5.0, 5.0])
+    )
+    take(learner, 3)  # what was fetched before the update
+    weights = np.where(priorities > 0, priorities**exponent, 0)
+    expected = weights / weights.sum()
+    counts = np.zeros(6)
+    for sample in take(learner, 40):
+        streams_sampled = sample.trajectory.stream_id
+        np.testing.assert_allclose(
+            sample.trajectory.probability, expected[streams_sampled], rtol=1e-5
+        )
+        counts += np.bincount(streams_sampled, minlength=6)
+    assert counts[0] == 0
+    total = counts.sum()
+    chi_square = ((counts[1:] - total * expected[1:]) ** 2 / (total * expected[1:])).sum()
+    assert chi_square < 23.5  # 4 degrees of freedom: once in 10,000 runs
+
+
+def test_priorities_are_checked(make_replay):
+    learner = make_replay(ReplayConfig("prioritized", T), 2).client()
+    for keys, priorities in (([1, 2], [1.0]), ([1], [-1.0]), ([1], [np.nan]), ([1], [np.inf])):
+        with pytest.raises(ValueError, match="update_priorities"):
+            learner.update_priorities(np.array(keys, np.uint64), np.array(priorities))
+
+
+def test_min_size_to_sample(make_replay, streams):
+    replay = make_replay(ReplayConfig("uniform", T, max_size=32, min_size_to_sample=8), 4)
+    actor, learner = replay.client(), replay.client()
+    streams.add_to(actor, np.arange(4, dtype=np.int32), T + 1)
+    actor.flush()
+    with pytest.raises(DeadlineExceeded):
+        learner.sample(0.3)
+    streams.add_to(actor, np.arange(4, dtype=np.int32), T)
+    streams.check(learner.sample(10.0).trajectory)
+
+
+def test_samples_per_insert_bounds_both_sides(make_replay, streams):
+    config = ReplayConfig(
+        "uniform", T, max_size=100, min_size_to_sample=4, samples_per_insert=2.0, error_buffer=8.0
+    )
+    stop = threading.Event()
+    replay = make_replay(config, 4)
+    actor, learner = replay.client(stop), replay.client(stop)
+    four = np.arange(4, dtype=np.int32)
+    thread, raised = in_thread(lambda: streams.add_to(actor, four, 40 * T))
+    # error = 2 * inserts - samples; inserts wait above 2 * 4 + 8 = 16: the 9th.
+    deadline = time.monotonic() + 10
+    while learner.info().inserts < 8:
+        assert time.monotonic() < deadline
+    time.sleep(0.2)
+    info = learner.info()
+    assert (info.inserts, info.samples) == (8, 0) and thread.is_alive()
+    for _ in range(6):
+        learner.sample(10.0)
+        info = learner.info()
+        assert 0 <= 2 * info.inserts - info.samples <= 16
+    stop.set()
+    thread.join(5.0)
+    assert isinstance(raised[0], Stopped)
+    # Samples wait below 2 * 4 - 8 = 0. What was fetched ahead was counted as sampled.
+    last = replay.client()
+    with pytest.raises(DeadlineExceeded):
+        for _ in range(100):
+            last.sample(0.3)
+    info = last.info()
+    assert 0 <= 2 * info.inserts - info.samples < 4
+
+
+def test_a_value_that_breaks_its_spec_is_named(make_replay, streams):
+    actor = make_replay(ReplayConfig("queue", T), 2, 2).client()
+    two = ids(0, 1)
+    timestep, inference = streams.step(two)
+    wrong = timestep._replace(
+        observation={**timestep.observation, "step": timestep.observation["step"].astype(float)}
+    )
+    message = r"timestep\.observation\['step'\]: expected float32\[2, 2\], got float64\[2, 2\]"
+    with pytest.raises(SpecError, match=message):
+        actor.add(two, wrong, inference)
+
+
+def test_a_closed_client(make_replay, streams):
+    replay = make_replay(ReplayConfig("queue", T), 2, 2)
+    client = replay.client()
+    streams.add_to(client, ids(0, 1), T + 1)
+    client.flush()
+    assert client.sample(10.0).key.shape == (2,)
+    client.close()
+    with pytest.raises(Stopped):
+        client.sample(1.0)

@@ -1,0 +1,135 @@
+"""What is Reverb's alone: items, a server in another process, and its death."""
+
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import jax
+import numpy as np
+import pytest
+
+from distrl.errors import ConfigError, DeadlineExceeded
+from distrl.replay import server_calls
+from distrl.replay.buffer import ReplayConfig
+
+reverb = pytest.importorskip(
+    "reverb", reason="dm-reverb is not installed (it has wheels for Python 3.10 at most)"
+)
+from distrl.replay.reverb import (  # noqa: E402
+    ReverbReplayBuffer,
+    reverb_tables,
+    unrolls_per_item,
+)
+
+T = 4
+CONFIG = ReplayConfig("queue", T, max_size=8)
+
+SERVER = """
+import socket, sys, reverb
+with socket.socket() as free:
+    free.bind(("127.0.0.1", 0))
+    port = free.getsockname()[1]
+server = reverb.Server([reverb.Table.queue("task-1", 2)], port)
+print(port, flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.fixture
+def server():
+    process = subprocess.Popen(
+        [sys.executable, "-c", SERVER],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
+    )  # fmt: skip
+    try:
+        yield process, f"127.0.0.1:{int(process.stdout.readline())}"
+    finally:
+        process.kill()
+        process.communicate(timeout=10)
+
+
+def buffer_at(address, struct, name="task-1", **settings):
+    return ReverbReplayBuffer(reverb.Client(address), struct, CONFIG, 4, name, **settings)
+
+
+def test_a_server_in_another_process_and_its_death(server, streams, monkeypatch):
+    process, address = server
+    monkeypatch.setattr(server_calls, "_CALL_TIMEOUT", 1)
+    monkeypatch.setattr(server_calls, "_WATCH_INTERVAL", 0.5)
+    four = np.arange(4, dtype=np.int32)
+    actor = buffer_at(address, streams.struct, unrolls_per_item=4)
+    learner = buffer_at(address, streams.struct, unrolls_per_item=4)
+    adding = threading.Thread(target=streams.add_to, args=(actor, four, 100 * T + 1), daemon=True)
+    adding.start()
+    found = []
+    for _ in range(100):
+        found += streams.check(learner.sample(20.0).trajectory)
+    adding.join(10.0)
+    assert found == [(i, 0, k * T) for k in range(100) for i in range(4)]
+
+    # What is fetched ahead: one batch put together, one in the sampler, and no more.
+    streams.add_to(actor, four, 4 * T)
+    deadline = time.monotonic() + 10
+    while learner.info().samples < 4 * 102:
+        assert time.monotonic() < deadline
+    time.sleep(0.2)
+    assert learner.info().samples == 4 * 102
+
+    process.send_signal(signal.SIGKILL)
+    process.wait(10)
+    began = time.monotonic()
+    with pytest.raises(DeadlineExceeded, match=rf"table 'task-1' at {address}.*did not answer"):
+        for _ in range(10):
+            learner.sample(None)
+    assert time.monotonic() - began < 5
+    with pytest.raises((DeadlineExceeded, RuntimeError), match=f"table 'task-1' at {address}"):
+        streams.add_to(actor, four, 10 * T)
+    learner.close()
+    actor.close()
+    assert time.monotonic() - began < 10
+
+
+@pytest.mark.parametrize("make_replay", ["reverb"], indirect=True)
+def test_a_server_without_the_table(make_replay, streams):
+    """Another program's server on the port that was meant for ours."""
+    address = make_replay(CONFIG, 4, 4).address
+    buffer = buffer_at(address, streams.struct, name="task-2", unrolls_per_item=4)
+    with pytest.raises(RuntimeError, match="task-2"):
+        buffer.sample(10.0)
+    with pytest.raises(RuntimeError, match=r"task-2.*no such table, but \['task-1'\]"):
+        buffer.info()
+    with pytest.raises(RuntimeError, match="task-2"):
+        streams.add_to(buffer, np.arange(4, dtype=np.int32), 9 * T)
+    buffer.close()
+
+
+@pytest.mark.parametrize("make_replay", ["reverb"], indirect=True)
+def test_another_struct_is_refused(make_replay, streams):
+    replay = make_replay(CONFIG, 4, 4)
+    actor = replay.client()
+    streams.add_to(actor, np.arange(4, dtype=np.int32), T + 1)
+    other = streams.struct._replace(action=jax.ShapeDtypeStruct((), np.float32))
+    learner = buffer_at(replay.address, other, unrolls_per_item=4)
+    with pytest.raises(RuntimeError, match=r"task-1.*differ in environment, agent"):
+        learner.sample(10.0)
+    learner.close()
+
+
+def test_sizes_must_go_into_items(streams):
+    for settings, batch_size, per_item, message in (
+        ({"max_size": 10}, 8, 4, "max_size=10 is no multiple of unrolls_per_item=4; 2 would be"),
+        ({"max_size": 12}, 6, 4, "batch_size=6 is no multiple"),
+        ({"table": "uniform"}, 4, 4, "must be 1 for replay.table=uniform"),
+        ({}, 4, 0, "must be 1 or more"),
+        ({"max_size": 2}, 4, 1, "can never hold a batch of 4"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            reverb_tables(ReplayConfig(**settings), streams.struct, batch_size, "t", per_item)
+
+
+def test_unrolls_per_item():
+    assert unrolls_per_item(ReplayConfig(max_size=128), 64, 32) == 32
+    assert unrolls_per_item(ReplayConfig(max_size=96), 64, 64) == 32
+    assert unrolls_per_item(ReplayConfig("uniform"), 64, 32) == 1

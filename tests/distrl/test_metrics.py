@@ -1,0 +1,89 @@
+"""Counts, returns and the end of a run."""
+
+import csv
+
+import numpy as np
+import pytest
+
+from distrl.envs import PythonEnvironment
+from distrl.errors import ConfigError
+from distrl.metrics import EpisodeStatistics, Goal, Monitor
+from distrl.testing import CountingEnvironment
+
+
+@pytest.mark.parametrize("wait_num", [5, 2])
+def test_statistics_equal_the_environments_own(wait_num):
+    """Episodes of 3, 4, 5, 6, 7 steps with rewards 1, 2, 3, ...; resets are never counted."""
+    pool = PythonEnvironment(CountingEnvironment).make_pool(5, wait_num, seed=0)
+    statistics = EpisodeStatistics(5)
+    pool.start()
+    transitions = 0
+    for _ in range(300):
+        step = pool.recv()
+        transitions += int((step.step_type != 0).sum())
+        statistics.add(step, step.env_id if pool.is_async else None)
+        pool.send(np.zeros(wait_num, np.int32), step.env_id)
+    report = statistics.take()
+    assert report["env_steps"] == transitions
+    assert len(report["episodes"]) > 50
+    for episode_return, length in report["episodes"]:
+        assert length in (3, 4, 5, 6, 7)
+        assert episode_return == length * (length + 1) / 2
+    assert statistics.take() == {"env_steps": 0, "episodes": []}
+
+
+def learner(steps, **more):
+    return {"learner_steps": steps // 10, "env_steps": steps, "loss": 0.5, **more}
+
+
+def monitor(goal, tmp_path=None, **kwargs):
+    ends = []
+    made = Monitor(
+        goal, lambda *end: ends.append(end), tmp_path, printer=lambda line: None, **kwargs
+    )
+    return made, ends
+
+
+def test_goal_is_the_mean_of_a_full_window():
+    made, ends = monitor(Goal(mean_return=10.0, window=4))
+    episodes = {"env_steps": 5, "episodes": [[20.0, 5]]}
+    made.report("actor/0", 0, [episodes])
+    assert not ends  # one high return is no mean of four
+    made.report("actor/0", 1, [episodes, episodes])
+    made.report("actor/1", 0, [{"env_steps": 5, "episodes": [[0.0, 5]]}])
+    assert len(ends) == 1 and ends[0][1] is True and "15.0" in ends[0][0]
+
+
+def test_a_repeated_report_is_counted_once():
+    made, _ = monitor(Goal(mean_return=None))
+    for _ in range(3):
+        made.report("actor/0", 0, [{"env_steps": 5, "episodes": []}])
+    made.report("actor/0", 1, [{"env_steps": 5, "episodes": []}])
+    assert made.snapshot()["env_steps_acted"] == 10
+
+
+def test_budget_without_a_goal_is_success_and_with_one_is_not():
+    made, ends = monitor(Goal(mean_return=None, max_env_steps=100))
+    made.report("learner/0", 0, [learner(100)])
+    assert ends == [("100 environment steps trained on", True)]
+    made, ends = monitor(Goal(mean_return=5.0, max_env_steps=100))
+    made.report("learner/0", 0, [learner(100)])
+    assert ends[0][1] is False and "not reached" in ends[0][0]
+
+
+def test_auto_goal():
+    assert Goal().resolve(475.0).mean_return == 475.0
+    assert Goal(max_env_steps=10).resolve(475.0).mean_return is None
+    assert Goal(mean_return=3.0).resolve(475.0).mean_return == 3.0
+    with pytest.raises(ConfigError, match=r"goal.max_env_steps must be more than 0"):
+        Goal(max_env_steps=0)
+
+
+def test_metrics_file(tmp_path):
+    made, _ = monitor(Goal(mean_return=None), tmp_path, interval=0.0)
+    made.report("learner/0", 0, [learner(100, policy_lag_mean=1.5, policy_lag_max=2.0)])
+    made.report("learner/0", 1, [learner(200, policy_lag_mean=1.0, policy_lag_max=2.0)])
+    made.close()
+    rows = list(csv.DictReader((tmp_path / "metrics.csv").read_text().splitlines()))
+    assert [row["env_steps"] for row in rows] == ["100", "200", "200"]
+    assert rows[0]["policy_lag_mean"] == "1.5"

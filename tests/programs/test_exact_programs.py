@@ -1,0 +1,66 @@
+"""Whole programs whose agent and environment check every step: versions, boundaries, state.
+
+The action is the version of the parameters, the environment counts its steps and echoes its
+actions, the recurrent state counts the steps since the reset; the learner compares.
+"""
+
+import csv
+import importlib.util
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+HAS_LAUNCHPAD = importlib.util.find_spec("launchpad") is not None
+STEPS = 100_000
+
+
+def train(tmp_path, name, *flags, steps=STEPS):
+    """Trains and returns the last row of metrics."""
+    command = [
+        sys.executable, "-m", "launch.main", "train",
+        f"--experiment={Path(__file__).parent / 'checking_experiment.py'}:{name}",
+        f"--run_dir={tmp_path / 'run'}", f"--max_env_steps={steps}", *flags,
+    ]  # fmt: skip
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=110)
+    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
+    with open(tmp_path / "run" / "metrics.csv") as file:
+        rows = list(csv.DictReader(file))
+    return {key: float(value) for key, value in rows[-1].items() if value}
+
+
+def check(row, steps=STEPS):
+    wrong = {key: value for key, value in row.items() if key.startswith("wrong_") and value}
+    assert not wrong
+    assert row["checked"] >= steps
+    assert row["env_steps"] == row["checked"]
+
+
+@pytest.mark.parametrize("name", ["experiment", "synchronous"])
+def test_single_process(tmp_path, name):
+    check(train(tmp_path, name, "--topology=single_process"))
+
+
+@pytest.mark.skipif(not HAS_LAUNCHPAD, reason="Launchpad is not installed")
+@pytest.mark.parametrize(
+    ("topology", "launch_type", "name"),
+    [
+        ("heavy_env", "local_mp", "experiment"),
+        ("light_env", "local_mp", "experiment"),
+        ("light_env", "local_mt", "synchronous"),
+        pytest.param("heavy_env", "test_mt", "experiment", marks=pytest.mark.slow),
+        pytest.param("heavy_env", "local_mp", "synchronous", marks=pytest.mark.slow),
+        pytest.param("light_env", "local_mp", "uniform", marks=pytest.mark.slow),
+    ],
+)
+def test_programs(tmp_path, topology, launch_type, name):
+    row = train(tmp_path, name, f"--topology={topology}", f"--lp_launch_type={launch_type}")
+    check(row)
+
+
+@pytest.mark.skipif(not HAS_LAUNCHPAD, reason="Launchpad is not installed")
+def test_several_inferencers(tmp_path):
+    flags = ["--topology=light_env", "--config.inference.num_inferencers=2"]
+    check(train(tmp_path, "experiment", *flags, steps=20_000), 20_000)

@@ -1,0 +1,177 @@
+"""Imports only go down the three floors: launch -> programs -> distrl.
+
+The sources are parsed, not run, for the rules about names; a fresh interpreter imports the modules
+that must work where Launchpad and TensorFlow are not installed.
+"""
+
+import ast
+import importlib.util
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+FLOORS = ("distrl", "programs", "launch")  # from the bottom up
+
+LAUNCHPAD = {"launchpad", "courier"}
+TENSORFLOW = {"tensorflow", "tensorflow_probability", "reverb"}
+# These import TensorFlow, by way of TensorFlow Probability, wherever it is installed.
+THROUGH_TENSORFLOW = {"rlax", "distrax"}
+REVERB_FILE = "distrl/replay/reverb.py"
+RLAX_FILE = "distrl/agents/rlax_import.py"
+NODES = {
+    "CacherNode",
+    "CourierNode",
+    "MultiProcessingColocation",
+    "MultiThreadingColocation",
+    "PyClassNode",
+    "PyNode",
+    "ReverbNode",
+}
+
+
+def imports(tree: ast.AST, package: str) -> Iterator[tuple[int, str]]:
+    """Yields the line and the full name of everything that a module of `package` imports."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield node.lineno, alias.name
+        elif isinstance(node, ast.ImportFrom):
+            name = "." * node.level + (node.module or "")
+            yield node.lineno, importlib.util.resolve_name(name, package) if node.level else name
+        elif isinstance(node, ast.Call) and node.args:
+            called = node.func.attr if isinstance(node.func, ast.Attribute) else node.func
+            called = called.id if isinstance(called, ast.Name) else called
+            target = node.args[0]
+            if (
+                called in ("import_module", "__import__")
+                and isinstance(target, ast.Constant)
+                and isinstance(target.value, str)
+            ):
+                yield node.lineno, target.value
+
+
+def forbidden(path: str, name: str) -> str | None:
+    """Says why the file at `path` must not import `name`; None when it may."""
+    floor, top = path.split("/", 1)[0], name.split(".", 1)[0]
+    if top in FLOORS and FLOORS.index(top) > FLOORS.index(floor):
+        return f"{floor}/ imports {name}, which lies above it"
+    if floor == "distrl":
+        if top in LAUNCHPAD:
+            return f"distrl/ imports {name}; Launchpad belongs to programs/ and launch/"
+        if top in TENSORFLOW and path != REVERB_FILE:
+            return f"{name} is imported; only {REVERB_FILE} may"
+    if top in THROUGH_TENSORFLOW and path != RLAX_FILE:
+        return f"{name} is imported, which loads TensorFlow; take it from {RLAX_FILE}"
+    return None
+
+
+def nodes_made(tree: ast.AST) -> Iterator[tuple[int, str]]:
+    """Yields the line and the name of every Launchpad node that is constructed."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call):
+            func = node.func
+            name = func.attr if isinstance(func, ast.Attribute) else getattr(func, "id", "")
+            if name in NODES:
+                yield node.lineno, name
+
+
+def broken_rules(path: str, source: str) -> list[str]:
+    """Returns one line for each rule that the file breaks."""
+    tree = ast.parse(source, filename=path)
+    package = path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+    if not path.endswith("/__init__.py"):
+        package = package.rpartition(".")[0]
+    found = [
+        f"{path}:{line}: {why}"
+        for line, name in imports(tree, package)
+        if (why := forbidden(path, name))
+    ]
+    if not path.startswith("programs/"):
+        found += [
+            f"{path}:{line}: {name} is made; only programs/ makes nodes"
+            for line, name in nodes_made(tree)
+        ]
+    return found
+
+
+def sources() -> list[Path]:
+    return sorted(path for floor in FLOORS for path in (ROOT / floor).rglob("*.py"))
+
+
+def test_imports_go_down_only():
+    assert {path.relative_to(ROOT).parts[0] for path in sources()} == set(FLOORS)
+    found = [
+        line
+        for path in sources()
+        for line in broken_rules(path.relative_to(ROOT).as_posix(), path.read_text("utf-8"))
+    ]
+    assert not found, "the floors are broken:\n" + "\n".join(found)
+
+
+@pytest.mark.parametrize(
+    ("path", "source"),
+    [
+        ("distrl/actor.py", "from programs import local"),
+        ("distrl/actor.py", "def f():\n    import launch.main"),
+        ("distrl/envs/pool.py", "import courier"),
+        ("distrl/replay/local.py", "import tensorflow.io as io"),
+        ("distrl/replay/local.py", "import importlib\nimportlib.import_module('reverb')"),
+        ("distrl/agents/impala.py", "import rlax"),
+        ("programs/light_env.py", "from launch import main"),
+        ("launch/local.py", "import launchpad as lp\nlp.CourierNode(object)"),
+    ],
+)
+def test_a_broken_rule_is_found(path, source):
+    assert len(broken_rules(path, source)) == 1
+
+
+@pytest.mark.parametrize(
+    ("path", "source"),
+    [
+        ("distrl/replay/reverb.py", "import reverb\nimport tensorflow as tf"),
+        ("distrl/replay/__init__.py", "from . import local\nfrom .. import specs"),
+        ("distrl/agents/rlax_import.py", "import rlax"),
+        ("programs/light_env.py", "import launchpad as lp\nlp.CourierNode(object)"),
+        ("launch/main.py", "import launchpad as lp\nfrom programs import light_env"),
+    ],
+)
+def test_what_is_allowed_is_not_reported(path, source):
+    assert broken_rules(path, source) == []
+
+
+def module_name(path: Path) -> str:
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def test_the_parts_load_neither_launchpad_nor_tensorflow():
+    modules = [
+        module_name(path)
+        for path in sources()
+        if path.relative_to(ROOT).parts[0] == "distrl"
+        and path.relative_to(ROOT).as_posix() != REVERB_FILE
+    ]
+    if (ROOT / "programs/single_process.py").exists():
+        modules.append("programs.single_process")
+    script = (
+        "import importlib, sys\n"
+        f"for name in {modules!r}:\n"
+        "    importlib.import_module(name)\n"
+        f"    loaded = [m for m in {sorted(LAUNCHPAD | TENSORFLOW - {'tensorflow_probability'})!r}"
+        " if sys.modules.get(m)]\n"
+        "    if loaded:\n"
+        "        sys.exit(f'importing {name} loads {loaded}')\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
