@@ -103,8 +103,10 @@ class Inferencer:
         version, params = self._variables.version, self._variables.params
         self._calls += 1
         n = len(stream_ids)
-        size = next((s for s in self._batch_sizes if s >= n), n)
-        timestep = timestep._replace(env_id=(), env_info=(), untransformed=())
+        size = n
+        if self._batch_sizes:
+            size = next((s for s in self._batch_sizes if s >= n), n)
+        timestep = TimeStep(*timestep[:5])  # neither ids nor infos are the agent's
         if size != n:
             timestep = _pad(timestep, size)
         state = None
@@ -124,10 +126,11 @@ class Inferencer:
             output = self._stateless(params, self._key, self._calls, timestep)
             if with_state:
                 state = ()
+        leaves, structure = jax.tree_util.tree_flatten(output)
         if size != n:
-            output = jax.tree.map(lambda leaf: np.asarray(leaf)[:n], output)
+            output = structure.unflatten([np.asarray(leaf)[:n] for leaf in leaves])
         else:
-            output = jax.tree.map(np.asarray, output)
+            output = structure.unflatten([np.asarray(leaf) for leaf in leaves])
         return Inference(output.action, output.extras, version, state)
 
     def warm_up(self) -> None:

@@ -27,36 +27,39 @@ class EpisodeStatistics:
     def __init__(self, num_envs: int):
         """Args: num_envs: of the pool."""
         self._returns = np.zeros(num_envs, np.float64)
-        self._lengths = np.zeros(num_envs, np.int64)
+        self._turns = np.zeros(num_envs, np.int64)  # asynchronous: of each environment
+        self._turn = 0  # synchronous: of all of them
+        self._began = np.zeros(num_envs, np.int64)  # turn of the episode's FIRST
         self._steps = 0
         self._episodes: list[list[float]] = []
-        self._every = np.arange(num_envs)
 
     def add(self, timestep: TimeStep, env_ids: np.ndarray | None = None) -> None:
         """Counts one vector step; `env_ids` None where it is all environments in order."""
-        ids = self._every if env_ids is None else env_ids
+        kinds = timestep.step_type
+        self._steps += np.count_nonzero(kinds)  # FIRST is 0
         if env_ids is None:
             self._returns += timestep.reward
-            self._lengths += 1
+            self._turn += 1
         else:
-            self._returns[ids] += timestep.reward
-            self._lengths[ids] += 1
-        self._steps += len(ids)
-        bounds = timestep.step_type != StepType.MID
-        if bounds.any():
-            rows = np.flatnonzero(bounds)
-            lasts = timestep.step_type[rows] == StepType.LAST
-            for env, last in zip(ids[rows], lasts, strict=True):
-                if last:
-                    self._episodes.append([float(self._returns[env]), int(self._lengths[env])])
-                else:  # FIRST is no transition
-                    self._steps -= 1
-                    self._lengths[env] = 0
-                    self._returns[env] = 0.0
+            self._returns[env_ids] += timestep.reward
+            self._turns[env_ids] += 1
+        last = kinds == StepType.LAST
+        if not np.count_nonzero(last):
+            return
+        rows = np.flatnonzero(last)
+        envs = rows if env_ids is None else env_ids[rows]
+        turns = self._turn if env_ids is None else self._turns[envs]
+        # Turns are counted from 1, and the episode's own turns are its steps and its FIRST.
+        lengths = turns - self._began[envs] - 1
+        self._episodes.extend(
+            map(list, zip(self._returns[envs].tolist(), lengths.tolist(), strict=True))
+        )
+        self._returns[envs] = 0.0  # what follows is FIRST, whose reward is 0
+        self._began[envs] = turns
 
     def take(self) -> Report:
         """What came since the last call."""
-        report = {"env_steps": self._steps, "episodes": self._episodes}
+        report = {"env_steps": int(self._steps), "episodes": self._episodes}
         self._steps, self._episodes = 0, []
         return report
 

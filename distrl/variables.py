@@ -68,9 +68,7 @@ class VariableClient:
 
     def _take(self, answer: tuple[int, Params] | None) -> None:
         if answer is not None:
-            version, params = answer
-            self.params = jax.device_put(params)
-            self.version = version
+            self.version, self.params = answer
 
 
 class _ParamsCodec:
@@ -118,4 +116,7 @@ class RemoteVariables:
     def get_variables(self, newer_than: int) -> tuple[int, Params] | None:
         """See `VariableSource`."""
         answer = self._service.get_variables(newer_than)
-        return None if answer is None else (answer[0], self._codec.unpack(answer[1]))
+        if answer is None:
+            return None
+        version, data = answer
+        return version, jax.device_put(self._codec.unpack(data))  # once, not at each use

@@ -3,9 +3,13 @@
 Nothing heavy is imported before the arguments are read, so that bad input is told at once.
 """
 
+import contextlib
+import os
 import signal
 import sys
 from collections.abc import Sequence
+from types import FrameType
+from typing import NoReturn
 
 _USAGE = """usage: distrl train --env=NAME [--agent=NAME] [--topology=NAME] [flags]
        distrl train --experiment=FILE.py[:NAME] [--topology=NAME] [flags]
@@ -14,15 +18,22 @@ _USAGE = """usage: distrl train --env=NAME [--agent=NAME] [--topology=NAME] [fla
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Runs a command and exits: 0 done, 1 failed, 2 bad input, 130 stopped by Ctrl-C."""
-    arguments = list(sys.argv if argv is None else argv)
-    try:
-        code = _run(arguments)
-    except KeyboardInterrupt:
-        print("distrl: stopped by Ctrl-C", file=sys.stderr)
-        code = 128 + signal.SIGINT
+    signal.signal(signal.SIGINT, _on_interrupt)
+    code = _run(list(sys.argv if argv is None else argv))
     sys.stdout.flush()
     sys.stderr.flush()
     sys.exit(code)
+
+
+def _on_interrupt(number: int, frame: FrameType | None) -> NoReturn:
+    """Ends this process on Ctrl-C while nothing is started yet.
+
+    Not by KeyboardInterrupt: an extension module's import makes an ImportError of it, and one that
+    is raised in a callback (of the garbage collector) is printed and forgotten.
+    """
+    with contextlib.suppress(OSError):  # stderr is closed
+        os.write(2, b"distrl: stopped by Ctrl-C\n")
+    os._exit(128 + number)
 
 
 def _run(arguments: list[str]) -> int:

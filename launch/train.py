@@ -95,7 +95,8 @@ def train(arguments: list[str]) -> int:
         values(arguments)
     run_dir = _make_run_dir(values, experiment, topology, arguments)
     print(
-        f"distrl: {experiment.environment.name} in {topology}; everything is written to {run_dir}"
+        f"distrl: {experiment.environment.name} in {topology}; everything is written to {run_dir}",
+        flush=True,
     )
     if topology == "single_process":
         if values["lp_launch_type"].present:

@@ -14,7 +14,7 @@ from dm_env import specs as dm_specs
 from distrl import specs
 from distrl.envs.pool import Pool
 from distrl.errors import ConfigError
-from distrl.types import TimeStep
+from distrl.types import Nest
 
 # The part of EnvPool's state that every environment has; the rest is observation and info.
 _COMMON = ("info:env_id", "info:players.env_id", "elapsed_step", "done", "reward", "discount",
@@ -150,21 +150,23 @@ class NativePool(Pool):
             action = np.array(action, self._action_dtype, order="C")
         self._env._send([env_ids, env_ids, action])
 
-    def _recv(self) -> TimeStep:
+    def _recv(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, Nest, np.ndarray, Nest]:
         state = self._env._recv()
         observation: Any
         if self._single is not None:
             observation = _narrow(state[self._single])
         else:
             observation = {name: _narrow(state[i]) for name, i in self._observations}
-        return TimeStep(
-            step_type=state[self._step_type].astype(np.int8),
-            reward=state[self._reward],
-            discount=np.maximum(state[self._discount], state[self._trunc], dtype=np.float32),
-            observation=observation,
-            prev_action=(),
-            env_id=state[self._env_id],
-            env_info={name: state[i] for name, i in self._infos} if self._infos else (),
+        discount = state[self._discount]
+        if np.count_nonzero(state[self._trunc]):
+            discount[state[self._trunc]] = 1.0
+        return (
+            state[self._step_type].astype(np.int8),
+            state[self._reward],
+            discount,
+            observation,
+            state[self._env_id],
+            {name: state[i] for name, i in self._infos} if self._infos else (),
         )
 
     def close(self) -> None:

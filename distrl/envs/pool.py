@@ -107,21 +107,20 @@ class Pool(abc.ABC):
                 f"{self.name}: recv() waits for {self.wait_num} environments and only "
                 f"{self._in_flight} are in flight; send() actions first"
             )
-        timestep = self._recv()
+        step_type, reward, discount, observation, env_id, env_info = self._recv()
         self._in_flight -= self.wait_num
-        first = timestep.step_type == StepType.FIRST
-        any_first = first.any()
+        any_first = np.count_nonzero(step_type) != self.wait_num  # FIRST is 0
         if self._single_action and not self.is_async:
             prev = self._prev_action
             if any_first:
                 prev = np.array(prev)
-                prev[first] = 0
+                prev[step_type == StepType.FIRST] = 0
         else:
-            prev = jax.tree.map(lambda table: table[timestep.env_id], self._prev_action)
+            prev = jax.tree.map(lambda table: table[env_id], self._prev_action)
             if any_first:
                 for leaf in jax.tree.leaves(prev):
-                    leaf[first] = 0
-        return timestep._replace(prev_action=prev)
+                    leaf[step_type == StepType.FIRST] = 0
+        return TimeStep(step_type, reward, discount, observation, prev, env_id, env_info)
 
     @abc.abstractmethod
     def close(self) -> None:
@@ -141,5 +140,5 @@ class Pool(abc.ABC):
     def _send(self, action: Nest, env_ids: np.ndarray) -> None: ...
 
     @abc.abstractmethod
-    def _recv(self) -> TimeStep:
-        """A TimeStep with `prev_action` left open."""
+    def _recv(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, Nest, np.ndarray, Nest]:
+        """`(step_type, reward, discount, observation, env_id, env_info)` of a TimeStep."""

@@ -83,11 +83,11 @@ class LoopPool(Pool):
                 step = env.step(jax.tree.map(lambda leaf, row=row: leaf[row], action))
             self._ready.append((int(i), self._convert(int(i), step)))
 
-    def _recv(self) -> TimeStep:
+    def _recv(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, Nest, np.ndarray, Nest]:
         ready = [self._ready.popleft() for _ in range(self.wait_num)]
         ids = np.array([i for i, _ in ready], np.int32)
-        stacked = jax.tree.map(lambda *rows: np.stack(rows), *(step for _, step in ready))
-        return stacked._replace(env_id=ids)
+        step = jax.tree.map(lambda *rows: np.stack(rows), *(step for _, step in ready))
+        return step.step_type, step.reward, step.discount, step.observation, ids, ()
 
     def _convert(self, i: int, step: dm_env.TimeStep) -> TimeStep:
         """One environment's step as a TimeStep without a leading axis, checked."""

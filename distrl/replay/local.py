@@ -100,8 +100,7 @@ class LocalTable:
 
     def can_sample(self) -> bool:
         """True where `sample` would not wait."""
-        with self._has_samples:
-            return self._can_sample()
+        return self._can_sample()  # one comparison; a lock would make it no truer
 
     def update_priorities(self, keys: np.ndarray, priorities: np.ndarray) -> None:
         """As `ReplayBuffer.update_priorities`."""
