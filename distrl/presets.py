@@ -38,7 +38,7 @@ def experiment(env: str, agent: str = "impala", seed: int = 0) -> Experiment:
         # Pixels: an environment step costs more than its share of a batch, and frames are large.
         return Experiment(
             environment,
-            dataclasses.replace(config, reward_clip=1.0),
+            dataclasses.replace(config, reward_clip=1.0, reward_scale=1.0, learning_rate=6e-4),
             ReplayConfig(max_size=32),
             ActorsConfig(num_envs=8),
             learner=LearnerConfig(batch_size=16),

@@ -1,0 +1,169 @@
+"""The checks of distrl.testing find what they are for: each mutation of a right batch is seen."""
+
+import jax
+import numpy as np
+import pytest
+
+from distrl.actor import Actor
+from distrl.envs import PythonEnvironment
+from distrl.errors import ConfigError
+from distrl.experiment import ActorsConfig, Experiment, LearnerConfig
+from distrl.learner import Learner
+from distrl.replay.buffer import ReplayConfig
+from distrl.testing import CheckingConfig, CountingEnvironment, errors
+from programs.single_process import SingleProcess
+
+EXPERIMENT = Experiment(
+    PythonEnvironment(CountingEnvironment),
+    CheckingConfig(),
+    ReplayConfig(unroll_length=7, max_size=64),
+    ActorsConfig(num_actors=2, num_envs=8, wait_num=5),
+    learner=LearnerConfig(batch_size=16),
+)
+
+
+@pytest.fixture(scope="module")
+def batch():
+    parts = SingleProcess(EXPERIMENT)
+    for _ in range(6):
+        parts.turn()
+    while not parts.replay.can_sample():
+        parts.actor.step()
+    return parts.replay.sample(1.0).trajectory
+
+
+def wrong(batch):
+    found = errors(batch, recurrent=True)
+    assert found.pop("checked") > 0
+    return {name for name, count in found.items() if int(count)}
+
+
+def test_a_right_batch_has_no_errors(batch):
+    assert not wrong(batch)
+    assert batch.version.min() > 0
+
+
+@pytest.mark.parametrize(
+    ("expected", "change"),
+    [
+        ("wrong_version", lambda b: b._replace(version=b.version - 1)),
+        ("wrong_state", lambda b: b._replace(state=np.roll(b.state, 1, axis=0))),
+        ("wrong_state", lambda b: b._replace(state=b.state + 1)),
+        ("wrong_echo", lambda b: b._replace(action=np.roll(b.action, 1, axis=0) + 1)),
+        (
+            "wrong_boundary",
+            lambda b: b._replace(timestep=b.timestep._replace(discount=b.timestep.discount * 0)),
+        ),
+        (
+            "wrong_boundary",
+            lambda b: b._replace(timestep=b.timestep._replace(discount=b.timestep.discount**0)),
+        ),
+        (
+            "wrong_count",
+            lambda b: b._replace(
+                timestep=b.timestep._replace(
+                    observation=np.roll(b.timestep.observation, 1, axis=1)
+                    * (np.arange(len(b.version))[:, None, None] % 2)
+                    + b.timestep.observation * (1 - np.arange(len(b.version))[:, None, None] % 2)
+                )
+            ),
+        ),
+        (
+            "wrong_reward",
+            lambda b: b._replace(timestep=b.timestep._replace(reward=b.timestep.reward + 1)),
+        ),
+    ],
+)
+def test_each_mutation_is_found(batch, expected, change):
+    assert expected in wrong(jax.tree.map(np.array, change(batch)))
+
+
+def test_policy_lag_is_measured_on_what_is_consumed():
+    """One unroll more is made before each update than the update takes: the lag is known."""
+    parts = SingleProcess(EXPERIMENT)
+    for _ in range(10):
+        parts.turn()
+    report = parts.learner.take_report()
+    assert report["learner_steps"] == 10
+    # Acted on by the newest parameters, or by the ones before where a window began.
+    assert 0 <= report["policy_lag_mean"] <= report["policy_lag_p95"] <= report["policy_lag_max"]
+    assert report["policy_lag_max"] <= 4
+    assert "policy_lag_mean" not in parts.learner.take_report()
+
+
+class Noted:
+    """A replay that hands out one trajectory again and again."""
+
+    def __init__(self, sample):
+        self._sample = sample
+
+    def sample(self, timeout):
+        return self._sample
+
+
+def test_learner_counts_real_transitions_and_lag(batch):
+    from distrl.types import Sample
+
+    sample = Sample(batch, np.arange(16, dtype=np.uint64))
+    learner = Learner(EXPERIMENT.make_agent(), Noted(sample), seed=0)
+    assert learner.get_variables(0) is None
+    for _ in range(3):
+        learner.step()
+    real = int((batch.timestep.step_type[:-1] != 2).sum())
+    assert learner.env_steps == 3 * real
+    version, params = learner.get_variables(2)
+    assert (version, int(params["version"])) == (3, 3)
+    lags = np.concatenate([(v - batch.version[:-1]).ravel() for v in range(3)])
+    report = learner.take_report()
+    assert report["policy_lag_mean"] == pytest.approx(lags.mean())
+    assert report["policy_lag_max"] == lags.max()
+
+
+def test_an_actor_runs_until_it_is_told_and_reports_all():
+    parts = SingleProcess(EXPERIMENT)
+    reports = []
+    left = [30]
+
+    def should_stop():
+        left[0] -= 1
+        return left[0] < 0
+
+    class Everything:
+        steps = 0
+
+        def needs_state(self, streams):
+            return False
+
+        def add(self, streams, timestep, inference, life):
+            self.steps += int((timestep.step_type != 0).sum())
+
+        def flush(self):
+            pass
+
+    replay = Everything()
+    pool = EXPERIMENT.environment.make_pool(4, 4, 0)
+    actor = Actor(pool, parts.inferencer, replay)
+    actor.run(should_stop, reports.append, report_interval=0.0)
+    assert sum(report["env_steps"] for report in reports) == replay.steps
+
+
+@pytest.mark.parametrize(
+    ("message", "make"),
+    [
+        ("replay.max_size=8 unrolls can never hold", {"replay": ReplayConfig(max_size=8)}),
+        ("would stall", {"replay": ReplayConfig(max_size=17)}),
+        ("GB", {"replay": ReplayConfig(max_size=10**9)}),
+        ("seed must be 0 or more", {"seed": -1}),
+    ],
+)
+def test_an_experiment_that_cannot_work_is_refused(message, make):
+    options = {"actors": EXPERIMENT.actors, "learner": EXPERIMENT.learner, **make}
+    with pytest.raises(ConfigError, match=message):
+        Experiment(EXPERIMENT.environment, EXPERIMENT.agent, **options)
+
+
+def test_sizes_are_refused_with_their_names():
+    with pytest.raises(ConfigError, match=r"actors.wait_num must lie between 1 and"):
+        ActorsConfig(num_envs=4, wait_num=5)
+    with pytest.raises(ConfigError, match=r"learner.batch_size must be 1 or more, got 0"):
+        LearnerConfig(batch_size=0)
