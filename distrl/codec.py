@@ -1,20 +1,22 @@
-"""Nests of arrays as bytes of a layout that both ends know: small messages without a schema.
+"""Nests of arrays as rows of bytes whose layout both ends know: small messages without a schema.
 
 A message between two nodes of one program has the same structure each time, so sending names,
 shapes and dtypes with it is waste: one `bytes` argument costs a remote call less than half of
-what a list of arrays does.
+what a list of arrays does. A row holds all that there is of one stream, so that requests are
+joined and split as bytes, and XLA can take rows apart and put them together by itself.
 """
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from distrl import specs
 from distrl.errors import SpecError
-from distrl.types import Nest
+from distrl.types import Array, Nest
 
 
 class Codec:
-    """Packs nests whose leaves are `[n, *shape]` for shapes and dtypes known beforehand."""
+    """Packs nests whose leaves are `[n, *shape]`, for shapes and dtypes known beforehand."""
 
     def __init__(self, struct: Nest, where: str):
         """Args:
@@ -22,34 +24,83 @@ class Codec:
         where: what is packed, for messages.
         """
         leaves, self._treedef = jax.tree.flatten(specs.struct(struct))
-        # Wide items first, so that every array starts at a multiple of its item's size.
-        self._order = sorted(range(len(leaves)), key=lambda i: -np.dtype(leaves[i].dtype).itemsize)
-        self._leaves = [
-            (tuple(leaf.shape), np.dtype(leaf.dtype), int(np.prod(leaf.shape))) for leaf in leaves
+        self._shapes = [tuple(leaf.shape) for leaf in leaves]
+        self._dtypes = [np.dtype(leaf.dtype) for leaf in leaves]
+        sizes = [
+            dtype.itemsize * int(np.prod(shape))
+            for dtype, shape in zip(self._dtypes, self._shapes, strict=True)
         ]
+        widest = max([dtype.itemsize for dtype in self._dtypes], default=1)
+        # Wide items first, so that each lies at a multiple of its size.
+        self._order = sorted(range(len(leaves)), key=lambda i: -self._dtypes[i].itemsize)
+        self._offsets = [0] * len(leaves)
+        end = 0
+        for i in self._order:
+            self._offsets[i] = end
+            end += sizes[i]
+        self.row_bytes = -(-end // widest) * widest
+        self._names = [f"f{i}" for i in range(len(leaves))]
+        self._rows = np.dtype(
+            {
+                "names": self._names,
+                "formats": list(zip(self._dtypes, self._shapes, strict=True)),
+                "offsets": self._offsets,
+                "itemsize": self.row_bytes,
+            }
+        )
         self._where = where
-        self.row_bytes = sum(dtype.itemsize * size for _, dtype, size in self._leaves)
 
-    def pack(self, nest: Nest) -> bytes:
-        """`nest` as bytes; dtypes are cast to the spec's, structure and sizes are not checked."""
-        leaves = self._treedef.flatten_up_to(nest)
-        return b"".join([np.asarray(leaves[i], self._leaves[i][1]).tobytes() for i in self._order])
+    def pack(self, nest: Nest, n: int) -> bytes:
+        """`nest` as n rows; values are cast to the spec's dtypes, sizes must be right."""
+        rows = np.empty(n, self._rows)
+        for name, leaf in zip(self._names, self._treedef.flatten_up_to(nest), strict=True):
+            rows[name] = leaf
+        return rows.tobytes()
 
-    def unpack(self, data: bytes, n: int, offset: int = 0) -> Nest:
-        """The nest in `data` from `offset` on, as read-only arrays `[n, *shape]` over its memory.
+    def unpack(self, data: bytes | np.ndarray, n: int, offset: int = 0) -> Nest:
+        """The nest in `data` from `offset` on, as views `[n, *shape]` of its memory.
+
+        An array must be one-dimensional uint8.
 
         Raises:
-          SpecError: where the length is not that of n rows.
+          SpecError: where there are not n rows.
         """
-        if len(data) - offset != n * self.row_bytes:
+        self.check(len(data) - offset, n)
+        rows = np.frombuffer(data, self._rows, n, offset)
+        return self._treedef.unflatten([rows[name] for name in self._names])
+
+    def check(self, size: int, n: int) -> None:
+        """Raises SpecError unless `size` bytes are n rows."""
+        if size != n * self.row_bytes:
             raise SpecError(
-                f"{self._where}: expected {n} rows of {self.row_bytes} bytes, "
-                f"got {len(data) - offset} bytes"
+                f"{self._where}: expected {n} rows of {self.row_bytes} bytes, got {size} bytes"
             )
-        leaves: list = [None] * len(self._leaves)
-        for i in self._order:
-            shape, dtype, size = self._leaves[i]
-            array = np.frombuffer(data, dtype, n * size, offset)
-            leaves[i] = array.reshape(n, *shape) if shape else array
-            offset += array.nbytes
+
+    def from_rows(self, rows: Array) -> Nest:
+        """The nest in rows uint8 `[n, row_bytes]`; traced by JAX."""
+        leaves = []
+        for dtype, shape, start in zip(self._dtypes, self._shapes, self._offsets, strict=True):
+            count = int(np.prod(shape))
+            leaf = rows[:, start : start + count * dtype.itemsize]
+            if dtype == np.bool_:
+                leaf = leaf != 0
+            else:
+                if dtype.itemsize > 1:
+                    leaf = leaf.reshape(-1, count, dtype.itemsize)
+                leaf = jax.lax.bitcast_convert_type(leaf, dtype)
+            leaves.append(leaf.reshape(-1, *shape))
         return self._treedef.unflatten(leaves)
+
+    def to_rows(self, nest: Nest) -> Array:
+        """`nest` `[n, ...]` as rows uint8 `[n, row_bytes]`; traced by JAX."""
+        leaves = self._treedef.flatten_up_to(nest)
+        n = leaves[0].shape[0]
+        columns, end = [], 0
+        for i in self._order:
+            leaf = jnp.asarray(leaves[i]).astype(self._dtypes[i])
+            if leaf.dtype == np.bool_:
+                leaf = leaf.astype(np.uint8)
+            columns.append(jax.lax.bitcast_convert_type(leaf, np.uint8).reshape(n, -1))
+            end += columns[-1].shape[1]
+        columns.append(jnp.zeros((n, self.row_bytes - end), np.uint8))
+        return jnp.concatenate(columns, axis=1)

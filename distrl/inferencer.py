@@ -9,8 +9,9 @@ import numpy as np
 
 from distrl import specs
 from distrl.agents.agent import Agent
-from distrl.types import AgentOutput, Inference, Nest, StepType, TimeStep
+from distrl.types import Inference, Nest, State, StepType, TimeStep
 from distrl.variables import VariableClient
+from distrl.wire import Wire
 
 
 class InferenceSource(Protocol):
@@ -38,6 +39,7 @@ class Inferencer:
         max_streams: int,
         batch_sizes: Sequence[int] = (),
         evaluation: bool = False,
+        wire: Wire | None = None,
     ):
         """Args:
         agent: whose `actor_step` chooses.
@@ -47,7 +49,9 @@ class Inferencer:
         batch_sizes: requests are padded to the least of these that holds them, so that nothing
           compiles anew; a request of another size runs at its own.
         evaluation: act greedily.
+        wire: take and give rows of bytes, by `infer_rows`.
         """
+        self._wire = wire
         self._variables = variables
         self._timestep = specs.timestep_struct(agent.env_spec)
         self._max_streams = max_streams
@@ -63,14 +67,17 @@ class Inferencer:
         # One row more than there are streams: the rows that pad a batch write there.
         self._table = jax.tree.map(lambda leaf: jnp.repeat(leaf, max_streams + 1, axis=0), initial)
 
-        def stateless(params: Any, key: Any, calls: Any, timestep: TimeStep) -> AgentOutput:
+        def stateless(params: Any, key: Any, calls: Any, data: Any) -> Any:
             rng = jax.random.fold_in(key, calls)
-            return agent.actor_step(rng, params, timestep, (), evaluation)[0]
+            timestep = data if wire is None else wire.request.from_rows(data)[1]
+            output, _ = agent.actor_step(rng, params, timestep, (), evaluation)
+            return output if wire is None else wire.answer.to_rows(output)
 
         def stateful(
-            params: Any, key: Any, calls: Any, timestep: TimeStep, table: Nest, slots: Any, new: Any
-        ) -> tuple[AgentOutput, Nest, Nest]:
+            params: Any, key: Any, calls: Any, data: Any, table: Nest, slots: Any, new: Any
+        ) -> tuple[Any, Nest, Nest]:
             rng = jax.random.fold_in(key, calls)
+            timestep = data if wire is None else wire.request.from_rows(data)[1]
             reset = new | (timestep.step_type == StepType.FIRST)
 
             def row(old: jax.Array, first: jax.Array) -> jax.Array:
@@ -80,7 +87,7 @@ class Inferencer:
             state = jax.tree.map(row, table, initial)
             output, after = agent.actor_step(rng, params, timestep, state, evaluation)
             table = jax.tree.map(lambda old, now: old.at[slots].set(now), table, after)
-            return output, state, table
+            return output if wire is None else wire.answer.to_rows(output), state, table
 
         self._stateless = jax.jit(stateless)
         self._stateful = jax.jit(stateful, donate_argnums=4)
@@ -99,6 +106,31 @@ class Inferencer:
         Returns:
           NumPy arrays `[B, ...]`, and the version of the parameters that chose.
         """
+        # Neither ids nor infos are the agent's.
+        output, version, state = self._infer(stream_ids, TimeStep(*timestep[:5]), life, with_state)
+        leaves, structure = jax.tree_util.tree_flatten(output)
+        if len(leaves[0]) != len(stream_ids):
+            leaves = [leaf[: len(stream_ids)] for leaf in leaves]
+        output = structure.unflatten([np.asarray(leaf) for leaf in leaves])
+        return Inference(output.action, output.extras, version, state)
+
+    def infer_rows(
+        self, rows: np.ndarray, life: int | np.ndarray, with_state: bool
+    ) -> tuple[np.ndarray, int, State | None]:
+        """As `inference`, from rows of `wire.request` to rows of `wire.answer`, uint8 `[B, ...]`.
+
+        Needs an inferencer that was made with a wire, which takes nothing else.
+        """
+        n = len(rows)
+        assert self._wire is not None
+        ids = self._wire.request.unpack(rows.reshape(-1), n)[0] if self._has_state else rows[:, 0]
+        output, version, state = self._infer(ids, rows, life, with_state)
+        return np.asarray(output)[:n], version, state
+
+    def _infer(
+        self, stream_ids: np.ndarray, data: Any, life: Any, with_state: bool
+    ) -> tuple[Any, int, State | None]:
+        """`(output, version, state)` for the time step or the rows in `data`; output is padded."""
         self._variables.update()
         version, params = self._variables.version, self._variables.params
         self._calls += 1
@@ -106,45 +138,39 @@ class Inferencer:
         size = n
         if self._batch_sizes:
             size = next((s for s in self._batch_sizes if s >= n), n)
-        timestep = TimeStep(*timestep[:5])  # neither ids nor infos are the agent's
         if size != n:
-            timestep = _pad(timestep, size)
+            data = _pad(data, size)
+        if not self._has_state:
+            output = self._stateless(params, self._key, self._calls, data)
+            return output, version, () if with_state else None
+        slots = self._find(stream_ids)
+        new = self._lives[slots] != life
+        self._lives[slots] = life
+        if size != n:
+            slots = np.concatenate([slots, np.full(size - n, self._max_streams, np.int32)])
+            new = np.concatenate([new, np.ones(size - n, bool)])
+        output, before, self._table = self._stateful(
+            params, self._key, self._calls, data, self._table, slots, new
+        )
         state = None
-        if self._has_state:
-            slots = self._find(stream_ids)
-            new = self._lives[slots] != life
-            self._lives[slots] = life
-            if size != n:
-                slots = np.concatenate([slots, np.full(size - n, self._max_streams, np.int32)])
-                new = np.concatenate([new, np.ones(size - n, bool)])
-            output, before, self._table = self._stateful(
-                params, self._key, self._calls, timestep, self._table, slots, new
-            )
-            if with_state:
-                state = jax.tree.map(lambda leaf: np.asarray(leaf)[:n], before)
-        else:
-            output = self._stateless(params, self._key, self._calls, timestep)
-            if with_state:
-                state = ()
-        leaves, structure = jax.tree_util.tree_flatten(output)
-        if size != n:
-            output = structure.unflatten([np.asarray(leaf)[:n] for leaf in leaves])
-        else:
-            output = structure.unflatten([np.asarray(leaf) for leaf in leaves])
-        return Inference(output.action, output.extras, version, state)
+        if with_state:
+            state = jax.tree.map(lambda leaf: np.asarray(leaf)[:n], before)
+        return output, version, state
 
     def warm_up(self) -> None:
         """Compiles for every batch size, so that no request waits for it."""
         params = self._variables.params
         for size in self._batch_sizes:
-            timestep = specs.zeros(self._timestep, size)
+            data = specs.zeros(self._timestep, size)
+            if self._wire is not None:
+                data = np.zeros((size, self._wire.request.row_bytes), np.uint8)
             if self._has_state:
                 slots = np.full(size, self._max_streams, np.int32)
                 new = np.ones(size, bool)
                 table = jax.tree.map(jnp.array, self._table)  # the call takes its memory
-                self._stateful(params, self._key, 0, timestep, table, slots, new)
+                self._stateful(params, self._key, 0, data, table, slots, new)
             else:
-                self._stateless(params, self._key, 0, timestep)
+                self._stateless(params, self._key, 0, data)
 
     def _find(self, stream_ids: np.ndarray) -> np.ndarray:
         """The table's rows of these streams, int32 `[B]`."""

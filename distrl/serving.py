@@ -1,90 +1,44 @@
 """An inferencer as a service: many actors' requests as one batch, and the actor's side of it."""
 
-import struct
+import queue
 import threading
+from collections.abc import Callable
 from typing import Any, Protocol
 
 import jax
 import numpy as np
 
-from distrl import specs
-from distrl.codec import Codec
 from distrl.errors import DeadlineExceeded
 from distrl.inferencer import Inferencer
-from distrl.types import Inference, Nest, TimeStep
-
-_REQUEST = struct.Struct("<iii4x")  # rows, life, with_state; 8-byte aligned as the arrays are
-_ANSWER = struct.Struct("<iii4x")  # rows, version, has state
-
-
-class Wire:
-    """The layout of requests and answers, which both ends derive from the experiment."""
-
-    def __init__(self, env_spec: specs.EnvironmentSpec, extras: Nest, state: Nest):
-        """Args: specs of the environment, and structs of the agent's extras and state."""
-        stream = jax.ShapeDtypeStruct((), np.int32)
-        self._request = Codec((stream, specs.timestep_struct(env_spec)), "inference request")
-        self._answer = Codec((specs.struct(env_spec.action), extras), "inference answer")
-        self._with_state = Codec(
-            (specs.struct(env_spec.action), extras, state), "inference answer with state"
-        )
-
-    def pack_request(
-        self, stream_ids: np.ndarray, timestep: TimeStep, life: int, with_state: bool
-    ) -> bytes:
-        """See `unpack_request`."""
-        timestep = timestep._replace(env_id=(), env_info=(), untransformed=())
-        header = _REQUEST.pack(len(stream_ids), life, with_state)
-        return header + self._request.pack((stream_ids, timestep))
-
-    def unpack_request(self, data: bytes) -> tuple[np.ndarray, TimeStep, int, bool]:
-        """`(stream_ids, timestep, life, with_state)`."""
-        n, life, with_state = _REQUEST.unpack_from(data)
-        stream_ids, timestep = self._request.unpack(data, n, _REQUEST.size)
-        return stream_ids, timestep, life, bool(with_state)
-
-    def pack_answer(self, n: int, answer: Inference) -> bytes:
-        """See `unpack_answer`."""
-        header = _ANSWER.pack(n, answer.version, answer.state is not None)
-        if answer.state is None:
-            return header + self._answer.pack((answer.action, answer.extras))
-        return header + self._with_state.pack((answer.action, answer.extras, answer.state))
-
-    def unpack_answer(self, data: bytes) -> Inference:
-        """The answer's `Inference`."""
-        n, version, has_state = _ANSWER.unpack_from(data)
-        if not has_state:
-            action, extras = self._answer.unpack(data, n, _ANSWER.size)
-            return Inference(action, extras, version)
-        action, extras, state = self._with_state.unpack(data, n, _ANSWER.size)
-        return Inference(action, extras, version, state)
+from distrl.types import Inference, TimeStep
+from distrl.wire import Wire
 
 
 class _Request:
     """One caller's request, and where its answer is put."""
 
-    def __init__(self, stream_ids: np.ndarray, timestep: TimeStep, life: int, with_state: bool):
-        self.stream_ids = stream_ids
-        self.timestep = timestep
+    def __init__(self, rows: np.ndarray, life: int, with_state: bool):
+        self.rows = rows
         self.life = life
         self.with_state = with_state
-        self.wake = threading.Lock()  # released when answered, failed, or to lead
-        self.wake.acquire()
-        self.answer: Inference | None = None
+        self.answered = threading.Lock()  # released when there is an answer or an error
+        self.answered.acquire()
+        self.answer = b""
         self.error: BaseException | None = None
 
 
 class InferenceService:
-    """Batches concurrent requests for one `Inferencer`; called from many server threads.
+    """Batches concurrent requests for one `Inferencer`.
 
-    Whatever has arrived while a batch ran is the next batch: it waits for no one, so a dead
-    caller costs nothing, and an idle service answers at once. There is no thread of its own: a
-    caller who finds it idle runs the batch, and the first who waits runs the next one.
+    `inference` is called from many server threads, `run` from one, which runs the batches:
+    servers come and go with their threads, and JAX is several times slower in a new thread.
+    Whatever has arrived while a batch ran is the next batch. It waits for no one, so a dead caller
+    costs nothing and an idle service answers at once.
     """
 
     def __init__(self, inferencer: Inferencer, wire: Wire, max_batch: int, timeout: float):
         """Args:
-        inferencer: what runs the batches.
+        inferencer: what runs the batches; made with the same wire.
         wire: the layout of requests and answers.
         max_batch: rows of one batch at most.
         timeout: seconds that a request may wait for its answer.
@@ -93,9 +47,7 @@ class InferenceService:
         self._wire = wire
         self._max_batch = max_batch
         self._timeout = timeout
-        self._lock = threading.Lock()
-        self._waiting: list[_Request] = []
-        self._busy = False
+        self._waiting: queue.SimpleQueue[_Request] = queue.SimpleQueue()
         self.batches = 0
         self.requests = 0
 
@@ -106,87 +58,63 @@ class InferenceService:
           SpecError: the request's length is wrong; it reaches no batch.
           DeadlineExceeded: no answer within `timeout`.
         """
-        request = _Request(*self._wire.unpack_request(data))
-        with self._lock:
-            self._waiting.append(request)
-            lead = not self._busy
-            self._busy = True
-        if not lead:
-            if not request.wake.acquire(timeout=self._timeout):
-                self._give_up(request)
-            lead = request.answer is None and request.error is None
-        if lead:
-            self._lead()
+        request = _Request(*self._wire.request_rows(data))
+        self._waiting.put(request)
+        if not request.answered.acquire(timeout=self._timeout):
+            raise DeadlineExceeded(
+                f"inference: no answer for {len(request.rows)} streams in "
+                f"{self._timeout:g} s; the batch before it has not ended"
+            )
         if request.error is not None:
             raise request.error
-        assert request.answer is not None
-        return self._wire.pack_answer(len(request.stream_ids), request.answer)
+        return request.answer
 
-    def _give_up(self, request: _Request) -> None:
-        """Raises DeadlineExceeded, unless the request was woken at the last moment."""
-        with self._lock:
-            if request.wake.acquire(blocking=False):
-                return
-            if request in self._waiting:
-                self._waiting.remove(request)
-        raise DeadlineExceeded(
-            f"inference: no answer for {len(request.stream_ids)} streams in "
-            f"{self._timeout:g} s; the batch before it has not ended"
-        )
+    def run(self, should_stop: Callable[[], bool]) -> None:
+        """Runs batches until `should_stop()`, which is asked after each and ten times a second."""
+        held = None  # it did not fit into the batch before
+        while not should_stop():
+            try:
+                first = held or self._waiting.get(timeout=0.1)
+            except queue.Empty:  # time to ask should_stop again
+                continue
+            batch, rows, held = [first], len(first.rows), None
+            while held is None and not self._waiting.empty():
+                request = self._waiting.get()
+                if rows + len(request.rows) > self._max_batch:
+                    held = request
+                else:
+                    batch.append(request)
+                    rows += len(request.rows)
+            self._serve(batch)
 
-    def _lead(self) -> None:
-        """Runs one batch of what waits, then hands the lead to the first who waits still."""
-        with self._lock:
-            batch: list[_Request] = []
-            rows = 0
-            while self._waiting and (
-                not batch or rows + len(self._waiting[0].stream_ids) <= self._max_batch
-            ):
-                batch.append(self._waiting.pop(0))
-                rows += len(batch[-1].stream_ids)
+    def _serve(self, batch: list[_Request]) -> None:
+        """Runs one batch. An error is its callers' to raise."""
         self.batches += 1
         self.requests += len(batch)
         try:
             self._run(batch)
-        except BaseException as error:
+        except Exception as error:
             for request in batch:
                 request.error = error
-        with self._lock:
-            if self._waiting:
-                self._waiting[0].wake.release()
-            else:
-                self._busy = False
         for request in batch:
-            if request.wake.locked():
-                request.wake.release()
+            request.answered.release()
 
     def _run(self, batch: list[_Request]) -> None:
         with_state = any(request.with_state for request in batch)
-        if len(batch) == 1:
-            (request,) = batch
-            request.answer = self._inferencer.inference(
-                request.stream_ids, request.timestep, request.life, with_state
-            )
-            return
-        answer = self._inferencer.inference(
-            np.concatenate([request.stream_ids for request in batch]),
-            jax.tree.map(lambda *rows: np.concatenate(rows), *(r.timestep for r in batch)),
-            np.concatenate([np.full(len(r.stream_ids), r.life) for r in batch]),
-            with_state,
-        )
-        start = 0
+        rows = batch[0].rows
+        life: int | np.ndarray = batch[0].life
+        if len(batch) > 1:
+            rows = np.concatenate([request.rows for request in batch])
+            life = np.repeat([r.life for r in batch], [len(r.rows) for r in batch])
+        answers, version, states = self._inferencer.infer_rows(rows, life, with_state)
+        end = 0
         for request in batch:
-            rows = slice(start, start + len(request.stream_ids))
-            start = rows.stop
-            state = (
-                jax.tree.map(lambda leaf, rows=rows: leaf[rows], answer.state)
-                if request.with_state
-                else None
-            )
-            action, extras = jax.tree.map(
-                lambda leaf, rows=rows: leaf[rows], (answer.action, answer.extras)
-            )
-            request.answer = Inference(action, extras, answer.version, state)
+            start, end = end, end + len(request.rows)
+            state = None
+            if request.with_state:
+                own = jax.tree.map(lambda leaf, s=start, e=end: leaf[s:e], states)
+                state = self._wire.state.pack(own, end - start)
+            request.answer = self._wire.pack_answer(answers[start:end], version, state)
 
 
 class _Service(Protocol):

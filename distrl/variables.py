@@ -79,7 +79,7 @@ class _ParamsCodec:
         self._codec = Codec(jax.eval_shape(agent.initial_params, key), "parameters")
 
     def pack(self, params: Params) -> bytes:
-        return self._codec.pack(params)
+        return self._codec.pack(jax.tree.map(lambda leaf: np.asarray(leaf)[None], params), 1)
 
     def unpack(self, data: bytes) -> Params:
         return jax.tree.map(lambda leaf: leaf[0], self._codec.unpack(data, 1))

@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 
+from distrl.errors import ConfigError
 from launch import child, wiring
 from launch.logs import NodeLog
 from launch.signals import WATCHED
@@ -22,8 +23,8 @@ MESSAGE = 1 << 18
 DRAIN = 1 << 22  # bytes of output taken at most from a node that has ended
 
 
-class ForkError(RuntimeError):
-    """This process cannot be forked into nodes that work. The message is one line."""
+class ForkError(ConfigError):
+    """This process cannot be forked into nodes that work."""
 
 
 def check_can_fork() -> None:

@@ -21,6 +21,7 @@ from distrl.errors import ConfigError
 from distrl.experiment import Experiment
 from launch import overrides
 from programs import TOPOLOGIES
+from programs.resources import node_environments
 
 _LAUNCH_TYPES = ("local_mp", "local_mt", "test_mt")
 _TERMINALS = ("current_terminal", "output_to_files")
@@ -91,6 +92,7 @@ def train(arguments: list[str]) -> int:
     if values.seed is not None:
         experiment = dataclasses.replace(experiment, seed=values.seed)
     if topology != "single_process":
+        environments = node_environments(experiment, topology)
         make_program = _import_topology(topology)
         values(arguments)
     run_dir = _make_run_dir(values, experiment, topology, arguments)
@@ -102,7 +104,8 @@ def train(arguments: list[str]) -> int:
         if values["lp_launch_type"].present:
             print("distrl: --lp_launch_type has no effect: single_process starts no nodes")
         return _run_single_process(experiment, run_dir)
-    return _launch(experiment, topology, make_program, run_dir, values)
+    program = make_program(experiment, str(run_dir))
+    return _launch(program, environments, run_dir, values)
 
 
 def _help(values: flags.FlagValues, arguments: list[str]) -> int:
@@ -134,7 +137,8 @@ def _experiment(values: flags.FlagValues) -> Experiment:
     if values.experiment is None:
         from distrl import presets
 
-        return presets.experiment(values.env or "CartPole-v1", values.agent, seed)
+        env = "CartPole-v1" if values.env is None else values.env
+        return presets.experiment(env, values.agent, seed)
     if values.env is not None:
         raise ConfigError("--env and --experiment exclude each other: the file names its own")
     path, _, name = values.experiment.partition(":")
@@ -172,9 +176,13 @@ def _make_run_dir(values: Any, experiment: Experiment, topology: str, arguments:
     else:
         now = datetime.datetime.now().strftime("%Y%m%d-%H%M%S")
         run_dir = Path("runs") / f"{now}-{experiment.environment.name}-{topology}-{os.getpid()}"
-    if run_dir.exists() and any(run_dir.iterdir()):
+    try:
+        run_dir.mkdir(parents=True, exist_ok=True)
+        empty = not any(run_dir.iterdir())
+    except OSError as error:
+        raise ConfigError(f"--run_dir: {run_dir} cannot be a folder: {error.strerror}") from error
+    if not empty:
         raise ConfigError(f"--run_dir: {run_dir} is not empty; name a new folder")
-    run_dir.mkdir(parents=True, exist_ok=True)
     settings = {
         "command": arguments,
         "topology": topology,
@@ -224,13 +232,10 @@ def _run_single_process(experiment: Experiment, run_dir: Path) -> int:
 
 
 def _launch(
-    experiment: Experiment, topology: str, make_program: Any, run_dir: Path, values: Any
+    program: Any, environments: dict[str, dict[str, str]], run_dir: Path, values: Any
 ) -> int:
     from launch.local import launch
-    from programs.resources import node_environments
 
-    program = make_program(experiment, str(run_dir))
-    environments = node_environments(experiment, topology)
     resources = {group: environments[group] for group in program.groups}
     result = launch(
         program,
@@ -239,7 +244,9 @@ def _launch(
         local_resources=resources,
         terminal=values.terminal,
     )
-    if result.hung:  # threads that cannot be ended: the process must end without them
+    if values.lp_launch_type != "local_mp":
+        # Threads may be left that cannot be ended, of nodes or of C++ libraries: an ordinary exit
+        # would wait for them, or abort on them.
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(result.exit_code)

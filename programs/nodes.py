@@ -17,7 +17,6 @@ from launchpad import context
 
 from distrl import seeds
 from distrl.actor import Actor
-from distrl.agents.agent import Agent, extras_struct, state_struct
 from distrl.errors import PeerError
 from distrl.evaluator import Evaluator
 from distrl.experiment import Experiment
@@ -26,8 +25,9 @@ from distrl.learner import Learner
 from distrl.metrics import Monitor, Report
 from distrl.params_file import save_params
 from distrl.replay.reverb import ReverbReplayBuffer
-from distrl.serving import InferenceService, RemoteInferencer, Wire
+from distrl.serving import InferenceService, RemoteInferencer
 from distrl.variables import RemoteVariables, VariableClient, VariableService
+from distrl.wire import Wire
 
 _MAX_UNSENT = 60  # reports; half a minute of a monitor that does not answer
 
@@ -119,10 +119,6 @@ def _replay(
     )
 
 
-def _wire(agent: Agent) -> Wire:
-    return Wire(agent.env_spec, extras_struct(agent), state_struct(agent))
-
-
 class MonitorNode:
     """Adds up everyone's reports, shows progress, and ends the program at its goal."""
 
@@ -191,6 +187,7 @@ class InferencerNode:
 
     def __init__(self, experiment: Experiment, index: int, learner: Any):
         _configure_jax()
+        self._stop = lp.stop_event()
         agent = experiment.make_agent()
         config = experiment.actors
         count = experiment.inference.num_inferencers
@@ -199,6 +196,7 @@ class InferencerNode:
         sizes = [rows]
         while sizes[-1] < rows * clients:
             sizes.append(min(2 * sizes[-1], rows * clients))
+        wire = Wire(agent)
         self._inferencer = Inferencer(
             agent,
             VariableClient(
@@ -209,15 +207,20 @@ class InferencerNode:
             seed=seeds.seed(experiment.seed, "inferencer", index),
             max_streams=clients * config.num_envs,
             batch_sizes=sizes,
+            wire=wire,
         )
         self._inferencer.warm_up()
         self._service = InferenceService(
-            self._inferencer, _wire(agent), sizes[-1], experiment.inference.timeout
+            self._inferencer, wire, sizes[-1], experiment.inference.timeout
         )
 
     def inference(self, data: bytes) -> bytes:
         """See `InferenceService.inference`."""
         return self._service.inference(data)
+
+    def run(self) -> None:
+        """Runs batches until the program stops."""
+        self._service.run(self._stop.is_set)
 
 
 class ActorNode:
@@ -251,7 +254,7 @@ class ActorNode:
         source: InferenceSource
         if inferencer is not None:
             number = index % experiment.inference.num_inferencers
-            source = RemoteInferencer(Peer(inferencer, f"inferencer/{number}"), _wire(agent))
+            source = RemoteInferencer(Peer(inferencer, f"inferencer/{number}"), Wire(agent))
         else:
             variables = RemoteVariables(Peer(learner, "learner/0"), agent)
             source = Inferencer(

@@ -7,14 +7,14 @@ import numpy as np
 import pytest
 
 from distrl import specs
-from distrl.agents.agent import extras_struct, state_struct
 from distrl.codec import Codec
 from distrl.errors import DeadlineExceeded, SpecError
 from distrl.inferencer import Inferencer
-from distrl.serving import InferenceService, RemoteInferencer, Wire
+from distrl.serving import InferenceService, RemoteInferencer
 from distrl.testing import CheckingConfig, CountingEnvironment
 from distrl.types import StepType
 from distrl.variables import RemoteVariables, VariableClient, VariableService
+from distrl.wire import Wire
 
 ENV = CountingEnvironment(0)
 SPEC = specs.EnvironmentSpec(ENV.observation_spec(), ENV.action_spec())
@@ -35,8 +35,9 @@ def timestep(n, kind=StepType.MID):
     return step._replace(step_type=np.full(n, kind, np.int8))
 
 
-def make(source=None, **kwargs):
+def make(source=None, served=False, **kwargs):
     agent = CheckingConfig().make(SPEC)
+    kwargs["wire"] = Wire(agent) if served else None
     variables = VariableClient(source or Source(), kwargs.pop("sync_interval", 1))
     options = {"seed": 0, "max_streams": 16, **kwargs}
     return agent, Inferencer(agent, variables, **options)
@@ -47,16 +48,22 @@ def test_codec_keeps_values_and_refuses_other_lengths():
         "a": jax.ShapeDtypeStruct((3,), np.int8),
         "b": jax.ShapeDtypeStruct((), np.float32),
         "c": jax.ShapeDtypeStruct((2, 2), np.int32),
+        "d": jax.ShapeDtypeStruct((), np.bool_),
     }
     codec = Codec(struct, "message")
     nest = {
         "a": np.arange(15, dtype=np.int8).reshape(5, 3),
         "b": np.arange(5, dtype=np.float32),
         "c": np.arange(20, dtype=np.int32).reshape(5, 2, 2),
+        "d": np.arange(5) % 2 == 0,
     }
-    data = codec.pack(nest)
+    data = codec.pack(nest, 5)
     assert len(data) == 5 * codec.row_bytes
     jax.tree.map(np.testing.assert_array_equal, codec.unpack(data, 5), nest)
+    rows = np.frombuffer(data, np.uint8).reshape(5, codec.row_bytes)
+    jax.tree.map(np.testing.assert_array_equal, jax.jit(codec.from_rows)(rows), nest)
+    again = np.asarray(jax.jit(lambda r: codec.to_rows(codec.from_rows(r)))(rows)).tobytes()
+    jax.tree.map(np.testing.assert_array_equal, codec.unpack(again, 5), nest)
     with pytest.raises(SpecError, match="message: expected 4 rows"):
         codec.unpack(data, 4)
 
@@ -130,14 +137,15 @@ def test_one_stream_too_many_is_refused():
 
 
 def service_of(inferencer, agent, timeout=20.0, max_batch=16):
-    wire = Wire(SPEC, extras_struct(agent), state_struct(agent))
+    wire = Wire(agent)
     service = InferenceService(inferencer, wire, max_batch, timeout)
+    threading.Thread(target=service.run, args=(lambda: False,), daemon=True).start()
     return service, RemoteInferencer(service, wire)
 
 
 def test_every_caller_gets_its_own_rows():
     """Many threads, each with streams of its own whose state counts its calls."""
-    agent, inferencer = make(max_streams=64, batch_sizes=(4, 8, 16))
+    agent, inferencer = make(served=True, max_streams=64, batch_sizes=(4, 8, 16))
     inferencer.warm_up()
     service, remote = service_of(inferencer, agent)
     wrong = []
@@ -163,7 +171,7 @@ def test_every_caller_gets_its_own_rows():
 
 
 def test_a_bad_request_fails_alone():
-    agent, inferencer = make()
+    agent, inferencer = make(served=True)
     service, remote = service_of(inferencer, agent)
     with pytest.raises(SpecError, match="inference request"):
         service.inference(b"\x02\0\0\0" + b"\0" * 20)
@@ -171,19 +179,24 @@ def test_a_bad_request_fails_alone():
 
 
 def test_a_stuck_batch_ends_at_the_deadline_and_the_next_is_served():
-    agent, inferencer = make()
+    agent, inferencer = make(served=True)
     gate = threading.Event()
     entered = threading.Event()
 
     class Stuck:
-        def inference(self, *args):
+        def infer_rows(self, *args):
             entered.set()
             gate.wait(20)
-            return inferencer.inference(*args)
+            return inferencer.infer_rows(*args)
 
     _, remote = service_of(Stuck(), agent, timeout=0.2)
     streams = np.arange(2, dtype=np.int32)
-    first = threading.Thread(target=remote.inference, args=(streams, timestep(2)))
+
+    def expect_deadline():
+        with pytest.raises(DeadlineExceeded):
+            remote.inference(streams, timestep(2))
+
+    first = threading.Thread(target=expect_deadline)
     first.start()
     assert entered.wait(10)
     with pytest.raises(DeadlineExceeded, match="no answer for 2 streams"):
