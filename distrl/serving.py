@@ -1,8 +1,7 @@
 """An inferencer as a service: many actors' requests as one batch, and the actor's side of it."""
 
-import queue
+import collections
 import threading
-from collections.abc import Callable
 from typing import Any, Protocol
 
 import jax
@@ -21,19 +20,19 @@ class _Request:
         self.rows = rows
         self.life = life
         self.with_state = with_state
-        self.answered = threading.Lock()  # released when there is an answer or an error
-        self.answered.acquire()
+        self.wake = threading.Lock()  # released when it is done, or is to lead
+        self.wake.acquire()
+        self.done = False
         self.answer = b""
         self.error: BaseException | None = None
 
 
 class InferenceService:
-    """Batches concurrent requests for one `Inferencer`.
+    """Batches concurrent requests for one `Inferencer`; called from many server threads.
 
-    `inference` is called from many server threads, `run` from one, which runs the batches:
-    servers come and go with their threads, and JAX is several times slower in a new thread.
     Whatever has arrived while a batch ran is the next batch. It waits for no one, so a dead caller
-    costs nothing and an idle service answers at once.
+    costs nothing and an idle service answers at once. There is no thread of its own: a caller who
+    finds the service idle runs the batch, and the first who waits then runs the next one.
     """
 
     def __init__(self, inferencer: Inferencer, wire: Wire, max_batch: int, timeout: float):
@@ -47,7 +46,9 @@ class InferenceService:
         self._wire = wire
         self._max_batch = max_batch
         self._timeout = timeout
-        self._waiting: queue.SimpleQueue[_Request] = queue.SimpleQueue()
+        self._lock = threading.Lock()
+        self._waiting: collections.deque[_Request] = collections.deque()
+        self._busy = False  # some caller leads, or has been woken to lead
         self.batches = 0
         self.requests = 0
 
@@ -59,33 +60,48 @@ class InferenceService:
           DeadlineExceeded: no answer within `timeout`.
         """
         request = _Request(*self._wire.request_rows(data))
-        self._waiting.put(request)
-        if not request.answered.acquire(timeout=self._timeout):
-            raise DeadlineExceeded(
-                f"inference: no answer for {len(request.rows)} streams in "
-                f"{self._timeout:g} s; the batch before it has not ended"
-            )
+        with self._lock:
+            self._waiting.append(request)
+            lead = not self._busy
+            self._busy = True
+        if not lead:
+            if not request.wake.acquire(timeout=self._timeout):
+                self._give_up(request)
+            lead = not request.done
+        if lead:
+            self._lead()
         if request.error is not None:
             raise request.error
         return request.answer
 
-    def run(self, should_stop: Callable[[], bool]) -> None:
-        """Runs batches until `should_stop()`, which is asked after each and ten times a second."""
-        held = None  # it did not fit into the batch before
-        while not should_stop():
-            try:
-                first = held or self._waiting.get(timeout=0.1)
-            except queue.Empty:  # time to ask should_stop again
-                continue
-            batch, rows, held = [first], len(first.rows), None
-            while held is None and not self._waiting.empty():
-                request = self._waiting.get()
-                if rows + len(request.rows) > self._max_batch:
-                    held = request
-                else:
-                    batch.append(request)
-                    rows += len(request.rows)
-            self._serve(batch)
+    def _give_up(self, request: _Request) -> None:
+        """Raises DeadlineExceeded, unless the request was woken at the last moment."""
+        with self._lock:
+            if request.wake.acquire(blocking=False):
+                return
+            if request in self._waiting:
+                self._waiting.remove(request)
+        raise DeadlineExceeded(
+            f"inference: no answer for {len(request.rows)} streams in {self._timeout:g} s; "
+            "the batch before it has not ended"
+        )
+
+    def _lead(self) -> None:
+        """Runs one batch, the caller's own request first; then wakes who leads the next one."""
+        with self._lock:
+            batch = [self._waiting.popleft()]
+            rows = len(batch[0].rows)
+            while self._waiting and rows + len(self._waiting[0].rows) <= self._max_batch:
+                batch.append(self._waiting.popleft())
+                rows += len(batch[-1].rows)
+        self._serve(batch)
+        with self._lock:
+            if self._waiting:
+                self._waiting[0].wake.release()
+            else:
+                self._busy = False
+        for request in batch[1:]:
+            request.wake.release()
 
     def _serve(self, batch: list[_Request]) -> None:
         """Runs one batch. An error is its callers' to raise."""
@@ -97,7 +113,7 @@ class InferenceService:
             for request in batch:
                 request.error = error
         for request in batch:
-            request.answered.release()
+            request.done = True
 
     def _run(self, batch: list[_Request]) -> None:
         with_state = any(request.with_state for request in batch)

@@ -17,9 +17,10 @@ from typing import Any
 
 from absl import flags
 
-from distrl.errors import ConfigError
+from distrl.errors import ConfigError, SpecError
 from distrl.experiment import Experiment
 from launch import overrides
+from launch.result import EXIT_BAD_INPUT, EXIT_FAILED, EXIT_FINISHED
 from programs import TOPOLOGIES
 from programs.resources import node_environments
 
@@ -213,21 +214,28 @@ def _run_single_process(experiment: Experiment, run_dir: Path) -> int:
         ending = single_process(
             experiment, stop=stop, run_dir=run_dir, printer=lambda line: print(line, flush=True)
         )
+    except Exception as error:
+        code = EXIT_BAD_INPUT if isinstance(error, (ConfigError, SpecError)) else EXIT_FAILED
+        _write_result(run_dir, "failed", f"{type(error).__name__}: {error}", code)
+        raise
     finally:
         for number, handler in old.items():
             signal.signal(number, handler)
-    if caught or ending is None:
-        status, reason, code = (
-            "stopped",
-            "stopped by a signal",
-            128 + (caught or [signal.SIGINT])[0],
-        )
-    else:
-        reason, reached = ending
-        status, code = ("finished", 0) if reached else ("failed", 1)
+    if ending is None:
+        code = 128 + caught[0]
+        return _write_result(run_dir, "stopped", signal.Signals(caught[0]).name, code)
+    reason, reached = ending
+    if reached:
+        return _write_result(run_dir, "finished", reason, EXIT_FINISHED)
+    return _write_result(run_dir, "failed", reason, EXIT_FAILED)
+
+
+def _write_result(run_dir: Path, status: str, reason: str, code: int) -> int:
+    """Writes `result.json`, prints the last line and gives the exit status back."""
     result = {"status": status, "reason": reason, "exit_code": code}
     (run_dir / "result.json").write_text(json.dumps(result, indent=2) + "\n")
-    print(f"distrl: {status}: {reason}")
+    if code != EXIT_BAD_INPUT:  # whose one line comes from `main`
+        print(f"distrl: {status}: {reason} (exit status {code})", flush=True)
     return code
 
 

@@ -2,6 +2,7 @@
 
 import functools
 import uuid
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import launchpad as lp
@@ -59,7 +60,7 @@ def add_courier_node(
     constructor: type,
     *args: object,
     call_timeout: float = CALL_TIMEOUT,
-    threads: int = 16,
+    doors: Sequence[lp.Address] = (),
     **kwargs: object,
 ) -> lp.CourierHandle:
     """Adds a CourierNode whose clients have a deadline.
@@ -68,11 +69,11 @@ def add_courier_node(
       program: inside one of its groups.
       constructor: of the node's object, with `args` and `kwargs`.
       call_timeout: seconds of every call to it.
-      threads: calls that it serves at once.
+      doors: further addresses that the node's object serves by itself.
     """
-    node = lp.CourierNode(
-        constructor, *args, courier_kwargs={"thread_pool_size": threads}, **kwargs
-    )
+    node = lp.CourierNode(constructor, *args, **kwargs)
+    for door in doors:
+        node.allocate_address(door)
     handle = program.add_node(node)
     handle.set_client_kwargs(call_timeout=call_timeout)
     return handle

@@ -6,6 +6,8 @@ from distrl.experiment import Experiment
 from programs import nodes
 from programs.common import add_common_nodes, add_courier_node
 
+MAX_DOORS = 8  # servers of one inferencer; see `nodes.InferencerNode`
+
 
 def light_env(experiment: Experiment, run_dir: str) -> lp.Program:
     """The program: actors, inferencer services, a learner, a Reverb server, a monitor."""
@@ -13,21 +15,28 @@ def light_env(experiment: Experiment, run_dir: str) -> lp.Program:
     common = add_common_nodes(program, experiment, run_dir)
     num_actors = experiment.actors.num_actors
     num_inferencers = experiment.inference.num_inferencers
+    handles = []  # of each inferencer, one a door
     with program.group("inferencer"):
-        inferencers = [
-            add_courier_node(
+        for index in range(num_inferencers):
+            clients = len(range(index, num_actors, num_inferencers))
+            doors = [lp.Address("door") for _ in range(min(clients, MAX_DOORS) - 1)]
+            timeout = experiment.inference.timeout
+            handle = add_courier_node(
                 program,
                 nodes.InferencerNode,
                 experiment,
                 index,
                 common.learner,
-                call_timeout=experiment.inference.timeout,
-                threads=len(range(index, num_actors, num_inferencers)) + 1,
+                doors,
+                call_timeout=timeout,
+                doors=doors,
             )
-            for index in range(num_inferencers)
-        ]
+            handles.append(
+                [handle, *(lp.CourierHandle(door, call_timeout=timeout) for door in doors)]
+            )
     with program.group("actor"):
         for index in range(num_actors):
+            own = handles[index % num_inferencers]
             add_courier_node(
                 program,
                 nodes.ActorNode,
@@ -36,6 +45,6 @@ def light_env(experiment: Experiment, run_dir: str) -> lp.Program:
                 common.table,
                 common.replay,
                 common.monitor,
-                inferencer=inferencers[index % num_inferencers],
+                inferencer=own[index // num_inferencers % len(own)],
             )
     return program

@@ -6,10 +6,11 @@ A node's constructor runs in the node. Its public methods are served by Courier.
 import concurrent.futures
 import inspect
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import courier
 import jax
 import launchpad as lp
 import reverb
@@ -185,9 +186,23 @@ class LearnerNode:
 class InferencerNode:
     """Inference for several actors as a service."""
 
-    def __init__(self, experiment: Experiment, index: int, learner: Any):
+    def __init__(
+        self, experiment: Experiment, index: int, learner: Any, doors: Sequence[lp.Address]
+    ):
+        """Args:
+        experiment: what to train.
+        index: of the inferencer.
+        learner: its client.
+        doors: addresses at which `inference` is served too. A gRPC server starts a thread for a
+          call, and ends one after it, whenever two calls overlap, and JAX is several times slower
+          in a new thread: actors come by different doors.
+        """
         _configure_jax()
         self._stop = lp.stop_event()
+        self._doors = [
+            courier.Server(port=lp.get_port_from_address(door.resolve()), thread_pool_size=16)
+            for door in doors
+        ]
         agent = experiment.make_agent()
         config = experiment.actors
         count = experiment.inference.num_inferencers
@@ -219,8 +234,15 @@ class InferencerNode:
         return self._service.inference(data)
 
     def run(self) -> None:
-        """Runs batches until the program stops."""
-        self._service.run(self._stop.is_set)
+        """Opens the doors until the program stops."""
+        for door in self._doors:
+            door.Bind("inference", self._service.inference)
+            door.Start()
+        try:
+            self._stop.wait()
+        finally:
+            for door in self._doors:
+                door.Stop()
 
 
 class ActorNode:

@@ -139,7 +139,6 @@ def test_one_stream_too_many_is_refused():
 def service_of(inferencer, agent, timeout=20.0, max_batch=16):
     wire = Wire(agent)
     service = InferenceService(inferencer, wire, max_batch, timeout)
-    threading.Thread(target=service.run, args=(lambda: False,), daemon=True).start()
     return service, RemoteInferencer(service, wire)
 
 
@@ -191,12 +190,7 @@ def test_a_stuck_batch_ends_at_the_deadline_and_the_next_is_served():
 
     _, remote = service_of(Stuck(), agent, timeout=0.2)
     streams = np.arange(2, dtype=np.int32)
-
-    def expect_deadline():
-        with pytest.raises(DeadlineExceeded):
-            remote.inference(streams, timestep(2))
-
-    first = threading.Thread(target=expect_deadline)
+    first = threading.Thread(target=remote.inference, args=(streams, timestep(2)))
     first.start()
     assert entered.wait(10)
     with pytest.raises(DeadlineExceeded, match="no answer for 2 streams"):
