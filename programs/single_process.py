@@ -7,6 +7,7 @@ from pathlib import Path
 
 from distrl import seeds
 from distrl.actor import Actor
+from distrl.errors import Stopped
 from distrl.evaluator import Evaluator
 from distrl.experiment import Experiment
 from distrl.inferencer import Inferencer
@@ -106,7 +107,10 @@ def single_process(
 
     due, evaluation_due = 0.0, time.monotonic() + experiment.evaluator.interval
     while not stop.is_set() and not ending:
-        parts.turn()
+        try:
+            parts.turn()
+        except Stopped:  # a wait of the replay ended, because `stop` was set
+            break
         if time.monotonic() >= due:
             report(parts.actor.take_report(), parts.learner.take_report())
             due = time.monotonic() + 0.2
