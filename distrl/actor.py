@@ -61,7 +61,7 @@ class Actor:
         self,
         should_stop: Callable[[], bool],
         report: Callable[[Report], None],
-        report_interval: float = 0.5,
+        report_interval: float = 0.1,
     ) -> None:
         """Turns until `should_stop()`; then flushes the replay and reports what is left.
 

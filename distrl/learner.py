@@ -81,7 +81,7 @@ class Learner:
         self,
         should_stop: Callable[[], bool],
         report: Callable[[Report], None],
-        report_interval: float = 0.5,
+        report_interval: float = 0.1,
     ) -> None:
         """Updates until `should_stop()`, reporting as `Actor.run` does."""
         due = time.monotonic()  # the first update is news

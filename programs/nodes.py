@@ -30,7 +30,7 @@ from distrl.serving import InferenceService, RemoteInferencer
 from distrl.variables import RemoteVariables, VariableClient, VariableService
 from distrl.wire import Wire
 
-_MAX_UNSENT = 60  # reports; half a minute of a monitor that does not answer
+_MAX_UNSENT = 300  # reports; half a minute of a monitor that does not answer
 
 
 class Peer:
