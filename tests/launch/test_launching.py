@@ -32,6 +32,8 @@ class Run:
         name, _, value = self.tag.partition("=")
         paths = filter(None, (str(ROOT), os.environ.get("PYTHONPATH")))
         env = {**os.environ, name: value, "PYTHONPATH": os.pathsep.join(paths)}
+        # Importing jax sets it, in this process too; a program must say that its servers run.
+        env.pop("TF_CPP_MIN_LOG_LEVEL", None)
         self.output_path = folder / "output"
         with self.output_path.open("wb") as output:
             self.process = subprocess.Popen(
@@ -295,6 +297,7 @@ def test_a_script_around_it_goes_on(run, tmp_path):
 def test_a_reader_that_goes_away_or_sleeps_stops_nothing(tmp_path):
     """The terminal's pipe is full and no one reads: the program ends all the same."""
     env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    env.pop("TF_CPP_MIN_LOG_LEVEL", None)
     process = subprocess.Popen(
         [sys.executable, str(PROGRAM), "local_mp", str(tmp_path), "chatty"],
         stdout=subprocess.PIPE,
