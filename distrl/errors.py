@@ -19,3 +19,10 @@ class DeadlineExceeded(TimeoutError):
 
 class PeerError(RuntimeError):
     """A call to another node failed. The message names the node and the method."""
+
+
+class EnvironmentFault(RuntimeError):
+    """An environment misbehaved, and its policy was to fail or its budget was spent.
+
+    The message names the environment, its id, seed and step, and ends with its own traceback.
+    """

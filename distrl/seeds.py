@@ -4,6 +4,14 @@ import zlib
 
 import numpy as np
 
+from distrl.errors import ConfigError
+
+# An environment's seed has 31 bits: which group, actor, life of the actor, restart of the
+# environment, and the environment itself, which comes last so that a pool's seeds are consecutive
+# (EnvPool takes only the first).
+MAX_ACTORS, _LIVES, _RESTARTS, MAX_ENVS = 2**10, 2**5, 2**3, 2**12
+_GROUPS = ("actor", "evaluator")
+
 
 def seed(run: int, group: str, index: int, life: int = 0) -> int:
     """The seed of a node, in [0, 2**31).
@@ -13,3 +21,42 @@ def seed(run: int, group: str, index: int, life: int = 0) -> int:
     """
     key = (zlib.crc32(group.encode()), index, life)
     return int(np.random.SeedSequence(run, spawn_key=key).generate_state(1)[0] >> 1)
+
+
+def environment_seeds(
+    run: int, group: str, index: int, num_envs: int, life: int = 0
+) -> tuple[int, ...]:
+    """The seeds of a node's environments, each in [0, 2**31), and consecutive (modulo 2**31).
+
+    All seeds of a run are distinct: of every actor and evaluator, environment, and the first 32
+    lives of a node. They depend on nothing else: the number of actors leaves actor 0's alone.
+
+    Args:
+      run: the run's seed.
+      group: "actor" or "evaluator".
+      index: of the node in its group.
+      num_envs: how many seeds.
+      life: of the node.
+
+    Raises:
+      ConfigError: more nodes or environments than there are seeds for.
+    """
+    if index >= MAX_ACTORS or num_envs > MAX_ENVS:
+        raise ConfigError(
+            f"seeds: {group} {index} with {num_envs} environments; a run has distinct seeds for "
+            f"{MAX_ACTORS} actors of {MAX_ENVS} environments"
+        )
+    root = int(np.random.SeedSequence(run).generate_state(1)[0])
+    node = (_GROUPS.index(group) * MAX_ACTORS + index) * _LIVES + life % _LIVES
+    first = root + node * _RESTARTS * MAX_ENVS
+    return tuple((first + i) % 2**31 for i in range(num_envs))
+
+
+def restart_seed(seed: int, restarts: int) -> int:
+    """Of an environment that was restarted so often; distinct for its first 7 restarts.
+
+    Args:
+      seed: the environment's first, from `environment_seeds`.
+      restarts: so far, 0 or more.
+    """
+    return (seed + restarts % _RESTARTS * MAX_ENVS) % 2**31

@@ -15,11 +15,19 @@ from distrl.types import Nest, TimeStep, Trajectory
 
 
 class EnvironmentSpec(NamedTuple):
-    """What an environment takes and gives."""
+    """What an environment takes and gives.
+
+    Some names of `env_info` have a meaning: `success` (int8: 1 success, 0 failure, -1 it does not
+    say; read at LAST), `time_steps` (int32: the unwrapped environment's steps in this one) and
+    `late_reward` (float32 `[reward_delay + 1, *reward.shape]`: the parts of `reward` that belong
+    to the action before this step, to the one before that, and so on).
+    """
 
     observation: Nest  # nest of dm_env specs
     action: Nest  # nest of dm_env specs
     reward: specs.Array = specs.Array((), np.float32, "reward")
+    env_info: Any = ()  # dict of dm_env specs by name, as declared; () where there is none
+    reward_delay: int = 0  # steps after which an action's reward is known at the latest
 
 
 def is_spec(x: Any) -> bool:

@@ -286,7 +286,9 @@ class ActorNode:
                 max_streams=config.num_envs,
             )
         pool = experiment.environment.make_pool(
-            config.num_envs, experiment.wait_num, seeds.seed(experiment.seed, "actor", index)
+            config.num_envs,
+            experiment.wait_num,
+            seeds.environment_seeds(experiment.seed, "actor", index, config.num_envs),
         )
         self._actor = Actor(pool, source, self._replay, first_stream=index * config.num_envs)
 
@@ -317,7 +319,9 @@ class EvaluatorNode:
             evaluation=True,
         )
         pool = experiment.environment.make_pool(
-            num_envs, num_envs, seeds.seed(experiment.seed, "evaluator", 0)
+            num_envs,
+            num_envs,
+            seeds.environment_seeds(experiment.seed, "evaluator", 0, num_envs),
         )
         self._evaluator = Evaluator(pool, inferencer, variables)
 

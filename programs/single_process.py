@@ -46,8 +46,14 @@ class SingleProcess:
             seed=seeds.seed(experiment.seed, "inferencer", 0),
             max_streams=num_envs,
         )
-        seed = seeds.seed(experiment.seed, "actor", 0)
-        pool = experiment.environment.make_pool(num_envs, wait_num, seed)
+        own_seeds = tuple(
+            one
+            for index in range(experiment.actors.num_actors)
+            for one in seeds.environment_seeds(
+                experiment.seed, "actor", index, experiment.actors.num_envs
+            )
+        )
+        pool = experiment.environment.make_pool(num_envs, wait_num, own_seeds)
         self.actor = Actor(pool, self.inferencer, self.replay)
         self.evaluator: Evaluator | None = None
         if experiment.evaluator.num_evaluators:
@@ -60,8 +66,8 @@ class SingleProcess:
                 max_streams=own_envs,
                 evaluation=True,
             )
-            seed = seeds.seed(experiment.seed, "evaluator", 0)
-            pool = experiment.environment.make_pool(own_envs, own_envs, seed)
+            own_seeds = seeds.environment_seeds(experiment.seed, "evaluator", 0, own_envs)
+            pool = experiment.environment.make_pool(own_envs, own_envs, own_seeds)
             self.evaluator = Evaluator(pool, inferencer, variables)
 
     def turn(self) -> None:

@@ -6,6 +6,7 @@ import difflib
 import functools
 import io
 import warnings
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -84,9 +85,9 @@ class NativeEnvironment:
         """The mean return at which the environment counts as solved, where EnvPool says."""
         return getattr(_envpool_spec(self.name).config, "reward_threshold", None)
 
-    def make_pool(self, num_envs: int, wait_num: int, seed: int) -> "NativePool":
-        """See `Environment`. Environment i is seeded with `seed + i`."""
-        return NativePool(self, num_envs, wait_num, seed)
+    def make_pool(self, num_envs: int, wait_num: int, seeds: Sequence[int]) -> "NativePool":
+        """See `Environment`. EnvPool takes one seed: environment i has `seeds[0] + i`."""
+        return NativePool(self, num_envs, wait_num, seeds)
 
 
 class NativePool(Pool):
@@ -97,7 +98,9 @@ class NativePool(Pool):
     the very step of its time limit truncated; so does this pool.
     """
 
-    def __init__(self, environment: NativeEnvironment, num_envs: int, wait_num: int, seed: int):
+    def __init__(
+        self, environment: NativeEnvironment, num_envs: int, wait_num: int, seeds: Sequence[int]
+    ):
         """See `NativeEnvironment.make_pool`."""
         super().__init__(environment.name, environment.spec(), num_envs, wait_num)
         options: dict[str, Any] = {}
@@ -111,7 +114,7 @@ class NativePool(Pool):
                 num_envs=num_envs,
                 batch_size=wait_num,
                 num_threads=environment.num_threads,
-                seed=seed % 2**31,
+                seed=seeds[0] % 2**31,
                 **options,
             )
         keys = self._env.spec._state_keys

@@ -1,6 +1,7 @@
 """The interface of batched environments, synchronous and asynchronous."""
 
 import abc
+from collections.abc import Sequence
 from typing import Protocol
 
 import jax
@@ -20,8 +21,8 @@ class Environment(Protocol):
     def spec(self) -> specs.EnvironmentSpec:
         """Of one environment. Raises ConfigError where the settings cannot work."""
 
-    def make_pool(self, num_envs: int, wait_num: int, seed: int) -> "Pool":
-        """Starts `num_envs` environments, distinctly seeded; `recv` waits for `wait_num`."""
+    def make_pool(self, num_envs: int, wait_num: int, seeds: Sequence[int]) -> "Pool":
+        """Starts `num_envs` environments, `seeds[i]` for number i; `recv` waits for `wait_num`."""
 
 
 class Pool(abc.ABC):

@@ -2,7 +2,7 @@
 
 import collections
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import dm_env
@@ -52,9 +52,9 @@ class PythonEnvironment:
         finally:
             env.close()
 
-    def make_pool(self, num_envs: int, wait_num: int, seed: int) -> "LoopPool":
-        """See `Environment`. Environment i is built with `seed + i`."""
-        return LoopPool(self, num_envs, wait_num, seed)
+    def make_pool(self, num_envs: int, wait_num: int, seeds: Sequence[int]) -> "LoopPool":
+        """See `Environment`. Environment i is built with `seeds[i]`."""
+        return LoopPool(self, num_envs, wait_num, seeds)
 
 
 class LoopPool(Pool):
@@ -64,10 +64,12 @@ class LoopPool(Pool):
     environments in the order in which they were sent.
     """
 
-    def __init__(self, environment: PythonEnvironment, num_envs: int, wait_num: int, seed: int):
+    def __init__(
+        self, environment: PythonEnvironment, num_envs: int, wait_num: int, seeds: Sequence[int]
+    ):
         """See `PythonEnvironment.make_pool`."""
         super().__init__(environment.name, environment.spec(), num_envs, wait_num)
-        self._envs = [environment.builder(seed + i) for i in range(num_envs)]
+        self._envs = [environment.builder(seeds[i]) for i in range(num_envs)]
         self._ended = np.ones(num_envs, bool)
         self._ready: collections.deque[tuple[int, TimeStep]] = collections.deque()
 

@@ -82,7 +82,9 @@ def test_targets_by_hand(wait_num):
     )
     config = ReplayConfig(unroll_length=4, max_size=64)
     replay = LocalReplayBuffer(LocalTable(struct, config, 4), struct, config, 4)
-    actor = Actor(environment.make_pool(4, wait_num, seed=0), Fixed(), replay, first_stream=100)
+    actor = Actor(
+        environment.make_pool(4, wait_num, seeds=range(64)), Fixed(), replay, first_stream=100
+    )
     windows = dict.fromkeys(range(100, 104), 0)
     agent = IMPALAConfig(discount=0.5, reward_scale=1.0)
     seen = set()

@@ -141,7 +141,7 @@ def test_an_actor_runs_until_it_is_told_and_reports_all():
             pass
 
     replay = Everything()
-    pool = EXPERIMENT.environment.make_pool(4, 4, 0)
+    pool = EXPERIMENT.environment.make_pool(4, 4, range(4))
     actor = Actor(pool, parts.inferencer, replay)
     actor.run(should_stop, reports.append, report_interval=0.0)
     assert sum(report["env_steps"] for report in reports) == replay.steps

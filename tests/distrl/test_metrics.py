@@ -14,7 +14,7 @@ from distrl.testing import CountingEnvironment
 @pytest.mark.parametrize("wait_num", [5, 2])
 def test_statistics_equal_the_environments_own(wait_num):
     """Episodes of 3, 4, 5, 6, 7 steps with rewards 1, 2, 3, ...; resets are never counted."""
-    pool = PythonEnvironment(CountingEnvironment).make_pool(5, wait_num, seed=0)
+    pool = PythonEnvironment(CountingEnvironment).make_pool(5, wait_num, seeds=range(64))
     statistics = EpisodeStatistics(5)
     pool.start()
     transitions = 0

@@ -14,7 +14,7 @@ COUNTING = PythonEnvironment(CountingEnvironment, "counting")
 
 @pytest.mark.parametrize("wait_num", [6, 4, 1])
 def test_python_pool_steps_every_environment_exactly(wait_num):
-    pool = COUNTING.make_pool(num_envs=6, wait_num=wait_num, seed=10)
+    pool = COUNTING.make_pool(num_envs=6, wait_num=wait_num, seeds=range(10, 10 + 64))
     pool.start()
     sent = np.full(6, -1.0)
     counts = np.full(6, -1.0)
@@ -40,7 +40,7 @@ def test_python_pool_steps_every_environment_exactly(wait_num):
 
 
 def test_recv_with_too_little_in_flight_raises():
-    pool = COUNTING.make_pool(num_envs=4, wait_num=2, seed=0)
+    pool = COUNTING.make_pool(num_envs=4, wait_num=2, seeds=range(64))
     pool.start()
     pool.recv()
     pool.recv()
@@ -49,7 +49,7 @@ def test_recv_with_too_little_in_flight_raises():
 
 
 def test_sync_methods_of_an_async_pool_raise():
-    pool = COUNTING.make_pool(num_envs=4, wait_num=2, seed=0)
+    pool = COUNTING.make_pool(num_envs=4, wait_num=2, seeds=range(64))
     with pytest.raises(RuntimeError, match="synchronous"):
         pool.reset()
 
@@ -58,7 +58,7 @@ def test_sync_methods_of_an_async_pool_raise():
 def test_envpool_time_limit_keeps_its_discount(wait_num):
     """Pendulum only ever ends by its time limit; EnvPool's own dm API gives it discount 0."""
     env = NativeEnvironment("Pendulum-v1", max_episode_steps=5)
-    pool = env.make_pool(num_envs=4, wait_num=wait_num, seed=1)
+    pool = env.make_pool(num_envs=4, wait_num=wait_num, seeds=range(1, 1 + 64))
     pool.start()
     kinds = {i: [] for i in range(4)}
     for _ in range(40):
@@ -78,7 +78,7 @@ def test_envpool_time_limit_keeps_its_discount(wait_num):
 
 def test_envpool_true_end_and_time_limit_are_told_apart():
     env = NativeEnvironment("CartPole-v1", max_episode_steps=9)
-    pool = env.make_pool(num_envs=32, wait_num=32, seed=3)
+    pool = env.make_pool(num_envs=32, wait_num=32, seeds=range(3, 3 + 64))
     step = pool.reset()
     length = np.zeros(32, int)
     seen = set()
@@ -98,7 +98,8 @@ def test_envpool_true_end_and_time_limit_are_told_apart():
 
 def test_envpool_clips_continuous_actions():
     pools = [
-        NativeEnvironment("Pendulum-v1").make_pool(num_envs=2, wait_num=2, seed=5) for _ in "ab"
+        NativeEnvironment("Pendulum-v1").make_pool(num_envs=2, wait_num=2, seeds=range(5, 5 + 64))
+        for _ in "ab"
     ]
     for pool in pools:
         pool.reset()
@@ -108,7 +109,9 @@ def test_envpool_clips_continuous_actions():
 
 
 def test_envpool_refuses_actions_of_another_type():
-    pool = NativeEnvironment("CartPole-v1").make_pool(num_envs=2, wait_num=2, seed=5)
+    pool = NativeEnvironment("CartPole-v1").make_pool(
+        num_envs=2, wait_num=2, seeds=range(5, 5 + 64)
+    )
     pool.reset()
     with pytest.raises(SpecError, match=r"action of CartPole-v1: expected int32\[2\], got float32"):
         pool.step(np.zeros(2, np.float32))
@@ -125,7 +128,7 @@ class Broken(CountingEnvironment):
 
 
 def test_an_observation_that_breaks_its_spec_is_named():
-    pool = PythonEnvironment(Broken).make_pool(num_envs=2, wait_num=2, seed=0)
+    pool = PythonEnvironment(Broken).make_pool(num_envs=2, wait_num=2, seeds=range(64))
     pool.reset()
     with pytest.raises(
         SpecError,
@@ -140,7 +143,7 @@ class Vague(CountingEnvironment):
 
 
 def test_a_discount_that_is_neither_0_nor_1_is_refused():
-    pool = PythonEnvironment(Vague).make_pool(num_envs=1, wait_num=1, seed=0)
+    pool = PythonEnvironment(Vague).make_pool(num_envs=1, wait_num=1, seeds=range(64))
     pool.reset()
     with pytest.raises(SpecError, match=r"expected 0 or 1, got 0\.5"):
         pool.step(np.zeros(1, np.int32))
