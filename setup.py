@@ -10,11 +10,16 @@ REQUIRES = [
     "dm-env>=1.6",
     "dm-haiku>=0.0.14",
     "envpool>=0.8.4",
+    "gymnasium>=1.0",
     "jax>=0.5.3",
     "numpy>=1.26",
     "optax>=0.2.4",
     "rlax>=0.1.7",
+    "threadpoolctl>=3.1",
 ]
+
+# Suites of environments, each optional: Atari and MiniGrid and MuJoCo by gymnasium, dm_control.
+SUITES = ["ale-py>=0.10", "dm-control>=1.0", "minigrid>=3.0", "mujoco>=3.0"]
 
 # What the topologies other than single_process need. These packages' binaries fit one another in
 # these versions only, and are built for Python 3.10 at most (docs/install.md).
@@ -59,6 +64,6 @@ setup(
         include=["distrl", "distrl.*", "programs", "programs.*", "launch", "launch.*"]
     ),
     install_requires=REQUIRES,
-    extras_require={"launchpad": LAUNCHPAD, "dev": DEV},
+    extras_require={"launchpad": LAUNCHPAD, "suites": SUITES, "dev": DEV},
     entry_points={"console_scripts": ["distrl=launch.main:main"]},
 )

@@ -314,16 +314,3 @@ class ReverbReplayBuffer(ReplayBuffer):
     def _check_open(self) -> None:
         if self._closed:
             raise Stopped(f"this client is closed: {self._server}")
-
-
-def unrolls_per_item(config: ReplayConfig, streams: int, batch_size: int) -> int:
-    """The largest blocks that `streams` streams in lockstep can send whole.
-
-    Args:
-      config: of the table.
-      streams: that an actor steps at once.
-      batch_size: unrolls of a sample.
-    """
-    if config.table != "queue":
-        return 1
-    return math.gcd(streams, batch_size, config.max_size)

@@ -20,7 +20,6 @@ reverb = pytest.importorskip(
 from distrl.replay.reverb import (  # noqa: E402
     ReverbReplayBuffer,
     reverb_tables,
-    unrolls_per_item,
 )
 
 T = 4
@@ -127,9 +126,3 @@ def test_sizes_must_go_into_items(streams):
     ):
         with pytest.raises(ConfigError, match=message):
             reverb_tables(ReplayConfig(**settings), streams.struct, batch_size, "t", per_item)
-
-
-def test_unrolls_per_item():
-    assert unrolls_per_item(ReplayConfig(max_size=128), 64, 32) == 32
-    assert unrolls_per_item(ReplayConfig(max_size=96), 64, 64) == 32
-    assert unrolls_per_item(ReplayConfig("uniform"), 64, 32) == 1
