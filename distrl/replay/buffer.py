@@ -5,40 +5,15 @@ import dataclasses
 import difflib
 import math
 from collections.abc import Iterator
-from typing import NamedTuple
 
 import jax
 import numpy as np
 
 from distrl.errors import ConfigError
+from distrl.replay.table_info import RateLimits, TableInfo
 from distrl.types import TIME_FIELDS, Inference, Sample, TimeStep, Trajectory
 
 TABLES = ("queue", "uniform", "prioritized")
-
-
-class TableInfo(NamedTuple):
-    """How a table stands. Counted in unrolls."""
-
-    name: str
-    size: int
-    max_size: int
-    inserts: int
-    samples: int
-
-    def __str__(self) -> str:
-        return (
-            f"table {self.name!r}: size {self.size} of {self.max_size}, "
-            f"{self.inserts} inserts, {self.samples} samples"
-        )
-
-
-class RateLimits(NamedTuple):
-    """Bounds on `inserts * samples_per_insert - samples`, as `reverb.rate_limiters` has them."""
-
-    samples_per_insert: float
-    min_size_to_sample: int
-    min_diff: float
-    max_diff: float
 
 
 @dataclasses.dataclass(frozen=True)
@@ -162,13 +137,16 @@ class ReplayConfig:
         elif self.samples_per_insert is not None:
             limits = self.limits(batch_size)
             width = limits.max_diff - limits.min_diff
-            least = (batch_size + limits.samples_per_insert * streams) / 2
+            ratio, start = limits.samples_per_insert, self.min_size_to_sample
+            # At rest between two adds: one batch short of a sample, or one unroll of the start.
+            least = max((batch_size + ratio * streams) / 2, (streams - 1) * ratio)
             if width / 2 < least:
                 raise ConfigError(
                     f"replay.error_buffer={width / 2:g} would stall: inserts wait above "
-                    f"{limits.max_diff:g}, a batch of {batch_size} waits below "
-                    f"{limits.min_diff:g} + {batch_size}; with {streams} * samples_per_insert="
-                    f"{limits.samples_per_insert:g} the buffer must be at least {least:g}"
+                    f"{limits.max_diff:g}, samples below {limits.min_diff:g} + {batch_size} and "
+                    f"below {start} unrolls; with {streams} unrolls that one step of {streams} "
+                    f"streams may finish, times samples_per_insert={ratio:g}, the buffer must be "
+                    f"at least {least:g}"
                 )
 
     def nbytes(self, struct: Trajectory) -> int:

@@ -87,10 +87,11 @@ class Columns:
         """Of the buffer of a block of `size` unrolls."""
         return self._layout(size).nbytes
 
-    def allocate(self, size: int) -> Block:
-        """A block of `size` unrolls, its values not set."""
+    def allocate(self, size: int, buffer: np.ndarray | None = None) -> Block:
+        """A block of `size` unrolls, its values not set, in `buffer` (uint8) or a new one."""
         layout = self._layout(size)
-        buffer = np.empty(layout.nbytes, np.uint8)
+        if buffer is None:
+            buffer = np.empty(layout.nbytes, np.uint8)
         buffer[:_ALIGNMENT].view(np.uint64)[:] = layout.fingerprint
         return Block(self._views(buffer, layout), size, buffer)
 
@@ -114,6 +115,22 @@ class Columns:
                 "environment, agent, unroll length or unrolls per item"
             )
         return Block(self._views(buffer, layout), size, buffer)
+
+    def put(self, store: Block, places: np.ndarray | slice, block: Block) -> None:
+        """Copies the unrolls of `block` to `places` (int64 `[block.size]`) of `store`."""
+        for stored, column, time in zip(store.columns, block.columns, self.has_time):
+            if time:
+                stored[:, places] = column
+            else:
+                stored[places] = column
+
+    def take(self, store: Block, places: np.ndarray) -> Block:
+        """A block with copies of the unrolls at `places` (int64 `[n]`) of `store`."""
+        block = self.allocate(len(places))
+        for stored, out, time in zip(store.columns, block.columns, self.has_time):
+            # The places lie inside; "raise" would gather into a copy first.
+            np.take(stored, places, axis=1 if time else 0, out=out, mode="clip")
+        return block
 
     def pack(self, block: Block) -> np.ndarray:
         """The block's buffer; copies only where its columns lie somewhere else."""

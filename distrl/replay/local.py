@@ -1,24 +1,21 @@
 """Replay in this process."""
 
 import collections
+import contextlib
 import threading
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from distrl.errors import Stopped
-from distrl.replay.buffer import (
-    ReplayBuffer,
-    ReplayConfig,
-    TableInfo,
-    checked_priorities,
-)
+from distrl.replay.buffer import ReplayConfig
+from distrl.replay.client import TableReplayBuffer
 from distrl.replay.columns import Block, Columns
 from distrl.replay.rate_limiter import RateLimiter
-from distrl.replay.sum_tree import SumTree
-from distrl.replay.unrolls import Unroller
+from distrl.replay.ring import Ring
+from distrl.replay.table_info import RateLimits, TableInfo, Wait
 from distrl.replay.waiting import wait_until
-from distrl.types import Inference, Sample, TimeStep, Trajectory
+from distrl.types import Sample, Trajectory
 
 
 class LocalTable:
@@ -49,6 +46,7 @@ class LocalTable:
             self._store = _Queue(columns, config.max_size)
         else:
             self._store = _Ring(columns, config, batch_size, np.random.default_rng(seed))
+        self._waits: dict[tuple[threading.Thread, str], float] = {}  # since when, of what
         lock = threading.Lock()
         self._has_room = threading.Condition(lock)
         self._has_samples = threading.Condition(lock)
@@ -70,27 +68,40 @@ class LocalTable:
                     first, block = block.split(count, self._store.columns.has_time)
                     self._store.insert(first)
                     self._has_samples.notify_all()
-                wait_until(
-                    self._has_room,
-                    lambda: self._store.can_insert(1) > 0,
-                    stop=stop,
-                    timeout=timeout,
-                    what=self._what("an insert waits for room"),
-                )
+                with self._waiting("room"):
+                    wait_until(
+                        self._has_room,
+                        lambda: self._store.can_insert(1) > 0,
+                        stop=stop,
+                        timeout=timeout,
+                        what=self._what("an insert waits for room"),
+                    )
 
     def sample(self, stop: threading.Event | None, timeout: float | None) -> Sample:
         """A batch. Raises as `ReplayBuffer.sample`."""
         with self._has_samples:
-            wait_until(
-                self._has_samples,
-                self._can_sample,
-                stop=stop,
-                timeout=timeout,
-                what=self._what(f"a batch of {self._batch_size} waits for samples"),
-            )
+            if not self._can_sample():
+                with self._waiting("samples"):
+                    wait_until(
+                        self._has_samples,
+                        self._can_sample,
+                        stop=stop,
+                        timeout=timeout,
+                        what=self._what(f"a batch of {self._batch_size} waits for samples"),
+                    )
             sample = self._store.sample(self._batch_size)
             self._has_room.notify_all()
         return sample
+
+    @contextlib.contextmanager
+    def _waiting(self, what: str) -> Iterator[None]:
+        """Notes that this thread waits."""
+        thread = threading.current_thread()
+        self._waits[thread, what] = time.monotonic()
+        try:
+            yield
+        finally:
+            del self._waits[thread, what]
 
     def _what(self, who: str) -> Callable[[], str]:
         return lambda: f"{who}: {self._info()}"
@@ -103,15 +114,21 @@ class LocalTable:
         return self._can_sample()  # one comparison; a lock would make it no truer
 
     def update_priorities(self, keys: np.ndarray, priorities: np.ndarray) -> None:
-        """As `ReplayBuffer.update_priorities`."""
-        keys, priorities = checked_priorities(keys, priorities)
+        """As `Table.update_priorities`."""
         with self._has_samples:
             self._store.update_priorities(keys, priorities)
 
     def _info(self) -> TableInfo:
         counts = self._store.counts
+        now = time.monotonic()
         return TableInfo(
-            self._name, counts.size, self._config.max_size, counts.inserts, counts.samples
+            self._name,
+            counts.size,
+            self._config.max_size,
+            counts.inserts,
+            counts.samples,
+            counts.limits,
+            tuple(Wait(t.name, what, now - since) for (t, what), since in self._waits.items()),
         )
 
     def info(self) -> TableInfo:
@@ -120,7 +137,7 @@ class LocalTable:
             return self._info()
 
 
-class LocalReplayBuffer(ReplayBuffer):
+class LocalReplayBuffer(TableReplayBuffer):
     """A client of a `LocalTable`."""
 
     def __init__(
@@ -141,49 +158,13 @@ class LocalReplayBuffer(ReplayBuffer):
         insert_timeout: seconds that an insert waits for room before it fails.
         """
         config.check(batch_size)
-        self._table = table
-        self._unroller = Unroller(struct, config.unroll_length)
-        self._stop = stop
-        self._insert_timeout = insert_timeout
-        self._closed = False
-
-    def needs_state(self, stream_ids: np.ndarray, life: int | None = None) -> bool:
-        return self._unroller.needs_state(stream_ids, life)
-
-    def add(
-        self, stream_ids: np.ndarray, timestep: TimeStep, inference: Inference, life: int = 0
-    ) -> None:
-        block = self._unroller.cut(stream_ids, timestep, inference, life)
-        if block is not None:
-            self._check_open()
-            self._table.insert(block, self._stop, self._insert_timeout)
-
-    def flush(self) -> None:
-        self._check_open()
-
-    def sample(self, timeout: float | None) -> Sample:
-        self._check_open()
-        return self._table.sample(self._stop, timeout)
-
-    def update_priorities(self, keys: np.ndarray, priorities: np.ndarray) -> None:
-        self._table.update_priorities(keys, priorities)
-
-    def can_sample(self) -> bool:
-        return self._table.can_sample()
-
-    def info(self) -> TableInfo:
-        return self._table.info()
-
-    def close(self) -> None:
-        self._closed = True
-
-    def _check_open(self) -> None:
-        if self._closed:
-            raise Stopped(f"this client of table {self._table.info().name!r} is closed")
+        super().__init__(table, struct, config, stop, insert_timeout)
 
 
 class _Counts:
     """Of a queue."""
+
+    limits: RateLimits | None = None
 
     def __init__(self) -> None:
         self.size = self.inserts = self.samples = 0
@@ -231,10 +212,7 @@ class _Queue:
 
 
 class _Ring:
-    """The newest `max_size` unrolls; sampled with replacement.
-
-    An unroll's key is its number in the order of inserts; it lies in the slot `key % max_size`.
-    """
+    """A `Ring` with its data; an unroll lies in the column of its place."""
 
     def __init__(
         self,
@@ -245,16 +223,9 @@ class _Ring:
     ):
         self.columns = columns
         self.counts = RateLimiter(config.limits(batch_size))
+        self._ring = Ring(config, self.counts, rng)
         self._max_size = config.max_size
         self._stored = columns.allocate(config.max_size)
-        self._rng = rng
-        self._tree = SumTree(config.max_size) if config.table == "prioritized" else None
-        self._exponent = config.priority_exponent
-        self._initial = self._weights(np.array(config.initial_priority, np.float64))
-
-    def _weights(self, priorities: np.ndarray) -> np.ndarray:
-        # As in Reverb, priority 0 means never, whatever the exponent.
-        return np.where(priorities == 0, 0.0, priorities**self._exponent)
 
     def can_insert(self, count: int) -> int:
         return self.counts.can_insert(count, self._max_size)
@@ -265,47 +236,20 @@ class _Ring:
             slot = self.counts.inserts % self._max_size
             count = min(block.size, self._max_size - slot)
             part, block = block.split(count, self.columns.has_time)
-            end = slot + count
-            for stored, column, time in zip(
-                self._stored.columns, part.columns, self.columns.has_time, strict=True
-            ):
-                if time:
-                    stored[:, slot:end] = column
-                else:
-                    stored[slot:end] = column
-            if self._tree is not None:
-                self._tree.set(np.arange(slot, end), np.full(count, self._initial))
-            self.counts.inserts += count
-            self.counts.deletes = max(0, self.counts.inserts - self._max_size)
+            self.columns.put(self._stored, slice(slot, slot + count), part)
+            self._ring.prepare(count)
+            self._ring.insert(count)
 
     def can_sample(self, count: int) -> bool:
         return self.counts.can_sample(count)
 
     def sample(self, count: int) -> Sample:
-        counts = self.counts
-        if self._tree is not None and (total := self._tree.total) > 0:
-            slots = self._tree.find(self._rng.random(count) * total)
-            probability = (self._tree.get(slots) / total).astype(np.float32)
-        else:
-            slots = self._rng.integers(counts.size, size=count)
-            probability = np.full(count, 1.0 / counts.size, np.float32)
-        newest = counts.inserts - 1
-        keys = (newest - (newest - slots) % self._max_size).astype(np.uint64)
-        batch = self.columns.allocate(count)
-        for stored, out, time in zip(
-            self._stored.columns, batch.columns, self.columns.has_time, strict=True
-        ):
-            # The slots lie inside; "raise" would gather into a copy first.
-            np.take(stored, slots, axis=1 if time else 0, out=out, mode="clip")
-        counts.samples += count
-        return Sample(self.columns.trajectory(batch, probability), keys)
+        chosen = self._ring.choose(count)
+        batch = self.columns.take(self._stored, chosen.places)
+        self.counts.samples += count
+        return Sample(
+            self.columns.trajectory(batch, chosen.probability), chosen.keys.astype(np.uint64)
+        )
 
     def update_priorities(self, keys: np.ndarray, priorities: np.ndarray) -> None:
-        if self._tree is None:
-            return
-        keys = keys.astype(np.int64)
-        counts = self.counts
-        present = (keys >= counts.deletes) & (keys < counts.inserts)
-        if present.any():
-            weights = self._weights(priorities[present])
-            self._tree.set(keys[present] % self._max_size, weights)
+        self._ring.update_priorities(keys, priorities)

@@ -1,8 +1,12 @@
 """When a table takes inserts and samples: the rules of Reverb's `RateLimiter`."""
 
+from collections.abc import MutableSequence
+
 import numpy as np
 
-from distrl.replay.buffer import RateLimits
+from distrl.replay.table_info import RateLimits
+
+_INSERTS, _SAMPLES, _DELETES = range(3)
 
 
 class RateLimiter:
@@ -13,33 +17,71 @@ class RateLimiter:
     there are as many, and from then on needs the same quantity to be `<= max_diff` after it.
     """
 
-    def __init__(self, limits: RateLimits):
-        self._limits = limits
-        self.inserts = 0
-        self.samples = 0
-        self.deletes = 0
+    def __init__(self, limits: RateLimits, counts: MutableSequence[int] | memoryview | None = None):
+        """Args:
+        limits: in unrolls.
+        counts: where the three counts are kept; None: here, all 0 at first.
+        """
+        self.limits = limits
+        self._counts: MutableSequence[int] | memoryview = [0, 0, 0] if counts is None else counts
+
+    @property
+    def inserts(self) -> int:
+        return self._counts[_INSERTS]
+
+    @inserts.setter
+    def inserts(self, value: int) -> None:
+        self._counts[_INSERTS] = value
+
+    @property
+    def samples(self) -> int:
+        return self._counts[_SAMPLES]
+
+    @samples.setter
+    def samples(self, value: int) -> None:
+        self._counts[_SAMPLES] = value
+
+    @property
+    def deletes(self) -> int:
+        return self._counts[_DELETES]
+
+    @deletes.setter
+    def deletes(self, value: int) -> None:
+        self._counts[_DELETES] = value
 
     @property
     def size(self) -> int:
         """Unrolls in the table."""
         return self.inserts - self.deletes
 
-    def can_insert(self, count: int, max_size: int) -> int:
+    @property
+    def error(self) -> float:
+        """`inserts * samples_per_insert - samples`, which the limits bound."""
+        return self.inserts * self.limits.samples_per_insert - self.samples
+
+    def can_insert(self, count: int, max_size: int, pending: int = 0) -> int:
         """How many of `count` inserts, one after the other, may pass now.
 
         Args:
           count: of inserts wanted.
           max_size: of the table: an insert beyond it deletes one.
+          pending: inserts that passed and are not counted yet.
         """
-        limits = self._limits
+        limits = self.limits
+        inserts, size = self.inserts + pending, self.size + pending
+        # Once one may not pass, none after it may: most often the last one tells all.
+        if (
+            size + count <= limits.min_size_to_sample
+            or (inserts + count) * limits.samples_per_insert - self.samples <= limits.max_diff
+        ):
+            return count
         more = np.arange(1, count + 1)
-        size = np.minimum(self.size + more, max_size + 1)  # before what is too much is deleted
-        error = (self.inserts + more) * limits.samples_per_insert - self.samples
-        passes = (size <= limits.min_size_to_sample) | (error <= limits.max_diff)
-        return count if passes.all() else int(passes.argmin())
+        sizes = np.minimum(size + more, max_size + 1)  # before what is too much is deleted
+        error = (inserts + more) * limits.samples_per_insert - self.samples
+        passes = (sizes <= limits.min_size_to_sample) | (error <= limits.max_diff)
+        return int(passes.argmin())
 
     def can_sample(self, count: int) -> bool:
         """True where `count` samples may pass now."""
-        limits = self._limits
-        error = self.inserts * limits.samples_per_insert - self.samples - count
-        return self.size >= limits.min_size_to_sample and error >= limits.min_diff
+        limits = self.limits
+        return self.size >= limits.min_size_to_sample and self.error - count >= limits.min_diff

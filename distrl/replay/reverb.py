@@ -14,15 +14,11 @@ import reverb
 from reverb import errors, pybind
 
 from distrl.errors import ConfigError, DeadlineExceeded, Stopped
-from distrl.replay.buffer import (
-    ReplayBuffer,
-    ReplayConfig,
-    TableInfo,
-    checked_priorities,
-)
+from distrl.replay.buffer import ReplayBuffer, ReplayConfig, checked_priorities
 from distrl.replay.columns import Block, Columns
 from distrl.replay.fetcher import Fetcher
 from distrl.replay.server_calls import ServerCalls, ServerSilent
+from distrl.replay.table_info import TableInfo
 from distrl.replay.unrolls import Unroller
 from distrl.replay.waiting import SLICE
 from distrl.types import Inference, Sample, TimeStep, Trajectory
@@ -295,6 +291,7 @@ class ReverbReplayBuffer(ReplayBuffer):
             info.max_size * self._per_item,
             limiter.insert_stats.completed * self._per_item,
             limiter.sample_stats.completed * self._per_item,
+            None if self._config.table == "queue" else self._config.limits(self._batch_size),
         )
 
     def _describe(self) -> str:

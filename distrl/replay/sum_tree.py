@@ -11,10 +11,19 @@ class SumTree:
     change, so errors do not build up.
     """
 
-    def __init__(self, capacity: int):
-        self._depth = max(capacity - 1, 0).bit_length()
-        self._leaves = 1 << self._depth
-        self._sums = np.zeros(2 * self._leaves)
+    def __init__(self, capacity: int, sums: np.ndarray | None = None):
+        """Args:
+        capacity: of slots.
+        sums: float64 `[nodes(capacity)]` in which the tree is kept; None: its own.
+        """
+        self._leaves = self.nodes(capacity) // 2
+        self._depth = self._leaves.bit_length() - 1
+        self._sums = np.zeros(2 * self._leaves) if sums is None else sums
+
+    @staticmethod
+    def nodes(capacity: int) -> int:
+        """Of a tree for `capacity` slots; one of them is not used."""
+        return 2 << max(capacity - 1, 0).bit_length()
 
     @property
     def total(self) -> float:
@@ -28,10 +37,25 @@ class SumTree:
     def set(self, slots: np.ndarray, weights: np.ndarray) -> None:
         """Sets weights `[n]` of `slots` `[n]`; of a slot that comes twice the last one stays."""
         nodes = slots + self._leaves
-        self._sums[nodes] = weights
+        sums = self._sums
+        sums[nodes] = weights
+        # A node that comes twice is made twice, of the same parts: cheaper than to find out.
         for _ in range(self._depth):
-            nodes = np.unique(nodes >> 1)
-            self._sums[nodes] = self._sums[2 * nodes] + self._sums[2 * nodes + 1]
+            nodes >>= 1
+            left = 2 * nodes
+            sums[nodes] = sums[left] + sums[left + 1]
+
+    def keep(self, slots: np.ndarray) -> None:
+        """Sets all weights but those of `slots` to 0, and makes every sum anew."""
+        leaves = self._sums[self._leaves :]
+        weights = leaves[slots]
+        leaves[:] = 0.0
+        leaves[slots] = weights
+        level = self._leaves
+        while level > 1:
+            pairs = self._sums[level : 2 * level].reshape(-1, 2)
+            np.sum(pairs, axis=1, out=self._sums[level // 2 : level])
+            level //= 2
 
     def find(self, masses: np.ndarray) -> np.ndarray:
         """Slots `[n]` in which `masses` `[n]`, in `[0, total)`, fall. None has weight 0."""

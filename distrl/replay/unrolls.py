@@ -14,6 +14,7 @@ import numpy as np
 
 from distrl.errors import SpecError
 from distrl.replay.columns import Block, Columns
+from distrl.replay.stream_index import StreamIndex
 from distrl.specs import check, is_spec
 from distrl.types import Inference, Nest, TimeStep, Trajectory
 
@@ -246,33 +247,22 @@ class _Streams:
         self.columns = columns
         self.rows = np.full(len(ids), row)
         self._lives = np.full(len(ids), life)
-        self._index(ids)
-
-    def _index(self, ids: np.ndarray) -> None:
-        self._ids = ids
-        self._order = np.argsort(ids)
-        self._sorted = ids[self._order]
-
-    def _known(self, ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Places of `ids`, and which of them are known (the places of others mean nothing)."""
-        at = np.searchsorted(self._sorted, ids)
-        at[at == len(self._sorted)] = 0
-        return self._order[at], self._sorted[at] == ids
+        self._index = StreamIndex(ids)
 
     def find(self, ids: np.ndarray, columns: Columns) -> np.ndarray:
         """The place of each of `ids`; makes room for those that are new."""
-        places, known = self._known(ids)
+        places, known = self._index.find(ids)
         if known.all():
             return places
-        count, more = len(self._ids), int((~known).sum())
+        count, more = len(self._index), int((~known).sum())
         if count + more > len(self.rows):
             self._grow(max(2 * count, count + more), columns)
         self.rows[count : count + more] = 0
-        self._index(np.concatenate([self._ids, ids[~known]]))
-        return self._known(ids)[0]
+        self._index.add(ids[~known])
+        return self._index.find(ids)[0]
 
     def _grow(self, capacity: int, columns: Columns) -> None:
-        count = len(self._ids)
+        count = len(self._index)
         room = columns.allocate(capacity).columns
         for new, old, time in zip(room, self.columns, columns.has_time):
             if time:
@@ -292,7 +282,7 @@ class _Streams:
 
     def any_begins(self, ids: np.ndarray, life: int | None, last: int) -> bool:
         """True where one of `ids` is unknown, begins a window, or is in another life."""
-        places, known = self._known(ids)
+        places, known = self._index.find(ids)
         if not known.all():
             return True
         rows = self.rows[places]

@@ -4,6 +4,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable
+from typing import Any, Protocol
 
 from distrl.errors import DeadlineExceeded, Stopped
 
@@ -13,8 +14,15 @@ SLICE = 0.1
 _PATIENCE = 30.0  # seconds after which a wait is worth a line in the log
 
 
+class Waitable(Protocol):
+    """What `wait_until` needs of a `threading.Condition`."""
+
+    def wait(self, timeout: float) -> Any:
+        """Lets go of its lock, waits for a change, or for `timeout` seconds, and has it again."""
+
+
 def wait_until(
-    condition: threading.Condition,
+    condition: Waitable,
     done: Callable[[], bool],
     *,
     stop: threading.Event | None,

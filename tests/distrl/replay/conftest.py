@@ -1,4 +1,4 @@
-"""Streams that count their own steps, and both replays behind one face."""
+"""Streams that count their own steps, and the three replays behind one face."""
 
 import contextlib
 import importlib.util
@@ -14,6 +14,8 @@ from dm_env import specs as dm_specs
 from distrl import specs
 from distrl.replay.buffer import ReplayBuffer, ReplayConfig
 from distrl.replay.local import LocalReplayBuffer, LocalTable
+from distrl.replay.shared_memory import SharedReplayBuffer
+from distrl.replay.shared_table import SharedTable
 from distrl.types import Inference, Sample, StepType, TimeStep, Trajectory
 
 EPISODE = 7  # steps, FIRST and LAST included
@@ -131,8 +133,12 @@ class Replay:
         self._clients: list[ReplayBuffer] = []
         self._server = server
         self._table: LocalTable | None = None
+        self._shared: SharedTable | None = None
         if kind == "local":
             self._table = LocalTable(Streams.struct, config, batch_size, "task-1", seed=0)
+            return
+        if kind == "shared":
+            self._shared = SharedTable.create(Streams.struct, config, batch_size, "task-1", seed=0)
             return
         import reverb
 
@@ -153,6 +159,10 @@ class Replay:
         if self._table is not None:
             client = LocalReplayBuffer(
                 self._table, Streams.struct, self._config, self._batch_size, stop, insert_timeout
+            )
+        elif self._shared is not None:
+            client = SharedReplayBuffer(
+                "task-1", Streams.struct, self._config, self._batch_size, stop, insert_timeout
             )
         else:
             import reverb
@@ -176,6 +186,8 @@ class Replay:
         """Ends clients, then the server."""
         for client in self._clients:
             client.close()
+        if self._shared is not None:
+            self._shared.close()
         if self._server is not None:
             self._server.stop()  # type: ignore[attr-defined]
 
@@ -190,7 +202,7 @@ def streams() -> Streams:
     return Streams()
 
 
-@pytest.fixture(params=["local", "reverb"])
+@pytest.fixture(params=["local", "shared", "reverb"])
 def make_replay(request: pytest.FixtureRequest) -> Iterator[Callable[..., Replay]]:
     """`make_replay(config, batch_size, per_item=1)`; closed after the test."""
     if request.param == "reverb" and importlib.util.find_spec("reverb") is None:

@@ -104,3 +104,15 @@ def test_sum_tree(capacity):
     np.testing.assert_array_equal(slots, np.searchsorted(ends, masses, side="right"))
     last = tree.find(np.array([tree.total]))  # rounding may give the total itself
     assert weights[last[0]] > 0
+
+
+def test_a_step_of_all_streams_may_pass_the_start():
+    """99 unrolls cannot be sampled, and 16 more must still fit below max_diff."""
+    config = ReplayConfig(
+        "uniform", max_size=1000, min_size_to_sample=100, samples_per_insert=8.0, error_buffer=119
+    )
+    with pytest.raises(ConfigError, match="must be at least 120"):
+        config.check(8, 16)
+    ReplayConfig(
+        "uniform", max_size=1000, min_size_to_sample=100, samples_per_insert=8.0, error_buffer=120
+    ).check(8, 16)

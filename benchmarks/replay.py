@@ -1,0 +1,244 @@
+"""What the replays cost: writes and samples, beside `memcpy` and a bare NumPy ring.
+
+One process, so that each figure is the cost of the client's own work; Reverb's server runs beside
+it in threads of its own. All in one run, in turn, so that a noisy machine disturbs them alike.
+
+- add: `ReplayBuffer.add` of T steps of all environments, in microseconds for each unroll;
+- insert: what of it is the table's (without the cutting of steps into unrolls), for those that
+  are not Reverb; beside it, `memcpy` of the same block to the next place in as much memory as
+  the table has, which was used before;
+- sample: a batch, in microseconds for each unroll; beside it, a ring of NumPy arrays, one for each
+  column, with `np.take` of random places into new arrays.
+
+A figure is the median over rounds of a round's mean. On a busy machine take `--clock=cpu`: the time
+that this process computed, in all its threads, Reverb's server included.
+
+  python benchmarks/replay.py --rounds=7 --out=benchmarks/replay.md
+"""
+
+import argparse
+import importlib.util
+import math
+import os
+import statistics
+import time
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+from dm_env import specs as dm_specs
+
+from distrl import specs
+from distrl.replay.buffer import ReplayBuffer, ReplayConfig
+from distrl.replay.columns import Block, Columns
+from distrl.replay.local import LocalReplayBuffer, LocalTable
+from distrl.types import Inference, TimeStep, Trajectory
+
+CLOCKS = {"wall": time.perf_counter, "cpu": time.process_time}
+T = 20
+BATCH = 32
+OBSERVATIONS = {
+    "4 float32": dm_specs.Array((4,), np.float32),
+    "84x84x4 uint8": dm_specs.Array((84, 84, 4), np.uint8),
+}
+
+
+def struct_of(observation: dm_specs.Array) -> Trajectory:
+    """Of an agent that stores logits and a value."""
+    spec = specs.EnvironmentSpec(observation, dm_specs.DiscreteArray(6, np.int32))
+    extras = {
+        "logits": jax.ShapeDtypeStruct((6,), np.float32),
+        "value": jax.ShapeDtypeStruct((), np.float32),
+    }
+    return specs.trajectory_struct(spec, extras, ())
+
+
+class Steps:
+    """The same step of `num_envs` environments, again and again."""
+
+    def __init__(self, struct: Trajectory, num_envs: int):
+        self.ids = np.arange(num_envs, dtype=np.int32)
+        self.timestep: TimeStep = specs.zeros(struct.timestep, num_envs)
+        self.inference = Inference(
+            specs.zeros(struct.action, num_envs), specs.zeros(struct.extras, num_envs), 0
+        )
+
+
+class Plain:
+    """`memcpy` of blocks, and a ring of NumPy arrays."""
+
+    def __init__(self, struct: Trajectory, max_size: int, num_envs: int):
+        self._columns = Columns(struct, T)
+        self._block = self._columns.allocate(num_envs)
+        self._block.buffer[:] = 1  # type: ignore[index]
+        nbytes = self._block.buffer.nbytes  # type: ignore[union-attr]
+        self._copies = np.ones((max(1, max_size // num_envs), nbytes), np.uint8)
+        self._next = 0
+        self._stored = self._columns.allocate(max_size)
+        self._stored.buffer[:] = 1  # type: ignore[index]
+        self._rng = np.random.default_rng(0)
+        self._max_size = max_size
+
+    def copy(self) -> None:
+        """One block."""
+        assert self._block.buffer is not None
+        self._next = (self._next + 1) % len(self._copies)
+        np.copyto(self._copies[self._next], self._block.buffer)
+
+    def sample(self) -> None:
+        """One batch."""
+        places = self._rng.integers(self._max_size, size=BATCH)
+        for column, time_axis in zip(self._stored.columns, self._columns.has_time):
+            axis = 1 if time_axis else 0
+            out = np.empty((*column.shape[:axis], BATCH, *column.shape[axis + 1 :]), column.dtype)
+            np.take(column, places, axis=axis, out=out, mode="clip")
+
+
+class Case:
+    """A replay in use."""
+
+    def __init__(self, kind: str, struct: Trajectory, config: ReplayConfig, num_envs: int):
+        self.kind = kind
+        self._close: list[Callable[[], Any]] = []
+        self.buffer = self._make(struct, config)
+        self._steps = Steps(struct, num_envs)
+        self._num_envs = num_envs
+        self._block: Block = Columns(struct, T).allocate(num_envs)
+        self._block.buffer[:] = 1  # type: ignore[index]
+        self.add()
+        for _ in range(math.ceil(1.3 * config.max_size / num_envs)):  # each page was touched
+            self.add()
+
+    def _make(self, struct: Trajectory, config: ReplayConfig) -> ReplayBuffer:
+        if self.kind == "local":
+            return LocalReplayBuffer(LocalTable(struct, config, BATCH), struct, config, BATCH)
+        if self.kind == "shared":
+            from distrl.replay.shared_memory import SharedReplayBuffer
+            from distrl.replay.shared_table import SharedTable
+
+            table = SharedTable.create(struct, config, BATCH, f"benchmark-{os.getpid()}")
+            self._close.append(table.close)
+            return SharedReplayBuffer(table, struct, config, BATCH)
+        import reverb
+
+        from distrl.replay.reverb import ReverbReplayBuffer, reverb_tables
+
+        server = reverb.Server(reverb_tables(config, struct, BATCH, "benchmark"))
+        self._close.append(server.stop)
+        client = reverb.Client(f"127.0.0.1:{server.port}")
+        return ReverbReplayBuffer(client, struct, config, BATCH, "benchmark")
+
+    def add(self) -> None:
+        """An unroll of each environment."""
+        steps = self._steps
+        for _ in range(T):
+            self.buffer.add(steps.ids, steps.timestep, steps.inference)
+        if self.kind == "reverb":
+            self.buffer.flush()
+
+    def insert(self) -> None:
+        """The table's part of `add`."""
+        self.buffer._table.insert(self._block, None, 10.0)  # type: ignore[attr-defined]
+
+    def sample(self) -> None:
+        """One batch."""
+        self.buffer.sample(10.0)
+
+    def close(self) -> None:
+        """Ends it."""
+        self.buffer.close()
+        for close in self._close:
+            close()
+
+
+def timed(function: Callable[[], None], seconds: float, clock: Callable[[], float]) -> float:
+    """Seconds of one call, over at least `seconds`."""
+    calls, began = 0, clock()
+    while True:
+        function()
+        calls += 1
+        elapsed = clock() - began
+        if elapsed >= seconds:
+            return elapsed / calls
+
+
+def measure(
+    observation: str,
+    num_envs: int,
+    table: str,
+    kinds: list[str],
+    rounds: int,
+    seconds: float,
+    clock: Callable[[], float],
+) -> dict[str, float]:
+    """Medians over rounds, microseconds for each unroll."""
+    struct = struct_of(OBSERVATIONS[observation])
+    max_size = max(2 * num_envs, 256 if "uint8" in observation else 4096)
+    config = ReplayConfig(table, T, max_size, min_size_to_sample=1)
+    cases = [Case(kind, struct, config, num_envs) for kind in kinds]
+    plain = Plain(struct, max_size, num_envs)
+    jobs: dict[str, tuple[Callable[[], None], int]] = {
+        "memcpy": (plain.copy, num_envs),
+        "ring sample": (plain.sample, BATCH),
+    }
+    for case in cases:
+        jobs[f"{case.kind} add"] = (case.add, num_envs)
+        if case.kind != "reverb":
+            jobs[f"{case.kind} insert"] = (case.insert, num_envs)
+        jobs[f"{case.kind} sample"] = (case.sample, BATCH)
+    took: dict[str, list[float]] = {name: [] for name in jobs}
+    for _ in range(rounds):
+        for name, (function, unrolls) in jobs.items():
+            took[name].append(timed(function, seconds, clock) / unrolls * 1e6)
+    for case in cases:
+        case.close()
+    return {name: statistics.median(values) for name, values in took.items()}
+
+
+def main() -> None:
+    """Prints a table; writes it too where `--out` is given."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--seconds", type=float, default=0.1, help="of each measurement")
+    parser.add_argument("--table", default="uniform", choices=("uniform", "prioritized"))
+    parser.add_argument("--clock", default="wall", choices=CLOCKS)
+    parser.add_argument("--envs", default="1,16,128")
+    parser.add_argument("--out", default="")
+    options = parser.parse_args()
+    kinds = ["local", "shared"]
+    if importlib.util.find_spec("reverb"):
+        kinds.append("reverb")
+    names: list[str] = []
+    lines: list[str] = []
+    for observation in OBSERVATIONS:
+        for num_envs in map(int, options.envs.split(",")):
+            came = measure(
+                observation,
+                num_envs,
+                options.table,
+                kinds,
+                options.rounds,
+                options.seconds,
+                CLOCKS[options.clock],
+            )
+            if not names:
+                names = list(came)
+                lines += [
+                    f"µs ({options.clock}) for each unroll of {T} steps, table {options.table}, "
+                    f"batches of {BATCH}; medians of {options.rounds} rounds.",
+                    "",
+                    "| observation | environments | " + " | ".join(names) + " |",
+                    "|---" * (len(names) + 2) + "|",
+                ]
+                print("\n".join(lines))
+            cells = " | ".join(f"{came[name]:.3g}" for name in names)
+            lines.append(f"| {observation} | {num_envs} | {cells} |")
+            print(lines[-1], flush=True)
+    if options.out:
+        with open(options.out, "w") as file:
+            file.write("\n".join(lines) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,102 @@
+"""Which unrolls a uniform or prioritized table holds, and which it samples; not their data."""
+
+import numpy as np
+
+from distrl.replay.buffer import ReplayConfig
+from distrl.replay.rate_limiter import RateLimiter
+from distrl.replay.sum_tree import SumTree
+
+
+class Choice:
+    """What is sampled: `places` and `keys`, int64 `[n]`, and `probability`, float32 `[n]`."""
+
+    __slots__ = ("keys", "places", "probability")
+
+    def __init__(self, places: np.ndarray, keys: np.ndarray, probability: np.ndarray):
+        self.places, self.keys, self.probability = places, keys, probability
+
+
+class Ring:
+    """The newest `max_size` unrolls; sampled with replacement.
+
+    An unroll's key is its number in the order of inserts; its place is `key % max_size`. Not
+    thread safe.
+    """
+
+    def __init__(
+        self,
+        config: ReplayConfig,
+        limiter: RateLimiter,
+        rng: np.random.Generator,
+        sums: np.ndarray | None = None,
+    ):
+        """Args:
+        config: of a uniform or prioritized table.
+        limiter: with the counts.
+        rng: for the choice of samples.
+        sums: where the sum tree of a prioritized table is kept; None: here.
+        """
+        self.counts = limiter
+        self._max_size = config.max_size
+        self._rng = rng
+        self._tree = SumTree(config.max_size, sums) if config.table == "prioritized" else None
+        self._exponent = config.priority_exponent
+        self._initial = self._weights(np.array(config.initial_priority, np.float64))
+
+    def _weights(self, priorities: np.ndarray) -> np.ndarray:
+        # As in Reverb, priority 0 means never, whatever the exponent.
+        return np.where(priorities == 0, 0.0, priorities**self._exponent)
+
+    def prepare(self, count: int) -> np.ndarray:
+        """Sets the first weights of the next `count` unrolls, at most `max_size`.
+
+        Returns:
+          their places, int64 `[count]`.
+        """
+        first = self.counts.inserts
+        places = np.arange(first, first + count) % self._max_size
+        if self._tree is not None:
+            self._tree.set(places, np.full(count, self._initial))
+        return places
+
+    def oldest(self, count: int) -> np.ndarray:
+        """Places of the unrolls that must go before `count` more come: int64 `[n]`."""
+        counts = self.counts
+        excess = max(0, counts.size + count - self._max_size)
+        return np.arange(counts.deletes, counts.deletes + excess) % self._max_size
+
+    def insert(self, count: int) -> None:
+        """Counts the unrolls of the last `prepare`; the oldest ones are gone."""
+        counts = self.counts
+        counts.inserts += count
+        counts.deletes = max(counts.deletes, counts.inserts - self._max_size)
+
+    def choose(self, count: int) -> Choice:
+        """Places of samples; they are not counted yet."""
+        counts = self.counts
+        oldest, size = counts.deletes, counts.size
+        if self._tree is not None and (total := self._tree.total) > 0:
+            places = self._tree.find(self._rng.random(count) * total)
+            probability = (self._tree.get(places) / total).astype(np.float32)
+            keys = oldest + (places - oldest) % self._max_size
+        else:
+            keys = oldest + self._rng.integers(size, size=count)
+            places = keys % self._max_size
+            probability = np.full(count, 1.0 / size, np.float32)
+        return Choice(places, keys, probability)
+
+    def update_priorities(self, keys: np.ndarray, priorities: np.ndarray) -> None:
+        """As `ReplayBuffer.update_priorities`."""
+        if self._tree is None:
+            return
+        keys = keys.astype(np.int64)
+        counts = self.counts
+        present = (keys >= counts.deletes) & (keys < counts.inserts)
+        if present.any():
+            self._tree.set(keys[present] % self._max_size, self._weights(priorities[present]))
+
+    def restore(self, deletes: int, inserts: int) -> None:
+        """Makes counts and sums anew: the keys from `deletes` to `inserts` are there."""
+        self.counts.inserts, self.counts.deletes = inserts, deletes
+        if self._tree is not None:
+            self._tree.keep(np.arange(deletes, inserts) % self._max_size)

@@ -1,0 +1,177 @@
+"""Files of shared memory: their names, who made them, and what becomes of them.
+
+A table is one file in `/dev/shm`, called `distrl.NAME.PID.START` after its creator. The process id
+with the time at which it started names a process for good, so that what a dead creator left is
+told from what is in use.
+"""
+
+import mmap
+import os
+import threading
+import time
+import urllib.parse
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from distrl.errors import ConfigError, DeadlineExceeded, Stopped
+
+FOLDER = Path("/dev/shm")
+_PREFIX = "distrl."
+_UNFINISHED = ".new"  # after the name, while the file is being made
+_POLL = 0.02  # seconds between looks for a file: nobody can tell us
+
+
+class Process(NamedTuple):
+    """A process, told from others that had or will have its id."""
+
+    pid: int
+    start: int  # clock ticks after boot
+
+    @classmethod
+    def this(cls) -> "Process":
+        pid = os.getpid()
+        start = _start(pid)
+        assert start is not None
+        return cls(pid, start)
+
+    def lives(self) -> bool:
+        """False when it has ended, with all its threads."""
+        return _start(self.pid) == self.start
+
+
+def _start(pid: int) -> int | None:
+    """When the process started; None: there is no such process, or it has ended."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_bytes()
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    fields = text[text.rindex(b")") + 2 :].split()  # from the third of proc(5) on
+    # Dead, unburied; while it has other threads they may still run for a moment.
+    if fields[0] in (b"Z", b"X") and int(fields[17]) <= 1:
+        return None
+    return int(fields[19])
+
+
+class SharedFile(NamedTuple):
+    """A table's file: where it is and who made it."""
+
+    path: Path
+    name: str
+    creator: Process
+
+    @classmethod
+    def parse(cls, path: Path) -> "SharedFile | None":
+        """From the path; None where it is not one of ours."""
+        text = path.name.removesuffix(_UNFINISHED)
+        parts = text.removeprefix(_PREFIX).rsplit(".", 2)
+        if not text.startswith(_PREFIX) or len(parts) != 3:
+            return None
+        name, pid, start = parts
+        if not (pid.isdecimal() and start.isdecimal()):
+            return None
+        return cls(path, urllib.parse.unquote(name), Process(int(pid), int(start)))
+
+    def map(self) -> np.ndarray:
+        """Its bytes, uint8, shared by all who map it; for as long as the array is held."""
+        with open(self.path, "r+b") as file:
+            return np.frombuffer(mmap.mmap(file.fileno(), 0), np.uint8)
+
+
+def existing() -> list[SharedFile]:
+    """Every file of this user's tables, those of dead creators too, and unfinished ones."""
+    found = []
+    for path in FOLDER.glob(_PREFIX + "*"):
+        file = SharedFile.parse(path)
+        try:
+            if file is not None and path.stat().st_uid == os.getuid():
+                found.append(file)
+        except FileNotFoundError:  # removed while we look
+            continue
+    return found
+
+
+def sweep() -> list[str]:
+    """Removes what dead creators left; gives the names of their tables."""
+    removed = []
+    for file in existing():
+        if not file.creator.lives():
+            file.path.unlink(missing_ok=True)
+            removed.append(file.name)
+    return removed
+
+
+def create(name: str, nbytes: int) -> SharedFile:
+    """A file of `nbytes` zeros that nobody else finds until `publish`.
+
+    The memory is taken now: later there would be no way to say that there is none.
+
+    Raises:
+      ConfigError: there is a live table of this name, or not enough memory.
+    """
+    creator = Process.this()
+    quoted = urllib.parse.quote(name, safe="")
+    if not quoted or len(quoted) > 200:
+        raise ConfigError(f"a shared table's name must have 1 to 200 letters; got {name!r}")
+    for file in existing():
+        if file.name == name and file.creator.lives():
+            raise ConfigError(
+                f"there is a table {name!r} already, of process {file.creator.pid}: "
+                "its name must be the program's own"
+            )
+    path = FOLDER / f"{_PREFIX}{quoted}.{creator.pid}.{creator.start}{_UNFINISHED}"
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
+    try:
+        os.posix_fallocate(descriptor, 0, nbytes)
+    except OSError as error:
+        path.unlink()
+        free = os.statvfs(FOLDER)
+        raise ConfigError(
+            f"table {name!r} needs {nbytes / 1e9:.2f} GB of {FOLDER}, which has "
+            f"{free.f_bavail * free.f_frsize / 1e9:.2f} GB left ({error.strerror}): take a "
+            "smaller replay.max_size, or give it more memory"
+        ) from error
+    finally:
+        os.close(descriptor)
+    return SharedFile(path, name, creator)
+
+
+def publish(file: SharedFile) -> SharedFile:
+    """Lets others find it."""
+    return file._replace(path=file.path.rename(str(file.path).removesuffix(_UNFINISHED)))
+
+
+def find(name: str, timeout: float, stop: threading.Event | None) -> tuple[SharedFile, np.ndarray]:
+    """The live table of this name, and its bytes; waits until there is one.
+
+    Raises:
+      Stopped: `stop` was set first.
+      DeadlineExceeded: there is none after `timeout` seconds.
+    """
+    began = time.monotonic()
+    while True:
+        there = existing()
+        for file in there:
+            if (
+                file.name == name
+                and not file.path.name.endswith(_UNFINISHED)
+                and file.creator.lives()
+            ):
+                try:
+                    return file, file.map()
+                except FileNotFoundError:  # removed meanwhile
+                    continue
+        if stop is not None and stop.is_set():
+            raise Stopped(f"table {name!r} in shared memory is waited for")
+        if time.monotonic() - began >= timeout:
+            dead = [f"of dead process {f.creator.pid}" for f in there if f.name == name]
+            others = sorted({repr(f.name) for f in there if f.name != name})
+            raise DeadlineExceeded(
+                f"no table {name!r} in {FOLDER} after {timeout:g} s; there are "
+                f"{', '.join(dead + others) or 'none'}. Is its owner on this machine, and up?"
+            )
+        if stop is not None:
+            stop.wait(_POLL)
+        else:
+            time.sleep(_POLL)

@@ -1,0 +1,295 @@
+"""Replay in shared memory: many writers and readers on one machine, of which any may die.
+
+An insert takes free slots of a `SharedTable`, copies into them, and commits them; a sample chooses
+slots and copies out of them. Only the choosing is done under the lock, the copying is not:
+
+- slots that are written to belong to their writer until it commits them, or dies;
+- those of a queue that are read belong to their reader, and if it dies they are to be read again;
+- those of other tables may be overwritten while they are read. Who reads them looks afterwards
+  whether their keys are still the same, and chooses others for those that are not.
+
+There are more slots than `max_size`, by an eighth or a batch, for what is just written or read.
+What is being written counts as inserted for the rate limiter, so that bounds hold at any time.
+"""
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+import numpy as np
+
+from distrl.errors import ConfigError, SpecError
+from distrl.replay import shared_members
+from distrl.replay.buffer import ReplayConfig
+from distrl.replay.client import TableReplayBuffer
+from distrl.replay.columns import Block, Columns
+from distrl.replay.shared_file import Process
+from distrl.replay.shared_slots import QueueSlots, RingSlots, Slots
+from distrl.replay.shared_table import SharedTable
+from distrl.replay.table_info import TableInfo
+from distrl.replay.waiting import wait_until
+from distrl.types import Sample, Trajectory
+
+_LOOK = 0.5  # seconds of waiting after which a wait looks who is dead
+_TRIES = 3  # samples that were overwritten while they were copied, before one is copied locked
+
+
+class _Door:
+    """Waits at a table for what one of its events tells, for `wait_until`."""
+
+    def __init__(self, table: SharedTable, what: int):
+        self._table = table
+        self._event = table.events[what]
+        self._looked = time.monotonic()
+
+    def wait(self, timeout: float) -> None:
+        """Waits for the event, without the lock. Takes back what dead clients had."""
+        table = self._table
+        seen = self._event.read()
+        dead: list[tuple[int, Process]] = []
+        table.lock.release()
+        try:
+            changed = self._event.wait(seen, timeout)
+            if not changed and time.monotonic() - self._looked > _LOOK:
+                self._looked = time.monotonic()
+                table.check_owner()
+                dead = table.members.dead()
+        finally:
+            table.lock.acquire()
+        table.check_open()
+        if dead:
+            table.take_back(dead)
+
+
+class _Client:
+    """A place at a table: what of its slots is whose is told by its number."""
+
+    def __init__(self, table: SharedTable, struct: Trajectory):
+        self._table = table
+        self._columns = Columns(struct, table.config.unroll_length)
+        try:
+            self._stored = self._columns.unpack(table.data, table.slots)
+        except SpecError as error:
+            raise SpecError(f"table {table.name!r}: {error}") from None
+        with table.lock:
+            dead = table.members.dead()
+            if dead:
+                table.take_back(dead)
+            self._number = table.members.join(Process.this())
+
+    def insert(self, block: Block, stop: threading.Event | None, timeout: float) -> None:
+        """As `distrl.replay.client.Table.insert`."""
+        table = self._table
+        store: Slots = table.store
+        while block.size:
+            slots = None
+            try:
+                with table.lock:
+                    self._wait(
+                        shared_members.ROOM,
+                        lambda: store.can_insert(1) > 0,
+                        "an insert waits for room",
+                        stop,
+                        timeout,
+                    )
+                    slots = store.reserve(self._number, store.can_insert(block.size))
+                part, rest = block, None
+                if len(slots) < block.size:
+                    part, rest = block.split(len(slots), self._columns.has_time)
+                self._columns.put(self._stored, _run(slots), part)
+                with table.lock:
+                    store.commit(slots)
+                    table.note_error(inserted=True)
+                    slots = None
+                    whom = table.changed()
+            finally:
+                if slots is not None:
+                    with table.lock:
+                        store.release(self._number, slots)
+            table.wake(whom)
+            if rest is None:
+                return
+            block = rest
+
+    def sample(self, stop: threading.Event | None, timeout: float | None) -> Sample:
+        """As `distrl.replay.client.Table.sample`."""
+        store = self._table.store
+        if isinstance(store, QueueSlots):
+            return self._take(store, stop, timeout)
+        return self._choose(store, stop, timeout)
+
+    @contextlib.contextmanager
+    def _when_there_is_a_batch(
+        self, stop: threading.Event | None, timeout: float | None
+    ) -> Iterator[None]:
+        """Holds the lock when a batch may be sampled; wakes who waits for that."""
+        table = self._table
+        with table.lock:
+            self._wait(
+                shared_members.SAMPLES,
+                table.can_sample,
+                f"a batch of {table.batch_size} waits for samples",
+                stop,
+                timeout,
+            )
+            yield
+            table.note_error(inserted=False)
+            whom = table.changed()
+        table.wake(whom)
+
+    def _take(
+        self, store: QueueSlots, stop: threading.Event | None, timeout: float | None
+    ) -> Sample:
+        table, count = self._table, self._table.batch_size
+        slots = None
+        try:
+            with self._when_there_is_a_batch(stop, timeout):
+                slots, keys = store.take(self._number, count)
+            batch = self._columns.take(self._stored, slots)
+            with table.lock:
+                store.done(slots)
+                slots = None
+                whom = table.changed()
+        finally:
+            if slots is not None:
+                with table.lock:
+                    store.give_back(self._number, slots)
+        table.wake(whom)
+        trajectory = self._columns.trajectory(batch, np.ones(count, np.float32))
+        return Sample(trajectory, keys.astype(np.uint64))
+
+    def _choose(
+        self, store: RingSlots, stop: threading.Event | None, timeout: float | None
+    ) -> Sample:
+        table, columns = self._table, self._columns
+        with self._when_there_is_a_batch(stop, timeout):
+            slots, choice = store.choose(table.batch_size)
+            store.counts.samples += table.batch_size
+        batch = columns.take(self._stored, slots)
+        for attempt in range(_TRIES):
+            with table.lock:
+                late = np.flatnonzero(store.overwritten(slots, choice.keys))
+                if len(late) == 0:
+                    break
+                self._wait(  # the death of a writer may have emptied a small table
+                    shared_members.SAMPLES,
+                    lambda: store.size > 0,
+                    "a batch waits for what is there",
+                    stop,
+                    timeout,
+                )
+                slots[late], again = store.choose(len(late))
+                choice.keys[late] = again.keys
+                choice.probability[late] = again.probability
+                if attempt == _TRIES - 1:
+                    columns.put(batch, late, columns.take(self._stored, slots[late]))
+            columns.put(batch, late, columns.take(self._stored, slots[late]))
+        return Sample(columns.trajectory(batch, choice.probability), choice.keys.astype(np.uint64))
+
+    def _wait(
+        self,
+        what: int,
+        done: Callable[[], bool],
+        who: str,
+        stop: threading.Event | None,
+        timeout: float | None,
+    ) -> None:
+        """Waits, holding the lock, until `done`."""
+        table = self._table
+        table.check_open()
+        if done():
+            return
+        table.members.note(self._number, what, True)
+        try:
+            wait_until(
+                _Door(table, what),
+                done,
+                stop=stop,
+                timeout=timeout,
+                what=lambda: f"{who}: {table.describe()}",
+            )
+        finally:
+            table.members.note(self._number, what, False)
+
+    def update_priorities(self, keys: np.ndarray, priorities: np.ndarray) -> None:
+        """As `distrl.replay.client.Table.update_priorities`."""
+        store = self._table.store
+        if isinstance(store, RingSlots):
+            with self._table.lock:
+                store.ring.update_priorities(keys, priorities)
+
+    def can_sample(self) -> bool:
+        """True where `sample` would not wait."""
+        return self._table.can_sample()
+
+    def info(self) -> TableInfo:
+        """How the table stands."""
+        return self._table.info()
+
+    def leave(self) -> None:
+        """Gives back what it has."""
+        table = self._table
+        with table.lock:
+            if table.store.holds(self._number):
+                table.store.repair([self._number])
+            table.members.leave(self._number)
+
+
+def _run(slots: np.ndarray) -> slice | np.ndarray:
+    """A slice where the slots lie side by side: that copies faster."""
+    first, count = int(slots[0]), len(slots)
+    if int(slots[-1]) - first == count - 1 and (count < 3 or bool((np.diff(slots) == 1).all())):
+        return slice(first, first + count)
+    return slots
+
+
+class SharedReplayBuffer(TableReplayBuffer):
+    """A client of a `SharedTable`, of the process that makes it: a fork makes its own.
+
+    What it adds is in the table when `add` returns. If its process dies, what it was about to
+    insert is not in the table, and what it was about to read from a queue is read by another.
+    """
+
+    def __init__(
+        self,
+        table: SharedTable | str,
+        struct: Trajectory,
+        config: ReplayConfig,
+        batch_size: int,
+        stop: threading.Event | None = None,
+        insert_timeout: float = 600.0,
+        open_timeout: float = 60.0,
+    ):
+        """Args:
+        table: or its name.
+        struct: of one stream at one step.
+        config: the table's.
+        batch_size: the table's.
+        stop: set when the program stops; ends waits.
+        insert_timeout: seconds that an insert waits for room before it fails.
+        open_timeout: seconds to wait until there is a table of this name.
+
+        Raises:
+          DeadlineExceeded: there is no such table.
+          ConfigError: its configuration is another.
+          SpecError: its struct is another.
+        """
+        config.check(batch_size)
+        if isinstance(table, str):
+            table = SharedTable.open(table, open_timeout, stop)
+        for name, mine, its in (
+            ("replay", config, table.config),
+            ("batch_size", batch_size, table.batch_size),
+        ):
+            if mine != its:
+                raise ConfigError(
+                    f"table {table.name!r} was made with {name}={its}, and its client has {mine}"
+                )
+        self._client = _Client(table, struct)
+        super().__init__(self._client, struct, config, stop, insert_timeout)
+
+    def close(self) -> None:
+        if not self._closed:
+            self._client.leave()
+        super().close()

@@ -1,0 +1,288 @@
+"""A table in shared memory: what lies where in its file, and what all who map it may do.
+
+The file has a header that says what it is, a lock, counts, the state of each slot, and the columns
+of all slots as one block of unrolls. How the data gets in and out is told in
+`distrl.replay.shared_memory`.
+"""
+
+import dataclasses
+import json
+import os
+import threading
+import weakref
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+
+from distrl.errors import ConfigError, PeerError, Stopped
+from distrl.replay import shared_file, shared_members
+from distrl.replay.buffer import ReplayConfig
+from distrl.replay.columns import Columns
+from distrl.replay.rate_limiter import RateLimiter
+from distrl.replay.ring import Ring
+from distrl.replay.shared_file import Process, SharedFile
+from distrl.replay.shared_lock import LOCK_BYTES, Event, SharedLock
+from distrl.replay.shared_members import Members
+from distrl.replay.shared_slots import INSERTS, PENDING, SAMPLES, QueueSlots, RingSlots
+from distrl.replay.sum_tree import SumTree
+from distrl.replay.table_info import TableInfo
+from distrl.types import Trajectory
+
+_VERSION = "distrl shared table 1"
+_HEADER_BYTES = 4096
+_ALIGNMENT = 64
+_INTS = 16
+_OPENED, _CLOSED, _WAITING = 8, 9, 10  # numbers in `ints`; shared_slots.py has the first
+
+
+class _Layout:
+    """Where things lie in the file."""
+
+    def __init__(self, config: ReplayConfig, batch_size: int, data_bytes: Callable[[int], int]):
+        spare = max(batch_size, config.max_size // 8)
+        self.slots = config.max_size + spare
+        sums = SumTree.nodes(config.max_size) if config.table == "prioritized" else 0
+        self.sizes = {
+            "lock": LOCK_BYTES,
+            "room": _ALIGNMENT,
+            "samples": _ALIGNMENT,
+            "ints": 8 * _INTS,
+            "range": 16,
+            "members": 8 * shared_members.MAX_CLIENTS * shared_members.COLUMNS,
+            "word": 8 * self.slots,
+            "key": 8 * self.slots,
+            "free": 8 * self.slots,
+            "order": 8 * self.slots,
+            "sums": 8 * sums,
+            "data": data_bytes(self.slots),
+        }
+        self.offsets: dict[str, int] = {}
+        end = _HEADER_BYTES
+        for name, nbytes in self.sizes.items():
+            self.offsets[name] = end
+            end += -(-nbytes // _ALIGNMENT) * _ALIGNMENT
+        self.nbytes = end
+
+
+class SharedTable:
+    """A table in shared memory, as one process sees it. Its owner makes it and closes it.
+
+    Attributes:
+      name: of the table.
+      config: of the table.
+      batch_size: of its samples.
+    """
+
+    def __init__(self, file: SharedFile, memory: np.ndarray):
+        """For `create` and `open`.
+
+        Args:
+          file: of the table.
+          memory: its bytes, with the header in them.
+        """
+        header = json.loads(bytes(memory[:_HEADER_BYTES]).rstrip(b"\0"))
+        if header.get("version") != _VERSION:
+            raise ConfigError(f"{file.path} is no {_VERSION}: another version of this program's?")
+        self.name = file.name
+        self.config = config = ReplayConfig(**header["config"])
+        self.batch_size = batch_size = int(header["batch_size"])
+        self._file = file
+        layout = _Layout(config, batch_size, lambda slots: header["data_bytes"])
+        views = {
+            name: memory[offset : offset + layout.sizes[name]]
+            for name, offset in layout.offsets.items()
+        }
+        self.data, self.slots = views["data"], layout.slots
+        self._ints = views["ints"].data.cast("q")
+        self._range = views["range"].view(np.float64)
+        rows = views["members"].view(np.int64).reshape(-1, shared_members.COLUMNS)
+        self.members = Members(rows, self._ints[_WAITING:])
+        arrays = {key: views[key].view(np.int64) for key in ("word", "key", "free", "order")}
+        self.store: QueueSlots | RingSlots
+        if config.table == "queue":
+            self.store = QueueSlots(self._ints, arrays, config.max_size)
+        else:
+            limiter = RateLimiter(config.limits(batch_size), self._ints)
+            sums = views["sums"].view(np.float64)
+            rng = np.random.default_rng([*header["seed"], self._ints[_OPENED]])
+            ring = Ring(config, limiter, rng, sums)
+            self.store = RingSlots(self._ints, arrays, config.max_size, limiter, ring)
+        address = memory.ctypes.data
+        self._lock_address = address + layout.offsets["lock"]
+        # No cycle: the memory goes when the table does.
+        this = weakref.proxy(self)
+        self.lock = SharedLock(self._lock_address, lambda: this._repair(), f"table {self.name!r}")
+        self.events = {
+            shared_members.ROOM: Event(address + layout.offsets["room"]),
+            shared_members.SAMPLES: Event(address + layout.offsets["samples"]),
+        }
+        self._finalizer: Callable[[], object] | None = None
+
+    @classmethod
+    def create(
+        cls,
+        struct: Trajectory,
+        config: ReplayConfig,
+        batch_size: int,
+        name: str,
+        seed: int | None = None,
+    ) -> "SharedTable":
+        """Makes the table; removes what crashed programs left before.
+
+        Args:
+          struct: of one stream at one step, from `distrl.specs.trajectory_struct`.
+          config: checked against `batch_size` here.
+          batch_size: unrolls of a sample.
+          name: the program's own.
+          seed: of the choice of samples; None: a fresh one.
+
+        Raises:
+          ConfigError: the name is in use, or there is not enough memory.
+        """
+        config.check(batch_size)
+        shared_file.sweep()
+        columns = Columns(struct, config.unroll_length)
+        layout = _Layout(config, batch_size, columns.nbytes)
+        header = {
+            "version": _VERSION,
+            "config": dataclasses.asdict(config),
+            "batch_size": batch_size,
+            "data_bytes": layout.sizes["data"],
+            "seed": [seed]
+            if seed is not None
+            else np.random.SeedSequence().generate_state(4).tolist(),
+        }
+        text = json.dumps(header).encode()
+        assert len(text) < _HEADER_BYTES
+        file = shared_file.create(name, layout.nbytes)
+        try:
+            memory = file.map()
+            memory[: len(text)] = np.frombuffer(text, np.uint8)
+            table = cls(file, memory)
+            SharedLock.initialise(table._lock_address)
+            columns.allocate(layout.slots, table.data)
+            table._range[:] = np.inf, -np.inf
+            table.store.repair([])
+            table._file = file = shared_file.publish(file)
+        except BaseException:
+            file.path.unlink(missing_ok=True)
+            raise
+        table._finalizer = weakref.finalize(table, _remove, file.path, os.getpid())
+        return table
+
+    @classmethod
+    def open(
+        cls, name: str, timeout: float = 60.0, stop: threading.Event | None = None
+    ) -> "SharedTable":
+        """The table of this name, once it is there.
+
+        Raises:
+          DeadlineExceeded: there is none after `timeout` seconds.
+          Stopped: `stop` was set first.
+        """
+        file, memory = shared_file.find(name, timeout, stop)
+        table = cls(file, memory)
+        with table.lock:
+            table._ints[_OPENED] += 1
+        return table
+
+    def _repair(self) -> None:
+        """After a death or an exception in the middle of a change; holding the lock."""
+        self.take_back(self.members.dead())
+
+    def take_back(self, gone: list[tuple[int, Process]]) -> None:
+        """Ends clients whose processes are dead, and makes the table whole; holding the lock."""
+        gone = [
+            (client, process) for client, process in gone if self.members.is_of(client, process)
+        ]
+        self.store.repair([client for client, _ in gone])
+        for client, _ in gone:
+            self.members.leave(client)
+        self.members.recount()
+
+    def check_open(self) -> None:
+        """Raises Stopped when the owner has closed the table."""
+        if self._ints[_CLOSED]:
+            raise Stopped(f"table {self.name!r} was closed by its owner")
+
+    def check_owner(self) -> None:
+        """Raises PeerError when the owner has died."""
+        if not self._file.creator.lives():
+            raise PeerError(
+                f"table {self.name!r}: process {self._file.creator.pid}, which made it, is dead"
+            )
+
+    def can_sample(self) -> bool:
+        """True where `sample` would not wait."""
+        return self.store.can_sample(self.batch_size)  # a lock would make it no truer
+
+    def current_info(self) -> TableInfo:
+        """How the table stands; holding the lock."""
+        limits = self.store.counts.limits if isinstance(self.store, RingSlots) else None
+        return TableInfo(
+            self.name,
+            self.store.size,
+            self.config.max_size,
+            self._ints[INSERTS],
+            self._ints[SAMPLES],
+            limits,
+            self.members.waits(),
+        )
+
+    def info(self) -> TableInfo:
+        """How the table stands."""
+        with self.lock:
+            return self.current_info()
+
+    def describe(self) -> str:
+        """For messages; holding the lock."""
+        pending = self._ints[PENDING]
+        return f"{self.current_info()}" + (f"; {pending} are being written" if pending else "")
+
+    def observed_range(self) -> tuple[float, float]:
+        """What `inserts * samples_per_insert - samples` was at the least after a sample, and at
+        the most after an insert that was not free; (inf, -inf) before there was any.
+        """
+        with self.lock:
+            return float(self._range[0]), float(self._range[1])
+
+    def note_error(self, inserted: bool) -> None:
+        """Keeps `observed_range`; holding the lock."""
+        if isinstance(self.store, RingSlots):
+            counts = self.store.counts
+            if not inserted:
+                self._range[0] = min(self._range[0], counts.error)
+            elif counts.deletes or counts.size > self.config.min_size_to_sample:
+                self._range[1] = max(self._range[1], counts.error)
+
+    def changed(self) -> list[int]:
+        """Looks who waits for what there is now, holding the lock; `wake` them without it."""
+        found = []
+        if self.members.waiting[shared_members.ROOM] and self.store.can_insert(1):
+            found.append(shared_members.ROOM)
+        if self.members.waiting[shared_members.SAMPLES] and self.can_sample():
+            found.append(shared_members.SAMPLES)
+        for what in found:
+            self.events[what].change()
+        return found
+
+    def wake(self, whom: list[int]) -> None:
+        """Ends the waits that `changed` found."""
+        for what in whom:
+            self.events[what].wake(2**31 - 1)
+
+    def close(self) -> None:
+        """The owner's: ends all waits and removes the table. Of others: nothing."""
+        if self._finalizer is not None:
+            with self.lock:
+                self._ints[_CLOSED] = 1
+                for event in self.events.values():
+                    event.change()
+            self.wake(list(self.events))
+            self._finalizer()
+
+
+def _remove(path: Path, pid: int) -> None:
+    if os.getpid() == pid:  # not in a fork
+        path.unlink(missing_ok=True)

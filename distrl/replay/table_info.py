@@ -1,0 +1,58 @@
+"""How a table stands: its counts, its limits, and who waits for it."""
+
+import math
+from typing import NamedTuple
+
+
+class RateLimits(NamedTuple):
+    """Bounds on `inserts * samples_per_insert - samples`, as `reverb.rate_limiters` has them."""
+
+    samples_per_insert: float
+    min_size_to_sample: int
+    min_diff: float
+    max_diff: float
+
+
+class Wait(NamedTuple):
+    """Somebody waits for a table."""
+
+    who: str  # a thread's name, or "process 123"
+    what: str  # "room" for an insert, or "samples"
+    seconds: float  # until now
+
+    def __str__(self) -> str:
+        return f"{self.who} waits for {self.what} since {self.seconds:.1f} s"
+
+
+class TableInfo(NamedTuple):
+    """How a table stands. Counted in unrolls."""
+
+    name: str
+    size: int
+    max_size: int
+    inserts: int
+    samples: int
+    limits: RateLimits | None = None  # None: a queue, which hands out each unroll once
+    waits: tuple[Wait, ...] = ()  # empty for Reverb, whose server does not say who waits
+
+    @property
+    def error(self) -> float:
+        """`inserts * samples_per_insert - samples`, which `limits` bounds."""
+        ratio = 1.0 if self.limits is None else self.limits.samples_per_insert
+        return self.inserts * ratio - self.samples
+
+    def __str__(self) -> str:
+        text = (
+            f"table {self.name!r}: size {self.size} of {self.max_size}, "
+            f"{self.inserts} inserts, {self.samples} samples"
+        )
+        limits = self.limits
+        if limits is not None:
+            text += f"; samples need a size of {limits.min_size_to_sample}"
+            if math.isfinite(limits.max_diff):
+                text += (
+                    f" and {limits.min_diff:g} <= inserts * {limits.samples_per_insert:g} - "
+                    f"samples, inserts beyond that size need it to be <= {limits.max_diff:g}; "
+                    f"it is {self.error:g}"
+                )
+        return "; ".join([text, *map(str, self.waits)])

@@ -1,0 +1,338 @@
+"""What is shared memory's alone: files, names, other processes, and what their deaths leave."""
+
+import os
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from distrl.errors import ConfigError, DeadlineExceeded, PeerError, SpecError, Stopped
+from distrl.replay import shared_file
+from distrl.replay.buffer import ReplayConfig
+from distrl.replay.shared_memory import SharedReplayBuffer
+from distrl.replay.shared_slots import PENDING
+from distrl.replay.shared_table import SharedTable
+
+T = 4
+CONFIG = ReplayConfig("queue", T, max_size=8)
+ROOT = Path(__file__).parents[3]
+KILLING = Path(__file__).with_name("shared_killing.py")
+
+
+@pytest.fixture
+def name(request):
+    return f"{request.node.name}-{os.getpid()}"
+
+
+def left(name):
+    return [file for file in shared_file.existing() if file.name == name]
+
+
+def client(table, struct, config=CONFIG, batch_size=4, **more):
+    return SharedReplayBuffer(table, struct, config, batch_size, **more)
+
+
+def killing(*arguments, timeout=110):
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OPENBLAS_NUM_THREADS": "1"}
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", str(KILLING), *map(str, arguments)],
+        env=environment, capture_output=True, text=True, timeout=timeout, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-3000:]
+
+
+@pytest.mark.parametrize("kind", ["queue", "uniform", "prioritized"])
+def test_killed_at_some_lines(kind):
+    killing("steps", kind, "line", 17)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("kind", ["queue", "uniform", "prioritized"])
+def test_killed_between_instructions(kind):
+    killing("steps", kind, "opcode", 3, timeout=800)
+
+
+@pytest.mark.parametrize("kind", ["queue", "uniform", "prioritized"])
+def test_killed_at_random(kind):
+    killing("chaos", kind, 1, 0)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("kind", ["queue", "uniform", "prioritized"])
+def test_killed_at_random_for_a_minute(kind):
+    killing("chaos", kind, 60, 1, timeout=200)
+
+
+def test_removed_at_the_end(streams, name):
+    table = SharedTable.create(streams.struct, CONFIG, 4, name)
+    assert [file.creator.pid for file in left(name)] == [os.getpid()]
+    table.close()
+    assert not left(name)
+    kept = SharedTable.create(streams.struct, CONFIG, 4, name)
+    assert left(name)
+    del kept, table  # forgotten, not closed
+    assert not left(name)
+
+
+def test_a_name_is_used_once(streams, name):
+    table = SharedTable.create(streams.struct, CONFIG, 4, name)
+    with pytest.raises(ConfigError, match=f"already, of process {os.getpid()}"):
+        SharedTable.create(streams.struct, CONFIG, 4, name)
+    table.close()
+    with pytest.raises(ConfigError, match="1 to 200 letters"):
+        SharedTable.create(streams.struct, CONFIG, 4, "")
+
+
+def test_a_name_may_have_any_letters(streams, name):
+    odd = f"runs/2024 a.b.1.2 ü {name}"
+    table = SharedTable.create(streams.struct, CONFIG, 4, odd)
+    assert SharedTable.open(odd, 0.0).info().max_size == 8
+    table.close()
+
+
+CREATOR = """
+import sys
+import numpy as np
+from distrl import specs
+from distrl.replay.buffer import ReplayConfig
+from distrl.replay.shared_table import SharedTable
+from dm_env import specs as dm_specs
+spec = specs.EnvironmentSpec(dm_specs.Array((2,), np.float32), dm_specs.DiscreteArray(2, np.int32))
+struct = specs.trajectory_struct(spec, {}, ())
+table = SharedTable.create(struct, ReplayConfig("queue", 4, max_size=8), 4, sys.argv[1])
+print("there", flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.fixture
+def creator(name):
+    process = subprocess.Popen(
+        [sys.executable, "-c", CREATOR, name],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )  # fmt: skip
+    assert process.stdout.readline() == "there\n"
+    yield process
+    process.kill()
+    process.communicate(timeout=10)
+
+
+def test_a_dead_owner(creator, streams, name):
+    from dm_env import specs as dm_specs
+
+    from distrl import specs
+
+    spec = specs.EnvironmentSpec(
+        dm_specs.Array((2,), np.float32), dm_specs.DiscreteArray(2, np.int32)
+    )
+    struct = specs.trajectory_struct(spec, {}, ())
+    reader = client(name, struct)
+    creator.kill()
+    # A zombie until it is waited for: it is dead all the same.
+    with pytest.raises(PeerError, match=f"process {creator.pid}, which made it, is dead"):
+        reader.sample(20.0)
+    assert left(name)
+    with pytest.raises(DeadlineExceeded, match=f"of dead process {creator.pid}"):
+        SharedTable.open(name, 0.0)
+    # What it left goes when any table is made; one of the same name may be.
+    table = SharedTable.create(streams.struct, CONFIG, 4, name)
+    assert [file.creator.pid for file in left(name)] == [os.getpid()]
+    table.close()
+    assert not left(name)
+
+
+def test_a_table_is_waited_for(streams, name):
+    began = time.monotonic()
+    with pytest.raises(DeadlineExceeded, match=f"no table '{name}' in /dev/shm after 0.2 s"):
+        client(name, streams.struct, open_timeout=0.2)
+    assert time.monotonic() - began < 5
+    stop = threading.Event()
+    stop.set()
+    with pytest.raises(Stopped):
+        SharedTable.open(name, 10.0, stop)
+    made = []
+    timer = threading.Timer(
+        0.3, lambda: made.append(SharedTable.create(streams.struct, CONFIG, 4, name))
+    )
+    timer.start()
+    assert SharedTable.open(name, 30.0).info().size == 0
+    timer.join()
+    made[0].close()
+
+
+def test_what_differs_is_refused(streams, name):
+    table = SharedTable.create(streams.struct, CONFIG, 4, name)
+    other = streams.struct._replace(action=jax.ShapeDtypeStruct((), np.float32))
+    with pytest.raises(SpecError, match=f"{name}.*differ in environment, agent"):
+        client(name, other)
+    with pytest.raises(ConfigError, match=r"made with replay=.*max_size=8.*has.*max_size=9"):
+        client(name, streams.struct, ReplayConfig("queue", T, max_size=9))
+    with pytest.raises(ConfigError, match="made with batch_size=4, and its client has 2"):
+        client(name, streams.struct, batch_size=2)
+    table.close()
+
+
+def test_too_little_memory_is_said_at_once(streams, name):
+    config = ReplayConfig("uniform", 1000, max_size=10**10)
+    with pytest.raises(ConfigError, match=r"GB of /dev/shm, which has .* GB left"):
+        SharedTable.create(streams.struct, config, 4, name)
+    assert not left(name)
+
+
+def test_the_owner_closes(streams, name):
+    table = SharedTable.create(streams.struct, CONFIG, 4, name)
+    reader, writer = client(name, streams.struct), client(name, streams.struct)
+    raised = []
+
+    def wait():
+        try:
+            reader.sample(None)
+        except Stopped as error:
+            raised.append(error)
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    while not table.info().waits:
+        time.sleep(0.01)
+    (waits,) = table.info().waits
+    assert waits.who == f"process {os.getpid()}" and waits.what == "samples"
+    assert "waits for samples since" in str(table.info())
+    table.close()
+    thread.join(5.0)
+    assert "closed by its owner" in str(raised[0])
+    with pytest.raises(Stopped, match="closed by its owner"):
+        streams.add_to(writer, np.arange(4, dtype=np.int32), T + 1)
+    assert reader.info().waits == ()
+
+
+def test_more_at_once_than_there_is_room(streams, name):
+    """A block of more unrolls than there are slots goes in parts."""
+    config = ReplayConfig("uniform", T, max_size=3)
+    table = SharedTable.create(streams.struct, config, 2, name)
+    writer, reader = (
+        client(name, streams.struct, config, 2),
+        client(name, streams.struct, config, 2),
+    )
+    streams.add_to(writer, np.arange(20, dtype=np.int32), T + 1)
+    assert reader.info()[1:4] == (3, 3, 20)
+    found = [u for _ in range(20) for u in streams.check(reader.sample(1.0).trajectory)]
+    assert set(found) == {(i, 0, 0) for i in (17, 18, 19)}
+    table.close()
+
+
+def test_sampled_as_weighted_while_weights_change(streams, name):
+    """Chi-square of 10^5 samples, with writers and updates meanwhile that change no sum."""
+    exponent, size, batch = 0.7, 12, 500
+    config = ReplayConfig(
+        "prioritized", T, max_size=size, min_size_to_sample=size, priority_exponent=exponent
+    )
+    table = SharedTable.create(streams.struct, config, batch, name, seed=3)
+    writer = client(name, streams.struct, config, batch)
+    reader = client(name, streams.struct, config, batch)
+    everyone = np.arange(size, dtype=np.int32)
+    streams.add_to(writer, everyone, T + 1)
+    priorities = np.linspace(0.1, 5.0, size)
+    reader.update_priorities(everyone.astype(np.uint64), priorities)
+    stop = threading.Event()
+
+    def disturb():
+        """The same weights again, and keys that are not there."""
+        other = client(name, streams.struct, config, batch)
+        keys = np.append(everyone, [999]).astype(np.uint64)
+        while not stop.is_set():
+            other.update_priorities(keys, np.append(priorities, 7.0))
+
+    thread = threading.Thread(target=disturb)
+    thread.start()
+    counts = np.zeros(size)
+    expected = priorities**exponent / (priorities**exponent).sum()
+    for _ in range(200):
+        sample = reader.sample(10.0)
+        np.testing.assert_allclose(
+            sample.trajectory.probability, expected[sample.trajectory.stream_id], rtol=1e-4
+        )
+        counts += np.bincount(sample.trajectory.stream_id, minlength=size)
+    stop.set()
+    thread.join()
+    assert counts.sum() == 100_000
+    chi_square = ((counts - counts.sum() * expected) ** 2 / (counts.sum() * expected)).sum()
+    assert chi_square < 35.6  # 11 degrees of freedom: once in 5,000 runs; the seed is fixed
+    table.close()
+
+
+@settings(max_examples=25, deadline=None)
+@given(data=st.data())
+def test_any_limits_are_refused_or_run(make_streams, data):
+    """One writer, one reader, each waits for the other where it must: none stalls."""
+    batch = data.draw(st.integers(1, 6), "batch")
+    size = data.draw(st.integers(1, 12), "max_size")
+    ratio = data.draw(st.sampled_from([None, 0.25, 0.5, 1.0, 1.5, 3.0, 8.0]), "ratio")
+    table_kind = data.draw(st.sampled_from(["queue", "uniform", "prioritized"]), "table")
+    streams = data.draw(st.integers(1, 5), "streams")
+    try:
+        if table_kind == "queue":
+            config = ReplayConfig("queue", T, max_size=size)
+        else:
+            config = ReplayConfig(
+                table_kind,
+                T,
+                max_size=size,
+                min_size_to_sample=data.draw(st.integers(1, size), "min_size"),
+                samples_per_insert=ratio,
+                error_buffer=ratio
+                and data.draw(st.one_of(st.none(), st.floats(0.5, 20.0)), "error_buffer"),
+            )
+        config.check(batch)
+    except ConfigError:
+        return
+    made = make_streams()
+    name = f"limits-{os.getpid()}"
+    table = SharedTable.create(made.struct, config, batch, name, seed=0)
+    try:
+        run_dry(made, table, streams)
+    finally:
+        table.close()
+
+
+def run_dry(made, table, streams):
+    """Samples as long as there are inserts: some of both are always possible."""
+    config, batch, name = table.config, table.batch_size, table.name
+    writer = client(name, made.struct, config, batch, insert_timeout=30.0)
+    reader = client(name, made.struct, config, batch)
+    ended = []
+
+    def write():
+        try:
+            made.add_to(writer, np.arange(streams, dtype=np.int32), 40 * T + 1)
+            ended.append(None)
+        except (Stopped, DeadlineExceeded) as error:
+            ended.append(error)
+
+    thread = threading.Thread(target=write)
+    thread.start()
+    while not ended:
+        try:
+            made.check(reader.sample(0.3).trajectory)
+        except DeadlineExceeded:
+            with table.lock:
+                pending = table._ints[PENDING]
+                assert pending or table.can_sample() or table.store.can_insert(1), table.describe()
+    thread.join()
+    assert ended == [None]
+    info = table.info()
+    assert info.inserts == 40 * streams
+    if info.limits is not None:
+        low, high = table.observed_range()
+        assert low >= info.limits.min_diff and high <= info.limits.max_diff
+    reader.close()
+    writer.close()
