@@ -10,6 +10,7 @@ import numpy as np
 from dm_env import specs as dm_specs
 
 from distrl.agents.agent import Agent, LearnerState, Logs
+from distrl.envs.simulator import Simulator
 from distrl.specs import EnvironmentSpec
 from distrl.types import AgentOutput, Params, State, StepType, TimeStep, Trajectory
 
@@ -68,6 +69,44 @@ class CountingEnvironment(dm_env.Environment):
     def reward_spec(self) -> dm_specs.Array:
         """See dm_env."""
         return dm_specs.Array((), np.float32, "reward")
+
+
+class LateCountingEnvironment(Simulator):
+    """A CountingEnvironment each of whose rewards is known `delay` steps later."""
+
+    def __init__(self, seed: int, delay: int = 2):
+        """Args: seed: of the CountingEnvironment. delay: in steps."""
+        self.reward_delay = delay
+        self._env = CountingEnvironment(seed)
+        self._rewards: list[float] = []
+
+    def reset_simulator(self) -> None:
+        """See `Simulator`."""
+        self._now = self._env.reset()
+        self._rewards = []
+
+    def step_simulator(self, env_action: Any) -> tuple[bool, bool]:
+        """See `Simulator`."""
+        self._now = self._env.step(env_action)
+        self._rewards.append(self._now.reward)
+        last = self._now.last()
+        return last and self._now.discount == 0, last and self._now.discount == 1
+
+    def get_state(self) -> np.ndarray:
+        """See `Simulator`."""
+        return self._now.observation
+
+    def get_reward(self, step: int) -> float:
+        """See `Simulator`."""
+        return self._rewards[step]
+
+    def observation_spec(self) -> dm_specs.Array:
+        """See dm_env."""
+        return self._env.observation_spec()
+
+    def action_spec(self) -> dm_specs.DiscreteArray:
+        """See dm_env."""
+        return self._env.action_spec()
 
 
 @dataclasses.dataclass(frozen=True)

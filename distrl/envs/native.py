@@ -1,4 +1,4 @@
-"""EnvPool's C++ thread pools behind the Pool interface."""
+"""Environments of EnvPool, by name, as settings."""
 
 import contextlib
 import dataclasses
@@ -7,34 +7,63 @@ import functools
 import io
 import warnings
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from dm_env import specs as dm_specs
 
 from distrl import specs
-from distrl.envs.pool import Pool
+from distrl.envs import spaces
 from distrl.errors import ConfigError
-from distrl.types import Nest
 
-# The part of EnvPool's state that every environment has; the rest is observation and info.
-_COMMON = ("info:env_id", "info:players.env_id", "elapsed_step", "done", "reward", "discount",
-           "step_type", "trunc")  # fmt: skip
+if TYPE_CHECKING:
+    from distrl.envs.native_pool import NativePool
+
+# EnvPool's info that every environment has, and that says nothing of it.
+_COMMON_INFO = ("info:env_id", "info:players.env_id")
+_SUCCESS = ("info:success", "info:is_success")
+# Options of EnvPool that have a setting of their own, here or in the experiment.
+_OWN_OPTIONS = {
+    "num_envs": "actors.num_envs",
+    "batch_size": "actors.wait_num",
+    "seed": "seed",
+    "env_seed": "seed",
+    "num_threads": "environment.num_threads",
+    "max_episode_steps": "environment.max_episode_steps",
+}
+_NO_LIMIT = 2**31 - 1  # EnvPool's max_episode_steps where there is none
+# Families (by the names of their specs) whose time limit does nothing but end the episode: with a
+# limit one larger everything else is the same, bit by bit. In others it is part of the game
+# (Procgen, ViZDoom), of the observation (Craftax) or of the reward (MiniGrid).
+_PURE_LIMITS = (
+    "Acrobot", "Atari", "BipedalWalker", "Blackjack", "CarRacing", "CartPole", "Catch",
+    "CliffWalking", "Dmc", "FrozenLake", "Gym", "LunarLander", "MountainCar", "NChain",
+    "Pendulum", "Taxi",
+)  # fmt: skip
 
 
 @functools.cache
-def _envpool() -> Any:
+def envpool() -> Any:
     """EnvPool, imported on first use and without the notice that its old gym prints."""
     with contextlib.redirect_stderr(io.StringIO()), contextlib.redirect_stdout(io.StringIO()):
-        import envpool
-    return envpool
+        import envpool as module
+    return module
 
 
 @functools.cache
-def _envpool_spec(name: str) -> Any:
+def envpool_names() -> frozenset[str]:
+    """The environments that EnvPool lists; none where it is not installed."""
+    try:
+        return frozenset(envpool().list_all_envs())
+    except ImportError:
+        return frozenset()
+
+
+@functools.cache
+def _envpool_spec(name: str, options: tuple[tuple[str, Any], ...]) -> Any:
     with warnings.catch_warnings():  # float64 bounds cast to float32
         warnings.simplefilter("ignore")
-        return _envpool().make_spec(name)
+        return envpool().make_spec(name, **dict(options))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,15 +75,17 @@ class NativeEnvironment:
       num_threads: EnvPool's threads in each pool. 0: as many as the process may use cores.
       max_episode_steps: the time limit. None: the environment's own.
       clip_actions: clip continuous actions to their bounds before the environment sees them.
+      options: pairs of EnvPool's own options for it: `(("stack_num", 1), ("frame_skip", 2))`.
     """
 
     name: str
     num_threads: int = 1
     max_episode_steps: int | None = None
     clip_actions: bool = True
+    options: tuple = ()
 
     def __post_init__(self) -> None:
-        names = _envpool().list_all_envs()
+        names = envpool().list_all_envs()
         if self.name not in names:
             near = difflib.get_close_matches(self.name, names, n=3, cutoff=0.5)
             hint = f"; did you mean {' or '.join(near)}?" if near else ""
@@ -67,126 +98,109 @@ class NativeEnvironment:
             raise ConfigError(
                 f"environment.max_episode_steps must be 1 or more, got {self.max_episode_steps}"
             )
+        for pair in self.options:
+            if not (isinstance(pair, tuple) and len(pair) == 2):
+                raise ConfigError(f"environment.options: expected (name, value), got {pair!r}")
+            if pair[0] in _OWN_OPTIONS:
+                raise ConfigError(
+                    f"environment.options: {pair[0]} is set by the experiment's "
+                    f"{_OWN_OPTIONS[pair[0]]}"
+                )
+        if self.envpool_spec().config.max_num_players != 1:
+            raise ConfigError(
+                f"environment: {self.name} is for several players; distrl takes environments of one"
+            )
+
+    def envpool_spec(self) -> Any:
+        """EnvPool's own spec. Raises ConfigError where EnvPool refuses the options."""
+        try:
+            return _envpool_spec(self.name, self.options)
+        except (TypeError, ValueError, RuntimeError) as error:  # it checks with all of them
+            text = str(error).splitlines()[0]
+            refusal = f"environment: EnvPool's {self.name} refuses {dict(self.options)}: {text}"
+            if "unexpected keyword" in text:
+                known = _envpool_spec(self.name, ()).config._fields
+                near = {
+                    m for o, _ in self.options for m in difflib.get_close_matches(str(o), known)
+                }
+                refusal += f"; near matches: {', '.join(sorted(near)) or ', '.join(known)}"
+            raise ConfigError(refusal) from error
 
     def spec(self) -> specs.EnvironmentSpec:
-        """Of one environment; float64 is given and taken as float32."""
-        state = _envpool_spec(self.name).state_array_spec
-        nested = {k.removeprefix("obs:"): v for k, v in state.items() if k.startswith("obs:")}
-        observation = (
-            {name: _observation(value, name) for name, value in nested.items()}
-            if nested
-            else _observation(state["obs"], "observation")
+        """Of one environment; float64 is given and taken as float32, but for `env_info`."""
+        envpool_spec = self.envpool_spec()
+        state = envpool_spec.state_array_spec
+        observation = {
+            name: _array(state[key], spaces.narrow(state[key].dtype), name or "observation")
+            for name, key in observation_keys(state).items()
+        }
+        if "" in observation and _is_discrete(state["obs"]):  # FrozenLake, Taxi
+            values = int(state["obs"].maximum) + 1
+            observation[""] = dm_specs.DiscreteArray(values, np.int32, "observation")
+        action = list(envpool_spec.action_array_spec.values())[-1]
+        env_info = {
+            name: dm_specs.BoundedArray((), np.int8, -1, 1, name)
+            if name == "success"
+            else _array(state[key], state[key].dtype, name)
+            for name, key in info_keys(state).items()
+        }
+        return specs.EnvironmentSpec(
+            observation.get("", observation), _action(action), env_info=env_info or ()
         )
-        action = list(_envpool_spec(self.name).action_array_spec.values())[-1]
-        return specs.EnvironmentSpec(observation, _action(action))
+
+    @property
+    def exact_limit(self) -> int | None:
+        """The time limit where the pool can cut episodes itself, as NativePool says; else None."""
+        config, family = self.envpool_spec().config, type(self.envpool_spec()).__name__
+        limit = self.max_episode_steps or config.max_episode_steps
+        pure = family.startswith(_PURE_LIMITS) and not family.startswith("Gymnasium")
+        # With its episodic life, Atari goes on with a game that its own limit did not end.
+        if not pure or limit >= _NO_LIMIT or getattr(config, "episodic_life", False):
+            return None
+        return limit
+
+    @property
+    def rewards_are_clean(self) -> bool:
+        """Whether EnvPool is known to give reward 0 at FIRST, and not whatever lies there."""
+        family = type(self.envpool_spec()).__name__
+        return family.startswith(_PURE_LIMITS) and not family.startswith(("Dmc", "Gymnasium"))
 
     @property
     def return_threshold(self) -> float | None:
         """The mean return at which the environment counts as solved, where EnvPool says."""
-        return getattr(_envpool_spec(self.name).config, "reward_threshold", None)
+        return getattr(self.envpool_spec().config, "reward_threshold", None)
 
     def make_pool(self, num_envs: int, wait_num: int, seeds: Sequence[int]) -> "NativePool":
         """See `Environment`. EnvPool takes one seed: environment i has `seeds[0] + i`."""
+        from distrl.envs.native_pool import NativePool
+
         return NativePool(self, num_envs, wait_num, seeds)
 
 
-class NativePool(Pool):
-    """See `Pool`.
+def observation_keys(state: Any) -> dict[str, str]:
+    """The names of an observation and the keys of EnvPool's state; one name, "", for one array.
 
-    It takes EnvPool's raw state arrays: its dm API reports a time limit as a true end, and its
-    gymnasium API costs more than a step of CartPole. EnvPool calls an episode that truly ends on
-    the very step of its time limit truncated; so does this pool.
+    MiniGrid's mission, a text in characters, is left out, as it is from gymnasium's MiniGrid.
     """
-
-    def __init__(
-        self, environment: NativeEnvironment, num_envs: int, wait_num: int, seeds: Sequence[int]
-    ):
-        """See `NativeEnvironment.make_pool`."""
-        super().__init__(environment.name, environment.spec(), num_envs, wait_num)
-        options: dict[str, Any] = {}
-        if environment.max_episode_steps is not None:
-            options["max_episode_steps"] = environment.max_episode_steps
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            self._env = _envpool().make(
-                environment.name,
-                env_type="gymnasium",
-                num_envs=num_envs,
-                batch_size=wait_num,
-                num_threads=environment.num_threads,
-                seed=seeds[0] % 2**31,
-                **options,
-            )
-        keys = self._env.spec._state_keys
-        at = {key: i for i, key in enumerate(keys)}
-        self._env_id, self._reward = at["info:env_id"], at["reward"]
-        self._discount, self._step_type, self._trunc = at["discount"], at["step_type"], at["trunc"]
-        self._observations = [
-            (key.removeprefix("obs:"), i)
-            for key, i in at.items()
-            if key == "obs" or key.startswith("obs:")
-        ]
-        self._single = at.get("obs")
-        self._infos = [
-            (key.removeprefix("info:"), i)
-            for key, i in at.items()
-            if key.startswith("info:") and key not in _COMMON
-        ]
-        raw_action = list(self._env.spec.action_array_spec.values())[-1]
-        self._action_dtype = np.dtype(raw_action.dtype)
-        self._bounds = None
-        continuous = not isinstance(self.spec.action, dm_specs.DiscreteArray)
-        if environment.clip_actions and continuous:
-            self._bounds = (self.spec.action.minimum, self.spec.action.maximum)
-        self._checked = False
-
-    def _start(self) -> None:
-        self._env.async_reset()
-
-    def _send(self, action: Any, env_ids: np.ndarray) -> None:
-        if not self._checked:  # once: EnvPool reads the memory as it comes
-            specs.check(action, self.spec.action, (len(env_ids),), f"action of {self.name}")
-            self._checked = True
-        if self._bounds is not None:
-            action = np.clip(action, *self._bounds).astype(self._action_dtype, order="C")
-        else:  # EnvPool wants memory that it could write to, which JAX's is not
-            action = np.array(action, self._action_dtype, order="C")
-        self._env._send([env_ids, env_ids, action])
-
-    def _recv(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, Nest, np.ndarray, Nest]:
-        state = self._env._recv()
-        observation: Any
-        if self._single is not None:
-            observation = _narrow(state[self._single])
-        else:
-            observation = {name: _narrow(state[i]) for name, i in self._observations}
-        discount = state[self._discount]
-        if np.count_nonzero(state[self._trunc]):
-            discount[state[self._trunc]] = 1.0
-        return (
-            state[self._step_type].astype(np.int8),
-            state[self._reward],
-            discount,
-            observation,
-            state[self._env_id],
-            {name: state[i] for name, i in self._infos} if self._infos else (),
-        )
-
-    def close(self) -> None:
-        """See `Pool`."""
-        close = getattr(self._env, "close", None)
-        if close is not None:
-            close()
-        self._env = None
+    if "obs" in state:
+        return {"": "obs"}
+    keys = [key for key in state if key.startswith("obs:") and key != "obs:mission"]
+    return {key.removeprefix("obs:"): key for key in keys}
 
 
-def _narrow(array: np.ndarray) -> np.ndarray:
-    return array.astype(np.float32) if array.dtype == np.float64 else array
+def info_keys(state: Any) -> dict[str, str]:
+    """The names of `env_info` and the keys of EnvPool's state that they come from."""
+    keys = [key for key in state if key.startswith("info:") and key not in _COMMON_INFO]
+    return {"success" if key in _SUCCESS else key.removeprefix("info:"): key for key in keys}
 
 
-def _observation(spec: Any, name: str) -> dm_specs.Array:
-    dtype = np.dtype(np.float32 if np.dtype(spec.dtype) == np.float64 else spec.dtype)
+def _array(spec: Any, dtype: Any, name: str) -> dm_specs.Array:
     return dm_specs.Array([n for n in spec.shape if n != -1], dtype, name)
+
+
+def _is_discrete(spec: Any) -> bool:
+    one = not [n for n in spec.shape if n != -1] and spec.dtype == np.int32
+    return one and spec.minimum == 0 and spec.maximum < 2**31 - 1
 
 
 def _action(spec: Any) -> dm_specs.Array:

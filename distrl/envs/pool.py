@@ -36,7 +36,13 @@ class Pool(abc.ABC):
     Every pool gives exactly the boundaries of `TimeStep`'s table, whatever the library under it
     does: an action sent to an environment at LAST is ignored and gives the FIRST of its next
     episode, with reward 0, discount 1 and a zero `prev_action`.
+
+    Attributes:
+      restarts: environments that were built again so far, because they or the worker that they
+        shared with others misbehaved.
     """
+
+    restarts: int = 0
 
     def __init__(self, name: str, spec: specs.EnvironmentSpec, num_envs: int, wait_num: int):
         """Args:
@@ -83,7 +89,12 @@ class Pool(abc.ABC):
           action: nest `[len(env_ids), ...]`. Not changed by the pool, nor by the caller before
             the answering `recv`.
           env_ids: int32, each at most once, none in flight.
+
+        Raises:
+          SpecError: the action is not what the spec says; nothing was sent.
         """
+        self._send(action, env_ids)
+        self._in_flight += len(env_ids)
         if self._single_action:
             if not self.is_async:
                 self._prev_action = action
@@ -94,14 +105,13 @@ class Pool(abc.ABC):
                 jax.tree.leaves(self._prev_action), jax.tree.leaves(action), strict=True
             ):
                 table[env_ids] = leaf
-        self._in_flight += len(env_ids)
-        self._send(action, env_ids)
 
     def recv(self) -> TimeStep:
         """The first `wait_num` environments that are ready, `[wait_num]`; `env_id` says which.
 
         Raises:
           RuntimeError: where fewer than `wait_num` are in flight; it would wait for ever.
+          EnvironmentFault: an environment misbehaved, and the policy was to fail.
         """
         if self._in_flight < self.wait_num:
             raise RuntimeError(
@@ -113,7 +123,9 @@ class Pool(abc.ABC):
         any_first = np.count_nonzero(step_type) != self.wait_num  # FIRST is 0
         if self._single_action and not self.is_async:
             prev = self._prev_action
-            if any_first:
+            if any_first and prev.dtype.kind == "i" and prev.ndim == 1:
+                prev = prev * (step_type != StepType.FIRST)  # half the time of a mask
+            elif any_first:
                 prev = np.array(prev)
                 prev[step_type == StepType.FIRST] = 0
         else:

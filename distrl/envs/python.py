@@ -1,119 +1,86 @@
-"""Python environments in a pool: a loop over dm_env environments in this process."""
+"""Environments written in Python: a builder, the usual wrappers, and the pool that steps them."""
 
-import collections
 import dataclasses
+import functools
+import importlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import dm_env
-import jax
-import numpy as np
-
 from distrl import specs
+from distrl.envs.adapters import check_builder, environment_spec, make_stepper
 from distrl.envs.pool import Pool
-from distrl.errors import ConfigError, SpecError
-from distrl.types import Nest, StepType, TimeStep
+from distrl.envs.pool_config import PoolConfig
+from distrl.envs.stepper import Stepper
+from distrl.envs.wrappers import WrapperConfig
+from distrl.errors import ConfigError
+
+__all__ = ["PoolConfig", "PythonEnvironment", "WrapperConfig"]
+
+# By `PoolConfig.kind`: the module and its class, called as `LoopPool` is. Imported when one is
+# made: a run needs one kind of them.
+_POOLS = {
+    "loop": ("distrl.envs.loop", "LoopPool"),
+    "threads": ("distrl.envs.threads", "ThreadPool"),
+    "processes": ("distrl.envs.processes", "ProcessPool"),
+}
 
 
 @dataclasses.dataclass(frozen=True)
 class PythonEnvironment:
-    """An environment of the user's own.
+    """An environment of the user's own, or of a suite in Python.
 
     Attributes:
-      builder: `builder(seed) -> dm_env.Environment`.
-      name: for messages; the builder's name unless given.
+      builder: makes one `gymnasium.Env` or `dm_env.Environment`. It is called with the
+        environment's seed where it takes a parameter called `seed`, or one parameter that must be
+        given; otherwise with nothing. A gymnasium environment gets the seed by its first `reset`
+        as well.
+      name: for messages and run folders; the builder's name unless given.
+      wrappers: what is put around it.
+      pool: how several of them are stepped, and what happens where one misbehaves.
+      return_threshold: the mean return at which it counts as solved; None: it does not say.
     """
 
-    builder: Callable[[int], dm_env.Environment]
+    builder: Callable[..., Any]
     name: str = ""
+    wrappers: WrapperConfig = WrapperConfig()
+    pool: PoolConfig = PoolConfig()
+    return_threshold: float | None = None
 
     def __post_init__(self) -> None:
         if not callable(self.builder):
             raise ConfigError(
-                "environment.builder must be a function of a seed that returns a "
-                f"dm_env.Environment, got {self.builder!r}"
+                "environment.builder must be a function (or class) that returns a gymnasium.Env "
+                f"or a dm_env.Environment, got {self.builder!r}"
             )
+        check_builder(self.builder)
         if not self.name:
-            object.__setattr__(self, "name", getattr(self.builder, "__name__", "environment"))
+            builder = getattr(self.builder, "func", self.builder)  # of a functools.partial
+            object.__setattr__(self, "name", getattr(builder, "__name__", "environment"))
 
     def spec(self) -> specs.EnvironmentSpec:
-        """Of one environment, which it builds, resets once to see that it holds, and closes."""
-        env = self.builder(0)
-        try:
-            reward = env.reward_spec()
-            spec = specs.EnvironmentSpec(
-                env.observation_spec(),
-                env.action_spec(),
-                reward.replace(dtype=np.float32) if reward.dtype != np.float32 else reward,
-            )
-            first = jax.tree.map(np.asarray, env.reset().observation)
-            specs.check(first, spec.observation, (), f"first observation of {self.name}")
-            return spec
-        finally:
-            env.close()
+        """Of one environment: the first call builds one, resets and steps it once, closes it.
 
-    def make_pool(self, num_envs: int, wait_num: int, seeds: Sequence[int]) -> "LoopPool":
-        """See `Environment`. Environment i is built with `seeds[i]`."""
-        return LoopPool(self, num_envs, wait_num, seeds)
+        Raises:
+          ConfigError: what the builder returned cannot be used, or not with these wrappers.
+          SpecError: the environment's first two steps break its own spaces or specs.
+        """
+        return self._spec
 
+    @functools.cached_property
+    def _spec(self) -> specs.EnvironmentSpec:
+        # Kept in the instance and pickled with it, so that workers do not build another one.
+        return environment_spec(self.builder, self.name, self.wrappers)
 
-class LoopPool(Pool):
-    """Steps its environments one after the other, in this thread.
+    def make_stepper(self, seed: int) -> Stepper:
+        """One environment with its wrappers, as a pool's worker steps it.
 
-    What each environment returns is checked against its spec. Asynchronous, it returns the
-    environments in the order in which they were sent.
-    """
+        Args:
+          seed: the environment's, in [0, 2**31).
+        """
+        return make_stepper(self.builder, seed, self.wrappers, self._spec)
 
-    def __init__(
-        self, environment: PythonEnvironment, num_envs: int, wait_num: int, seeds: Sequence[int]
-    ):
-        """See `PythonEnvironment.make_pool`."""
-        super().__init__(environment.name, environment.spec(), num_envs, wait_num)
-        self._envs = [environment.builder(seeds[i]) for i in range(num_envs)]
-        self._ended = np.ones(num_envs, bool)
-        self._ready: collections.deque[tuple[int, TimeStep]] = collections.deque()
-
-    def _start(self) -> None:
-        self._ready.extend((i, self._convert(i, env.reset())) for i, env in enumerate(self._envs))
-
-    def _send(self, action: Nest, env_ids: np.ndarray) -> None:
-        for row, i in enumerate(env_ids):
-            env = self._envs[i]
-            if self._ended[i]:
-                step = env.reset()
-            else:
-                step = env.step(jax.tree.map(lambda leaf, row=row: leaf[row], action))
-            self._ready.append((int(i), self._convert(int(i), step)))
-
-    def _recv(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, Nest, np.ndarray, Nest]:
-        ready = [self._ready.popleft() for _ in range(self.wait_num)]
-        ids = np.array([i for i, _ in ready], np.int32)
-        step = jax.tree.map(lambda *rows: np.stack(rows), *(step for _, step in ready))
-        return step.step_type, step.reward, step.discount, step.observation, ids, ()
-
-    def _convert(self, i: int, step: dm_env.TimeStep) -> TimeStep:
-        """One environment's step as a TimeStep without a leading axis, checked."""
-        where = f"environment {i} of {self.name}"
-        observation: Any = jax.tree.map(np.asarray, step.observation)
-        specs.check(observation, self.spec.observation, (), f"observation of {where}")
-        first, last = step.first(), step.last()
-        self._ended[i] = last
-        if not first and (step.reward is None or step.discount is None):
-            raise SpecError(f"{where}: expected a reward and a discount after FIRST, got None")
-        if not first and step.discount not in (0, 1):
-            raise SpecError(f"discount of {where}: expected 0 or 1, got {step.discount}")
-        reward = np.zeros(self.spec.reward.shape, np.float32)
-        if not first:
-            reward[...] = step.reward
-        return TimeStep(
-            step_type=np.int8(StepType.LAST if last else StepType.FIRST if first else StepType.MID),
-            reward=reward,
-            discount=np.float32(1 if first else step.discount),
-            observation=observation,
-            prev_action=(),
-        )
-
-    def close(self) -> None:
-        """See `Pool`."""
-        for env in self._envs:
-            env.close()
+    def make_pool(self, num_envs: int, wait_num: int, seeds: Sequence[int]) -> Pool:
+        """See `Environment`: a pool of `pool.kind`."""
+        module, name = _POOLS[self.pool.kind]
+        pool = getattr(importlib.import_module(module), name)
+        return pool(self, num_envs, wait_num, seeds)

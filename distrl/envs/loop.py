@@ -1,0 +1,105 @@
+"""A pool that steps its environments one after the other, in the caller's thread."""
+
+import collections
+import os
+import sys
+import threading
+import time
+import traceback
+import weakref
+from collections.abc import Sequence
+from types import FrameType
+from typing import Any
+
+import numpy as np
+
+from distrl.envs.python_pool import LOG, PythonPool, hung, tick
+from distrl.envs.slots import ENV, STARTED, Slots
+from distrl.envs.worker import Worker
+
+_DEBUGGERS = {"bdb", "pdb", "pydevd"}
+
+
+class LoopPool(PythonPool):
+    """For environments that cost less than passing their steps between processes.
+
+    Asynchronous, it returns the environments in the order in which they were sent, and steps no
+    more of them than `recv` asks for.
+
+    A thread cannot end its own hang: where a step takes longer than `step_timeout`, a watchdog
+    prints the message with this thread's stack and ends the process with status 1, unless a
+    debugger runs in that step. An environment that ends its process (`os._exit`, a crash) ends
+    this one; "threads" shares that, "processes" does not.
+    """
+
+    def __init__(self, environment: Any, num_envs: int, wait_num: int, seeds: Sequence[int]):
+        """See `PythonPool`."""
+        super().__init__(environment, num_envs, wait_num, seeds)
+        self._queue: collections.deque[int] = collections.deque()
+        self._worker = Worker(environment, self._slots, catch=Exception)
+        self._thread = [threading.get_ident()]
+        self._stop = threading.Event()
+        weakref.finalize(self, self._stop.set)
+        limit = self._config.step_timeout
+        if limit < threading.TIMEOUT_MAX:
+            threading.Thread(
+                target=_watch,
+                args=(self._slots, self._thread, self._stop, limit),
+                name="distrl.envs watchdog",
+                daemon=True,
+            ).start()
+
+    def _dispatch(self, rows: np.ndarray) -> None:
+        self._queue.extend(rows.tolist())
+
+    def _wait(self, count: int) -> list[int]:
+        self._thread[0] = threading.get_ident()
+        run, take = self._worker.run, self._queue.popleft
+        try:
+            return [run(take()) for _ in range(count)]
+        finally:
+            self._worker.idle()
+
+    def close(self) -> None:
+        """See `Pool`."""
+        if self._closed:
+            return
+        self._closed = True
+        for text in self._worker.close():
+            LOG.error("%s", text)
+        self._stop.set()
+
+
+def _watch(slots: Slots, thread: list[int], stop: threading.Event, limit: float) -> None:
+    """Ends the process where a step hangs. Looks at the slots now and then, and touches nothing.
+
+    Args:
+      slots: of the pool.
+      thread: its one item is the identity of the thread that steps the environments.
+      stop: ends this.
+      limit: seconds that a step may take.
+    """
+    counters, times = slots.counters[0], slots.times[0]
+    while not stop.wait(tick(limit)):
+        env_id, began = int(counters[ENV]), float(times[STARTED])
+        if env_id < 0 or time.monotonic() - began <= limit:
+            continue
+        frame = sys._current_frames().get(thread[0])
+        if counters[ENV] != env_id or times[STARTED] != began or _debugged(frame):
+            continue
+        stack = "".join(traceback.format_stack(frame)).rstrip()
+        print(
+            f"{hung(slots.where(env_id), limit)}. A pool of kind 'loop' cannot end that: this "
+            f"process ends. Its stack:\n{stack}",
+            file=sys.stderr,
+            flush=True,
+        )
+        os._exit(1)
+
+
+def _debugged(frame: FrameType | None) -> bool:
+    while frame is not None:
+        if frame.f_globals.get("__name__", "").partition(".")[0] in _DEBUGGERS:
+            return True
+        frame = frame.f_back
+    return False

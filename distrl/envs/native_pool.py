@@ -1,0 +1,169 @@
+"""EnvPool's C++ thread pools behind the Pool interface."""
+
+import warnings
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from dm_env import specs as dm_specs
+
+from distrl import specs
+from distrl.cores import usable_cores
+from distrl.envs.native import NativeEnvironment, envpool, info_keys, observation_keys
+from distrl.envs.pool import Pool
+from distrl.types import Nest, StepType
+
+
+class NativePool(Pool):
+    """See `Pool`.
+
+    It takes EnvPool's raw state arrays: its dm API reports a time limit as a true end, and its
+    gymnasium API costs more than a step of CartPole.
+
+    EnvPool calls an episode that truly ends on the very step of its time limit truncated. So it is
+    given a limit one larger, and the pool itself cuts episodes at the limit: there EnvPool's own
+    word tells a true end. Where the limit is part of the game (`exact_limit` None) EnvPool's limit
+    and its word stand.
+    """
+
+    def __init__(
+        self, environment: NativeEnvironment, num_envs: int, wait_num: int, seeds: Sequence[int]
+    ):
+        """See `NativeEnvironment.make_pool`."""
+        super().__init__(environment.name, environment.spec(), num_envs, wait_num)
+        self.seeds = tuple((seeds[0] + i) % 2**31 for i in range(num_envs))  # EnvPool counts on
+        options = dict(environment.options)
+        self._limit = environment.exact_limit
+        if self._limit is not None:
+            options["max_episode_steps"] = self._limit + 1
+        elif environment.max_episode_steps is not None:
+            options["max_episode_steps"] = environment.max_episode_steps
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            self._env = envpool().make(
+                environment.name,
+                env_type="gymnasium",
+                num_envs=num_envs,
+                batch_size=wait_num,
+                num_threads=environment.num_threads or min(usable_cores(), num_envs),
+                seed=seeds[0] % 2**31,
+                **options,
+            )
+        at = {key: i for i, key in enumerate(self._env.spec._state_keys)}
+        self._env_id, self._reward, self._elapsed = (
+            at["info:env_id"], at["reward"], at["elapsed_step"]
+        )  # fmt: skip
+        self._discount, self._step_type, self._trunc = at["discount"], at["step_type"], at["trunc"]
+        self._observations = [(name, at[key]) for name, key in observation_keys(at).items()]
+        self._single = at.get("obs")
+        self._infos = [(name, at[key]) for name, key in info_keys(at).items()]
+        raw_action = list(self._env.spec.action_array_spec.values())[-1]
+        self._action_dtype = np.dtype(raw_action.dtype)
+        self._bounds = None
+        continuous = not isinstance(self.spec.action, dm_specs.DiscreteArray)
+        if environment.clip_actions and continuous:
+            self._bounds = (self.spec.action.minimum, self.spec.action.maximum)
+        self._checked = False
+        # Environments whose episode the pool has cut: EnvPool may be still within it.
+        self._cut = np.zeros(num_envs, bool)
+        self._any_cut = False
+        self._turns_to_limit = 0  # until then no environment can be at the limit
+        # Atari, classic control, toy text, Box2D and gymnasium's MuJoCo give 0 at FIRST; others
+        # (dm_control's, Meta-World's) whatever lies there.
+        self._stale_rewards = not environment.rewards_are_clean
+        self._restarted: tuple[np.ndarray, list[np.ndarray]] | None = None
+
+    def _start(self) -> None:
+        self._env.async_reset()
+
+    def _send(self, action: Any, env_ids: np.ndarray) -> None:
+        if not self._checked:  # once: EnvPool reads the memory as it comes
+            specs.check(action, self.spec.action, (len(env_ids),), f"action of {self.name}")
+            self._checked = True
+        if not self.is_async and len(env_ids) != self.num_envs:
+            raise ValueError(
+                f"{self.name}: send() takes all {self.num_envs} environments of a synchronous "
+                f"pool at once, got {len(env_ids)}"
+            )
+        if self._bounds is not None:
+            low, high = self._bounds
+            clipped = np.maximum(action, low)
+            action = np.minimum(clipped, high, out=clipped).astype(self._action_dtype, order="C")
+        else:  # EnvPool wants memory that it could write to, which JAX's is not
+            action = np.array(action, self._action_dtype, order="C")
+        if self._any_cut:
+            cut = self._cut[env_ids]
+            if cut.any():
+                self._restart(cut, env_ids)
+                env_ids, action = env_ids[~cut], action[~cut]
+        if len(env_ids):
+            self._env._send([env_ids, env_ids, action])
+
+    def _restart(self, cut: np.ndarray, env_ids: np.ndarray) -> None:
+        """Begins the next episode of the environments `env_ids[cut]`, whatever their action."""
+        ids = env_ids[cut]
+        self._cut[ids] = False
+        self._any_cut = bool(self._cut.any())
+        self._env._reset(ids)
+        if not self.is_async and len(ids) < self.num_envs:
+            # EnvPool puts a synchronous answer where it stood in its own call, from 0 on: these
+            # must be taken before the others are sent.
+            self._restarted = cut, self._env._recv()
+
+    def _recv(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, Nest, np.ndarray, Nest]:
+        state = self._env._recv()
+        if self._restarted is not None:
+            cut, restarted = self._restarted
+            self._restarted = None
+            state = [_merge(cut, some, rest) for some, rest in zip(restarted, state)]
+        env_id, discount, reward = state[self._env_id], state[self._discount], state[self._reward]
+        step_type = state[self._step_type].astype(np.int8)
+        if self._limit is not None:
+            self._turns_to_limit -= 1
+            if self._turns_to_limit <= 0:
+                self._cut_at_limit(env_id, state[self._elapsed], step_type)
+        elif np.count_nonzero(state[self._trunc]):
+            discount[state[self._trunc]] = 1.0
+        if self._stale_rewards and np.count_nonzero(step_type) != len(step_type):
+            reward[step_type == StepType.FIRST] = 0.0
+        observation: Any
+        if self._single is not None:
+            observation = _narrow(state[self._single])
+        else:
+            observation = {name: _narrow(state[i]) for name, i in self._observations}
+        env_info: Nest = ()
+        if self._infos:
+            env_info = {name: state[i] for name, i in self._infos}
+            if "success" in env_info:
+                env_info["success"] = (env_info["success"] > 0).astype(np.int8)
+        return step_type, reward, discount, observation, env_id, env_info
+
+    def _cut_at_limit(
+        self, env_ids: np.ndarray, elapsed: np.ndarray, step_type: np.ndarray
+    ) -> None:
+        """Ends the episodes that are at the limit. Their discount says whether they truly ended."""
+        at_limit = elapsed >= self._limit
+        if np.count_nonzero(at_limit):
+            step_type[at_limit] = StepType.LAST
+            self._cut[env_ids[at_limit]] = True
+            self._any_cut = bool(self._cut.any())
+        if not self.is_async:  # all environments are here, and each gets one step older a turn
+            assert self._limit is not None
+            self._turns_to_limit = self._limit - int(elapsed.max())
+
+    def close(self) -> None:
+        """See `Pool`."""
+        close = getattr(self._env, "close", None)
+        if close is not None:
+            close()
+        self._env = None
+
+
+def _merge(mask: np.ndarray, some: np.ndarray, rest: np.ndarray) -> np.ndarray:
+    merged = np.empty((len(mask), *rest.shape[1:]), rest.dtype)
+    merged[mask], merged[~mask] = some, rest
+    return merged
+
+
+def _narrow(array: np.ndarray) -> np.ndarray:
+    return array.astype(np.float32) if array.dtype == np.float64 else array

@@ -1,0 +1,61 @@
+"""How a pool of Python environments steps them, and what it does where one misbehaves."""
+
+import dataclasses
+import difflib
+
+from distrl.errors import ConfigError
+
+KINDS = ("loop", "threads", "processes")
+POLICIES = ("fail", "restart")
+
+
+@dataclasses.dataclass(frozen=True)
+class PoolConfig:
+    """Settings of a pool of Python environments.
+
+    Attributes:
+      kind: "loop" (one after the other in the caller's thread), "threads" (for environments that
+        wait or release the GIL) or "processes" (for all others that cost more than about 50 us).
+      num_workers: threads or processes that the environments are spread over, at most one an
+        environment. None: as many as the process may use cores.
+      worker_threads: BLAS, OpenMP and XLA threads of a worker process; 0: leave them alone.
+      step_timeout: seconds that a step or a reset may take, building included; `math.inf`: any.
+      on_fault: what happens where an environment raises, hangs, dies or returns what its spec
+        does not allow. "fail": `recv` raises EnvironmentFault. "restart": that environment is
+        built again with a new seed, its open episode closed as truncated.
+      max_restarts: faults of a pool's environments, in all, before "restart" fails as well.
+      check_finite: NaN and infinite observations, infos and rewards are faults.
+    """
+
+    kind: str = "loop"
+    num_workers: int | None = None
+    worker_threads: int = 1
+    step_timeout: float = 60.0
+    on_fault: str = "fail"
+    max_restarts: int = 10
+    check_finite: bool = True
+
+    def __post_init__(self) -> None:
+        for name, choices in (("kind", KINDS), ("on_fault", POLICIES)):
+            value = getattr(self, name)
+            if value not in choices:
+                near = difflib.get_close_matches(str(value), choices, n=1)
+                hint = f"; did you mean {near[0]}?" if near else ""
+                raise ConfigError(
+                    f"environment.pool.{name} must be one of {', '.join(choices)}, "
+                    f"got {value!r}{hint}"
+                )
+        if self.num_workers is not None and self.num_workers < 1:
+            raise ConfigError(
+                "environment.pool.num_workers must be 1 or more, or None for the cores that the "
+                f"process may use, got {self.num_workers}"
+            )
+        for name in ("worker_threads", "max_restarts"):
+            value = getattr(self, name)
+            if value < 0:
+                raise ConfigError(f"environment.pool.{name} must be 0 or more, got {value}")
+        if not self.step_timeout > 0:
+            raise ConfigError(
+                "environment.pool.step_timeout must be more than 0 seconds (math.inf for no "
+                f"limit), got {self.step_timeout}"
+            )

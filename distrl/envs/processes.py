@@ -1,0 +1,276 @@
+"""A pool that steps its environments in processes, with observations in shared memory."""
+
+import contextlib
+import math
+import os
+import random
+import select
+import signal
+import time
+import weakref
+from array import array
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from distrl.envs import threads_limit
+from distrl.envs.host import Host, HostDied
+from distrl.envs.passing import Passing
+from distrl.envs.python_pool import LOG, PythonPool, hung, tick, workers_for
+from distrl.envs.slots import ENV, STARTED, Slots
+from distrl.envs.worker import Worker
+
+_REPORT_AFTER = 2e-4  # seconds
+_CLOSE_TIMEOUT = 2.0  # seconds
+_KILL_TIMEOUT = 10.0  # seconds
+_SCHEDULE_TIMEOUT = 5.0  # seconds that an idle worker may take to begin what it was sent
+_SIGNALS = {int(number): number.name for number in signal.Signals}
+_PIPE_ROWS = 1024  # that one write to a pipe passes whole: 4096 bytes
+
+
+class ProcessPool(PythonPool):
+    """For environments that cost more than passing their steps between processes.
+
+    A host process forks the workers (see `host`), which are handed row numbers by pipes and
+    everything else by shared memory. A worker that dies (`os._exit`, a crash, a kill), or whose
+    environment hangs and which is therefore killed, is forked again: the environment that it was
+    stepping is at fault, and takes one from the budget. The worker's other environments are lost
+    with it and built again as well: their open episodes are closed as truncated, in flight at
+    once, idle at their next `send`; that takes nothing from the budget.
+
+    Make the pool before the process starts JAX, where environments use JAX: workers are copies of
+    this process as it is now.
+    """
+
+    def __init__(self, environment: Any, num_envs: int, wait_num: int, seeds: Sequence[int]):
+        """See `PythonPool`."""
+        num_workers = workers_for(environment.pool.num_workers, num_envs)
+        super().__init__(
+            environment, num_envs, wait_num, seeds, num_workers=num_workers, shared=True
+        )
+        config = self._config
+        self._tick = tick(config.step_timeout)
+        self._look_at = time.monotonic() + self._tick
+        self._reports, reports = os.pipe()
+        os.set_blocking(self._reports, False)
+        self._host = Host(
+            _main(environment, self._slots, reports, self.is_async),
+            lambda: threads_limit.apply(config.worker_threads),
+            keep=[reports],
+        )
+        os.close(reports)
+        self._commands = [-1] * num_workers
+        self._finalizer = weakref.finalize(
+            self, _close, self._host, self._slots, self._commands, self._reports
+        )
+        self._poll = select.poll()
+        for fd in (self._reports, self._host.fileno()):
+            self._poll.register(fd, select.POLLIN)
+        self._killed: dict[int, tuple[float, str]] = {}  # worker to when, and why
+        self._quiet: dict[int, tuple[float, float]] = {}  # worker to its STARTED, and since when
+        self._passing: Passing | None = Passing(self.name, self._slots)
+        for index in range(num_workers):
+            self._start_worker(index)
+
+    def _start_worker(self, index: int) -> None:
+        self._slots.counters[index, ENV] = -1
+        theirs, ours = os.pipe()
+        if self._commands[index] >= 0:
+            os.close(self._commands[index])
+        self._commands[index] = ours
+        try:
+            self._host.start(index, theirs)
+        except HostDied:
+            self._host_died()
+
+    def _dispatch(self, rows: np.ndarray) -> None:
+        count = self._num_workers
+        if count == 1:
+            self._write(0, rows)
+            return
+        owners = rows % self.num_envs % count
+        for index in range(count):
+            own = rows[owners == index]
+            if len(own):
+                self._write(index, own)
+
+    def _write(self, index: int, rows: np.ndarray) -> None:
+        # A pipe holds more rows than there are environments: this never waits. A broken one
+        # belongs to a worker whose death the host will tell of.
+        with contextlib.suppress(BrokenPipeError):
+            os.write(self._commands[index], rows.tobytes())
+
+    def _send(self, action: Any, env_ids: np.ndarray) -> None:
+        if self._passing is None:
+            super()._send(action, env_ids)
+            return
+        with self._passing:
+            super()._send(action, env_ids)
+
+    def _recv(self) -> Any:
+        if self._passing is None:
+            return super()._recv()
+        with self._passing:
+            step = super()._recv()
+        if self._passing.is_over(self.wait_num):
+            self._passing = None
+        return step
+
+    def _wait(self, count: int) -> list[int]:
+        ready = [fd for fd, _ in self._poll.poll(math.ceil(self._tick * 1000))]
+        rows = self._read() if self._reports in ready else []
+        if self._host.fileno() in ready:
+            rows = self._bury(rows)
+        if time.monotonic() >= self._look_at:
+            self._look_at = time.monotonic() + self._tick
+            self._look(rows)
+        return rows
+
+    def _read(self) -> list[int]:
+        """What workers reported; does not wait."""
+        rows = array("i")
+        with contextlib.suppress(BlockingIOError):
+            rows.frombytes(os.read(self._reports, 65536))
+        return rows.tolist()
+
+    def _look(self, rows: list[int]) -> None:
+        """Kills workers that hang; `_bury` goes on when they are dead."""
+        now, limit = time.monotonic(), self._config.step_timeout
+        for index in range(self._num_workers):
+            if index in self._killed:
+                when, why = self._killed[index]
+                if now - when > _KILL_TIMEOUT:
+                    self._fail(f"{why}, and its worker process cannot be killed")
+                continue
+            env_id = int(self._slots.counters[index, ENV])
+            began = float(self._slots.times[index, STARTED])
+            if env_id >= 0 and now - began > limit:
+                why = hung(self._slots.where(env_id), limit)
+            elif env_id >= 0 or not self._flying(index, rows):
+                self._quiet.pop(index, None)
+                continue
+            else:  # between two environments' steps, or it should be stepping and is not
+                before, since = self._quiet.setdefault(index, (began, now))
+                if before != began:
+                    del self._quiet[index]
+                if before != began or now - since <= limit + _SCHEDULE_TIMEOUT:
+                    continue
+                why = f"{self.name}: worker {index} has not answered for {now - since:.1f} s"
+            try:
+                stack = self._host.stack(index)
+                self._host.kill(index)
+            except HostDied:
+                self._host_died()
+            self._killed[index] = (now, f"{why}; its stack then:\n{stack or 'it does not answer'}")
+
+    def _bury(self, rows: list[int]) -> list[int]:
+        """Replaces workers that died; returns `rows` with those that came or are ready by that."""
+        try:
+            deaths = self._host.deaths()
+        except HostDied:
+            self._host_died()
+        rows = rows + self._read()  # what they reported before they died
+        for index, status in deaths:
+            rows = rows + self._replace(index, _how(status), rows)
+        return rows
+
+    def _replace(self, index: int, how: str, rows: list[int]) -> list[int]:
+        """Starts a worker in the place of a dead one; returns rows that are ready by that."""
+        culprit = int(self._slots.counters[index, ENV])
+        own = range(index, self.num_envs, self._num_workers)
+        _, why = self._killed.pop(index, (0.0, ""))
+        self._quiet.pop(index, None)
+        if not why and culprit >= 0:
+            why = f"{self._slots.where(culprit)}: its worker process died in it, {how}"
+        elif not why:
+            why = f"{self.name}: the worker process of environments {list(own)} died, {how}"
+        self._spend(why)
+        others = [env_id for env_id in own if env_id != culprit]
+        if others:
+            LOG.warning("%s: environments %s were lost with that worker process and are built "
+                        "again as well", self.name, others)  # fmt: skip
+        self._start_worker(index)
+        flying = self._flying(index, rows)
+        ready = [row for row in flying if self._rebuild(row)]
+        for env_id in set(own) - {row % self.num_envs for row in flying}:
+            self._count(env_id)
+            if self._slots.is_open(int(self._rows[env_id])):
+                self._lost.add(env_id)
+        return ready
+
+    def _host_died(self) -> None:
+        self._fail(
+            f"{self.name}: the process that holds the workers (pid {self._host.pid}) died, and "
+            "all environments with it"
+        )
+
+    def close(self) -> None:
+        """See `Pool`. Environments get 2 s to close; then their processes are killed."""
+        self._closed = True
+        self._finalizer()
+
+
+def _main(environment: Any, slots: Slots, reports: int, eager: bool) -> Callable[[int, int], None]:
+    """What a worker process runs. It refers to no pool, whose end would then be a worker's too."""
+
+    def main(index: int, commands: int) -> None:
+        seed = slots.seed(index)  # of its first environment: no two workers draw the same numbers
+        random.seed(seed)
+        np.random.seed(seed)
+        worker = Worker(environment, slots, index)
+        with contextlib.suppress(BrokenPipeError):  # the program is gone
+            _serve(worker, commands, reports, eager)
+        for text in worker.close():
+            LOG.error("%s", text)
+
+    return main
+
+
+def _serve(worker: Worker, commands: int, reports: int, eager: bool) -> None:
+    """Steps what comes by `commands`, until that is closed.
+
+    Args:
+      worker: has the environments.
+      commands: gives rows.
+      reports: takes them, all workers' by one pipe.
+      eager: report before all that came is done, but not more often than is worth waking for.
+    """
+    run, done = worker.run, array("i")
+    while data := os.read(commands, 65536):
+        reported = time.monotonic()
+        for row in array("i", data):
+            if worker.closing:
+                return
+            done.append(run(row))
+            if eager and time.monotonic() - reported >= _REPORT_AFTER:
+                _report(reports, done)
+                reported = time.monotonic()
+        worker.idle()
+        _report(reports, done)
+
+
+def _report(reports: int, done: array) -> None:
+    for at in range(0, len(done), _PIPE_ROWS):
+        os.write(reports, done[at : at + _PIPE_ROWS])
+    del done[:]
+
+
+def _how(status: int) -> str:
+    """A wait status in words."""
+    if os.WIFSIGNALED(status):
+        number = os.WTERMSIG(status)
+        return f"killed by {_SIGNALS.get(number, f'signal {number}')}"
+    return f"with exit status {os.WEXITSTATUS(status)}"
+
+
+def _close(host: Host, slots: Slots, commands: list[int], reports: int) -> None:
+    """Ends everything; also when a pool that nobody closed is collected, or at exit."""
+    if os.getpid() != host.parent:
+        return  # a copy of the pool in a child of its process
+    slots.closing[0] = 1
+    for fd in commands:
+        if fd >= 0:
+            os.close(fd)
+    host.close(_CLOSE_TIMEOUT)
+    os.close(reports)

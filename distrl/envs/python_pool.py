@@ -1,0 +1,234 @@
+"""What all pools of Python environments share: slots, checks, and what follows a fault."""
+
+import abc
+import logging
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from distrl import specs
+from distrl.cores import usable_cores
+from distrl.envs.pool import Pool
+from distrl.envs.slots import Slots
+from distrl.errors import EnvironmentFault, SpecError
+from distrl.types import Nest
+
+LOG = logging.getLogger("distrl.envs")
+
+
+class PythonPool(Pool):
+    """A pool whose workers step Python environments and write what they give into slots.
+
+    A fault of an environment: it raises, hangs for longer than `step_timeout`, ends its process,
+    or returns what its spec does not allow. Policy "fail": `recv` raises EnvironmentFault, and the
+    pool can only be closed. Policy "restart": the environment is built again with a new seed; its
+    open episode ends with a LAST that repeats the last good observation, reward 0, discount 1 (a
+    truncation), and the next `send` gives the FIRST of the new one. Each fault takes one from the
+    budget `max_restarts`; the fault after that raises. Every restart is logged to "distrl.envs".
+    """
+
+    def __init__(
+        self,
+        environment: Any,
+        num_envs: int,
+        wait_num: int,
+        seeds: Sequence[int],
+        *,
+        num_workers: int = 1,
+        shared: bool = False,
+    ):
+        """Args:
+        environment: a PythonEnvironment.
+        num_envs: how many environments.
+        wait_num: how many of them one `recv` returns.
+        seeds: of the environments.
+        num_workers: who step them; environment i belongs to worker `i % num_workers`.
+        shared: whether workers are processes.
+        """
+        super().__init__(environment.name, environment.spec(), num_envs, wait_num)
+        if len(seeds) < num_envs:
+            raise ValueError(f"{num_envs} environments need as many seeds, got {len(seeds)}")
+        self._environment = environment
+        self._config = environment.pool
+        self._num_workers = num_workers
+        self._slots = Slots(self.name, self.spec, seeds[:num_envs], num_workers, shared)
+        struct = specs.struct(self.spec.action)
+        self._action_leaves = jax.tree.leaves(struct)
+        self._action_structure = jax.tree.structure(struct)
+        self._rows = np.arange(num_envs, 2 * num_envs, dtype=np.int32)  # of each one's last step
+        self._both_rows = 2 * np.arange(num_envs, dtype=np.int32) + num_envs
+        self._away = np.zeros(num_envs, bool)  # sent, and not yet received
+        self._ready: list[int] = []  # rows, in the order in which they came
+        self._lost: set[int] = set()  # gone in an open episode, and the caller does not know
+        self._budget = self._config.max_restarts
+        self._failure: str | None = None
+        self._closed = False
+
+    def _start(self) -> None:
+        self._check_usable()
+        self._begin(self.env_ids)
+
+    def _send(self, action: Nest, env_ids: np.ndarray) -> None:
+        self._check_usable()
+        leaves = self._check_action(action, len(env_ids))
+        if np.count_nonzero(self._away[env_ids]):
+            away = env_ids[self._away[env_ids]]
+            raise RuntimeError(f"{self.name}: environments {away} are in flight; recv() them first")
+        if len(env_ids) == self.num_envs and not self.is_async and env_ids is self.env_ids:
+            for table, leaf in zip(self._slots.action, leaves):
+                table[:] = leaf
+        else:
+            for table, leaf in zip(self._slots.action, leaves):
+                table[env_ids] = leaf
+        self._begin(env_ids)
+
+    def _begin(self, env_ids: np.ndarray) -> None:
+        rows = self._both_rows[env_ids] - self._rows[env_ids]
+        self._rows[env_ids] = rows
+        self._away[env_ids] = True
+        if self._lost:
+            rows = self._tell_of_lost(rows)
+        self._dispatch(rows)
+
+    def _tell_of_lost(self, rows: np.ndarray) -> np.ndarray:
+        """Ends the open episodes of lost environments; returns the rows of the others."""
+        go_on = []
+        for row in rows.tolist():
+            if row % self.num_envs in self._lost:
+                self._lost.remove(row % self.num_envs)
+                self._slots.truncate(row)
+                self._ready.append(row)
+            else:
+                go_on.append(row)
+        return np.array(go_on, np.int32)
+
+    def _check_action(self, action: Nest, count: int) -> list[np.ndarray]:
+        leaves, structure = jax.tree_util.tree_flatten(action)
+        if structure == self._action_structure:
+            leaves = [np.asarray(leaf) for leaf in leaves]
+            for leaf, want in zip(leaves, self._action_leaves):
+                if leaf.shape != (count, *want.shape) or leaf.dtype != want.dtype:
+                    break
+            else:
+                return leaves
+        specs.check(action, self.spec.action, (count,), f"action of {self.name}")
+        raise SpecError(f"action of {self.name}: expected arrays, got {action!r:.200}")
+
+    def _recv(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, Nest, np.ndarray, Nest]:
+        self._check_usable()
+        ready, count = self._ready, self.wait_num
+        while len(ready) < count:
+            rows = self._wait(count - len(ready))
+            if rows:
+                ready += rows if min(rows) >= 0 else self._settle(rows)
+        if not self.is_async:
+            first = 0 if ready[0] < self.num_envs else self.num_envs
+            ready.clear()
+            env_ids = self.env_ids.copy()
+            self._away[:] = False
+            step = self._slots.read(slice(first, first + self.num_envs))
+        else:
+            batch = np.array(ready[:count], np.int32)
+            del ready[:count]
+            env_ids = batch % np.int32(self.num_envs)
+            self._away[env_ids] = False
+            step = self._slots.read(batch)
+        step_type, reward, discount, observation, info = step
+        return step_type, reward, discount, observation, env_ids, info
+
+    def _settle(self, rows: list[int]) -> list[int]:
+        """The rows that are ready of those that a worker reported, some of them faults."""
+        ready = []
+        for row in rows:
+            if row >= 0 or self._restart(-1 - row):
+                ready.append(row if row >= 0 else -1 - row)
+        return ready
+
+    def _restart(self, row: int) -> bool:
+        """After a fault whose text is in the slots: True where `row` is ready now.
+
+        Raises:
+          EnvironmentFault: by policy, or because the budget is spent.
+        """
+        env_id = row % self.num_envs
+        self._spend(self._slots.read_fault(env_id))
+        return self._rebuild(row)
+
+    def _spend(self, text: str) -> None:
+        """Takes a fault from the budget, or raises EnvironmentFault."""
+        if self._config.on_fault == "fail":
+            self._fail(text)
+        if self._budget == 0:
+            self._fail(
+                f"{text}\n{self.name}: the budget of environment.pool.max_restarts="
+                f"{self._config.max_restarts} restarts is spent"
+            )
+        self._budget -= 1
+        LOG.warning("%s\n%s: restarting; the budget is %d more", text, self.name, self._budget)
+
+    def _rebuild(self, row: int) -> bool:
+        """Has the environment of `row`, in flight, built again: True where `row` is ready now."""
+        self._count(row % self.num_envs)
+        self._lost.discard(row % self.num_envs)  # the caller will know by this
+        if self._slots.is_open(self._slots.other(row)):
+            self._slots.truncate(row)
+            return True
+        self._dispatch(np.array([row], np.int32))  # it was to be reset, and still is
+        return False
+
+    def _count(self, env_id: int) -> None:
+        self._slots.rebuilt[env_id] += 1
+        self.restarts += 1
+
+    def _fail(self, text: str) -> None:
+        self._failure = text
+        raise EnvironmentFault(text)
+
+    def _check_usable(self) -> None:
+        if self._failure is not None:
+            raise EnvironmentFault(self._failure)
+        if self._closed:
+            raise RuntimeError(f"{self.name}: the pool is closed")
+
+    def _flying(self, worker: int, arrived: Sequence[int] = ()) -> list[int]:
+        """Rows of a worker's environments that were sent and have not come back.
+
+        Args:
+          worker: its index.
+          arrived: what came from workers and is not yet in `_ready`.
+        """
+        back = {*self._ready, *arrived, *(-1 - row for row in arrived)}
+        own = range(worker, self.num_envs, self._num_workers)
+        rows = [int(self._rows[env_id]) for env_id in own if self._away[env_id]]
+        return [row for row in rows if row not in back]
+
+    @abc.abstractmethod
+    def _dispatch(self, rows: np.ndarray) -> None:
+        """Has the workers step or reset the environments of `rows`, int32."""
+
+    @abc.abstractmethod
+    def _wait(self, count: int) -> list[int]:
+        """Waits for steps and returns their rows, `-1 - row` for faults; [] where none came.
+
+        It returns after a quarter of `step_timeout`, or a second, at the latest.
+
+        Args:
+          count: how many more are wanted.
+        """
+
+
+def workers_for(num_workers: int | None, num_envs: int) -> int:
+    """`num_workers`, or the cores that the process may use, but one an environment at most."""
+    return min(num_envs, usable_cores() if num_workers is None else num_workers)
+
+
+def tick(step_timeout: float) -> float:
+    """Seconds between two looks for environments that hang."""
+    return min(step_timeout / 4, 1.0)
+
+
+def hung(where: str, limit: float) -> str:
+    """The message of a fault: `where` is what `Slots.where` gave."""
+    return f"{where}: hung; its step or reset did not end within step_timeout={limit:g} s"

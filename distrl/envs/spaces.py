@@ -1,0 +1,193 @@
+"""gymnasium's spaces, and dm_env's specs, as distrl's specs; and values from the one to the other.
+
+Spaces are told apart by the names of their classes, so that neither gymnasium nor its ancestor gym
+has to be installed, or imported where an environment does not use it.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+from dm_env import specs as dm_specs
+
+from distrl.errors import ConfigError, SpecError
+from distrl.types import Nest
+
+Reader = Callable[[Any], Nest]  # a value of the environment's -> one of distrl's
+Writer = Callable[[Nest], Any]  # an action of distrl's -> one of the environment's
+
+_NARROW = {np.dtype(np.float64): np.dtype(np.float32), np.dtype(np.int64): np.dtype(np.int32)}
+_KINDS = ("Box", "Discrete", "MultiDiscrete", "MultiBinary", "Dict", "Tuple")
+
+
+def narrow(dtype: Any) -> np.dtype:
+    """float64 -> float32 and int64 -> int32, which JAX computes with; others as they are."""
+    return _NARROW.get(np.dtype(dtype), np.dtype(dtype))
+
+
+def space_spec(space: Any, where: str) -> Nest:
+    """The spec of a gymnasium space: a dict for Dict, a tuple for Tuple, else a leaf.
+
+    Discrete values count from 0, whatever the space's `start`.
+
+    Args:
+      space: of gymnasium.
+      where: what it is of, for messages: "observation".
+
+    Raises:
+      ConfigError: a space whose values have no fixed shape (Text, Sequence, Graph, OneOf).
+    """
+    kind = _kind(space)
+    if kind == "Dict":
+        return {k: space_spec(v, f"{where}[{k!r}]") for k, v in space.spaces.items()}
+    if kind == "Tuple":
+        return tuple(space_spec(v, f"{where}[{i}]") for i, v in enumerate(space.spaces))
+    if kind == "Box":
+        return array_spec(space.shape, space.dtype, space.low, space.high, where)
+    if kind == "MultiBinary":
+        return dm_specs.BoundedArray(space.shape, np.int8, 0, 1, where)
+    if kind == "MultiDiscrete":
+        shape, high = np.shape(space.nvec), np.asarray(space.nvec) - 1
+        return dm_specs.BoundedArray(shape, np.int32, np.zeros(shape), high, where)
+    if kind == "Discrete":
+        return _discrete(int(space.n), where)
+    raise ConfigError(
+        f"{where}: a space of kind {type(space).__name__} has no arrays of one shape; distrl "
+        f"takes {', '.join(_KINDS)}: leave it out or encode it, for example with "
+        "gymnasium.wrappers.FilterObservation or TransformObservation"
+    )
+
+
+def dm_spec(spec: Any, where: str) -> Nest:
+    """A nest of dm_env specs in dtypes that distrl computes with.
+
+    Raises:
+      ConfigError: a leaf that is no array.
+    """
+    if isinstance(spec, Mapping):
+        return {k: dm_spec(v, f"{where}[{k!r}]") for k, v in spec.items()}
+    if isinstance(spec, (list, tuple)):
+        parts = [dm_spec(v, f"{where}[{i}]") for i, v in enumerate(spec)]
+        return getattr(type(spec), "_make", type(spec))(parts)
+    if isinstance(spec, dm_specs.StringArray) or not isinstance(spec, dm_specs.Array):
+        raise ConfigError(
+            f"{where}: expected dm_env's Array, BoundedArray or DiscreteArray, got {spec!r}"
+        )
+    if isinstance(spec, dm_specs.DiscreteArray):
+        return _discrete(spec.num_values, spec.name or where)
+    if isinstance(spec, dm_specs.BoundedArray):
+        return array_spec(spec.shape, spec.dtype, spec.minimum, spec.maximum, spec.name or where)
+    return dm_specs.Array(spec.shape, narrow(spec.dtype), spec.name or where)
+
+
+def array_spec(shape: Any, dtype: Any, low: Any, high: Any, name: str) -> dm_specs.Array:
+    """The spec of an array; bounded where one of its bounds is finite.
+
+    A bound that float32 cannot hold is rounded inwards: an action at the bound stays legal.
+    """
+    narrowed = narrow(dtype)
+    low, high = (np.broadcast_to(np.asarray(bound), shape) for bound in (low, high))
+    if not (np.isfinite(low).any() or np.isfinite(high).any()):
+        return dm_specs.Array(shape, narrowed, name)
+    if narrowed == np.float32:
+        with np.errstate(over="ignore"):  # float64's largest numbers mean infinity
+            low32, high32 = low.astype(np.float32), high.astype(np.float32)
+        low = np.where(low32 < low, np.nextafter(low32, np.float32(np.inf)), low32)
+        high = np.where(high32 > high, np.nextafter(high32, np.float32(-np.inf)), high32)
+    elif narrowed == np.int32:
+        bounds = np.iinfo(np.int32)
+        low, high = np.clip(low, bounds.min, bounds.max), np.clip(high, bounds.min, bounds.max)
+    return dm_specs.BoundedArray(shape, narrowed, low, high, name)
+
+
+def reader(space: Any, where: str) -> Reader | None:
+    """What turns a value of a gymnasium space into distrl's; None where they are the same."""
+    kind = _kind(space)
+    if kind == "Discrete":
+        start = int(getattr(space, "start", 0))
+        return (lambda value: value - start) if start else None
+    if kind == "MultiDiscrete":
+        first = np.asarray(getattr(space, "start", 0))
+        return (lambda value: value - first) if first.any() else None
+    if kind == "Dict":
+        parts = {k: reader(v, f"{where}[{k!r}]") for k, v in space.spaces.items()}
+        return _dict_reader(parts, where)
+    if kind == "Tuple":
+        rows = [reader(v, f"{where}[{i}]") for i, v in enumerate(space.spaces)]
+        return _tuple_reader(rows, tuple)
+    return None
+
+
+def dm_reader(spec: Any, where: str) -> Reader | None:
+    """What turns a value of a nest of dm_env specs into distrl's; None where they are the same."""
+    if isinstance(spec, Mapping):
+        return _dict_reader({k: dm_reader(v, f"{where}[{k!r}]") for k, v in spec.items()}, where)
+    if isinstance(spec, (list, tuple)):
+        parts = [dm_reader(v, f"{where}[{i}]") for i, v in enumerate(spec)]
+        return _tuple_reader(parts, getattr(type(spec), "_make", type(spec)))
+    return None
+
+
+def writer(space: Any, where: str) -> Writer:
+    """What turns an action of distrl's into one of a gymnasium space."""
+    kind, dtype = _kind(space), getattr(space, "dtype", None)
+    if kind == "Discrete":
+        start, scalar = int(getattr(space, "start", 0)), np.dtype(dtype).type
+        return (lambda action: scalar(action + start)) if start else scalar
+    if kind == "MultiDiscrete":
+        first = np.asarray(getattr(space, "start", 0))
+        return lambda action: (action + first).astype(dtype)
+    if kind == "Dict":
+        parts = {k: writer(v, f"{where}[{k!r}]") for k, v in space.spaces.items()}
+        return lambda action: {name: part(action[name]) for name, part in parts.items()}
+    if kind == "Tuple":
+        rows = [writer(v, f"{where}[{i}]") for i, v in enumerate(space.spaces)]
+        return lambda action: tuple(part(a) for part, a in zip(rows, action, strict=True))
+    return lambda action: np.asarray(action, dtype)
+
+
+def dm_writer(spec: Any) -> Writer:
+    """What turns an action of distrl's into one of a nest of dm_env specs."""
+    if isinstance(spec, Mapping):
+        parts = {k: dm_writer(v) for k, v in spec.items()}
+        return lambda action: {name: part(action[name]) for name, part in parts.items()}
+    if isinstance(spec, (list, tuple)):
+        rows = [dm_writer(v) for v in spec]
+        make = getattr(type(spec), "_make", type(spec))  # of a named tuple
+        return lambda action: make(part(a) for part, a in zip(rows, action, strict=True))
+    dtype = np.dtype(spec.dtype)
+    if not spec.shape:
+        return dtype.type
+    return lambda action: np.asarray(action, dtype)
+
+
+def _kind(space: Any) -> str:
+    names = [base.__name__ for base in type(space).__mro__]
+    return next((kind for kind in _KINDS if kind in names), "")
+
+
+def _discrete(num_values: int, name: str) -> dm_specs.DiscreteArray:
+    if num_values > 2**31 - 1:
+        raise ConfigError(f"{name}: {num_values} values; distrl's integers have 32 bits")
+    return dm_specs.DiscreteArray(num_values, np.int32, name)
+
+
+def _dict_reader(parts: Mapping[str, Reader | None], where: str) -> Reader:
+    """A dict of the declared names, in their order, of a mapping that must have just these."""
+
+    def read(value: Any) -> Nest:
+        if len(value) != len(parts) or not all(name in value for name in parts):
+            raise SpecError(f"{where}: expected the names {sorted(parts)}, got {sorted(value)}")
+        return {
+            name: value[name] if part is None else part(value[name]) for name, part in parts.items()
+        }
+
+    return read
+
+
+def _tuple_reader(parts: list[Reader | None], make: Callable[[Any], Any]) -> Reader | None:
+    if not any(parts):
+        return None
+    return lambda value: make(
+        v if part is None else part(v) for part, v in zip(parts, value, strict=True)
+    )

@@ -1,0 +1,270 @@
+"""Environments of suites, by name: EnvPool, gymnasium, dm_control, MiniGrid, Atari."""
+
+import copy
+import dataclasses
+import difflib
+import functools
+import importlib
+import importlib.util
+import math
+import os
+import re
+import warnings
+from typing import Any
+
+from distrl.envs.native import NativeEnvironment, envpool_names
+from distrl.envs.pool import Environment
+from distrl.envs.python import PoolConfig, PythonEnvironment, WrapperConfig
+from distrl.errors import ConfigError
+
+_NO_WRAPPERS, _ANY_POOL = WrapperConfig(), PoolConfig()
+
+Options = tuple[tuple[str, Any], ...]
+
+# By prefix: the packages to import, in order, and what to install where one is missing.
+_PACKAGES = {
+    "envpool": (("envpool",), "envpool"),
+    "gym": (("gymnasium",), "gymnasium"),
+    "dm_control": (("dm_control",), "dm_control"),
+    "minigrid": (("gymnasium", "minigrid"), "minigrid"),
+    "ale": (("gymnasium", "ale_py"), "ale-py"),
+}
+# Beginnings of the names that a package registers with gymnasium once it is imported.
+_REGISTERED = {"minigrid": ("MiniGrid-", "BabyAI-"), "ale": ("ALE/",)}
+_DM_CONTROL_NAME = re.compile(r"(?!.*-v\d+$)[a-z][A-Za-z0-9_]*-[a-z0-9_]+")
+
+
+def make(
+    name: str,
+    *,
+    wrappers: WrapperConfig = _NO_WRAPPERS,
+    pool: PoolConfig = _ANY_POOL,
+    num_threads: int | None = None,
+    **options: Any,
+) -> Environment:
+    """An environment by name.
+
+    Args:
+      name: "CartPole-v1": from EnvPool where it has it, else from gymnasium's registry (MiniGrid's
+        and Atari's names included), else "domain-task" of dm_control. A prefix chooses:
+        "envpool:", "gym:", "dm_control:", "minigrid:" or "ale:".
+      wrappers: put around it; `max_episode_steps=None` means the environment's own limit.
+      pool: how several are stepped; EnvPool steps its own.
+      num_threads: EnvPool's, in each pool.
+      **options: of the environment itself, as its suite names them: `stack_num=1` (EnvPool's
+        Atari), `size=8` (MiniGrid), `flat_observation=True` (dm_control). Hashable.
+
+    Raises:
+      ConfigError: no such environment (with near matches), a package that is missing, or wrappers
+        that it cannot have.
+    """
+    suite, own_name = _find(name)
+    pairs = tuple(sorted(options.items()))
+    if suite == "envpool":
+        return _native(own_name, wrappers, pool, 1 if num_threads is None else num_threads, pairs)
+    if num_threads is not None:
+        raise ConfigError(
+            f"environment: num_threads is EnvPool's, and {name} is stepped by a pool of Python "
+            "environments; set pool.kind and pool.num_workers"
+        )
+    builder: GymBuilder | DmControlBuilder
+    if suite == "dm_control":
+        domain, task = own_name.split("-", 1)
+        builder = DmControlBuilder(domain, task, pairs)
+        limit, threshold = builder.time_limit(), None
+    else:
+        builder = GymBuilder(suite, own_name, pairs)
+        limit, threshold = builder.registered.max_episode_steps, builder.registered.reward_threshold
+    if wrappers.max_episode_steps is None:
+        wrappers = dataclasses.replace(wrappers, max_episode_steps=limit)
+    return PythonEnvironment(builder, own_name, wrappers, pool, threshold)
+
+
+@dataclasses.dataclass(frozen=True)
+class GymBuilder:
+    """Builds an environment of gymnasium's registry, without its time limit and its checks.
+
+    Attributes:
+      suite: the prefix whose package registers it.
+      name: in the registry.
+      options: pairs of the environment's constructor's arguments.
+    """
+
+    suite: str
+    name: str
+    options: tuple = ()
+
+    @property
+    def registered(self) -> Any:
+        """gymnasium's spec of it."""
+        return _import(self.suite).spec(self.name)
+
+    def __call__(self) -> Any:
+        """A new one."""
+        gymnasium = _import(self.suite)
+        spec = copy.deepcopy(self.registered)
+        spec.order_enforce = False  # a pool calls them in order
+        try:
+            env = gymnasium.make(
+                spec, max_episode_steps=-1, disable_env_checker=True, **dict(self.options)
+            )
+        except (gymnasium.error.Error, ImportError, TypeError) as error:
+            text = str(error).splitlines()[0]
+            if isinstance(error, TypeError) and "unexpected keyword" not in text:
+                raise  # its own
+            if isinstance(error, ModuleNotFoundError):
+                text += f": pip install {error.name}"
+            raise ConfigError(f"environment: {self.name} cannot be made: {text}") from error
+        if self.suite == "minigrid" and "mission" in env.observation_space.spaces:
+            keep = [name for name in env.observation_space.spaces if name != "mission"]
+            env = gymnasium.wrappers.FilterObservation(env, keep)  # the mission is a text
+        return env
+
+
+@dataclasses.dataclass(frozen=True)
+class DmControlBuilder:
+    """Builds a task of dm_control's suite, without its time limit.
+
+    Attributes:
+      domain, task: as the suite names them.
+      options: pairs of the arguments of dm_control's `control.Environment`.
+    """
+
+    domain: str
+    task: str
+    options: tuple = ()
+
+    def __call__(self, seed: int) -> Any:
+        """A new one, with its own random numbers."""
+        return self._load({"random": seed, "time_limit": math.inf})
+
+    def time_limit(self) -> int | None:
+        """Steps of an episode in the suite; None: without end."""
+        limit = self._load({})._step_limit
+        return math.ceil(limit) if math.isfinite(limit) else None
+
+    def _load(self, task_options: dict[str, Any]) -> Any:
+        try:
+            return _dm_control_suite().load(
+                self.domain, self.task, task_options, environment_kwargs=dict(self.options)
+            )
+        except TypeError as error:  # an option that it does not have
+            name = f"{self.domain}-{self.task}"
+            raise ConfigError(f"environment: {name} cannot be made: {error}") from error
+
+
+def _find(name: str) -> tuple[str, str]:
+    """The suite of a name, and the name in it."""
+    prefix, colon, rest = name.partition(":")
+    if colon:
+        if prefix not in _PACKAGES:
+            raise ConfigError(
+                f"environment: no suite {prefix!r}; there is {', '.join(_PACKAGES)}; for what the "
+                f"module {prefix} registers with gymnasium write gym:{name}"
+            )
+        if prefix == "gym":
+            prefix = _registers(rest)
+        names = _names(prefix)
+        if rest in names or (prefix == "gym" and ":" in rest):
+            return prefix, rest
+        raise ConfigError(f"environment: {prefix} has no {rest!r}{_near(rest, names)}")
+    if name in envpool_names():
+        return "envpool", name
+    seen = sorted(envpool_names())
+    suites = [_registers(name)]
+    if _DM_CONTROL_NAME.fullmatch(name):
+        suites.append("dm_control")
+    for suite in suites:
+        if suite == "gym" and importlib.util.find_spec("gymnasium") is None:
+            continue
+        names = _names(suite)
+        if name in names:
+            return suite, name
+        seen += names
+    raise ConfigError(f"environment: there is no {name!r}{_near(name, seen)}")
+
+
+def _native(
+    name: str, wrappers: WrapperConfig, pool: PoolConfig, num_threads: int, options: Options
+) -> NativeEnvironment:
+    instead = f"write gym:{name} for gymnasium's in a pool of Python environments"
+    if name.startswith(_REGISTERED["minigrid"]):
+        instead = instead.replace("gym:", "minigrid:")
+    own = {"action_repeat": "frame_skip", "frame_stack": "stack_num"}
+    environment = NativeEnvironment(
+        name, num_threads, wrappers.max_episode_steps, wrappers.clip_actions, options
+    )
+    for setting, option in own.items():
+        if getattr(wrappers, setting) > 1:
+            if hasattr(environment.envpool_spec().config, "stack_num"):  # Atari, ViZDoom
+                instead = f"set its own option {option}"
+            raise ConfigError(
+                f"environment: EnvPool's {name} takes no wrappers.{setting}; {instead}"
+            )
+    if pool != _ANY_POOL:
+        raise ConfigError(
+            f"environment: EnvPool steps {name} in threads of its own and takes no pool settings; "
+            f"{instead}"
+        )
+    return environment
+
+
+def _registers(name: str) -> str:
+    """The suite whose package registers a name of gymnasium's."""
+    return next((s for s, begin in _REGISTERED.items() if name.startswith(begin)), "gym")
+
+
+def _names(suite: str) -> list[str]:
+    if suite == "envpool":
+        _require(suite)
+        return sorted(envpool_names())
+    if suite == "dm_control":
+        return [f"{domain}-{task}" for domain, task in _dm_control_suite().ALL_TASKS]
+    names = list(_import(suite).registry)
+    if suite in _REGISTERED:
+        names = [name for name in names if name.startswith(_REGISTERED[suite])]
+    return names
+
+
+def _near(name: str, names: list[str]) -> str:
+    near = difflib.get_close_matches(name, set(names), n=3, cutoff=0.5)
+    return f"; did you mean {' or '.join(near)}?" if near else ""
+
+
+def _require(suite: str) -> None:
+    packages, install = _PACKAGES[suite]
+    for package in packages:
+        if importlib.util.find_spec(package) is None:
+            raise ConfigError(
+                f"environment: {suite} needs the package {package}: pip install {install}"
+            )
+
+
+@functools.cache
+def _import(suite: str) -> Any:
+    """gymnasium, with what a suite registers."""
+    _require(suite)
+    gymnasium = importlib.import_module("gymnasium")
+    # gymnasium says of most versions of its environments that there is a newer one.
+    warnings.filterwarnings("ignore", message=".*is out of date", module="gymnasium")
+    if suite == "minigrid":
+        importlib.import_module("minigrid")
+    if suite == "ale":
+        ale_py = importlib.import_module("ale_py")
+        ale_py.ALEInterface.setLoggerMode(ale_py.LoggerMode.Error)  # a banner for each game
+        gymnasium.register_envs(ale_py)
+    return gymnasium
+
+
+@functools.cache
+def _dm_control_suite() -> Any:
+    """dm_control's suite. Nothing is rendered: it is not let look for a display, which warns."""
+    _require("dm_control")
+    unset = "MUJOCO_GL" not in os.environ
+    if unset:
+        os.environ["MUJOCO_GL"] = "disabled"
+    try:
+        return importlib.import_module("dm_control.suite")
+    finally:
+        if unset:
+            del os.environ["MUJOCO_GL"]

@@ -1,0 +1,35 @@
+"""How many threads numeric libraries start in a worker process."""
+
+import os
+import sys
+
+_VARIABLES = (
+    "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS",
+    "BLIS_NUM_THREADS", "VECLIB_MAXIMUM_THREADS",
+)  # fmt: skip
+
+
+def apply(count: int) -> None:
+    """Limits BLAS, OpenMP, XLA and PyTorch to `count` threads, in this process and its children.
+
+    The environment's variables reach libraries that are loaded later, threadpoolctl (where it is
+    installed) those that are loaded already.
+
+    Args:
+      count: 0 leaves everything as it is.
+    """
+    if count == 0:
+        return
+    for name in _VARIABLES:
+        os.environ[name] = str(count)
+    eigen = "--xla_cpu_multi_thread_eigen=false " if count == 1 else ""
+    flags = f"{eigen}intra_op_parallelism_threads={count}"
+    os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {flags}".strip()
+    try:
+        import threadpoolctl
+    except ImportError:
+        pass  # the variables alone, then
+    else:
+        threadpoolctl.threadpool_limits(count)
+    if "torch" in sys.modules:
+        sys.modules["torch"].set_num_threads(count)

@@ -1,0 +1,202 @@
+"""What steps environments and writes their steps into slots, whatever runs it."""
+
+import time
+import traceback
+from typing import Any
+
+from distrl.envs.conform import Breach, NestCheck, RewardCheck
+from distrl.envs.slots import BUSY, DONE, ENV, STARTED, Slots
+from distrl.envs.stepper import Stepper
+from distrl.types import StepType
+
+_FIRST, _MID, _LAST = StepType.FIRST, StepType.MID, StepType.LAST
+
+Outcome = Any
+"""What became of a step: `(step_type, reward, discount, observation leaves, info leaves)`, all as
+their specs say, or the text of a fault."""
+
+
+class _Running:
+    """An environment that was built."""
+
+    __slots__ = ("ended", "stepper")
+
+    def __init__(self, stepper: Stepper):
+        self.stepper = stepper
+        self.ended = True
+
+
+class Worker:
+    """Holds environments by id, builds each one when it is first asked for, and steps them.
+
+    All code of an environment runs in `advance` and `close`. What an environment does wrong
+    becomes the text of a fault there, and the environment is closed and forgotten, so that the
+    next `advance` builds it again.
+    """
+
+    def __init__(
+        self,
+        environment: Any,
+        slots: Slots,
+        index: int = 0,
+        catch: type[BaseException] = BaseException,
+    ):
+        """Args:
+        environment: a PythonEnvironment: its name, spec, `make_stepper` and pool settings.
+        slots: of the pool.
+        index: of this worker; its row in the slots' counters.
+        catch: exceptions of an environment that are its faults; others pass through.
+        """
+        spec, check_finite = environment.spec(), environment.pool.check_finite
+        self._environment = environment
+        self._slots = slots
+        self._catch = catch
+        self._num_envs = slots.num_envs
+        self._observation = NestCheck("observation", spec.observation, check_finite)
+        self._info = NestCheck("env_info", spec.env_info, check_finite)
+        self._reward = RewardCheck(spec.reward, check_finite)
+        self._single_action = len(slots.action) == 1 and slots.action_nest(["leaf"]) == "leaf"
+        # Memory views: twice as fast as arrays to write one number to.
+        view: Any = memoryview
+        self._counters = view(slots.counters[index])
+        self._times = view(slots.times[index])
+        self._closing = view(slots.closing)
+        self._episode_steps = view(slots.episode_steps)
+        self._steps = view(slots.steps)
+        self._done, self._busy = 0, 0.0  # not yet added to the slots' own
+        self._envs: dict[int, _Running] = {}
+
+    def run(self, row: int) -> int:
+        """Steps the environment of `row` and writes what it gave there; see `commit`."""
+        return self.commit(row, self.advance(row))
+
+    def advance(self, row: int) -> Outcome:
+        """Steps the environment of `row`, or resets it where its episode ended; writes no row."""
+        env_id = row if row < self._num_envs else row - self._num_envs
+        began = time.monotonic()
+        self._times[STARTED] = began
+        self._counters[ENV] = env_id
+        env = self._envs.get(env_id)
+        try:
+            if env is None:
+                env = self._build(env_id)
+            if env.ended:
+                self._episode_steps[env_id] = 0
+                step = env.stepper.reset()
+            else:
+                self._episode_steps[env_id] += 1
+                self._steps[env_id] += 1
+                step = env.stepper.step(self._action(env_id))
+            self._busy += time.monotonic() - began
+            self._done += 1
+            kind, discount = step.step_type, step.discount
+            observation = self._observation(step.observation)
+            info = self._info(step.env_info)
+            if env.ended:
+                if kind != _FIRST:
+                    raise Breach(f"step_type: reset() gave {kind}, expected FIRST ({_FIRST})")
+                env.ended = False
+                return kind, 0.0, 1.0, observation, info
+            if kind == _LAST:
+                if discount != 0 and discount != 1:
+                    raise Breach(f"discount: expected 0 or 1, got {discount}")
+                env.ended = True
+            elif kind != _MID:
+                raise Breach(
+                    f"step_type: step() gave {kind}, expected MID ({_MID}) or LAST ({_LAST})"
+                )
+            elif discount != 1:
+                raise Breach(
+                    f"discount: expected 1 in the middle of an episode, got {discount}; a true "
+                    "end is LAST with discount 0"
+                    if discount == 0
+                    else f"discount: expected 0 or 1, got {discount}"
+                )
+            return kind, self._reward(step.reward), discount, observation, info
+        except Breach as breach:
+            return self._fault(env_id, env, str(breach))
+        except self._catch as error:
+            trace = error.__traceback__
+            frames = trace.tb_next if trace is not None and trace.tb_next is not None else trace
+            lines = traceback.format_exception(type(error), error, frames)
+            what = "building it" if env is None else "reset()" if env.ended else "step()"
+            title = "".join(traceback.format_exception_only(type(error), error)).strip()
+            return self._fault(env_id, env, f"{what} raised {title}\n{''.join(lines)}".rstrip())
+
+    def commit(self, row: int, outcome: Outcome) -> int:
+        """Writes what `advance` gave; runs no code of the environment.
+
+        Returns:
+          `row`; or `-1 - row` where it holds no step because of a fault, whose text is in the
+          slots.
+        """
+        slots = self._slots
+        if type(outcome) is str:
+            slots.write_fault(row % self._num_envs, outcome)
+            return -1 - row
+        kind, reward, discount, observation, info = outcome
+        for table, array in zip(slots.observation, observation):
+            table[row] = array
+        for table, array in zip(slots.env_info, info):
+            table[row] = array
+        slots.reward[row] = reward
+        slots.discount[row] = discount
+        slots.step_type[row] = kind
+        return row
+
+    def idle(self) -> None:
+        """Says that no environment's code runs now, and how much did."""
+        self._counters[ENV] = -1
+        self._counters[DONE] += self._done
+        self._times[BUSY] += self._busy
+        self._done, self._busy = 0, 0.0
+
+    @property
+    def closing(self) -> bool:
+        """Whether the pool is being closed, so that no step is to be begun."""
+        return self._closing[0] != 0
+
+    def take_environments(self, but: int) -> dict[int, Any]:
+        """Gives away all environments but one, for another worker's `adopt`."""
+        given = {env_id: env for env_id, env in self._envs.items() if env_id != but}
+        self._envs = {but: self._envs[but]} if but in self._envs else {}
+        return given
+
+    def adopt(self, given: dict[int, Any]) -> None:
+        """Goes on with what `take_environments` of another worker gave."""
+        self._envs.update(given)
+
+    def close(self) -> list[str]:
+        """Closes all environments; returns what was raised on the way, one text each."""
+        wrong = []
+        for env_id in list(self._envs):
+            try:
+                self._envs.pop(env_id).stepper.close()
+            except self._catch:
+                wrong.append(
+                    f"{self._slots.where(env_id)}: closing it raised\n{traceback.format_exc()}"
+                )
+        return wrong
+
+    def _build(self, env_id: int) -> _Running:
+        self._episode_steps[env_id] = self._steps[env_id] = 0
+        env = _Running(self._environment.make_stepper(self._slots.seed(env_id)))
+        self._envs[env_id] = env
+        return env
+
+    def _action(self, env_id: int) -> Any:
+        """A copy of an environment's action: it may keep it, and the slot will change."""
+        leaves = [leaf[env_id] if leaf.ndim == 1 else leaf[env_id].copy()
+                  for leaf in self._slots.action]  # fmt: skip
+        return leaves[0] if self._single_action else self._slots.action_nest(leaves)
+
+    def _fault(self, env_id: int, env: _Running | None, what: str) -> str:
+        """The message of a fault; the environment is closed and forgotten."""
+        text = f"{self._slots.where(env_id)}: {what}"
+        self._envs.pop(env_id, None)
+        if env is not None:
+            try:
+                env.stepper.close()
+            except self._catch:
+                text += f"\nClosing it then raised\n{traceback.format_exc()}".rstrip()
+        return text

@@ -1,0 +1,231 @@
+"""The usual wrappers of one environment, by configuration."""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+from dm_env import specs as dm_specs
+
+from distrl import specs
+from distrl.envs.stepper import Step, Stepper
+from distrl.errors import ConfigError
+from distrl.types import Nest, StepType
+
+
+@dataclasses.dataclass(frozen=True)
+class WrapperConfig:
+    """What is put around each environment. Applied from the inside out in this order:
+
+    Attributes:
+      clip_actions: clip continuous actions to their bounds before the environment sees them.
+      max_episode_steps: a time limit, in time steps of the environment itself; the step that it
+        ends keeps discount 1, but for a true end on that very step. None: no limit beyond the
+        environment's own.
+      action_repeat: take each action so many times; rewards are summed, the last observation is
+        kept, and it stops at an episode's end. `env_info["time_steps"]` (int32) says how many.
+      frame_stack: the last so many observations, oldest first, on a new leading axis of every
+        leaf; an episode's first observation stands for those before it.
+    """
+
+    clip_actions: bool = True
+    max_episode_steps: int | None = None
+    action_repeat: int = 1
+    frame_stack: int = 1
+
+    def __post_init__(self) -> None:
+        for name in ("max_episode_steps", "action_repeat", "frame_stack"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ConfigError(f"environment.wrappers.{name} must be 1 or more, got {value}")
+
+
+def wrapped_spec(spec: specs.EnvironmentSpec, config: WrapperConfig) -> specs.EnvironmentSpec:
+    """What `wrap` makes of an environment's spec.
+
+    Raises:
+      ConfigError: wrappers that this environment cannot have.
+    """
+    for name, unset in (("action_repeat", 1), ("max_episode_steps", None)):
+        if spec.reward_delay and getattr(config, name) != unset:
+            raise ConfigError(
+                f"environment.wrappers.{name}={getattr(config, name)}: this environment tells "
+                f"rewards up to {spec.reward_delay} steps late, and some would be lost or given "
+                "to another action; do it inside the environment"
+            )
+    if config.action_repeat > 1:
+        time_steps = dm_specs.Array((), np.int32, "time_steps")
+        spec = spec._replace(env_info={**(spec.env_info or {}), "time_steps": time_steps})
+    if config.frame_stack > 1:
+        stacked = jax.tree.map(
+            lambda leaf: _stacked(leaf, config.frame_stack), spec.observation, is_leaf=specs.is_spec
+        )
+        spec = spec._replace(observation=stacked)
+    return spec
+
+
+def wrap(stepper: Stepper, spec: specs.EnvironmentSpec, config: WrapperConfig) -> Stepper:
+    """`stepper` with the wrappers that `config` asks for and its `spec` has a use for.
+
+    Args:
+      stepper: one environment.
+      spec: its action spec before or after `wrapped_spec`, which leaves that alone.
+      config: the wrappers.
+    """
+    if config.clip_actions and any(map(_clippable, _leaves(spec.action))):
+        stepper = ClipAction(stepper, spec.action)
+    if config.max_episode_steps is not None:
+        stepper = TimeLimit(stepper, config.max_episode_steps)
+    if config.action_repeat > 1:
+        stepper = ActionRepeat(stepper, config.action_repeat)
+    if config.frame_stack > 1:
+        stepper = FrameStack(stepper, config.frame_stack)
+    return stepper
+
+
+class _Wrapper:
+    """Passes everything on."""
+
+    def __init__(self, stepper: Stepper):
+        self._stepper = stepper
+
+    def reset(self) -> Step:
+        """See `Stepper`."""
+        return self._stepper.reset()
+
+    def step(self, action: Nest) -> Step:
+        """See `Stepper`."""
+        return self._stepper.step(action)
+
+    def close(self) -> None:
+        """See `Stepper`."""
+        self._stepper.close()
+
+
+class ClipAction(_Wrapper):
+    """Clips floating-point actions to the bounds of their spec."""
+
+    def __init__(self, stepper: Stepper, spec: Nest):
+        """Args: stepper: to wrap. spec: of its action."""
+        super().__init__(stepper)
+        self._spec = spec
+        self._single = _bounds(spec) if specs.is_spec(spec) and _clippable(spec) else None
+
+    def step(self, action: Nest) -> Step:
+        """See `Stepper`."""
+        if self._single is not None:
+            low, high = self._single
+            return self._stepper.step(np.minimum(np.maximum(action, low), high))
+        return self._stepper.step(
+            jax.tree.map(
+                lambda spec, leaf: np.clip(leaf, *_bounds(spec)) if _clippable(spec) else leaf,
+                self._spec,
+                action,
+                is_leaf=specs.is_spec,
+            )
+        )
+
+
+class TimeLimit(_Wrapper):
+    """Ends an episode after so many steps: LAST with discount 1, or 0 where it truly ends there."""
+
+    def __init__(self, stepper: Stepper, max_episode_steps: int):
+        """Args: stepper: to wrap. max_episode_steps: of an episode."""
+        super().__init__(stepper)
+        self._limit = max_episode_steps
+        self._elapsed = 0
+
+    def reset(self) -> Step:
+        """See `Stepper`."""
+        self._elapsed = 0
+        return self._stepper.reset()
+
+    def step(self, action: Nest) -> Step:
+        """See `Stepper`."""
+        step = self._stepper.step(action)
+        self._elapsed += 1
+        if self._elapsed < self._limit or step.step_type == StepType.LAST:
+            return step
+        return step._replace(step_type=StepType.LAST)
+
+
+class ActionRepeat(_Wrapper):
+    """Takes each action several times, or until the episode ends."""
+
+    def __init__(self, stepper: Stepper, repeats: int):
+        """Args: stepper: to wrap. repeats: of each action."""
+        super().__init__(stepper)
+        self._repeats = repeats
+
+    def reset(self) -> Step:
+        """See `Stepper`."""
+        return self._count(self._stepper.reset(), 0)
+
+    def step(self, action: Nest) -> Step:
+        """See `Stepper`."""
+        reward: Any = 0.0
+        time_steps = 0
+        for _ in range(self._repeats):
+            step = self._stepper.step(action)
+            reward = reward + step.reward
+            time_steps += (step.env_info or {}).get("time_steps", 1)
+            if step.step_type == StepType.LAST:
+                break
+        return self._count(step._replace(reward=reward), time_steps)
+
+    def _count(self, step: Step, time_steps: int) -> Step:
+        return step._replace(env_info={**(step.env_info or {}), "time_steps": np.int32(time_steps)})
+
+
+class FrameStack(_Wrapper):
+    """The last observations, oldest first, on a new leading axis of every leaf."""
+
+    def __init__(self, stepper: Stepper, frames: int):
+        """Args: stepper: to wrap. frames: how many."""
+        super().__init__(stepper)
+        self._frames = frames
+        self._stack: Nest = None
+
+    def reset(self) -> Step:
+        """See `Stepper`."""
+        return self._push(
+            self._stepper.reset(), lambda _, new: np.stack([np.asarray(new)] * self._frames)
+        )
+
+    def step(self, action: Nest) -> Step:
+        """See `Stepper`."""
+        return self._push(
+            self._stepper.step(action),
+            lambda stack, new: np.concatenate([stack[1:], np.asarray(new, stack.dtype)[None]]),
+        )
+
+    def _push(self, step: Step, push: Callable[[Any, Any], np.ndarray]) -> Step:
+        new = step.observation
+        if isinstance(new, (dict, list, tuple)):
+            old = new if step.step_type == StepType.FIRST else self._stack
+            self._stack = jax.tree.map(push, old, new)
+        else:
+            self._stack = push(self._stack, new)
+        return step._replace(observation=self._stack)
+
+
+def _leaves(spec: Nest) -> list[Any]:
+    return jax.tree.leaves(spec, is_leaf=specs.is_spec)
+
+
+def _clippable(spec: Any) -> bool:
+    bounded = isinstance(spec, dm_specs.BoundedArray) and np.issubdtype(spec.dtype, np.floating)
+    return bounded and bool(np.isfinite(_bounds(spec)).any())
+
+
+def _bounds(spec: Any) -> tuple[np.ndarray, np.ndarray]:
+    return spec.minimum, spec.maximum
+
+
+def _stacked(leaf: Any, frames: int) -> dm_specs.Array:
+    shape = (frames, *leaf.shape)
+    if isinstance(leaf, dm_specs.BoundedArray):  # a DiscreteArray, which is one, has no shape
+        low, high = (np.broadcast_to(bound, shape) for bound in _bounds(leaf))
+        return dm_specs.BoundedArray(shape, leaf.dtype, low, high, leaf.name)
+    return dm_specs.Array(shape, leaf.dtype, leaf.name)

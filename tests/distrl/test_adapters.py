@@ -1,0 +1,323 @@
+"""gymnasium and dm_env environments as steppers: spaces, boundaries, info, refusals."""
+
+import collections
+import functools
+import pickle
+import types
+
+import dm_env
+import numpy as np
+import pytest
+from dm_env import specs as dm_specs
+
+from distrl import specs
+from distrl.envs import PythonEnvironment, WrapperConfig
+from distrl.errors import ConfigError, SpecError
+from distrl.types import StepType
+
+gymnasium = pytest.importorskip("gymnasium")
+spaces = gymnasium.spaces
+
+
+class Gym(gymnasium.Env):
+    """Gives what it is told to: a list of (reward, terminated, truncated, info)."""
+
+    observation_space = spaces.Box(-1, 1, (2,), np.float64)
+    action_space = spaces.Discrete(2)
+    ends = ((1, False, False, {}), (2, True, True, {}))
+
+    def __init__(self):
+        self.actions, self.seeds = [], []
+
+    def reset(self, *, seed=None, options=None):
+        self.seeds.append(seed)
+        self._at = 0
+        return self._observe(), {}
+
+    def step(self, action):
+        self.actions.append(action)
+        reward, terminated, truncated, info = self.ends[self._at]
+        self._at += 1
+        return self._observe(), reward, terminated, truncated, info
+
+    def _observe(self):
+        return self.observation_space.sample()
+
+
+def with_attributes(**attributes):
+    return type("Some", (Gym,), attributes)
+
+
+def stepper_and_env(builder, **wrappers):
+    made = []
+
+    def build():
+        made.append(builder())
+        return made[-1]
+
+    stepper = PythonEnvironment(build, wrappers=WrapperConfig(**wrappers)).make_stepper(5)
+    return stepper, made[-1]
+
+
+def test_terminated_wins_over_truncated_and_a_limit_keeps_its_discount():
+    stepper, env = stepper_and_env(Gym)
+    first, mid, last = stepper.reset(), stepper.step(np.int32(0)), stepper.step(np.int32(1))
+    assert first[:3] == (StepType.FIRST, 0.0, 1.0)
+    assert mid[:3] == (StepType.MID, 1.0, 1.0)
+    assert last[:3] == (StepType.LAST, 2.0, 0.0)
+    assert isinstance(mid.reward, float)
+    stepper.reset()
+    assert env.seeds == [5, None]
+    truncated = with_attributes(ends=((0.5, False, True, {}),))
+    stepper, _ = stepper_and_env(truncated)
+    stepper.reset()
+    assert stepper.step(np.int32(0))[:3] == (StepType.LAST, 0.5, 1.0)
+
+
+def test_spaces_become_specs():
+    space = spaces.Dict(
+        {
+            "box": spaces.Box(-np.inf, np.inf, (3,), np.float64),
+            "bounded": spaces.Box(0, 255, (2, 2), np.uint8),
+            "long": spaces.Box(-5, 5, (), np.int64),
+            "pair": spaces.Tuple((spaces.Discrete(3, start=-1), spaces.MultiBinary(4))),
+            "multi": spaces.MultiDiscrete([2, 3], start=[1, 1]),
+        }
+    )
+
+    def observe(self):
+        value = space.sample()
+        value["pair"] = (np.int64(1), value["pair"][1])
+        value["multi"] = np.array([2, 3])
+        return collections.OrderedDict(reversed(value.items()))
+
+    builder = with_attributes(observation_space=space, _observe=observe)
+    environment = PythonEnvironment(builder)
+    spec = environment.spec().observation
+    assert {k: (v.dtype, v.shape) for k, v in spec.items() if k != "pair"} == {
+        "box": (np.float32, (3,)),
+        "bounded": (np.uint8, (2, 2)),
+        "long": (np.int32, ()),
+        "multi": (np.int32, (2,)),
+    }
+    assert type(spec["box"]) is dm_specs.Array
+    assert spec["bounded"].maximum.max() == 255
+    np.testing.assert_array_equal(spec["multi"].maximum, [1, 2])
+    discrete, binary = spec["pair"]
+    assert isinstance(discrete, dm_specs.DiscreteArray)
+    assert (discrete.num_values, binary.dtype, binary.shape) == (3, np.int8, (4,))
+    seen = environment.make_stepper(0).reset().observation
+    assert type(seen) is dict  # not an OrderedDict, which is another structure
+    assert seen["pair"][0] == 2
+    np.testing.assert_array_equal(seen["multi"], [1, 2])
+
+
+@pytest.mark.parametrize(
+    "space, action, wanted",
+    [
+        (spaces.Discrete(3, start=4), np.int32(1), np.int64(5)),
+        (spaces.MultiDiscrete([2, 3]), np.array([1, 2], np.int32), np.array([1, 2])),
+        (
+            spaces.Box(-0.1, 0.1, (2,), np.float64),
+            np.array([9, -9], np.float32),
+            np.array([0.1, -0.1]),
+        ),
+        (spaces.MultiBinary(2), np.array([1, 0], np.int8), np.array([1, 0], np.int8)),
+    ],
+)
+def test_actions_come_as_the_space_has_them(space, action, wanted):
+    stepper, env = stepper_and_env(with_attributes(action_space=space))
+    stepper.reset()
+    stepper.step(action)
+    came = env.actions[-1]
+    assert space.contains(came)  # also at its bounds, which float32 rounds
+    np.testing.assert_allclose(came, wanted, rtol=1e-6)
+
+
+def test_dict_actions():
+    space = spaces.Dict({"go": spaces.Discrete(2, start=1), "how": spaces.Box(-1, 1, (2,))})
+    stepper, env = stepper_and_env(with_attributes(action_space=space))
+    stepper.reset()
+    stepper.step({"go": np.int32(0), "how": np.array([5.0, 0.5], np.float32)})
+    assert env.actions[-1]["go"] == 1
+    np.testing.assert_array_equal(env.actions[-1]["how"], [1.0, 0.5])
+
+
+@pytest.mark.parametrize("space", [spaces.Text(5), spaces.Sequence(spaces.Discrete(2))])
+def test_spaces_without_a_shape_are_refused(space):
+    nested = spaces.Dict({"a": spaces.Discrete(2), "b": space})
+    builder = with_attributes(observation_space=nested)
+    with pytest.raises(ConfigError, match=r"observation\['b'\]: a space of kind (Text|Sequence)"):
+        PythonEnvironment(builder).spec()
+
+
+def test_success_is_kept_where_it_is_declared_or_seen():
+    ends = ((0, False, False, {}), (1, True, False, {"is_success": True}))
+    assert PythonEnvironment(with_attributes(ends=ends)).spec().env_info == ()
+    declared = with_attributes(ends=ends, reports_success=True)
+    seen = with_attributes(ends=((0, False, False, {"success": 0.0}), ends[1]))
+    for builder, mid in ((declared, -1), (seen, 0)):
+        environment = PythonEnvironment(builder)
+        assert environment.spec().env_info["success"].dtype == np.int8
+        stepper = environment.make_stepper(0)
+        steps = [stepper.reset(), stepper.step(np.int32(0)), stepper.step(np.int32(0))]
+        assert [int(step.env_info["success"]) for step in steps] == [-1, mid, 1]
+
+
+def test_info_space_declares_what_else_is_kept():
+    info = {"speed": np.array([1.0, 2.0]), "other": "text"}
+    builder = with_attributes(
+        ends=((0, False, False, info), (0, False, False, {})),
+        info_space=spaces.Dict({"speed": spaces.Box(0, 9, (2,), np.float64)}),
+    )
+    environment = PythonEnvironment(builder)
+    assert environment.spec().env_info["speed"].dtype == np.float32
+    stepper = environment.make_stepper(0)
+    np.testing.assert_array_equal(stepper.reset().env_info["speed"], [0, 0])
+    step = stepper.step(np.int32(0))
+    assert list(step.env_info) == ["speed"]
+    np.testing.assert_array_equal(step.env_info["speed"], [1, 2])
+    with pytest.raises(SpecError, match="'speed'"):
+        stepper.step(np.int32(0))
+
+
+def test_attributes_are_found_behind_wrappers():
+    inner = with_attributes(
+        reports_success=True,
+        reward_space=spaces.Box(0, 9, (2,)),
+        ends=((np.array([1.0, 2.0]), True, False, {}),),
+    )
+    environment = PythonEnvironment(lambda: gymnasium.wrappers.TimeLimit(inner(), 9))
+    assert environment.spec().reward.shape == (2,)
+    assert list(environment.spec().env_info) == ["success"]
+
+
+def test_what_is_no_environment_is_refused():
+    with pytest.raises(ConfigError, match=r"neither observation_space nor observation_spec"):
+        PythonEnvironment(lambda: types.SimpleNamespace()).spec()
+    with pytest.raises(ConfigError, match="vector environment"):
+        PythonEnvironment(lambda: gymnasium.make_vec("CartPole-v1", 2)).spec()
+    with pytest.raises(ConfigError, match="must be a function"):
+        PythonEnvironment("CartPole-v1")
+
+
+def test_environments_of_an_older_gym_are_named():
+    class FourValues(Gym):
+        def step(self, action):
+            return self._observe(), 0.0, False, {}
+
+    class OneValue(Gym):
+        def reset(self, **_):
+            return self._observe()
+
+    with pytest.raises(SpecError, match=r"step: expected .*got 4 values; .*older gym"):
+        PythonEnvironment(FourValues).spec()
+    with pytest.raises(SpecError, match=r"reset: expected .*got a ndarray; .*older gym"):
+        PythonEnvironment(OneValue).spec()
+
+
+def test_an_observation_that_breaks_its_space_is_named_before_anything_starts():
+    broken = with_attributes(_observe=lambda self: np.zeros(3))
+    with pytest.raises(SpecError, match=r"Some: first observation: expected float32\[2\]"):
+        PythonEnvironment(broken).spec()
+    nested = with_attributes(
+        observation_space=spaces.Dict({"a": spaces.Discrete(2)}), _observe=lambda self: {"b": 0}
+    )
+    with pytest.raises(SpecError, match=r"expected the names \['a'\], got \['b'\]"):
+        PythonEnvironment(nested).spec()
+
+
+class Dm(dm_env.Environment):
+    """Rewards are vectors; says by env_info how often it was asked."""
+
+    reward_delay = 0
+
+    def __init__(self, seed=None):
+        self.seed, self._asked = seed, 0
+
+    def reset(self):
+        return dm_env.restart(self._observe())
+
+    def step(self, action):
+        self.action = action
+        reward = np.array([1.0, -1.0])
+        return dm_env.TimeStep(dm_env.StepType.LAST, reward, np.float64(1), self._observe())
+
+    def _observe(self):
+        return collections.OrderedDict(b=np.zeros(2), a=(np.int64(1),))
+
+    def observation_spec(self):
+        return collections.OrderedDict(
+            b=dm_specs.Array((2,), np.float64), a=(dm_specs.Array((), np.int64),)
+        )
+
+    def action_spec(self):
+        return dm_specs.BoundedArray((2,), np.float64, -1, [1, np.inf])
+
+    def reward_spec(self):
+        return dm_specs.Array((2,), np.float64)
+
+    def env_info_spec(self):
+        return {"asked": dm_specs.Array((), np.int64)}
+
+    def env_info(self):
+        self._asked += 1
+        return {"asked": self._asked}
+
+
+def test_dm_env_environments():
+    stepper, env = stepper_and_env(Dm)
+    spec = PythonEnvironment(Dm).spec()
+    assert (spec.reward.shape, spec.reward.dtype) == ((2,), np.float32)
+    assert spec.env_info["asked"].dtype == np.int32
+    assert type(spec.observation) is dict and spec.observation["b"].dtype == np.float32
+    first, last = stepper.reset(), stepper.step(np.array([-7, 7], np.float32))
+    assert (first.step_type, last.step_type, last.discount) == (StepType.FIRST, StepType.LAST, 1)
+    assert (first.env_info, last.env_info) == ({"asked": 1}, {"asked": 2})
+    np.testing.assert_array_equal(env.action, [-1, 7])
+    assert env.action.dtype == np.float64
+    assert type(last.observation) is dict
+    np.testing.assert_array_equal(last.reward, [1, -1])
+
+
+def test_how_a_builder_takes_its_seed():
+    def positional(number):
+        return Dm(number)
+
+    def nothing():
+        return Dm("none")
+
+    for builder, wanted in (
+        (Dm, 5),
+        (positional, 5),
+        (lambda *, seed: Dm(seed), 5),
+        (nothing, "none"),
+        (functools.partial(Dm, 7), 7),
+    ):
+        seen = []
+        builder = functools.wraps(builder)(
+            lambda *a, b=builder, s=seen, **k: s.append(b(*a, **k)) or s[-1]
+        )
+        PythonEnvironment(builder).make_stepper(5)
+        assert [env.seed for env in seen] == [wanted if wanted != 5 else 0, wanted]
+    with pytest.raises(ConfigError, match=r"needs width, height: set them with functools\.partial"):
+        PythonEnvironment(lambda width, height: Dm())
+
+
+def test_workers_do_not_build_another_environment_for_its_spec():
+    environment = PythonEnvironment(Counted)
+    Counted.built = 0
+    environment.spec()
+    again = pickle.loads(pickle.dumps(environment))
+    again.make_stepper(1)
+    assert Counted.built == 2
+    assert hash(again) == hash(environment) and again == environment
+    specs.timestep_struct(again.spec())
+
+
+class Counted(Dm):
+    built = 0
+
+    def __init__(self, seed):
+        super().__init__(seed)
+        type(self).built += 1

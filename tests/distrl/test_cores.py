@@ -1,0 +1,70 @@
+"""usable_cores: affinity and both kinds of cgroup quota, on made-up file trees."""
+
+import os
+
+import pytest
+
+from distrl.cores import usable_cores
+
+
+def tree(root, files):
+    for path, text in files.items():
+        file = root / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+    return root
+
+
+@pytest.fixture(autouse=True)
+def many_cores(monkeypatch):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(64)))
+
+
+V2 = {"proc/self/cgroup": "0::/jobs/mine\n"}
+V1 = {"proc/self/cgroup": "5:memory:/mine\n4:cpu,cpuacct:/mine\n0::/\n"}
+
+
+@pytest.mark.parametrize(
+    ("files", "cores"),
+    [
+        ({}, 64),
+        ({**V2, "sys/fs/cgroup/jobs/mine/cpu.max": "max 100000"}, 64),
+        ({**V2, "sys/fs/cgroup/jobs/mine/cpu.max": "250000 100000"}, 3),
+        ({**V2, "sys/fs/cgroup/jobs/mine/cpu.max": "1000 100000"}, 1),
+        (
+            {
+                **V2,
+                "sys/fs/cgroup/jobs/cpu.max": "200000 100000",
+                "sys/fs/cgroup/jobs/mine/cpu.max": "800000 100000",
+            },
+            2,
+        ),
+        ({"proc/self/cgroup": "0::/\n", "sys/fs/cgroup/cpu.max": "400000 100000"}, 4),
+        # A container that sees the host's path, and its own group as the top.
+        ({"proc/self/cgroup": "0::/docker/abc\n", "sys/fs/cgroup/cpu.max": "200000 100000"}, 2),
+        (
+            {
+                **V1,
+                "sys/fs/cgroup/cpu,cpuacct/mine/cpu.cfs_quota_us": "150000\n",
+                "sys/fs/cgroup/cpu,cpuacct/mine/cpu.cfs_period_us": "100000\n",
+            },
+            2,
+        ),
+        (
+            {
+                **V1,
+                "sys/fs/cgroup/cpu/cpu.cfs_quota_us": "-1\n",
+                "sys/fs/cgroup/cpu/cpu.cfs_period_us": "100000\n",
+            },
+            64,
+        ),
+    ],
+)
+def test_the_smallest_limit_counts(tmp_path, files, cores):
+    assert usable_cores(tree(tmp_path, files)) == cores
+
+
+def test_affinity_counts(tmp_path, monkeypatch):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {3, 5})
+    files = {**V2, "sys/fs/cgroup/jobs/mine/cpu.max": "800000 100000"}
+    assert usable_cores(tree(tmp_path, files)) == 2
