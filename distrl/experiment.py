@@ -10,6 +10,8 @@ from distrl.envs.pool import Environment
 from distrl.errors import ConfigError
 from distrl.metrics import Goal
 from distrl.replay.buffer import ReplayConfig
+from distrl.transforms.agent import TransformedAgent
+from distrl.transforms.base import Transform, check_order, specs_seen
 from distrl.types import Trajectory
 
 
@@ -136,6 +138,7 @@ class Experiment:
       agent: the algorithm's settings.
       replay: how experience reaches the learner.
       actors, inference, learner, evaluator: the parts.
+      transforms: of time steps, in order, from the raw one to the agent.
       goal: when the run ends.
       seed: the root of every seed of the run.
       task: names tables and metrics.
@@ -148,6 +151,7 @@ class Experiment:
     inference: InferenceConfig = InferenceConfig()
     learner: LearnerConfig = LearnerConfig()
     evaluator: EvaluatorConfig = EvaluatorConfig()
+    transforms: tuple[Transform, ...] = ()
     goal: Goal = Goal()
     seed: int = 0
     task: str = "task"
@@ -155,7 +159,9 @@ class Experiment:
     def __post_init__(self) -> None:
         if self.seed < 0:
             raise ConfigError(f"seed must be 0 or more, got {self.seed}")
+        check_order(self.transforms)
         self.replay.check(self.learner.batch_size, self.num_streams)
+        self.goal.check(self.environment.spec())
         if self.inference.num_inferencers > self.actors.num_actors:
             raise ConfigError(
                 f"inference.num_inferencers={self.inference.num_inferencers} is more than "
@@ -173,8 +179,12 @@ class Experiment:
             )
 
     def make_agent(self) -> Agent:
-        """The agent."""
-        return self.agent.make(self.environment.spec())
+        """The agent, behind its transforms if there are any."""
+        env_spec = self.environment.spec()
+        if not self.transforms:
+            return self.agent.make(env_spec)
+        agent = self.agent.make(specs_seen(self.transforms, env_spec)[-1])
+        return TransformedAgent(agent, self.transforms, env_spec)
 
     def trajectory_struct(self) -> Trajectory:
         """Shapes and dtypes of what is stored, of one stream at one step."""

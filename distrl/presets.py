@@ -1,24 +1,27 @@
-"""Experiments by name: an environment of EnvPool and an algorithm, with sizes that suit them."""
+"""Experiments by name: an environment and an algorithm, with sizes that suit them."""
 
 import dataclasses
 import difflib
 
 import numpy as np
 
+from distrl.agents.dqn import DQNConfig
 from distrl.agents.impala import IMPALAConfig
-from distrl.envs.native import NativeEnvironment
+from distrl.envs import suites
+from distrl.envs.pool import Environment
 from distrl.errors import ConfigError
 from distrl.experiment import ActorsConfig, Experiment, LearnerConfig
 from distrl.replay.buffer import ReplayConfig
+from distrl.transforms.rewards import RewardClip, RewardScale
 
-AGENTS = {"impala": IMPALAConfig}
+AGENTS = {"dqn": DQNConfig, "impala": IMPALAConfig}
 
 
 def experiment(env: str, agent: str = "impala", seed: int = 0) -> Experiment:
     """The experiment that the command line trains unless it is told otherwise.
 
     Args:
-      env: as EnvPool names it.
+      env: a name, as `distrl.envs.make` takes it.
       agent: one of AGENTS.
       seed: the root of the run's seeds.
 
@@ -31,17 +34,46 @@ def experiment(env: str, agent: str = "impala", seed: int = 0) -> Experiment:
             f"agent: no {agent!r}"
             + (f"; did you mean {near[0]}?" if near else f"; there is {', '.join(sorted(AGENTS))}")
         )
-    environment = NativeEnvironment(env)
-    config = AGENTS[agent]()
+    environment = suites.make(env)
     observation = environment.spec().observation
-    if np.dtype(getattr(observation, "dtype", np.float32)) == np.uint8:
+    is_pixels = np.dtype(getattr(observation, "dtype", np.float32)) == np.uint8
+    if agent == "dqn":
+        return _dqn(environment, is_pixels, seed)
+    config = AGENTS[agent]()
+    if is_pixels:
         # Pixels: an environment step costs more than its share of a batch, and frames are large.
         return Experiment(
             environment,
-            dataclasses.replace(config, reward_clip=1.0, reward_scale=1.0, learning_rate=6e-4),
+            dataclasses.replace(config, learning_rate=6e-4),
             ReplayConfig(max_size=32),
             ActorsConfig(num_envs=8),
             learner=LearnerConfig(batch_size=16),
+            transforms=(RewardClip(1.0),),
             seed=seed,
         )
-    return Experiment(environment, config, seed=seed)
+    return Experiment(environment, config, transforms=(RewardScale(0.1),), seed=seed)
+
+
+def _dqn(environment: Environment, is_pixels: bool, seed: int) -> Experiment:
+    """Each step is trained on eight times; ends of unrolls shorten the five-step returns."""
+    actors = ActorsConfig(num_actors=2, num_envs=8)
+    learner = LearnerConfig(batch_size=8)
+    if is_pixels:
+        return Experiment(
+            environment,
+            DQNConfig(n_step=5, learning_rate=1e-4, target_period=1_000),
+            ReplayConfig("uniform", 16, 2_000, 128, samples_per_insert=8, error_buffer=256),
+            actors,
+            learner=learner,
+            transforms=(RewardClip(1.0),),
+            seed=seed,
+        )
+    return Experiment(
+        environment,
+        DQNConfig(n_step=5),
+        ReplayConfig("uniform", 16, 4_000, 128, samples_per_insert=8, error_buffer=256),
+        actors,
+        learner=learner,
+        transforms=(RewardScale(0.1),),
+        seed=seed,
+    )

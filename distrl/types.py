@@ -56,7 +56,7 @@ class Inference(NamedTuple):
 
     action: Nest  # [B, ...]
     extras: Nest  # [B, ...]
-    version: int  # of the parameters that chose the actions
+    version: int | Array  # of the parameters that chose the actions; of one step, or int32 [B]
     state: State | None = None  # [B, ...], the state *before* this step; None unless asked for
 
 

@@ -14,8 +14,9 @@ _SCALARS = (bool, int, float, str)
 def define_flags(settings: Any, prefix: str = "config") -> None:
     """Defines a flag for each field of a dataclass that a command line can give.
 
-    Nested dataclasses become dotted names. absl then does what its users know: near matches for
-    an unknown flag, `--help` with every setting and its default.
+    Nested dataclasses become dotted names, and those of a tuple go by their `name`. absl then does
+    what its users know: near matches for an unknown flag, `--help` with every setting and its
+    default.
     """
     for name, (value, hint) in _leaves(settings, prefix).items():
         parser: flags.ArgumentParser = _SettingParser(hint)
@@ -39,6 +40,10 @@ def apply_flags(settings: Any, values: flags.FlagValues, prefix: str = "config")
             new = apply_flags(old, values, name)
             if new is not old:
                 changes[field.name] = new
+        elif _is_named(old):
+            parts = tuple(apply_flags(part, values, f"{name}.{part.name}") for part in old)
+            if any(new is not part for new, part in zip(parts, old, strict=True)):
+                changes[field.name] = parts
         elif name in values and values[name].present:
             changes[field.name] = values[name].value
     return dataclasses.replace(settings, **changes) if changes else settings
@@ -49,6 +54,8 @@ def as_dict(settings: Any) -> dict[str, Any]:
     return {
         field.name: as_dict(value)
         if dataclasses.is_dataclass(value := getattr(settings, field.name))
+        else {part.name: as_dict(part) for part in value}
+        if _is_named(value)
         else value
         if value is None or isinstance(value, (*_SCALARS, tuple))
         else getattr(value, "__qualname__", repr(value))
@@ -63,6 +70,9 @@ def _leaves(settings: Any, prefix: str) -> dict[str, tuple[Any, tuple[Any, ...]]
         value, name = getattr(settings, field.name), f"{prefix}.{field.name}"
         if dataclasses.is_dataclass(value):
             leaves.update(_leaves(value, name))
+        elif _is_named(value):
+            for part in value:
+                leaves.update(_leaves(part, f"{name}.{part.name}"))
         else:
             kinds = _kinds(hints[field.name])
             if all(kind in (*_SCALARS, tuple, type(None)) for kind in kinds):
@@ -70,8 +80,16 @@ def _leaves(settings: Any, prefix: str) -> dict[str, tuple[Any, tuple[Any, ...]]
     return leaves
 
 
+def _is_named(value: Any) -> bool:
+    """True for a tuple of dataclasses, such as an experiment's transforms."""
+    return isinstance(value, tuple) and bool(value) and all(map(dataclasses.is_dataclass, value))
+
+
 def _kinds(hint: Any) -> tuple[Any, ...]:
     """The types that a hint allows: `float | None` gives (float, NoneType)."""
+    if typing.get_origin(hint) is tuple:
+        plain = all(arg in (*_SCALARS, ...) for arg in typing.get_args(hint))
+        return (tuple if plain else object,)
     if isinstance(hint, types.UnionType) or typing.get_origin(hint) is typing.Union:
         return tuple(kind for arg in typing.get_args(hint) for kind in _kinds(arg))
     return (typing.get_origin(hint) or hint,)

@@ -17,6 +17,7 @@ from typing import Any
 
 from absl import flags
 
+from distrl import transforms
 from distrl.errors import ConfigError, SpecError
 from distrl.experiment import Experiment
 from launch import overrides
@@ -28,13 +29,25 @@ _LAUNCH_TYPES = ("local_mp", "local_mt", "test_mt")
 _TERMINALS = ("current_terminal", "output_to_files")
 _LAUNCHPAD_FLAG = re.compile(r"--?(no)?(lp_(?!launch_type)|tmux_)")
 
-flags.DEFINE_string("env", None, "Environment, as EnvPool names it: CartPole-v1, Pong-v5.")
+flags.DEFINE_string(
+    "env",
+    None,
+    "Environment by name, from EnvPool, gymnasium or dm_control, whichever has it first: "
+    "CartPole-v1, Pong-v5, MiniGrid-Empty-5x5-v0, cartpole-swingup. A prefix chooses: envpool:, "
+    "gym:, dm_control:, minigrid:, ale:.",
+)
 flags.DEFINE_string("agent", "impala", "Algorithm.")
 flags.DEFINE_string(
     "experiment",
     None,
     "FILE.py or FILE.py:NAME instead of --env and --agent: an Experiment of your own, or a "
     "function that returns one; NAME is `experiment` unless given.",
+)
+flags.DEFINE_list(
+    "transforms",
+    None,
+    "Data transforms by name, from the time step to the agent, in the place of the experiment's: "
+    "--transforms=observation_normalizer,reward_clip; --transforms= for none.",
 )
 flags.DEFINE_string(
     "topology",
@@ -77,7 +90,7 @@ def train(arguments: list[str]) -> int:
         return _help(values, arguments)
     values(arguments, known_only=True)
     topology = _topology(values.topology)
-    experiment = _experiment(values)
+    experiment = _transformed(_experiment(values), values)
     overrides.define_flags(experiment)
     # Launchpad's other flags are known once it is imported, which takes seconds: all else is
     # checked before.
@@ -112,7 +125,7 @@ def train(arguments: list[str]) -> int:
 def _help(values: flags.FlagValues, arguments: list[str]) -> int:
     plain = [a for a in arguments if "help" not in a and a != "-h"]
     values(plain, known_only=True)
-    overrides.define_flags(_experiment(values))
+    overrides.define_flags(_transformed(_experiment(values), values))
     print("distrl train: trains an experiment.\n")
     print(values.get_help())
     return 0
@@ -163,6 +176,14 @@ def _experiment(values: flags.FlagValues) -> Experiment:
     return made
 
 
+def _transformed(experiment: Experiment, values: flags.FlagValues) -> Experiment:
+    """With the transforms of `--transforms`, where it is given."""
+    if values.transforms is None:
+        return experiment
+    chosen = transforms.by_name(values.transforms, experiment.transforms)
+    return dataclasses.replace(experiment, transforms=chosen)
+
+
 def _import_topology(topology: str) -> Any:
     """The topology's function. It takes seconds: TensorFlow comes with Reverb."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
@@ -176,7 +197,8 @@ def _make_run_dir(values: Any, experiment: Experiment, topology: str, arguments:
         run_dir = Path(values.run_dir)
     else:
         now = datetime.datetime.now().strftime("%Y%m%d-%H%M%S")
-        run_dir = Path("runs") / f"{now}-{experiment.environment.name}-{topology}-{os.getpid()}"
+        name = experiment.environment.name.replace("/", "-")  # ALE/Pong-v5
+        run_dir = Path("runs") / f"{now}-{name}-{topology}-{os.getpid()}"
     try:
         run_dir.mkdir(parents=True, exist_ok=True)
         empty = not any(run_dir.iterdir())
@@ -216,7 +238,8 @@ def _run_single_process(experiment: Experiment, run_dir: Path) -> int:
         )
     except Exception as error:
         code = EXIT_BAD_INPUT if isinstance(error, (ConfigError, SpecError)) else EXIT_FAILED
-        _write_result(run_dir, "failed", f"{type(error).__name__}: {error}", code)
+        reason = f"{type(error).__name__}: {error}".partition("\n")[0]
+        _write_result(run_dir, "failed", reason, code)
         raise
     finally:
         for number, handler in old.items():

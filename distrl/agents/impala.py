@@ -4,8 +4,6 @@ Espeholt et al. 2018, https://arxiv.org/abs/1802.01561.
 """
 
 import dataclasses
-import math
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -16,6 +14,7 @@ from distrl.agents import networks
 from distrl.agents.agent import Agent, Logs
 from distrl.agents.networks import NetworkConfig
 from distrl.agents.rlax_import import rlax
+from distrl.agents.settings import check_number
 from distrl.errors import ConfigError
 from distrl.specs import EnvironmentSpec
 from distrl.types import AgentOutput, Params, State, StepType, TimeStep, Trajectory
@@ -42,10 +41,6 @@ class IMPALAConfig:
       vtrace_lambda: mixes n-step returns, in [0, 1].
       clip_rho: the importance weights' upper limit in the temporal differences (rho bar).
       clip_pg_rho: the same in the policy gradient.
-      reward_clip: rewards are clipped to [-reward_clip, reward_clip]; None: not at all.
-      reward_scale: rewards, once clipped, are multiplied by it, and so are values and advantages.
-        Where returns are large (CartPole-v1's are up to 500), unscaled values drown the policy's
-        part of the gradient in a shared torso.
     """
 
     network: NetworkConfig = NetworkConfig()
@@ -59,8 +54,6 @@ class IMPALAConfig:
     vtrace_lambda: float = 1.0
     clip_rho: float = 1.0
     clip_pg_rho: float = 1.0
-    reward_clip: float | None = None
-    reward_scale: float = 0.1
 
     def __post_init__(self) -> None:
         if not isinstance(self.network, NetworkConfig):
@@ -70,20 +63,14 @@ class IMPALAConfig:
                 f"agent.optimizer: expected one of {', '.join(OPTIMIZERS)}; got {self.optimizer!r}"
             )
         for field in ("discount", "vtrace_lambda"):
-            self._check(field, lambda x: 0 <= x <= 1, "in [0, 1]")
-        for field in ("learning_rate", "clip_rho", "clip_pg_rho", "reward_scale"):
-            self._check(field, lambda x: x > 0, "above 0")
+            check_number(self, field, lambda x: 0 <= x <= 1, "in [0, 1]")
+        for field in ("learning_rate", "clip_rho", "clip_pg_rho"):
+            check_number(self, field, lambda x: x > 0, "above 0")
         for field in ("entropy_cost", "baseline_cost"):
-            self._check(field, lambda x: x >= 0, "of at least 0")
-        for field in ("anneal_updates", "max_gradient_norm", "reward_clip"):
+            check_number(self, field, lambda x: x >= 0, "of at least 0")
+        for field in ("anneal_updates", "max_gradient_norm"):
             if getattr(self, field) is not None:
-                self._check(field, lambda x: x > 0, "above 0, or None")
-
-    def _check(self, field: str, good: Callable[[float], bool], want: str) -> None:
-        value = getattr(self, field)
-        is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-        if not (is_number and math.isfinite(value) and good(value)):
-            raise ConfigError(f"agent.{field}: expected a number {want}, got {value!r}")
+                check_number(self, field, lambda x: x > 0, "above 0, or None")
 
     def make(self, env_spec: EnvironmentSpec) -> "IMPALA":
         """The agent for an environment. Raises ConfigError where the two do not fit."""
@@ -114,7 +101,7 @@ def vtrace(
     a time limit.
 
     Args:
-      config: gives gamma, lambda, the clips, and the scale of rewards.
+      config: gives gamma, lambda, and the clips.
       step_type: [T + 1, B], StepType.
       reward: float32 [T + 1, B], each of the action before; the first row is not used.
       discount: float32 [T + 1, B], 0 or 1; the first row is not used.
@@ -127,9 +114,6 @@ def vtrace(
     real = step_type[:-1] != StepType.LAST
     # The log too: whatever was stored for an action that nobody took may be infinite.
     rho = jnp.where(real, jnp.exp(jnp.where(real, log_rho, 0)), 0)
-    if config.reward_clip is not None:
-        reward = jnp.clip(reward, -config.reward_clip, config.reward_clip)
-    reward = reward * config.reward_scale
 
     def one_stream(*arrays: jax.Array) -> Any:
         return rlax.vtrace_td_error_and_advantage(

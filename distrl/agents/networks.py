@@ -1,7 +1,8 @@
-"""Networks of actor-critic agents: a torso, perhaps a recurrent core, a policy and a value head.
+"""Networks of agents: a torso, perhaps a recurrent core, and heads.
 
-`make_network` gives pure functions. The learner's unroll applies torso and heads to all T + 1 steps
-at once, and scans only the core: on a CPU, XLA runs convolutions inside a scan very slowly.
+`make_network` (a policy and a value) and `make_q_network` (action values) give pure functions. The
+learner's unroll applies torso and heads to all T + 1 steps at once, and scans only the core: on a
+CPU, XLA runs convolutions inside a scan very slowly.
 """
 
 import dataclasses
@@ -22,7 +23,7 @@ from distrl.types import Nest, Params, State, StepType, TimeStep
 
 @dataclasses.dataclass(frozen=True)
 class NetworkConfig:
-    """What the network of an actor-critic agent is made of.
+    """What an agent's network is made of.
 
     Attributes:
       torso: "mlp"; "nature_cnn" (Mnih et al. 2015); "impala_resnet" (Espeholt et al. 2018, the deep
@@ -61,16 +62,29 @@ class NetworkConfig:
 
 @dataclasses.dataclass(frozen=True)
 class Network:
-    """Pure functions over parameters; see `make_network`.
+    """Pure functions over parameters. What the outputs are, the maker says.
+
+    Attributes:
+      init: rng -> params.
+      initial_state: batch size -> state [B, ...].
+      step: (params, timestep [B], state [B]) -> (outputs [B, ...], state [B]). Does not reset the
+        state at FIRST.
+      unroll: (params, timestep [T, B], state [B]) -> (outputs [T, B, ...], state [B] after the
+        last step). Resets the state at FIRST.
+    """
+
+    init: Callable[[jax.Array], Params]
+    initial_state: Callable[[int], State]
+    step: Callable[[Params, TimeStep, State], tuple[Any, State]]
+    unroll: Callable[[Params, TimeStep, State], tuple[Any, State]]
+
+
+@dataclasses.dataclass(frozen=True)
+class ActorCriticNetwork:
+    """As `Network`, whose outputs are the policy's parameters [..., *] and a value [...].
 
     Attributes:
       distribution: what the policy parameters are parameters of.
-      init: rng -> params.
-      initial_state: batch size -> state [B, ...].
-      step: (params, timestep [B], state [B]) -> (policy [B, ...], value [B], state [B]). Does not
-        reset the state at FIRST.
-      unroll: (params, timestep [T, B], state [B]) -> (policy [T, B, ...], value [T, B],
-        state [B] after the last step). Resets the state at FIRST.
     """
 
     distribution: distributions.Distribution
@@ -80,13 +94,73 @@ class Network:
     unroll: Callable[[Params, TimeStep, State], tuple[Nest, jax.Array, State]]
 
 
-def make_network(config: NetworkConfig, env_spec: EnvironmentSpec) -> Network:
-    """Builds the network of `config` for an environment.
+def make_network(config: NetworkConfig, env_spec: EnvironmentSpec) -> ActorCriticNetwork:
+    """Builds the actor-critic network of `config` for an environment.
 
     Raises:
       ConfigError: for observations or actions that it can't take.
     """
     distribution = distributions.for_action(env_spec.action)
+
+    def make_heads() -> Callable[[jax.Array], tuple[Nest, jax.Array]]:
+        policy_head = _policy_head(distribution)
+        value_head = hk.Linear(1, w_init=torsos.scaled(1.0), name="value_head")
+        return lambda x: (policy_head(x), jnp.squeeze(value_head(x), axis=-1))
+
+    body = _build(config, env_spec, distribution.encode, make_heads)
+
+    def step(params: Params, timestep: TimeStep, state: State) -> tuple[Nest, jax.Array, State]:
+        (policy, value), state = body.step(params, timestep, state)
+        return policy, value, state
+
+    def unroll(params: Params, timestep: TimeStep, state: State) -> tuple[Nest, jax.Array, State]:
+        (policy, value), state = body.unroll(params, timestep, state)
+        return policy, value, state
+
+    return ActorCriticNetwork(distribution, body.init, body.initial_state, step, unroll)
+
+
+def make_q_network(
+    config: NetworkConfig,
+    env_spec: EnvironmentSpec,
+    actions: distributions.Categorical,
+    dueling: bool,
+) -> Network:
+    """Builds the network whose outputs are action values, [..., num_actions].
+
+    Args:
+      config: what it is made of.
+      env_spec: of the environment.
+      actions: for the environment's action.
+      dueling: a state value plus advantages, whose mean is taken off (Wang et al. 2016,
+        https://arxiv.org/abs/1511.06581, equation 9).
+
+    Raises:
+      ConfigError: for observations that it can't take.
+    """
+
+    def make_heads() -> Callable[[jax.Array], jax.Array]:
+        head = hk.Linear(actions.num_actions, w_init=torsos.scaled(1.0), name="q_head")
+        if not dueling:
+            return head
+        value_head = hk.Linear(1, w_init=torsos.scaled(1.0), name="value_head")
+
+        def values(x: jax.Array) -> jax.Array:
+            advantage = head(x)
+            return value_head(x) + advantage - jnp.mean(advantage, axis=-1, keepdims=True)
+
+        return values
+
+    return _build(config, env_spec, actions.encode, make_heads)
+
+
+def _build(
+    config: NetworkConfig,
+    env_spec: EnvironmentSpec,
+    encode_action: Callable[[Any], jax.Array],
+    make_heads: Callable[[], Callable[[jax.Array], Nest]],
+) -> Network:
+    """Torso and core of `config`, and heads, which make outputs [N, ...] of features [N, F]."""
     make_torso = torsos.for_observation(
         config.torso, config.hidden_sizes, config.activation, env_spec.observation
     )
@@ -95,19 +169,15 @@ def make_network(config: NetworkConfig, env_spec: EnvironmentSpec) -> Network:
     def parts() -> tuple[Callable[..., Any], tuple[Callable[..., Any], ...]]:
         torso = make_torso()
         core = hk.LSTM(config.core_size, name="core")
-        policy_head = _policy_head(distribution)
-        value_head = hk.Linear(1, w_init=torsos.scaled(1.0), name="value_head")
+        heads = make_heads()
 
         def embed(timestep: TimeStep) -> jax.Array:  # [N, ...] to [N, F]
             x = torso(timestep.observation)
             if not (recurrent and config.core_inputs_prev_action_reward):
                 return x
-            action = distribution.encode(timestep.prev_action)
+            action = encode_action(timestep.prev_action)
             reward = jnp.clip(timestep.reward, -1, 1)[:, None]
             return jnp.concatenate([x, action, reward], axis=-1)
-
-        def heads(x: jax.Array) -> tuple[Nest, jax.Array]:
-            return policy_head(x), jnp.squeeze(value_head(x), axis=-1)
 
         def init(timestep: TimeStep, state: State) -> Any:
             x = embed(timestep)
@@ -131,13 +201,13 @@ def make_network(config: NetworkConfig, env_spec: EnvironmentSpec) -> Network:
     def init(rng: jax.Array) -> Params:
         return transformed.init(rng, zeros, initial_state(1))
 
-    def step(params: Params, timestep: TimeStep, state: State) -> tuple[Nest, jax.Array, State]:
+    def step(params: Params, timestep: TimeStep, state: State) -> tuple[Any, State]:
         x = embed(params, timestep)
         if recurrent:
             x, state = core(params, x, state)
-        return *heads(params, x), state
+        return heads(params, x), state
 
-    def unroll(params: Params, timestep: TimeStep, state: State) -> tuple[Nest, jax.Array, State]:
+    def unroll(params: Params, timestep: TimeStep, state: State) -> tuple[Any, State]:
         length, batch = timestep.step_type.shape
         merged = jax.tree.map(lambda x: x.reshape(length * batch, *x.shape[2:]), timestep)
         x = embed(params, merged)
@@ -151,10 +221,9 @@ def make_network(config: NetworkConfig, env_spec: EnvironmentSpec) -> Network:
             )
             x = x.reshape(length * batch, -1)
         outputs = heads(params, x)
-        policy, value = jax.tree.map(lambda y: y.reshape(length, batch, *y.shape[1:]), outputs)
-        return policy, value, state
+        return jax.tree.map(lambda y: y.reshape(length, batch, *y.shape[1:]), outputs), state
 
-    return Network(distribution, init, initial_state, step, unroll)
+    return Network(init, initial_state, step, unroll)
 
 
 def reset_unroll(

@@ -38,7 +38,7 @@ BAD = {
     "command": (["trian"], "no command 'trian'; there is: train"),
     "environment": (
         ["train", "--env=CartPol-v1"],
-        "environment: EnvPool has no 'CartPol-v1'; did you mean CartPole-v1",
+        "environment: there is no 'CartPol-v1'; did you mean CartPole-v1",
     ),
     "agent": (["train", "--agent=impalla"], "agent: no 'impalla'; did you mean impala?"),
     "topology": (
@@ -69,7 +69,7 @@ BAD = {
     ),
     "observation": (
         ["train", f"--experiment={BREAKING}:at_once"],
-        "first observation of broken: expected float32[4], got float64[4]",
+        "broken: first observation: expected float32[4], got float32[3]",
     ),
     "folder": (
         ["train", "--topology=single_process", f"--run_dir={__file__}"],

@@ -125,7 +125,7 @@ def test_the_learner_step_is_composed_of_its_parts(case):
 
 def test_repeated_steps_on_one_batch_fit_its_values():
     """With a discount of 0 the targets are the rewards, and do not move."""
-    agent = IMPALAConfig(network=LSTM, discount=0.0, reward_scale=1.0).make(CONTINUOUS)
+    agent = IMPALAConfig(network=LSTM, discount=0.0).make(CONTINUOUS)
     params = agent.initial_params(KEY)
     batch, learner_state = make_batch(agent, params), agent.initial_learner_state(params)
     step = jax.jit(agent.learner_step)
@@ -201,7 +201,7 @@ def test_a_batch_without_a_real_transition_gives_no_gradient():
 
 def test_learns_a_bandit():
     """Of two actions one pays; the batch is made anew from what the policy chooses."""
-    agent = IMPALAConfig(discount=0.0, reward_scale=1.0).make(DISCRETE)
+    agent = IMPALAConfig(discount=0.0).make(DISCRETE)
     params = agent.initial_params(KEY)
     learner_state = agent.initial_learner_state(params)
     batch = make_batch(agent, params, length=4, batch_size=16)
@@ -250,8 +250,6 @@ def test_the_learning_rate_falls_to_zero(optimizer):
         {"vtrace_lambda": 2},
         {"clip_rho": 0.0},
         {"clip_pg_rho": -1.0},
-        {"reward_clip": 0.0},
-        {"reward_scale": 0.0},
         {"max_gradient_norm": -40.0},
         {"anneal_updates": 0},
         {"optimizer": "sgd"},

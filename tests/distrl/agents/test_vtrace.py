@@ -11,9 +11,7 @@ from distrl.agents.impala import IMPALAConfig, vtrace
 from distrl.types import StepType
 
 FIRST, MID, LAST = int(StepType.FIRST), int(StepType.MID), int(StepType.LAST)
-CONFIG = IMPALAConfig(
-    discount=0.9, vtrace_lambda=0.8, clip_rho=1.2, clip_pg_rho=0.9, reward_scale=0.5
-)
+CONFIG = IMPALAConfig(discount=0.9, vtrace_lambda=0.8, clip_rho=1.2, clip_pg_rho=0.9)
 
 
 def piece_by_hand(reward, discount, value, rho, config=CONFIG):
@@ -23,7 +21,6 @@ def piece_by_hand(reward, discount, value, rho, config=CONFIG):
     remark on lambda: v_s = V(s) + delta_s + gamma c_s (v_s+1 - V(s+1)).
     """
     n = len(rho)
-    reward = config.reward_scale * reward
     target = np.array(value, np.float64)  # the last one is what the others bootstrap from
     advantage = np.zeros(n)
     for t in reversed(range(n)):
@@ -125,7 +122,7 @@ def test_nothing_after_a_boundary_reaches_anything_before_it():
 
 def test_ends_by_hand():
     """Two transitions, on policy, gamma 0.9, rewards 1, a final value of 10."""
-    config = IMPALAConfig(discount=0.9, reward_scale=1.0)
+    config = IMPALAConfig(discount=0.9)
     step_type = np.array([[FIRST] * 2, [MID] * 2, [LAST] * 2], np.int8)
     reward = np.array([[0, 0], [1, 1], [1, 1]], np.float32)
     discount = np.array([[1, 1], [1, 1], [0, 1]], np.float32)  # a true end, a time limit
@@ -137,22 +134,13 @@ def test_ends_by_hand():
 
 
 def test_an_endless_episode_of_reward_one_is_worth_its_geometric_sum():
-    config = IMPALAConfig(discount=0.9, reward_scale=1.0)
+    config = IMPALAConfig(discount=0.9)
     shape = (6, 1)
     worth = np.full(shape, 1 / (1 - 0.9), np.float32)
     ones, on_policy = np.ones(shape, np.float32), np.zeros((5, 1), np.float32)
     out = vtrace(config, np.full(shape, MID, np.int8), ones, ones, worth, on_policy)
     np.testing.assert_allclose(out.target, worth[:-1], rtol=1e-6)
     np.testing.assert_allclose(out.error, 0, atol=2e-6)
-
-
-def test_rewards_are_clipped_before_they_are_scaled():
-    config = IMPALAConfig(discount=0.0, reward_clip=1.0, reward_scale=0.25)
-    step_type = np.full((4, 1), MID, np.int8)
-    reward = np.array([[9], [5], [-5], [0.5]], np.float32)
-    zeros = np.zeros((4, 1), np.float32)
-    out = vtrace(config, step_type, reward, zeros + 1, zeros, zeros[:-1])
-    np.testing.assert_allclose(out.target[:, 0], [0.25, -0.25, 0.125])
 
 
 @pytest.mark.parametrize("junk", [np.inf, -np.inf, np.nan, 1e30])

@@ -1,0 +1,253 @@
+"""DQN: Q-learning from replay, with a target network.
+
+Mnih et al. 2015, https://doi.org/10.1038/nature14236; double Q-learning: van Hasselt et al. 2016,
+https://arxiv.org/abs/1509.06461.
+"""
+
+import dataclasses
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+from dm_env import specs as dm_specs
+
+from distrl.agents import distributions, networks
+from distrl.agents.agent import Agent, Logs
+from distrl.agents.exploration import EpsilonSchedule, epsilon_greedy
+from distrl.agents.networks import NetworkConfig
+from distrl.agents.rlax_import import rlax
+from distrl.agents.settings import check_count, check_number
+from distrl.errors import ConfigError
+from distrl.specs import EnvironmentSpec
+from distrl.types import AgentOutput, Params, State, StepType, TimeStep, Trajectory
+
+
+@dataclasses.dataclass(frozen=True)
+class DQNConfig:
+    """DQN's settings. The loss is a mean over the real transitions of a batch of unrolls.
+
+    Attributes:
+      network: torso, core and sizes. With the core "lstm" unrolls begin with the state that the
+        actor stored.
+      discount: gamma, for each step, in [0, 1].
+      learning_rate: Adam's.
+      max_gradient_norm: gradients are scaled down to this global norm; None: never.
+      n_step: rewards that a target sums before it bootstraps; fewer where the episode or the
+        unroll ends before. Not corrected for exploration.
+      double: the online network chooses the action that the target network values.
+      dueling: a state value plus advantages (Wang et al. 2016).
+      huber_delta: errors above it count linearly; None: half the squared error everywhere.
+      target_period: every so many updates the target network moves towards the online one,
+      target_tau: by this share of the way, in (0, 1]. (100, 1.0) copies it at times; (1, 0.005)
+        is a moving average.
+      epsilon: of the actors' epsilon-greedy actions; evaluation is greedy.
+      importance_exponent: an unroll sampled with probability p counts with the weight
+        (p / the batch's least p) ** -importance_exponent (Schaul et al. 2016, beta), so that 1
+        undoes a prioritized table's bias; a uniform table has none.
+    """
+
+    network: NetworkConfig = NetworkConfig(hidden_sizes=(128, 128), activation="relu")
+    discount: float = 0.99
+    learning_rate: float = 1e-3
+    max_gradient_norm: float | None = 10.0
+    n_step: int = 1
+    double: bool = True
+    dueling: bool = False
+    huber_delta: float | None = 1.0
+    target_period: int = 100
+    target_tau: float = 1.0
+    epsilon: EpsilonSchedule = EpsilonSchedule()
+    importance_exponent: float = 0.6
+
+    def __post_init__(self) -> None:
+        for field, kind in (("network", NetworkConfig), ("epsilon", EpsilonSchedule)):
+            value = getattr(self, field)
+            if not isinstance(value, kind):
+                raise ConfigError(f"agent.{field}: expected a {kind.__name__}, got {value!r}")
+        for field in ("n_step", "target_period"):
+            check_count(self, field)
+        check_number(self, "discount", lambda x: 0 <= x <= 1, "in [0, 1]")
+        check_number(self, "importance_exponent", lambda x: x >= 0, "of at least 0")
+        check_number(self, "target_tau", lambda x: 0 < x <= 1, "in (0, 1]")
+        check_number(self, "learning_rate", lambda x: x > 0, "above 0")
+        for field in ("max_gradient_norm", "huber_delta"):
+            if getattr(self, field) is not None:
+                check_number(self, field, lambda x: x > 0, "above 0, or None")
+
+    def make(self, env_spec: EnvironmentSpec) -> "DQN":
+        """The agent for an environment. Raises ConfigError where the two do not fit."""
+        return DQN(self, env_spec)
+
+
+def n_step_targets(
+    step_type: jax.typing.ArrayLike,
+    reward: jax.typing.ArrayLike,
+    discount: jax.typing.ArrayLike,
+    value: jax.typing.ArrayLike,
+    n_step: int,
+) -> jax.Array:
+    """n-step returns over windows that may hold the ends of episodes anywhere.
+
+    The target of transition t sums rewards up to step t + n, the episode's LAST or the window's
+    end, whichever comes first, and bootstraps from the value there times the discount there: at a
+    true end that is 0, at a time limit the value of the true final observation.
+
+    Args:
+      step_type: [T + 1, B], StepType.
+      reward: float32 [T + 1, B], each of the action before; the first row is not used.
+      discount: float32 [T + 1, B], gamma included; the first row is not used.
+      value: float32 [T + 1, B], of each step; the first row is not used.
+      n_step: 1 or more.
+
+    Returns:
+      float32 [T, B]; without meaning at transitions that are not real. No gradient flows.
+    """
+    step_type, reward, discount, value = (
+        jnp.asarray(x) for x in (step_type, reward, discount, value)
+    )
+    goes_on = jnp.asarray(step_type[1:] != StepType.LAST, jnp.float32)
+
+    def one_stream(*arrays: jax.Array) -> jax.Array:
+        # RLax's lambda of 0 bootstraps there, and takes nothing of what comes after.
+        return rlax.n_step_bootstrapped_returns(*arrays[:3], n_step, arrays[3])
+
+    columns = (reward[1:], discount[1:], value[1:], goes_on)
+    return jax.vmap(one_stream, in_axes=1, out_axes=1)(*columns)
+
+
+class DQNState(NamedTuple):
+    """The learner state."""
+
+    opt_state: Any
+    updates: jax.Array  # int32, made so far
+    target: Params  # of the target network
+
+
+class DQN(Agent):
+    """See DQNConfig. No extras.
+
+    Parameters: `{"network": ..., "epsilon": float32 scalar}`: epsilon goes where they go, so that
+    whoever acts explores as the learner's schedule says, and holds nothing.
+    """
+
+    def __init__(self, config: DQNConfig, env_spec: EnvironmentSpec):
+        if env_spec.reward.shape != ():
+            raise ConfigError(
+                f"reward: DQN takes one number a step, got shape {list(env_spec.reward.shape)}"
+            )
+        if not isinstance(env_spec.action, dm_specs.DiscreteArray):
+            raise ConfigError(
+                "action: DQN takes one DiscreteArray, got "
+                + " ".join(repr(env_spec.action).split())
+            )
+        self.config = config
+        self.env_spec = env_spec
+        self._actions = distributions.Categorical(
+            int(env_spec.action.num_values), env_spec.action.dtype
+        )
+        self.network = networks.make_q_network(
+            config.network, env_spec, self._actions, config.dueling
+        )
+        self._optimizer = optax.adam(config.learning_rate, eps=1e-5)
+        if config.max_gradient_norm is not None:
+            self._optimizer = optax.chain(
+                optax.clip_by_global_norm(config.max_gradient_norm), self._optimizer
+            )
+
+    def initial_params(self, rng: jax.Array) -> Params:
+        return {"network": self.network.init(rng), "epsilon": self.config.epsilon(0)}
+
+    def initial_state(self, batch_size: int) -> State:
+        return self.network.initial_state(batch_size)
+
+    def actor_step(
+        self,
+        rng: jax.Array,
+        params: Params,
+        timestep: TimeStep,
+        state: State,
+        evaluation: bool = False,
+    ) -> tuple[AgentOutput, State]:
+        values, state = self.network.step(params["network"], timestep, state)
+        action = epsilon_greedy(rng, values, 0.0 if evaluation else params["epsilon"])
+        return AgentOutput(action.astype(self._actions.dtype), ()), state
+
+    def initial_learner_state(self, params: Params) -> DQNState:
+        network = params["network"]
+        return DQNState(self._optimizer.init(network), jnp.zeros((), jnp.int32), network)
+
+    def compute_gradients(
+        self, params: Params, learner_state: DQNState, batch: Trajectory
+    ) -> tuple[Params, Logs]:
+        grads, logs = jax.grad(self.loss, has_aux=True)(
+            params["network"], learner_state.target, batch
+        )
+        return {"network": grads, "epsilon": jnp.zeros_like(params["epsilon"])}, logs
+
+    def loss(self, network: Params, target: Params, batch: Trajectory) -> tuple[jax.Array, Logs]:
+        """The loss on one batch, a mean over its real transitions, with what is logged of it.
+
+        Args:
+          network: of the online network.
+          target: of the target network.
+          batch: [T + 1, B, ...].
+        """
+        config, timestep = self.config, batch.timestep
+        values, _ = self.network.unroll(network, timestep, batch.state)
+        target_values, _ = self.network.unroll(target, timestep, batch.state)
+        choice = jnp.argmax(values if config.double else target_values, axis=-1)
+        targets = n_step_targets(
+            timestep.step_type,
+            timestep.reward,
+            config.discount * timestep.discount,
+            self._select(target_values, choice),
+            config.n_step,
+        )
+        value = self._select(values, batch.action)[:-1]
+        real = timestep.step_type[:-1] != StepType.LAST
+        error = jnp.where(real, targets - value, 0)
+        if config.huber_delta is None:
+            losses = 0.5 * jnp.square(error)
+        else:
+            losses = optax.huber_loss(error, delta=config.huber_delta)
+        weight = jnp.power(
+            batch.probability / jnp.min(batch.probability), -config.importance_exponent
+        )
+        count = jnp.maximum(jnp.sum(real), 1)
+
+        def mean(x: jax.Array) -> jax.Array:
+            return jnp.sum(jnp.where(real, x, 0)) / count
+
+        loss = mean(losses * weight)
+        logs = {
+            "loss": loss,
+            "value": mean(value),
+            "target": mean(targets),
+            "td_error": mean(jnp.abs(error)),
+            "real_fraction": count / real.size,
+        }
+        return loss, logs
+
+    def apply_gradients(
+        self, params: Params, learner_state: DQNState, grads: Params
+    ) -> tuple[Params, Any, Logs]:
+        grads, network = grads["network"], params["network"]
+        updates, opt_state = self._optimizer.update(grads, learner_state.opt_state, network)
+        epsilon = self.config.epsilon(learner_state.updates + 1)
+        params = {"network": optax.apply_updates(network, updates), "epsilon": epsilon}
+        return params, opt_state, {"gradient_norm": optax.tree.norm(grads), "epsilon": epsilon}
+
+    def update_learner_state(
+        self, params: Params, opt_state: Any, learner_state: DQNState
+    ) -> DQNState:
+        updates, config = learner_state.updates + 1, self.config
+        due = updates % config.target_period == 0
+        target = optax.incremental_update(
+            params["network"], learner_state.target, jnp.where(due, config.target_tau, 0.0)
+        )
+        return DQNState(opt_state, updates, target)
+
+    def _select(self, values: jax.Array, action: jax.Array) -> jax.Array:
+        """`values[..., action]`; by one-hot, which on a CPU costs less than a gather."""
+        return jnp.sum(values * self._actions.encode(action), axis=-1)

@@ -1,0 +1,35 @@
+"""Checks of agents' settings."""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+from distrl.errors import ConfigError
+
+
+def check_number(
+    settings: Any, field: str, good: Callable[[float], bool], want: str, prefix: str = "agent"
+) -> None:
+    """Refuses a field that is no finite number, or not a good one.
+
+    Args:
+      settings: a dataclass.
+      field: of it.
+      good: of the value.
+      want: for the message: "a number `want`".
+      prefix: of the field's name in the message.
+
+    Raises:
+      ConfigError: with what would be right.
+    """
+    value = getattr(settings, field)
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    if not (is_number and math.isfinite(value) and good(value)):
+        raise ConfigError(f"{prefix}.{field}: expected a number {want}, got {value!r}")
+
+
+def check_count(settings: Any, field: str, prefix: str = "agent") -> None:
+    """Refuses a field that is no whole number of 1 or more; as `check_number`."""
+    value = getattr(settings, field)
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise ConfigError(f"{prefix}.{field}: expected a whole number of at least 1, got {value!r}")

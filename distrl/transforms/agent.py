@@ -1,0 +1,163 @@
+"""An agent behind its data transforms: itself an agent."""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from distrl.agents.agent import Agent, LearnerState, Logs
+from distrl.specs import EnvironmentSpec
+from distrl.transforms.base import Transform, specs_seen
+from distrl.types import AgentOutput, Params, State, TimeStep, Trajectory
+
+
+class TransformedState(NamedTuple):
+    """The learner state."""
+
+    agent: LearnerState
+    key: jax.Array  # uint32 [2], of the transforms that draw
+
+
+class TransformedAgent(Agent):
+    """Gives an agent transformed time steps and batches.
+
+    Its parameters are `{"agent": the agent's, "statistics": {transform: its statistics}}`, so that
+    statistics have the parameters' version: a batch is transformed with those of the parameters
+    that learn from it, and is counted in the next version's.
+
+    Its recurrent state is `{"agent": the agent's, transform: what it remembers}`, or `()`.
+
+    Its gradients are `{"agent": the agent's, "statistics": the batch's}`. Who gathers gradients
+    of several batches averages the former and merges the latter (`merge_statistics`).
+    """
+
+    def __init__(self, agent: Agent, transforms: Sequence[Transform], env_spec: EnvironmentSpec):
+        """Args:
+        agent: made for what the transforms give.
+        transforms: in order, from the raw time step to the agent.
+        env_spec: of the environment, raw.
+        """
+        self.env_spec = env_spec
+        self.agent = agent
+        self._seen = list(zip(transforms, specs_seen(transforms, env_spec), strict=False))
+        self._stateful = {
+            transform.name
+            for transform, spec in self._seen
+            if jax.tree.leaves(transform.initial_state(spec, 1))
+        }
+
+    def initial_params(self, rng: jax.Array) -> Params:
+        """See `Agent`."""
+        statistics = {
+            transform.name: jax.tree.map(jnp.asarray, found)
+            for transform, spec in self._seen
+            if jax.tree.leaves(found := transform.initial_statistics(spec))
+        }
+        return {"agent": self.agent.initial_params(rng), "statistics": statistics}
+
+    def initial_state(self, batch_size: int) -> State:
+        """See `Agent`."""
+        own = {
+            transform.name: transform.initial_state(spec, batch_size)
+            for transform, spec in self._seen
+            if transform.name in self._stateful
+        }
+        inner = self.agent.initial_state(batch_size)
+        return {"agent": inner, **own} if own or jax.tree.leaves(inner) else ()
+
+    def actor_step(
+        self,
+        rng: jax.Array,
+        params: Params,
+        timestep: TimeStep,
+        state: State,
+        evaluation: bool = False,
+    ) -> tuple[AgentOutput, State]:
+        """See `Agent`."""
+        after = {}
+        for transform, _ in self._seen:
+            name = transform.name
+            statistics = params["statistics"].get(name, ())
+            timestep, own = transform.step(statistics, self._part(state, name), timestep)
+            if name in self._stateful:
+                after[name] = own
+        inner = self._part(state, "agent")
+        output, inner = self.agent.actor_step(rng, params["agent"], timestep, inner, evaluation)
+        return output, {"agent": inner, **after} if state != () else ()
+
+    @staticmethod
+    def _part(state: State, name: str) -> State:
+        return state.get(name, ()) if isinstance(state, dict) else ()
+
+    def initial_learner_state(self, params: Params) -> TransformedState:
+        """See `Agent`. The key is drawn from the parameters: another seed, other draws."""
+        key = jax.random.PRNGKey(0)
+        for leaf in jax.tree.leaves(params["agent"]):
+            total = jnp.sum(jnp.asarray(leaf, jnp.float32))
+            key = jax.random.fold_in(key, jax.lax.bitcast_convert_type(total, jnp.uint32))
+        return TransformedState(self.agent.initial_learner_state(params["agent"]), key)
+
+    def transform(
+        self, params: Params, learner_state: TransformedState, batch: Trajectory
+    ) -> tuple[Trajectory, dict[str, Any]]:
+        """The batch as the agent learns from it, and its statistics by transform."""
+        found = {}
+        state = batch.state
+        for number, (transform, _) in enumerate(self._seen):
+            name = transform.name
+            statistics = params["statistics"].get(name, ())
+            if name in params["statistics"]:
+                found[name] = transform.batch_statistics(batch)
+            rng = jax.random.fold_in(learner_state.key, number)
+            batch = transform.unroll(statistics, self._part(state, name), rng, batch)
+        return batch._replace(state=self._part(state, "agent")), found
+
+    def merge_statistics(self, old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
+        """The statistics of the data of both, by transform."""
+        return {
+            transform.name: transform.merge_statistics(old[transform.name], new[transform.name])
+            for transform, _ in self._seen
+            if transform.name in old
+        }
+
+    def compute_gradients(
+        self, params: Params, learner_state: TransformedState, batch: Trajectory
+    ) -> tuple[Params, Logs]:
+        """See `Agent`; see the class for the gradients of statistics."""
+        batch, found = self.transform(params, learner_state, batch)
+        grads, logs = self.agent.compute_gradients(params["agent"], learner_state.agent, batch)
+        return {"agent": grads, "statistics": found}, logs
+
+    def apply_gradients(
+        self, params: Params, learner_state: TransformedState, grads: Params
+    ) -> tuple[Params, Any, Logs]:
+        """See `Agent`."""
+        inner, opt_state, logs = self.agent.apply_gradients(
+            params["agent"], learner_state.agent, grads["agent"]
+        )
+        statistics = self.merge_statistics(params["statistics"], grads["statistics"])
+        return {"agent": inner, "statistics": statistics}, opt_state, logs
+
+    def update_learner_state(
+        self, params: Params, opt_state: Any, learner_state: TransformedState
+    ) -> TransformedState:
+        """See `Agent`."""
+        inner = self.agent.update_learner_state(params["agent"], opt_state, learner_state.agent)
+        return TransformedState(inner, _next_key(learner_state.key))
+
+    def learner_step(
+        self, params: Params, learner_state: TransformedState, batch: Trajectory
+    ) -> tuple[Params, TransformedState, Logs]:
+        """See `Agent`: the agent's own, which it may have changed, on the transformed batch."""
+        batch, found = self.transform(params, learner_state, batch)
+        inner, inner_state, logs = self.agent.learner_step(
+            params["agent"], learner_state.agent, batch
+        )
+        statistics = self.merge_statistics(params["statistics"], found)
+        after = TransformedState(inner_state, _next_key(learner_state.key))
+        return {"agent": inner, "statistics": statistics}, after, logs
+
+
+def _next_key(key: jax.Array) -> jax.Array:
+    return jax.random.split(key, 1)[0]

@@ -1,0 +1,201 @@
+"""Running mean and variance that stay exact over any amount of data, without 64-bit arithmetic.
+
+Every number is a pair of float32 whose exact sum it is: some 14 decimal digits, on any device and
+whatever JAX's x64 setting. The sums are Knuth's TwoSum and the products Dekker's, as in Shewchuk
+1997, "Adaptive precision floating-point arithmetic" (https://doi.org/10.1007/PL00009321), and
+statistics are merged as in Chan, Golub and LeVeque 1979, "Updating formulae and a pairwise
+algorithm for computing sample variances": so those of several sources are those of all their data.
+"""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from distrl import specs
+from distrl.types import Array, Nest
+
+_MAX_ROWS = 2**24  # float32 counts so far, one by one
+
+
+class Pair(NamedTuple):
+    """The number `hi + lo`, both float32 of one shape; `hi` is the float32 nearest to it."""
+
+    hi: Array
+    lo: Array
+
+
+class Statistics(NamedTuple):
+    """Of each element of a nest, over the rows seen so far."""
+
+    rows: Pair  # scalars: how many, exact to 2**48
+    mean: Nest  # the nest, a Pair for each leaf
+    m2: Nest  # likewise: the sum of squared deviations from the mean
+
+
+def initial(struct: Nest) -> Statistics:
+    """Of nothing, as NumPy arrays.
+
+    Args: struct: nest of specs of one row.
+    """
+
+    def pair(shape: tuple[int, ...]) -> Pair:
+        return Pair(np.zeros(shape, np.float32), np.zeros(shape, np.float32))
+
+    def zeros() -> Nest:
+        return jax.tree.map(lambda s: pair(tuple(s.shape)), struct, is_leaf=specs.is_spec)
+
+    return Statistics(pair(()), zeros(), zeros())
+
+
+def of_batch(batch: Nest, mask: Array) -> Statistics:
+    """Of the rows of one batch.
+
+    Args:
+      batch: nest of float `[*leading, ...]`.
+      mask: bool `[*leading]`, the rows that count. What the others hold does not matter.
+    """
+    mask = jnp.asarray(mask)
+    if mask.size >= _MAX_ROWS:
+        raise ValueError(f"statistics: a batch of {mask.size} rows; at most {_MAX_ROWS - 1}")
+    count = _pair(jnp.sum(mask).astype(jnp.float32))
+    some = Pair(jnp.maximum(count.hi, 1.0), count.lo)
+
+    def moments(leaf: Array) -> tuple[Pair, Pair]:
+        shape = leaf.shape[mask.ndim :]
+        keep = mask.reshape(-1, *[1] * len(shape))
+        x = jnp.where(keep, leaf.reshape(-1, *shape).astype(jnp.float32), 0.0)
+        # Deviations from a rough mean lose nothing in a pair, and so nor does their own mean.
+        rough = jnp.sum(x, axis=0) / some.hi
+        off = jax.tree.map(lambda part: jnp.where(keep, part, 0.0), _two_sum(x, -rough))
+        mean = _add(_divide(_sum(off), some), _pair(rough))
+        square = jnp.square(jnp.where(keep, deviation(x, mean), 0.0))
+        return mean, _sum(_pair(square))
+
+    leaves, structure = jax.tree.flatten(batch)
+    found = [moments(leaf) for leaf in leaves]
+    return Statistics(
+        count,
+        structure.unflatten([mean for mean, _ in found]),
+        structure.unflatten([m2 for _, m2 in found]),
+    )
+
+
+def merge(a: Statistics, b: Statistics) -> Statistics:
+    """Of the rows of both."""
+    count = _add(a.rows, b.rows)
+    some = Pair(jnp.maximum(count.hi, 1.0), count.lo)
+    share = _divide(b.rows, some)  # of b in both
+    weight = _multiply(a.rows, share)
+
+    def moments(mean_a: Pair, mean_b: Pair, m2_a: Pair, m2_b: Pair) -> tuple[Pair, Pair]:
+        apart = _add(mean_b, Pair(-mean_a.hi, -mean_a.lo))
+        between = _multiply(_multiply(apart, apart), weight)
+        return _add(mean_a, _multiply(apart, share)), _add(_add(m2_a, m2_b), between)
+
+    def leaves(nest: Nest) -> list[Pair]:
+        return jax.tree.leaves(nest, is_leaf=_is_pair)
+
+    structure = jax.tree.structure(a.mean, is_leaf=_is_pair)
+    found = list(map(moments, *(leaves(nest) for nest in (a.mean, b.mean, a.m2, b.m2))))
+    return Statistics(
+        count,
+        structure.unflatten([mean for mean, _ in found]),
+        structure.unflatten([m2 for _, m2 in found]),
+    )
+
+
+def update(statistics: Statistics, batch: Nest, mask: Array) -> Statistics:
+    """With the rows of one more batch; see `of_batch`."""
+    return merge(statistics, of_batch(batch, mask))
+
+
+def mean(statistics: Statistics) -> Nest:
+    """float32; 0 where nothing was seen."""
+    return jax.tree.map(lambda pair: pair.hi, statistics.mean, is_leaf=_is_pair)
+
+
+def variance(statistics: Statistics) -> Nest:
+    """Of the rows themselves (divided by their number), float32; 1 where nothing was seen."""
+    count = statistics.rows.hi
+    return jax.tree.map(
+        lambda pair: jnp.where(count > 0, pair.hi / jnp.maximum(count, 1.0), 1.0),
+        statistics.m2,
+        is_leaf=_is_pair,
+    )
+
+
+def deviation(x: Array, mean: Pair) -> Array:
+    """`x - mean`, float32; right where `x` is large and its spread small."""
+    return (x - mean.hi) - mean.lo
+
+
+def _is_pair(nest: Nest) -> bool:
+    return isinstance(nest, Pair)
+
+
+def _pair(x: Array) -> Pair:
+    return Pair(x, jnp.zeros_like(x))
+
+
+def _two_sum(a: Array, b: Array) -> Pair:
+    """`a + b` exactly. XLA does not reorder floating-point sums, which the tests watch."""
+    total = a + b
+    rest = total - a
+    return Pair(total, (a - (total - rest)) + (b - rest))
+
+
+def _halves(a: Array) -> tuple[Array, Array]:
+    """`a` as the sum of its upper and lower 12 bits of mantissa."""
+    bits = jax.lax.bitcast_convert_type(a, jnp.uint32) & np.uint32(0xFFFFF000)
+    upper = jax.lax.bitcast_convert_type(bits, jnp.float32)
+    return upper, a - upper
+
+
+def _two_product(a: Array, b: Array) -> Pair:
+    """`a * b` to some 2**-46 of it.
+
+    Products of halves are exact, so that it does not matter whether a compiler fuses them with
+    the sums into which they go, as it may.
+    """
+    a1, a2 = _halves(a)
+    b1, b2 = _halves(b)
+    first = _two_sum(a1 * b1, a1 * b2)
+    second = _two_sum(first.hi, a2 * b1)
+    return _two_sum(second.hi, (first.lo + second.lo) + a2 * b2)
+
+
+def _add(a: Pair, b: Pair) -> Pair:
+    upper, lower = _two_sum(a.hi, b.hi), _two_sum(a.lo, b.lo)
+    upper = _two_sum(upper.hi, upper.lo + lower.hi)
+    return _two_sum(upper.hi, upper.lo + lower.lo)
+
+
+def _multiply(a: Pair, b: Pair) -> Pair:
+    product = _two_product(*jnp.broadcast_arrays(a.hi, b.hi))
+    return _two_sum(product.hi, product.lo + (a.hi * b.lo + a.lo * b.hi))
+
+
+def _divide(a: Pair, b: Pair) -> Pair:
+    """Long division, digit by digit of 24 bits."""
+    quotient = _pair(a.hi / b.hi)
+    for _ in range(2):
+        done = _multiply(quotient, b)
+        rest = _add(a, Pair(-done.hi, -done.lo))
+        quotient = _add(quotient, _pair(rest.hi / b.hi))
+    return quotient
+
+
+def _sum(x: Pair) -> Pair:
+    """Over the first axis: Ogita, Rump and Oishi's Sum2, https://doi.org/10.1137/030601818.
+
+    One reduction, because a tree of pairs takes XLA seconds to compile.
+    """
+
+    def add(a: tuple[Array, Array], b: tuple[Array, Array]) -> tuple[Array, Array]:
+        total = _two_sum(a[0], b[0])
+        return total.hi, (a[1] + b[1]) + total.lo
+
+    zero = np.zeros((), np.float32)
+    return _two_sum(*jax.lax.reduce((x.hi, x.lo), (zero, zero), add, (0,)))

@@ -1,0 +1,234 @@
+"""Transforms that would corrupt each other's data are refused, with the reason and a remedy."""
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from dm_env import specs as dm_specs
+
+from distrl.agents.impala import IMPALAConfig
+from distrl.envs import PythonEnvironment
+from distrl.errors import ConfigError
+from distrl.experiment import Experiment
+from distrl.specs import EnvironmentSpec
+from distrl.testing import CheckingConfig, CountingEnvironment
+from distrl.transforms import (
+    TRANSFORMS,
+    FrameStack,
+    Hindsight,
+    ObservationClip,
+    ObservationNormalizer,
+    PotentialShaping,
+    RewardClip,
+    RewardNormalizer,
+    RewardScale,
+    RewardShaping,
+    RewardWeights,
+    TransformedAgent,
+    by_name,
+    check_order,
+)
+from distrl.transforms.base import specs_seen
+
+
+def reward(*arguments):
+    return arguments[-1][..., 0]
+
+
+ALL = (
+    Hindsight(reward),
+    RewardWeights((1.0, 2.0)),
+    RewardShaping(reward),
+    PotentialShaping(reward, 0.9),
+    ObservationNormalizer(),
+    ObservationClip(),
+    RewardNormalizer(),
+    RewardClip(),
+    RewardScale(),
+    FrameStack(),
+)
+HINDSIGHT = "puts what was achieved in the goal's place, and computes rewards, in raw units"
+WEIGHTED = "each reward of a vector must be weighted as it is"
+OWN = "its function is written for the environment's own observations"
+REFUSED = {
+    ("observation_normalizer", "hindsight"): HINDSIGHT,
+    ("observation_clip", "hindsight"): HINDSIGHT,
+    ("frame_stack", "hindsight"): HINDSIGHT,
+    ("reward_normalizer", "hindsight"): HINDSIGHT,
+    ("reward_clip", "hindsight"): HINDSIGHT,
+    ("reward_scale", "hindsight"): HINDSIGHT,
+    ("reward_weights", "hindsight"): HINDSIGHT,
+    ("reward_shaping", "hindsight"): HINDSIGHT,
+    ("potential_shaping", "hindsight"): HINDSIGHT,
+    ("reward_clip", "reward_normalizer"): "its statistics would be of clipped rewards",
+    ("reward_scale", "reward_normalizer"): "dividing by the rewards' own scale would undo it",
+    ("observation_clip", "observation_normalizer"): "its statistics would be of clipped observ",
+    ("frame_stack", "observation_normalizer"): "its statistics would count each frame once for",
+    ("reward_shaping", "reward_weights"): WEIGHTED,
+    ("potential_shaping", "reward_weights"): WEIGHTED,
+    ("reward_normalizer", "reward_weights"): WEIGHTED,
+    ("reward_clip", "reward_weights"): WEIGHTED,
+    ("reward_scale", "reward_weights"): WEIGHTED,
+    ("observation_normalizer", "reward_shaping"): OWN,
+    ("observation_normalizer", "potential_shaping"): OWN,
+    ("observation_clip", "reward_shaping"): OWN,
+    ("observation_clip", "potential_shaping"): OWN,
+    ("frame_stack", "reward_shaping"): OWN,
+    ("frame_stack", "potential_shaping"): OWN,
+}
+PAIRS = [(a, b) for a in ALL for b in ALL if a is not b]
+
+
+@pytest.mark.parametrize(("earlier", "later"), PAIRS, ids=lambda t: t.name)
+def test_every_order_of_two(earlier, later):
+    """Each pair by itself, so that what is allowed is told apart from what is not."""
+    reason = REFUSED.get((earlier.name, later.name))
+    if reason is None:
+        check_order((earlier, later))
+        return
+    with pytest.raises(ConfigError) as error:
+        check_order((earlier, later))
+    message = str(error.value)
+    assert message.startswith(f"transforms: {earlier.name} before {later.name}: ")
+    assert reason in message
+    assert message.endswith(f"; put {later.name} before {earlier.name}")
+    assert "\n" not in message
+
+
+def test_the_registrys_own_order_is_right():
+    check_order(ALL)
+    assert list(TRANSFORMS) == [transform.name for transform in ALL]
+
+
+def test_two_of_one_name_and_what_is_no_transform():
+    with pytest.raises(ConfigError, match="there are two of the name 'reward_clip'"):
+        check_order((RewardClip(1.0), RewardScale(), RewardClip(2.0)))
+    with pytest.raises(ConfigError, match=r"'reward_clip' is no distrl\.transforms\.Transform"):
+        check_order(("reward_clip",))
+
+
+FLOATS = EnvironmentSpec(
+    {"a": dm_specs.Array((2,), np.float32), "b": dm_specs.Array((3,), np.int32)},
+    dm_specs.DiscreteArray(2, np.int32),
+)
+SYMBOLS = FLOATS._replace(observation=dm_specs.DiscreteArray(4, np.int32))
+VECTOR = FLOATS._replace(reward=dm_specs.Array((2,), np.float32))
+
+
+@pytest.mark.parametrize(
+    ("transform", "env_spec", "message"),
+    [
+        (ObservationNormalizer(), SYMBOLS, r"observation_normalizer finds no observation that"),
+        (ObservationNormalizer(leaves=("c",)), FLOATS, r"leaves: no 'c'; there is a float32\[2\]"),
+        (ObservationNormalizer(leaves=("b",)), FLOATS, "leaves: 'b' does not suit it"),
+        (ObservationClip(), SYMBOLS, "observation_clip finds no observation that suits it"),
+        (FrameStack(), SYMBOLS, "frame_stack finds no observation that suits it"),
+        (
+            RewardClip(),
+            VECTOR,
+            r"reward_clip takes one reward a step, and the reward's shape is \[2",
+        ),
+        (RewardNormalizer(), VECTOR, "put reward_weights before reward_normalizer"),
+        (RewardShaping(reward), VECTOR, "put reward_weights before reward_shaping"),
+        (RewardWeights((1.0,)), VECTOR, r"has 1 numbers, and the reward's shape is \[2\]"),
+        (RewardWeights((1.0,)), FLOATS, r"has 1 numbers, and the reward's shape is \[\]"),
+        (RewardShaping(lambda o, a, r, n: n["a"]), FLOATS, "must give one number a transition"),
+    ],
+)
+def test_what_does_not_suit_the_environment(transform, env_spec, message):
+    with pytest.raises(ConfigError, match=message) as error:
+        specs_seen((transform,), env_spec)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: RewardClip(0.0), "reward_clip.limit: expected a number above 0, got 0.0"),
+        (lambda: RewardScale(-1), "reward_scale.scale: expected a number above 0, got -1"),
+        (lambda: ObservationNormalizer(epsilon=0), "observation_normalizer.epsilon: expected"),
+        (lambda: ObservationNormalizer(clip=0), "clip: expected a number above 0, or None, got 0"),
+        (lambda: RewardNormalizer(clip="10"), "reward_normalizer.clip: expected a number"),
+        (lambda: RewardWeights((1.0, "2")), "reward_weights.weights must be a tuple of numbers"),
+        (lambda: RewardShaping(3), "reward_shaping.function must be a function, got 3"),
+        (lambda: PotentialShaping(reward, 2), r"potential_shaping.discount: expected .* in \[0, 1"),
+        (lambda: FrameStack(1), "frame_stack.num_frames must be an integer of at least 2, got 1"),
+    ],
+)
+def test_settings_that_cannot_work(make, message):
+    with pytest.raises(ConfigError, match=message):
+        make()
+
+
+def experiment(*transforms, agent=None):
+    return Experiment(
+        PythonEnvironment(CountingEnvironment), agent or CheckingConfig(), transforms=transforms
+    )
+
+
+def test_an_experiment_checks_its_transforms():
+    with pytest.raises(ConfigError, match="put reward_normalizer before reward_clip"):
+        experiment(RewardClip(), RewardNormalizer())
+    with pytest.raises(ConfigError, match=r"reward_weights.weights has 1 numbers"):
+        experiment(RewardWeights((1.0,)))
+
+
+def test_the_agent_is_made_for_what_it_sees():
+    made = experiment(FrameStack(3)).make_agent()
+    assert isinstance(made, TransformedAgent)
+    assert made.env_spec.observation.shape == (4,)
+    assert made.agent.env_spec.observation.shape == (12,)
+    struct = experiment(FrameStack(3)).trajectory_struct()
+    assert struct.timestep.observation.shape == (4,)  # each frame is stored once
+    assert struct.state["frame_stack"]["observation"].shape == (2, 4)
+    assert not isinstance(experiment().make_agent(), TransformedAgent)
+
+
+def test_transforms_by_name():
+    own = RewardClip(5.0)
+    assert by_name(["reward_normalizer", "reward_clip"], (own, RewardScale())) == (
+        RewardNormalizer(),
+        own,
+    )
+    with pytest.raises(ConfigError, match=r"no 'reward_clp'; did you mean reward_clip\?"):
+        by_name(["reward_clp"])
+    with pytest.raises(ConfigError, match="potential_shaping needs function, discount: put it"):
+        by_name(["potential_shaping"])
+
+
+NO_BACKEND = """
+from jax._src import xla_bridge
+from distrl.agents.impala import IMPALAConfig
+from distrl.envs import PythonEnvironment
+from distrl.experiment import Experiment
+from distrl.testing import CountingEnvironment
+from distrl.transforms import *
+import dm_env, numpy as np
+from dm_env import specs
+
+class Small(CountingEnvironment):
+    def action_spec(self):
+        return specs.DiscreteArray(2, np.int32, "action")
+
+first = lambda observation: observation[..., 0]
+experiment = Experiment(PythonEnvironment(Small), IMPALAConfig(), transforms=(
+    RewardShaping(lambda before, action, reward, after: reward + first(after)),
+    PotentialShaping(first, 0.9), ObservationNormalizer(), ObservationClip(5.0),
+    RewardNormalizer(), RewardClip(), RewardScale(), FrameStack(2)))
+experiment.make_agent()
+assert not xla_bridge.backends_are_initialized()
+"""
+
+
+def test_an_experiment_makes_no_backend():
+    done = subprocess.run(
+        [sys.executable, "-c", NO_BACKEND], capture_output=True, text=True, timeout=100
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+
+
+def test_impala_behind_a_frame_stack_takes_pixels():
+    spec = FLOATS._replace(observation=dm_specs.BoundedArray((1, 84, 84), np.uint8, 0, 255))
+    seen = specs_seen((FrameStack(4),), spec)[-1]
+    assert IMPALAConfig().make(seen).env_spec.observation.shape == (4, 84, 84)
