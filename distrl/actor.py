@@ -6,9 +6,10 @@ from collections.abc import Callable
 import numpy as np
 
 from distrl.envs.pool import Pool
+from distrl.episodes import EpisodeStatistics
 from distrl.errors import Stopped
 from distrl.inferencer import InferenceSource
-from distrl.metrics import EpisodeStatistics, Report
+from distrl.metrics import Report
 from distrl.replay.buffer import ReplayBuffer
 
 
@@ -36,7 +37,7 @@ class Actor:
         self._replay = replay
         self._life = life
         self._streams = (pool.env_ids + first_stream).astype(np.int32)
-        self._statistics = EpisodeStatistics(pool.num_envs)
+        self._statistics = EpisodeStatistics(pool.num_envs, pool.spec)
         pool.start()
         self._timestep = pool.recv()
 
@@ -84,7 +85,7 @@ class Actor:
 
     def take_report(self) -> Report:
         """What happened since the last call."""
-        return self._statistics.take()
+        return self._statistics.take(self._pool.restarts)
 
     def close(self) -> None:
         """Closes the pool."""

@@ -5,6 +5,7 @@ from collections.abc import Callable
 import numpy as np
 
 from distrl.envs.pool import Pool
+from distrl.episodes import EpisodeStatistics, Outcome, Record
 from distrl.inferencer import Inferencer
 from distrl.metrics import Report
 from distrl.types import StepType
@@ -24,6 +25,7 @@ class Evaluator:
         self._inferencer = inferencer
         self._variables = variables
         self._streams = pool.env_ids
+        self._statistics = EpisodeStatistics(pool.num_envs, pool.spec)
         self._timestep = pool.reset()
         self._life = 0
 
@@ -33,29 +35,43 @@ class Evaluator:
         """Plays `episodes` episodes from their beginning; None when stopped before the end.
 
         Each environment plays its share, so that short episodes are not counted more often.
+
+        Returns:
+          Mean, least and greatest return; with a vector of rewards the mean of each component too;
+          and the success rate, where the environment says whether an episode was a success.
         """
         self._variables.refresh()
         version = self._variables.version
         self._life += 1  # state begins anew
         share = -(-episodes // self._pool.num_envs)
-        returns: list[list[float]] = [[] for _ in range(self._pool.num_envs)]
+        played: list[list[Record]] = [[] for _ in range(self._pool.num_envs)]
         begun = np.zeros(self._pool.num_envs, bool)
-        totals = np.zeros(self._pool.num_envs)
-        while any(len(own) < share for own in returns):
+        while any(len(own) < share for own in played):
             if should_stop():
                 return None
             timestep = self._timestep
             begun |= timestep.step_type == StepType.FIRST
-            totals = np.where(timestep.step_type == StepType.FIRST, 0.0, totals + timestep.reward)
-            for i in np.flatnonzero((timestep.step_type == StepType.LAST) & begun):
-                if len(returns[i]) < share:
-                    returns[i].append(float(totals[i]))
+            ended = self._statistics.add(timestep)
+            if ended is not None:
+                for i, record in zip(*ended):
+                    if begun[i] and len(played[i]) < share:
+                        played[i].append(record)
             action = self._inferencer.inference(self._streams, timestep, self._life).action
             self._timestep = self._pool.step(action)
-        scores = np.array([score for own in returns for score in own][:episodes])
-        return {
-            "evaluation_return": float(scores.mean()),
-            "evaluation_return_min": float(scores.min()),
-            "evaluation_return_max": float(scores.max()),
-            "version": version,
+        records = [record for own in played for record in own][:episodes]
+        return {**self._scores(records), "version": version}
+
+    def _scores(self, records: list[Record]) -> Report:
+        returns = np.array([record[0] for record in records])
+        report: Report = {
+            "evaluation_return": float(returns.mean()),
+            "evaluation_return_min": float(returns.min()),
+            "evaluation_return_max": float(returns.max()),
+            "env_restarts": self._statistics.take(self._pool.restarts)["env_restarts"],
         }
+        if self._pool.spec.reward.shape:
+            report["evaluation_returns"] = np.mean([r[3:] for r in records], axis=0).tolist()
+        if "success" in self._pool.spec.env_info:
+            successes = sum(record[2] == Outcome.SUCCESS for record in records)
+            report["evaluation_success_rate"] = successes / len(records)
+        return report

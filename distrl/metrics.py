@@ -12,56 +12,11 @@ from typing import Any
 
 import numpy as np
 
+from distrl.episodes import Outcome, Record
 from distrl.errors import ConfigError
-from distrl.types import StepType, TimeStep
+from distrl.specs import EnvironmentSpec
 
-Report = dict[str, Any]  # {"env_steps": int, "episodes": [[return, length], ...], ...}
-
-
-class EpisodeStatistics:
-    """Returns and lengths of the episodes of a pool's environments, and its count of steps.
-
-    A step is a transition: FIRST is none, so a reset is never counted.
-    """
-
-    def __init__(self, num_envs: int):
-        """Args: num_envs: of the pool."""
-        self._returns = np.zeros(num_envs, np.float64)
-        self._turns = np.zeros(num_envs, np.int64)  # asynchronous: of each environment
-        self._turn = 0  # synchronous: of all of them
-        self._began = np.zeros(num_envs, np.int64)  # turn of the episode's FIRST
-        self._steps = 0
-        self._episodes: list[list[float]] = []
-
-    def add(self, timestep: TimeStep, env_ids: np.ndarray | None = None) -> None:
-        """Counts one vector step; `env_ids` None where it is all environments in order."""
-        kinds = timestep.step_type
-        self._steps += np.count_nonzero(kinds)  # FIRST is 0
-        if env_ids is None:
-            self._returns += timestep.reward
-            self._turn += 1
-        else:
-            self._returns[env_ids] += timestep.reward
-            self._turns[env_ids] += 1
-        last = kinds == StepType.LAST
-        if not np.count_nonzero(last):
-            return
-        rows = np.flatnonzero(last)
-        envs = rows if env_ids is None else env_ids[rows]
-        turns = self._turn if env_ids is None else self._turns[envs]
-        # Turns are counted from 1, and the episode's own turns are its steps and its FIRST.
-        lengths = turns - self._began[envs] - 1
-        self._episodes.extend(
-            map(list, zip(self._returns[envs].tolist(), lengths.tolist(), strict=True))
-        )
-        self._returns[envs] = 0.0  # what follows is FIRST, whose reward is 0
-        self._began[envs] = turns
-
-    def take(self) -> Report:
-        """What came since the last call."""
-        report = {"env_steps": int(self._steps), "episodes": self._episodes}
-        self._steps, self._episodes = 0, []
-        return report
+Report = dict[str, Any]  # {"env_steps": int, "episodes": [Record, ...], ...}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -71,12 +26,15 @@ class Goal:
     Attributes:
       mean_return: the mean return of the last `window` episodes reaches this. "auto": the
         environment's own threshold where it names one and no other end is set; None: no goal.
-      window: episodes that the mean is taken over.
+      success_rate: so much of the last `window` episodes were a success, in (0, 1]. Needs an
+        environment that says so. With a `mean_return` beside it, both must be reached.
+      window: episodes that the mean and the rate are taken over.
       max_env_steps: environment steps that the learner has trained on.
       max_seconds: since the first learner step.
     """
 
     mean_return: float | str | None = "auto"
+    success_rate: float | None = None
     window: int = 100
     max_env_steps: int | None = None
     max_seconds: float | None = None
@@ -85,6 +43,11 @@ class Goal:
         if isinstance(self.mean_return, str) and self.mean_return != "auto":
             raise ConfigError(
                 f"goal.mean_return must be a number, 'auto' or None, got {self.mean_return!r}"
+            )
+        if self.success_rate is not None and not 0 < self.success_rate <= 1:
+            raise ConfigError(
+                "goal.success_rate must be more than 0 and at most 1 (0.9 for 90 %), got "
+                f"{self.success_rate}"
             )
         for name in ("window", "max_env_steps", "max_seconds"):
             value = getattr(self, name)
@@ -95,8 +58,18 @@ class Goal:
         """The goal with "auto" replaced, given the environment's own threshold."""
         if self.mean_return != "auto":
             return self
-        budget = self.max_env_steps is not None or self.max_seconds is not None
-        return dataclasses.replace(self, mean_return=None if budget else return_threshold)
+        others = (self.success_rate, self.max_env_steps, self.max_seconds)
+        alone = all(other is None for other in others)
+        return dataclasses.replace(self, mean_return=return_threshold if alone else None)
+
+    def check(self, spec: EnvironmentSpec) -> None:
+        """Raises ConfigError for a goal that no run in this environment could reach."""
+        if self.success_rate is not None and "success" not in spec.env_info:
+            declared = ", ".join(sorted(spec.env_info)) or "nothing"
+            raise ConfigError(
+                f"goal.success_rate={self.success_rate} needs an environment whose env_info has "
+                f"'success'; this one declares {declared}"
+            )
 
 
 class Monitor:
@@ -109,6 +82,7 @@ class Monitor:
         run_dir: Path | None = None,
         interval: float = 2.0,
         printer: Callable[[str], None] = print,
+        spec: EnvironmentSpec | None = None,
     ):
         """Args:
         goal: with "auto" already resolved.
@@ -116,8 +90,13 @@ class Monitor:
         run_dir: where `metrics.csv` is written; None: nowhere.
         interval: seconds between two lines.
         printer: takes a line of progress.
+        spec: of the environment, for what it says of its episodes; None: nothing, and its reward
+          is a scalar.
         """
         self._goal = goal
+        self._has_success = spec is not None and "success" in spec.env_info
+        shape = () if spec is None else spec.reward.shape
+        self._components = math.prod(shape) if shape else 0  # of a vector of rewards
         self._on_end = on_end
         self._interval = interval
         self._printer = printer
@@ -125,9 +104,10 @@ class Monitor:
         self._seen: dict[str, int] = {}
         self._acted = 0
         self._episodes = 0
-        self._recent: collections.deque[float] = collections.deque(maxlen=goal.window)
+        self._recent: collections.deque[Record] = collections.deque(maxlen=goal.window)
+        self._restarts = 0
         self._learner: dict[str, float] = {}
-        self._evaluation: float | None = None
+        self._evaluation: dict[str, Any] = {}
         self._began = time.monotonic()
         self._first_update: float | None = None
         self._last_line = (self._began, 0)
@@ -156,26 +136,45 @@ class Monitor:
             self._judge()
 
     def _add(self, report: Mapping[str, Any]) -> None:
+        self._restarts += int(report.get("env_restarts", 0))
         if "learner_steps" in report:
             self._learner = dict(report)
             if self._first_update is None and report["learner_steps"] > 0:
                 self._first_update = time.monotonic()
                 self._printer(f"first learner step {self._first_update - self._began:.1f} s in")
         elif "evaluation_return" in report:
-            self._evaluation = float(report["evaluation_return"])
+            self._evaluation = dict(report)
         else:
             self._acted += int(report["env_steps"])
-            for episode_return, _ in report["episodes"]:
-                self._episodes += 1
-                self._recent.append(float(episode_return))
+            self._episodes += len(report["episodes"])
+            self._recent.extend(report["episodes"])
 
     @property
     def mean_return(self) -> float | None:
         """Of the last `window` episodes; None before the first one ended."""
-        return float(np.mean(self._recent)) if self._recent else None
+        return self._mean(0)
+
+    @property
+    def success_rate(self) -> float | None:
+        """Of the last `window` episodes; None where the environment does not say."""
+        return self._rate(Outcome.SUCCESS) if self._has_success else None
+
+    def _mean(self, column: int) -> float | None:
+        """Of a column of the recent episodes' records."""
+        if not self._recent:
+            return None
+        return float(np.mean([record[column] for record in self._recent]))
+
+    def _rate(self, outcome: int) -> float | None:
+        """How many of the recent episodes ended so, from 0 to 1."""
+        if not self._recent:
+            return None
+        return float(np.mean([record[2] == outcome for record in self._recent]))
 
     def snapshot(self) -> dict[str, Any]:
-        """Everything that is known now."""
+        """Everything that is known now; None for what is not, or not said."""
+        numbers = range(self._components)
+        parts = self._evaluation.get("evaluation_returns", [None] * self._components)
         return {
             "seconds": round(time.monotonic() - self._began, 2),
             "env_steps": int(self._learner.get("env_steps", 0)),
@@ -183,7 +182,15 @@ class Monitor:
             "learner_steps": int(self._learner.get("learner_steps", 0)),
             "episodes": self._episodes,
             "mean_return": self.mean_return,
-            "evaluation_return": self._evaluation,
+            **{f"mean_return_{i}": self._mean(3 + i) for i in numbers},
+            "mean_length": self._mean(1),
+            "success_rate": self.success_rate,
+            "failure_rate": self._rate(Outcome.FAILURE) if self._has_success else None,
+            "time_out_rate": self._rate(Outcome.TIME_OUT),
+            "env_restarts": self._restarts,
+            "evaluation_return": self._evaluation.get("evaluation_return"),
+            **{f"evaluation_return_{i}": parts[i] for i in numbers},
+            "evaluation_success_rate": self._evaluation.get("evaluation_success_rate"),
             **{
                 name: value
                 for name, value in sorted(self._learner.items())
@@ -203,10 +210,16 @@ class Monitor:
             f"learner steps {state['learner_steps']:,}  episodes {self._episodes:,}  "
             f"return({len(self._recent)}) {mean}"
         )
+        if state["success_rate"] is not None:
+            text += f"  success {100 * state['success_rate']:.0f} %"
         if "policy_lag_mean" in state:
             text += f"  lag {state['policy_lag_mean']:.1f} max {state['policy_lag_max']:.0f}"
-        if self._evaluation is not None:
-            text += f"  evaluation {self._evaluation:.1f}"
+        if state["evaluation_return"] is not None:
+            text += f"  evaluation {state['evaluation_return']:.1f}"
+        if state["evaluation_success_rate"] is not None:
+            text += f" (success {100 * state['evaluation_success_rate']:.0f} %)"
+        if self._restarts:
+            text += f"  environments restarted {self._restarts}"
         self._printer(text)
         if self._csv is not None and self._file is not None and "loss" in state:
             if not self._header:
@@ -224,38 +237,49 @@ class Monitor:
 
     def _judge(self) -> None:
         """Calls `on_end` the first time that the goal or a budget is reached."""
-        goal, mean = self._goal, self.mean_return
+        goal = self._goal
         steps = int(self._learner.get("env_steps", 0))
         if self._ended:
             return
-        wanted = goal.mean_return
-        if mean is None or len(self._recent) < goal.window:
-            mean = -math.inf
-        if isinstance(wanted, (int, float)) and mean >= wanted:
-            self._end(
-                f"the mean return of the last {goal.window} episodes is {mean:.1f} "
-                f"(goal {wanted:g}) after {steps:,} environment steps trained on",
-                True,
+        targets = self._targets()
+        full = len(self._recent) == goal.window
+        if (
+            targets
+            and full
+            and all(came is not None and came >= want for _, came, want, _ in targets)
+        ):
+            reached = " and ".join(
+                f"the {name} of the last {goal.window} episodes is {words}"
+                for name, _, _, words in targets
             )
-            return
-        if goal.max_env_steps is not None and steps >= goal.max_env_steps:
+            self._end(f"{reached} after {steps:,} environment steps trained on", True)
+        elif goal.max_env_steps is not None and steps >= goal.max_env_steps:
             self._out_of_budget(f"{steps:,} environment steps trained on")
         elif goal.max_seconds is not None and self._seconds_learning() >= goal.max_seconds:
             self._out_of_budget(f"{goal.max_seconds:g} s since the first learner step")
+
+    def _targets(self) -> list[tuple[str, float | None, float, str]]:
+        """Of each: what it is, what came, what is wanted, and both in words."""
+        goal, targets = self._goal, []
+        if isinstance(goal.mean_return, (int, float)):
+            mean, want = self.mean_return, goal.mean_return
+            came = "no episode ended" if mean is None else f"{mean:.1f}"
+            targets.append(("mean return", mean, want, f"{came} (goal {want:g})"))
+        if goal.success_rate is not None:
+            rate, want = self.success_rate, goal.success_rate
+            came = "no episode ended" if rate is None else f"{100 * rate:.0f} %"
+            targets.append(("success rate", rate, want, f"{came} (goal {100 * want:g} %)"))
+        return targets
 
     def _seconds_learning(self) -> float:
         return 0.0 if self._first_update is None else time.monotonic() - self._first_update
 
     def _out_of_budget(self, what: str) -> None:
-        if self._goal.mean_return is None:
+        missed = [f"{name} {words}" for name, _, _, words in self._targets()]
+        if missed:
+            self._end(f"the goal was not reached: {', '.join(missed)} after {what}", False)
+        else:
             self._end(what, True)
-            return
-        mean = "no episode ended" if self.mean_return is None else f"{self.mean_return:.1f}"
-        self._end(
-            f"the goal of a mean return of {self._goal.mean_return:g} was not reached: {mean} "
-            f"after {what}",
-            False,
-        )
 
     def _end(self, reason: str, reached: bool) -> None:
         self._ended = True

@@ -11,7 +11,7 @@ from typing import Any
 
 import courier
 
-from distrl.errors import ConfigError, SpecError, Stopped
+from distrl.errors import ConfigError, EnvironmentFault, SpecError, Stopped
 from launch.supervisor import Message
 
 TRACEBACK_LIMIT = 50_000  # characters that are sent to the supervisor
@@ -76,6 +76,8 @@ class Telling:
 def one_line(error: BaseException) -> str:
     """The exception as "Type: message", on one line."""
     text = "".join(traceback.format_exception_only(type(error), error)).strip()
+    if isinstance(error, EnvironmentFault):  # the environment's own traceback follows
+        text = text.partition("\n")[0]
     return " ".join(text.split())[:500]
 
 

@@ -4,6 +4,7 @@ A node's constructor runs in the node. Its public methods are served by Courier.
 """
 
 import concurrent.futures
+import contextlib
 import inspect
 import time
 from collections.abc import Callable, Sequence
@@ -25,10 +26,12 @@ from distrl.inferencer import Inferencer, InferenceSource
 from distrl.learner import Learner
 from distrl.metrics import Monitor, Report
 from distrl.params_file import save_params
+from distrl.replay.late_rewards import with_final_rewards
 from distrl.replay.reverb import ReverbReplayBuffer
 from distrl.serving import InferenceService, RemoteInferencer
 from distrl.variables import RemoteVariables, VariableClient, VariableService
 from distrl.wire import Wire
+from programs.pools import actor_pool, evaluator_pool
 
 _MAX_UNSENT = 300  # reports; half a minute of a monitor that does not answer
 
@@ -100,6 +103,10 @@ class Reporter:
         self._sending = None
 
 
+def _say(line: str) -> None:
+    print(line, flush=True)
+
+
 def _configure_jax() -> None:
     """Settings that must come before the node's first computation."""
     # A dispatch to another thread costs more than a small network's whole step.
@@ -138,7 +145,8 @@ class MonitorNode:
             experiment.resolved_goal(),
             on_end,
             Path(run_dir),
-            printer=lambda line: print(line, flush=True),
+            printer=_say,
+            spec=experiment.environment.spec(),
         )
 
     def report(self, node: str, number: int, reports: list[Report]) -> None:
@@ -257,6 +265,7 @@ class ActorNode:
         monitor: Any,
         learner: Any = None,
         inferencer: Any = None,
+        life: int = 0,
     ):
         """Args:
         experiment: what to train.
@@ -266,38 +275,45 @@ class ActorNode:
         monitor: the monitor's client.
         learner: its client, for an inferencer of the actor's own; or
         inferencer: the service's client.
+        life: of its streams; rises when it restarts.
         """
         _configure_jax()
         self._stop = lp.stop_event()
-        agent = experiment.make_agent()
-        config = experiment.actors
-        self._reporter = Reporter(monitor, f"actor/{index}")
-        self._replay = _replay(experiment, replay, table, self._stop)
-        source: InferenceSource
-        if inferencer is not None:
-            number = index % experiment.inference.num_inferencers
-            source = RemoteInferencer(Peer(inferencer, f"inferencer/{number}"), Wire(agent))
-        else:
-            variables = RemoteVariables(Peer(learner, "learner/0"), agent)
-            source = Inferencer(
-                agent,
-                VariableClient(variables, experiment.sync_interval, background=True),
-                seed=seeds.seed(experiment.seed, "inferencer", index),
-                max_streams=config.num_envs,
+        with contextlib.ExitStack() as opened:
+            # The pool first: it may fork, which must be done before JAX starts its threads.
+            pool = actor_pool(experiment, index, _say, life)
+            opened.callback(pool.close)
+            agent = experiment.make_agent()
+            config = experiment.actors
+            self._reporter = Reporter(monitor, f"actor/{index}")
+            self._replay = _replay(experiment, replay, table, self._stop)
+            source: InferenceSource
+            if inferencer is not None:
+                number = index % experiment.inference.num_inferencers
+                source = RemoteInferencer(Peer(inferencer, f"inferencer/{number}"), Wire(agent))
+            else:
+                variables = RemoteVariables(Peer(learner, "learner/0"), agent)
+                source = Inferencer(
+                    agent,
+                    VariableClient(variables, experiment.sync_interval, background=True),
+                    seed=seeds.seed(experiment.seed, "inferencer", index),
+                    max_streams=config.num_envs,
+                )
+            self._actor = Actor(
+                pool,
+                source,
+                with_final_rewards(self._replay, experiment.trajectory_struct(), pool.spec),
+                first_stream=index * config.num_envs,
+                life=life,
             )
-        pool = experiment.environment.make_pool(
-            config.num_envs,
-            experiment.wait_num,
-            seeds.environment_seeds(experiment.seed, "actor", index, config.num_envs),
-        )
-        self._actor = Actor(pool, source, self._replay, first_stream=index * config.num_envs)
+            self._opened = opened.pop_all()
 
     def run(self) -> None:
         """Acts until the program stops."""
-        self._actor.run(self._stop.is_set, self._reporter)
-        self._replay.close()
-        self._reporter.close()
-        self._actor.close()
+        with self._opened:
+            self._actor.run(self._stop.is_set, self._reporter)
+            self._replay.close()
+            self._reporter.close()
 
 
 class EvaluatorNode:
@@ -307,30 +323,29 @@ class EvaluatorNode:
         _configure_jax()
         self._stop = lp.stop_event()
         self._config = experiment.evaluator
-        self._reporter = Reporter(monitor, "evaluator/0")
-        agent = experiment.make_agent()
-        variables = VariableClient(RemoteVariables(Peer(learner, "learner/0"), agent), 2**62)
-        num_envs = self._config.num_envs
-        inferencer = Inferencer(
-            agent,
-            variables,
-            seed=seeds.seed(experiment.seed, "evaluator", 1),
-            max_streams=num_envs,
-            evaluation=True,
-        )
-        pool = experiment.environment.make_pool(
-            num_envs,
-            num_envs,
-            seeds.environment_seeds(experiment.seed, "evaluator", 0, num_envs),
-        )
-        self._evaluator = Evaluator(pool, inferencer, variables)
+        with contextlib.ExitStack() as opened:
+            pool = evaluator_pool(experiment, _say)  # first, as an actor's
+            opened.callback(pool.close)
+            self._reporter = Reporter(monitor, "evaluator/0")
+            agent = experiment.make_agent()
+            variables = VariableClient(RemoteVariables(Peer(learner, "learner/0"), agent), 2**62)
+            inferencer = Inferencer(
+                agent,
+                variables,
+                seed=seeds.seed(experiment.seed, "evaluator", 1),
+                max_streams=pool.num_envs,
+                evaluation=True,
+            )
+            self._evaluator = Evaluator(pool, inferencer, variables)
+            self._opened = opened.pop_all()
 
     def run(self) -> None:
         """Evaluates every `interval` seconds until the program stops."""
-        while not self._stop.is_set():
-            due = time.monotonic() + self._config.interval
-            scores = self._evaluator.evaluate(self._config.episodes, self._stop.is_set)
-            if scores is not None:
-                self._reporter(scores)
-            self._stop.wait(max(0.0, due - time.monotonic()))
-        self._reporter.close()
+        with self._opened:
+            while not self._stop.is_set():
+                due = time.monotonic() + self._config.interval
+                scores = self._evaluator.evaluate(self._config.episodes, self._stop.is_set)
+                if scores is not None:
+                    self._reporter(scores)
+                self._stop.wait(max(0.0, due - time.monotonic()))
+            self._reporter.close()

@@ -86,7 +86,7 @@ def test_targets_by_hand(wait_num):
         environment.make_pool(4, wait_num, seeds=range(64)), Fixed(), replay, first_stream=100
     )
     windows = dict.fromkeys(range(100, 104), 0)
-    agent = IMPALAConfig(discount=0.5, reward_scale=1.0)
+    agent = IMPALAConfig(discount=0.5)
     seen = set()
     while len(seen) < len(EXPECTED):
         while not replay.can_sample():

@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from distrl.envs import PythonEnvironment
+from distrl.episodes import EpisodeStatistics, Outcome
 from distrl.errors import ConfigError
-from distrl.metrics import EpisodeStatistics, Goal, Monitor
+from distrl.metrics import Goal, Monitor
 from distrl.testing import CountingEnvironment
 
 
@@ -26,10 +27,11 @@ def test_statistics_equal_the_environments_own(wait_num):
     report = statistics.take()
     assert report["env_steps"] == transitions
     assert len(report["episodes"]) > 50
-    for episode_return, length in report["episodes"]:
+    for episode_return, length, outcome in report["episodes"]:
         assert length in (3, 4, 5, 6, 7)
         assert episode_return == length * (length + 1) / 2
-    assert statistics.take() == {"env_steps": 0, "episodes": []}
+        assert outcome == (Outcome.TIME_OUT if length % 2 else Outcome.END)
+    assert statistics.take() == {"env_steps": 0, "episodes": [], "env_restarts": 0}
 
 
 def learner(steps, **more):
@@ -46,11 +48,11 @@ def monitor(goal, tmp_path=None, **kwargs):
 
 def test_goal_is_the_mean_of_a_full_window():
     made, ends = monitor(Goal(mean_return=10.0, window=4))
-    episodes = {"env_steps": 5, "episodes": [[20.0, 5]]}
+    episodes = {"env_steps": 5, "episodes": [[20.0, 5, Outcome.END]]}
     made.report("actor/0", 0, [episodes])
     assert not ends  # one high return is no mean of four
     made.report("actor/0", 1, [episodes, episodes])
-    made.report("actor/1", 0, [{"env_steps": 5, "episodes": [[0.0, 5]]}])
+    made.report("actor/1", 0, [{"env_steps": 5, "episodes": [[0.0, 5, Outcome.END]]}])
     assert len(ends) == 1 and ends[0][1] is True and "15.0" in ends[0][0]
 
 

@@ -11,7 +11,7 @@ GOOD_STEPS = 500  # of an environment: some batches are learned from before
 
 
 class Late(CountingEnvironment):
-    """Its observations become float64, and stay what they were in all else."""
+    """Its observations lose a number, and stay what they were in all else."""
 
     def __init__(self, seed: int, good_steps: int = GOOD_STEPS):
         super().__init__(seed)
@@ -27,7 +27,20 @@ class Late(CountingEnvironment):
         self._left -= 1
         if self._left >= 0:
             return timestep
-        return timestep._replace(observation=timestep.observation.astype(np.float64))
+        return timestep._replace(observation=timestep.observation[:3])
+
+
+class Raising(Late):
+    """Fails in a function of its own, and says more than one line."""
+
+    def _break(self, timestep: dm_env.TimeStep) -> dm_env.TimeStep:
+        self._left -= 1
+        if self._left < 0:
+            self._look_up("shelf")
+        return timestep
+
+    def _look_up(self, name: str) -> None:
+        raise KeyError(name)
 
 
 def _experiment(environment: PythonEnvironment) -> Experiment:
@@ -42,6 +55,11 @@ def _experiment(environment: PythonEnvironment) -> Experiment:
 def late() -> Experiment:
     """Breaks in the midst of training."""
     return _experiment(PythonEnvironment(Late, "late"))
+
+
+def raising() -> Experiment:
+    """Raises in the midst of training."""
+    return _experiment(PythonEnvironment(Raising, "raising"))
 
 
 def at_once() -> Experiment:

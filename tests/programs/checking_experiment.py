@@ -1,15 +1,31 @@
 """Experiments that check the data path by exact arithmetic; see distrl/testing.py."""
 
-from distrl.envs import PythonEnvironment
+import dataclasses
+import threading
+from collections.abc import Sequence
+
+from jax._src import xla_bridge
+
+from distrl.envs import Pool, PythonEnvironment
 from distrl.experiment import ActorsConfig, Experiment, InferenceConfig, LearnerConfig
 from distrl.replay.buffer import ReplayConfig
-from distrl.testing import CheckingConfig, CountingEnvironment
+from distrl.testing import CheckingConfig, CountingEnvironment, LateCountingEnvironment
+
+
+class Early(PythonEnvironment):
+    """Refuses to make a pool in a process where JAX has begun to compute: pools may fork."""
+
+    def make_pool(self, num_envs: int, wait_num: int, seeds: Sequence[int]) -> Pool:
+        """See `PythonEnvironment`."""
+        alone = threading.current_thread() is threading.main_thread()  # not a node's thread
+        assert not (alone and xla_bridge.backends_are_initialized())
+        return super().make_pool(num_envs, wait_num, seeds)
 
 
 def experiment(wait_num: int | None = 5, table: str = "queue") -> Experiment:
     """Two actors of eight environments each, asynchronous unless `wait_num` is None."""
     return Experiment(
-        PythonEnvironment(CountingEnvironment, "counting"),
+        Early(CountingEnvironment, "counting"),
         CheckingConfig(),
         ReplayConfig(table=table, unroll_length=9, max_size=64),
         ActorsConfig(num_actors=2, num_envs=8, wait_num=wait_num),
@@ -26,3 +42,14 @@ def synchronous() -> Experiment:
 def uniform() -> Experiment:
     """As `experiment`, from a table sampled uniformly."""
     return experiment(table="uniform")
+
+
+def late() -> Experiment:
+    """As `experiment`, with rewards that are known two steps later."""
+    environment = Early(LateCountingEnvironment, "late_counting")
+    return dataclasses.replace(experiment(), environment=environment)
+
+
+def late_synchronous() -> Experiment:
+    """As `late`, but every actor waits for all its environments."""
+    return dataclasses.replace(late(), actors=synchronous().actors)

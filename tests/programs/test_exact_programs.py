@@ -6,11 +6,14 @@ actions, the recurrent state counts the steps since the reset; the learner compa
 
 import csv
 import importlib.util
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from distrl.seeds import environment_seeds
 
 ROOT = Path(__file__).parents[2]
 HAS_LAUNCHPAD = importlib.util.find_spec("launchpad") is not None
@@ -18,7 +21,7 @@ STEPS = 100_000
 
 
 def train(tmp_path, name, *flags, steps=STEPS):
-    """Trains and returns the last row of metrics."""
+    """Trains, checks the line about each actor's seeds, and returns the last row of metrics."""
     command = [
         sys.executable, "-m", "launch.main", "train",
         f"--experiment={Path(__file__).parent / 'checking_experiment.py'}:{name}",
@@ -26,6 +29,7 @@ def train(tmp_path, name, *flags, steps=STEPS):
     ]  # fmt: skip
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=110)
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
+    check_seeds(done.stdout.splitlines())
     with open(tmp_path / "run" / "metrics.csv") as file:
         rows = list(csv.DictReader(file))
     return {key: float(value) for key, value in rows[-1].items() if value}
@@ -38,7 +42,15 @@ def check(row, steps=STEPS):
     assert row["env_steps"] == row["checked"]
 
 
-@pytest.mark.parametrize("name", ["experiment", "synchronous"])
+def check_seeds(lines):
+    """Both actors' lines, in any topology, name the same seeds."""
+    for index in range(2):
+        own = environment_seeds(0, "actor", index, 8)
+        (line,) = [one for one in lines if f"actor/{index}: 8 environments" in one]
+        assert re.search(rf"in a \w+Pool, seeds {own[0]} to {own[-1]}, life 0$", line), line
+
+
+@pytest.mark.parametrize("name", ["experiment", "synchronous", "late", "late_synchronous"])
 def test_single_process(tmp_path, name):
     check(train(tmp_path, name, "--topology=single_process"))
 
@@ -49,6 +61,8 @@ def test_single_process(tmp_path, name):
     [
         ("heavy_env", "local_mp", "experiment"),
         ("light_env", "local_mp", "experiment"),
+        ("heavy_env", "local_mp", "late"),
+        pytest.param("light_env", "local_mp", "late_synchronous", marks=pytest.mark.slow),
         ("light_env", "local_mt", "synchronous"),
         pytest.param("heavy_env", "test_mt", "experiment", marks=pytest.mark.slow),
         pytest.param("heavy_env", "local_mp", "synchronous", marks=pytest.mark.slow),

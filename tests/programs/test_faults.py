@@ -299,27 +299,49 @@ def test_a_script_with_a_timeout_goes_on(train, seconds):
     command.check_nothing_left()
 
 
+EPISODE_STEP = r"environment \d \(seed \d+, step \d+ of its episode, \d+ in all\)"
+FAULTS = {
+    "late": rf"late: {EPISODE_STEP}: observation: expected float32\[4\], got float32\[3\]",
+    "raising": rf"raising: {EPISODE_STEP}: step\(\) raised KeyError: 'shelf'",
+}
+
+
 @needs_launchpad
 @pytest.mark.parametrize(
-    ("topology", "launch_type"),
+    ("topology", "launch_type", "name"),
     [
-        ("light_env", "local_mp"),
-        slow("light_env", "local_mt"),
-        slow("heavy_env", "local_mp"),
+        ("light_env", "local_mp", "late"),
+        ("heavy_env", "local_mp", "raising"),
+        slow("light_env", "local_mt", "late"),
+        slow("heavy_env", "local_mt", "raising"),
     ],
 )
-def test_an_observation_that_breaks_later_is_one_line(train, topology, launch_type):
+def test_an_environment_that_breaks_later(train, topology, launch_type, name):
+    """The last line says which one, when and how; its own traceback stands in the report."""
     command = train(
-        f"--experiment={BREAKING}:late", f"--topology={topology}", f"--lp_launch_type={launch_type}"
+        f"--experiment={BREAKING}:{name}",
+        f"--topology={topology}",
+        f"--lp_launch_type={launch_type}",
     )
-    assert command.wait(90.0) == 2
-    assert "Traceback" not in command.output
+    assert command.wait(90.0) == 1
     assert TRAINING in command.output
-    mine = [line for line in command.output.splitlines() if line.startswith("distrl: ")]
-    assert len(mine) == 2  # the first says where it is written
+    fault = FAULTS[name]
+    lines = command.output.splitlines()
     assert re.fullmatch(
-        r"distrl: failed: actor/[01]: .*SpecError: observation of environment \d of late: "
-        r"expected float32\[4\], got float64\[4\] \(exit status 2; logs in .*\)",
-        mine[1],
+        rf"distrl: failed: actor/[01]: distrl\.errors\.EnvironmentFault: {fault} "
+        r"\(exit status 1; logs in .*\)",
+        lines[-1],
     )
+    report = command.output[command.output.index(" failed first: ") :]
+    assert re.match(rf" failed first: distrl\.errors\.EnvironmentFault: {fault}\n", report)
+    own = "in _look_up\n    raise KeyError(name)\nKeyError: 'shelf'\nlog: "
+    assert (own in report) == (name == "raising")
+    command.check_nothing_left()
+
+
+def test_an_environment_that_breaks_in_one_process(train):
+    command = train(f"--experiment={BREAKING}:raising", "--topology=single_process")
+    assert command.wait(90.0) == 1
+    assert re.fullmatch(rf"EnvironmentFault: {FAULTS['raising']}", command.result()["reason"])
+    assert "in _look_up\n    raise KeyError(name)\nKeyError: 'shelf'\n" in command.output
     command.check_nothing_left()

@@ -1,0 +1,120 @@
+"""What a pool's episodes came to: returns, lengths, and how each of them ended."""
+
+from typing import Any
+
+import numpy as np
+
+from distrl.specs import EnvironmentSpec
+from distrl.types import StepType, TimeStep
+
+Record = list  # of an ended episode: [return, length, outcome, component 0, component 1, ...]
+
+
+class Outcome:
+    """How an episode ended; plain numbers, as `StepType`."""
+
+    END = 0  # a true end, and the environment does not say whether it was a good one
+    TIME_OUT = 1  # a time limit, and no success
+    FAILURE = 2  # a true end, and the environment says that it failed
+    SUCCESS = 3  # the environment says so, at a time limit as well
+
+
+class EpisodeStatistics:
+    """Returns, lengths and outcomes of a pool's episodes, and its count of steps.
+
+    A step is a transition: FIRST is none, so a reset is never counted. The return of a vector of
+    rewards is the sum over its components, each of which is kept as well. A length is counted in
+    the unwrapped environment's steps where `env_info` has `time_steps`.
+    """
+
+    def __init__(self, num_envs: int, spec: EnvironmentSpec | None = None):
+        """Args:
+        num_envs: of the pool.
+        spec: of one environment; None: a scalar reward, and nothing is declared in `env_info`.
+        """
+        reward_shape = () if spec is None else tuple(spec.reward.shape)
+        declared = () if spec is None else spec.env_info
+        self._vector = bool(reward_shape)
+        self._has_success = "success" in declared
+        self._has_time_steps = "time_steps" in declared
+        self._returns = np.zeros((num_envs, *reward_shape), np.float64)
+        self._lengths = np.zeros(num_envs, np.int64)  # with `time_steps` alone
+        self._turns = np.zeros(num_envs, np.int64)  # asynchronous: of each environment
+        self._turn = 0  # synchronous: of all of them
+        self._began = np.zeros(num_envs, np.int64)  # turn of the episode's FIRST
+        self._steps = 0
+        self._restarts = 0
+        self._episodes: list[Record] = []
+
+    def add(
+        self, timestep: TimeStep, env_ids: np.ndarray | None = None
+    ) -> tuple[np.ndarray, list[Record]] | None:
+        """Counts one vector step.
+
+        Args:
+          timestep: `[B, ...]`.
+          env_ids: int `[B]`; None where it is all environments in order.
+
+        Returns:
+          The environments whose episodes it ended, int `[k]`, and the k records; None where none.
+        """
+        kinds = timestep.step_type
+        self._steps += np.count_nonzero(kinds)  # FIRST is 0
+        if env_ids is None:
+            self._returns += timestep.reward
+            self._turn += 1
+        else:
+            self._returns[env_ids] += timestep.reward
+            self._turns[env_ids] += 1
+        if self._has_time_steps:
+            spent = np.where(kinds == StepType.FIRST, 0, timestep.env_info["time_steps"])
+            self._lengths[slice(None) if env_ids is None else env_ids] += spent
+        last = kinds == StepType.LAST
+        if not np.count_nonzero(last):
+            return None
+        rows = np.flatnonzero(last)
+        return self._end(timestep, rows, rows if env_ids is None else env_ids[rows], env_ids)
+
+    def _end(
+        self, timestep: TimeStep, rows: np.ndarray, envs: np.ndarray, env_ids: np.ndarray | None
+    ) -> tuple[np.ndarray, list[Record]]:
+        turns = self._turn if env_ids is None else self._turns[envs]
+        # Turns are counted from 1, and the episode's own turns are its steps and its FIRST.
+        lengths = turns - self._began[envs] - 1
+        if self._has_time_steps:
+            lengths = self._lengths[envs]
+            self._lengths[envs] = 0
+        outcomes = timestep.discount[rows]  # a copy: END where it is 0, TIME_OUT where 1
+        if self._has_success:
+            success = timestep.env_info["success"][rows]
+            outcomes[(success == 0) & (outcomes == Outcome.END)] = Outcome.FAILURE
+            outcomes[success == 1] = Outcome.SUCCESS
+        returns = self._returns[envs]
+        if not self._vector:
+            columns = zip(returns.tolist(), lengths.tolist(), outcomes.tolist())
+            records = list(map(list, columns))
+        else:
+            components = returns.reshape(len(envs), -1)
+            columns = zip(components.sum(1).tolist(), lengths.tolist(), outcomes.tolist())
+            records = [[*own, *parts] for own, parts in zip(columns, components.tolist())]
+        self._episodes += records
+        self._returns[envs] = 0.0  # what follows is FIRST, whose reward is 0
+        self._began[envs] = turns
+        return envs, records
+
+    def take(self, restarts: int = 0) -> dict[str, Any]:
+        """What came since the last call.
+
+        Args:
+          restarts: of the pool's environments so far, after faults.
+
+        Returns:
+          `{"env_steps": int, "episodes": [Record, ...], "env_restarts": int}`.
+        """
+        report = {
+            "env_steps": int(self._steps),
+            "episodes": self._episodes,
+            "env_restarts": restarts - self._restarts,
+        }
+        self._steps, self._episodes, self._restarts = 0, [], restarts
+        return report
