@@ -139,6 +139,7 @@ class Experiment:
       replay: how experience reaches the learner.
       actors, inference, learner, evaluator: the parts.
       transforms: of time steps, in order, from the raw one to the agent.
+      evaluation_environment: what the evaluator plays in, with the same spaces; None: the same.
       goal: when the run ends.
       seed: the root of every seed of the run.
       task: names tables and metrics.
@@ -152,6 +153,7 @@ class Experiment:
     learner: LearnerConfig = LearnerConfig()
     evaluator: EvaluatorConfig = EvaluatorConfig()
     transforms: tuple[Transform, ...] = ()
+    evaluation_environment: Environment | None = None
     goal: Goal = Goal()
     seed: int = 0
     task: str = "task"
@@ -160,6 +162,7 @@ class Experiment:
         if self.seed < 0:
             raise ConfigError(f"seed must be 0 or more, got {self.seed}")
         check_order(self.transforms)
+        self._check_evaluation_environment()
         self.replay.check(self.learner.batch_size, self.num_streams)
         self.goal.check(self.environment.spec())
         if self.inference.num_inferencers > self.actors.num_actors:
@@ -176,6 +179,21 @@ class Experiment:
                 f"{memory / self.replay.max_size / 1e6:.1f} MB need {memory / 1e9:.1f} GB, and "
                 f"this machine has {limit / 1e9:.1f} GB; at most "
                 f"{int(limit / (memory / self.replay.max_size))} unrolls fit"
+            )
+
+    def _check_evaluation_environment(self) -> None:
+        if self.evaluation_environment is None:
+            return
+        trained, played = self.environment.spec(), self.evaluation_environment.spec()
+        if (
+            specs.struct(trained.observation) != specs.struct(played.observation)
+            or trained.action != played.action
+            or specs.struct(trained.reward) != specs.struct(played.reward)
+        ):
+            raise ConfigError(
+                f"evaluation_environment: {self.evaluation_environment.name} has {played[:3]}; the "
+                f"agent is made for {self.environment.name}'s observations, actions and rewards, "
+                f"{trained[:3]}"
             )
 
     def make_agent(self) -> Agent:

@@ -48,7 +48,8 @@ def evaluator_pool(experiment: Experiment, printer: Printer) -> Pool:
     """The environments of the evaluator."""
     num_envs = experiment.evaluator.num_envs
     own = seeds.environment_seeds(experiment.seed, "evaluator", 0, num_envs)
-    pool = experiment.environment.make_pool(num_envs, num_envs, own)
+    environment = experiment.evaluation_environment or experiment.environment
+    pool = environment.make_pool(num_envs, num_envs, own)
     printer(_line("evaluator/0", pool, own, 0))
     return pool
 

@@ -1,16 +1,19 @@
 """The checks of distrl.testing find what they are for: each mutation of a right batch is seen."""
 
+import dataclasses
+
 import jax
 import numpy as np
 import pytest
 
 from distrl.actor import Actor
-from distrl.envs import PythonEnvironment
+from distrl.envs import NativeEnvironment, PythonEnvironment
 from distrl.errors import ConfigError
-from distrl.experiment import ActorsConfig, Experiment, LearnerConfig
+from distrl.experiment import ActorsConfig, EvaluatorConfig, Experiment, LearnerConfig
 from distrl.learner import Learner
 from distrl.replay.buffer import ReplayConfig
 from distrl.testing import CheckingConfig, CountingEnvironment, errors
+from programs.pools import evaluator_pool
 from programs.single_process import SingleProcess
 
 EXPERIMENT = Experiment(
@@ -167,3 +170,17 @@ def test_sizes_are_refused_with_their_names():
         ActorsConfig(num_envs=4, wait_num=5)
     with pytest.raises(ConfigError, match=r"learner.batch_size must be 1 or more, got 0"):
         LearnerConfig(batch_size=0)
+
+
+def test_the_evaluator_may_have_an_environment_of_its_own():
+    other = PythonEnvironment(CountingEnvironment, "another")
+    experiment = dataclasses.replace(
+        EXPERIMENT,
+        evaluation_environment=other,
+        evaluator=EvaluatorConfig(num_evaluators=1, num_envs=2, episodes=2),
+    )
+    lines: list[str] = []
+    evaluator_pool(experiment, lines.append).close()
+    assert "2 environments another" in lines[0]
+    with pytest.raises(ConfigError, match=r"evaluation_environment: CartPole-v1 has "):
+        dataclasses.replace(EXPERIMENT, evaluation_environment=NativeEnvironment("CartPole-v1"))
