@@ -182,8 +182,9 @@ class _Client:
                 slots[late], again = store.choose(len(late))
                 choice.keys[late] = again.keys
                 choice.probability[late] = again.probability
-                if attempt == _TRIES - 1:
+                if attempt == _TRIES - 1:  # with the lock held: nobody writes there meanwhile
                     columns.put(batch, late, columns.take(self._stored, slots[late]))
+                    break
             columns.put(batch, late, columns.take(self._stored, slots[late]))
         return Sample(columns.trajectory(batch, choice.probability), choice.keys.astype(np.uint64))
 

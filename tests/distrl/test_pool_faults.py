@@ -322,6 +322,9 @@ def test_a_worker_killed_from_outside_fails_the_pool(wait_num):
     pool = make("processes", wait_num, "", 2)
     pool.start()
     step = pool.recv()
+    deadline = time.monotonic() + 10.0
+    while len(workers_of(pool)) < 2:  # the first one may answer before there is a second
+        assert time.monotonic() < deadline
     os.kill(workers_of(pool)[1], signal.SIGKILL)
     with pytest.raises(EnvironmentFault, match="killed by SIGKILL"):
         while True:
