@@ -1,7 +1,8 @@
 """Pools of environments: ours against gymnasium's, Stable-Baselines3's and bare EnvPool.
 
 Python environments that spin for 20 us, 1 ms and 10 ms a step, and with pixels: 16 of them in a
-process pool, in gymnasium's AsyncVectorEnv (shared memory) and in Stable-Baselines3's
+process pool (also with its workers pinned to cores, and asynchronous, waiting for half), in
+gymnasium's AsyncVectorEnv (shared memory) and in Stable-Baselines3's
 SubprocVecEnv. `ideal` is cores / step time. Then EnvPool through our interface against EnvPool's
 own `step`, with as many threads as cores. All contenders take turns in each round; figures are
 environment steps per second, medians of the rounds.
@@ -36,7 +37,9 @@ CASES = {
 }
 """Name to microseconds a step, and whether it gives pixels."""
 NATIVE = [(name, n) for name in ("CartPole-v1", "Pong-v5", "HalfCheetah-v4") for n in (32, 256)]
-CONTENDERS = ("loop", "processes", "processes, async", "gymnasium", "sb3")
+CONTENDERS = (
+    "loop", "processes", "processes, pinned", "processes, async", "gymnasium", "sb3",
+)  # fmt: skip
 
 
 def rate(step: Callable[[], int], seconds: float) -> float:
@@ -51,15 +54,18 @@ def rate(step: Callable[[], int], seconds: float) -> float:
     return count / (now - begin)
 
 
-def ours(step_us: float, pixels: bool, kind: str, wait_num: int, seconds: float) -> float:
-    """A pool of distrl."""
+def ours(step_us: float, pixels: bool, kind: str, how: str, seconds: float) -> float:
+    """A pool of distrl; asynchronous, it waits for half of its environments."""
     import numpy as np
     from spinning import Spinning
 
     from distrl.envs.pool_config import PoolConfig
     from distrl.envs.python import PythonEnvironment
 
-    environment = PythonEnvironment(partial(Spinning, step_us, pixels), pool=PoolConfig(kind=kind))
+    wait_num = NUM_ENVS // 2 if how == "async" else NUM_ENVS
+    environment = PythonEnvironment(
+        partial(Spinning, step_us, pixels), pool=PoolConfig(kind=kind, pin_workers=how == "pinned")
+    )
     pool = environment.make_pool(NUM_ENVS, wait_num, range(NUM_ENVS))
     action = np.zeros(wait_num, np.int32)
     pool.start()
@@ -168,7 +174,7 @@ def one(what: str, case: str, seconds: float) -> tuple[float, ...]:
     if what == "sb3":
         return (sb3_subproc(step_us, pixels, seconds),)
     kind, _, how = what.partition(", ")
-    return (ours(step_us, pixels, kind, NUM_ENVS // 2 if how else NUM_ENVS, seconds),)
+    return (ours(step_us, pixels, kind, how, seconds),)
 
 
 def measure(python: str, what: str, case: str, seconds: float) -> list[float]:
@@ -231,16 +237,18 @@ def tables(figures: dict[tuple[str, str], list[list[float]]], contenders: list[s
     }
     lines = []
     if ("processes", "1 ms") in medians:
-        heads = ("a step", "ideal", *contenders, "processes / ideal", "processes / best rival")
+        heads = (
+            "a step", "ideal", *contenders, "processes / ideal", "pinned / ideal",
+            "processes / best rival", "pinned / best rival",
+        )  # fmt: skip
         lines += [f"| {' | '.join(heads)} |", "|" + "---|" * len(heads)]
         for case, (step_us, _) in CASES.items():
             ideal = usable_cores() / (step_us * 1e-6)
             rival = max(medians[c, case][0] for c in contenders if c in ("gymnasium", "sb3"))
             cells = " | ".join(f"{medians[c, case][0]:,.0f}" for c in contenders)
-            mine = medians["processes", case][0]
-            lines.append(
-                f"| {case} | {ideal:,.0f} | {cells} | {mine / ideal:.2f} | {mine / rival:.2f} |"
-            )
+            mine = [medians[kind, case][0] for kind in ("processes", "processes, pinned")]
+            ratios = [f"{one / than:.2f}" for than in (ideal, rival) for one in mine]
+            lines.append(f"| {case} | {ideal:,.0f} | {cells} | {' | '.join(ratios)} |")
         lines.append("")
     if ("envpool", f"{NATIVE[0][0]} x {NATIVE[0][1]}") in medians:
         lines += ["| EnvPool | bare | ours | ours / bare |", "|---|---|---|---|"]

@@ -18,6 +18,9 @@ class PoolConfig:
         wait or release the GIL) or "processes" (for all others that cost more than about 50 us).
       num_workers: threads or processes that the environments are spread over, at most one an
         environment. None: as many as the process may use cores.
+      pin_workers: keep each worker process on one of the cores that the process may use, in turn.
+        Steps that wait for all are then some percent faster, where the machine is otherwise idle;
+        an environment's own threads share that core.
       worker_threads: BLAS, OpenMP and XLA threads of a worker process; 0: leave them alone.
       step_timeout: seconds that a step or a reset may take, building included; `math.inf`: any.
       on_fault: what happens where an environment raises, hangs, dies or returns what its spec
@@ -29,6 +32,7 @@ class PoolConfig:
 
     kind: str = "loop"
     num_workers: int | None = None
+    pin_workers: bool = False
     worker_threads: int = 1
     step_timeout: float = 60.0
     on_fault: str = "fail"
@@ -45,6 +49,10 @@ class PoolConfig:
                     f"environment.pool.{name} must be one of {', '.join(choices)}, "
                     f"got {value!r}{hint}"
                 )
+        if self.pin_workers and self.kind != "processes":
+            raise ConfigError(
+                f"environment.pool.pin_workers is for worker processes, and kind is {self.kind!r}"
+            )
         if self.num_workers is not None and self.num_workers < 1:
             raise ConfigError(
                 "environment.pool.num_workers must be 1 or more, or None for the cores that the "

@@ -218,6 +218,9 @@ def _main(environment: Any, slots: Slots, reports: int, eager: bool) -> Callable
         seed = slots.seed(index)  # of its first environment: no two workers draw the same numbers
         random.seed(seed)
         np.random.seed(seed)
+        if environment.pool.pin_workers:
+            cores = sorted(os.sched_getaffinity(0))
+            os.sched_setaffinity(0, {cores[index % len(cores)]})
         worker = Worker(environment, slots, index)
         with contextlib.suppress(BrokenPipeError):  # the program is gone
             _serve(worker, commands, reports, eager)

@@ -475,6 +475,16 @@ def test_workers_have_one_thread_of_blas_openmp_and_xla():
     assert done.returncode == 0, done.stderr
 
 
+def test_pinned_workers_have_a_core_each():
+    pool = make("processes", NUM_ENVS, "", 2, pin_workers=True)
+    pool.reset()
+    cores = sorted(os.sched_getaffinity(0))
+    found = [os.sched_getaffinity(pid) for pid in workers_of(pool)]
+    assert sorted(map(min, found)) == sorted(cores[i % len(cores)] for i in range(2))
+    assert all(len(own) == 1 for own in found)
+    pool.close()
+
+
 def test_a_process_pool_after_jax_has_started_warns(monkeypatch):
     bridge = pytest.importorskip("jax._src.xla_bridge")
     monkeypatch.setattr(bridge, "backends_are_initialized", lambda: True)
@@ -497,6 +507,7 @@ def test_a_pool_that_costs_more_than_it_saves_says_so(caplog):
     ("settings", "message"),
     [
         ({"kind": "process"}, "did you mean processes"),
+        ({"pin_workers": True}, "pin_workers is for worker processes, and kind is 'loop'"),
         ({"num_workers": 0}, "num_workers must be 1 or more"),
         ({"worker_threads": -1}, "worker_threads must be 0 or more"),
         ({"step_timeout": 0}, "step_timeout must be more than 0"),
