@@ -88,31 +88,25 @@ def ours(step_us: float, pixels: bool, kind: str, how: str, seconds: float) -> f
 
 def gymnasium_async(step_us: float, pixels: bool, seconds: float) -> float:
     """gymnasium's AsyncVectorEnv with shared memory."""
-    import numpy as np
     from gymnasium.vector import AsyncVectorEnv
     from spinning import Spinning
 
-    env = AsyncVectorEnv([partial(Spinning, step_us, pixels)] * NUM_ENVS, shared_memory=True)
-    env.reset()
-    action = np.zeros(NUM_ENVS, np.int64)
-
-    def step() -> int:
-        env.step(action)
-        return NUM_ENVS
-
-    try:
-        return rate(step, seconds)
-    finally:
-        env.close()
+    envs = [partial(Spinning, step_us, pixels)] * NUM_ENVS
+    return vector(AsyncVectorEnv(envs, shared_memory=True), seconds)
 
 
 def sb3_subproc(step_us: float, pixels: bool, seconds: float) -> float:
     """Stable-Baselines3's SubprocVecEnv."""
-    import numpy as np
     from spinning import Spinning
     from stable_baselines3.common.vec_env import SubprocVecEnv
 
-    env = SubprocVecEnv([partial(Spinning, step_us, pixels)] * NUM_ENVS)
+    return vector(SubprocVecEnv([partial(Spinning, step_us, pixels)] * NUM_ENVS), seconds)
+
+
+def vector(env: Any, seconds: float) -> float:
+    """A vector environment of others."""
+    import numpy as np
+
     env.reset()
     action = np.zeros(NUM_ENVS, np.int64)
 
