@@ -2,22 +2,28 @@
 
 Python environments that spin for 20 us, 1 ms and 10 ms a step, and with pixels: 16 of them in a
 process pool (also with its workers pinned to cores, and asynchronous, waiting for half), in
-gymnasium's AsyncVectorEnv (shared memory) and in Stable-Baselines3's
-SubprocVecEnv. `ideal` is cores / step time. Then EnvPool through our interface against EnvPool's
-own `step`, with as many threads as cores. All contenders take turns in each round; figures are
-environment steps per second, medians of the rounds.
+gymnasium's AsyncVectorEnv (shared memory) and in Stable-Baselines3's SubprocVecEnv. `ideal` is
+cores / step time. Then EnvPool through our interface against EnvPool's own `step`, with as many
+threads as cores. All contenders of a case live in one process and take short turns, one after the
+other; figures are environment steps per second, medians of the turns, and ratios are medians of
+those between turns of one round.
 
-  python benchmarks/pools.py --rounds=5 --sb3_python=.venv-sb3/bin/python --out=benchmarks/pools.md
+  python benchmarks/pools.py --rounds=10 --out=benchmarks/pools.md
 
-Stable-Baselines3 brings PyTorch along, so it has an environment of its own:
-`pip install stable-baselines3 gymnasium` into a fresh one. Without the flag it is left out.
+Stable-Baselines3 brings PyTorch along and is left out where it is not installed; for it, run this
+in an environment of its own: `pip install . stable-baselines3` into a fresh one.
 """
 
 import argparse
+import contextlib
+import importlib.util
 import json
+import os
+import signal
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from functools import partial
@@ -37,24 +43,22 @@ CASES = {
 }
 """Name to microseconds a step, and whether it gives pixels."""
 NATIVE = [(name, n) for name in ("CartPole-v1", "Pong-v5", "HalfCheetah-v4") for n in (32, 256)]
-CONTENDERS = (
-    "loop", "processes", "processes, pinned", "processes, async", "gymnasium", "sb3",
-)  # fmt: skip
+OURS = ("loop", "processes", "processes, pinned", "processes, async")
+_ASYNC_TURNS = 16  # that an asynchronous pool makes before it lets its environments rest
+
+Step = Callable[[], int]
+"""Steps some environments, and returns how many."""
 
 
-def rate(step: Callable[[], int], seconds: float) -> float:
-    """Steps per second of `step`, which returns how many environments it stepped."""
-    until = time.perf_counter() + seconds / 4
-    while time.perf_counter() < until:
-        step()
+def rate(step: Step, seconds: float) -> float:
+    """Environment steps per second."""
     count, begin = 0, time.perf_counter()
-    until = begin + seconds
-    while (now := time.perf_counter()) < until:
+    while (now := time.perf_counter()) < begin + seconds:
         count += step()
     return count / (now - begin)
 
 
-def ours(step_us: float, pixels: bool, kind: str, how: str, seconds: float) -> float:
+def ours(step_us: float, pixels: bool, kind: str, how: str) -> Step:
     """A pool of distrl; asynchronous, it waits for half of its environments."""
     import numpy as np
     from spinning import Spinning
@@ -70,43 +74,31 @@ def ours(step_us: float, pixels: bool, kind: str, how: str, seconds: float) -> f
     action = np.zeros(wait_num, np.int32)
     pool.start()
     ids = [pool.recv().env_id for _ in range(NUM_ENVS // wait_num)]
-    for first in ids[1:]:
-        pool.send(action, first)
-    ready = ids[0]
+
+    turns = _ASYNC_TURNS if how == "async" else 1
 
     def step() -> int:
-        nonlocal ready
-        pool.send(action, ready)
-        ready = pool.recv().env_id
-        return wait_num
+        # All of them are idle between two calls: others' turns must find the cores free.
+        for ready in ids:
+            pool.send(action, ready)
+        for turn in range(turns):
+            ready = pool.recv().env_id
+            if turn < turns - len(ids):
+                pool.send(action, ready)
+            else:
+                ids[turn - turns] = ready
+        return wait_num * turns
 
-    try:
-        return rate(step, seconds)
-    finally:
-        pool.close()
+    return step
 
 
-def gymnasium_async(step_us: float, pixels: bool, seconds: float) -> float:
+def gymnasium_async(step_us: float, pixels: bool) -> Step:
     """gymnasium's AsyncVectorEnv with shared memory."""
+    import numpy as np
     from gymnasium.vector import AsyncVectorEnv
     from spinning import Spinning
 
-    envs = [partial(Spinning, step_us, pixels)] * NUM_ENVS
-    return vector(AsyncVectorEnv(envs, shared_memory=True), seconds)
-
-
-def sb3_subproc(step_us: float, pixels: bool, seconds: float) -> float:
-    """Stable-Baselines3's SubprocVecEnv."""
-    from spinning import Spinning
-    from stable_baselines3.common.vec_env import SubprocVecEnv
-
-    return vector(SubprocVecEnv([partial(Spinning, step_us, pixels)] * NUM_ENVS), seconds)
-
-
-def vector(env: Any, seconds: float) -> float:
-    """A vector environment of others."""
-    import numpy as np
-
+    env = AsyncVectorEnv([partial(Spinning, step_us, pixels)] * NUM_ENVS, shared_memory=True)
     env.reset()
     action = np.zeros(NUM_ENVS, np.int64)
 
@@ -114,18 +106,29 @@ def vector(env: Any, seconds: float) -> float:
         env.step(action)
         return NUM_ENVS
 
-    try:
-        return rate(step, seconds)
-    finally:
-        env.close()
+    return step
 
 
-def native(name: str, num_envs: int, seconds: float) -> tuple[float, float, float]:
-    """EnvPool's own `step`, ours, and their ratio: medians of short turns in one process.
+def sb3_subproc(step_us: float, pixels: bool) -> Step:
+    """Stable-Baselines3's SubprocVecEnv."""
+    import numpy as np
+    from spinning import Spinning
+    from stable_baselines3.common.vec_env import SubprocVecEnv
 
-    EnvPool's speed jumps by half as its threads are scheduled now so, now so; only turns that
-    follow each other at once are comparable.
-    """
+    # Forked: otherwise each of its processes imports PyTorch first.
+    env = SubprocVecEnv([partial(Spinning, step_us, pixels)] * NUM_ENVS, start_method="fork")
+    env.reset()
+    action = np.zeros(NUM_ENVS, np.int64)
+
+    def step() -> int:
+        env.step(action)
+        return NUM_ENVS
+
+    return step
+
+
+def native(name: str, num_envs: int) -> dict[str, Step]:
+    """EnvPool's own `step`, and ours."""
     import envpool
     import numpy as np
 
@@ -147,68 +150,80 @@ def native(name: str, num_envs: int, seconds: float) -> tuple[float, float, floa
         env.step(bare_action)
         return num_envs
 
-    def ours() -> int:
+    def mine() -> int:
         pool.step(action)
         return num_envs
 
-    turns = [(rate(bare, 0.2), rate(ours, 0.2)) for _ in range(max(3, round(4 * seconds)))]
-    bares, mines = zip(*turns, strict=True)
-    ratio = statistics.median(mine / bare for bare, mine in turns)
-    return statistics.median(bares), statistics.median(mines), ratio
+    return {"bare": bare, "ours": mine}
 
 
-def one(what: str, case: str, seconds: float) -> tuple[float, ...]:
-    """The figures of a contender, in this process."""
+def contenders(case: str) -> dict[str, Step]:
+    """The contenders of a case, by name."""
     if case not in CASES:
         name, _, number = case.partition(" x ")
-        return native(name, int(number), seconds)
-    step_us, pixels = CASES[case]
-    if what == "gymnasium":
-        return (gymnasium_async(step_us, pixels, seconds),)
-    if what == "sb3":
-        return (sb3_subproc(step_us, pixels, seconds),)
-    kind, _, how = what.partition(", ")
-    return (ours(step_us, pixels, kind, how, seconds),)
+        return native(name, int(number))
+    makers: dict[str, Callable[[float, bool], Step]] = {
+        name: partial(ours, kind=name.partition(", ")[0], how=name.partition(", ")[2])
+        for name in OURS
+    }
+    makers["gymnasium"] = gymnasium_async
+    if importlib.util.find_spec("stable_baselines3") is not None:
+        makers["sb3"] = sb3_subproc
+    return {name: make(*CASES[case]) for name, make in makers.items()}
 
 
-def measure(python: str, what: str, case: str, seconds: float) -> list[float]:
-    """The figures of a contender, in a process of its own."""
-    command = [python, __file__, f"--one={what}", f"--case={case}", f"--seconds={seconds}"]
-    out = subprocess.run(command, capture_output=True, text=True, timeout=60 + 8 * seconds)
-    if out.returncode:
-        raise RuntimeError(f"{what}, {case}: {out.stderr[-2000:]}")
-    return [float(figure) for figure in out.stdout.splitlines()[-1].split()]
+def one(case: str, rounds: int, seconds: float) -> dict[str, list[float]]:
+    """The rates of all contenders of a case, which take turns."""
+    steps = contenders(case)
+    for step in steps.values():
+        rate(step, seconds / 2)  # to warm up
+    figures: dict[str, list[float]] = {name: [] for name in steps}
+    for _ in range(rounds):
+        for name, step in steps.items():
+            figures[name].append(rate(step, seconds))
+    return figures
+
+
+def measure(case: str, rounds: int, seconds: float) -> dict[str, list[float]]:
+    """`one`, in a process of its own, which may leave others' workers behind: those are ended."""
+    command = [
+        sys.executable, __file__, f"--case={case}", f"--rounds={rounds}", f"--seconds={seconds}",
+    ]  # fmt: skip
+    limit = 120 + 12 * rounds * seconds
+    with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
+        # Files, not pipes, which workers that are left behind would keep open.
+        process = subprocess.Popen(command, stdout=out, stderr=err, start_new_session=True)
+        try:
+            process.wait(limit)
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+        out.seek(0)
+        err.seek(0)
+        lines = out.read().splitlines()
+        if not lines:
+            raise RuntimeError(f"{case}: {err.read()[-2000:]}")
+        return json.loads(lines[-1])
 
 
 def main() -> None:
     """Prints and writes the tables."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--seconds", type=float, default=3.0)
-    parser.add_argument("--sb3_python", help="an interpreter that has stable-baselines3")
+    parser.add_argument("--rounds", type=int, default=12)
+    parser.add_argument("--seconds", type=float, default=1.0, help="of a turn")
     parser.add_argument("--out", help="a Markdown file for the tables")
     parser.add_argument("--only", choices=("python", "envpool"))
-    parser.add_argument("--one", help=argparse.SUPPRESS)
     parser.add_argument("--case", help=argparse.SUPPRESS)
     args = parser.parse_args()
-    if args.one:
-        print(*one(args.one, args.case, args.seconds))
-        return
-    contenders = [c for c in CONTENDERS if c != "sb3" or args.sb3_python]
-    jobs = []
+    if args.case:
+        print(json.dumps(one(args.case, args.rounds, args.seconds)), flush=True)
+        os._exit(0)  # the pools of others may wait for long, or hang, at an ordinary exit
+    lines: list[str] = []
     if args.only != "envpool":
-        jobs += [(what, case) for case in CASES for what in contenders]
+        lines += [*python_table(args.rounds, args.seconds), ""]
     if args.only != "python":
-        jobs += [("envpool", f"{name} x {n}") for name, n in NATIVE]
-    figures: dict[tuple[str, str], list[list[float]]] = {job: [] for job in jobs}
-    for turn in range(args.rounds):
-        for what, case in jobs:
-            python = args.sb3_python if what == "sb3" else sys.executable
-            figures[what, case].append(measure(python, what, case, args.seconds))
-        shown = {f"{w}: {c}": [round(x, 2) for x in figures[w, c][-1]] for w, c in jobs}
-        print(turn, json.dumps(shown), flush=True)
-    lines = tables(figures, contenders)
-    print("\n".join(lines))
+        lines += native_table(args.rounds, args.seconds)
     if args.out:
         from distrl.cores import usable_cores
 
@@ -221,34 +236,49 @@ def main() -> None:
         )
 
 
-def tables(figures: dict[tuple[str, str], list[list[float]]], contenders: list[str]) -> list[str]:
-    """The figures in Markdown: medians of the rounds."""
+def ratio(mine: list[float], theirs: list[float]) -> str:
+    """The median of those between turns of one round."""
+    return f"{statistics.median(a / b for a, b in zip(mine, theirs, strict=True)):.2f}"
+
+
+def show(cells: list[str]) -> str:
+    """A row of a table, printed as well."""
+    line = f"| {' | '.join(cells)} |"
+    print(line, flush=True)
+    return line
+
+
+def python_table(rounds: int, seconds: float) -> list[str]:
+    """Process pools against their rivals."""
     from distrl.cores import usable_cores
 
-    medians = {
-        job: [statistics.median(column) for column in zip(*runs, strict=True)]
-        for job, runs in figures.items()
-    }
-    lines = []
-    if ("processes", "1 ms") in medians:
-        heads = (
-            "a step", "ideal", *contenders, "processes / ideal", "pinned / ideal",
-            "processes / best rival", "pinned / best rival",
-        )  # fmt: skip
-        lines += [f"| {' | '.join(heads)} |", "|" + "---|" * len(heads)]
-        for case, (step_us, _) in CASES.items():
-            ideal = usable_cores() / (step_us * 1e-6)
-            rival = max(medians[c, case][0] for c in contenders if c in ("gymnasium", "sb3"))
-            cells = " | ".join(f"{medians[c, case][0]:,.0f}" for c in contenders)
-            mine = [medians[kind, case][0] for kind in ("processes", "processes, pinned")]
-            ratios = [f"{one / than:.2f}" for than in (ideal, rival) for one in mine]
-            lines.append(f"| {case} | {ideal:,.0f} | {cells} | {' | '.join(ratios)} |")
-        lines.append("")
-    if ("envpool", f"{NATIVE[0][0]} x {NATIVE[0][1]}") in medians:
-        lines += ["| EnvPool | bare | ours | ours / bare |", "|---|---|---|---|"]
-        for name, n in NATIVE:
-            bare, mine, ratio = medians["envpool", f"{name} x {n}"]
-            lines.append(f"| {name} x {n} | {bare:,.0f} | {mine:,.0f} | {ratio:.2f} |")
+    lines: list[str] = []
+    for case, (step_us, _) in CASES.items():
+        figures = measure(case, rounds, seconds)
+        rivals = [name for name in ("gymnasium", "sb3") if name in figures]
+        if not lines:
+            heads = ["a step", "ideal", *figures]
+            heads += [f"{name} / ideal" for name in OURS[1:]]
+            heads += [f"{name} / {rival}" for rival in rivals for name in OURS[1:3]]
+            lines += [show(heads), show(["---"] * len(heads))]
+        ideal = usable_cores() / (step_us * 1e-6)
+        medians = {name: statistics.median(runs) for name, runs in figures.items()}
+        cells = [case, f"{ideal:,.0f}", *(f"{median:,.0f}" for median in medians.values())]
+        cells += [f"{medians[name] / ideal:.2f}" for name in OURS[1:]]
+        cells += [ratio(figures[n], figures[rival]) for rival in rivals for n in OURS[1:3]]
+        lines.append(show(cells))
+    return lines
+
+
+def native_table(rounds: int, seconds: float) -> list[str]:
+    """EnvPool through our interface against its own."""
+    lines = [show(["EnvPool", "bare", "ours", "ours / bare"]), show(["---"] * 4)]
+    for name, n in NATIVE:
+        case = f"{name} x {n}"
+        figures = measure(case, 2 * rounds, seconds / 4)
+        bare, mine = figures["bare"], figures["ours"]
+        cells = [case, f"{statistics.median(bare):,.0f}", f"{statistics.median(mine):,.0f}"]
+        lines.append(show([*cells, ratio(mine, bare)]))
     return lines
 
 

@@ -1,5 +1,6 @@
 """How many cores this process may use, which in a container is not what the machine has."""
 
+import contextlib
 import math
 import os
 from pathlib import Path
@@ -15,6 +16,24 @@ def usable_cores(root: Path = Path("/")) -> int:
       root: what `/proc` and `/sys` are looked up under.
     """
     return max(1, math.ceil(min(len(os.sched_getaffinity(0)), _quota(root))))
+
+
+def keep_to_one_core(number: int) -> int:
+    """Keeps every thread of this process, and those that they will start, to one core.
+
+    Args:
+      number: of the core among those that the process may use, counted round.
+
+    Returns:
+      The core.
+    """
+    cores = sorted(os.sched_getaffinity(0))
+    core = cores[number % len(cores)]
+    os.sched_setaffinity(0, {core})  # first: what this thread starts now is kept as well
+    for thread in os.listdir("/proc/self/task"):
+        with contextlib.suppress(ProcessLookupError):  # it has ended
+            os.sched_setaffinity(int(thread), {core})
+    return core
 
 
 def _quota(root: Path) -> float:

@@ -17,6 +17,10 @@ class DeadlineExceeded(TimeoutError):
     """A wait reached its limit. The message says who waited for what, and for how long."""
 
 
+class Blocked(RuntimeError):
+    """A wait that could never end. The message has the inequality that holds it."""
+
+
 class PeerError(RuntimeError):
     """A call to another node failed. The message names the node and the method."""
 

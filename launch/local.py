@@ -12,6 +12,7 @@ import launchpad as lp
 from launchpad.launch import serialization
 
 from distrl.errors import ConfigError
+from distrl.replay import shared_file
 from launch import processes, threads, wiring
 from launch.journal import Journal
 from launch.logs import NodeLog
@@ -113,6 +114,7 @@ def launch(
                     yield from worker.fds()  # type: ignore[attr-defined]
 
         wiring.prepare_launchpad()
+        stack.callback(shared_file.sweep)  # when all are dead: what was killed could not remove its
         for node in nodes:
             worker: Worker
             if in_threads:

@@ -20,6 +20,7 @@ from absl import flags
 from distrl import transforms
 from distrl.errors import ConfigError, SpecError
 from distrl.experiment import Experiment
+from distrl.replay import shared_file
 from launch import overrides
 from launch.result import EXIT_BAD_INPUT, EXIT_FAILED, EXIT_FINISHED
 from programs import TOPOLOGIES
@@ -278,6 +279,7 @@ def _launch(
     if values.lp_launch_type != "local_mp":
         # Threads may be left that cannot be ended, of nodes or of C++ libraries: an ordinary exit
         # would wait for them, or abort on them.
+        shared_file.sweep(of_this_process=True)
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(result.exit_code)

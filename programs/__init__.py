@@ -5,7 +5,7 @@ Nothing is imported here, so that `single_process` runs where Launchpad is not i
 
 TOPOLOGIES = {
     "single_process": "one process, no Launchpad: the parts take turns",
-    "heavy_env": "actors that infer for themselves, a learner, a Reverb server",
-    "light_env": "actors that ask inferencer services, a learner, a Reverb server",
+    "heavy_env": "actors that infer for themselves, a learner, a replay",
+    "light_env": "actors that ask inferencer services, a learner, a replay",
 }
 """Name to what it is. `programs.<name>` has the function of that name."""

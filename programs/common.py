@@ -6,10 +6,9 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import launchpad as lp
-import reverb
 
 from distrl.experiment import Experiment
-from distrl.replay.reverb import reverb_tables
+from distrl.replay.shared_table import SharedTable
 from programs import nodes
 
 CALL_TIMEOUT = 60.0  # seconds; of every Courier call that has no setting of its own
@@ -18,7 +17,7 @@ CALL_TIMEOUT = 60.0  # seconds; of every Courier call that has no setting of its
 class Common(NamedTuple):
     """Handles of the nodes that every topology has, and the replay table's name."""
 
-    replay: Any  # Launchpad's ReverbHandle
+    replay: Any  # Launchpad's ReverbHandle; None where the table is in shared memory
     monitor: lp.CourierHandle
     learner: lp.CourierHandle
     table: str
@@ -28,21 +27,14 @@ def add_common_nodes(program: lp.Program, experiment: Experiment, run_dir: str) 
     """Adds replay, monitor, learner and evaluator to `program`."""
     # Two servers on one port are both accepted: a name of this program's own tells them apart.
     table = f"{experiment.task}-{uuid.uuid4().hex[:8]}"
+    replay = None
     with program.group("replay"):
-        replay = program.add_node(
-            lp.ReverbNode(
-                functools.partial(
-                    reverb_tables,
-                    experiment.replay,
-                    experiment.trajectory_struct(),
-                    experiment.learner.batch_size,
-                    table,
-                    unrolls_per_item=experiment.unrolls_per_item,
-                ),
-                # Reverb makes a folder for checkpoints: in the run's, not in the machine's /tmp.
-                functools.partial(reverb.checkpointers.DefaultCheckpointer, f"{run_dir}/replay"),
-            )
-        )
+        if experiment.replay.backend == "reverb":
+            replay = program.add_node(_reverb_node(experiment, table, run_dir))
+        else:
+            struct, batch_size = experiment.trajectory_struct(), experiment.learner.batch_size
+            SharedTable.check_room(struct, experiment.replay, batch_size, table)
+            add_courier_node(program, nodes.TableNode, experiment, table)
     with program.group("monitor"):
         monitor = add_courier_node(program, nodes.MonitorNode, experiment, run_dir)
     with program.group("learner"):
@@ -53,6 +45,26 @@ def add_common_nodes(program: lp.Program, experiment: Experiment, run_dir: str) 
         with program.group("evaluator"):
             add_courier_node(program, nodes.EvaluatorNode, experiment, learner, monitor)
     return Common(replay, monitor, learner, table)
+
+
+def _reverb_node(experiment: Experiment, table: str, run_dir: str) -> lp.ReverbNode:
+    """A Reverb server with the experiment's table."""
+    import reverb  # with TensorFlow, which takes seconds
+
+    from distrl.replay.reverb import reverb_tables
+
+    return lp.ReverbNode(
+        functools.partial(
+            reverb_tables,
+            experiment.replay,
+            experiment.trajectory_struct(),
+            experiment.learner.batch_size,
+            table,
+            unrolls_per_item=experiment.unrolls_per_item,
+        ),
+        # Reverb makes a folder for checkpoints: in the run's, not in the machine's /tmp.
+        functools.partial(reverb.checkpointers.DefaultCheckpointer, f"{run_dir}/replay"),
+    )
 
 
 def add_courier_node(

@@ -8,7 +8,7 @@ from programs.common import add_common_nodes, add_courier_node
 
 
 def heavy_env(experiment: Experiment, run_dir: str) -> lp.Program:
-    """The program: actors, each with an inferencer, a learner, a Reverb server, a monitor."""
+    """The program: actors, each with an inferencer, a learner, a replay, a monitor."""
     program = lp.Program("distrl")
     common = add_common_nodes(program, experiment, run_dir)
     with program.group("actor"):

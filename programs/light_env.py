@@ -10,7 +10,7 @@ MAX_DOORS = 8  # servers of one inferencer; see `nodes.InferencerNode`
 
 
 def light_env(experiment: Experiment, run_dir: str) -> lp.Program:
-    """The program: actors, inferencer services, a learner, a Reverb server, a monitor."""
+    """The program: actors, inferencer services, a learner, a replay, a monitor."""
     program = lp.Program("distrl")
     common = add_common_nodes(program, experiment, run_dir)
     num_actors = experiment.actors.num_actors

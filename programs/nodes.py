@@ -6,6 +6,8 @@ A node's constructor runs in the node. Its public methods are served by Courier.
 import concurrent.futures
 import contextlib
 import inspect
+import os
+import threading
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -14,11 +16,11 @@ from typing import Any
 import courier
 import jax
 import launchpad as lp
-import reverb
 from launchpad import context
 
 from distrl import seeds
 from distrl.actor import Actor
+from distrl.cores import keep_to_one_core
 from distrl.errors import PeerError
 from distrl.evaluator import Evaluator
 from distrl.experiment import Experiment
@@ -26,8 +28,10 @@ from distrl.inferencer import Inferencer, InferenceSource
 from distrl.learner import Learner
 from distrl.metrics import Monitor, Report
 from distrl.params_file import save_params
+from distrl.replay.buffer import ReplayBuffer
 from distrl.replay.late_rewards import with_final_rewards
-from distrl.replay.reverb import ReverbReplayBuffer
+from distrl.replay.shared_memory import SharedReplayBuffer
+from distrl.replay.shared_table import SharedTable
 from distrl.serving import InferenceService, RemoteInferencer
 from distrl.variables import RemoteVariables, VariableClient, VariableService
 from distrl.wire import Wire
@@ -113,18 +117,48 @@ def _configure_jax() -> None:
     jax.config.update("jax_cpu_enable_async_dispatch", False)
 
 
-def _replay(
-    experiment: Experiment, client: reverb.Client, table: str, stop: Any
-) -> ReverbReplayBuffer:
+def _replay(experiment: Experiment, server: Any, table: str, stop: Any) -> ReplayBuffer:
+    """A client of the table: at a Reverb server, or in shared memory where there is none."""
+    struct, config = experiment.trajectory_struct(), experiment.replay
+    batch_size = experiment.learner.batch_size
+    if server is None:
+        return SharedReplayBuffer(table, struct, config, batch_size, stop=stop)
+    from distrl.replay.reverb import ReverbReplayBuffer  # brings TensorFlow
+
     return ReverbReplayBuffer(
-        client,
-        experiment.trajectory_struct(),
-        experiment.replay,
-        experiment.learner.batch_size,
+        server,
+        struct,
+        config,
+        batch_size,
         table,
         unrolls_per_item=experiment.unrolls_per_item,
         stop=stop,
     )
+
+
+class TableNode:
+    """Owns a table in shared memory, from its making to its removal."""
+
+    def __init__(self, experiment: Experiment, table: str):
+        self._stop = lp.stop_event()
+        self._table = SharedTable.create(
+            experiment.trajectory_struct(),
+            experiment.replay,
+            experiment.learner.batch_size,
+            table,
+            seeds.seed(experiment.seed, "replay", 0),
+        )
+
+    def info(self) -> str:
+        """How the table stands: counts, limits, and who waits since when."""
+        return str(self._table.info())
+
+    def run(self) -> None:
+        """Keeps the table until the program stops."""
+        try:
+            self._stop.wait()
+        finally:
+            self._table.close()
 
 
 class MonitorNode:
@@ -162,9 +196,7 @@ class MonitorNode:
 class LearnerNode:
     """The learner, and its parameters as a service."""
 
-    def __init__(
-        self, experiment: Experiment, table: str, run_dir: str, replay: reverb.Client, monitor: Any
-    ):
+    def __init__(self, experiment: Experiment, table: str, run_dir: str, replay: Any, monitor: Any):
         _configure_jax()
         self._stop = lp.stop_event()
         self._run_dir = Path(run_dir)
@@ -261,7 +293,7 @@ class ActorNode:
         experiment: Experiment,
         index: int,
         table: str,
-        replay: reverb.Client,
+        replay: Any,
         monitor: Any,
         learner: Any = None,
         inferencer: Any = None,
@@ -271,7 +303,7 @@ class ActorNode:
         experiment: what to train.
         index: of the actor.
         table: name of the replay's table.
-        replay: its server's client.
+        replay: its server's client; None: the table is in shared memory.
         monitor: the monitor's client.
         learner: its client, for an inferencer of the actor's own; or
         inferencer: the service's client.
@@ -283,8 +315,12 @@ class ActorNode:
             # The pool first: it may fork, which must be done before JAX starts its threads.
             pool = actor_pool(experiment, index, _say, life)
             opened.callback(pool.close)
-            agent = experiment.make_agent()
             config = experiment.actors
+            in_own_process = threading.current_thread() is threading.main_thread()
+            if config.pin and pool.one_thread and in_own_process:
+                # Another program's actors begin at another core.
+                keep_to_one_core(os.getppid() + index)
+            agent = experiment.make_agent()
             self._reporter = Reporter(monitor, f"actor/{index}")
             self._replay = _replay(experiment, replay, table, self._stop)
             source: InferenceSource

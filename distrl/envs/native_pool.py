@@ -38,6 +38,8 @@ class NativePool(Pool):
             options["max_episode_steps"] = self._limit + 1
         elif environment.max_episode_steps is not None:
             options["max_episode_steps"] = environment.max_episode_steps
+        threads = environment.num_threads or min(usable_cores(), num_envs)
+        self.one_thread = threads == 1
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             self._env = envpool().make(
@@ -45,7 +47,7 @@ class NativePool(Pool):
                 env_type="gymnasium",
                 num_envs=num_envs,
                 batch_size=wait_num,
-                num_threads=environment.num_threads or min(usable_cores(), num_envs),
+                num_threads=threads,
                 seed=seeds[0] % 2**31,
                 **options,
             )

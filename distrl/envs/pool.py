@@ -40,9 +40,12 @@ class Pool(abc.ABC):
     Attributes:
       restarts: environments that were built again so far, because they or the worker that they
         shared with others misbehaved.
+      one_thread: whether one thread, which is not the caller's, steps all environments, so that it
+        and the caller only ever wait for each other.
     """
 
     restarts: int = 0
+    one_thread: bool = False
 
     def __init__(self, name: str, spec: specs.EnvironmentSpec, num_envs: int, wait_num: int):
         """Args:

@@ -14,6 +14,7 @@ from distrl.replay.table_info import RateLimits, TableInfo
 from distrl.types import TIME_FIELDS, Inference, Sample, TimeStep, Trajectory
 
 TABLES = ("queue", "uniform", "prioritized")
+BACKENDS = ("auto", "shared_memory", "reverb")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,6 +35,8 @@ class ReplayConfig:
       priority_exponent: an unroll is sampled with probability proportional to
         `priority ** priority_exponent` (Schaul et al. 2016, arXiv:1511.05952).
       initial_priority: of a new unroll.
+      backend: where a program of several nodes has the table: "shared_memory" of the machine they
+        are all on, or a "reverb" server; "auto": shared memory. One process needs neither.
     """
 
     table: str = "queue"
@@ -44,12 +47,17 @@ class ReplayConfig:
     error_buffer: float | None = None
     priority_exponent: float = 0.6
     initial_priority: float = 1.0
+    backend: str = "auto"
 
     def __post_init__(self) -> None:
-        if self.table not in TABLES:
-            near = difflib.get_close_matches(str(self.table), TABLES, n=1)
-            hint = f"did you mean {near[0]!r}?" if near else f"it is one of {', '.join(TABLES)}"
-            raise ConfigError(f"replay.table: no {self.table!r}; {hint}")
+        for name, choices in (("table", TABLES), ("backend", BACKENDS)):
+            value = getattr(self, name)
+            if value not in choices:
+                near = difflib.get_close_matches(str(value), choices, n=1)
+                hint = (
+                    f"did you mean {near[0]!r}?" if near else f"it is one of {', '.join(choices)}"
+                )
+                raise ConfigError(f"replay.{name}: no {value!r}; {hint}")
         for name in ("unroll_length", "max_size", "min_size_to_sample"):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:

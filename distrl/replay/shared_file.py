@@ -92,14 +92,30 @@ def existing() -> list[SharedFile]:
     return found
 
 
-def sweep() -> list[str]:
-    """Removes what dead creators left; gives the names of their tables."""
+def sweep(of_this_process: bool = False) -> list[str]:
+    """Removes what dead creators left; gives the names of their tables.
+
+    Args:
+      of_this_process: also what this process made; for one that ends without cleaning up.
+    """
     removed = []
     for file in existing():
-        if not file.creator.lives():
+        if not file.creator.lives() or (of_this_process and file.creator == Process.this()):
             file.path.unlink(missing_ok=True)
             removed.append(file.name)
     return removed
+
+
+def check_room(name: str, nbytes: int) -> None:
+    """Raises ConfigError where there is not enough memory for a file of `nbytes`."""
+    folder = os.statvfs(FOLDER)
+    free = folder.f_bavail * folder.f_frsize
+    if nbytes > free:
+        raise ConfigError(
+            f"table {name!r} needs {nbytes / 1e9:.2f} GB of {FOLDER}, which has {free / 1e9:.2f} "
+            "GB left: take a smaller replay.max_size, give it more memory, or take "
+            "replay.backend=reverb"
+        )
 
 
 def create(name: str, nbytes: int) -> SharedFile:
@@ -124,14 +140,10 @@ def create(name: str, nbytes: int) -> SharedFile:
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
     try:
         os.posix_fallocate(descriptor, 0, nbytes)
-    except OSError as error:
+    except OSError:
         path.unlink()
-        free = os.statvfs(FOLDER)
-        raise ConfigError(
-            f"table {name!r} needs {nbytes / 1e9:.2f} GB of {FOLDER}, which has "
-            f"{free.f_bavail * free.f_frsize / 1e9:.2f} GB left ({error.strerror}): take a "
-            "smaller replay.max_size, or give it more memory"
-        ) from error
+        check_room(name, nbytes)
+        raise
     finally:
         os.close(descriptor)
     return SharedFile(path, name, creator)

@@ -12,8 +12,9 @@ from distrl.replay.shared_file import Process
 from distrl.replay.table_info import Wait
 
 MAX_CLIENTS = 1024
-COLUMNS = 4
+COLUMNS = 5
 ROOM, SAMPLES = 2, 3  # what a client waits for: the column that says since when
+_ROLE = 4  # which of the two it has asked for so far, as bits
 _PID, _START = 0, 1
 _NAMES = {ROOM: "room", SAMPLES: "samples"}
 
@@ -41,7 +42,7 @@ class Members:
         if len(unused) == 0:
             raise ConfigError(f"a shared table takes at most {MAX_CLIENTS} clients")
         row = int(unused[0])
-        self._rows[row, [_START, ROOM, SAMPLES]] = process.start, 0, 0
+        self._rows[row, _START:] = process.start, 0, 0, 0
         self._rows[row, _PID] = process.pid  # last: it makes the row count
         return row + 1
 
@@ -68,6 +69,18 @@ class Members:
         """That a client begins or ends to wait for `ROOM` or `SAMPLES`."""
         self.waiting[what] += 1 if waits else -1
         self._rows[client - 1, what] = time.monotonic_ns() if waits else 0
+
+    def take_role(self, client: int, what: int) -> None:
+        """That a client inserts (asks for `ROOM`) or samples (asks for `SAMPLES`)."""
+        self._rows[client - 1, _ROLE] |= 1 << what
+
+    def has_role(self, client: int, what: int) -> bool:
+        """Whether it did so far."""
+        return bool(self._rows[client - 1, _ROLE] & 1 << what)
+
+    def any_has_role(self, what: int) -> bool:
+        """Whether a client that is here did so far."""
+        return bool((self._rows[self._rows[:, _PID] != 0, _ROLE] & 1 << what).any())
 
     def recount(self) -> None:
         """Makes `waiting` anew."""

@@ -40,19 +40,21 @@ class _Door:
 
     def __init__(self, table: SharedTable, what: int):
         self._table = table
+        self._what = what
         self._event = table.events[what]
-        self._looked = time.monotonic()
+        self._began = self._looked = time.monotonic()
 
     def wait(self, timeout: float) -> None:
         """Waits for the event, without the lock. Takes back what dead clients had."""
         table = self._table
         seen = self._event.read()
         dead: list[tuple[int, Process]] = []
+        looked = False
         table.lock.release()
         try:
             changed = self._event.wait(seen, timeout)
             if not changed and time.monotonic() - self._looked > _LOOK:
-                self._looked = time.monotonic()
+                looked = True
                 table.check_owner()
                 dead = table.members.dead()
         finally:
@@ -60,6 +62,9 @@ class _Door:
         table.check_open()
         if dead:
             table.take_back(dead)
+        if looked:
+            self._looked = time.monotonic()
+            table.check_can_end(self._what, self._looked - self._began)
 
 
 class _Client:
@@ -77,6 +82,7 @@ class _Client:
             if dead:
                 table.take_back(dead)
             self._number = table.members.join(Process.this())
+        self._roles: set[int] = set()  # that the table knows of
 
     def insert(self, block: Block, stop: threading.Event | None, timeout: float) -> None:
         """As `distrl.replay.client.Table.insert`."""
@@ -199,6 +205,9 @@ class _Client:
         """Waits, holding the lock, until `done`."""
         table = self._table
         table.check_open()
+        if what not in self._roles:
+            self._roles.add(what)
+            table.take_role(self._number, what)
         if done():
             return
         table.members.note(self._number, what, True)

@@ -85,6 +85,11 @@ class Slots(abc.ABC):
         """True where the client has slots."""
         return bool((self.word >> _STATE_BITS == client).any())
 
+    def busy(self) -> bool:
+        """True where slots are written to or taken: that will end, and may let others go on."""
+        state = self.word & 3
+        return bool(((state == WRITING) | (state == TAKEN)).any())
+
     def _set_free(self, slots: np.ndarray) -> None:
         if len(slots) == 0:
             return

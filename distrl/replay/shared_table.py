@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
-from distrl.errors import ConfigError, PeerError, Stopped
+from distrl.errors import Blocked, ConfigError, PeerError, Stopped
 from distrl.replay import shared_file, shared_members
 from distrl.replay.buffer import ReplayConfig
 from distrl.replay.columns import Columns
@@ -32,14 +32,20 @@ from distrl.types import Trajectory
 _VERSION = "distrl shared table 1"
 _HEADER_BYTES = 4096
 _ALIGNMENT = 64
-_INTS = 16
-_OPENED, _CLOSED, _WAITING = 8, 9, 10  # numbers in `ints`; shared_slots.py has the first
+_INTS = 24
+# Numbers in `ints`; shared_slots.py has the first. `_LOST + what` is the process that was the last
+# to ask for it, and died.
+_OPENED, _CLOSED, _WAITING, _LOST = 8, 9, 10, 16
+
+
+REPLACED_WITHIN = 30.0  # seconds; who waits for a dead client's successor gives up after them
 
 
 class _Layout:
     """Where things lie in the file."""
 
     def __init__(self, config: ReplayConfig, batch_size: int, data_bytes: Callable[[int], int]):
+        """Args: data_bytes: of so many slots."""
         spare = max(batch_size, config.max_size // 8)
         self.slots = config.max_size + spare
         sums = SumTree.nodes(config.max_size) if config.table == "prioritized" else 0
@@ -97,7 +103,7 @@ class SharedTable:
         self._ints = views["ints"].data.cast("q")
         self._range = views["range"].view(np.float64)
         rows = views["members"].view(np.int64).reshape(-1, shared_members.COLUMNS)
-        self.members = Members(rows, self._ints[_WAITING:])
+        self.members = Members(rows, self._ints[_WAITING:_LOST])
         arrays = {key: views[key].view(np.int64) for key in ("word", "key", "free", "order")}
         self.store: QueueSlots | RingSlots
         if config.table == "queue":
@@ -118,6 +124,14 @@ class SharedTable:
             shared_members.SAMPLES: Event(address + layout.offsets["samples"]),
         }
         self._finalizer: Callable[[], object] | None = None
+
+    @staticmethod
+    def check_room(
+        struct: Trajectory, config: ReplayConfig, batch_size: int, name: str = "replay"
+    ) -> None:
+        """Raises ConfigError where this machine has no room for such a table. As `create`."""
+        columns = Columns(struct, config.unroll_length)
+        shared_file.check_room(name, _Layout(config, batch_size, columns.nbytes).nbytes)
 
     @classmethod
     def create(
@@ -197,8 +211,11 @@ class SharedTable:
             (client, process) for client, process in gone if self.members.is_of(client, process)
         ]
         self.store.repair([client for client, _ in gone])
-        for client, _ in gone:
+        for client, process in gone:
             self.members.leave(client)
+            for what in (shared_members.ROOM, shared_members.SAMPLES):
+                if self.members.has_role(client, what):
+                    self._ints[_LOST + what] = process.pid
         self.members.recount()
 
     def check_open(self) -> None:
@@ -212,6 +229,30 @@ class SharedTable:
             raise PeerError(
                 f"table {self.name!r}: process {self._file.creator.pid}, which made it, is dead"
             )
+
+    def take_role(self, client: int, what: int) -> None:
+        """That a client inserts (`ROOM`) or samples (`SAMPLES`); holding the lock."""
+        self.members.take_role(client, what)
+        self._ints[_LOST + what] = 0
+
+    def check_can_end(self, what: int, waited: float) -> None:
+        """Raises Blocked where a wait for `what` will not end; holding the lock.
+
+        A client that died may be replaced, for which there is time.
+
+        Args:
+          what: `ROOM` or `SAMPLES`.
+          waited: seconds so far.
+        """
+        other = shared_members.SAMPLES if what == shared_members.ROOM else shared_members.ROOM
+        lost = self._ints[_LOST + other]
+        if lost and waited > REPLACED_WITHIN and not self.members.any_has_role(other):
+            did = "sampled" if other == shared_members.SAMPLES else "inserted"
+            raise Blocked(
+                f"process {lost}, which {did}, is dead, and no other does: {self.describe()}"
+            )
+        if not (self.store.busy() or self.store.can_insert(1) or self.can_sample()):
+            raise Blocked(f"neither an insert nor a sample may go on: {self.describe()}")
 
     def can_sample(self) -> bool:
         """True where `sample` would not wait."""

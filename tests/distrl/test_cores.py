@@ -1,6 +1,8 @@
 """usable_cores: affinity and both kinds of cgroup quota, on made-up file trees."""
 
 import os
+import subprocess
+import sys
 
 import pytest
 
@@ -68,3 +70,26 @@ def test_affinity_counts(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {3, 5})
     files = {**V2, "sys/fs/cgroup/jobs/mine/cpu.max": "800000 100000"}
     assert usable_cores(tree(tmp_path, files)) == 2
+
+
+def test_keeping_to_one_core_takes_every_thread_of_the_process_along():
+    program = """
+import os, threading
+from distrl.cores import keep_to_one_core
+cores = sorted(os.sched_getaffinity(0))
+seen, go = [], threading.Event()
+def look():
+    go.wait(30)
+    seen.append(os.sched_getaffinity(0))
+before = threading.Thread(target=look)
+before.start()
+core = keep_to_one_core(len(cores) + 1)
+after = threading.Thread(target=look)
+after.start()
+go.set()
+before.join()
+after.join()
+assert core == cores[1 % len(cores)], core
+assert seen == [{core}] * 2 and os.sched_getaffinity(0) == {core}, seen
+"""
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)

@@ -20,6 +20,10 @@ HAS_LAUNCHPAD = importlib.util.find_spec("launchpad") is not None
 STEPS = 100_000
 
 
+def slow(*values):
+    return pytest.param(*values, marks=pytest.mark.slow)
+
+
 def train(tmp_path, name, *flags, steps=STEPS):
     """Trains, checks the line about each actor's seeds, and returns the last row of metrics."""
     command = [
@@ -50,31 +54,51 @@ def check_seeds(lines):
         assert re.search(rf"in a \w+Pool, seeds {own[0]} to {own[-1]}, life 0$", line), line
 
 
-@pytest.mark.parametrize("name", ["experiment", "synchronous", "late", "late_synchronous"])
+@pytest.mark.parametrize(
+    "name", ["experiment", "synchronous", slow("late"), slow("late_synchronous")]
+)
 def test_single_process(tmp_path, name):
     check(train(tmp_path, name, "--topology=single_process"))
 
 
+HEAVY, LIGHT = "--topology=heavy_env", "--topology=light_env"
+MP, MT, TEST_MT = (f"--lp_launch_type={name}" for name in ("local_mp", "local_mt", "test_mt"))
+SHARED, REVERB = (f"--config.replay.backend={name}" for name in ("shared_memory", "reverb"))
+
+
 @pytest.mark.skipif(not HAS_LAUNCHPAD, reason="Launchpad is not installed")
 @pytest.mark.parametrize(
-    ("topology", "launch_type", "name"),
+    ("name", "flags"),
     [
-        ("heavy_env", "local_mp", "experiment"),
-        ("light_env", "local_mp", "experiment"),
-        ("heavy_env", "local_mp", "late"),
-        pytest.param("light_env", "local_mp", "late_synchronous", marks=pytest.mark.slow),
-        ("light_env", "local_mt", "synchronous"),
-        pytest.param("heavy_env", "test_mt", "experiment", marks=pytest.mark.slow),
-        pytest.param("heavy_env", "local_mp", "synchronous", marks=pytest.mark.slow),
-        pytest.param("light_env", "local_mp", "uniform", marks=pytest.mark.slow),
+        ("experiment", (HEAVY, MP, REVERB)),
+        ("late", (LIGHT, MP, SHARED)),
+        ("synchronous", (LIGHT, MT, SHARED)),
+        ("experiment", (LIGHT, MP, SHARED, "--config.inference.num_inferencers=2")),
     ],
 )
-def test_programs(tmp_path, topology, launch_type, name):
-    row = train(tmp_path, name, f"--topology={topology}", f"--lp_launch_type={launch_type}")
-    check(row)
+def test_programs(tmp_path, name, flags):
+    check(train(tmp_path, name, *flags, steps=20_000), 20_000)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not HAS_LAUNCHPAD, reason="Launchpad is not installed")
-def test_several_inferencers(tmp_path):
-    flags = ["--topology=light_env", "--config.inference.num_inferencers=2"]
-    check(train(tmp_path, "experiment", *flags, steps=20_000), 20_000)
+@pytest.mark.parametrize(
+    ("name", "flags"),
+    [
+        ("experiment", (HEAVY, MP, REVERB)),
+        ("experiment", (HEAVY, MP, SHARED)),
+        ("experiment", (LIGHT, MP, REVERB)),
+        ("experiment", (LIGHT, MP, SHARED)),
+        ("late", (HEAVY, MP, SHARED)),
+        ("late_synchronous", (LIGHT, MP, REVERB)),
+        ("synchronous", (LIGHT, MT, REVERB)),
+        ("synchronous", (LIGHT, MT, SHARED)),
+        ("synchronous", (HEAVY, MP, REVERB)),
+        ("experiment", (HEAVY, TEST_MT, REVERB)),
+        ("experiment", (HEAVY, TEST_MT, SHARED)),
+        ("uniform", (LIGHT, MP, REVERB)),
+        ("uniform", (LIGHT, MP, SHARED)),
+    ],
+)
+def test_many_steps_of_programs(tmp_path, name, flags):
+    check(train(tmp_path, name, *flags))

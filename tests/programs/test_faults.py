@@ -18,6 +18,8 @@ from pathlib import Path
 
 import pytest
 
+from distrl.replay.shared_file import SharedFile
+
 ROOT = Path(__file__).parents[2]
 BREAKING = Path(__file__).parent / "breaking_experiment.py"
 TRAINING = "first learner step"
@@ -126,7 +128,10 @@ class Command:
         while left := self.processes() or ports & {port for port, _ in listening()}:
             assert time.monotonic() < deadline, f"still there: {left}"
             time.sleep(0.02)
-        assert not set(os.listdir("/dev/shm")) - self._shm
+        left = [Path("/dev/shm", name) for name in set(os.listdir("/dev/shm")) - self._shm]
+        tables = {path: SharedFile.parse(path) for path in left}
+        # Its processes are dead: what has a living creator is of another program.
+        assert not [path for path, own in tables.items() if own is None or not own.creator.lives()]
         assert not list(self._tmp.iterdir())
 
     def end(self) -> None:
@@ -159,24 +164,33 @@ def train(tmp_path):
 
 @needs_launchpad
 @pytest.mark.parametrize(
-    ("topology", "node"),
+    ("topology", "node", "backend"),
     [
-        ("light_env", "actor/0"),
-        ("light_env", "inferencer/0"),
-        ("light_env", "learner/0"),
-        ("light_env", "replay/0"),
-        ("light_env", "monitor/0"),
-        slow("light_env", "evaluator/0"),
-        slow("heavy_env", "actor/1"),
-        slow("heavy_env", "learner/0"),
-        slow("heavy_env", "replay/0"),
-        slow("heavy_env", "monitor/0"),
+        ("light_env", "actor/0", "shared_memory"),
+        ("light_env", "inferencer/0", "shared_memory"),
+        ("light_env", "learner/0", "reverb"),
+        ("light_env", "replay/0", "shared_memory"),
+        slow("light_env", "replay/0", "reverb"),
+        slow("light_env", "actor/0", "reverb"),
+        slow("light_env", "inferencer/0", "reverb"),
+        slow("light_env", "learner/0", "shared_memory"),
+        slow("light_env", "monitor/0", "shared_memory"),
+        slow("light_env", "evaluator/0", "shared_memory"),
+        slow("heavy_env", "actor/1", "reverb"),
+        slow("heavy_env", "actor/1", "shared_memory"),
+        slow("heavy_env", "learner/0", "reverb"),
+        slow("heavy_env", "replay/0", "shared_memory"),
+        slow("heavy_env", "replay/0", "reverb"),
+        slow("heavy_env", "monitor/0", "reverb"),
     ],
 )
-def test_a_killed_node_ends_the_program_and_is_named(train, topology, node):
+def test_a_killed_node_ends_the_program_and_is_named(train, topology, node, backend):
     evaluators = int(node == "evaluator/0")
     command = train(
-        f"--topology={topology}", f"--config.evaluator.num_evaluators={evaluators}", *CARTPOLE
+        f"--topology={topology}",
+        f"--config.replay.backend={backend}",
+        f"--config.evaluator.num_evaluators={evaluators}",
+        *CARTPOLE,
     )
     command.wait_for_training()
     ports = command.ports()
@@ -229,7 +243,13 @@ STAGES: dict[str, Callable[[Command], bool]] = {
     ],
 )
 def test_ctrl_c_during_the_start(train, launch_type, stage, times):
-    command = train("--topology=light_env", f"--lp_launch_type={launch_type}", *CARTPOLE)
+    backend = "reverb" if stage == "importing tensorflow" else "shared_memory"
+    command = train(
+        "--topology=light_env",
+        f"--lp_launch_type={launch_type}",
+        f"--config.replay.backend={backend}",
+        *CARTPOLE,
+    )
     command.wait_for(lambda: STAGES[stage](command), stage)
     interrupt(command, times)
 

@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from distrl.errors import ConfigError, DeadlineExceeded, PeerError, SpecError, Stopped
-from distrl.replay import shared_file
+from distrl.errors import Blocked, ConfigError, DeadlineExceeded, PeerError, SpecError, Stopped
+from distrl.replay import shared_file, shared_table
 from distrl.replay.buffer import ReplayConfig
 from distrl.replay.shared_memory import SharedReplayBuffer
 from distrl.replay.shared_slots import PENDING
@@ -187,6 +187,37 @@ def test_too_little_memory_is_said_at_once(streams, name):
     with pytest.raises(ConfigError, match=r"GB of /dev/shm, which has .* GB left"):
         SharedTable.create(streams.struct, config, 4, name)
     assert not left(name)
+
+
+def test_both_sides_blocked_is_an_error_with_the_inequality(streams, name, monkeypatch):
+    """`ReplayConfig.check` refuses such settings; should it miss one, nobody waits for ever."""
+    monkeypatch.setattr(ReplayConfig, "check", lambda *arguments: None)
+    config = ReplayConfig("uniform", T, 8, 2, samples_per_insert=1.0, error_buffer=1.0)
+    table = SharedTable.create(streams.struct, config, 4, name)
+    writer = client(table, streams.struct, config)
+    with pytest.raises(
+        Blocked, match=r"neither an insert nor a sample may go on: .*inserts beyond"
+    ):
+        streams.add_to(writer, np.arange(4, dtype=np.int32), T + 1)
+    with pytest.raises(Blocked, match=r"neither .* 1 <= inserts \* 1 - samples"):
+        client(table, streams.struct, config).sample(30.0)
+    table.close()
+
+
+def test_a_side_whose_other_side_died_does_not_wait_for_ever(streams, name, monkeypatch):
+    monkeypatch.setattr(shared_table, "REPLACED_WITHIN", 0.0)
+    table = SharedTable.create(streams.struct, CONFIG, 4, name)
+    pid = os.fork()
+    if pid == 0:
+        streams.add_to(client(name, streams.struct), np.arange(2, dtype=np.int32), T + 1)
+        os._exit(0)
+    os.waitpid(pid, 0)
+    reader = client(name, streams.struct)
+    with pytest.raises(Blocked, match=f"process {pid}, which inserted, is dead, and no other does"):
+        reader.sample(30.0)
+    streams.add_to(client(name, streams.struct), np.arange(2, 6, dtype=np.int32), T + 1)
+    reader.sample(30.0)  # another came
+    table.close()
 
 
 def test_the_owner_closes(streams, name):
