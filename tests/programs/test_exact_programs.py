@@ -73,7 +73,6 @@ SHARED, REVERB = (f"--config.replay.backend={name}" for name in ("shared_memory"
         ("experiment", (HEAVY, MP, REVERB)),
         ("late", (LIGHT, MP, SHARED)),
         ("synchronous", (LIGHT, MT, SHARED)),
-        ("experiment", (LIGHT, MP, SHARED, "--config.inference.num_inferencers=2")),
     ],
 )
 def test_programs(tmp_path, name, flags):
@@ -88,6 +87,7 @@ def test_programs(tmp_path, name, flags):
         ("experiment", (HEAVY, MP, REVERB)),
         ("experiment", (HEAVY, MP, SHARED)),
         ("experiment", (LIGHT, MP, REVERB)),
+        ("experiment", (LIGHT, MP, SHARED, "--config.inference.num_inferencers=2")),
         ("experiment", (LIGHT, MP, SHARED)),
         ("late", (HEAVY, MP, SHARED)),
         ("late_synchronous", (LIGHT, MP, REVERB)),

@@ -166,9 +166,9 @@ def train(tmp_path):
 @pytest.mark.parametrize(
     ("topology", "node", "backend"),
     [
-        ("light_env", "actor/0", "shared_memory"),
-        ("light_env", "inferencer/0", "shared_memory"),
         ("light_env", "learner/0", "reverb"),
+        slow("light_env", "actor/0", "shared_memory"),
+        slow("light_env", "inferencer/0", "shared_memory"),
         ("light_env", "replay/0", "shared_memory"),
         slow("light_env", "replay/0", "reverb"),
         slow("light_env", "actor/0", "reverb"),
@@ -235,7 +235,7 @@ STAGES: dict[str, Callable[[Command], bool]] = {
         ("local_mt", "importing tensorflow", 1),
         slow("local_mp", "forking", 1),
         slow("local_mp", "forking", 2),
-        ("local_mp", "compiling", 1),
+        slow("local_mp", "compiling", 1),
         slow("local_mp", "compiling", 2),
         slow("local_mt", "forking", 1),
         slow("local_mt", "compiling", 1),
@@ -275,7 +275,7 @@ def interrupt(command: Command, times: int, ports: set[int] = frozenset()) -> No
         ("light_env", "local_mp", 1),
         slow("light_env", "local_mp", 2),
         slow("light_env", "local_mt", 1),
-        ("light_env", "local_mt", 2),
+        slow("light_env", "local_mt", 2),
         slow("heavy_env", "local_mp", 1),
         slow("heavy_env", "local_mt", 1),
     ],
@@ -332,7 +332,7 @@ FAULTS = {
     ("topology", "launch_type", "name"),
     [
         ("light_env", "local_mp", "late"),
-        ("heavy_env", "local_mp", "raising"),
+        slow("heavy_env", "local_mp", "raising"),
         slow("light_env", "local_mt", "late"),
         slow("heavy_env", "local_mt", "raising"),
     ],
