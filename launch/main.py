@@ -13,7 +13,9 @@ from typing import NoReturn
 
 _USAGE = """usage: distrl train --env=NAME [--agent=NAME] [--topology=NAME] [flags]
        distrl train --experiment=FILE.py[:NAME] [--topology=NAME] [flags]
-       distrl train --help    every flag, and every setting of the experiment (--config.*)"""
+       distrl train --help    every flag, and every setting of the experiment (--config.*)
+       distrl tables [NAME]   how the replay tables of running programs on this machine stand"""
+_COMMANDS = ("train", "tables")
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -41,8 +43,9 @@ def _run(arguments: list[str]) -> int:
     if command in ("", "-h", "--help", "help"):
         print(_USAGE)
         return 0 if command else 2
-    if command != "train":
-        print(f"distrl: no command {command!r}; there is: train", file=sys.stderr)
+    if command not in _COMMANDS:
+        known = ", ".join(_COMMANDS)
+        print(f"distrl: no command {command!r}; there is: {known}", file=sys.stderr)
         return 2
     # absl's errors, without importing the rest of the program for them.
     from absl import flags
@@ -50,9 +53,14 @@ def _run(arguments: list[str]) -> int:
     from distrl.errors import ConfigError, SpecError
 
     try:
+        own = [f"{arguments[0]} {command}", *arguments[2:]]
+        if command == "tables":
+            from launch import tables
+
+            return tables.tables(own)
         from launch import train
 
-        return train.train([f"{arguments[0]} train", *arguments[2:]])
+        return train.train(own)
     except (ConfigError, SpecError, flags.Error) as error:
         print(f"distrl: {' '.join(str(error).split())}", file=sys.stderr)
         return 2

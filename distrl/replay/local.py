@@ -13,7 +13,7 @@ from distrl.replay.client import TableReplayBuffer
 from distrl.replay.columns import Block, Columns
 from distrl.replay.rate_limiter import RateLimiter
 from distrl.replay.ring import Ring
-from distrl.replay.table_info import RateLimits, TableInfo, Wait
+from distrl.replay.table_info import Contents, RateLimits, TableInfo, Wait
 from distrl.replay.waiting import wait_until
 from distrl.types import Sample, Trajectory
 
@@ -136,6 +136,14 @@ class LocalTable:
         with self._has_samples:
             return self._info()
 
+    def contents(self) -> Contents:
+        """What it holds: sizes in bytes, and a histogram of the priorities."""
+        with self._has_samples:
+            priorities = self._store.priorities()
+            size = self._store.counts.size
+        unroll_bytes = self._store.columns.nbytes(1)
+        return Contents.of(size, unroll_bytes, self._config.max_size, priorities)
+
 
 class LocalReplayBuffer(TableReplayBuffer):
     """A client of a `LocalTable`."""
@@ -210,6 +218,9 @@ class _Queue:
     def update_priorities(self, keys: np.ndarray, priorities: np.ndarray) -> None:
         """A queue has none."""
 
+    def priorities(self) -> None:
+        """A queue has none."""
+
 
 class _Ring:
     """A `Ring` with its data; an unroll lies in the column of its place."""
@@ -253,3 +264,6 @@ class _Ring:
 
     def update_priorities(self, keys: np.ndarray, priorities: np.ndarray) -> None:
         self._ring.update_priorities(keys, priorities)
+
+    def priorities(self) -> np.ndarray | None:
+        return self._ring.priorities()

@@ -95,6 +95,13 @@ class Ring:
         if present.any():
             self._tree.set(keys[present] % self._max_size, self._weights(priorities[present]))
 
+    def priorities(self) -> np.ndarray | None:
+        """Of the unrolls that are there, the oldest first, float64 `[size]`; None: all alike."""
+        if self._tree is None or self._exponent == 0:
+            return None
+        places = np.arange(self.counts.deletes, self.counts.inserts) % self._max_size
+        return self._tree.get(places) ** (1 / self._exponent)
+
     def restore(self, deletes: int, inserts: int) -> None:
         """Makes counts and sums anew: the keys from `deletes` to `inserts` are there."""
         self.counts.inserts, self.counts.deletes = inserts, deletes

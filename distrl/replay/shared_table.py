@@ -26,7 +26,7 @@ from distrl.replay.shared_lock import LOCK_BYTES, Event, SharedLock
 from distrl.replay.shared_members import Members
 from distrl.replay.shared_slots import INSERTS, PENDING, SAMPLES, QueueSlots, RingSlots
 from distrl.replay.sum_tree import SumTree
-from distrl.replay.table_info import TableInfo
+from distrl.replay.table_info import Contents, TableInfo
 from distrl.types import Trajectory
 
 _VERSION = "distrl shared table 1"
@@ -275,6 +275,15 @@ class SharedTable:
         """How the table stands."""
         with self.lock:
             return self.current_info()
+
+    def contents(self) -> Contents:
+        """What it holds: sizes in bytes, and a histogram of the priorities."""
+        with self.lock:
+            priorities = None
+            if isinstance(self.store, RingSlots):
+                priorities = self.store.ring.priorities()
+            size = self.store.size
+        return Contents.of(size, self.data.nbytes // self.slots, self.slots, priorities)
 
     def describe(self) -> str:
         """For messages; holding the lock."""

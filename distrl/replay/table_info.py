@@ -3,6 +3,8 @@
 import math
 from typing import NamedTuple
 
+import numpy as np
+
 
 class RateLimits(NamedTuple):
     """Bounds on `inserts * samples_per_insert - samples`, as `reverb.rate_limiters` has them."""
@@ -22,6 +24,32 @@ class Wait(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.who} waits for {self.what} since {self.seconds:.1f} s"
+
+
+class Contents(NamedTuple):
+    """What a table holds."""
+
+    nbytes: int  # of the unrolls
+    capacity_bytes: int  # of the memory that it has for them
+    # Of the priorities: counts `[10]` and edges `[11]`, as np.histogram has them; None: all alike.
+    priorities: tuple[tuple[int, ...], tuple[float, ...]] | None
+
+    @classmethod
+    def of(cls, size: int, unroll_bytes: int, slots: int, priorities: np.ndarray | None):
+        """Args: size: unrolls. slots: for how many there is memory."""
+        histogram = None
+        if priorities is not None and len(priorities):
+            counts, edges = np.histogram(priorities, bins=10)
+            histogram = tuple(counts.tolist()), tuple(edges.tolist())
+        return cls(size * unroll_bytes, slots * unroll_bytes, histogram)
+
+    def __str__(self) -> str:
+        text = f"{self.nbytes / 1e6:.1f} MB of {self.capacity_bytes / 1e6:.1f} MB"
+        if self.priorities is not None:
+            counts, edges = self.priorities
+            bins = (f"{low:.3g}: {n}" for low, n in zip(edges, counts, strict=False))
+            text += f"; priorities from {', '.join(bins)}; to {edges[-1]:.3g}"
+        return text
 
 
 class TableInfo(NamedTuple):

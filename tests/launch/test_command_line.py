@@ -7,10 +7,15 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 from absl import flags
+from dm_env import specs as dm_specs
 
+from distrl import specs
 from distrl.errors import ConfigError
+from distrl.replay.buffer import ReplayConfig
+from distrl.replay.shared_table import SharedTable
 from launch import overrides
 
 ROOT = Path(__file__).parents[2]
@@ -35,12 +40,17 @@ def distrl(tmp_path: Path, *arguments: str) -> subprocess.CompletedProcess:
 
 
 BAD = {
-    "command": (["trian"], "no command 'trian'; there is: train"),
+    "command": (["trian"], "no command 'trian'; there is: train, tables"),
     "environment": (
         ["train", "--env=CartPol-v1"],
         "environment: there is no 'CartPol-v1'; did you mean CartPole-v1",
     ),
     "agent": (["train", "--agent=impalla"], "agent: no 'impalla'; did you mean impala?"),
+    "table": (["tables", "nothing"], "tables: no 'nothing' in shared memory; there is "),
+    "backend": (
+        ["train", "--config.replay.backend=reverv"],
+        "replay.backend: no 'reverv'; did you mean 'reverb'?",
+    ),
     "topology": (
         ["train", "--topology=ligth_env"],
         "topology: no 'ligth_env'; did you mean light_env?",
@@ -215,3 +225,25 @@ def test_settings_as_a_file_has_them():
     assert written["inner"] == {"size": 3, "rate": 0.5, "widths": (64, 64)}
     assert written["limit"] is None
     assert written["function"] == "print"
+
+
+def test_tables_shows_how_a_table_stands(tmp_path):
+    struct = specs.trajectory_struct(
+        specs.EnvironmentSpec(
+            dm_specs.Array((4,), np.float32), dm_specs.DiscreteArray(2, np.int32)
+        ),
+        (),
+        (),
+    )
+    config = ReplayConfig("prioritized", 4, max_size=8)
+    name = f"shown-{os.getpid()}"
+    table = SharedTable.create(struct, config, 2, name)
+    try:
+        done = distrl(tmp_path, "tables", name)
+    finally:
+        table.close()
+    assert done.returncode == 0, done.stderr
+    counts, contents = done.stdout.splitlines()
+    assert counts.startswith(f"table '{name}': size 0 of 8, 0 inserts, 0 samples; ")
+    assert counts.endswith(f"made by process {os.getpid()}")
+    assert contents.startswith("  0.0 MB of ")

@@ -220,6 +220,22 @@ def test_a_side_whose_other_side_died_does_not_wait_for_ever(streams, name, monk
     table.close()
 
 
+def test_contents_are_bytes_and_priorities(streams, name):
+    config = ReplayConfig("prioritized", T, max_size=8, priority_exponent=0.5)
+    table = SharedTable.create(streams.struct, config, 4, name)
+    writer = client(name, streams.struct, config)
+    streams.add_to(writer, np.arange(4, dtype=np.int32), T + 1)
+    writer.update_priorities(np.arange(4, dtype=np.uint64), np.array([1.0, 1.0, 2.0, 11.0]))
+    nbytes, capacity, priorities = table.contents()
+    assert 0 < nbytes == 4 * capacity // table.slots
+    assert priorities is not None
+    counts, edges = priorities
+    assert counts == (2, 1, 0, 0, 0, 0, 0, 0, 0, 1)
+    np.testing.assert_allclose(edges, np.arange(1.0, 12.0), rtol=1e-6)
+    assert "priorities from 1: 2, 2: 1" in str(table.contents())
+    table.close()
+
+
 def test_the_owner_closes(streams, name):
     table = SharedTable.create(streams.struct, CONFIG, 4, name)
     reader, writer = client(name, streams.struct), client(name, streams.struct)
