@@ -50,7 +50,7 @@ class PPOConfig:
         clipped. In units of the (transformed) rewards.
       target_kl: no more updates from a batch once the divergence of the new policy from the
         behaviour's, estimated on a minibatch, is above this; None: all of them. Lag of the actors
-        counts.
+        counts. It saves no time: what is dropped is computed.
       learning_rate: Adam's (epsilon 1e-5).
       anneal_updates: the learning rate falls linearly to 0 over so many updates, of which a batch
         makes epochs * minibatches; None: constant.
@@ -267,7 +267,7 @@ class PPO(ActorCritic):
     ) -> tuple[Params, PPOState, Logs]:
         """See `Agent`: `epochs` passes over the batch, one update for each minibatch.
 
-        What is logged is the mean over the minibatches, and how many made an update.
+        What is logged is the mean over the minibatches, and how many of them made an update.
 
         Raises:
           ConfigError: see `PPOConfig.minibatch_size`.
@@ -280,49 +280,36 @@ class PPO(ActorCritic):
         items = jnp.arange(size * config.minibatches)
         orders = jax.vmap(lambda key: jax.random.permutation(key, items))(keys[1:])
 
-        def update(carry: Any, index: jax.Array) -> tuple[Any, Logs]:
-            params, learner_state = carry
-            grads, logs = self.compute_gradients(
-                params, learner_state, self.minibatch(batch, index)
-            )
-            params, opt_state, more = self.apply_gradients(params, learner_state, grads)
-            learner_state = self.update_learner_state(params, opt_state, learner_state)
-            return (params, learner_state), {**logs, **more}
+        def update(carry: Any, index: jax.Array) -> tuple[Any, Any]:
+            params, learner_state, going = carry
+            part = self.minibatch(batch, index)
+            grads, logs = self.compute_gradients(params, learner_state, part)
+            after, opt_state, more = self.apply_gradients(params, learner_state, grads)
+            after_state = self.update_learner_state(after, opt_state, learner_state)
+            made = going
+            if config.target_kl is not None:  # what comes after the first "no" is dropped
+                made = going & (logs["kl_behaviour"] <= config.target_kl)
+                after, after_state = jax.tree.map(
+                    lambda new, old: jnp.where(made, new, old),
+                    (after, after_state),
+                    (params, learner_state),
+                )
+            return (after, after_state, made), ({**logs, **more}, going, made)
 
-        carry = (params, learner_state._replace(key=keys[0]))
+        start = (params, learner_state._replace(key=keys[0]), jnp.asarray(True))
         indices = orders.reshape(config.epochs * config.minibatches, size)
-        carry, logs, made = _scan_while(update, carry, indices, config.target_kl)
-        params, learner_state = carry
-        return params, learner_state, {**logs, "minibatches": made}
-
-
-def _scan_while(
-    update: Any, carry: Any, indices: jax.Array, target_kl: float | None
-) -> tuple[Any, Logs, jax.Array]:
-    """`jax.lax.scan` of `update`, up to the first whose "kl_behaviour" is above `target_kl`.
-
-    Returns:
-      the carry (without that update), the mean of the logs (with it), how many updates were made.
-    """
-    if target_kl is None:
-        carry, logs = jax.lax.scan(update, carry, indices)
-        return carry, jax.tree.map(jnp.mean, logs), jnp.asarray(len(indices))
-
-    _, struct = jax.eval_shape(update, carry, indices[0])
-    nothing = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), struct)
-
-    def attempt(carry: Any, index: jax.Array) -> tuple[Any, Logs, jax.Array]:
-        after, logs = update(carry, index)
-        near = logs["kl_behaviour"] <= target_kl
-        return jax.tree.map(lambda new, old: jnp.where(near, new, old), after, carry), logs, near
-
-    def body(state: Any, index: jax.Array) -> tuple[Any, Any]:
-        carry, going = state
-        carry, logs, near = jax.lax.cond(
-            going, attempt, lambda carry, _: (carry, nothing, going), carry, index
+        (params, learner_state, _), (logs, looked_at, made) = jax.lax.scan(
+            update, start, indices, unroll=self._unrolls_loops()
         )
-        return (carry, near), (logs, going, near)
+        mean = mean_over(looked_at)
+        logs = {name: mean(x) for name, x in logs.items()}
+        return params, learner_state, {**logs, "minibatches": jnp.sum(made)}
 
-    (carry, _), (logs, tried, made) = jax.lax.scan(body, (carry, jnp.asarray(True)), indices)
-    logs = jax.tree.map(lambda x: jnp.sum(x) / jnp.sum(tried), logs)
-    return carry, logs, jnp.sum(made)
+    def _unrolls_loops(self) -> bool:
+        """True for convolutions on a CPU.
+
+        XLA's CPU compiler finds the fast form of their gradients only outside of loops: in a loop
+        an update takes some ten times as long. The price is time to compile, for each update.
+        """
+        pixels = any(len(leaf.shape) >= 3 for leaf in jax.tree.leaves(self.env_spec.observation))
+        return pixels and jax.default_backend() == "cpu"

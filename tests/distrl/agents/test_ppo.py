@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from dm_env import specs as dm_specs
 
-from distrl import presets
+from distrl import presets, specs
 from distrl.agents.networks import NetworkConfig
 from distrl.agents.ppo import PPO, PPOConfig, clipped_surrogate
 from distrl.errors import ConfigError
@@ -20,7 +20,7 @@ from distrl.transforms import statistics
 from distrl.transforms.agent import TransformedAgent
 from distrl.transforms.observations import ObservationNormalizer
 from distrl.transforms.rewards import RewardNormalizer
-from distrl.types import StepType
+from distrl.types import StepType, Trajectory
 from programs.single_process import single_process
 
 LAST = int(StepType.LAST)
@@ -456,6 +456,37 @@ def test_a_reward_that_is_no_number_is_refused():
     env_spec = DISCRETE._replace(reward=dm_specs.Array((2,), np.float32, "reward"))
     with pytest.raises(ConfigError, match=r"reward: PPO .* got shape \[2\]"):
         PPOConfig().make(env_spec)
+
+
+@pytest.mark.parametrize("pixels", [False, True])
+def test_convolutions_are_not_learned_in_a_loop(pixels):
+    """XLA compiles their gradients badly there."""
+    if jax.default_backend() != "cpu":
+        pytest.skip("it is about a CPU's compiler")
+    observation = dm_specs.Array((1, 44, 44), np.uint8)
+    spec = DISCRETE._replace(observation=observation) if pixels else DISCRETE
+    agent = PPOConfig(epochs=1, minibatches=2).make(spec)
+    shape = jax.ShapeDtypeStruct
+    batch = Trajectory(
+        timestep=jax.tree.map(
+            lambda s: shape((3, 2, *s.shape), s.dtype), specs.timestep_struct(spec)
+        ),
+        action=shape((3, 2), np.int32),
+        extras={"log_prob": shape((3, 2), np.float32)},
+        version=shape((3, 2), np.int32),
+        state=(),
+        stream_id=shape((2,), np.int32),
+        life=shape((2,), np.int32),
+        probability=shape((2,), np.float32),
+    )
+    params = jax.eval_shape(agent.initial_params, KEY)
+    learner_state = jax.eval_shape(agent.initial_learner_state, params)
+    traced = jax.make_jaxpr(agent.learner_step)(params, learner_state, batch)
+    loops = [eqn.params for eqn in traced.eqns if eqn.primitive.name == "scan"]
+    # Of the updates; another one, of the advantages, lies deeper.
+    (loop,) = [loop for loop in loops if "dot_general" in str(loop["jaxpr"])]
+    assert ("conv_general_dilated" in str(loop["jaxpr"])) == pixels
+    assert loop["length"] == 2 and (loop["unroll"] == 2) == pixels
 
 
 @pytest.mark.parametrize("agent", ["a2c", "ppo"])
