@@ -16,7 +16,11 @@ from distrl.types import Trajectory
 
 
 class AgentConfig(Protocol):
-    """An algorithm's settings."""
+    """An algorithm's settings.
+
+    It may have `check_replay(replay: ReplayConfig, batch_size: int)` as well, which raises
+    ConfigError where the algorithm can't learn from such a table or batch.
+    """
 
     def make(self, env_spec: specs.EnvironmentSpec) -> Agent:
         """The agent. Raises ConfigError where it does not suit the environment."""
@@ -168,6 +172,9 @@ class Experiment:
         check_order(self.transforms)
         self._check_evaluation_environment()
         self.replay.check(self.learner.batch_size, self.num_streams)
+        check_replay = getattr(self.agent, "check_replay", None)
+        if check_replay is not None:
+            check_replay(self.replay, self.learner.batch_size)
         self.goal.check(self.environment.spec())
         if self.inference.num_inferencers > self.actors.num_actors:
             raise ConfigError(

@@ -4,17 +4,22 @@ import dataclasses
 import difflib
 
 import numpy as np
+from dm_env import specs as dm_specs
 
+from distrl.agents.a2c import A2CConfig
 from distrl.agents.dqn import DQNConfig
 from distrl.agents.impala import IMPALAConfig
+from distrl.agents.ppo import PPOConfig
 from distrl.envs import suites
 from distrl.envs.pool import Environment
 from distrl.errors import ConfigError
 from distrl.experiment import ActorsConfig, Experiment, LearnerConfig
 from distrl.replay.buffer import ReplayConfig
-from distrl.transforms.rewards import RewardClip, RewardScale
+from distrl.transforms.base import Transform
+from distrl.transforms.observations import ObservationNormalizer
+from distrl.transforms.rewards import RewardClip, RewardNormalizer, RewardScale
 
-AGENTS = {"dqn": DQNConfig, "impala": IMPALAConfig}
+AGENTS = {"a2c": A2CConfig, "dqn": DQNConfig, "impala": IMPALAConfig, "ppo": PPOConfig}
 
 
 def experiment(env: str, agent: str = "impala", seed: int = 0) -> Experiment:
@@ -39,7 +44,11 @@ def experiment(env: str, agent: str = "impala", seed: int = 0) -> Experiment:
     is_pixels = np.dtype(getattr(observation, "dtype", np.float32)) == np.uint8
     if agent == "dqn":
         return _dqn(environment, is_pixels, seed)
-    config = AGENTS[agent]()
+    if agent == "ppo":
+        return _ppo(environment, is_pixels, seed)
+    if agent == "a2c":
+        return _a2c(environment, is_pixels, seed)
+    config = IMPALAConfig()
     if is_pixels:
         # Pixels: an environment step costs more than its share of a batch, and frames are large.
         return Experiment(
@@ -52,6 +61,49 @@ def experiment(env: str, agent: str = "impala", seed: int = 0) -> Experiment:
             seed=seed,
         )
     return Experiment(environment, config, transforms=(RewardScale(0.1),), seed=seed)
+
+
+def _ppo(environment: Environment, is_pixels: bool, seed: int) -> Experiment:
+    """A batch is one unroll of every stream: all that one version of the parameters did."""
+
+    def experiment(
+        agent: PPOConfig, num_envs: int, unroll_length: int, *transforms: Transform
+    ) -> Experiment:
+        actors = ActorsConfig(num_actors=2, num_envs=num_envs)
+        batch_size = actors.num_actors * num_envs
+        return Experiment(
+            environment,
+            agent,
+            ReplayConfig(unroll_length=unroll_length, max_size=2 * batch_size),
+            actors,
+            learner=LearnerConfig(batch_size=batch_size),
+            transforms=transforms,
+            seed=seed,
+        )
+
+    if is_pixels:
+        # On a CPU each update of a batch adds to the time to compile: three passes, not four.
+        config = PPOConfig(epochs=3, learning_rate=2.5e-4, clip_ratio=0.1)
+        return experiment(config, 4, 128, RewardClip(1.0))
+    if isinstance(environment.spec().action, dm_specs.DiscreteArray):
+        return experiment(PPOConfig(), 8, 64, RewardScale(0.1))
+    config = PPOConfig(epochs=10, minibatches=32, learning_rate=3e-4, entropy_cost=0.0)
+    normalizers = ObservationNormalizer(), RewardNormalizer(), RewardScale(0.1)
+    return experiment(config, 4, 256, *normalizers)
+
+
+def _a2c(environment: Environment, is_pixels: bool, seed: int) -> Experiment:
+    """As PPO's: one unroll of every stream a batch, but short, since a batch is one update."""
+    actors = ActorsConfig(num_actors=2, num_envs=8)
+    return Experiment(
+        environment,
+        A2CConfig(learning_rate=6e-4) if is_pixels else A2CConfig(),
+        ReplayConfig(unroll_length=16, max_size=32),
+        actors,
+        learner=LearnerConfig(batch_size=16),
+        transforms=(RewardClip(1.0) if is_pixels else RewardScale(0.1),),
+        seed=seed,
+    )
 
 
 def _dqn(environment: Environment, is_pixels: bool, seed: int) -> Experiment:

@@ -8,6 +8,7 @@ import abc
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from distrl import specs
@@ -107,6 +108,15 @@ class Agent(abc.ABC):
         params, opt_state, more_logs = self.apply_gradients(params, learner_state, grads)
         learner_state = self.update_learner_state(params, opt_state, learner_state)
         return params, learner_state, {**logs, **more_logs}
+
+
+def key_from(params: Params) -> jax.Array:
+    """A raw key drawn from parameters, for a learner state that draws: other seed, other draws."""
+    key = jax.random.PRNGKey(0)
+    for leaf in jax.tree.leaves(params):
+        total = jnp.sum(jnp.asarray(leaf, jnp.float32))
+        key = jax.random.fold_in(key, jax.lax.bitcast_convert_type(total, jnp.uint32))
+    return key
 
 
 def extras_struct(agent: Agent) -> Nest:

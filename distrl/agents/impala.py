@@ -8,18 +8,14 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import optax
 
-from distrl.agents import networks
-from distrl.agents.agent import Agent, Logs
+from distrl.agents.actor_critic import ActorCritic, ActorCriticState, check_settings, mean_over
+from distrl.agents.agent import Logs
 from distrl.agents.networks import NetworkConfig
 from distrl.agents.rlax_import import rlax
 from distrl.agents.settings import check_number
-from distrl.errors import ConfigError
 from distrl.specs import EnvironmentSpec
-from distrl.types import AgentOutput, Params, State, StepType, TimeStep, Trajectory
-
-OPTIMIZERS = ("adam", "rmsprop")
+from distrl.types import Params, StepType, Trajectory
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,21 +52,10 @@ class IMPALAConfig:
     clip_pg_rho: float = 1.0
 
     def __post_init__(self) -> None:
-        if not isinstance(self.network, NetworkConfig):
-            raise ConfigError(f"agent.network: expected a NetworkConfig, got {self.network!r}")
-        if self.optimizer not in OPTIMIZERS:
-            raise ConfigError(
-                f"agent.optimizer: expected one of {', '.join(OPTIMIZERS)}; got {self.optimizer!r}"
-            )
-        for field in ("discount", "vtrace_lambda"):
-            check_number(self, field, lambda x: 0 <= x <= 1, "in [0, 1]")
-        for field in ("learning_rate", "clip_rho", "clip_pg_rho"):
+        check_settings(self)
+        check_number(self, "vtrace_lambda", lambda x: 0 <= x <= 1, "in [0, 1]")
+        for field in ("clip_rho", "clip_pg_rho"):
             check_number(self, field, lambda x: x > 0, "above 0")
-        for field in ("entropy_cost", "baseline_cost"):
-            check_number(self, field, lambda x: x >= 0, "of at least 0")
-        for field in ("anneal_updates", "max_gradient_norm"):
-            if getattr(self, field) is not None:
-                check_number(self, field, lambda x: x > 0, "above 0, or None")
 
     def make(self, env_spec: EnvironmentSpec) -> "IMPALA":
         """The agent for an environment. Raises ConfigError where the two do not fit."""
@@ -132,54 +117,13 @@ def vtrace(
     )
 
 
-class IMPALAState(NamedTuple):
-    """The learner state."""
+class IMPALA(ActorCritic):
+    """See IMPALAConfig and ActorCritic."""
 
-    opt_state: Any
-    updates: jax.Array  # int32, made so far
-
-
-class IMPALA(Agent):
-    """See IMPALAConfig. Extras: `{"log_prob": float32 [B]}`, of the action when it was chosen."""
-
-    def __init__(self, config: IMPALAConfig, env_spec: EnvironmentSpec):
-        if env_spec.reward.shape != ():
-            raise ConfigError(
-                f"reward: IMPALA takes one number a step, got shape {list(env_spec.reward.shape)}"
-            )
-        self.config = config
-        self.env_spec = env_spec
-        self.network = networks.make_network(config.network, env_spec)
-        self._optimizer = _make_optimizer(config)
-
-    def initial_params(self, rng: jax.Array) -> Params:
-        return self.network.init(rng)
-
-    def initial_state(self, batch_size: int) -> State:
-        return self.network.initial_state(batch_size)
-
-    def actor_step(
-        self,
-        rng: jax.Array,
-        params: Params,
-        timestep: TimeStep,
-        state: State,
-        evaluation: bool = False,
-    ) -> tuple[AgentOutput, State]:
-        policy, _, state = self.network.step(params, timestep, state)
-        distribution = self.network.distribution
-        if evaluation:
-            action = distribution.mode(policy)
-            log_prob = distribution.log_prob(policy, action)
-        else:
-            action, log_prob = distribution.sample_with_log_prob(rng, policy)
-        return AgentOutput(action, {"log_prob": log_prob}), state
-
-    def initial_learner_state(self, params: Params) -> IMPALAState:
-        return IMPALAState(self._optimizer.init(params), jnp.zeros((), jnp.int32))
+    config: IMPALAConfig
 
     def compute_gradients(
-        self, params: Params, learner_state: IMPALAState, batch: Trajectory
+        self, params: Params, learner_state: ActorCriticState, batch: Trajectory
     ) -> tuple[Params, Logs]:
         return jax.grad(self.loss, has_aux=True)(params, batch)
 
@@ -190,11 +134,7 @@ class IMPALA(Agent):
         policy, value, _ = self.network.unroll(params, timestep, batch.state)
         policy, action = jax.tree.map(lambda x: x[:-1], (policy, batch.action))
         real = timestep.step_type[:-1] != StepType.LAST
-        count = jnp.maximum(jnp.sum(real), 1)
-
-        def mean(x: jax.Array) -> jax.Array:
-            return jnp.sum(jnp.where(real, x, 0)) / count
-
+        mean = mean_over(real)
         log_prob = distribution.log_prob(policy, action)
         log_rho = jax.lax.stop_gradient(log_prob) - batch.extras["log_prob"][:-1]
         targets = vtrace(
@@ -213,37 +153,6 @@ class IMPALA(Agent):
             "advantage": mean(targets.advantage),
             "rho": mean(jnp.minimum(jnp.exp(log_rho), config.clip_rho)),
             "kl_behaviour": -mean(log_rho),  # estimated from the actions taken
-            "real_fraction": count / real.size,
+            "real_fraction": jnp.mean(real),
         }
         return loss, logs
-
-    def apply_gradients(
-        self, params: Params, learner_state: IMPALAState, grads: Params
-    ) -> tuple[Params, Any, Logs]:
-        updates, opt_state = self._optimizer.update(grads, learner_state.opt_state, params)
-        logs = {
-            "gradient_norm": optax.tree.norm(grads),
-            "learning_rate": jnp.asarray(_learning_rate(self.config)(learner_state.updates)),
-        }
-        return optax.apply_updates(params, updates), opt_state, logs
-
-    def update_learner_state(
-        self, params: Params, opt_state: Any, learner_state: IMPALAState
-    ) -> IMPALAState:
-        return IMPALAState(opt_state, learner_state.updates + 1)
-
-
-def _learning_rate(config: IMPALAConfig) -> optax.Schedule:
-    if config.anneal_updates is None:
-        return optax.constant_schedule(config.learning_rate)
-    return optax.linear_schedule(config.learning_rate, 0.0, int(config.anneal_updates))
-
-
-def _make_optimizer(config: IMPALAConfig) -> optax.GradientTransformation:
-    if config.optimizer == "adam":
-        optimizer = optax.adam(_learning_rate(config), eps=1e-5)
-    else:
-        optimizer = optax.rmsprop(_learning_rate(config), decay=0.99, eps=1e-5)
-    if config.max_gradient_norm is None:
-        return optimizer
-    return optax.chain(optax.clip_by_global_norm(config.max_gradient_norm), optimizer)

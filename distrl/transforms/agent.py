@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from distrl.agents.agent import Agent, LearnerState, Logs
+from distrl.agents.agent import Agent, LearnerState, Logs, key_from
 from distrl.specs import EnvironmentSpec
 from distrl.transforms.base import Transform, specs_seen
 from distrl.types import AgentOutput, Params, State, TimeStep, Trajectory
@@ -92,10 +92,7 @@ class TransformedAgent(Agent):
 
     def initial_learner_state(self, params: Params) -> TransformedState:
         """See `Agent`. The key is drawn from the parameters: another seed, other draws."""
-        key = jax.random.PRNGKey(0)
-        for leaf in jax.tree.leaves(params["agent"]):
-            total = jnp.sum(jnp.asarray(leaf, jnp.float32))
-            key = jax.random.fold_in(key, jax.lax.bitcast_convert_type(total, jnp.uint32))
+        key = key_from(params["agent"])
         return TransformedState(self.agent.initial_learner_state(params["agent"]), key)
 
     def transform(
