@@ -15,7 +15,11 @@ from distrl.errors import SpecError
 from distrl.specs import EnvironmentSpec
 from distrl.types import AgentOutput, Nest, Params, State, TimeStep, Trajectory
 
-Logs = dict[str, jax.Array]  # name to scalar
+Logs = dict[str, jax.Array]  # name to scalar; PRIORITIES to [B]
+PRIORITIES = "priorities"
+"""The one name in logs that is no scalar: float32 [B], finite and 0 or more, the new priority of
+each unroll of the batch. The learner takes it out, and sends it to a prioritized table."""
+
 LearnerState = Any  # what a learner keeps beside the parameters: the optimiser's state and the like
 
 _BATCH = 3  # any size will do; one that is unlikely to be another axis by chance
@@ -81,7 +85,8 @@ class Agent(abc.ABC):
             is set to the initial one at every FIRST inside the unroll.
 
         Returns:
-          gradients with the structure of `params`, and scalars to log.
+          gradients with the structure of `params`, and scalars to log; with PRIORITIES among them
+          where the agent can tell what is worth to be sampled again.
         """
 
     @abc.abstractmethod

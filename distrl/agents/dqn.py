@@ -13,9 +13,10 @@ import optax
 from dm_env import specs as dm_specs
 
 from distrl.agents import distributions, networks
-from distrl.agents.agent import Agent, Logs
+from distrl.agents.agent import PRIORITIES, Agent, Logs
 from distrl.agents.exploration import EpsilonSchedule, epsilon_greedy
 from distrl.agents.networks import NetworkConfig
+from distrl.agents.prioritized import importance_weights, unroll_priorities
 from distrl.agents.rlax_import import rlax
 from distrl.agents.settings import check_count, check_number
 from distrl.errors import ConfigError
@@ -211,9 +212,7 @@ class DQN(Agent):
             losses = 0.5 * jnp.square(error)
         else:
             losses = optax.huber_loss(error, delta=config.huber_delta)
-        weight = jnp.power(
-            batch.probability / jnp.min(batch.probability), -config.importance_exponent
-        )
+        weight = importance_weights(batch.probability, config.importance_exponent)
         count = jnp.maximum(jnp.sum(real), 1)
 
         def mean(x: jax.Array) -> jax.Array:
@@ -226,6 +225,7 @@ class DQN(Agent):
             "target": mean(targets),
             "td_error": mean(jnp.abs(error)),
             "real_fraction": count / real.size,
+            PRIORITIES: unroll_priorities(error, real),
         }
         return loss, logs
 
