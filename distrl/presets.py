@@ -5,16 +5,25 @@ import difflib
 
 import numpy as np
 
+from distrl.agents.ddpg import DDPGConfig
 from distrl.agents.dqn import DQNConfig
 from distrl.agents.impala import IMPALAConfig
+from distrl.agents.sac import SACConfig
+from distrl.agents.td3 import TD3Config
 from distrl.envs import suites
 from distrl.envs.pool import Environment
 from distrl.errors import ConfigError
-from distrl.experiment import ActorsConfig, Experiment, LearnerConfig
+from distrl.experiment import ActorsConfig, AgentConfig, Experiment, LearnerConfig
 from distrl.replay.buffer import ReplayConfig
 from distrl.transforms.rewards import RewardClip, RewardScale
 
-AGENTS = {"dqn": DQNConfig, "impala": IMPALAConfig}
+AGENTS = {
+    "ddpg": DDPGConfig,
+    "dqn": DQNConfig,
+    "impala": IMPALAConfig,
+    "sac": SACConfig,
+    "td3": TD3Config,
+}
 
 
 def experiment(env: str, agent: str = "impala", seed: int = 0) -> Experiment:
@@ -39,6 +48,8 @@ def experiment(env: str, agent: str = "impala", seed: int = 0) -> Experiment:
     is_pixels = np.dtype(getattr(observation, "dtype", np.float32)) == np.uint8
     if agent == "dqn":
         return _dqn(environment, is_pixels, seed)
+    if agent in ("ddpg", "sac", "td3"):
+        return _continuous(environment, AGENTS[agent](), seed)
     config = AGENTS[agent]()
     if is_pixels:
         # Pixels: an environment step costs more than its share of a batch, and frames are large.
@@ -75,5 +86,17 @@ def _dqn(environment: Environment, is_pixels: bool, seed: int) -> Experiment:
         actors,
         learner=learner,
         transforms=(RewardScale(0.1),),
+        seed=seed,
+    )
+
+
+def _continuous(environment: Environment, config: AgentConfig, seed: int) -> Experiment:
+    """One update of 256 transitions for each environment step."""
+    return Experiment(
+        environment,
+        config,
+        ReplayConfig("uniform", 1, 1_000_000, 1_000, samples_per_insert=256, error_buffer=4_096),
+        ActorsConfig(num_actors=2, num_envs=4),
+        learner=LearnerConfig(batch_size=256),
         seed=seed,
     )

@@ -8,6 +8,7 @@ import abc
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from distrl import specs
@@ -112,6 +113,20 @@ class Agent(abc.ABC):
         params, opt_state, more_logs = self.apply_gradients(params, learner_state, grads)
         learner_state = self.update_learner_state(params, opt_state, learner_state)
         return params, learner_state, {**logs, **more_logs}
+
+
+def params_key(params: Params, use: int) -> jax.Array:
+    """A raw key (uint32 [2]) for a learner state, drawn from the parameters: other seed, other key.
+
+    Args:
+      params: fresh ones.
+      use: what the key is for; keys of different uses are unrelated.
+    """
+    key = jax.random.PRNGKey(use)
+    for leaf in jax.tree.leaves(params):
+        total = jnp.sum(jnp.asarray(leaf, jnp.float32))
+        key = jax.random.fold_in(key, jax.lax.bitcast_convert_type(total, jnp.uint32))
+    return key
 
 
 def extras_struct(agent: Agent) -> Nest:

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from distrl.agents.agent import Agent, LearnerState, Logs
+from distrl.agents.agent import Agent, LearnerState, Logs, params_key
 from distrl.specs import EnvironmentSpec
 from distrl.transforms.base import Transform, specs_seen
 from distrl.types import AgentOutput, Params, State, TimeStep, Trajectory
@@ -91,11 +91,8 @@ class TransformedAgent(Agent):
         return state.get(name, ()) if isinstance(state, dict) else ()
 
     def initial_learner_state(self, params: Params) -> TransformedState:
-        """See `Agent`. The key is drawn from the parameters: another seed, other draws."""
-        key = jax.random.PRNGKey(0)
-        for leaf in jax.tree.leaves(params["agent"]):
-            total = jnp.sum(jnp.asarray(leaf, jnp.float32))
-            key = jax.random.fold_in(key, jax.lax.bitcast_convert_type(total, jnp.uint32))
+        """See `Agent`."""
+        key = params_key(params["agent"], use=0)
         return TransformedState(self.agent.initial_learner_state(params["agent"]), key)
 
     def transform(
