@@ -170,6 +170,12 @@ class Experiment:
                 f"inference.num_inferencers={self.inference.num_inferencers} is more than "
                 f"actors.num_actors={self.actors.num_actors}: some would serve no one"
             )
+        burn_in = getattr(self.agent, "burn_in", 0)
+        if burn_in >= self.replay.unroll_length:
+            raise ConfigError(
+                f"agent.burn_in={burn_in} leaves nothing to learn from of unrolls of "
+                f"replay.unroll_length={self.replay.unroll_length} transitions"
+            )
         struct = self.trajectory_struct()  # the agent's own checks, and shapes that do not fit
         memory = self.replay.nbytes(struct)
         limit = _memory_limit()

@@ -8,6 +8,8 @@ import numpy as np
 from distrl.agents.ddpg import DDPGConfig
 from distrl.agents.dqn import DQNConfig
 from distrl.agents.impala import IMPALAConfig
+from distrl.agents.networks import NetworkConfig
+from distrl.agents.r2d2 import R2D2Config
 from distrl.agents.sac import SACConfig
 from distrl.agents.td3 import TD3Config
 from distrl.envs import suites
@@ -21,6 +23,7 @@ AGENTS = {
     "ddpg": DDPGConfig,
     "dqn": DQNConfig,
     "impala": IMPALAConfig,
+    "r2d2": R2D2Config,
     "sac": SACConfig,
     "td3": TD3Config,
 }
@@ -48,6 +51,8 @@ def experiment(env: str, agent: str = "impala", seed: int = 0) -> Experiment:
     is_pixels = np.dtype(getattr(observation, "dtype", np.float32)) == np.uint8
     if agent == "dqn":
         return _dqn(environment, is_pixels, seed)
+    if agent == "r2d2":
+        return _r2d2(environment, is_pixels, seed)
     if agent in ("ddpg", "sac", "td3"):
         return _continuous(environment, AGENTS[agent](), seed)
     config = AGENTS[agent]()
@@ -88,6 +93,26 @@ def _dqn(environment: Environment, is_pixels: bool, seed: int) -> Experiment:
         transforms=(RewardScale(0.1),),
         seed=seed,
     )
+
+
+def _r2d2(environment: Environment, is_pixels: bool, seed: int) -> Experiment:
+    """Each step is trained on about eight times; rewards have their own size."""
+    network = NetworkConfig(hidden_sizes=(128,), activation="relu", core="lstm", core_size=128)
+    config = R2D2Config(network=network)
+    size = 4_000
+    if is_pixels:
+        config, size = dataclasses.replace(config, learning_rate=1e-4, target_period=1_000), 1_000
+    return Experiment(
+        environment,
+        config,
+        ReplayConfig(
+            "prioritized", 24, size, 128, samples_per_insert=8, error_buffer=256,
+            priority_exponent=0.9,
+        ),
+        ActorsConfig(num_actors=2, num_envs=8),
+        learner=LearnerConfig(batch_size=16),
+        seed=seed,
+    )  # fmt: skip
 
 
 def _continuous(environment: Environment, config: AgentConfig, seed: int) -> Experiment:

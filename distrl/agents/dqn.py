@@ -21,7 +21,15 @@ from distrl.agents.rlax_import import rlax
 from distrl.agents.settings import check_count, check_number
 from distrl.errors import ConfigError
 from distrl.specs import EnvironmentSpec
-from distrl.types import AgentOutput, Params, State, StepType, TimeStep, Trajectory
+from distrl.types import (
+    TIME_FIELDS,
+    AgentOutput,
+    Params,
+    State,
+    StepType,
+    TimeStep,
+    Trajectory,
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,6 +51,11 @@ class DQNConfig:
       target_tau: by this share of the way, in (0, 1]. (100, 1.0) copies it at times; (1, 0.005)
         is a moving average.
       epsilon: of the actors' epsilon-greedy actions; evaluation is greedy.
+      burn_in: of each unroll so many steps only bring the recurrent state up to date, for both
+        networks, before what is learned from; less than the unroll has transitions.
+      value_rescaling: the networks' outputs are not returns but h of them, h(x) = sign(x)
+        (sqrt(|x| + 1) - 1) + x / 1000, so that rewards of any size can be learned unclipped (Pohlen
+        et al. 2018, https://arxiv.org/abs/1805.11593).
       importance_exponent: an unroll sampled with probability p counts with the weight
         (p / the batch's least p) ** -importance_exponent (Schaul et al. 2016, beta), so that 1
         undoes a prioritized table's bias; a uniform table has none.
@@ -59,6 +72,8 @@ class DQNConfig:
     target_period: int = 100
     target_tau: float = 1.0
     epsilon: EpsilonSchedule = EpsilonSchedule()
+    burn_in: int = 0
+    value_rescaling: bool = False
     importance_exponent: float = 0.6
 
     def __post_init__(self) -> None:
@@ -68,6 +83,7 @@ class DQNConfig:
                 raise ConfigError(f"agent.{field}: expected a {kind.__name__}, got {value!r}")
         for field in ("n_step", "target_period"):
             check_count(self, field)
+        check_count(self, "burn_in", least=0)
         check_number(self, "discount", lambda x: 0 <= x <= 1, "in [0, 1]")
         check_number(self, "importance_exponent", lambda x: x >= 0, "of at least 0")
         check_number(self, "target_tau", lambda x: 0 < x <= 1, "in (0, 1]")
@@ -117,6 +133,10 @@ def n_step_targets(
     return jax.vmap(one_stream, in_axes=1, out_axes=1)(*columns)
 
 
+_RESCALING = rlax.SIGNED_HYPERBOLIC_PAIR
+_NO_RESCALING = rlax.IDENTITY_PAIR
+
+
 class DQNState(NamedTuple):
     """The learner state."""
 
@@ -132,14 +152,19 @@ class DQN(Agent):
     whoever acts explores as the learner's schedule says, and holds nothing.
     """
 
-    def __init__(self, config: DQNConfig, env_spec: EnvironmentSpec):
+    def __init__(self, config: DQNConfig, env_spec: EnvironmentSpec, name: str = "DQN"):
+        """Args:
+        config: its settings.
+        env_spec: of the environment.
+        name: of the algorithm that is made of it, for messages.
+        """
         if env_spec.reward.shape != ():
             raise ConfigError(
-                f"reward: DQN takes one number a step, got shape {list(env_spec.reward.shape)}"
+                f"reward: {name} takes one number a step, got shape {list(env_spec.reward.shape)}"
             )
         if not isinstance(env_spec.action, dm_specs.DiscreteArray):
             raise ConfigError(
-                "action: DQN takes one DiscreteArray, got "
+                f"action: {name} takes one DiscreteArray, got "
                 + " ".join(repr(env_spec.action).split())
             )
         self.config = config
@@ -194,16 +219,21 @@ class DQN(Agent):
           target: of the target network.
           batch: [T + 1, B, ...].
         """
-        config, timestep = self.config, batch.timestep
-        values, _ = self.network.unroll(network, timestep, batch.state)
-        target_values, _ = self.network.unroll(target, timestep, batch.state)
+        config = self.config
+        batch, states = self._burn_in(batch, network, target)
+        timestep = batch.timestep
+        values, _ = self.network.unroll(network, timestep, states[0])
+        target_values, _ = self.network.unroll(target, timestep, states[1])
         choice = jnp.argmax(values if config.double else target_values, axis=-1)
-        targets = n_step_targets(
-            timestep.step_type,
-            timestep.reward,
-            config.discount * timestep.discount,
-            self._select(target_values, choice),
-            config.n_step,
+        scale, unscale = _RESCALING if config.value_rescaling else _NO_RESCALING
+        targets = scale(
+            n_step_targets(
+                timestep.step_type,
+                timestep.reward,
+                config.discount * timestep.discount,
+                unscale(self._select(target_values, choice)),
+                config.n_step,
+            )
         )
         value = self._select(values, batch.action)[:-1]
         real = timestep.step_type[:-1] != StepType.LAST
@@ -228,6 +258,18 @@ class DQN(Agent):
             PRIORITIES: unroll_priorities(error, real),
         }
         return loss, logs
+
+    def _burn_in(self, batch: Trajectory, *networks: Params) -> tuple[Trajectory, list[State]]:
+        """The batch from step `burn_in` on, and each network's state before it."""
+        start = self.config.burn_in
+        if start == 0:
+            return batch, [batch.state for _ in networks]
+        before = jax.tree.map(lambda x: x[:start], batch.timestep)
+        states = [self.network.unroll(params, before, batch.state)[1] for params in networks]
+        rest = {
+            field: jax.tree.map(lambda x: x[start:], getattr(batch, field)) for field in TIME_FIELDS
+        }
+        return batch._replace(**rest), jax.lax.stop_gradient(states)
 
     def apply_gradients(
         self, params: Params, learner_state: DQNState, grads: Params

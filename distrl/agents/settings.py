@@ -28,11 +28,13 @@ def check_number(
         raise ConfigError(f"{prefix}.{field}: expected a number {want}, got {value!r}")
 
 
-def check_count(settings: Any, field: str, prefix: str = "agent") -> None:
-    """Refuses a field that is no whole number of 1 or more; as `check_number`."""
+def check_count(settings: Any, field: str, prefix: str = "agent", least: int = 1) -> None:
+    """Refuses a field that is no whole number of `least` or more; as `check_number`."""
     value = getattr(settings, field)
-    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise ConfigError(f"{prefix}.{field}: expected a whole number of at least 1, got {value!r}")
+    if not isinstance(value, int) or isinstance(value, bool) or value < least:
+        raise ConfigError(
+            f"{prefix}.{field}: expected a whole number of at least {least}, got {value!r}"
+        )
 
 
 def check_sizes(settings: Any, field: str, prefix: str = "agent") -> None:

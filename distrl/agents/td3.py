@@ -51,8 +51,8 @@ class TD3Config:
     hidden_sizes: tuple[int, ...] = (256, 256)
     activation: str = "relu"
     discount: float = 0.99
-    policy_learning_rate: float = 3e-4
-    critic_learning_rate: float = 3e-4
+    policy_learning_rate: float = 1e-3
+    critic_learning_rate: float = 1e-3
     num_critics: int = 2
     policy_delay: int = 2
     target_tau: float = 0.005
