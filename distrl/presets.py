@@ -2,9 +2,12 @@
 
 import dataclasses
 import difflib
+import math
 
+import jax
 import numpy as np
 
+from distrl import specs
 from distrl.agents.ddpg import DDPGConfig
 from distrl.agents.dqn import DQNConfig
 from distrl.agents.impala import IMPALAConfig
@@ -117,10 +120,13 @@ def _r2d2(environment: Environment, is_pixels: bool, seed: int) -> Experiment:
 
 def _continuous(environment: Environment, config: AgentConfig, seed: int) -> Experiment:
     """One update of 256 transitions for each environment step."""
+    leaves = jax.tree.leaves(specs.struct(environment.spec().observation))
+    step_bytes = sum(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in leaves)
+    size = min(1_000_000, 2_000_000_000 // (2 * step_bytes + 100))  # about 2 GB at most
     return Experiment(
         environment,
         config,
-        ReplayConfig("uniform", 1, 1_000_000, 1_000, samples_per_insert=256, error_buffer=4_096),
+        ReplayConfig("uniform", 1, size, 1_000, samples_per_insert=256, error_buffer=4_096),
         ActorsConfig(num_actors=2, num_envs=4),
         learner=LearnerConfig(batch_size=256),
         seed=seed,

@@ -61,7 +61,7 @@ class SACConfig:
         for field in ("learning_rate", "initial_temperature"):
             check_number(self, field, lambda x: x > 0, "above 0")
         if self.target_entropy is not None:
-            check_number(self, "target_entropy", lambda x: True, "or None")
+            check_number(self, "target_entropy", lambda x: True, "that is finite, or None")
         check_number(self, "importance_exponent", lambda x: x >= 0, "of at least 0")
 
     def make(self, env_spec: EnvironmentSpec) -> "SAC":
