@@ -7,7 +7,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from distrl.agents.agent import Agent
+from distrl.agents.agent import PRIORITIES, Agent
 from distrl.errors import Stopped
 from distrl.metrics import Report
 from distrl.replay.buffer import ReplayBuffer
@@ -32,6 +32,7 @@ class Learner:
         # One tuple, replaced at once: a reader never sees the version of other parameters.
         self.variables: tuple[int, Params] = (0, params)
         self._logs: dict[str, Any] = {}
+        self._priorities: tuple[np.ndarray, jax.Array] | None = None  # not sent yet, with keys
         self._env_steps = 0
         self._consumed = 0
         self._waited = 0.0
@@ -76,6 +77,18 @@ class Learner:
         self._env_steps += int(np.count_nonzero(real))
         self._consumed += len(sample.key)
         self._lags.append(version - trajectory.version[:-1])
+        priorities = self._logs.pop(PRIORITIES, None)
+        if priorities is not None and self._replay.is_prioritized:
+            self._send_priorities(sample.key, priorities)
+
+    def _send_priorities(self, keys: np.ndarray, priorities: jax.Array) -> None:
+        """Sends those of the update before: they are computed by now, and nothing waits for them.
+
+        Those of this one may still be on their way through the device.
+        """
+        earlier, self._priorities = self._priorities, (keys, priorities)
+        if earlier is not None:
+            self._replay.update_priorities(earlier[0], np.asarray(earlier[1]))
 
     def run(
         self,

@@ -2,24 +2,41 @@
 
 import dataclasses
 import difflib
+import math
 
+import jax
 import numpy as np
 from dm_env import specs as dm_specs
 
+from distrl import specs
 from distrl.agents.a2c import A2CConfig
+from distrl.agents.ddpg import DDPGConfig
 from distrl.agents.dqn import DQNConfig
 from distrl.agents.impala import IMPALAConfig
+from distrl.agents.networks import NetworkConfig
 from distrl.agents.ppo import PPOConfig
+from distrl.agents.r2d2 import R2D2Config
+from distrl.agents.sac import SACConfig
+from distrl.agents.td3 import TD3Config
 from distrl.envs import suites
 from distrl.envs.pool import Environment
 from distrl.errors import ConfigError
-from distrl.experiment import ActorsConfig, Experiment, LearnerConfig
+from distrl.experiment import ActorsConfig, AgentConfig, Experiment, LearnerConfig
 from distrl.replay.buffer import ReplayConfig
 from distrl.transforms.base import Transform
 from distrl.transforms.observations import ObservationNormalizer
 from distrl.transforms.rewards import RewardClip, RewardNormalizer, RewardScale
 
-AGENTS = {"a2c": A2CConfig, "dqn": DQNConfig, "impala": IMPALAConfig, "ppo": PPOConfig}
+AGENTS = {
+    "a2c": A2CConfig,
+    "ddpg": DDPGConfig,
+    "dqn": DQNConfig,
+    "impala": IMPALAConfig,
+    "ppo": PPOConfig,
+    "r2d2": R2D2Config,
+    "sac": SACConfig,
+    "td3": TD3Config,
+}
 
 
 def experiment(env: str, agent: str = "impala", seed: int = 0) -> Experiment:
@@ -44,10 +61,14 @@ def experiment(env: str, agent: str = "impala", seed: int = 0) -> Experiment:
     is_pixels = np.dtype(getattr(observation, "dtype", np.float32)) == np.uint8
     if agent == "dqn":
         return _dqn(environment, is_pixels, seed)
+    if agent == "r2d2":
+        return _r2d2(environment, is_pixels, seed)
     if agent == "ppo":
         return _ppo(environment, is_pixels, seed)
     if agent == "a2c":
         return _a2c(environment, is_pixels, seed)
+    if agent in ("ddpg", "sac", "td3"):
+        return _continuous(environment, AGENTS[agent](), seed)
     config = IMPALAConfig()
     if is_pixels:
         # Pixels: an environment step costs more than its share of a batch, and frames are large.
@@ -127,5 +148,40 @@ def _dqn(environment: Environment, is_pixels: bool, seed: int) -> Experiment:
         actors,
         learner=learner,
         transforms=(RewardScale(0.1),),
+        seed=seed,
+    )
+
+
+def _r2d2(environment: Environment, is_pixels: bool, seed: int) -> Experiment:
+    """Each step is trained on about eight times; rewards have their own size."""
+    network = NetworkConfig(hidden_sizes=(128,), activation="relu", core="lstm", core_size=128)
+    config = R2D2Config(network=network)
+    size = 4_000
+    if is_pixels:
+        config, size = dataclasses.replace(config, learning_rate=1e-4, target_period=1_000), 1_000
+    return Experiment(
+        environment,
+        config,
+        ReplayConfig(
+            "prioritized", 24, size, 128, samples_per_insert=8, error_buffer=256,
+            priority_exponent=0.9,
+        ),
+        ActorsConfig(num_actors=2, num_envs=8),
+        learner=LearnerConfig(batch_size=16),
+        seed=seed,
+    )  # fmt: skip
+
+
+def _continuous(environment: Environment, config: AgentConfig, seed: int) -> Experiment:
+    """One update of 256 transitions for each environment step."""
+    leaves = jax.tree.leaves(specs.struct(environment.spec().observation))
+    step_bytes = sum(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in leaves)
+    size = min(1_000_000, 2_000_000_000 // (2 * step_bytes + 100))  # about 2 GB at most
+    return Experiment(
+        environment,
+        config,
+        ReplayConfig("uniform", 1, size, 1_000, samples_per_insert=256, error_buffer=4_096),
+        ActorsConfig(num_actors=2, num_envs=4),
+        learner=LearnerConfig(batch_size=256),
         seed=seed,
     )

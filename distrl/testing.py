@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from dm_env import specs as dm_specs
 
+from distrl import specs
 from distrl.agents.agent import Agent, LearnerState, Logs
 from distrl.envs.simulator import Simulator
 from distrl.specs import EnvironmentSpec
@@ -243,3 +244,49 @@ def errors(batch: Trajectory, recurrent: bool) -> dict[str, Any]:
         ).astype(jnp.int32)
     found["checked"] = jnp.sum(~last[:-1]).astype(jnp.int32)
     return found
+
+
+def random_batch(agent: Agent, length: int, batch_size: int, seed: int = 0) -> Trajectory:
+    """A batch [length + 1, batch_size] of random data, for tests of losses.
+
+    Episodes have 1 to 4 transitions, end truly or by a time limit, and are cut anywhere. For agents
+    without extras, whose action is one array; observations are Normal.
+    """
+    rng = np.random.default_rng(seed)
+    kinds, discounts = (np.ones((length + 1, batch_size), dtype) for dtype in (np.int8, np.float32))
+    for b in range(batch_size):
+        t = -rng.integers(5)
+        while t <= length:
+            end = t + rng.integers(1, 5)
+            if t >= 0:
+                kinds[t, b] = StepType.FIRST
+            if 0 <= end <= length:
+                kinds[end, b] = StepType.LAST
+                discounts[end, b] = rng.integers(2)
+            t = end + 1
+    timestep = specs.zeros(specs.timestep_struct(agent.env_spec), length + 1, batch_size)
+    reward = np.where(kinds == StepType.FIRST, 0, rng.normal(size=kinds.shape))
+    action: Any = agent.env_spec.action
+    low, high = action.minimum, action.maximum
+    if isinstance(action, dm_specs.DiscreteArray):
+        actions = rng.integers(action.num_values, size=kinds.shape)
+    else:
+        actions = low + (high - low) * rng.random((*kinds.shape, *action.shape))
+    integer = np.zeros(batch_size, np.int32)
+    return Trajectory(
+        timestep=timestep._replace(
+            step_type=kinds,
+            discount=discounts,
+            reward=reward.astype(np.float32),
+            observation=jax.tree.map(
+                lambda x: rng.normal(size=x.shape).astype(np.float32), timestep.observation
+            ),
+        ),
+        action=actions.astype(action.dtype),
+        extras=(),
+        version=np.zeros(kinds.shape, np.int32),
+        state=agent.initial_state(batch_size),
+        stream_id=integer,
+        life=integer,
+        probability=np.full(batch_size, 0.01, np.float32),
+    )

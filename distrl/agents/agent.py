@@ -16,7 +16,11 @@ from distrl.errors import SpecError
 from distrl.specs import EnvironmentSpec
 from distrl.types import AgentOutput, Nest, Params, State, TimeStep, Trajectory
 
-Logs = dict[str, jax.Array]  # name to scalar
+Logs = dict[str, jax.Array]  # name to scalar; PRIORITIES to [B]
+PRIORITIES = "priorities"
+"""The one name in logs that is no scalar: float32 [B], finite and 0 or more, the new priority of
+each unroll of the batch. The learner takes it out, and sends it to a prioritized table."""
+
 LearnerState = Any  # what a learner keeps beside the parameters: the optimiser's state and the like
 
 _BATCH = 3  # any size will do; one that is unlikely to be another axis by chance
@@ -82,7 +86,8 @@ class Agent(abc.ABC):
             is set to the initial one at every FIRST inside the unroll.
 
         Returns:
-          gradients with the structure of `params`, and scalars to log.
+          gradients with the structure of `params`, and scalars to log; with PRIORITIES among them
+          where the agent can tell what is worth to be sampled again.
         """
 
     @abc.abstractmethod
@@ -110,9 +115,14 @@ class Agent(abc.ABC):
         return params, learner_state, {**logs, **more_logs}
 
 
-def key_from(params: Params) -> jax.Array:
-    """A raw key drawn from parameters, for a learner state that draws: other seed, other draws."""
-    key = jax.random.PRNGKey(0)
+def params_key(params: Params, use: int) -> jax.Array:
+    """A raw key (uint32 [2]) for a learner state, drawn from the parameters: other seed, other key.
+
+    Args:
+      params: fresh ones.
+      use: what the key is for; keys of different uses are unrelated.
+    """
+    key = jax.random.PRNGKey(use)
     for leaf in jax.tree.leaves(params):
         total = jnp.sum(jnp.asarray(leaf, jnp.float32))
         key = jax.random.fold_in(key, jax.lax.bitcast_convert_type(total, jnp.uint32))

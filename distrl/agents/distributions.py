@@ -55,11 +55,16 @@ class NormalParams(NamedTuple):
     log_std: jax.Array
 
 
-class DiagonalNormal:
-    """Independent Normals over a bounded continuous action of any shape, D elements in all.
+class BoundedActions:
+    """A bounded continuous action of any shape, D elements in all, and its units.
 
-    Samples are not clipped to the bounds, so that their log-probabilities are exact; whoever steps
-    the environment clips. Log-probabilities and entropy are densities in the action's own units.
+    Networks have it as [..., D] in units of half its range around its centre: the bounds are -1
+    and 1.
+
+    Attributes:
+      size: D.
+      log_half: the sum of the logs of half the ranges: a density in the action's own units is less
+        by this, as a log, than one in the networks' units.
     """
 
     def __init__(self, spec: dm_specs.BoundedArray):
@@ -75,24 +80,7 @@ class DiagonalNormal:
         self.size = low.size
         self._centre = (low + high) / 2
         self._half = (high - low) / 2
-        self._log_half = float(np.sum(np.log(self._half)))
-
-    def sample_with_log_prob(self, rng: jax.Array, params: NormalParams) -> tuple[jax.Array, Any]:
-        """An action [..., *shape] with its log-probability [...]."""
-        noise = jax.random.normal(rng, params.mean.shape)
-        action = self._to_action(params.mean + jnp.exp(params.log_std) * noise)
-        return action, self._density(params, noise)
-
-    def mode(self, params: NormalParams) -> jax.Array:
-        return self._to_action(params.mean)
-
-    def log_prob(self, params: NormalParams, action: jax.Array) -> jax.Array:
-        noise = (self.encode(action) - params.mean) * jnp.exp(-params.log_std)
-        return self._density(params, noise)
-
-    def entropy(self, params: NormalParams) -> jax.Array:
-        per_element = params.log_std + 0.5 * math.log(2 * math.pi * math.e)
-        return jnp.sum(per_element, axis=-1) + self._log_half
+        self.log_half = float(np.sum(np.log(self._half)))
 
     def encode(self, action: jax.typing.ArrayLike) -> jax.Array:
         """The action as network input: in units of half its range, float32 [..., D]."""
@@ -100,13 +88,59 @@ class DiagonalNormal:
         leading = x.shape[: x.ndim - len(self.shape)]
         return jnp.divide(x.reshape(*leading, self.size) - self._centre, self._half)
 
-    def _to_action(self, x: jax.Array) -> jax.Array:
+    def decode(self, x: jax.Array) -> jax.Array:
+        """The action [..., *shape] of [..., D] in units of half its range."""
         action = self._centre + self._half * x
         return jnp.asarray(action.reshape(*x.shape[:-1], *self.shape), self.dtype)
 
+
+class DiagonalNormal(BoundedActions):
+    """Independent Normals over a bounded continuous action.
+
+    Samples are not clipped to the bounds, so that their log-probabilities are exact; whoever steps
+    the environment clips. Log-probabilities and entropy are densities in the action's own units.
+    """
+
+    def sample_with_log_prob(self, rng: jax.Array, params: NormalParams) -> tuple[jax.Array, Any]:
+        """An action [..., *shape] with its log-probability [...]."""
+        noise = jax.random.normal(rng, params.mean.shape)
+        action = self.decode(params.mean + jnp.exp(params.log_std) * noise)
+        return action, self._density(params, noise)
+
+    def mode(self, params: NormalParams) -> jax.Array:
+        return self.decode(params.mean)
+
+    def log_prob(self, params: NormalParams, action: jax.Array) -> jax.Array:
+        noise = (self.encode(action) - params.mean) * jnp.exp(-params.log_std)
+        return self._density(params, noise)
+
+    def entropy(self, params: NormalParams) -> jax.Array:
+        per_element = params.log_std + 0.5 * math.log(2 * math.pi * math.e)
+        return jnp.sum(per_element, axis=-1) + self.log_half
+
     def _density(self, params: NormalParams, noise: jax.Array) -> jax.Array:
-        per_element = -0.5 * jnp.square(noise) - params.log_std - 0.5 * math.log(2 * math.pi)
-        return jnp.sum(per_element, axis=-1) - self._log_half
+        return _normal_density(params, noise) - self.log_half
+
+
+class SquashedNormal(BoundedActions):
+    """Independent Normals through a tanh, stretched to the bounds: no action lies outside them.
+
+    The parameters are those of the Normals; log-probabilities are densities in the action's own
+    units, as DiagonalNormal's.
+    """
+
+    def sample_with_log_prob(self, rng: jax.Array, params: NormalParams) -> tuple[jax.Array, Any]:
+        """An action [..., *shape] with its log-probability [...]; both have gradients."""
+        noise = jax.random.normal(rng, params.mean.shape)
+        x = params.mean + jnp.exp(params.log_std) * noise
+        # log(1 - tanh(x)^2), without the square: that is 1 in float32 as soon as |x| is 9.
+        slope = 2 * (math.log(2) - x - jax.nn.softplus(-2 * x))
+        log_prob = _normal_density(params, noise) - jnp.sum(slope, axis=-1) - self.log_half
+        return self.decode(jnp.tanh(x)), log_prob
+
+    def mode(self, params: NormalParams) -> jax.Array:
+        """Of the Normals, squashed: the median of the actions."""
+        return self.decode(jnp.tanh(params.mean))
 
 
 Distribution = Categorical | DiagonalNormal
@@ -126,6 +160,12 @@ def for_action(spec: Nest) -> Distribution:
         "action: expected one DiscreteArray or one BoundedArray of floats, got "
         + " ".join(repr(spec).split())
     )
+
+
+def _normal_density(params: NormalParams, noise: jax.Array) -> jax.Array:
+    """Of the Normals at `mean + exp(log_std) * noise`, [..., D] to [...]."""
+    per_element = -0.5 * jnp.square(noise) - params.log_std - 0.5 * math.log(2 * math.pi)
+    return jnp.sum(per_element, axis=-1)
 
 
 def _select(log_probs: jax.Array, action: jax.Array) -> jax.Array:

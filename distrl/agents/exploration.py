@@ -49,3 +49,24 @@ def epsilon_greedy(rng: jax.Array, values: jax.Array, epsilon: jax.typing.ArrayL
     random = jax.random.randint(which, shape, 0, values.shape[-1])
     explore = jax.random.uniform(whether, shape) < epsilon
     return jnp.where(explore, random, jnp.argmax(values, axis=-1))
+
+
+def noisy_action(
+    rng: jax.Array, action: jax.Array, noise: float, epsilon: jax.typing.ArrayLike
+) -> jax.Array:
+    """With probability epsilon any action, all alike; otherwise `action` plus Normal noise.
+
+    Args:
+      rng: raw key.
+      action: [..., D], in [-1, 1].
+      noise: the Normals' standard deviation, of each element.
+      epsilon: in [0, 1]; a scalar, or [...].
+
+    Returns:
+      float32 [..., D], clipped to [-1, 1].
+    """
+    which, whether, how = jax.random.split(rng, 3)
+    uniform = jax.random.uniform(which, action.shape, minval=-1.0, maxval=1.0)
+    explore = jax.random.uniform(whether, action.shape[:-1]) < epsilon
+    near = action + noise * jax.random.normal(how, action.shape)
+    return jnp.where(explore[..., None], uniform, jnp.clip(near, -1, 1))

@@ -125,8 +125,11 @@ def make_q_network(
     env_spec: EnvironmentSpec,
     actions: distributions.Categorical,
     dueling: bool,
+    num_atoms: int = 1,
 ) -> Network:
     """Builds the network whose outputs are action values, [..., num_actions].
+
+    Of a distributional one they are logits over the values, [..., num_actions, num_atoms].
 
     Args:
       config: what it is made of.
@@ -134,20 +137,23 @@ def make_q_network(
       actions: for the environment's action.
       dueling: a state value plus advantages, whose mean is taken off (Wang et al. 2016,
         https://arxiv.org/abs/1511.06581, equation 9).
+      num_atoms: 1 for values; more for distributions over them.
 
     Raises:
       ConfigError: for observations that it can't take.
     """
+    num_actions = actions.num_actions
 
     def make_heads() -> Callable[[jax.Array], jax.Array]:
-        head = hk.Linear(actions.num_actions, w_init=torsos.scaled(1.0), name="q_head")
-        if not dueling:
-            return head
-        value_head = hk.Linear(1, w_init=torsos.scaled(1.0), name="value_head")
+        scaled = torsos.scaled(1.0)
+        head = hk.Linear(num_actions * num_atoms, w_init=scaled, name="q_head")
+        value_head = hk.Linear(num_atoms, w_init=scaled, name="value_head") if dueling else None
 
         def values(x: jax.Array) -> jax.Array:
-            advantage = head(x)
-            return value_head(x) + advantage - jnp.mean(advantage, axis=-1, keepdims=True)
+            outputs = head(x).reshape(-1, num_actions, num_atoms)
+            if value_head is not None:
+                outputs += value_head(x)[:, None] - jnp.mean(outputs, axis=1, keepdims=True)
+            return outputs if num_atoms > 1 else jnp.squeeze(outputs, axis=-1)
 
         return values
 

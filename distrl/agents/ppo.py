@@ -18,7 +18,7 @@ from distrl.agents.actor_critic import (
     mean_over,
     normalize,
 )
-from distrl.agents.agent import Logs, key_from
+from distrl.agents.agent import Logs, params_key
 from distrl.agents.networks import NetworkConfig
 from distrl.agents.settings import check_count, check_number
 from distrl.errors import ConfigError
@@ -158,7 +158,7 @@ class PPO(ActorCritic):
     def initial_learner_state(self, params: Params) -> PPOState:
         """See `Agent`. The key is drawn from the parameters: another seed, other shuffling."""
         start = super().initial_learner_state(params)
-        return PPOState(start.opt_state, start.updates, key_from(params))
+        return PPOState(start.opt_state, start.updates, params_key(params, use=1))
 
     def prepare(self, params: Params, batch: Trajectory) -> Trajectory:
         """The batch with its advantages and targets by `params`, and without its last step.

@@ -28,8 +28,27 @@ def check_number(
         raise ConfigError(f"{prefix}.{field}: expected a number {want}, got {value!r}")
 
 
-def check_count(settings: Any, field: str, prefix: str = "agent") -> None:
-    """Refuses a field that is no whole number of 1 or more; as `check_number`."""
+def check_count(settings: Any, field: str, prefix: str = "agent", least: int = 1) -> None:
+    """Refuses a field that is no whole number of `least` or more; as `check_number`."""
     value = getattr(settings, field)
-    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise ConfigError(f"{prefix}.{field}: expected a whole number of at least 1, got {value!r}")
+    if not isinstance(value, int) or isinstance(value, bool) or value < least:
+        raise ConfigError(
+            f"{prefix}.{field}: expected a whole number of at least {least}, got {value!r}"
+        )
+
+
+def check_sizes(settings: Any, field: str, prefix: str = "agent") -> None:
+    """Refuses a field that is no tuple of whole numbers of 1 or more; as `check_number`."""
+    value = getattr(settings, field)
+    good = isinstance(value, tuple) and all(type(n) is int and n > 0 for n in value)
+    if not good:
+        raise ConfigError(f"{prefix}.{field}: expected a tuple of positive integers, got {value!r}")
+
+
+def check_choice(
+    settings: Any, field: str, choices: tuple[str, ...], prefix: str = "agent"
+) -> None:
+    """Refuses a field that is none of `choices`; as `check_number`."""
+    value = getattr(settings, field)
+    if value not in choices:
+        raise ConfigError(f"{prefix}.{field}: expected one of {', '.join(choices)}; got {value!r}")

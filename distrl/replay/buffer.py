@@ -176,7 +176,12 @@ class ReplayBuffer(abc.ABC):
 
     An actor's client cuts the steps of its own streams into unrolls. Not thread safe: one thread
     adds and one samples, which may be two.
+
+    Attributes:
+      is_prioritized: whether the table samples by priority: only then are new ones of use.
     """
+
+    is_prioritized: bool
 
     @abc.abstractmethod
     def needs_state(self, stream_ids: np.ndarray, life: int | None = None) -> bool:

@@ -54,6 +54,7 @@ class TableReplayBuffer(ReplayBuffer):
         stop: set when the program stops; ends waits.
         insert_timeout: seconds that an insert waits for room before it fails.
         """
+        self.is_prioritized = config.table == "prioritized"
         self._table = table
         self._unroller = Unroller(struct, config.unroll_length)
         self._stop = stop

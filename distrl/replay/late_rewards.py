@@ -52,6 +52,7 @@ class LateRewards(ReplayBuffer):
         Raises:
           SpecError: `env_info` does not declare `late_reward` as `EnvironmentSpec` says.
         """
+        self.is_prioritized = replay.is_prioritized
         self._replay = replay
         self._late = _late_reward_struct(spec)
         self._size = spec.reward_delay + 1  # of a stream's ring: the steps held, and the one added

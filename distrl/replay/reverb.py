@@ -135,6 +135,7 @@ class ReverbReplayBuffer(ReplayBuffer):
         flush_timeout: seconds that `flush` waits.
         """
         _check_items(config, batch_size, unrolls_per_item)
+        self.is_prioritized = config.table == "prioritized"
         self._config = config
         self._batch_size = batch_size
         self._per_item = unrolls_per_item
@@ -269,7 +270,7 @@ class ReverbReplayBuffer(ReplayBuffer):
 
     def update_priorities(self, keys: np.ndarray, priorities: np.ndarray) -> None:
         keys, priorities = checked_priorities(keys, priorities)
-        if self._config.table != "prioritized":
+        if not self.is_prioritized:
             return
         self._check_open()
         updates = dict(zip(keys.tolist(), priorities.tolist(), strict=True))

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from distrl.agents.agent import Agent, LearnerState, Logs, key_from
+from distrl.agents.agent import Agent, LearnerState, Logs, params_key
 from distrl.specs import EnvironmentSpec
 from distrl.transforms.base import Transform, specs_seen
 from distrl.types import AgentOutput, Params, State, TimeStep, Trajectory
@@ -91,8 +91,8 @@ class TransformedAgent(Agent):
         return state.get(name, ()) if isinstance(state, dict) else ()
 
     def initial_learner_state(self, params: Params) -> TransformedState:
-        """See `Agent`. The key is drawn from the parameters: another seed, other draws."""
-        key = key_from(params["agent"])
+        """See `Agent`."""
+        key = params_key(params["agent"], use=0)
         return TransformedState(self.agent.initial_learner_state(params["agent"]), key)
 
     def transform(

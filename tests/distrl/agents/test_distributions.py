@@ -7,7 +7,7 @@ import scipy.stats
 from dm_env import specs as dm_specs
 
 from distrl.agents import distributions
-from distrl.agents.distributions import NormalParams
+from distrl.agents.distributions import NormalParams, SquashedNormal
 from distrl.errors import ConfigError
 
 KEY = np.array([3, 4], np.uint32)
@@ -87,3 +87,49 @@ def test_actions_that_it_cannot_take_are_refused_in_one_line(spec):
     with pytest.raises(ConfigError, match=r"^action: ") as error:
         distributions.for_action(spec)
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("mean, log_std", [(0.0, 0.0), (1.5, -1.0), (-0.5, 0.7)])
+def test_squashed_normals_density_is_the_one_of_its_samples(mean, log_std):
+    """In the action's units: it integrates to 1, is SciPy's, and says how often samples come."""
+    distribution = SquashedNormal(dm_specs.BoundedArray((), np.float32, -1.0, 5.0))
+    n = 40_000
+    params = NormalParams(np.full((n, 1), mean, "f4"), np.full((n, 1), log_std, "f4"))
+    action, log_prob = jax.jit(distribution.sample_with_log_prob)(KEY, params)
+    order = np.argsort(action)
+    action, density = np.asarray(action, float)[order], np.exp(np.asarray(log_prob, float)[order])
+    assert action.shape == (n,)
+    assert -1 <= action[0] < action[-1] <= 5
+    np.testing.assert_allclose(np.trapz(density, action), 1, atol=0.01)
+    normal = scipy.stats.norm(mean, np.exp(log_std))
+    inside = (np.abs(action - 2) < 2.99).nonzero()[0]
+    unit = (action[inside] - 2) / 3
+    want = normal.pdf(np.arctanh(unit)) / (1 - unit**2) / 3
+    np.testing.assert_allclose(density[inside], want, rtol=2e-3)
+    for point in (0.0, 2.0, 3.5):
+        share = normal.cdf(np.arctanh((point - 2) / 3))
+        assert np.mean(action < point) == pytest.approx(share, abs=0.01)
+    np.testing.assert_allclose(distribution.mode(params)[0], 2 + 3 * np.tanh(mean), rtol=1e-5)
+
+
+def test_squashed_normal_of_several_elements_and_far_out():
+    low, high = np.array([[-1.0, 0.0, -3.0]]), np.array([[1.0, 10.0, -2.0]])
+    distribution = SquashedNormal(dm_specs.BoundedArray((1, 3), np.float32, low, high))
+    rng = np.random.default_rng(0)
+    mean, log_std = (rng.normal(size=(4, 5, 3)).astype(np.float32) / 2 for _ in range(2))
+    action, log_prob = distribution.sample_with_log_prob(KEY, NormalParams(mean, log_std))
+    assert action.shape == (4, 5, 1, 3)
+    assert log_prob.shape == (4, 5)
+    unit = np.asarray(distribution.encode(action), float)
+    want = scipy.stats.norm(mean, np.exp(log_std)).logpdf(np.arctanh(unit))
+    want = want - np.log(1 - unit**2) - np.log((high - low) / 2)
+    np.testing.assert_allclose(log_prob, want.sum(-1), rtol=1e-3, atol=1e-3)
+
+    def mean_log_prob(mean):
+        params = NormalParams(mean, 0 * mean)
+        return distribution.sample_with_log_prob(KEY, params)[1].mean()
+
+    far = np.array([[100.0, -100.0, 30.0]], np.float32)  # tanh is 1 there in float32
+    assert np.isfinite(mean_log_prob(far))
+    gradient = jax.grad(mean_log_prob)(far)
+    np.testing.assert_allclose(gradient, 2 * np.sign(far), rtol=1e-4)

@@ -14,7 +14,7 @@ import pytest
 from dm_env import specs as dm_specs
 
 from distrl import presets, specs
-from distrl.agents.agent import extras_struct, state_struct
+from distrl.agents.agent import PRIORITIES, extras_struct, state_struct
 from distrl.agents.dqn import DQNConfig, n_step_targets
 from distrl.agents.exploration import EpsilonSchedule, epsilon_greedy
 from distrl.agents.networks import NetworkConfig
@@ -252,6 +252,7 @@ def learn(agent, updates, batch=None):
     step, history = jax.jit(agent.learner_step), [(params, learner_state)]
     for _ in range(updates):
         params, learner_state, logs = step(params, learner_state, batch)
+        assert logs.pop(PRIORITIES).shape == batch.probability.shape
         assert all(np.shape(v) == () and np.isfinite(v) for v in logs.values())
         history.append((params, learner_state))
     return history

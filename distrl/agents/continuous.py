@@ -1,0 +1,118 @@
+"""Networks for continuous control: MLPs for a policy, and for critics of observation and action."""
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import haiku as hk
+import jax
+import jax.numpy as jnp
+import numpy as np
+from dm_env import specs as dm_specs
+
+from distrl import specs
+from distrl.agents import torsos
+from distrl.agents.distributions import BoundedActions
+from distrl.errors import ConfigError
+from distrl.specs import EnvironmentSpec
+from distrl.types import Nest, Params
+
+
+class FeedForward(NamedTuple):
+    """Pure functions over parameters.
+
+    Attributes:
+      init: rng -> params.
+      apply: (params, *inputs [..., *]) -> outputs [..., *]; leading axes are free.
+    """
+
+    init: Callable[[jax.Array], Params]
+    apply: Callable[..., jax.Array]
+
+
+def check_env_spec(env_spec: EnvironmentSpec, who: str) -> None:
+    """Refuses what `who`, an algorithm, cannot control.
+
+    Raises:
+      ConfigError: the action is not one bounded array of floats, or the reward not one number.
+    """
+    action, reward = env_spec.action, env_spec.reward
+    if reward.shape != ():
+        raise ConfigError(f"reward: {who} takes one number a step, got shape {list(reward.shape)}")
+    if not (isinstance(action, dm_specs.BoundedArray) and np.issubdtype(action.dtype, np.floating)):
+        raise ConfigError(
+            f"action: {who} takes one BoundedArray of floats, got " + " ".join(repr(action).split())
+        )
+
+
+def make_policy(
+    env_spec: EnvironmentSpec, hidden_sizes: Sequence[int], activation: str, num_outputs: int
+) -> FeedForward:
+    """`apply(params, observation)` gives [..., num_outputs]; small at first.
+
+    Raises:
+      ConfigError: for observations that are no scalars or vectors, or a nest of them.
+    """
+    make_torso = torsos.for_observation("mlp", hidden_sizes, activation, env_spec.observation)
+
+    def forward(observation: Nest) -> jax.Array:
+        head = hk.Linear(num_outputs, w_init=torsos.scaled(0.01), name="policy_head")
+        return head(make_torso()(observation))
+
+    return _feed_forward(forward, env_spec.observation)
+
+
+def make_critics(
+    env_spec: EnvironmentSpec,
+    actions: BoundedActions,
+    hidden_sizes: Sequence[int],
+    activation: str,
+    num_critics: int,
+) -> FeedForward:
+    """`apply(params, observation, action)` gives [..., num_critics], of independent networks.
+
+    The action has the environment's own units.
+
+    Raises:
+      ConfigError: for observations that are no scalars or vectors, or a nest of them.
+    """
+    encoded = dm_specs.Array((actions.size,), np.float32)
+    inputs = {"action": encoded, "observation": env_spec.observation}
+    make_torso = torsos.for_observation("mlp", hidden_sizes, activation, inputs)
+
+    def critic(x: Nest) -> jax.Array:
+        return hk.Linear(1, w_init=torsos.scaled(1.0), name="value_head")(make_torso()(x))
+
+    def forward(observation: Nest, action: jax.Array) -> jax.Array:
+        x = {"action": actions.encode(action), "observation": observation}
+        values = [hk.to_module(critic)(name=f"critic_{number}")(x) for number in range(num_critics)]
+        return jnp.concatenate(values, axis=-1)
+
+    return _feed_forward(forward, env_spec.observation, env_spec.action)
+
+
+def now_and_then(observation: Nest) -> tuple[Nest, Nest]:
+    """Of T + 1 steps: where each of the T transitions begins, and where it ends; [T, B, ...]."""
+    return jax.tree.map(lambda x: x[:-1], observation), jax.tree.map(lambda x: x[1:], observation)
+
+
+def _feed_forward(forward: Callable[..., jax.Array], *input_specs: Nest) -> FeedForward:
+    """Of a function that, inside `hk.transform`, makes outputs [N, F] of inputs [N, ...]."""
+    transformed: Any = hk.without_apply_rng(hk.transform(forward))
+    examples = [specs.zeros(spec, 1) for spec in input_specs]
+
+    @jax.jit  # without it, some hundred small operations would be compiled one by one
+    def init(rng: jax.Array) -> Params:
+        return transformed.init(rng, *examples)
+
+    def apply(params: Params, *inputs: Nest) -> jax.Array:
+        leading = _leading(inputs[0], examples[0])
+        merged = jax.tree.map(lambda x: x.reshape(-1, *x.shape[len(leading) :]), inputs)
+        return transformed.apply(params, *merged).reshape(*leading, -1)
+
+    return FeedForward(init, apply)
+
+
+def _leading(inputs: Nest, example: Nest) -> tuple[int, ...]:
+    """The axes of `inputs` before those of one example [1, ...] of them."""
+    leaf: Any = jax.tree.leaves(inputs)[0]
+    return leaf.shape[: leaf.ndim - (jax.tree.leaves(example)[0].ndim - 1)]

@@ -1,0 +1,54 @@
+"""DDPG: a deterministic policy that climbs one critic.
+
+Lillicrap et al. 2015, https://arxiv.org/abs/1509.02971.
+"""
+
+import dataclasses
+
+from distrl.agents.exploration import EpsilonSchedule
+from distrl.agents.td3 import TD3, TD3Config
+from distrl.specs import EnvironmentSpec
+
+
+@dataclasses.dataclass(frozen=True)
+class DDPGConfig:
+    """DDPG's settings: TD3 came of it by three additions, and without them is it again.
+
+    Different from the paper, as later ones have it: no batch normalisation (see the transform
+    `observation_normalizer`), no weight decay, and independent Normal noise.
+
+    Attributes:
+      hidden_sizes: of the policy's MLP and of the critic's.
+      activation: "relu" or "tanh".
+      discount: gamma, for each step, in [0, 1].
+      policy_learning_rate: Adam's.
+      critic_learning_rate: Adam's.
+      target_tau: after each update the target networks move by this share of the way towards the
+        policy and the critic, in (0, 1].
+      exploration_noise: standard deviation of the noise on the actors' actions, in units of half
+        the action's range; evaluation has none.
+      epsilon: as TD3's: uniformly random actions until the first update.
+      importance_exponent: as DQN's, for a prioritized table.
+    """
+
+    hidden_sizes: tuple[int, ...] = (256, 256)
+    activation: str = "relu"
+    discount: float = 0.99
+    policy_learning_rate: float = 3e-4
+    critic_learning_rate: float = 1e-3
+    target_tau: float = 0.005
+    exploration_noise: float = 0.1
+    epsilon: EpsilonSchedule = EpsilonSchedule(1.0, 0.0, 1)
+    importance_exponent: float = 0.6
+
+    def __post_init__(self) -> None:
+        self._as_td3()
+
+    def _as_td3(self) -> TD3Config:
+        """The same algorithm: one critic, which is learned from in every update, and no noise."""
+        own = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        return TD3Config(**own, num_critics=1, policy_delay=1, target_noise=0.0)
+
+    def make(self, env_spec: EnvironmentSpec) -> TD3:
+        """The agent for an environment. Raises ConfigError where the two do not fit."""
+        return TD3(self._as_td3(), env_spec, "DDPG")

@@ -1,0 +1,38 @@
+"""Prioritized replay, seen from an agent: the weights of what was sampled, and new priorities.
+
+Schaul et al. 2016, https://arxiv.org/abs/1511.05952.
+"""
+
+import jax
+import jax.numpy as jnp
+
+PRIORITY_ETA = 0.9
+"""Share of the greatest error in an unroll's priority; the rest is the mean's (Kapturowski et al.
+2019, R2D2, https://openreview.net/forum?id=r1lyTjAqYX)."""
+
+
+def importance_weights(probability: jax.typing.ArrayLike, exponent: float) -> jax.Array:
+    """What unrolls count for, `[B]`, at most 1: undoes the bias of a prioritized table.
+
+    Args:
+      probability: float32 `[B]`, with which each was sampled.
+      exponent: Schaul's beta; 0 undoes nothing, 1 all. The batch's least likely unroll has the
+        weight 1. A uniform table's all have.
+    """
+    probability = jnp.asarray(probability)
+    return jnp.power(probability / jnp.min(probability), -exponent)
+
+
+def unroll_priorities(error: jax.Array, real: jax.Array) -> jax.Array:
+    """New priorities of unrolls, `[B]`, for `distrl.agents.agent.PRIORITIES`.
+
+    `eta * max + (1 - eta) * mean` of the absolute errors of an unroll's real transitions: of a
+    single transition its absolute error; 0, which is never sampled again, where none is real.
+
+    Args:
+      error: float32 `[T, B]`, temporal differences.
+      real: bool `[T, B]`.
+    """
+    error = jnp.where(real, jnp.abs(error), 0)
+    mean = jnp.sum(error, axis=0) / jnp.maximum(jnp.sum(real, axis=0), 1)
+    return PRIORITY_ETA * jnp.max(error, axis=0) + (1 - PRIORITY_ETA) * mean

@@ -1,0 +1,66 @@
+"""R2D2: recurrent Q-learning from prioritized replay of unrolls.
+
+Kapturowski et al. 2019, https://openreview.net/forum?id=r1lyTjAqYX.
+"""
+
+import dataclasses
+
+from distrl.agents.dqn import DQN, DQNConfig
+from distrl.agents.exploration import EpsilonSchedule
+from distrl.agents.networks import NetworkConfig
+from distrl.errors import ConfigError
+from distrl.replay.buffer import ReplayConfig
+from distrl.specs import EnvironmentSpec
+
+
+@dataclasses.dataclass(frozen=True)
+class R2D2Config:
+    """R2D2's settings: recurrent, double and dueling DQN with burn-in and rescaled values.
+
+    Unrolls begin with the recurrent state that the actor stored, which burn-in brings up to date.
+    Different from the paper: unrolls do not overlap, so the first `burn_in` transitions of each
+    are not learned from; and all actors have the same epsilon, which falls.
+
+    Attributes:
+      network: torso, core ("lstm") and sizes.
+      discount: gamma, for each step, in [0, 1].
+      learning_rate: Adam's.
+      max_gradient_norm: gradients are scaled down to this global norm; None: never.
+      n_step: as DQN's.
+      burn_in: as DQN's.
+      target_period: as DQN's.
+      target_tau: as DQN's.
+      epsilon: as DQN's.
+      importance_exponent: as DQN's, for a prioritized table.
+    """
+
+    network: NetworkConfig = NetworkConfig(core="lstm")
+    discount: float = 0.997
+    learning_rate: float = 1e-3
+    max_gradient_norm: float | None = 40.0
+    n_step: int = 5
+    burn_in: int = 4
+    target_period: int = 100
+    target_tau: float = 1.0
+    epsilon: EpsilonSchedule = EpsilonSchedule()
+    importance_exponent: float = 0.6
+
+    def __post_init__(self) -> None:
+        self._as_dqn()
+        if self.network.core != "lstm":
+            raise ConfigError(
+                f"agent.network.core: R2D2 needs a memory: expected lstm, got {self.network.core!r}"
+            )
+
+    def _as_dqn(self) -> DQNConfig:
+        """The same algorithm; DQN checks the settings."""
+        own = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        return DQNConfig(**own, double=True, dueling=True, huber_delta=None, value_rescaling=True)
+
+    def check_replay(self, replay: ReplayConfig, batch_size: int) -> None:
+        """See `DQNConfig`."""
+        self._as_dqn().check_replay(replay, batch_size)
+
+    def make(self, env_spec: EnvironmentSpec) -> DQN:
+        """The agent for an environment. Raises ConfigError where the two do not fit."""
+        return DQN(self._as_dqn(), env_spec, "R2D2")

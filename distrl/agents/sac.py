@@ -1,0 +1,212 @@
+"""SAC: soft actor-critic, with twin critics and a learned temperature.
+
+Haarnoja et al. 2018, https://arxiv.org/abs/1801.01290 and https://arxiv.org/abs/1812.05905.
+"""
+
+import dataclasses
+import math
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from distrl.agents import continuous, torsos
+from distrl.agents.agent import PRIORITIES, Agent, Logs, params_key
+from distrl.agents.distributions import NormalParams, SquashedNormal
+from distrl.agents.prioritized import importance_weights, unroll_priorities
+from distrl.agents.settings import check_choice, check_number, check_sizes
+from distrl.specs import EnvironmentSpec
+from distrl.types import AgentOutput, Nest, Params, State, StepType, TimeStep, Trajectory
+
+MIN_LOG_STD, MAX_LOG_STD = -20.0, 2.0
+"""Bounds of the log standard deviation before the tanh, the paper's."""
+
+
+@dataclasses.dataclass(frozen=True)
+class SACConfig:
+    """SAC's settings. Losses are means over the real transitions of a batch of unrolls.
+
+    The first policy is close to uniform over the actions: until the replay has as many unrolls as
+    it needs to be sampled (`replay.min_size_to_sample`), that is the usual warm-up.
+
+    Attributes:
+      hidden_sizes: of the policy's MLP and of each critic's.
+      activation: "relu" or "tanh".
+      discount: gamma, for each step, in [0, 1].
+      learning_rate: Adam's, of policy, critics and temperature.
+      target_tau: after each update the target critics move by this share of the way towards the
+        critics, in (0, 1].
+      initial_temperature: what a unit of entropy is worth in units of reward, at first.
+      target_entropy: that the temperature is learned for, in units where each element of the
+        action goes from -1 to 1; None: -1 an element, as in the paper. Uniform actions have
+        log(2) = 0.69 an element.
+      importance_exponent: as DQN's, for a prioritized table.
+    """
+
+    hidden_sizes: tuple[int, ...] = (256, 256)
+    activation: str = "relu"
+    discount: float = 0.99
+    learning_rate: float = 3e-4
+    target_tau: float = 0.005
+    initial_temperature: float = 1.0
+    target_entropy: float | None = None
+    importance_exponent: float = 0.6
+
+    def __post_init__(self) -> None:
+        check_sizes(self, "hidden_sizes")
+        check_choice(self, "activation", tuple(torsos.ACTIVATIONS))
+        check_number(self, "discount", lambda x: 0 <= x <= 1, "in [0, 1]")
+        check_number(self, "target_tau", lambda x: 0 < x <= 1, "in (0, 1]")
+        for field in ("learning_rate", "initial_temperature"):
+            check_number(self, field, lambda x: x > 0, "above 0")
+        if self.target_entropy is not None:
+            check_number(self, "target_entropy", lambda x: True, "that is finite, or None")
+        check_number(self, "importance_exponent", lambda x: x >= 0, "of at least 0")
+
+    def make(self, env_spec: EnvironmentSpec) -> "SAC":
+        """The agent for an environment. Raises ConfigError where the two do not fit."""
+        return SAC(self, env_spec)
+
+
+class SACState(NamedTuple):
+    """The learner state."""
+
+    opt_state: Any
+    target: Params  # of the target critics
+    key: jax.Array  # uint32 [2], of the actions that the next update draws
+
+
+class SAC(Agent):
+    """See SACConfig. No extras, no recurrent state.
+
+    Parameters: `{"policy": ..., "critics": ..., "log_temperature": float32 scalar}`.
+    """
+
+    def __init__(self, config: SACConfig, env_spec: EnvironmentSpec):
+        continuous.check_env_spec(env_spec, "SAC")
+        self.config = config
+        self.env_spec = env_spec
+        self.actions = SquashedNormal(env_spec.action)
+        sizes, activation = config.hidden_sizes, config.activation
+        self.policy = continuous.make_policy(env_spec, sizes, activation, 2 * self.actions.size)
+        self.critics = continuous.make_critics(env_spec, self.actions, sizes, activation, 2)
+        self.target_entropy = config.target_entropy
+        if self.target_entropy is None:
+            self.target_entropy = -float(self.actions.size)
+        self._optimizer = optax.adam(config.learning_rate)
+
+    def initial_params(self, rng: jax.Array) -> Params:
+        policy, critics = jax.random.split(rng)
+        return {
+            "policy": self.policy.init(policy),
+            "critics": self.critics.init(critics),
+            "log_temperature": jnp.asarray(math.log(self.config.initial_temperature), jnp.float32),
+        }
+
+    def initial_state(self, batch_size: int) -> State:
+        return ()
+
+    def actor_step(
+        self,
+        rng: jax.Array,
+        params: Params,
+        timestep: TimeStep,
+        state: State,
+        evaluation: bool = False,
+    ) -> tuple[AgentOutput, State]:
+        normal = self.normal(params["policy"], timestep.observation)
+        if evaluation:
+            return AgentOutput(self.actions.mode(normal), ()), state
+        action, _ = self.actions.sample_with_log_prob(rng, normal)
+        return AgentOutput(action, ()), state
+
+    def normal(self, policy: Params, observation: Nest) -> NormalParams:
+        """The policy before its tanh, [..., D]."""
+        mean, log_std = jnp.split(self.policy.apply(policy, observation), 2, axis=-1)
+        return NormalParams(mean, jnp.clip(log_std, MIN_LOG_STD, MAX_LOG_STD))
+
+    def initial_learner_state(self, params: Params) -> SACState:
+        opt_state = self._optimizer.init(params)
+        return SACState(opt_state, params["critics"], params_key(params, use=1))
+
+    def compute_gradients(
+        self, params: Params, learner_state: SACState, batch: Trajectory
+    ) -> tuple[Params, Logs]:
+        return jax.grad(self.loss, has_aux=True)(
+            params, learner_state.target, learner_state.key, batch
+        )
+
+    def loss(
+        self, params: Params, target: Params, rng: jax.Array, batch: Trajectory
+    ) -> tuple[jax.Array, Logs]:
+        """The sum of three losses, each with a gradient for its own part of the parameters only.
+
+        Args:
+          params: of policy, critics and temperature.
+          target: of the target critics.
+          rng: raw key, of the policy's actions.
+          batch: [T + 1, B, ...].
+        """
+        stop = jax.lax.stop_gradient
+        config, timestep = self.config, batch.timestep
+        policy, critics = params["policy"], params["critics"]
+        temperature = jnp.exp(params["log_temperature"])
+        now, then = continuous.now_and_then(timestep.observation)
+        now_key, then_key = jax.random.split(rng)
+        real = timestep.step_type[:-1] != StepType.LAST
+        count = jnp.maximum(jnp.sum(real), 1)
+
+        def mean(x: jax.Array) -> jax.Array:
+            return jnp.sum(jnp.where(real, x, 0)) / count
+
+        action, log_prob = self._sample(then_key, policy, then)
+        value = jnp.min(self.critics.apply(target, then, action), axis=-1)
+        discount = config.discount * timestep.discount[1:]
+        targets = stop(timestep.reward[1:] + discount * (value - temperature * log_prob))
+        values = self.critics.apply(critics, now, batch.action[:-1])
+        error = jnp.where(real[..., None], targets[..., None] - values, 0)
+        weight = importance_weights(batch.probability, config.importance_exponent)
+        critic_loss = 0.5 * mean(weight * jnp.sum(jnp.square(error), axis=-1))
+
+        action, log_prob = self._sample(now_key, policy, now)
+        value = jnp.min(self.critics.apply(stop(critics), now, action), axis=-1)
+        policy_loss = mean(stop(temperature) * log_prob - value)
+        temperature_loss = mean(temperature * stop(-log_prob - self.target_entropy))
+
+        loss = critic_loss + policy_loss + temperature_loss
+        logs = {
+            "loss": loss,
+            "critic_loss": critic_loss,
+            "policy_loss": policy_loss,
+            "temperature": temperature,
+            "entropy": -mean(log_prob),  # in the units of `target_entropy`
+            "value": mean(values[..., 0]),
+            "target": mean(targets),
+            "td_error": mean(jnp.mean(jnp.abs(error), axis=-1)),
+            "real_fraction": count / real.size,
+            PRIORITIES: unroll_priorities(jnp.mean(jnp.abs(error), axis=-1), real),
+        }
+        return loss, logs
+
+    def _sample(
+        self, rng: jax.Array, policy: Params, observation: Nest
+    ) -> tuple[jax.Array, jax.Array]:
+        """Actions, and their log-densities in units where each element goes from -1 to 1."""
+        action, log_prob = self.actions.sample_with_log_prob(rng, self.normal(policy, observation))
+        return action, log_prob + self.actions.log_half
+
+    def apply_gradients(
+        self, params: Params, learner_state: SACState, grads: Params
+    ) -> tuple[Params, Any, Logs]:
+        updates, opt_state = self._optimizer.update(grads, learner_state.opt_state, params)
+        logs = {"gradient_norm": optax.tree.norm(grads["critics"])}
+        return optax.apply_updates(params, updates), opt_state, logs
+
+    def update_learner_state(
+        self, params: Params, opt_state: Any, learner_state: SACState
+    ) -> SACState:
+        target = optax.incremental_update(
+            params["critics"], learner_state.target, self.config.target_tau
+        )
+        return SACState(opt_state, target, jax.random.split(learner_state.key, 1)[0])

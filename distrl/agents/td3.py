@@ -1,0 +1,251 @@
+"""TD3: a deterministic policy with twin critics, a delay, and smoothed targets.
+
+Fujimoto et al. 2018, https://arxiv.org/abs/1802.09477.
+"""
+
+import dataclasses
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from distrl.agents import continuous, torsos
+from distrl.agents.agent import PRIORITIES, Agent, Logs, params_key
+from distrl.agents.distributions import BoundedActions
+from distrl.agents.exploration import EpsilonSchedule, noisy_action
+from distrl.agents.prioritized import importance_weights, unroll_priorities
+from distrl.agents.settings import check_choice, check_count, check_number, check_sizes
+from distrl.errors import ConfigError
+from distrl.specs import EnvironmentSpec
+from distrl.types import AgentOutput, Nest, Params, State, StepType, TimeStep, Trajectory
+
+_NETWORKS = ("policy", "critics")
+
+
+@dataclasses.dataclass(frozen=True)
+class TD3Config:
+    """TD3's settings. Losses are means over the real transitions of a batch of unrolls.
+
+    Noise is in units of half the action's range.
+
+    Attributes:
+      hidden_sizes: of the policy's MLP and of each critic's.
+      activation: "relu" or "tanh".
+      discount: gamma, for each step, in [0, 1].
+      policy_learning_rate: Adam's.
+      critic_learning_rate: Adam's.
+      num_critics: targets take the least of their values; the policy climbs the first.
+      policy_delay: every so many updates of the critics the policy makes one, and all target
+        networks move
+      target_tau: by this share of the way, in (0, 1].
+      target_noise: standard deviation of the noise on the target policy's actions,
+      target_noise_clip: clipped to this.
+      exploration_noise: standard deviation of the noise on the actors' actions; evaluation has
+        none.
+      epsilon: the share of the actors' actions that are uniformly random instead. The default:
+        all until the first update, which `replay.min_size_to_sample` puts off; none after it.
+      importance_exponent: as DQN's, for a prioritized table.
+    """
+
+    hidden_sizes: tuple[int, ...] = (256, 256)
+    activation: str = "relu"
+    discount: float = 0.99
+    policy_learning_rate: float = 1e-3
+    critic_learning_rate: float = 1e-3
+    num_critics: int = 2
+    policy_delay: int = 2
+    target_tau: float = 0.005
+    target_noise: float = 0.2
+    target_noise_clip: float = 0.5
+    exploration_noise: float = 0.1
+    epsilon: EpsilonSchedule = EpsilonSchedule(1.0, 0.0, 1)
+    importance_exponent: float = 0.6
+
+    def __post_init__(self) -> None:
+        check_sizes(self, "hidden_sizes")
+        check_choice(self, "activation", tuple(torsos.ACTIVATIONS))
+        if not isinstance(self.epsilon, EpsilonSchedule):
+            raise ConfigError(f"agent.epsilon: expected an EpsilonSchedule, got {self.epsilon!r}")
+        for field in ("num_critics", "policy_delay"):
+            check_count(self, field)
+        check_number(self, "discount", lambda x: 0 <= x <= 1, "in [0, 1]")
+        check_number(self, "target_tau", lambda x: 0 < x <= 1, "in (0, 1]")
+        for field in ("policy_learning_rate", "critic_learning_rate"):
+            check_number(self, field, lambda x: x > 0, "above 0")
+        for field in (
+            "target_noise", "target_noise_clip", "exploration_noise", "importance_exponent"
+        ):  # fmt: skip
+            check_number(self, field, lambda x: x >= 0, "of at least 0")
+
+    def make(self, env_spec: EnvironmentSpec) -> "TD3":
+        """The agent for an environment. Raises ConfigError where the two do not fit."""
+        return TD3(self, env_spec)
+
+
+class TD3State(NamedTuple):
+    """The learner state."""
+
+    opt_state: dict[str, Any]  # the policy's and the critics'
+    updates: jax.Array  # int32, made so far
+    target: Params  # of the target policy and critics
+    key: jax.Array  # uint32 [2], of the next update's target noise
+
+
+class TD3(Agent):
+    """See TD3Config. No extras, no recurrent state.
+
+    Parameters: `{"policy": ..., "critics": ..., "epsilon": float32 scalar}`; see DQN for epsilon.
+    """
+
+    def __init__(self, config: TD3Config, env_spec: EnvironmentSpec, name: str = "TD3"):
+        """Args:
+        config: its settings.
+        env_spec: of the environment.
+        name: of the algorithm that is made of it, for messages.
+        """
+        continuous.check_env_spec(env_spec, name)
+        self.config = config
+        self.env_spec = env_spec
+        self.actions = BoundedActions(env_spec.action)
+        sizes, activation = config.hidden_sizes, config.activation
+        self.policy = continuous.make_policy(env_spec, sizes, activation, self.actions.size)
+        self.critics = continuous.make_critics(
+            env_spec, self.actions, sizes, activation, config.num_critics
+        )
+        self._optimizers = {
+            "policy": optax.adam(config.policy_learning_rate),
+            "critics": optax.adam(config.critic_learning_rate),
+        }
+
+    def initial_params(self, rng: jax.Array) -> Params:
+        policy, critics = jax.random.split(rng)
+        return {
+            "policy": self.policy.init(policy),
+            "critics": self.critics.init(critics),
+            "epsilon": self.config.epsilon(0),
+        }
+
+    def initial_state(self, batch_size: int) -> State:
+        return ()
+
+    def actor_step(
+        self,
+        rng: jax.Array,
+        params: Params,
+        timestep: TimeStep,
+        state: State,
+        evaluation: bool = False,
+    ) -> tuple[AgentOutput, State]:
+        x = self.act(params["policy"], timestep.observation)
+        if not evaluation:
+            x = noisy_action(rng, x, self.config.exploration_noise, params["epsilon"])
+        return AgentOutput(self.actions.decode(x), ()), state
+
+    def act(self, policy: Params, observation: Nest) -> jax.Array:
+        """The policy's action, [..., D] in units of half its range, in [-1, 1]."""
+        return jnp.tanh(self.policy.apply(policy, observation))
+
+    def initial_learner_state(self, params: Params) -> TD3State:
+        opt_state = {name: self._optimizers[name].init(params[name]) for name in _NETWORKS}
+        target = {name: params[name] for name in _NETWORKS}
+        return TD3State(opt_state, jnp.zeros((), jnp.int32), target, params_key(params, use=1))
+
+    def _is_due(self, learner_state: TD3State) -> jax.Array:
+        """Whether the policy and the targets move in the update that follows this state."""
+        return (learner_state.updates + 1) % self.config.policy_delay == 0
+
+    def compute_gradients(
+        self, params: Params, learner_state: TD3State, batch: Trajectory
+    ) -> tuple[Params, Logs]:
+        critics, logs = jax.grad(self.critic_loss, has_aux=True)(
+            params["critics"], learner_state.target, learner_state.key, batch
+        )
+        policy = jax.lax.cond(
+            self._is_due(learner_state),
+            lambda: jax.grad(self.policy_loss)(params["policy"], params["critics"], batch),
+            lambda: jax.tree.map(jnp.zeros_like, params["policy"]),
+        )
+        epsilon = jnp.zeros_like(params["epsilon"])
+        return {"policy": policy, "critics": critics, "epsilon": epsilon}, logs
+
+    def critic_loss(
+        self, critics: Params, target: Params, rng: jax.Array, batch: Trajectory
+    ) -> tuple[jax.Array, Logs]:
+        """The critics' loss on one batch, with what is logged of it.
+
+        Args:
+          critics: to differentiate by.
+          target: of the target policy and critics.
+          rng: raw key, of the target noise.
+          batch: [T + 1, B, ...].
+        """
+        config, timestep = self.config, batch.timestep
+        now, then = continuous.now_and_then(timestep.observation)
+        real = timestep.step_type[:-1] != StepType.LAST
+        count = jnp.maximum(jnp.sum(real), 1)
+
+        def mean(x: jax.Array) -> jax.Array:
+            return jnp.sum(jnp.where(real, x, 0)) / count
+
+        x = self.act(target["policy"], then)
+        limit = config.target_noise_clip
+        noise = jnp.clip(config.target_noise * jax.random.normal(rng, x.shape), -limit, limit)
+        action = self.actions.decode(jnp.clip(x + noise, -1, 1))
+        value = jnp.min(self.critics.apply(target["critics"], then, action), axis=-1)
+        targets = timestep.reward[1:] + config.discount * timestep.discount[1:] * value
+        values = self.critics.apply(critics, now, batch.action[:-1])
+        error = jnp.where(real[..., None], targets[..., None] - values, 0)
+        weight = importance_weights(batch.probability, config.importance_exponent)
+        loss = 0.5 * mean(weight * jnp.sum(jnp.square(error), axis=-1))
+        logs = {
+            "loss": loss,
+            "value": mean(values[..., 0]),
+            "target": mean(targets),
+            "td_error": mean(jnp.mean(jnp.abs(error), axis=-1)),
+            "real_fraction": count / real.size,
+            PRIORITIES: unroll_priorities(jnp.mean(jnp.abs(error), axis=-1), real),
+        }
+        return loss, logs
+
+    def policy_loss(self, policy: Params, critics: Params, batch: Trajectory) -> jax.Array:
+        """Less the first critic's value of the policy's actions, a mean over real transitions."""
+        now, _ = continuous.now_and_then(batch.timestep.observation)
+        real = batch.timestep.step_type[:-1] != StepType.LAST
+        action = self.actions.decode(self.act(policy, now))
+        value = self.critics.apply(critics, now, action)[..., 0]
+        return -jnp.sum(jnp.where(real, value, 0)) / jnp.maximum(jnp.sum(real), 1)
+
+    def apply_gradients(
+        self, params: Params, learner_state: TD3State, grads: Params
+    ) -> tuple[Params, Any, Logs]:
+        after, opt_state = {}, {}
+        for name in _NETWORKS:
+            updates, opt_state[name] = self._optimizers[name].update(
+                grads[name], learner_state.opt_state[name], params[name]
+            )
+            after[name] = optax.apply_updates(params[name], updates)
+        due = self._is_due(learner_state)
+        after["policy"], opt_state["policy"] = jax.tree.map(
+            lambda new, old: jnp.where(due, new, old),
+            (after["policy"], opt_state["policy"]),
+            (params["policy"], learner_state.opt_state["policy"]),
+        )
+        after["epsilon"] = self.config.epsilon(learner_state.updates + 1)
+        logs = {
+            "gradient_norm": optax.tree.norm(grads["critics"]),
+            "epsilon": after["epsilon"],
+        }
+        return after, opt_state, logs
+
+    def update_learner_state(
+        self, params: Params, opt_state: Any, learner_state: TD3State
+    ) -> TD3State:
+        share = jnp.where(self._is_due(learner_state), self.config.target_tau, 0.0)
+        networks = {name: params[name] for name in _NETWORKS}
+        return TD3State(
+            opt_state,
+            learner_state.updates + 1,
+            optax.incremental_update(networks, learner_state.target, share),
+            jax.random.split(learner_state.key, 1)[0],
+        )
