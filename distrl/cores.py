@@ -18,17 +18,27 @@ def usable_cores(root: Path = Path("/")) -> int:
     return max(1, math.ceil(min(len(os.sched_getaffinity(0)), _quota(root))))
 
 
+def spread(number: int, cores: int) -> int:
+    """A core, below `cores`, for each number: all in turn, each far from the one before.
+
+    Neighbours, or cores half of them apart, may be two threads of one core.
+    """
+    golden = round(0.618 * cores)
+    stride = next(step for step in range(golden, cores + 2) if math.gcd(step, cores) == 1)
+    return number * stride % cores
+
+
 def keep_to_one_core(number: int) -> int:
     """Keeps every thread of this process, and those that they will start, to one core.
 
     Args:
-      number: of the core among those that the process may use, counted round.
+      number: of the process among those that do so; they come to different cores.
 
     Returns:
       The core.
     """
     cores = sorted(os.sched_getaffinity(0))
-    core = cores[number % len(cores)]
+    core = cores[spread(number, len(cores))]
     os.sched_setaffinity(0, {core})  # first: what this thread starts now is kept as well
     for thread in os.listdir("/proc/self/task"):
         with contextlib.suppress(ProcessLookupError):  # it has ended

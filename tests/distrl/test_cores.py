@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from distrl.cores import usable_cores
+from distrl.cores import spread, usable_cores
 
 
 def tree(root, files):
@@ -72,10 +72,18 @@ def test_affinity_counts(tmp_path, monkeypatch):
     assert usable_cores(tree(tmp_path, files)) == 2
 
 
+@pytest.mark.parametrize("cores", [1, 2, 3, 4, 6, 8, 12, 16, 64, 96])
+def test_numbers_are_spread_over_all_cores_and_lie_apart(cores):
+    places = [spread(number, cores) for number in range(cores)]
+    assert sorted(places) == list(range(cores))
+    if cores >= 8:
+        assert abs(places[1] - places[0]) not in (1, cores // 2, cores - 1)
+
+
 def test_keeping_to_one_core_takes_every_thread_of_the_process_along():
     program = """
 import os, threading
-from distrl.cores import keep_to_one_core
+from distrl.cores import keep_to_one_core, spread
 cores = sorted(os.sched_getaffinity(0))
 seen, go = [], threading.Event()
 def look():
@@ -89,7 +97,7 @@ after.start()
 go.set()
 before.join()
 after.join()
-assert core == cores[1 % len(cores)], core
+assert core == cores[spread(len(cores) + 1, len(cores))], core
 assert seen == [{core}] * 2 and os.sched_getaffinity(0) == {core}, seen
 """
     subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
