@@ -14,10 +14,9 @@ from distrl.agents.actor_critic import (
     check_on_policy,
     check_settings,
     gae,
-    mean_over,
-    normalize,
 )
 from distrl.agents.agent import Logs
+from distrl.agents.means import mean_over, normalize
 from distrl.agents.networks import NetworkConfig
 from distrl.agents.settings import check_number
 from distrl.errors import ConfigError

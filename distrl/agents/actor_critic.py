@@ -1,6 +1,5 @@
-"""What actor-critic agents share: acting, optimiser steps, advantages, means over transitions."""
+"""What actor-critic agents share: acting, optimiser steps, advantages."""
 
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -96,19 +95,6 @@ def gae(
     advantage = jax.vmap(one_stream, in_axes=1, out_axes=1)(*columns)
     real = step_type[:-1] != StepType.LAST
     return jax.lax.stop_gradient(jnp.where(real, advantage, 0.0))
-
-
-def mean_over(real: jax.Array) -> Callable[[jax.Array], jax.Array]:
-    """Gives a function: the mean of x [T, B] where `real`, bool [T, B]; 0 where nothing is."""
-    count = jnp.maximum(jnp.sum(real), 1)
-    return lambda x: jnp.sum(jnp.where(real, x, 0)) / count
-
-
-def normalize(x: jax.Array, real: jax.Array) -> jax.Array:
-    """`x` [T, B] with mean 0 and standard deviation 1 over what is `real`, and 0 elsewhere."""
-    mean = mean_over(real)
-    centred = x - mean(x)
-    return jnp.where(real, centred / (jnp.sqrt(mean(jnp.square(centred))) + 1e-8), 0.0)
 
 
 class ActorCriticState(NamedTuple):

@@ -18,6 +18,7 @@ from dm_env import specs as dm_specs
 from distrl.agents import distributions, networks
 from distrl.agents.agent import PRIORITIES, Agent, Logs
 from distrl.agents.exploration import EpsilonSchedule, epsilon_greedy
+from distrl.agents.means import mean_over
 from distrl.agents.networks import NetworkConfig
 from distrl.agents.prioritized import importance_weights, unroll_priorities
 from distrl.agents.rlax_import import rlax
@@ -296,18 +297,14 @@ class DQN(Agent):
             targets = aim @ self._atoms
             error = jnp.where(real, targets - value, 0)
         weight = importance_weights(batch.probability, config.importance_exponent)
-        count = jnp.maximum(jnp.sum(real), 1)
-
-        def mean(x: jax.Array) -> jax.Array:
-            return jnp.sum(jnp.where(real, x, 0)) / count
-
+        mean = mean_over(real)
         loss = mean(losses * weight)
         logs = {
             "loss": loss,
             "value": mean(value),
             "target": mean(targets),
             "td_error": mean(jnp.abs(error)),
-            "real_fraction": count / real.size,
+            "real_fraction": jnp.mean(real),
             PRIORITIES: unroll_priorities(surprise, real),
         }
         return loss, logs

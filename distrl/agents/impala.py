@@ -9,8 +9,9 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from distrl.agents.actor_critic import ActorCritic, ActorCriticState, check_settings, mean_over
+from distrl.agents.actor_critic import ActorCritic, ActorCriticState, check_settings
 from distrl.agents.agent import Logs
+from distrl.agents.means import mean_over
 from distrl.agents.networks import NetworkConfig
 from distrl.agents.rlax_import import rlax
 from distrl.agents.settings import check_number

@@ -10,15 +10,9 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from distrl.agents.actor_critic import (
-    ActorCritic,
-    check_on_policy,
-    check_settings,
-    gae,
-    mean_over,
-    normalize,
-)
+from distrl.agents.actor_critic import ActorCritic, check_on_policy, check_settings, gae
 from distrl.agents.agent import Logs, params_key
+from distrl.agents.means import mean_over, normalize
 from distrl.agents.networks import NetworkConfig
 from distrl.agents.settings import check_count, check_number
 from distrl.errors import ConfigError

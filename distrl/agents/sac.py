@@ -14,6 +14,7 @@ import optax
 from distrl.agents import continuous, torsos
 from distrl.agents.agent import PRIORITIES, Agent, Logs, params_key
 from distrl.agents.distributions import NormalParams, SquashedNormal
+from distrl.agents.means import mean_over
 from distrl.agents.prioritized import importance_weights, unroll_priorities
 from distrl.agents.settings import check_choice, check_number, check_sizes
 from distrl.specs import EnvironmentSpec
@@ -155,11 +156,7 @@ class SAC(Agent):
         now, then = continuous.now_and_then(timestep.observation)
         now_key, then_key = jax.random.split(rng)
         real = timestep.step_type[:-1] != StepType.LAST
-        count = jnp.maximum(jnp.sum(real), 1)
-
-        def mean(x: jax.Array) -> jax.Array:
-            return jnp.sum(jnp.where(real, x, 0)) / count
-
+        mean = mean_over(real)
         action, log_prob = self._sample(then_key, policy, then)
         value = jnp.min(self.critics.apply(target, then, action), axis=-1)
         discount = config.discount * timestep.discount[1:]
@@ -184,7 +181,7 @@ class SAC(Agent):
             "value": mean(values[..., 0]),
             "target": mean(targets),
             "td_error": mean(jnp.mean(jnp.abs(error), axis=-1)),
-            "real_fraction": count / real.size,
+            "real_fraction": jnp.mean(real),
             PRIORITIES: unroll_priorities(jnp.mean(jnp.abs(error), axis=-1), real),
         }
         return loss, logs

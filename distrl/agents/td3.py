@@ -14,6 +14,7 @@ from distrl.agents import continuous, torsos
 from distrl.agents.agent import PRIORITIES, Agent, Logs, params_key
 from distrl.agents.distributions import BoundedActions
 from distrl.agents.exploration import EpsilonSchedule, noisy_action
+from distrl.agents.means import mean_over
 from distrl.agents.prioritized import importance_weights, unroll_priorities
 from distrl.agents.settings import check_choice, check_count, check_number, check_sizes
 from distrl.errors import ConfigError
@@ -183,11 +184,7 @@ class TD3(Agent):
         config, timestep = self.config, batch.timestep
         now, then = continuous.now_and_then(timestep.observation)
         real = timestep.step_type[:-1] != StepType.LAST
-        count = jnp.maximum(jnp.sum(real), 1)
-
-        def mean(x: jax.Array) -> jax.Array:
-            return jnp.sum(jnp.where(real, x, 0)) / count
-
+        mean = mean_over(real)
         x = self.act(target["policy"], then)
         limit = config.target_noise_clip
         noise = jnp.clip(config.target_noise * jax.random.normal(rng, x.shape), -limit, limit)
@@ -203,7 +200,7 @@ class TD3(Agent):
             "value": mean(values[..., 0]),
             "target": mean(targets),
             "td_error": mean(jnp.mean(jnp.abs(error), axis=-1)),
-            "real_fraction": count / real.size,
+            "real_fraction": jnp.mean(real),
             PRIORITIES: unroll_priorities(jnp.mean(jnp.abs(error), axis=-1), real),
         }
         return loss, logs
@@ -214,7 +211,7 @@ class TD3(Agent):
         real = batch.timestep.step_type[:-1] != StepType.LAST
         action = self.actions.decode(self.act(policy, now))
         value = self.critics.apply(critics, now, action)[..., 0]
-        return -jnp.sum(jnp.where(real, value, 0)) / jnp.maximum(jnp.sum(real), 1)
+        return -mean_over(real)(value)
 
     def apply_gradients(
         self, params: Params, learner_state: TD3State, grads: Params
