@@ -10,15 +10,6 @@ from distrl.types import StepType, Trajectory
 FIRST, MID, LAST = int(StepType.FIRST), int(StepType.MID), int(StepType.LAST)
 
 
-@pytest.fixture(scope="package", autouse=True)
-def quick_to_compile():
-    """These tests spend their time in XLA's compiler, for functions that run once or twice."""
-    before = jax.config.read("jax_disable_most_optimizations")
-    jax.config.update("jax_disable_most_optimizations", True)
-    yield
-    jax.config.update("jax_disable_most_optimizations", before)
-
-
 def make_windows(rng, length, batch_size):
     """Step types and discounts [T + 1, B] of episodes of 1 to 4 steps, cut anywhere."""
     columns = []
