@@ -22,8 +22,8 @@ $(STAMP): requirements/py310.txt requirements/bootstrap.txt setup.py tools/setup
 train: $(STAMP) ## train IMPALA on CartPole-v1 (ARGS="..." adds flags)
 	$(BIN)/distrl train --env=CartPole-v1 --agent=impala --topology=light_env $(ARGS)
 
-test: $(STAMP) ## the quick tests (PYTEST_ARGS="..." adds flags)
-	$(BIN)/python -m pytest -m "not slow" $(PYTEST_ARGS)
+test: $(STAMP) ## the quick tests, two at a time (PYTEST_ARGS="..." adds flags)
+	$(BIN)/python -m pytest -m "not slow" -n 2 --dist worksteal $(PYTEST_ARGS)
 
 test-slow: $(STAMP) ## the slow tests: whole programs, minutes each
 	$(BIN)/python -m pytest -m slow -o faulthandler_timeout=1800 $(PYTEST_ARGS)

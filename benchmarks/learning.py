@@ -101,7 +101,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--jobs", type=int, default=1, help="runs at a time, each on a core")
-    parser.add_argument("--only", default="", help="a part of TASK/AGENT")
+    parser.add_argument("--only", default="", help="parts of TASK/AGENT, with commas")
     parser.add_argument("--topology", default="single_process")
     parser.add_argument("--out", help="a Markdown file for the table")
     parser.add_argument("--plot", help="a file for the curves; needs matplotlib")
@@ -110,7 +110,7 @@ def main() -> None:
         (task, agent)
         for task in TASKS
         for agent in task.agents
-        if args.only in f"{task.env}/{agent}"
+        if any(part in f"{task.env}/{agent}" for part in args.only.split(","))
     ]
     cores = sorted(os.sched_getaffinity(0)) if args.topology == "single_process" else []
     jobs = [(task, agent, seed) for task, agent in cases for seed in range(args.seeds)]

@@ -123,7 +123,7 @@ class Pool(abc.ABC):
             )
         step_type, reward, discount, observation, env_id, env_info = self._recv()
         self._in_flight -= self.wait_num
-        any_first = np.count_nonzero(step_type) != self.wait_num  # FIRST is 0
+        any_first = StepType.FIRST in step_type.tobytes()  # faster than in a small array
         if self._single_action and not self.is_async:
             prev = self._prev_action
             if any_first and prev.dtype.kind == "i" and prev.ndim == 1:
