@@ -1,7 +1,11 @@
 """Learning, end to end: the exact tests come first, these come on top."""
 
 import dataclasses
+import importlib.util
+import subprocess
+import sys
 import threading
+from pathlib import Path
 
 import pytest
 
@@ -31,3 +35,30 @@ def test_cartpole_is_learned_in_one_process(tmp_path, core):
     assert (tmp_path / "params.npz").exists()
     assert (tmp_path / "metrics.csv").read_text().count("\n") >= 2
     assert as_dict(experiment)["agent"]["network"]["core"] == core
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(
+    importlib.util.find_spec("launchpad") is None, reason="Launchpad is not installed"
+)
+@pytest.mark.parametrize("backend", ["shared_memory", "reverb"])
+@pytest.mark.parametrize(
+    ("agent", "env", "flags"),
+    [
+        ("ppo", "CartPole-v1", ()),
+        ("a2c", "CartPole-v1", ("--config.agent.network.core=lstm",)),
+        ("dqn", "CartPole-v1", ("--config.replay.table=prioritized",)),
+        ("r2d2", "CartPole-v1", ("--topology=light_env",)),
+        ("sac", "Pendulum-v1", ()),
+        ("td3", "Pendulum-v1", ("--topology=light_env",)),
+    ],
+)
+def test_every_kind_of_agent_runs_in_programs(tmp_path, agent, env, flags, backend):
+    command = [
+        sys.executable, "-m", "launch.main", "train", f"--env={env}", f"--agent={agent}",
+        "--topology=heavy_env", f"--config.replay.backend={backend}",
+        f"--run_dir={tmp_path / 'run'}", "--max_env_steps=20000", *flags,
+    ]  # fmt: skip
+    root = Path(__file__).parents[2]
+    done = subprocess.run(command, cwd=root, capture_output=True, text=True, timeout=110)
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
