@@ -246,6 +246,27 @@ def errors(batch: Trajectory, recurrent: bool) -> dict[str, Any]:
     return found
 
 
+def random_windows(
+    rng: np.random.Generator, length: int, batch_size: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Step types and discounts [length + 1, batch_size] of episodes, for tests of losses.
+
+    Episodes have 1 to 4 transitions, end truly or by a time limit, and are cut anywhere.
+    """
+    columns = []
+    for _ in range(batch_size):
+        kinds: list[int] = []
+        discounts: list[int] = []
+        while len(kinds) < length + 6:
+            steps = rng.integers(1, 5)
+            kinds += [StepType.FIRST] + [StepType.MID] * (steps - 1) + [StepType.LAST]
+            discounts += [1] * steps + [rng.integers(2)]
+        start = rng.integers(5)
+        columns.append((kinds[start : start + length + 1], discounts[start : start + length + 1]))
+    step_types, ends = zip(*columns, strict=True)
+    return np.array(step_types, np.int8).T, np.array(ends, np.float32).T
+
+
 def random_batch(agent: Agent, length: int, batch_size: int, seed: int = 0) -> Trajectory:
     """A batch [length + 1, batch_size] of random data, for tests of losses.
 

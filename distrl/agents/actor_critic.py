@@ -10,7 +10,7 @@ from distrl.agents import networks
 from distrl.agents.agent import Agent, Logs
 from distrl.agents.networks import NetworkConfig
 from distrl.agents.rlax_import import rlax
-from distrl.agents.settings import check_number
+from distrl.agents.settings import check_number, check_scalar_reward
 from distrl.errors import ConfigError
 from distrl.replay.buffer import ReplayConfig
 from distrl.specs import EnvironmentSpec
@@ -118,11 +118,7 @@ class ActorCritic(Agent):
         Raises:
           ConfigError: the two do not fit.
         """
-        if env_spec.reward.shape != ():
-            raise ConfigError(
-                f"reward: {type(self).__name__} takes one number a step, got shape "
-                f"{list(env_spec.reward.shape)}"
-            )
+        check_scalar_reward(env_spec, type(self).__name__)
         self.config = config
         self.env_spec = env_spec
         self.network = networks.make_network(config.network, env_spec)

@@ -12,6 +12,7 @@ from dm_env import specs as dm_specs
 from distrl import specs
 from distrl.agents import torsos
 from distrl.agents.distributions import BoundedActions
+from distrl.agents.settings import check_scalar_reward
 from distrl.errors import ConfigError
 from distrl.specs import EnvironmentSpec
 from distrl.types import Nest, Params
@@ -35,9 +36,8 @@ def check_env_spec(env_spec: EnvironmentSpec, who: str) -> None:
     Raises:
       ConfigError: the action is not one bounded array of floats, or the reward not one number.
     """
-    action, reward = env_spec.action, env_spec.reward
-    if reward.shape != ():
-        raise ConfigError(f"reward: {who} takes one number a step, got shape {list(reward.shape)}")
+    check_scalar_reward(env_spec, who)
+    action = env_spec.action
     if not (isinstance(action, dm_specs.BoundedArray) and np.issubdtype(action.dtype, np.floating)):
         raise ConfigError(
             f"action: {who} takes one BoundedArray of floats, got " + " ".join(repr(action).split())

@@ -22,7 +22,7 @@ from distrl.agents.means import mean_over
 from distrl.agents.networks import NetworkConfig
 from distrl.agents.prioritized import importance_weights, unroll_priorities
 from distrl.agents.rlax_import import rlax
-from distrl.agents.settings import check_count, check_number
+from distrl.agents.settings import check_count, check_number, check_scalar_reward
 from distrl.errors import ConfigError
 from distrl.replay.buffer import ReplayConfig
 from distrl.specs import EnvironmentSpec
@@ -208,10 +208,7 @@ class DQN(Agent):
         env_spec: of the environment.
         name: of the algorithm that is made of it, for messages.
         """
-        if env_spec.reward.shape != ():
-            raise ConfigError(
-                f"reward: {name} takes one number a step, got shape {list(env_spec.reward.shape)}"
-            )
+        check_scalar_reward(env_spec, name)
         if not isinstance(env_spec.action, dm_specs.DiscreteArray):
             raise ConfigError(
                 f"action: {name} takes one DiscreteArray, got "

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 from distrl.errors import ConfigError
+from distrl.specs import EnvironmentSpec
 
 
 def check_number(
@@ -26,6 +27,13 @@ def check_number(
     is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
     if not (is_number and math.isfinite(value) and good(value)):
         raise ConfigError(f"{prefix}.{field}: expected a number {want}, got {value!r}")
+
+
+def check_scalar_reward(env_spec: EnvironmentSpec, who: str) -> None:
+    """Refuses, for `who`, an algorithm, rewards that are not one number. Raises ConfigError."""
+    shape = env_spec.reward.shape
+    if shape != ():
+        raise ConfigError(f"reward: {who} takes one number a step, got shape {list(shape)}")
 
 
 def check_count(settings: Any, field: str, prefix: str = "agent", least: int = 1) -> None:

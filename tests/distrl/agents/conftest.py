@@ -5,30 +5,16 @@ import numpy as np
 import pytest
 
 from distrl import specs
+from distrl.testing import random_windows
 from distrl.types import StepType, Trajectory
 
 FIRST, MID, LAST = int(StepType.FIRST), int(StepType.MID), int(StepType.LAST)
 
 
-def make_windows(rng, length, batch_size):
-    """Step types and discounts [T + 1, B] of episodes of 1 to 4 steps, cut anywhere."""
-    columns = []
-    for _ in range(batch_size):
-        kinds, discounts = [], []
-        while len(kinds) < length + 6:
-            steps = rng.integers(1, 5)
-            kinds += [FIRST] + [MID] * (steps - 1) + [LAST]
-            discounts += [1] * steps + [rng.integers(2)]
-        start = rng.integers(5)
-        columns.append((kinds[start : start + length + 1], discounts[start : start + length + 1]))
-    kinds, discounts = zip(*columns, strict=True)
-    return np.array(kinds, np.int8).T, np.array(discounts, np.float32).T
-
-
 def make_on_policy_batch(agent, params, length=6, batch_size=8, seed=0):
     """[T + 1, B] of random observations and rewards, with actions of `params`."""
     rng = np.random.default_rng(seed)
-    step_type, discount = make_windows(rng, length, batch_size)
+    step_type, discount = random_windows(rng, length, batch_size)
     shape = step_type.shape
     timestep = specs.zeros(specs.timestep_struct(agent.env_spec), *shape)
     timestep = timestep._replace(
@@ -90,7 +76,7 @@ def gae_of_batch(step_type, reward, discount, value, gamma, lambda_):
 
 @pytest.fixture
 def windows():
-    return make_windows
+    return random_windows
 
 
 @pytest.fixture

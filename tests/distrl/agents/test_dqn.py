@@ -21,6 +21,7 @@ from distrl.agents.networks import NetworkConfig
 from distrl.errors import ConfigError
 from distrl.metrics import Goal
 from distrl.specs import EnvironmentSpec
+from distrl.testing import random_windows
 from distrl.types import StepType, Trajectory
 from programs.single_process import SingleProcess, single_process
 
@@ -28,21 +29,6 @@ FIRST, MID, LAST = int(StepType.FIRST), int(StepType.MID), int(StepType.LAST)
 KEY = np.array([0, 1], np.uint32)
 SPEC = EnvironmentSpec(dm_specs.Array((4,), np.float32), dm_specs.DiscreteArray(3, np.int32))
 SMALL = NetworkConfig(hidden_sizes=(16,))
-
-
-def windows(rng, length, batch_size):
-    """Step types and discounts [T + 1, B] of episodes of 1 to 4 steps, cut anywhere."""
-    columns = []
-    for _ in range(batch_size):
-        kinds, discounts = [], []
-        while len(kinds) < length + 6:
-            steps = rng.integers(1, 5)
-            kinds += [FIRST] + [MID] * (steps - 1) + [LAST]
-            discounts += [1] * steps + [rng.integers(2)]
-        start = rng.integers(5)
-        columns.append((kinds[start : start + length + 1], discounts[start : start + length + 1]))
-    kinds, discounts = zip(*columns, strict=True)
-    return np.array(kinds, np.int8).T, np.array(discounts, np.float32).T
 
 
 def targets_by_hand(step_type, reward, discount, value, gamma, n_step):
@@ -65,7 +51,7 @@ def targets_by_hand(step_type, reward, discount, value, gamma, n_step):
 def make_batch(agent, length=7, batch_size=30, seed=0):
     rng = np.random.default_rng(seed)
     shape = (length + 1, batch_size)
-    step_type, discount = windows(rng, length, batch_size)
+    step_type, discount = random_windows(rng, length, batch_size)
     timestep = specs.zeros(specs.timestep_struct(agent.env_spec), *shape)
     timestep = timestep._replace(
         step_type=step_type,
@@ -97,7 +83,7 @@ def two_networks(agent):
 @pytest.mark.parametrize("n_step", [1, 2, 3, 20])
 def test_targets_equal_a_recursion_in_numpy(n_step):
     rng = np.random.default_rng(n_step)
-    step_type, discount = windows(rng, 7, 300)
+    step_type, discount = random_windows(rng, 7, 300)
     reward, value = rng.normal(size=(2, *step_type.shape)).astype(np.float32)
     gamma = 0.9
     function = lambda *args: n_step_targets(*args, n_step)  # noqa: E731
