@@ -1,11 +1,13 @@
 """What the agents learn: environment steps and wall time to a return, for several seeds.
 
-Each run is `distrl train` as a user starts it; it ends at its goal, or fails at its time limit.
+Each run is `distrl train` as a user starts it; it ends at its goal, or fails at its time limit. It
+is noted in `benchmarks/learning.jsonl` as soon as it ends, so that the tasks can be run bit by bit:
 
-  python benchmarks/learning.py --seeds=3 --jobs=2 --out=docs/results.md
-  python benchmarks/learning.py --only=CartPole --topology=heavy_env --seeds=1
+  python benchmarks/learning.py --only=CartPole,Pendulum/sac --jobs=2
+  python benchmarks/learning.py --only=CartPole --topology=heavy_env --seeds=0,1
+  python benchmarks/learning.py --parity  # the same under every topology and replay
 
-With matplotlib installed it draws the curves too (`--plot=docs/results.png`).
+`--report` runs nothing: it writes `docs/results.md` and `docs/results.png` from the notes.
 """
 
 import argparse
@@ -21,6 +23,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 HERE = Path(__file__).parent
+NOTES = HERE / "learning.jsonl"
+MARK = "<!-- made by benchmarks/learning.py --report -->"
+CURVE_POINTS = 60  # kept of a run
 
 
 class Task(NamedTuple):
@@ -31,21 +36,42 @@ class Task(NamedTuple):
     goal: float  # mean return of the last `window` episodes
     seconds: float  # limit of a run
     window: int = 100
+    flags: tuple[str, ...] = ()
+
+    @property
+    def name(self) -> str:
+        return Path(self.env).stem
 
 
 TASKS = (
     Task("CartPole-v1", ("impala", "ppo", "a2c", "dqn", "r2d2"), 475, 240),
     Task("Acrobot-v1", ("ppo", "dqn"), -100, 300),
-    Task("LunarLander-v2", ("ppo", "dqn"), 200, 900),
+    Task("LunarLander-v2", ("ppo", "dqn"), 200, 1800),
     Task("Pendulum-v1", ("sac", "td3", "ddpg"), -200, 400, 20),
-    Task("HalfCheetah-v4", ("ppo",), 2_000, 400, 20),
+    Task("HalfCheetah-v4", ("ppo",), 2_000, 1200, 20),
+    Task("HalfCheetah-v4", ("sac",), 4_000, 7200, 20),
     Task("examples/recall.py", ("impala", "r2d2", "feed_forward"), 0.9, 120),
 )
+
+PARITY = (("CartPole-v1", "ppo"), ("CartPole-v1", "impala"), ("CartPole-v1", "dqn"))
+SPREADS = (
+    ("single_process", ""),
+    ("heavy_env", "shared_memory"),
+    ("heavy_env", "reverb"),
+    ("light_env", "shared_memory"),
+    ("light_env", "reverb"),
+)
+"""Topologies, each with the replays that suit it."""
 
 
 class Outcome(NamedTuple):
     """Of a run. Curve: seconds, environment steps acted, mean return."""
 
+    task: str
+    agent: str
+    topology: str
+    seed: int
+    command: str
     reached: bool
     steps: int
     seconds: float
@@ -53,7 +79,7 @@ class Outcome(NamedTuple):
     curve: list[tuple[float, int, float]]
 
 
-def command(task: Task, agent: str, topology: str) -> list[str]:
+def command(task: Task, agent: str, topology: str, backend: str = "") -> list[str]:
     """What a user types, without seed and run folder."""
     what = (
         [f"--experiment={task.env}:{agent}"]
@@ -63,138 +89,193 @@ def command(task: Task, agent: str, topology: str) -> list[str]:
     return [
         *what, f"--topology={topology}", f"--config.goal.mean_return={task.goal:g}",
         f"--config.goal.window={task.window}", f"--config.goal.max_seconds={task.seconds:g}",
+        *task.flags, *([f"--config.replay.backend={backend}"] if backend else []),
     ]  # fmt: skip
 
 
-def run(task: Task, agent: str, topology: str, seed: int, core: int | None) -> Outcome:
+class Job(NamedTuple):
+    """A run to come."""
+
+    task: Task
+    agent: str
+    topology: str
+    backend: str
+    seed: int
+
+
+def run(job: Job, core: int | None) -> Outcome:
     """One run, kept to `core` if one is given."""
 
     def pin() -> None:
         if core is not None:
             os.sched_setaffinity(0, {core})
 
+    typed = command(*job[:4])
     with tempfile.TemporaryDirectory() as folder:
         run_dir = Path(folder) / "run"
         began = time.monotonic()
         done = subprocess.run(
             [
-                sys.executable, "-m", "launch.main", "train", *command(task, agent, topology),
-                f"--seed={seed}", f"--run_dir={run_dir}",
+                sys.executable, "-m", "launch.main", "train", *typed, f"--seed={job.seed}",
+                f"--run_dir={run_dir}",
             ],
             cwd=HERE.parent, capture_output=True, text=True, preexec_fn=pin,
-            timeout=2 * task.seconds + 120,
+            timeout=2 * job.task.seconds + 120,
         )  # fmt: skip
         seconds = time.monotonic() - began
         result = json.loads((run_dir / "result.json").read_text())
-        if done.returncode not in (0, 1) or result["status"] != "finished":
+        if done.returncode not in (0, 1):
             print(f"  exit {done.returncode}: {result['reason']}", flush=True)
         with open(run_dir / "metrics.csv") as file:
             rows = [row for row in csv.DictReader(file) if row["mean_return"]]
-        curve = [
-            (float(r["seconds"]), int(r["env_steps_acted"]), float(r["mean_return"])) for r in rows
-        ]
-        return Outcome(done.returncode == 0, curve[-1][1], seconds, curve[-1][2], curve)
+    curve = [
+        (float(r["seconds"]), int(r["env_steps_acted"]), round(float(r["mean_return"]), 2))
+        for r in rows
+    ]
+    last = curve[-1]
+    every = -(-len(curve) // CURVE_POINTS)
+    return Outcome(
+        job.task.name, job.agent, spread(job.topology, job.backend), job.seed, " ".join(typed),
+        done.returncode == 0, last[1], round(seconds, 1), last[2], [*curve[:-1:every], last],
+    )  # fmt: skip
+
+
+def spread(topology: str, backend: str) -> str:
+    """For tables: "heavy_env, reverb"."""
+    return f"{topology}, {backend}" if backend else topology
 
 
 def main() -> None:
-    """Runs everything, prints and writes the table."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seeds", type=int, default=3)
+    """Runs what is asked for, or reports."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--seeds", default="0,1,2")
     parser.add_argument("--jobs", type=int, default=1, help="runs at a time, each on a core")
     parser.add_argument("--only", default="", help="parts of TASK/AGENT, with commas")
     parser.add_argument("--topology", default="single_process")
-    parser.add_argument("--out", help="a Markdown file for the table")
-    parser.add_argument("--plot", help="a file for the curves; needs matplotlib")
+    parser.add_argument("--parity", action="store_true")
+    parser.add_argument("--report", action="store_true")
     args = parser.parse_args()
-    cases = [
-        (task, agent)
+    if args.report:
+        write_report(read_notes())
+        return
+    seeds = [int(seed) for seed in args.seeds.split(",")]
+    spreads = SPREADS if args.parity else ((args.topology, ""),)
+    jobs = [
+        Job(task, agent, topology, backend, seed)
         for task in TASKS
         for agent in task.agents
-        if any(part in f"{task.env}/{agent}" for part in args.only.split(","))
+        if any(part in f"{task.name}/{agent}" for part in args.only.split(","))
+        if not args.parity or (task.env, agent) in PARITY
+        for topology, backend in spreads
+        for seed in seeds
     ]
-    cores = sorted(os.sched_getaffinity(0)) if args.topology == "single_process" else []
-    jobs = [(task, agent, seed) for task, agent in cases for seed in range(args.seeds)]
-    found: dict[tuple[str, str], list[Outcome]] = {(t.env, a): [] for t, a in cases}
+    cores = sorted(os.sched_getaffinity(0))
+    free = list(range(args.jobs))
+
+    def one(job: Job) -> Outcome:
+        slot = free.pop()
+        try:
+            alone = job.topology == "single_process"
+            return run(job, cores[slot % len(cores)] if alone else None)
+        finally:
+            free.append(slot)
+
     with concurrent.futures.ThreadPoolExecutor(args.jobs) as pool:
-        free = list(range(args.jobs))
-
-        def one(job: tuple[Task, str, int]) -> Outcome:
-            slot = free.pop()
-            try:
-                core = cores[slot % len(cores)] if cores else None
-                return run(job[0], job[1], args.topology, job[2], core)
-            finally:
-                free.append(slot)
-
-        for (task, agent, seed), outcome in zip(jobs, pool.map(one, jobs), strict=True):
-            found[task.env, agent].append(outcome)
+        for outcome in pool.map(one, jobs):
+            with open(NOTES, "a") as file:
+                file.write(json.dumps(outcome._asdict()) + "\n")
             how = "reached" if outcome.reached else "NOT reached"
             print(
-                f"{task.env} {agent} seed {seed}: {how}"
+                f"{outcome.task} {outcome.agent} {outcome.topology} seed {outcome.seed}: {how}"
                 f" {outcome.mean_return:.1f}, {outcome.steps:,} steps, {outcome.seconds:.0f} s",
                 flush=True,
             )
-    lines = table(cases, found, args.topology)
-    print("\n".join(lines))
-    if args.out:
-        typed = " ".join(["python benchmarks/learning.py", *sys.argv[1:]])
-        Path(args.out).write_text(
-            "# Results\n\nMean returns of the last episodes in training (100, or as the command "
-            "says), exploration included; environment steps acted and wall time, start-up and "
-            f"compilation included, by seed from 0 on.\n\n`{typed}`, on {os.cpu_count()} cores, "
-            "each run kept to one:\n\n" + "\n".join(lines) + "\n"
-        )
-    if args.plot:
-        plot(cases, found, args.plot)
 
 
-def table(
-    cases: list[tuple[Task, str]], found: dict[tuple[str, str], list[Outcome]], topology: str
-) -> list[str]:
-    """The outcomes in Markdown."""
+def read_notes() -> list[Outcome]:
+    """Of each task, agent, topology and seed the newest outcome."""
+    newest = {}
+    for line in NOTES.read_text().splitlines():
+        outcome = Outcome(**json.loads(line))
+        newest[outcome[:4]] = outcome
+    return list(newest.values())
+
+
+def write_report(outcomes: list[Outcome]) -> None:
+    """`docs/results.md`, of which only the part below MARK is written anew, and the plot."""
+    alone = [one for one in outcomes if one.topology == "single_process"]
+    path = HERE.parent / "docs" / "results.md"
+    head = path.read_text().partition(MARK)[0]
+    lines = [head + MARK, "", "![curves](results.png)", "", *table(alone, by_topology=False)]
+    spreads = [spread(*one) for one in SPREADS]
+    parity = [
+        one
+        for one in outcomes
+        if one.topology in spreads and (one.task, one.agent) in PARITY
+    ]  # fmt: skip
+    parity.sort(key=lambda one: (PARITY.index((one.task, one.agent)), spreads.index(one.topology)))
+    lines += ["", "## The same under every topology and replay", ""]
+    path.write_text("\n".join([*lines, *table(parity, by_topology=True)]) + "\n")
+    plot(alone, str(path.with_suffix(".png")))
+
+
+def table(outcomes: list[Outcome], by_topology: bool) -> list[str]:
+    """The outcomes in Markdown, a row for all seeds."""
+    rows: dict[tuple[str, ...], list[Outcome]] = {}
+    for one in outcomes:
+        rows.setdefault((one.task, one.agent, one.topology), []).append(one)
+    last = "topology, replay" if by_topology else "`distrl train ...`"
     lines = [
-        "| task | agent | goal | reached | steps acted | seconds | `distrl train ...` |",
+        f"| task | agent | goal | reached | steps acted | seconds | {last} |",
         "|---|---|---|---|---|---|---|",
     ]
-    for task, agent in cases:
-        runs = found[task.env, agent]
+    for (task, agent, topology), runs in rows.items():
+        runs.sort(key=lambda one: one.seed)
         steps = ", ".join(f"{one.steps / 1000:.0f}k" for one in runs)
         seconds = ", ".join(f"{one.seconds:.0f}" for one in runs)
         missed = ", ".join(f"{one.mean_return:.4g}" for one in runs if not one.reached)
         reached = f"{sum(one.reached for one in runs)} of {len(runs)}"
+        goal = runs[0].command.partition("goal.mean_return=")[2].split()[0]
         lines.append(
-            f"| {Path(task.env).stem} | {agent} | {task.goal:g} | "
+            f"| {task} | {agent} | {goal} | "
             f"{reached}{f' (others at {missed})' if missed else ''} | {steps} | {seconds} | "
-            f"`{' '.join(command(task, agent, topology))}` |"
+            f"{topology if by_topology else f'`{runs[0].command}`'} |"
         )
     return lines
 
 
-def plot(
-    cases: list[tuple[Task, str]], found: dict[tuple[str, str], list[Outcome]], path: str
-) -> None:
+def plot(outcomes: list[Outcome], path: str) -> None:
     """Mean return over environment steps, a panel for each task, a line for each run."""
     import matplotlib
 
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
-    tasks = list(dict.fromkeys(task for task, _ in cases))
-    figure, axes = pyplot.subplots(1, len(tasks), figsize=(4 * len(tasks), 3.2), squeeze=False)
-    for axis, task in zip(axes[0], tasks, strict=True):
-        for number, agent in enumerate(task.agents):
-            for at, one in enumerate(found.get((task.env, agent), ())):
+    tasks = list(dict.fromkeys(one.task for one in outcomes))
+    columns = 4
+    rows = -(-len(tasks) // columns)
+    figure, axes = pyplot.subplots(
+        rows, columns, figsize=(4 * columns, 3.2 * rows), squeeze=False, layout="constrained"
+    )
+    for axis in axes.flat[len(tasks) :]:
+        axis.axis("off")
+    for axis, task in zip(axes.flat, tasks, strict=False):
+        runs = [one for one in outcomes if one.task == task]
+        agents = list(dict.fromkeys(one.agent for one in runs))
+        for number, agent in enumerate(agents):
+            of_agent = [one for one in runs if one.agent == agent]
+            for at, one in enumerate(of_agent):
                 axis.plot(
                     [steps for _, steps, _ in one.curve],
                     [mean for _, _, mean in one.curve],
                     color=f"C{number}",
                     label=agent if at == 0 else None,
                 )
-        axis.axhline(task.goal, color="grey", linewidth=0.5)
-        axis.set(title=Path(task.env).stem, xlabel="environment steps")
+        axis.set(title=task, xlabel="environment steps", ylabel="mean return")
         axis.legend(fontsize=7)
-    figure.tight_layout()
-    figure.savefig(path, dpi=80)
+    figure.savefig(path, dpi=70)
 
 
 if __name__ == "__main__":
