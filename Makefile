@@ -9,7 +9,7 @@ STAMP := $(VENV)/.stamp
 # An environment whose interpreter is gone, or that was copied from another folder, is set up again.
 STALE := $(shell test -x $(BIN)/python && grep -qxF -- "$(abspath $(VENV))" $(STAMP) 2>/dev/null || echo force)
 
-.PHONY: help setup train test test-slow lint format bench clean force
+.PHONY: help setup train test test-slow faults lint format bench clean force
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(firstword $(MAKEFILE_LIST)) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -27,6 +27,9 @@ test: $(STAMP) ## the quick tests, two at a time (PYTEST_ARGS="..." adds flags)
 
 test-slow: $(STAMP) ## the slow tests: whole programs, minutes each
 	$(BIN)/python -m pytest -m slow -o faulthandler_timeout=1800 $(PYTEST_ARGS)
+
+faults: $(STAMP) ## every node, every way to fail, every topology: writes a table to docs/faults.md
+	$(BIN)/python benchmarks/faults.py $(ARGS)
 
 lint: $(STAMP) ## formatter check, linter, type checker
 	$(BIN)/ruff format --check .

@@ -11,6 +11,9 @@ from distrl.errors import Stopped
 from distrl.inferencer import InferenceSource
 from distrl.metrics import Report
 from distrl.replay.buffer import ReplayBuffer
+from distrl.types import Inference, TimeStep
+
+_LIFE_BITS = 16  # of a stream's life, that rise when the inferencer restarts; above, the actor's
 
 
 class Actor:
@@ -30,12 +33,13 @@ class Actor:
         inferencer: chooses the actions.
         replay: takes the steps.
         first_stream: environment i of the pool is stream `first_stream + i`.
-        life: of these streams; rises when their actor restarts.
+        life: of the actor; rises when it restarts, and the lives of its streams with it.
         """
         self._pool = pool
         self._inferencer = inferencer
         self._replay = replay
-        self._life = life
+        self._life = life << _LIFE_BITS
+        self._source_life: int | None = None
         self._streams = (pool.env_ids + first_stream).astype(np.int32)
         self._statistics = EpisodeStatistics(pool.num_envs, pool.spec)
         pool.start()
@@ -50,13 +54,29 @@ class Actor:
         else:  # the same array each time: those who look streams up can keep what they found
             env_ids = None
             streams = self._streams
-        inference = self._inferencer.inference(
-            streams, timestep, self._life, self._replay.needs_state(streams)
-        )
+        inference = self._infer(streams, timestep)
         self._pool.send(inference.action, self._pool.env_ids if env_ids is None else env_ids)
         self._replay.add(streams, timestep, inference, self._life)
         self._statistics.add(timestep, env_ids)
         self._timestep = self._pool.recv()
+
+    def _infer(self, streams: np.ndarray, timestep: TimeStep) -> Inference:
+        needs_state = self._replay.needs_state(streams, self._life)
+        inference = self._inferencer.inference(streams, timestep, self._life, needs_state)
+        if inference.source_life != self._source_life:
+            if self._source_life is not None:
+                # The service was started again, and the streams' recurrent state was lost with it:
+                # they begin a new life, and with it new unrolls, at this step.
+                self._life += 1
+                needs_state = self._replay.needs_state(streams, self._life)
+                inference = self._inferencer.inference(streams, timestep, self._life, needs_state)
+            self._source_life = inference.source_life
+        return inference
+
+    @property
+    def acted(self) -> int:
+        """Environment steps so far."""
+        return self._statistics.steps
 
     def run(
         self,

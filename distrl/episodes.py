@@ -43,6 +43,7 @@ class EpisodeStatistics:
         self._turn = 0  # synchronous: of all of them
         self._began = np.zeros(num_envs, np.int64)  # turn of the episode's FIRST
         self._steps = 0
+        self._taken = 0
         self._restarts = 0
         self._episodes: list[Record] = []
 
@@ -103,6 +104,11 @@ class EpisodeStatistics:
         self._began[envs] = turns
         return envs, records
 
+    @property
+    def steps(self) -> int:
+        """Environment steps so far."""
+        return self._taken + self._steps
+
     def take(self, restarts: int = 0) -> dict[str, Any]:
         """What came since the last call.
 
@@ -117,5 +123,6 @@ class EpisodeStatistics:
             "episodes": self._episodes,
             "env_restarts": restarts - self._restarts,
         }
+        self._taken += self._steps
         self._steps, self._episodes, self._restarts = 0, [], restarts
         return report

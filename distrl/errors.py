@@ -29,4 +29,9 @@ class EnvironmentFault(RuntimeError):
     """An environment misbehaved, and its policy was to fail or its budget was spent.
 
     The message names the environment, its id, seed and step, and ends with its own traceback.
+
+    Attributes:
+      original: the environment's own exception, where it was raised in this process.
     """
+
+    original: BaseException | None = None

@@ -136,6 +136,45 @@ class EvaluatorConfig:
 
 
 @dataclasses.dataclass(frozen=True)
+class SupervisionConfig:
+    """What is done about nodes of a program that die or hang.
+
+    Actors, inferencers, evaluators and a replay in shared memory are started again, after a pause
+    that grows while they fail soon. Three lives in a row that end with the same traceback end the
+    program with it. Seconds; None: for ever.
+
+    Attributes:
+      restarts: of one node, in all; 0: the first failure ends the program.
+      idle_limit: a node that should work, does not get on, and uses no processor counts as hanging.
+      busy_limit: as `idle_limit`, of one that uses the processor: longer than any step of an
+        environment, and than the longest compilation.
+      stopped_limit: a node that is stopped by a signal counts as hanging.
+      call_timeout: of a call to the learner or the monitor.
+      insert_timeout: that an actor waits for room in the replay before it fails.
+    """
+
+    restarts: int = 100
+    idle_limit: float | None = 60.0
+    busy_limit: float | None = 600.0
+    stopped_limit: float | None = 10.0
+    call_timeout: float = 60.0
+    insert_timeout: float = 600.0
+
+    def __post_init__(self) -> None:
+        if self.restarts < 0:
+            raise ConfigError(f"supervision.restarts must be 0 or more, got {self.restarts}")
+        for name in ("call_timeout", "insert_timeout"):
+            if not getattr(self, name) > 0:
+                raise ConfigError(
+                    f"supervision.{name} must be more than 0 s, got {getattr(self, name)}"
+                )
+        for name in ("idle_limit", "busy_limit", "stopped_limit"):
+            value = getattr(self, name)
+            if value is not None and not value > 0:
+                raise ConfigError(f"supervision.{name} must be more than 0 s, or None; got {value}")
+
+
+@dataclasses.dataclass(frozen=True)
 class Experiment:
     """An experiment, the same under every topology.
 
@@ -146,6 +185,7 @@ class Experiment:
       agent: the algorithm's settings.
       replay: how experience reaches the learner.
       actors, inference, learner, evaluator: the parts.
+      supervision: of the parts that are nodes of a program.
       transforms: of time steps, in order, from the raw one to the agent.
       evaluation_environment: what the evaluator plays in, with the same spaces; None: the same.
       goal: when the run ends.
@@ -160,6 +200,7 @@ class Experiment:
     inference: InferenceConfig = InferenceConfig()
     learner: LearnerConfig = LearnerConfig()
     evaluator: EvaluatorConfig = EvaluatorConfig()
+    supervision: SupervisionConfig = SupervisionConfig()
     transforms: tuple[Transform, ...] = ()
     evaluation_environment: Environment | None = None
     goal: Goal = Goal()

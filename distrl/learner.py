@@ -76,7 +76,8 @@ class Learner:
         real = trajectory.timestep.step_type[:-1] != StepType.LAST
         self._env_steps += int(np.count_nonzero(real))
         self._consumed += len(sample.key)
-        self._lags.append(version - trajectory.version[:-1])
+        # Below 0: chosen by updates that were lost with an earlier life of the learner.
+        self._lags.append(np.maximum(version - trajectory.version[:-1], 0))
         priorities = self._logs.pop(PRIORITIES, None)
         if priorities is not None and self._replay.is_prioritized:
             self._send_priorities(sample.key, priorities)

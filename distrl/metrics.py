@@ -103,6 +103,8 @@ class Monitor:
         self._lock = threading.Lock()
         self._seen: dict[str, int] = {}
         self._acted = 0
+        self._acted_by: collections.Counter[str] = collections.Counter()
+        self._unreported = 0  # acted by lives that ended before they told; their episodes are lost
         self._episodes = 0
         self._recent: collections.deque[Record] = collections.deque(maxlen=goal.window)
         self._restarts = 0
@@ -130,12 +132,17 @@ class Monitor:
                 return
             self._seen[node] = number
             for report in reports:
-                self._add(report)
+                self._add(node, report)
             if time.monotonic() - self._last_line[0] >= self._interval:
                 self.line()
             self._judge()
 
-    def _add(self, report: Mapping[str, Any]) -> None:
+    def _add(self, node: str, report: Mapping[str, Any]) -> None:
+        if "acted_before" in report:  # a life begins; what the one before has not told is known
+            unreported = int(report["acted_before"]) - self._acted_by[node]
+            self._unreported += unreported
+            self._count(node, unreported)
+            return
         self._restarts += int(report.get("env_restarts", 0))
         if "learner_steps" in report:
             self._learner = dict(report)
@@ -145,9 +152,13 @@ class Monitor:
         elif "evaluation_return" in report:
             self._evaluation = dict(report)
         else:
-            self._acted += int(report["env_steps"])
+            self._count(node, int(report["env_steps"]))
             self._episodes += len(report["episodes"])
             self._recent.extend(report["episodes"])
+
+    def _count(self, node: str, steps: int) -> None:
+        self._acted += steps
+        self._acted_by[node] += steps
 
     @property
     def mean_return(self) -> float | None:
@@ -179,6 +190,7 @@ class Monitor:
             "seconds": round(time.monotonic() - self._began, 2),
             "env_steps": int(self._learner.get("env_steps", 0)),
             "env_steps_acted": self._acted,
+            "env_steps_unreported": self._unreported,
             "learner_steps": int(self._learner.get("learner_steps", 0)),
             "episodes": self._episodes,
             "mean_return": self.mean_return,

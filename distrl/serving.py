@@ -7,6 +7,7 @@ from typing import Any, Protocol
 import jax
 import numpy as np
 
+from distrl.board import Seat
 from distrl.errors import DeadlineExceeded
 from distrl.inferencer import Inferencer
 from distrl.types import Inference, TimeStep
@@ -35,13 +36,22 @@ class InferenceService:
     finds the service idle runs the batch, and the first who waits then runs the next one.
     """
 
-    def __init__(self, inferencer: Inferencer, wire: Wire, max_batch: int, timeout: float):
+    def __init__(
+        self,
+        inferencer: Inferencer,
+        wire: Wire,
+        max_batch: int,
+        timeout: float,
+        seat: Seat | None = None,
+    ):
         """Args:
         inferencer: what runs the batches; made with the same wire.
         wire: the layout of requests and answers.
         max_batch: rows of one batch at most.
         timeout: seconds that a request may wait for its answer.
+        seat: where it says that it works on a batch, and in which life it is; None: nowhere.
         """
+        self._seat = seat or Seat()
         self._inferencer = inferencer
         self._wire = wire
         self._max_batch = max_batch
@@ -107,11 +117,14 @@ class InferenceService:
         """Runs one batch. An error is its callers' to raise."""
         self.batches += 1
         self.requests += len(batch)
+        self._seat.tick()
         try:
             self._run(batch)
         except Exception as error:
             for request in batch:
                 request.error = error
+        finally:
+            self._seat.wait()
         for request in batch:
             request.done = True
 
@@ -130,7 +143,9 @@ class InferenceService:
             if request.with_state:
                 own = jax.tree.map(lambda leaf, s=start, e=end: leaf[s:e], states)
                 state = self._wire.state.pack(own, end - start)
-            request.answer = self._wire.pack_answer(answers[start:end], version, state)
+            request.answer = self._wire.pack_answer(
+                answers[start:end], version, state, self._seat.life
+            )
 
 
 class _Service(Protocol):

@@ -58,6 +58,7 @@ class Inference(NamedTuple):
     extras: Nest  # [B, ...]
     version: int | Array  # of the parameters that chose the actions; of one step, or int32 [B]
     state: State | None = None  # [B, ...], the state *before* this step; None unless asked for
+    source_life: int = 0  # of the inferencer: another one has lost the streams' recurrent state
 
 
 class Trajectory(NamedTuple):

@@ -96,13 +96,17 @@ class VariableService:
         self._packed: tuple[int, bytes] = (-1, b"")
 
     def get_variables(self, newer_than: int) -> tuple[int, bytes] | None:
-        """The newest `(version, bytes)`, or None where `newer_than` is the newest."""
+        """The newest `(version, bytes)`, or None where `newer_than` is the newest.
+
+        A reader that has a newer one has it of an earlier life of this node, which went on from a
+        checkpoint: it gets what there is now.
+        """
         with self._lock:
-            answer = self._source.get_variables(max(newer_than, self._packed[0]))
+            answer = self._source.get_variables(self._packed[0])
             if answer is not None:
                 version, params = answer
                 self._packed = (version, self._codec.pack(params))
-            return self._packed if self._packed[0] > newer_than else None
+            return self._packed if self._packed[0] != newer_than else None
 
 
 class RemoteVariables:

@@ -10,7 +10,8 @@ from distrl.agents.agent import Agent, extras_struct, state_struct
 from distrl.codec import Codec
 from distrl.types import AgentOutput, Inference, TimeStep
 
-_HEADER = struct.Struct("<iii4x")  # rows; life or version; with state; rows start at 16 bytes
+# Rows; life of the streams, or version; with state; life of the service. Rows start at 16 bytes.
+_HEADER = struct.Struct("<iiii")
 
 
 class Wire:
@@ -39,7 +40,7 @@ class Wire:
         """See `request_rows`."""
         n = len(stream_ids)
         rows = self.request.pack((stream_ids, TimeStep(*timestep[:5])), n)
-        return _HEADER.pack(n, life, with_state) + rows
+        return _HEADER.pack(n, life, with_state, 0) + rows
 
     def request_rows(self, data: bytes) -> tuple[np.ndarray, int, bool]:
         """`(rows uint8 [n, row_bytes], life, with_state)`.
@@ -47,20 +48,22 @@ class Wire:
         Raises:
           SpecError: the length is not that of the rows.
         """
-        n, life, with_state = _HEADER.unpack_from(data)
+        n, life, with_state, _ = _HEADER.unpack_from(data)
         self.request.check(len(data) - _HEADER.size, n)
         rows = np.frombuffer(data, np.uint8, offset=_HEADER.size)
         return rows.reshape(n, self.request.row_bytes), life, bool(with_state)
 
-    def pack_answer(self, rows: np.ndarray, version: int, state: bytes | None) -> bytes:
+    def pack_answer(
+        self, rows: np.ndarray, version: int, state: bytes | None, life: int = 0
+    ) -> bytes:
         """An answer from rows uint8 `[n, row_bytes]`, and packed states if they were asked for."""
-        header = _HEADER.pack(len(rows), version, state is not None)
+        header = _HEADER.pack(len(rows), version, state is not None, life)
         return b"".join([header, rows.tobytes(), state or b""])
 
     def unpack_answer(self, data: bytes) -> Inference:
         """The answer as an Inference."""
-        n, version, has_state = _HEADER.unpack_from(data)
+        n, version, has_state, life = _HEADER.unpack_from(data)
         end = _HEADER.size + n * self.answer.row_bytes
         output = self.answer.unpack(data[:end] if has_state else data, n, _HEADER.size)
         state = self.state.unpack(data, n, end) if has_state else None
-        return Inference(output.action, output.extras, version, state)
+        return Inference(output.action, output.extras, version, state, life)

@@ -9,6 +9,7 @@ import json
 import logging
 import os
 import random
+import select
 import signal
 import socket
 import sys
@@ -19,16 +20,21 @@ from typing import Any, NoReturn
 
 from absl import logging as absl_logging
 
+from distrl import board
 from distrl.errors import Stopped
 from launch import wiring
+from launch.debugging import Debug
 from launch.nodes import Hooks, Telling, one_line
 from launch.signals import ignore
 from launch.supervisor import Message
 
 PR_SET_PDEATHSIG = 1
 PR_SET_NAME = 15
+PR_SET_PTRACER = 0x59616D61
+PR_SET_PTRACER_ANY = ctypes.c_ulong(-1)
 NAME_LIMIT = 15  # of the kernel
 SEND_S = 5.0
+BEAT_S = 1.0
 STACKS_SIGNAL = signal.SIGUSR2
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -46,6 +52,8 @@ class ChildSetup:
     output: int  # its end of the pipe
     close: list[int]  # the parent's descriptors
     parent: int  # its pid
+    seat: board.Seat
+    debug: Debug | None = None  # it keeps this terminal
     mask: set[int] = dataclasses.field(default_factory=set)  # of signals, from before the fork
 
 
@@ -87,16 +95,22 @@ def _separate(setup: ChildSetup) -> None:
     for number in (signal.SIGCHLD, signal.SIGHUP):
         signal.signal(number, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # for the supervisor alone
-    os.setsid()
+    if setup.debug is None:
+        os.setsid()
     _libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != setup.parent:
         os._exit(1)  # it died before we asked to be told
     _libc.prctl(PR_SET_NAME, _short_name(setup.name).encode(), 0, 0, 0)
-    null = os.open(os.devnull, os.O_RDONLY)
-    os.dup2(null, 0)
-    os.dup2(setup.output, 1)
-    os.dup2(setup.output, 2)
-    for fd in {null, setup.output, *setup.close} - {0, 1, 2}:
+    # Where only ancestors may trace: py-spy, which shows our stacks, is a sister.
+    _libc.prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY, 0, 0, 0)
+    closing = {setup.output, *setup.close}
+    if setup.debug is None:
+        null = os.open(os.devnull, os.O_RDONLY)
+        os.dup2(null, 0)
+        os.dup2(setup.output, 1)
+        os.dup2(setup.output, 2)
+        closing.add(null)
+    for fd in closing - {0, 1, 2}:
         os.close(fd)
     _new_streams()
 
@@ -144,13 +158,18 @@ def _run(setup: ChildSetup) -> int:
     gc.freeze()  # what was made before the fork stays shared memory
     setup.control.settimeout(SEND_S)
     telling = Telling(setup.name, lambda message: send(setup.control, message))
+    main = threading.main_thread()
+    board.install(lambda: (setup.seat, threading.current_thread() is main))
     _stop_on_sigterm(setup)
     with Hooks(lambda: telling):
         try:
             if setup.node_setup is not None:
                 setup.node_setup(setup.name)
             telling.say("running")
-            setup.function()
+            if setup.debug is not None:
+                setup.debug.run(setup.name, setup.function)
+            else:
+                setup.function()
         except Stopped as stopped:
             sys.stderr.write(one_line(stopped) + "\n")
         except SystemExit as error:
@@ -175,7 +194,8 @@ def _stop_on_sigterm(setup: ChildSetup) -> None:
     os.set_blocking(writer, False)
 
     def wait() -> None:
-        os.read(reader, 1)
+        while not select.select([reader], [], [], BEAT_S)[0]:
+            setup.seat.beat()
         manager.stop_event().set()
         manager.stop_and_wait()  # also calls what `lp.register_stop_handler` was given
 

@@ -1,5 +1,6 @@
 """Runs a Launchpad program on this machine, in processes or in threads."""
 
+import collections
 import contextlib
 import functools
 import os
@@ -11,15 +12,19 @@ from typing import Any
 import launchpad as lp
 from launchpad.launch import serialization
 
+from distrl.board import Board
 from distrl.errors import ConfigError
 from distrl.replay import shared_file
 from launch import processes, threads, wiring
+from launch.debugging import Debug
 from launch.journal import Journal
 from launch.logs import NodeLog
 from launch.nodes import Stopper
 from launch.ports import Ports
 from launch.result import Result
+from launch.rules import Limits, Rule
 from launch.signals import Signals
+from launch.status import StatusFile
 from launch.supervisor import Message, Supervisor, Worker
 
 LAUNCH_TYPES = ("local_mp", "local_mt", "test_mt")
@@ -34,14 +39,18 @@ def launch(
     local_resources: Mapping[str, Any] | None = None,
     terminal: str = "current_terminal",
     node_setup: Callable[[str], None] | None = None,
+    rules: Mapping[str, Rule] | None = None,
+    limits: Limits | None = None,
+    next_life: Callable[[str], int] | None = None,
+    debug: Debug | bool = False,
 ) -> Result:
     """Runs the program until it ends, and leaves nothing of it behind.
 
     A node asks for the end by `launchpad.context.get_context().program_stopper(reason, finished)`
     (got in the node's main thread, called from any) or by `lp.stop()`. A node that ends in any
-    other way before that is a failure, and ends the program. Ctrl-C, SIGTERM and SIGHUP stop the
-    nodes in order, Ctrl-C again ends them at once. Call it in the main thread; it may be called
-    again.
+    other way before that, or hangs, is started again where its group's rule says so; else that is
+    a failure, and ends the program. Ctrl-C, SIGTERM and SIGHUP stop the nodes in order, Ctrl-C
+    again ends them at once. Call it in the main thread; it may be called again.
 
     Args:
       program: not launched before.
@@ -52,6 +61,12 @@ def launch(
         `lp` PythonProcess. A group that declares no CUDA_VISIBLE_DEVICES sees no GPU.
       terminal: "current_terminal" shows nodes' output with their names, "output_to_files" does not.
       node_setup: called with the node's name ("actor/0") in each node's process or thread, first.
+      rules: by group, how often its nodes may be started again; never, where there is none.
+      limits: how long a node may hang; None: the usual ones.
+      next_life: of a node's name, the number of the life that begins, which it finds in
+        `distrl.board.here().life`; None: counted from 0.
+      debug: with processes, the node that runs in this terminal under a debugger; with threads,
+        whether to open pdb at each failure.
 
     Returns:
       How it ended. With threads, look at `hung`.
@@ -63,6 +78,16 @@ def launch(
     launch_type = getattr(launch_type, "value", launch_type)
     _check(launch_type, terminal)
     nodes = wiring.named_nodes(program)
+    unknown = sorted(set(rules or ()) - set(program.groups))
+    names = [node.name for node in nodes]
+    if isinstance(debug, Debug) and debug.node not in names:
+        raise ConfigError(
+            f"--debug={debug.node}: there is no such node; there is {', '.join(names)}"
+        )
+    if unknown:
+        raise ConfigError(
+            f"rules for {', '.join(unknown)}: the program's groups are {', '.join(program.groups)}"
+        )
     in_threads = launch_type != "local_mp"
     env = _environments(program, local_resources or {})
     if launch_type == "test_mt":
@@ -78,7 +103,19 @@ def launch(
         signals = stack.enter_context(Signals())
         journal = stack.enter_context(contextlib.closing(Journal(folder / "supervisor.log")))
         ports = stack.enter_context(contextlib.closing(Ports()))
-        supervisor = stack.enter_context(contextlib.closing(Supervisor(signals, journal)))
+        lives: collections.Counter[str] = collections.Counter()
+
+        def count(name: str) -> int:
+            lives[name] += 1
+            return lives[name] - 1
+
+        status = StatusFile(pathlib.Path(run_dir) / "status.json", os.getpid())
+        supervisor = stack.enter_context(
+            contextlib.closing(
+                Supervisor(signals, journal, limits or Limits(), next_life or count, status.write)
+            )
+        )
+        seats = Board([node.name for node in nodes])
         journal.note(f"launches {program.name!r} as {launch_type}, {len(nodes)} nodes")
         logs = {}
         stream = journal.out if terminal == "current_terminal" else None
@@ -89,6 +126,7 @@ def launch(
             log = NodeLog(name, path, stream, index)
             logs[name] = stack.enter_context(contextlib.closing(log))
 
+        rules = rules or {}
         workers: dict[str, Worker] = {}
         if in_threads:
             if local_resources:
@@ -114,16 +152,22 @@ def launch(
                     yield from worker.fds()  # type: ignore[attr-defined]
 
         wiring.prepare_launchpad()
-        stack.callback(shared_file.sweep)  # when all are dead: what was killed could not remove its
+        # When all are dead: what was killed could not remove its.
+        stack.callback(shared_file.sweep, of_this_process=True)
         for node in nodes:
             worker: Worker
+            log, rule = logs[node.name], rules.get(node.label, Rule())
+            seat = seats.seat(node.name)
+            assert seat is not None
             if in_threads:
                 worker = threads.ThreadWorker(
-                    node, logs[node.name], node_setup, tell, signals.notify
+                    node, log, node_setup, tell, signals.notify, seat, rule, bool(debug)
                 )
             else:
+                own = env.get(node.label, {})
+                its = debug if isinstance(debug, Debug) and debug.node == node.name else None
                 worker = processes.ProcessWorker(
-                    node, logs[node.name], supervisor, env.get(node.label, {}), node_setup, close
+                    node, log, supervisor, own, node_setup, close, seat, rule, its
                 )
                 stack.callback(worker.destroy)
             workers[node.name] = worker

@@ -14,8 +14,10 @@ from typing import NoReturn
 _USAGE = """usage: distrl train --env=NAME [--agent=NAME] [--topology=NAME] [flags]
        distrl train --experiment=FILE.py[:NAME] [--topology=NAME] [flags]
        distrl train --help    every flag, and every setting of the experiment (--config.*)
+       distrl status RUN      how the nodes of a running program are
+       distrl stacks RUN      where in their code its nodes are now
        distrl tables [NAME]   how the replay tables of running programs on this machine stand"""
-_COMMANDS = ("train", "tables")
+_COMMANDS = ("train", "status", "stacks", "tables")
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -58,6 +60,14 @@ def _run(arguments: list[str]) -> int:
             from launch import tables
 
             return tables.tables(own)
+        if command == "status":
+            from launch import status
+
+            return status.status(own)
+        if command == "stacks":
+            from launch import stacks
+
+            return stacks.stacks(own)
         from launch import train
 
         return train.train(own)

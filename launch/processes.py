@@ -12,9 +12,13 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 
+from distrl.board import Seat
 from distrl.errors import ConfigError
-from launch import child, wiring
+from launch import child, stacks, watchdog, wiring
+from launch.debugging import Debug
 from launch.logs import NodeLog
+from launch.result import NodeExit
+from launch.rules import Rule
 from launch.signals import WATCHED
 from launch.supervisor import Message, Supervisor, Worker
 
@@ -48,6 +52,7 @@ class ProcessWorker(Worker):
     Args:
       supervisor: which reads what the node sends.
       close: gives the launcher's descriptors that the child has no use for.
+      debug: it keeps the launcher's terminal, for this debugger.
     """
 
     def __init__(
@@ -58,8 +63,12 @@ class ProcessWorker(Worker):
         env: Mapping[str, str],
         node_setup: Callable[[str], None] | None,
         close: Callable[[], Iterable[int]],
+        seat: Seat,
+        rule: Rule,
+        debug: Debug | None = None,
     ) -> None:
-        super().__init__(node.name, node.label, log)
+        super().__init__(node.name, node.label, log, seat, rule)
+        self._debug = debug
         self._supervisor = supervisor
         self._function = node.node.function
         self._env = child.environment(env)
@@ -79,6 +88,8 @@ class ProcessWorker(Worker):
         return ends + self.log.fds() + ([self._output] if self._output >= 0 else [])
 
     def start(self) -> None:
+        self.exit = NodeExit(causes=self.exit.causes)
+        self._killed = False
         self._ends = list(socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET))
         self._output, output = os.pipe()
         for stream in (sys.stdout, sys.stderr):
@@ -93,6 +104,8 @@ class ProcessWorker(Worker):
             output,
             [],
             os.getpid(),
+            self.seat,
+            self._debug,
         )
         own = {self._ends[1].fileno(), output}
         setup.close += {*self._close(), *self.fds()} - own
@@ -136,13 +149,19 @@ class ProcessWorker(Worker):
     def ask_to_stop(self) -> None:
         self._signal(signal.SIGTERM)
 
+    def usage(self) -> watchdog.Usage | None:
+        return watchdog.usage(self.pid) if self.pid else None
+
     def kill(self) -> None:
         self._killed = True
         self._signal_group(signal.SIGKILL)
         self._signal(signal.SIGKILL)  # it may not have made its group yet
 
-    def show_stacks(self) -> None:
-        self._signal(child.STACKS_SIGNAL)
+    def show_stacks(self, also_if_stopped: bool = False) -> None:
+        if also_if_stopped and self.pid:
+            self.log.feed(stacks.dump(self.pid).encode())
+        else:
+            self._signal(child.STACKS_SIGNAL)
 
     def destroy(self) -> None:
         """Ends it whatever happens, for when the supervisor itself fails."""
@@ -179,7 +198,7 @@ class ProcessWorker(Worker):
                 os.kill(self.pid, number)
 
     def _signal_group(self, number: int) -> None:
-        if self.pid:
+        if self.pid and self._debug is None:  # which is in the launcher's own group
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self.pid, number)
 

@@ -25,6 +25,7 @@ class NodeExit:
       error: the exception that ended it, as "Type: message".
       asked: whether it had been asked to stop when it ended.
       seconds: from its start to its end.
+      causes: why its earlier lives ended, after each of which it was started again.
     """
 
     state: str = "not started"
@@ -33,6 +34,7 @@ class NodeExit:
     error: str | None = None
     asked: bool = False
     seconds: float = 0.0
+    causes: list[str] = dataclasses.field(default_factory=list)
 
 
 @dataclasses.dataclass

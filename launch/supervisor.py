@@ -1,4 +1,4 @@
-"""Watches the nodes of a running program, finds what failed first, and stops them in order.
+"""Watches the nodes of a running program, heals it, finds what failed first, stops it in order.
 
 It knows nothing of processes or threads: those are kinds of `Worker`.
 """
@@ -9,18 +9,23 @@ import dataclasses
 import selectors
 import signal
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
+from distrl.board import Seat
 from launch.journal import Journal
 from launch.logs import NodeLog
 from launch.result import EXIT_BAD_INPUT, EXIT_FAILED, EXIT_FINISHED, Failure, NodeExit
+from launch.rules import History, Limits, Rule
 from launch.signals import Signals
+from launch.watchdog import Usage, Watch, oom_kills
 
 STOP_S = 3.0  # for a phase to end after it was asked to
 STOP_LEARNER_S = 5.0  # it may have a checkpoint to save
 STOP_AFTER_FAILURE_S = 1.0
 KILL_S = 3.0  # for the kernel to end what was killed
 STACKS_S = 0.3  # before its time is over, a node's stacks are written to its log
+LINGER_S = 2.0  # for a node to end after it has told of the exception that ends it
+LOOK_S = 1.0  # between two looks of the watchdog
 JUDGE_S = 0.2  # an exception may be the echo of a sudden death elsewhere, which is seen later
 ENDED = "ended without being told to"
 
@@ -42,18 +47,29 @@ class Worker(abc.ABC):
     """One node as the supervisor sees it."""
 
     last_wait = KILL_S  # for it to end after `kill`
+    can_be_killed = True
 
-    def __init__(self, name: str, label: str, log: NodeLog) -> None:
+    def __init__(self, name: str, label: str, log: NodeLog, seat: Seat, rule: Rule) -> None:
         self.name = name
         self.label = label
         self.log = log
+        self.seat = seat
+        self.heals = rule.restarts > 0
+        self.history = History(rule)
         self.exit = NodeExit()
         self.alive = False
         self.started = 0.0
+        self.failure: Message | None = None  # of a node that heals: what ends this life
+        self.hangs: str | None = None  # why the watchdog ends this life
+        self.hangs_since = 0.0
 
     @abc.abstractmethod
     def start(self) -> None:
-        """Starts the node."""
+        """Starts the node, for the first time or again."""
+
+    @abc.abstractmethod
+    def usage(self) -> Usage | None:
+        """What it uses now; None when it has ended."""
 
     @abc.abstractmethod
     def collect(self) -> bool:
@@ -68,8 +84,12 @@ class Worker(abc.ABC):
         """Ends it by force, where that can be done."""
 
     @abc.abstractmethod
-    def show_stacks(self) -> None:
-        """Has the stacks of its threads written to its log."""
+    def show_stacks(self, also_if_stopped: bool = False) -> None:
+        """Has the stacks of its threads written to its log.
+
+        Args:
+          also_if_stopped: by a way that takes a second, and that the node has no part in.
+        """
 
 
 class Supervisor:
@@ -78,9 +98,19 @@ class Supervisor:
     Args:
       signals: entered.
       journal: where it says what it does.
+      limits: how long nodes may hang.
+      next_life: of a node's name, the number of the life that begins; rises.
+      look: called about once a second, with all workers.
     """
 
-    def __init__(self, signals: Signals, journal: Journal) -> None:
+    def __init__(
+        self,
+        signals: Signals,
+        journal: Journal,
+        limits: Limits,
+        next_life: Callable[[str], int],
+        look: Callable[[Sequence[Worker]], None] = lambda workers: None,
+    ) -> None:
         self.selector = selectors.DefaultSelector()
         self.selector.register(signals, selectors.EVENT_READ)
         self.messages: collections.deque[Message] = collections.deque()  # filled by the workers
@@ -90,6 +120,13 @@ class Supervisor:
         self.failure: Failure | None = None
         self._signals = signals
         self._journal = journal
+        self._limits = limits
+        self._next_life = next_life
+        self._look = look
+        self._watches: dict[str, Watch] = {}
+        self._oom_kills = oom_kills()
+        self._look_at = 0.0
+        self._restarts: list[tuple[float, Worker]] = []  # when, whom
         self._workers: dict[str, Worker] = {}
         self._phases: list[list[str]] = []
         self._phase = 0
@@ -109,7 +146,7 @@ class Supervisor:
             self._take_signals()
             if self.status is not None:
                 break
-            worker.start()
+            self._start(worker)
         while self._advance():
             for key, _ in self.selector.select(self._timeout()):
                 if key.data is not None:
@@ -120,7 +157,16 @@ class Supervisor:
                     self._note_end(worker)
             self._take_messages()
             self._judge()
+            self._heal()
+            self._watch()
             self._journal.flush()
+
+    def _start(self, worker: Worker) -> None:
+        worker.seat.begin(self._next_life(worker.name))
+        worker.failure = worker.hangs = None
+        self._watches[worker.name] = Watch(worker.seat, self._limits)
+        self._spoke.discard(worker.name)
+        worker.start()
 
     def close(self) -> None:
         self.selector.close()
@@ -130,7 +176,7 @@ class Supervisor:
 
     def _timeout(self) -> float:
         now = time.monotonic()
-        due = min(self._judge_at, now + 1.0)
+        due = min(self._judge_at, now + 1.0, *(when for when, _ in self._restarts))
         if self._deadline is not None:
             due = min(due, self._deadline - (0.0 if self._stacks_shown else STACKS_S))
         if self._journal.waiting():
@@ -171,8 +217,83 @@ class Supervisor:
         self._journal.note(f"{worker.name} {how.state} {error}".rstrip())
         if worker.log.broken is not None:
             self._journal.note(f"{worker.log.path} is not complete: {worker.log.broken}")
-        if self.status is None and worker.name not in self._spoke:
+        comes_back = False
+        if self.status is None and worker.heals and worker.name not in self._spoke:
+            comes_back = self._plan_restart(worker)
+        elif self.status is None and worker.name not in self._spoke:
             self._silent.append(worker)
+        worker.seat.end(comes_back)
+
+    # Healing.
+
+    def _plan_restart(self, worker: Worker) -> bool:
+        """Of a node that has ended, and heals: True where it will be started again."""
+        failure, how = worker.failure, worker.exit
+        cause = failure.reason if failure is not None else worker.hangs or self._cause(how)
+        traceback = failure.traceback if failure is not None else None
+        how.causes.append(cause)
+        separator = ":" if failure is not None else ""
+        tells = how.signal != "SIGKILL" or worker.hangs is not None
+        delay = worker.history.another(cause, traceback, how.seconds, tells)
+        if isinstance(delay, str):
+            reason = f"{worker.name}{separator} {cause} ({delay})"
+            self._decide("failed", reason, EXIT_FAILED, Failure(worker.name, cause, traceback))
+            return False
+        self._journal.say(
+            f"{worker.name}{separator} {cause}: it is started again"
+            + (f" in {delay:.1f} s" if delay >= 1 else "")
+            + f" (restart {len(how.causes)}); see {worker.log.path}"
+        )
+        self._restarts.append((time.monotonic() + delay, worker))
+        return True
+
+    def _heal(self) -> None:
+        """Starts again what is due, and ends what has failed and will not go."""
+        now = time.monotonic()
+        if self.status is not None:
+            self._restarts = []
+        for due, worker in list(self._restarts):
+            if due <= now:
+                self._restarts.remove((due, worker))
+                self._start(worker)
+        for worker in self._workers.values():
+            failure = worker.failure
+            if not worker.alive or self.status is not None:
+                continue
+            if failure is not None and now > failure.time + LINGER_S:
+                self._end_by_force(worker, failure.reason, failure.traceback)
+            elif worker.hangs is not None and now > worker.hangs_since + STACKS_S:
+                self._end_by_force(worker, worker.hangs, None)
+
+    def _end_by_force(self, worker: Worker, cause: str, traceback: str | None) -> None:
+        """Of a node that will not end by itself; where it cannot be killed, the program ends."""
+        if worker.can_be_killed:
+            worker.kill()
+        else:
+            self._decide(
+                "failed",
+                f"{worker.name} {cause}",
+                EXIT_FAILED,
+                Failure(worker.name, cause, traceback),
+            )
+
+    def _watch(self) -> None:
+        """Once in a while, looks for nodes that hang."""
+        now = time.monotonic()
+        if now < self._look_at:
+            return
+        self._look_at = now + LOOK_S
+        if self.status is None:
+            for worker in self._workers.values():
+                usage = worker.usage() if worker.alive and worker.hangs is None else None
+                cause = None if usage is None else self._watches[worker.name].look(usage, now)
+                if cause is not None:
+                    worker.hangs, worker.hangs_since = cause, now
+                    self._journal.say(f"{worker.name} {cause}; its stacks are in {worker.log.path}")
+                    worker.show_stacks(also_if_stopped=True)
+        self._look(list(self._workers.values()))
+
+    # What failed first.
 
     def _take_messages(self) -> None:
         while self.messages:
@@ -182,10 +303,15 @@ class Supervisor:
                 seconds = message.time - worker.started
                 self._journal.note(f"{message.node} runs, {seconds:.3f} s after its start")
                 continue
-            if message.kind != "stop":
-                self._spoke.add(message.node)
             if message.kind == "failure":
                 worker.exit.error = message.reason
+                if worker.heals and not message.bad_input and self.status is None:
+                    worker.failure = worker.failure or message
+                    continue
+            if message.kind == "ended" and worker.heals and self.status is None:
+                continue
+            if message.kind != "stop":
+                self._spoke.add(message.node)
             if self.status is None:
                 self._told.append(message)
                 self._judge_at = min(self._judge_at, time.monotonic() + JUDGE_S)
@@ -205,7 +331,7 @@ class Supervisor:
                 self._decide("failed", first.reason, EXIT_FAILED, Failure(first.node, first.reason))
         elif self._silent:
             worker = self._silent[0]
-            cause = _cause(worker.exit)
+            cause = worker.hangs or self._cause(worker.exit)
             self._decide(
                 "failed", f"{worker.name} {cause}", EXIT_FAILED, Failure(worker.name, cause)
             )
@@ -279,10 +405,12 @@ class Supervisor:
             self._deadline, self._stacks_shown = time.monotonic() + max(left), True
         return bool(left) and time.monotonic() < (self._deadline or 0.0)
 
-
-def _cause(how: NodeExit) -> str:
-    if how.signal == "SIGKILL":
-        return "was killed by SIGKILL (by the kernel, if memory ran out)"
-    if how.signal:
-        return f"was killed by {how.signal}"
-    return f"exited with status {how.code}" if how.code else ENDED
+    def _cause(self, how: NodeExit) -> str:
+        """In words, how a process ended that did not say why."""
+        if how.signal == "SIGKILL":
+            if oom_kills() > self._oom_kills:
+                return "was killed by the kernel (SIGKILL): out of memory"
+            return "was killed by SIGKILL"
+        if how.signal:
+            return f"was killed by {how.signal}"
+        return f"exited with status {how.code}" if how.code else ENDED

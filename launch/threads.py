@@ -13,11 +13,16 @@ from typing import Any
 
 from launchpad.launch import worker_manager
 
+from distrl import board
+from distrl.board import Seat
 from distrl.errors import Stopped
-from launch import wiring
+from launch import watchdog, wiring
 from launch.child import redirect_logging
+from launch.debugging import post_mortem, stopping_here
 from launch.logs import NodeLog
 from launch.nodes import Hooks, Telling, one_line
+from launch.result import NodeExit
+from launch.rules import Rule
 from launch.supervisor import Message, Worker
 
 _owner = threading.local()
@@ -34,9 +39,11 @@ class ThreadWorker(Worker):
     Args:
       tell: takes messages for the supervisor, from any thread.
       wake: has the supervisor look again.
+      debug: an exception that ends it comes to the user first, in pdb.
     """
 
     last_wait = 0.5
+    can_be_killed = False
 
     def __init__(
         self,
@@ -45,8 +52,13 @@ class ThreadWorker(Worker):
         node_setup: Callable[[str], None] | None,
         tell: Callable[[Message], None],
         wake: Callable[[], None],
+        seat: Seat,
+        rule: Rule,
+        debug: bool = False,
     ) -> None:
-        super().__init__(node.name, node.label, log)
+        super().__init__(node.name, node.label, log, seat, rule)
+        self._debug = debug
+        self._tell = tell
         self.telling = Telling(node.name, tell)
         self._function = node.node.function
         self._node_setup = node_setup
@@ -55,24 +67,32 @@ class ThreadWorker(Worker):
         self._failed = False
         self._over = False
         self._wake = wake
-        self._thread = threading.Thread(target=self._run, name=node.name, daemon=True)
+        self.thread = threading.Thread()
 
     def start(self) -> None:
+        self.exit = NodeExit(causes=self.exit.causes)
+        self.telling = Telling(self.name, self._tell)
+        self._failed = self._over = False
+        self._ready.clear()
+        self.thread = threading.Thread(target=self._run, name=self.name, daemon=True)
         self.started = time.monotonic()
         self.alive = True
         self.exit.state = "running"
-        self._thread.start()
+        self.thread.start()
         if not self._ready.wait(10.0):
             raise RuntimeError(f"the thread of {self.name} did not start within 10 s")
 
     def collect(self) -> bool:
         if not self._over:
             return False
-        self._thread.join(1.0)
+        self.thread.join(1.0)
         self.alive = False
         self.exit.state = "failed" if self._failed else "ended"
         self.exit.seconds = time.monotonic() - self.started
         return True
+
+    def usage(self) -> watchdog.Usage | None:
+        return watchdog.usage(os.getpid(), self.thread.native_id) if self.thread.native_id else None
 
     def ask_to_stop(self) -> None:
         if self._manager is None:
@@ -85,7 +105,7 @@ class ThreadWorker(Worker):
     def kill(self) -> None:
         """Nothing: a thread cannot be ended by another."""
 
-    def show_stacks(self) -> None:
+    def show_stacks(self, also_if_stopped: bool = False) -> None:
         # faulthandler writes all threads' stacks to a descriptor only.
         with tempfile.TemporaryFile() as file:
             faulthandler.dump_traceback(file, all_threads=True)
@@ -109,6 +129,8 @@ class ThreadWorker(Worker):
                 self.telling.say("ended")
             else:
                 self._failed = True
+                if self._debug:
+                    post_mortem(error)
                 self.telling.failure(error)
         finally:
             self._over = True
@@ -180,16 +202,24 @@ def surroundings(other: NodeLog) -> Iterator[None]:
         worker = current_worker()
         return worker.telling if worker is not None else None
 
+    def seat() -> tuple[Seat, bool] | None:
+        worker = current_worker()
+        if worker is None:
+            return None
+        return worker.seat, threading.current_thread() is worker.thread
+
     for name, proxy in proxies.items():
         setattr(sys, name, proxy)
         redirect_logging(streams[name], proxy)
+    board.install(seat)
     threading.Thread.start = inheriting_start  # type: ignore[assignment,method-assign]
     wiring.reach_loopback(os.environ)
     try:
-        with Hooks(owner):
+        with Hooks(owner), stopping_here():
             yield
     finally:
         threading.Thread.start = start  # type: ignore[method-assign]
+        board.install(lambda: None)
         if no_proxy is None:
             os.environ.pop(wiring.NO_GRPC_PROXY, None)
         else:

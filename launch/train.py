@@ -19,8 +19,7 @@ from absl import flags
 
 from distrl import transforms
 from distrl.errors import ConfigError, SpecError
-from distrl.experiment import Experiment
-from distrl.replay import shared_file
+from distrl.experiment import Experiment, SupervisionConfig
 from launch import overrides
 from launch.result import EXIT_BAD_INPUT, EXIT_FAILED, EXIT_FINISHED
 from programs import TOPOLOGIES
@@ -68,6 +67,14 @@ flags.DEFINE_enum(
     _TERMINALS,
     "Where the nodes' output goes, beside their log files.",
 )
+flags.DEFINE_string(
+    "debug",
+    None,
+    "NODE (actor/0) runs in this terminal, where breakpoint() and its failure stop in pdb; the "
+    "other nodes are processes that wait for it as long as it takes. NODE:PORT waits for an "
+    "editor's debugpy instead. `all`, for single_process and --lp_launch_type=local_mt: pdb at the "
+    "first failure of any part.",
+)
 flags.DEFINE_enum(  # Launchpad defines it again when it is imported
     "lp_launch_type",
     _LAUNCH_TYPES[0],
@@ -104,10 +111,12 @@ def train(arguments: list[str]) -> int:
             experiment,
             goal=dataclasses.replace(experiment.goal, max_env_steps=values.max_env_steps),
         )
+    if values.debug is not None:
+        experiment = _patient(experiment)
     if values.seed is not None:
         experiment = dataclasses.replace(experiment, seed=values.seed)
     if topology != "single_process":
-        environments = node_environments(experiment, topology)
+        node_environments(experiment, topology)  # refuses what cannot be had, before any import
         make_program = _import_topology(topology)
         values(arguments)
     run_dir = _make_run_dir(values, experiment, topology, arguments)
@@ -118,9 +127,9 @@ def train(arguments: list[str]) -> int:
     if topology == "single_process":
         if values["lp_launch_type"].present:
             print("distrl: --lp_launch_type has no effect: single_process starts no nodes")
-        return _run_single_process(experiment, run_dir)
+        return _run_single_process(experiment, run_dir, values.debug is not None)
     program = make_program(experiment, str(run_dir))
-    return _launch(program, environments, run_dir, values)
+    return _launch(program, experiment, topology, run_dir, values)
 
 
 def _help(values: flags.FlagValues, arguments: list[str]) -> int:
@@ -216,7 +225,18 @@ def _make_run_dir(values: Any, experiment: Experiment, topology: str, arguments:
     return run_dir
 
 
-def _run_single_process(experiment: Experiment, run_dir: Path) -> int:
+def _patient(experiment: Experiment) -> Experiment:
+    """With deadlines that outlast a user at a debugger's prompt."""
+    day = 86_400.0
+    return dataclasses.replace(
+        experiment,
+        inference=dataclasses.replace(experiment.inference, timeout=day),
+        learner=dataclasses.replace(experiment.learner, timeout=day),
+        supervision=SupervisionConfig(0, None, None, None, call_timeout=day, insert_timeout=day),
+    )
+
+
+def _run_single_process(experiment: Experiment, run_dir: Path, debug: bool) -> int:
     import jax
 
     from programs.single_process import single_process
@@ -238,6 +258,10 @@ def _run_single_process(experiment: Experiment, run_dir: Path) -> int:
             experiment, stop=stop, run_dir=run_dir, printer=lambda line: print(line, flush=True)
         )
     except Exception as error:
+        if debug:
+            from launch.debugging import post_mortem
+
+            post_mortem(error)
         code = EXIT_BAD_INPUT if isinstance(error, (ConfigError, SpecError)) else EXIT_FAILED
         reason = f"{type(error).__name__}: {error}".partition("\n")[0]
         _write_result(run_dir, "failed", reason, code)
@@ -263,23 +287,31 @@ def _write_result(run_dir: Path, status: str, reason: str, code: int) -> int:
     return code
 
 
-def _launch(
-    program: Any, environments: dict[str, dict[str, str]], run_dir: Path, values: Any
-) -> int:
-    from launch.local import launch
+def _launch(program: Any, experiment: Experiment, topology: str, run_dir: Path, values: Any) -> int:
+    from launch.debugging import Debug
+    from launch.run import run
 
-    resources = {group: environments[group] for group in program.groups}
-    result = launch(
+    debug: Debug | bool = False
+    if values.debug is not None:
+        in_threads = values.lp_launch_type != "local_mp"
+        if in_threads != (values.debug == "all"):
+            raise ConfigError(
+                f"--debug={values.debug}: with --lp_launch_type={values.lp_launch_type} it is "
+                + ("--debug=all" if in_threads else "--debug=NODE, as in --debug=actor/0")
+            )
+        debug = in_threads or Debug.parse(values.debug)
+    result = run(
         program,
+        experiment,
+        topology,
+        run_dir,
         values.lp_launch_type,
-        run_dir=run_dir,
-        local_resources=resources,
         terminal=values.terminal,
+        debug=debug,
     )
     if values.lp_launch_type != "local_mp":
         # Threads may be left that cannot be ended, of nodes or of C++ libraries: an ordinary exit
         # would wait for them, or abort on them.
-        shared_file.sweep(of_this_process=True)
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(result.exit_code)

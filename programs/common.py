@@ -11,8 +11,6 @@ from distrl.experiment import Experiment
 from distrl.replay.shared_table import SharedTable
 from programs import nodes
 
-CALL_TIMEOUT = 60.0  # seconds; of every Courier call that has no setting of its own
-
 
 class Common(NamedTuple):
     """Handles of the nodes that every topology has, and the replay table's name."""
@@ -70,8 +68,9 @@ def _reverb_node(experiment: Experiment, table: str, run_dir: str) -> lp.ReverbN
 def add_courier_node(
     program: lp.Program,
     constructor: type,
+    experiment: Experiment,
     *args: object,
-    call_timeout: float = CALL_TIMEOUT,
+    call_timeout: float | None = None,
     doors: Sequence[lp.Address] = (),
     **kwargs: object,
 ) -> lp.CourierHandle:
@@ -79,13 +78,14 @@ def add_courier_node(
 
     Args:
       program: inside one of its groups.
-      constructor: of the node's object, with `args` and `kwargs`.
-      call_timeout: seconds of every call to it.
+      constructor: of the node's object, with `experiment`, `args` and `kwargs`.
+      experiment: what to train.
+      call_timeout: seconds of every call to it; None: `supervision.call_timeout`.
       doors: further addresses that the node's object serves by itself.
     """
-    node = lp.CourierNode(constructor, *args, **kwargs)
+    node = lp.CourierNode(constructor, experiment, *args, **kwargs)
     for door in doors:
         node.allocate_address(door)
     handle = program.add_node(node)
-    handle.set_client_kwargs(call_timeout=call_timeout)
+    handle.set_client_kwargs(call_timeout=call_timeout or experiment.supervision.call_timeout)
     return handle

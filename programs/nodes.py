@@ -18,10 +18,10 @@ import jax
 import launchpad as lp
 from launchpad import context
 
-from distrl import seeds
+from distrl import board, seeds
 from distrl.actor import Actor
 from distrl.cores import keep_to_one_core
-from distrl.errors import PeerError
+from distrl.errors import PeerError, Stopped
 from distrl.evaluator import Evaluator
 from distrl.experiment import Experiment
 from distrl.inferencer import Inferencer, InferenceSource
@@ -30,6 +30,7 @@ from distrl.metrics import Monitor, Report
 from distrl.params_file import save_params
 from distrl.replay.buffer import ReplayBuffer
 from distrl.replay.late_rewards import with_final_rewards
+from distrl.replay.shared_file import Process
 from distrl.replay.shared_memory import SharedReplayBuffer
 from distrl.replay.shared_table import SharedTable
 from distrl.serving import InferenceService, RemoteInferencer
@@ -37,28 +38,68 @@ from distrl.variables import RemoteVariables, VariableClient, VariableService
 from distrl.wire import Wire
 from programs.pools import actor_pool, evaluator_pool
 
+_COMES_BACK = 120.0  # seconds that a call waits for a node that is started again
+_NOTICED = 1.0  # seconds within which a death is noticed
+_LOOK = 0.05  # seconds between two looks at the board
 _MAX_UNSENT = 300  # reports; half a minute of a monitor that does not answer
 
 
 class Peer:
-    """A Courier client whose errors name the peer. Its deadline comes with the handle."""
+    """A Courier client whose errors name the peer. Its deadline comes with the handle.
+
+    While the peer is started again, a call waits for it, and is made once more: what is called
+    must bear to be called twice, which Courier may do by itself too.
+    """
 
     def __init__(self, client: Any, name: str):
         """Args: client: a courier.Client. name: of the node behind it."""
         self._client = client
         self._name = name
+        seats = board.here().board
+        self._seat = seats.seat(name) if seats is not None else None
+        self._stop = lp.stop_event()
 
     def __getattr__(self, method: str) -> Callable[..., Any]:
         remote = getattr(self._client, method)
 
         def call(*args: Any) -> Any:
+            mine = board.mine()
+            mine.wait()
             try:
-                return remote(*args)
-            except Exception as error:
-                raise PeerError(f"{self._name}.{method}() failed: {error}") from error
+                while True:
+                    life = self._seat.life if self._seat is not None else 0
+                    try:
+                        return remote(*args)
+                    except Exception as error:
+                        self._check_comes_back(life, f"{self._name}.{method}() failed", error)
+            finally:
+                mine.tick()
 
         setattr(self, method, call)
         return call
+
+    def _check_comes_back(self, life: int, what: str, error: Exception) -> None:
+        """Returns when the peer, of whose `life` a call failed, has begun another.
+
+        Raises:
+          Stopped: the program stops.
+          PeerError: it has not, or not in time.
+        """
+        seat = self._seat
+        deadline = time.monotonic() + _COMES_BACK
+        while seat is not None and seat.status in (board.UP, board.DOWN):
+            if seat.status == board.UP and seat.life != life:
+                return
+            # A process that has just died still counts as up for a moment.
+            if seat.status == board.UP and time.monotonic() > deadline - _COMES_BACK + _NOTICED:
+                break
+            if time.monotonic() > deadline:
+                break
+            if self._stop.wait(_LOOK):
+                raise Stopped(f"{what}: the program stops") from error
+        if seat is not None and seat.status == board.GONE:
+            raise PeerError(f"{what}: {self._name} has ended") from error
+        raise PeerError(f"{what}: {error}") from error
 
 
 class Reporter:
@@ -68,7 +109,7 @@ class Reporter:
         """Args: monitor: a courier.Client of `MonitorNode`. node: the sender's name."""
         self._monitor = monitor
         self._node = node
-        self._number = 0
+        self._number = board.here().life << 32  # above all those of the lives before
         self._unsent: list[Report] = []
         self._sending: concurrent.futures.Future | None = None
 
@@ -107,6 +148,17 @@ class Reporter:
         self._sending = None
 
 
+def _turns(stop: threading.Event) -> Callable[[], bool]:
+    """For loops that ask at each turn whether to stop: says that the node gets on, too."""
+    seat = board.here()
+
+    def asked_to_stop() -> bool:
+        seat.tick()
+        return stop.is_set()
+
+    return asked_to_stop
+
+
 def _say(line: str) -> None:
     print(line, flush=True)
 
@@ -121,8 +173,9 @@ def _replay(experiment: Experiment, server: Any, table: str, stop: Any) -> Repla
     """A client of the table: at a Reverb server, or in shared memory where there is none."""
     struct, config = experiment.trajectory_struct(), experiment.replay
     batch_size = experiment.learner.batch_size
+    timeout = experiment.supervision.insert_timeout
     if server is None:
-        return SharedReplayBuffer(table, struct, config, batch_size, stop=stop)
+        return SharedReplayBuffer(table, struct, config, batch_size, stop, timeout)
     from distrl.replay.reverb import ReverbReplayBuffer  # brings TensorFlow
 
     return ReverbReplayBuffer(
@@ -133,6 +186,7 @@ def _replay(experiment: Experiment, server: Any, table: str, stop: Any) -> Repla
         table,
         unrolls_per_item=experiment.unrolls_per_item,
         stop=stop,
+        insert_timeout=timeout,
     )
 
 
@@ -141,12 +195,18 @@ class TableNode:
 
     def __init__(self, experiment: Experiment, table: str):
         self._stop = lp.stop_event()
+        if board.here().restarted:  # its clients have gone on with it meanwhile
+            self._table = SharedTable.adopt(table)
+            return
+        in_own_process = threading.current_thread() is threading.main_thread()
         self._table = SharedTable.create(
             experiment.trajectory_struct(),
             experiment.replay,
             experiment.learner.batch_size,
             table,
             seeds.seed(experiment.seed, "replay", 0),
+            # The launcher's: it is there as long as the program.
+            owner=Process.parent() if in_own_process else Process.this(),
         )
 
     def info(self) -> str:
@@ -155,10 +215,8 @@ class TableNode:
 
     def run(self) -> None:
         """Keeps the table until the program stops."""
-        try:
-            self._stop.wait()
-        finally:
-            self._table.close()
+        self._stop.wait()
+        self._table.close()
 
 
 class MonitorNode:
@@ -217,7 +275,7 @@ class LearnerNode:
 
     def run(self) -> None:
         """Learns until the program stops, then saves the parameters."""
-        self._learner.run(self._stop.is_set, self._reporter)
+        self._learner.run(_turns(self._stop), self._reporter)
         save_params(self._run_dir / "params.npz", *self._learner.variables)
         self._replay.close()
         self._reporter.close()
@@ -238,6 +296,7 @@ class InferencerNode:
           in a new thread: actors come by different doors.
         """
         _configure_jax()
+        board.here().tick()
         self._stop = lp.stop_event()
         self._doors = [
             courier.Server(port=lp.get_port_from_address(door.resolve()), thread_pool_size=16)
@@ -266,7 +325,7 @@ class InferencerNode:
         )
         self._inferencer.warm_up()
         self._service = InferenceService(
-            self._inferencer, wire, sizes[-1], experiment.inference.timeout
+            self._inferencer, wire, sizes[-1], experiment.inference.timeout, board.here()
         )
 
     def inference(self, data: bytes) -> bytes:
@@ -275,6 +334,7 @@ class InferencerNode:
 
     def run(self) -> None:
         """Opens the doors until the program stops."""
+        board.here().wait()
         for door in self._doors:
             door.Bind("inference", self._service.inference)
             door.Start()
@@ -297,7 +357,6 @@ class ActorNode:
         monitor: Any,
         learner: Any = None,
         inferencer: Any = None,
-        life: int = 0,
     ):
         """Args:
         experiment: what to train.
@@ -307,9 +366,11 @@ class ActorNode:
         monitor: the monitor's client.
         learner: its client, for an inferencer of the actor's own; or
         inferencer: the service's client.
-        life: of its streams; rises when it restarts.
         """
         _configure_jax()
+        self._seat = board.here()
+        self._seat.tick()
+        life = self._seat.life
         self._stop = lp.stop_event()
         with contextlib.ExitStack() as opened:
             # The pool first: it may fork, which must be done before JAX starts its threads.
@@ -347,7 +408,15 @@ class ActorNode:
     def run(self) -> None:
         """Acts until the program stops."""
         with self._opened:
-            self._actor.run(self._stop.is_set, self._reporter)
+            stopping = _turns(self._stop)
+            before = self._seat.acted
+            self._reporter({"acted_before": before})
+
+            def asked_to_stop() -> bool:
+                self._seat.acted = before + self._actor.acted
+                return stopping()
+
+            self._actor.run(asked_to_stop, self._reporter)
             self._replay.close()
             self._reporter.close()
 
@@ -357,6 +426,7 @@ class EvaluatorNode:
 
     def __init__(self, experiment: Experiment, learner: Any, monitor: Any):
         _configure_jax()
+        board.here().tick()
         self._stop = lp.stop_event()
         self._config = experiment.evaluator
         with contextlib.ExitStack() as opened:
@@ -380,8 +450,9 @@ class EvaluatorNode:
         with self._opened:
             while not self._stop.is_set():
                 due = time.monotonic() + self._config.interval
-                scores = self._evaluator.evaluate(self._config.episodes, self._stop.is_set)
+                scores = self._evaluator.evaluate(self._config.episodes, _turns(self._stop))
                 if scores is not None:
                     self._reporter(scores)
+                board.here().wait()
                 self._stop.wait(max(0.0, due - time.monotonic()))
             self._reporter.close()

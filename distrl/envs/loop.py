@@ -60,6 +60,9 @@ class LoopPool(PythonPool):
         finally:
             self._worker.idle()
 
+    def _original(self) -> BaseException | None:
+        return self._worker.error
+
     def close(self) -> None:
         """See `Pool`."""
         if self._closed:

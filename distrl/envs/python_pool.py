@@ -184,7 +184,13 @@ class PythonPool(Pool):
 
     def _fail(self, text: str) -> None:
         self._failure = text
-        raise EnvironmentFault(text)
+        fault = EnvironmentFault(text)
+        fault.original = self._original()
+        raise fault
+
+    def _original(self) -> BaseException | None:
+        """The exception behind the last fault, where the environment is stepped in this process."""
+        return None
 
     def _check_usable(self) -> None:
         if self._failure is not None:

@@ -63,6 +63,7 @@ class Worker:
         self._closing = view(slots.closing)
         self._episode_steps = view(slots.episode_steps)
         self._steps = view(slots.steps)
+        self.error: BaseException | None = None  # the last that an environment raised
         self._done, self._busy = 0, 0.0  # not yet added to the slots' own
         self._envs: dict[int, _Running] = {}
 
@@ -116,6 +117,7 @@ class Worker:
         except Breach as breach:
             return self._fault(env_id, env, str(breach))
         except self._catch as error:
+            self.error = error
             trace = error.__traceback__
             frames = trace.tb_next if trace is not None and trace.tb_next is not None else trace
             lines = traceback.format_exception(type(error), error, frames)

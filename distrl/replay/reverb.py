@@ -13,6 +13,7 @@ import numpy as np
 import reverb
 from reverb import errors, pybind
 
+from distrl import board
 from distrl.errors import ConfigError, DeadlineExceeded, Stopped
 from distrl.replay.buffer import ReplayBuffer, ReplayConfig, checked_priorities
 from distrl.replay.columns import Block, Columns
@@ -211,7 +212,9 @@ class ReverbReplayBuffer(ReplayBuffer):
             return
         waited = 0.0
         watch = self._server.watch()
+        seat = board.mine()
         while True:
+            seat.tick()
             try:
                 writer.flush(leave, timeout_ms=int(SLICE * 1000))
                 return

@@ -1,8 +1,8 @@
 """Files of shared memory: their names, who made them, and what becomes of them.
 
-A table is one file in `/dev/shm`, called `distrl.NAME.PID.START` after its creator. The process id
-with the time at which it started names a process for good, so that what a dead creator left is
-told from what is in use.
+A table is one file in `/dev/shm`, called `distrl.NAME.PID.START` after its creator, which may stand
+for the process that made the file. The process id with the time at which it started names a process
+for good, so that what a dead creator left is told from what is in use.
 """
 
 import mmap
@@ -34,6 +34,15 @@ class Process(NamedTuple):
         pid = os.getpid()
         start = _start(pid)
         assert start is not None
+        return cls(pid, start)
+
+    @classmethod
+    def parent(cls) -> "Process":
+        """The process that started this one."""
+        pid = os.getppid()
+        start = _start(pid)
+        if start is None:  # it has just died, and we follow
+            raise Stopped(f"process {pid}, which started this one, has ended")
         return cls(pid, start)
 
     def lives(self) -> bool:
@@ -118,15 +127,15 @@ def check_room(name: str, nbytes: int) -> None:
         )
 
 
-def create(name: str, nbytes: int) -> SharedFile:
+def create(name: str, nbytes: int, creator: Process) -> SharedFile:
     """A file of `nbytes` zeros that nobody else finds until `publish`.
 
-    The memory is taken now: later there would be no way to say that there is none.
+    The memory is taken now: later there would be no way to say that there is none. It is in use as
+    long as `creator` lives.
 
     Raises:
       ConfigError: there is a live table of this name, or not enough memory.
     """
-    creator = Process.this()
     quoted = urllib.parse.quote(name, safe="")
     if not quoted or len(quoted) > 200:
         raise ConfigError(f"a shared table's name must have 1 to 200 letters; got {name!r}")

@@ -141,6 +141,7 @@ class SharedTable:
         batch_size: int,
         name: str,
         seed: int | None = None,
+        owner: Process | None = None,
     ) -> "SharedTable":
         """Makes the table; removes what crashed programs left before.
 
@@ -150,6 +151,7 @@ class SharedTable:
           batch_size: unrolls of a sample.
           name: the program's own.
           seed: of the choice of samples; None: a fresh one.
+          owner: the table may be removed by anyone when this process is dead; None: this one.
 
         Raises:
           ConfigError: the name is in use, or there is not enough memory.
@@ -169,7 +171,7 @@ class SharedTable:
         }
         text = json.dumps(header).encode()
         assert len(text) < _HEADER_BYTES
-        file = shared_file.create(name, layout.nbytes)
+        file = shared_file.create(name, layout.nbytes, owner or Process.this())
         try:
             memory = file.map()
             memory[: len(text)] = np.frombuffer(text, np.uint8)
@@ -183,6 +185,17 @@ class SharedTable:
             file.path.unlink(missing_ok=True)
             raise
         table._finalizer = weakref.finalize(table, _remove, file.path, os.getpid())
+        return table
+
+    @classmethod
+    def adopt(cls, name: str) -> "SharedTable":
+        """The table of this name, to be closed by this process in the place of who made it.
+
+        Raises:
+          DeadlineExceeded: there is none.
+        """
+        table = cls.open(name, timeout=1.0)
+        table._finalizer = weakref.finalize(table, _remove, table._file.path, os.getpid())
         return table
 
     @classmethod

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from typing import Any, Protocol
 
+from distrl import board
 from distrl.errors import DeadlineExceeded, Stopped
 
 SLICE = 0.1
@@ -48,7 +49,9 @@ def wait_until(
         return
     began = time.monotonic()
     told = False
+    seat = board.mine()
     while not done():
+        seat.tick()  # it has a limit of its own, and hears what happens
         if stop is not None and stop.is_set():
             raise Stopped(what())
         waited = time.monotonic() - began

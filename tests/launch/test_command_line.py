@@ -40,7 +40,7 @@ def distrl(tmp_path: Path, *arguments: str) -> subprocess.CompletedProcess:
 
 
 BAD = {
-    "command": (["trian"], "no command 'trian'; there is: train, tables"),
+    "command": (["trian"], "no command 'trian'; there is: train, status, stacks, tables"),
     "environment": (
         ["train", "--env=CartPol-v1"],
         "environment: there is no 'CartPol-v1'; did you mean CartPole-v1",

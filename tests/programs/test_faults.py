@@ -190,6 +190,7 @@ def test_a_killed_node_ends_the_program_and_is_named(train, topology, node, back
         f"--topology={topology}",
         f"--config.replay.backend={backend}",
         f"--config.evaluator.num_evaluators={evaluators}",
+        "--config.supervision.restarts=0",
         *CARTPOLE,
     )
     command.wait_for_training()
@@ -343,6 +344,7 @@ def test_an_environment_that_breaks_later(train, topology, launch_type, name):
         f"--experiment={BREAKING}:{name}",
         f"--topology={topology}",
         f"--lp_launch_type={launch_type}",
+        "--config.supervision.restarts=0",
     )
     assert command.wait(90.0) == 1
     assert TRAINING in command.output

@@ -1,0 +1,57 @@
+"""Runs an experiment's program on this machine, healed and watched as the experiment says."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import launchpad as lp
+
+from distrl.experiment import Experiment
+from launch.debugging import Debug
+from launch.local import launch
+from launch.result import Result
+from launch.rules import Limits, Rule
+from programs.resources import node_environments
+
+HEALING = ("actor", "evaluator", "inferencer")
+
+
+def run(
+    program: lp.Program,
+    experiment: Experiment,
+    topology: str,
+    run_dir: Path,
+    launch_type: str = "local_mp",
+    *,
+    terminal: str = "current_terminal",
+    debug: Debug | bool = False,
+    node_setup: Callable[[str], None] | None = None,
+) -> Result:
+    """As `launch.local.launch`, with the rules, limits and resources of the experiment.
+
+    Args:
+      program: that `topology` made of `experiment` for `run_dir`.
+      experiment: see `Experiment.supervision`.
+      topology: name.
+      run_dir: where everything is written.
+      launch_type, terminal, debug, node_setup: as of `launch`.
+
+    Raises:
+      ConfigError: an argument that cannot work.
+    """
+    config = experiment.supervision
+    healing: tuple[str, ...] = HEALING
+    if experiment.replay.backend != "reverb":  # whose tables would come back empty
+        healing += ("replay",)
+    environments: dict[str, Any] = node_environments(experiment, topology)
+    return launch(
+        program,
+        launch_type,
+        run_dir=run_dir,
+        local_resources={group: environments[group] for group in program.groups},
+        terminal=terminal,
+        node_setup=node_setup,
+        rules={group: Rule(config.restarts) for group in healing if group in program.groups},
+        limits=Limits(config.idle_limit, config.busy_limit, config.stopped_limit),
+        debug=debug,
+    )

@@ -1,0 +1,71 @@
+"""`distrl stacks RUN`: the Python stacks of every node of a running program."""
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from distrl.errors import ConfigError
+from launch import status
+
+_DUMP_S = 10.0
+
+
+def dump(pid: int, timeout: float = _DUMP_S) -> str:
+    """The Python stacks of a process's threads, also of one that is stopped or will not answer.
+
+    Returns:
+      What py-spy prints, or why it could not.
+    """
+    program = _py_spy()
+    if program is None:
+        return "py-spy is not installed: no stacks\n"
+    try:
+        done = subprocess.run(
+            [program, "dump", "--pid", str(pid)],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+            errors="replace",
+        )
+    except subprocess.TimeoutExpired:
+        return f"py-spy did not come back from process {pid} within {timeout:g} s\n"
+    return done.stdout if done.returncode == 0 else f"py-spy: {done.stderr.strip()}\n"
+
+
+def _py_spy() -> str | None:
+    beside = Path(sys.executable).with_name("py-spy")
+    return str(beside) if beside.exists() else shutil.which("py-spy")
+
+
+def stacks(arguments: list[str]) -> int:
+    """Prints the stacks of a running program's nodes.
+
+    Args:
+      arguments: the command, the run's folder, and names of nodes; none: all.
+
+    Returns:
+      The exit status.
+
+    Raises:
+      ConfigError: see `status.read`; or there is no such node.
+    """
+    if len(arguments) < 2:
+        raise ConfigError(
+            "stacks: name a run's folder, as in `distrl stacks runs/NAME` or "
+            "`distrl stacks runs/NAME actor/0`"
+        )
+    nodes = status.read(arguments[1])["nodes"]
+    for name in arguments[2:]:
+        if name not in nodes:
+            raise ConfigError(f"stacks: no node {name!r}; there is {', '.join(nodes)}")
+    shown: set[int] = set()
+    for name in arguments[2:] or nodes:
+        pid = nodes[name]["pid"]
+        if pid is None:
+            print(f"==== {name} does not run now ({nodes[name]['status']})")
+        elif pid not in shown:  # nodes that are threads have one process
+            shown.add(pid)
+            print(f"==== {name}, process {pid}\n{dump(pid)}", flush=True)
+    return 0
