@@ -8,6 +8,7 @@ from distrl import specs
 from distrl.agents.agent import Agent, extras_struct, state_struct
 from distrl.envs.pool import Environment
 from distrl.errors import ConfigError
+from distrl.lockstep import Score
 from distrl.metrics import Goal
 from distrl.replay.buffer import ReplayConfig
 from distrl.transforms.agent import TransformedAgent
@@ -189,6 +190,9 @@ class Experiment:
       transforms: of time steps, in order, from the raw one to the agent.
       evaluation_environment: what the evaluator plays in, with the same spaces; None: the same.
       goal: when the run ends.
+      lockstep: which parameters make which experience, and in which order it is stored, follows
+        from counts alone, so that two runs make the same parameters; see `distrl.lockstep`. For
+        one process, and for heavy_env with its replay in shared memory.
       seed: the root of every seed of the run.
       task: names tables and metrics.
     """
@@ -204,6 +208,7 @@ class Experiment:
     transforms: tuple[Transform, ...] = ()
     evaluation_environment: Environment | None = None
     goal: Goal = Goal()
+    lockstep: bool = False
     seed: int = 0
     task: str = "task"
 
@@ -222,6 +227,8 @@ class Experiment:
                 f"inference.num_inferencers={self.inference.num_inferencers} is more than "
                 f"actors.num_actors={self.actors.num_actors}: some would serve no one"
             )
+        if self.lockstep:
+            self.score()
         struct = self.trajectory_struct()  # the agent's own checks, and shapes that do not fit
         memory = self.replay.nbytes(struct)
         limit = _memory_limit()
@@ -247,6 +254,21 @@ class Experiment:
                 f"agent is made for {self.environment.name}'s observations, actions and rewards, "
                 f"{trained[:3]}"
             )
+
+    def score(self) -> Score:
+        """What happens when, in lockstep. Raises ConfigError where that cannot be."""
+        if self.actors.wait_num not in (None, self.actors.num_envs):
+            raise ConfigError(
+                f"lockstep: actors.wait_num={self.actors.wait_num} of {self.actors.num_envs} "
+                "environments come in the order in which they happen to end; leave it None"
+            )
+        if self.replay.backend == "reverb":
+            raise ConfigError(
+                "lockstep: a Reverb server takes what comes first; take "
+                "replay.backend=shared_memory"
+            )
+        actors = self.actors
+        return Score(self.replay, self.learner.batch_size, actors.num_actors, actors.num_envs)
 
     def make_agent(self) -> Agent:
         """The agent, behind its transforms if there are any."""

@@ -9,6 +9,7 @@ import numpy as np
 
 from distrl import specs
 from distrl.agents.agent import Agent
+from distrl.lockstep import LockstepVariables
 from distrl.types import Inference, Nest, State, StepType, TimeStep
 from distrl.variables import VariableClient
 from distrl.wire import Wire
@@ -33,7 +34,7 @@ class Inferencer:
     def __init__(
         self,
         agent: Agent,
-        variables: VariableClient,
+        variables: VariableClient | LockstepVariables,
         *,
         seed: int,
         max_streams: int,

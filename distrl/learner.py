@@ -1,5 +1,7 @@
 """The learner: replay -> parameters."""
 
+import collections
+import threading
 import time
 from collections.abc import Callable
 from typing import Any
@@ -17,13 +19,25 @@ from distrl.types import Params, Sample, StepType
 class Learner:
     """Consumes a replay's samples; holds the parameters, whose version is its count of steps."""
 
-    def __init__(self, agent: Agent, replay: ReplayBuffer, *, seed: int, timeout: float = 60.0):
+    def __init__(
+        self,
+        agent: Agent,
+        replay: ReplayBuffer,
+        *,
+        seed: int,
+        timeout: float = 60.0,
+        keep: int = 1,
+        last: int | None = None,
+    ):
         """Args:
         agent: whose `learner_step` is run.
         replay: where samples come from.
         seed: of the initial parameters.
         timeout: seconds to wait for a sample.
+        keep: so many of the newest parameters are in `recent`.
+        last: the version after which `run` makes no more; None: it goes on.
         """
+        self._last = last
         self._replay = replay
         self._timeout = timeout
         self._update = jax.jit(agent.learner_step)
@@ -31,6 +45,8 @@ class Learner:
         self._learner_state = jax.jit(agent.initial_learner_state)(params)
         # One tuple, replaced at once: a reader never sees the version of other parameters.
         self.variables: tuple[int, Params] = (0, params)
+        self.recent = collections.deque([self.variables], maxlen=keep)
+        self._made = threading.Condition()
         self._logs: dict[str, Any] = {}
         self._priorities: tuple[np.ndarray, jax.Array] | None = None  # not sent yet, with keys
         self._env_steps = 0
@@ -53,6 +69,11 @@ class Learner:
         variables = self.variables
         return variables if variables[0] > newer_than else None
 
+    def wait_for_version(self, version: int, timeout: float) -> bool:
+        """True as soon as there are parameters of this version, or newer ones; in any thread."""
+        with self._made:
+            return self._made.wait_for(lambda: self.recent[-1][0] >= version, timeout)
+
     def step(self) -> None:
         """One update, on one sample.
 
@@ -73,6 +94,9 @@ class Learner:
             params, self._learner_state, trajectory
         )
         self.variables = (version + 1, params)
+        with self._made:
+            self.recent.append(self.variables)
+            self._made.notify_all()
         real = trajectory.timestep.step_type[:-1] != StepType.LAST
         self._env_steps += int(np.count_nonzero(real))
         self._consumed += len(sample.key)
@@ -101,6 +125,9 @@ class Learner:
         due = time.monotonic()  # the first update is news
         try:
             while not should_stop():
+                if self.version == self._last:
+                    report(self.take_report())
+                    break
                 self.step()
                 if time.monotonic() >= due:
                     report(self.take_report())

@@ -30,6 +30,7 @@ class Goal:
         environment that says so. With a `mean_return` beside it, both must be reached.
       window: episodes that the mean and the rate are taken over.
       max_env_steps: environment steps that the learner has trained on.
+      max_learner_steps: updates; no more are made than these.
       max_seconds: since the first learner step.
     """
 
@@ -37,6 +38,7 @@ class Goal:
     success_rate: float | None = None
     window: int = 100
     max_env_steps: int | None = None
+    max_learner_steps: int | None = None
     max_seconds: float | None = None
 
     def __post_init__(self) -> None:
@@ -49,7 +51,7 @@ class Goal:
                 "goal.success_rate must be more than 0 and at most 1 (0.9 for 90 %), got "
                 f"{self.success_rate}"
             )
-        for name in ("window", "max_env_steps", "max_seconds"):
+        for name in ("window", "max_env_steps", "max_learner_steps", "max_seconds"):
             value = getattr(self, name)
             if value is not None and value <= 0:
                 raise ConfigError(f"goal.{name} must be more than 0, got {value}")
@@ -251,6 +253,7 @@ class Monitor:
         """Calls `on_end` the first time that the goal or a budget is reached."""
         goal = self._goal
         steps = int(self._learner.get("env_steps", 0))
+        updates = int(self._learner.get("learner_steps", 0))
         if self._ended:
             return
         targets = self._targets()
@@ -267,6 +270,8 @@ class Monitor:
             self._end(f"{reached} after {steps:,} environment steps trained on", True)
         elif goal.max_env_steps is not None and steps >= goal.max_env_steps:
             self._out_of_budget(f"{steps:,} environment steps trained on")
+        elif goal.max_learner_steps is not None and updates >= goal.max_learner_steps:
+            self._out_of_budget(f"{updates:,} updates")
         elif goal.max_seconds is not None and self._seconds_learning() >= goal.max_seconds:
             self._out_of_budget(f"{goal.max_seconds:g} s since the first learner step")
 

@@ -11,6 +11,8 @@ from distrl.agents.agent import Agent
 from distrl.codec import Codec
 from distrl.types import Params
 
+_PATIENCE = 1.0  # seconds that a call waits for parameters that are still to be made
+
 
 class VariableSource(Protocol):
     """Holds parameters whose version rises by one with each update."""
@@ -94,6 +96,8 @@ class VariableService:
         self._codec = _ParamsCodec(agent)
         self._lock = threading.Lock()
         self._packed: tuple[int, bytes] = (-1, b"")
+        self._first: int = getattr(source, "version", 0)
+        self._numbered: dict[int, bytes] = {}
 
     def get_variables(self, newer_than: int) -> tuple[int, bytes] | None:
         """The newest `(version, bytes)`, or None where `newer_than` is the newest.
@@ -108,6 +112,24 @@ class VariableService:
                 self._packed = (version, self._codec.pack(params))
             return self._packed if self._packed[0] != newer_than else None
 
+    def get_variables_at(self, number: int) -> tuple[int, bytes] | None:
+        """`(version, bytes)` that so many updates made since this service; None: not yet.
+
+        Needs a `Learner`, which keeps its `recent` ones. Waits some seconds at most.
+        """
+        source: Any = self._source
+        version = self._first + number
+        if not source.wait_for_version(version, _PATIENCE):
+            return None
+        with self._lock:
+            data = self._numbered.get(version)
+            if data is None:
+                found = dict(source.recent)
+                data = self._numbered[version] = self._codec.pack(found[version])
+                for old in [known for known in self._numbered if known not in found]:
+                    del self._numbered[old]
+            return version, data
+
 
 class RemoteVariables:
     """A `VariableService` elsewhere, as a VariableSource."""
@@ -116,6 +138,13 @@ class RemoteVariables:
         """Args: service: a client, with a deadline of its own. agent: whose parameters they are."""
         self._service = service
         self._codec = _ParamsCodec(agent)
+
+    def get_variables_at(self, number: int) -> tuple[int, Params] | None:
+        """See `VariableService.get_variables_at`."""
+        answer = self._service.get_variables_at(number)
+        if answer is None:
+            return None
+        return answer[0], jax.device_put(self._codec.unpack(answer[1]))
 
     def get_variables(self, newer_than: int) -> tuple[int, Params] | None:
         """See `VariableSource`."""

@@ -43,6 +43,8 @@ def run(
     healing: tuple[str, ...] = HEALING
     if experiment.replay.backend != "reverb":  # whose tables would come back empty
         healing += ("replay",)
+    if experiment.lockstep:  # what a node has begun, another life of it would not end alike
+        healing = ()
     environments: dict[str, Any] = node_environments(experiment, topology)
     return launch(
         program,

@@ -115,6 +115,11 @@ def train(arguments: list[str]) -> int:
         experiment = _patient(experiment)
     if values.seed is not None:
         experiment = dataclasses.replace(experiment, seed=values.seed)
+    if experiment.lockstep and topology not in ("single_process", "heavy_env"):
+        raise ConfigError(
+            f"lockstep: in {topology} an inferencer serves what comes first; take "
+            "--topology=heavy_env or single_process"
+        )
     if topology != "single_process":
         node_environments(experiment, topology)  # refuses what cannot be had, before any import
         make_program = _import_topology(topology)

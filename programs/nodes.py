@@ -26,6 +26,7 @@ from distrl.evaluator import Evaluator
 from distrl.experiment import Experiment
 from distrl.inferencer import Inferencer, InferenceSource
 from distrl.learner import Learner
+from distrl.lockstep import LockstepReplay, LockstepVariables
 from distrl.metrics import Monitor, Report
 from distrl.params_file import save_params
 from distrl.replay.buffer import ReplayBuffer
@@ -260,12 +261,18 @@ class LearnerNode:
         self._run_dir = Path(run_dir)
         agent = experiment.make_agent()
         self._replay = _replay(experiment, replay, table, self._stop)
+        if experiment.lockstep:
+            self._replay = LockstepReplay(
+                self._replay, experiment.score(), experiment.replay.unroll_length
+            )
         self._reporter = Reporter(monitor, "learner/0")
         self._learner = Learner(
             agent,
             self._replay,
             seed=seeds.seed(experiment.seed, "learner", 0),
             timeout=experiment.learner.timeout,
+            keep=experiment.score().versions_kept if experiment.lockstep else 1,
+            last=experiment.goal.max_learner_steps,
         )
         self._variables = VariableService(self._learner, agent)
 
@@ -273,9 +280,15 @@ class LearnerNode:
         """See `VariableService.get_variables`."""
         return self._variables.get_variables(newer_than)
 
+    def get_variables_at(self, number: int) -> tuple[int, bytes] | None:
+        """See `VariableService.get_variables_at`."""
+        return self._variables.get_variables_at(number)
+
     def run(self) -> None:
         """Learns until the program stops, then saves the parameters."""
         self._learner.run(_turns(self._stop), self._reporter)
+        board.here().wait()
+        self._stop.wait()  # it may have made its last update before
         save_params(self._run_dir / "params.npz", *self._learner.variables)
         self._replay.close()
         self._reporter.close()
@@ -389,10 +402,18 @@ class ActorNode:
                 number = index % experiment.inference.num_inferencers
                 source = RemoteInferencer(Peer(inferencer, f"inferencer/{number}"), Wire(agent))
             else:
-                variables = RemoteVariables(Peer(learner, "learner/0"), agent)
+                remote = RemoteVariables(Peer(learner, "learner/0"), agent)
+                variables: VariableClient | LockstepVariables
+                if experiment.lockstep:
+                    score, length = experiment.score(), experiment.replay.unroll_length
+                    self._replay = LockstepReplay(self._replay, score, length, index)
+                    timeout = experiment.learner.timeout
+                    variables = LockstepVariables(remote, score, length, self._stop, timeout)
+                else:
+                    variables = VariableClient(remote, experiment.sync_interval, background=True)
                 source = Inferencer(
                     agent,
-                    VariableClient(variables, experiment.sync_interval, background=True),
+                    variables,
                     seed=seeds.seed(experiment.seed, "inferencer", index),
                     max_streams=config.num_envs,
                 )

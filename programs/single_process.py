@@ -57,13 +57,15 @@ class SingleProcess:
         agent = experiment.make_agent()
         config, batch_size = experiment.replay, experiment.learner.batch_size
         struct = experiment.trajectory_struct()
-        table = LocalTable(struct, config, batch_size, experiment.task)
+        seed = seeds.seed(experiment.seed, "replay", 0)
+        table = LocalTable(struct, config, batch_size, experiment.task, seed)
         self.replay = LocalReplayBuffer(table, struct, config, batch_size, stop=stop)
         self.learner = Learner(
             agent,
             self.replay,
             seed=seeds.seed(experiment.seed, "learner", 0),
             timeout=experiment.learner.timeout,
+            last=experiment.goal.max_learner_steps,
         )
         self.variables = VariableClient(self.learner, 2**62)  # `turn` refreshes them
         self.inferencer = Inferencer(
@@ -133,13 +135,14 @@ def single_process(
 
     parts = SingleProcess(experiment, stop, printer)
     with contextlib.closing(parts), contextlib.closing(monitor):
+        last = experiment.goal.max_learner_steps
         due, evaluation_due = 0.0, time.monotonic() + experiment.evaluator.interval
         while not stop.is_set() and not ending:
             try:
                 parts.turn()
             except Stopped:  # a wait of the replay ended, because `stop` was set
                 break
-            if time.monotonic() >= due:
+            if time.monotonic() >= due or parts.learner.version == last:
                 report(parts.actor.take_report(), parts.learner.take_report())
                 due = time.monotonic() + 0.2
             if parts.evaluator is not None and time.monotonic() >= evaluation_due:

@@ -1,5 +1,7 @@
 """Which unrolls a uniform or prioritized table holds, and which it samples; not their data."""
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from distrl.replay.buffer import ReplayConfig
@@ -42,6 +44,10 @@ class Ring:
         self._tree = SumTree(config.max_size, sums) if config.table == "prioritized" else None
         self._exponent = config.priority_exponent
         self._initial = self._weights(np.array(config.initial_priority, np.float64))
+
+    def reseed(self, seed: Sequence[int]) -> None:
+        """Makes the choices that follow a function of `seed`."""
+        self._rng = np.random.default_rng(seed)
 
     def _weights(self, priorities: np.ndarray) -> np.ndarray:
         # As in Reverb, priority 0 means never, whatever the exponent.

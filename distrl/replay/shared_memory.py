@@ -222,6 +222,24 @@ class _Client:
         finally:
             table.members.note(self._number, what, False)
 
+    def wait_for_counts(
+        self,
+        done: Callable[[int, int], bool],
+        what: str,
+        stop: threading.Event | None,
+        timeout: float | None,
+    ) -> None:
+        """Waits until `done(inserts, samples)`."""
+        info = self._table.current_info
+        with self._table.lock:
+            self._wait(
+                shared_members.ROOM,  # whose waits hear of every change
+                lambda: done(*info()[3:5]),
+                what,
+                stop,
+                timeout,
+            )
+
     def update_priorities(self, keys: np.ndarray, priorities: np.ndarray) -> None:
         """As `distrl.replay.client.Table.update_priorities`."""
         store = self._table.store
@@ -298,6 +316,23 @@ class SharedReplayBuffer(TableReplayBuffer):
                 )
         self._client = _Client(table, struct)
         super().__init__(self._client, struct, config, stop, insert_timeout)
+
+    def wait_for_counts(
+        self, done: Callable[[int, int], bool], what: str, timeout: float | None = None
+    ) -> None:
+        """Waits until `done(inserts, samples)` of the table.
+
+        Args:
+          done: asked after each change.
+          what: who waits for what, for messages.
+          timeout: seconds; None: as long as an insert may wait.
+
+        Raises:
+          Stopped, DeadlineExceeded: as `add`.
+        """
+        self._check_open()
+        limit = self._insert_timeout if timeout is None else timeout
+        self._client.wait_for_counts(done, what, self._stop, limit)
 
     def close(self) -> None:
         if not self._closed:

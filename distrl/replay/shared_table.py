@@ -35,7 +35,7 @@ _ALIGNMENT = 64
 _INTS = 24
 # Numbers in `ints`; shared_slots.py has the first. `_LOST + what` is the process that was the last
 # to ask for it, and died.
-_OPENED, _CLOSED, _WAITING, _LOST = 8, 9, 10, 16
+_READERS, _CLOSED, _WAITING, _LOST = 8, 9, 10, 16
 
 
 REPLACED_WITHIN = 30.0  # seconds; who waits for a dead client's successor gives up after them
@@ -91,6 +91,7 @@ class SharedTable:
         if header.get("version") != _VERSION:
             raise ConfigError(f"{file.path} is no {_VERSION}: another version of this program's?")
         self.name = file.name
+        self._seed: list[int] = header["seed"]
         self.config = config = ReplayConfig(**header["config"])
         self.batch_size = batch_size = int(header["batch_size"])
         self._file = file
@@ -111,8 +112,7 @@ class SharedTable:
         else:
             limiter = RateLimiter(config.limits(batch_size), self._ints)
             sums = views["sums"].view(np.float64)
-            rng = np.random.default_rng([*header["seed"], self._ints[_OPENED]])
-            ring = Ring(config, limiter, rng, sums)
+            ring = Ring(config, limiter, np.random.default_rng(header["seed"]), sums)
             self.store = RingSlots(self._ints, arrays, config.max_size, limiter, ring)
         address = memory.ctypes.data
         self._lock_address = address + layout.offsets["lock"]
@@ -208,11 +208,7 @@ class SharedTable:
           DeadlineExceeded: there is none after `timeout` seconds.
           Stopped: `stop` was set first.
         """
-        file, memory = shared_file.find(name, timeout, stop)
-        table = cls(file, memory)
-        with table.lock:
-            table._ints[_OPENED] += 1
-        return table
+        return cls(*shared_file.find(name, timeout, stop))
 
     def _repair(self) -> None:
         """After a death or an exception in the middle of a change; holding the lock."""
@@ -247,6 +243,10 @@ class SharedTable:
         """That a client inserts (`ROOM`) or samples (`SAMPLES`); holding the lock."""
         self.members.take_role(client, what)
         self._ints[_LOST + what] = 0
+        if what == shared_members.SAMPLES and isinstance(self.store, RingSlots):
+            # Each reader chooses differently, in an order that who else is there has no part in.
+            self._ints[_READERS] += 1
+            self.store.ring.reseed([*self._seed, self._ints[_READERS]])
 
     def check_can_end(self, what: int, waited: float) -> None:
         """Raises Blocked where a wait for `what` will not end; holding the lock.

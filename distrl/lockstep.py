@@ -1,0 +1,220 @@
+"""Lockstep: actors and learner at the same time, but as if a score told each when to do what.
+
+Which version of the parameters makes which experience, and in which order experience is stored and
+sampled, follows from counts alone, as in Cleanba (Huang et al. 2023, arXiv:2310.00036). So two runs
+of one experiment make the same parameters, whatever else the machine does.
+
+Time is counted in rounds. In round n every stream makes its n-th unroll, with the parameters that
+the experience of all rounds before n - 1 made: the learner learns from round n - 1 meanwhile.
+"""
+
+import time
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import numpy as np
+
+from distrl.errors import ConfigError, DeadlineExceeded, Stopped
+from distrl.replay.buffer import ReplayBuffer, ReplayConfig
+from distrl.replay.table_info import TableInfo
+from distrl.types import Inference, Params, Sample, TimeStep
+
+
+class Score:
+    """What follows from counts. Pure."""
+
+    def __init__(self, replay: ReplayConfig, batch_size: int, num_actors: int, num_envs: int):
+        """Args:
+        replay: of the experiment.
+        batch_size: unrolls of an update.
+        num_actors: each makes `num_envs` unrolls a round.
+        num_envs: see there.
+
+        Raises:
+          ConfigError: a table whose samples do not follow from its inserts.
+        """
+        self._replay = replay
+        self._batch_size = batch_size
+        self._num_actors = num_actors
+        self._num_envs = num_envs
+        self.streams = num_actors * num_envs
+        if replay.table == "queue":
+            return
+        if replay.samples_per_insert is None:
+            raise ConfigError(
+                "lockstep: how often is an unroll to be sampled? Set replay.samples_per_insert, "
+                "or take replay.table=queue"
+            )
+        limits = replay.limits(batch_size)
+        width = (limits.max_diff - limits.min_diff) / 2
+        need = self.streams * replay.samples_per_insert + batch_size
+        if width < need:
+            raise ConfigError(
+                f"lockstep: a round inserts {self.streams} unrolls at once, times "
+                f"samples_per_insert={replay.samples_per_insert:g}, and a batch has {batch_size}: "
+                f"replay.error_buffer={width:g} must be at least {need:g}"
+            )
+
+    def updates(self, rounds: int) -> int:
+        """That are made of the experience of the first so many rounds."""
+        inserts = max(0, rounds) * self.streams
+        if self._replay.table == "queue":
+            return inserts // self._batch_size
+        ratio = self._replay.samples_per_insert or 0.0
+        beyond = max(0, inserts - self._replay.min_size_to_sample)
+        return int(beyond * ratio) // self._batch_size
+
+    def rounds(self, update: int) -> int:
+        """That must be stored before an update, counted from 0, may sample."""
+        low, high = 0, 1
+        while self.updates(high) <= update:
+            low, high = high, 2 * high
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (middle, high) if self.updates(middle) <= update else (low, middle)
+        return high
+
+    def version(self, number: int) -> int:
+        """How many updates made the parameters that act in a round, counted from 0."""
+        return self.updates(number - 1)
+
+    def inserts(self, actor: int, number: int) -> int:
+        """That are in the table when an actor's turn in a round comes."""
+        return (number * self._num_actors + actor) * self._num_envs
+
+    def samples(self, number: int) -> int:
+        """Unrolls that must have been sampled before a round's are stored."""
+        return 0 if self._replay.table == "queue" else self.updates(number) * self._batch_size
+
+    @property
+    def versions_kept(self) -> int:
+        """Of the newest parameters, that actors may still ask for: those of two rounds."""
+        ratio = self._replay.samples_per_insert or 1.0
+        return 2 * (int(self.streams * ratio) // self._batch_size + 1) + 2
+
+
+class VersionSource(Protocol):
+    """Gives parameters by their number."""
+
+    def get_variables_at(self, number: int) -> tuple[int, Params] | None:
+        """Version and parameters that so many updates of this program made; None where they are
+        not made yet, after a while.
+        """
+
+
+class LockstepVariables:
+    """In the place of a `VariableClient`: each round's calls of `update` have one version."""
+
+    def __init__(
+        self,
+        source: VersionSource,
+        score: Score,
+        calls_per_round: int,
+        stop: Any,
+        timeout: float,
+    ):
+        """Args:
+        source: of the parameters.
+        score: says which version.
+        calls_per_round: inferences, one a step of all the actor's streams.
+        stop: event that ends a wait.
+        timeout: seconds to wait for a version.
+        """
+        self._source = source
+        self._score = score
+        self._calls_per_round = calls_per_round
+        self._stop = stop
+        self._timeout = timeout
+        self._calls = 0
+        self._number = -1
+        self.version = -1
+        self.params: Params = None
+        self._fetch(0)
+
+    def update(self) -> None:
+        """Counts one use of the parameters."""
+        number, rest = divmod(self._calls, self._calls_per_round)
+        self._calls += 1
+        if rest == 0:
+            self._fetch(self._score.version(number))
+
+    def _fetch(self, number: int) -> None:
+        deadline = time.monotonic() + self._timeout
+        while self._number != number:
+            answer = self._source.get_variables_at(number)
+            if answer is not None:
+                self._number = number
+                self.version, self.params = answer
+            elif self._stop.is_set():
+                raise Stopped(f"waited for the parameters of {number} updates")
+            elif time.monotonic() > deadline:
+                raise DeadlineExceeded(
+                    f"lockstep: {number} updates were not made within {self._timeout:g} s"
+                )
+
+
+class CountedReplay(Protocol):
+    """A replay whose counts can be waited for."""
+
+    def wait_for_counts(self, done: Callable[[int, int], bool], what: str) -> None:
+        """Waits until `done(inserts, samples)`; raises as `ReplayBuffer.add`."""
+
+
+class LockstepReplay(ReplayBuffer):
+    """A client of a table that inserts and samples when the score says so."""
+
+    def __init__(self, replay: Any, score: Score, unroll_length: int, actor: int | None = None):
+        """Args:
+        replay: a ReplayBuffer that is a CountedReplay.
+        score: says when.
+        unroll_length: transitions of an unroll.
+        actor: whose client it is; None: the learner's.
+        """
+        self._replay = replay
+        self._score = score
+        self._length = unroll_length
+        self._actor = actor
+        self._steps = 0
+        self._updates = 0
+        self.is_prioritized = replay.is_prioritized
+
+    def needs_state(self, stream_ids: np.ndarray, life: int | None = None) -> bool:
+        return self._replay.needs_state(stream_ids, life)
+
+    def add(
+        self, stream_ids: np.ndarray, timestep: TimeStep, inference: Inference, life: int = 0
+    ) -> None:
+        number, rest = divmod(self._steps, self._length)
+        self._steps += 1
+        if rest == 0 and number and self._actor is not None:  # it ends an unroll of each stream
+            inserts = self._score.inserts(self._actor, number - 1)
+            samples = self._score.samples(number - 1)
+            self._replay.wait_for_counts(
+                lambda now, sampled: now == inserts and sampled >= samples,
+                f"actor {self._actor} waits for its turn after {inserts} inserts",
+            )
+        self._replay.add(stream_ids, timestep, inference, life)
+
+    def flush(self) -> None:
+        self._replay.flush()
+
+    def sample(self, timeout: float | None) -> Sample:
+        rounds = self._score.rounds(self._updates)
+        self._updates += 1
+        inserts = rounds * self._score.streams
+        self._replay.wait_for_counts(
+            lambda now, sampled: now >= inserts, f"the learner waits for {inserts} inserts", timeout
+        )
+        return self._replay.sample(timeout)
+
+    def update_priorities(self, keys: np.ndarray, priorities: np.ndarray) -> None:
+        self._replay.update_priorities(keys, priorities)
+
+    def can_sample(self) -> bool:
+        return self._replay.can_sample()
+
+    def info(self) -> TableInfo:
+        return self._replay.info()
+
+    def close(self) -> None:
+        self._replay.close()
