@@ -165,7 +165,10 @@ def test_what_is_sampled_follows_from_counts_alone(replay):
     ("changes", "message"),
     [
         ({"replay": ReplayConfig("uniform", 3, 64)}, "Set replay.samples_per_insert"),
-        ({"replay": ReplayConfig("uniform", 3, 64, 8, 2, 16)}, "error_buffer=16 must be at least 24"),
+        (
+            {"replay": ReplayConfig("uniform", 3, 64, 8, 2, 16)},
+            "error_buffer=16 must be at least 24",
+        ),
         ({"replay": ReplayConfig(backend="reverb")}, "a Reverb server takes what comes first"),
     ],
 )

@@ -313,3 +313,32 @@ def test_a_reader_that_goes_away_or_sleeps_stops_nothing(tmp_path):
     finally:
         process.kill()
         process.wait(5)
+
+
+@pytest.mark.parametrize(
+    ("mode", "count"),
+    [("local_mp", 8)]
+    + [pytest.param(mode, 50, marks=pytest.mark.slow) for mode in ("local_mp", "local_mt")],
+)
+@pytest.mark.timeout(400)
+def test_launches_in_a_row_leave_nothing_in_the_process(tmp_path, mode, count):
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    env.pop("TF_CPP_MIN_LOG_LEVEL", None)
+    script = ROOT / "tests" / "launch" / "launched_often.py"
+    done = subprocess.run(
+        [sys.executable, str(script), mode, str(tmp_path), str(count)],
+        capture_output=True,
+        text=True,
+        timeout=380,
+        env=env,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    found = json.loads(done.stdout.partition("counts:")[2])
+    settled = found[min(5, count // 2)]
+    print(settled, found[-1])
+    if mode == "local_mp":
+        assert found[-1] == settled
+    else:  # gRPC keeps some threads of its own, and no more of them
+        for name in ("descriptors", "threads"):
+            assert found[-1][name] <= settled[name] + 8, (settled, found[-1])
+        assert found[-1]["children"] == 0

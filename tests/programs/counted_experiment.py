@@ -1,0 +1,51 @@
+"""Experiments whose environments keep a count of their steps in a file, which outlives them."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+import dm_env
+import numpy as np
+
+from distrl.envs import PythonEnvironment
+from distrl.experiment import ActorsConfig, Experiment, LearnerConfig
+from distrl.metrics import Goal
+from distrl.replay.buffer import ReplayConfig
+from distrl.testing import CheckingConfig, CountingEnvironment
+
+NUM_ENVS = 4
+
+
+class Counted(CountingEnvironment):
+    """Counts its steps, resets excluded, in a file of the folder $DISTRL_COUNTS."""
+
+    def __init__(self, seed: int):
+        super().__init__(seed)
+        path = Path(os.environ["DISTRL_COUNTS"]) / f"{os.getpid()}-{seed}"
+        self._steps = np.memmap(path, np.int64, "w+", shape=(1,))
+
+    def step(self, action: Any) -> dm_env.TimeStep:
+        self._steps[0] += 1
+        return super().step(action)
+
+
+def total(folder: Path) -> int:
+    """Steps that all environments have taken."""
+    return sum(int(np.fromfile(path, np.int64)[0]) for path in folder.iterdir())
+
+
+def experiment(recurrent: bool = False) -> Experiment:
+    """Four actors."""
+    return Experiment(
+        PythonEnvironment(Counted, "counted"),
+        CheckingConfig(recurrent),
+        ReplayConfig(unroll_length=9, max_size=64),
+        ActorsConfig(num_actors=4, num_envs=NUM_ENVS),
+        learner=LearnerConfig(batch_size=16),
+        goal=Goal(mean_return=None, max_env_steps=10**12),
+    )
+
+
+def recurrent() -> Experiment:
+    """As `experiment`; the state of a stream is checked, too."""
+    return experiment(True)

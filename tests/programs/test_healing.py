@@ -1,0 +1,132 @@
+"""Nodes killed in training: every step that is trained on is right, and every counter true."""
+
+import csv
+import os
+import random
+import signal
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("launchpad")
+
+sys.path.insert(0, str(Path(__file__).parent))
+from counted_experiment import NUM_ENVS, total
+from test_faults import Command
+
+EXPERIMENT = Path(__file__).parent / "counted_experiment.py"
+
+
+@pytest.fixture
+def start(tmp_path, monkeypatch):
+    commands = []
+    (tmp_path / "counts").mkdir()
+    monkeypatch.setenv("DISTRL_COUNTS", str(tmp_path / "counts"))
+
+    def begin(*flags: str) -> Command:
+        commands.append(Command(tmp_path, *flags))
+        return commands[-1]
+
+    yield begin
+    for command in commands:
+        command.end()
+
+
+def steps(command: Command) -> int:
+    """Learner steps that were last printed."""
+    lines = [line for line in command.output.splitlines() if "learner steps" in line]
+    return int(lines[-1].partition("learner steps ")[2].split()[0].replace(",", ""))
+
+
+def kill(command: Command, node: str) -> None:
+    """Kills the node, and waits until the program goes on with a new one."""
+    said = command.output.count(f"{node} was killed by SIGKILL: it is started again")
+    os.kill(command.pid(node), signal.SIGKILL)
+    again = f"{node} was killed by SIGKILL: it is started again"
+    command.wait_for(lambda: command.output.count(again) > said, again)
+    command.wait_for(
+        lambda: f"{node} runs" in command.log("supervisor").rpartition(again)[2], f"{node} again"
+    )
+    before = steps(command)
+    command.wait_for(lambda: steps(command) > before + 3, "training")
+
+
+def check(command: Command, folder: Path, kills_of_actors: int) -> None:
+    """Stops the program, and compares what it counted with what the environments did."""
+    command.interrupt()
+    assert command.wait(60.0) == 130
+    with open(command.run_dir / "metrics.csv") as file:
+        row = list(csv.DictReader(file))[-1]
+    wrong = {name: row[name] for name in row if name.startswith("wrong_") and float(row[name])}
+    assert not wrong
+    assert float(row["checked"]) == float(row["env_steps"]) > 1000
+    true = total(folder / "counts")
+    counted = int(row["env_steps_acted"])
+    print(
+        f"acted {counted}, the environments' own count {true}, told late "
+        f"{row['env_steps_unreported']}"
+    )
+    # A step is counted when it is stored, at the next turn: the last one of each life is not, nor
+    # is one that a kill interrupts.
+    assert 0 <= true - counted <= (4 + 2 * kills_of_actors) * NUM_ENVS
+    command.check_nothing_left()
+
+
+@pytest.mark.timeout(200)
+def test_counters_stay_true_and_no_unroll_mixes_two_lives(start, tmp_path):
+    command = start(f"--experiment={EXPERIMENT}:recurrent", "--topology=light_env")
+    command.wait_for_training()
+    for node in ("actor/1", "replay/0", "actor/2"):
+        kill(command, node)
+    check(command, tmp_path, 2)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize(
+    ("topology", "name", "nodes"),
+    [
+        ("light_env", "experiment", ["actor", "actor", "actor", "inferencer", "replay"]),
+        ("light_env", "recurrent", ["actor", "actor", "replay"]),
+        ("heavy_env", "recurrent", ["actor", "actor", "replay"]),
+    ],
+)
+def test_many_kills(start, tmp_path, topology, name, nodes):
+    command = start(f"--experiment={EXPERIMENT}:{name}", f"--topology={topology}")
+    command.wait_for_training()
+    chosen = random.Random(1)
+    of_actors = 0
+    end = time.monotonic() + 90.0
+    while time.monotonic() < end:
+        label = chosen.choice(nodes)
+        of_actors += label == "actor"
+        kill(command, f"actor/{chosen.randrange(4)}" if label == "actor" else f"{label}/0")
+    print(f"{of_actors} kills of actors")
+    check(command, tmp_path, of_actors)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(240)
+def test_stopping_one_program_leaves_another_alone(start, tmp_path):
+    flags = (f"--experiment={EXPERIMENT}", "--topology=light_env")
+    folders = [tmp_path / name for name in ("one", "other")]
+    for folder in folders:
+        folder.mkdir()
+    one, other = (Command(folder, *flags) for folder in folders)
+    try:
+        one.wait_for_training()
+        other.wait_for_training()
+        one.interrupt()
+        assert one.wait(30.0) == 130
+        before = steps(other)
+        other.wait_for(lambda: steps(other) > before + 20, "the other's training")
+        other.interrupt()
+        assert other.wait(30.0) == 130
+        assert "started again" not in other.output
+        one.check_nothing_left()
+        other.check_nothing_left()
+    finally:
+        one.end()
+        other.end()
