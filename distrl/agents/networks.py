@@ -26,8 +26,9 @@ class NetworkConfig:
     """What an agent's network is made of.
 
     Attributes:
-      torso: "mlp"; "nature_cnn" (Mnih et al. 2015); "impala_resnet" (Espeholt et al. 2018, the deep
-        one); "auto" takes the CNN for uint8 pixels [C, H, W], and the MLP otherwise.
+      torso: "mlp"; "nature_cnn" (Mnih et al. 2015); "shallow_cnn" (Mnih et al. 2013), which takes a
+        third of its time; "impala_resnet" (Espeholt et al. 2018, the deep one); "auto" takes
+        "nature_cnn" for uint8 pixels [C, H, W], and the MLP otherwise.
       hidden_sizes: of the MLP's layers.
       activation: of the MLP, "tanh" or "relu"; the others have relu.
       core: "none" or "lstm".

@@ -14,10 +14,14 @@ from distrl.types import Nest
 
 Torso = Callable[[Nest], jax.Array]
 
-TORSOS = ("mlp", "nature_cnn", "impala_resnet")
+TORSOS = ("mlp", "nature_cnn", "shallow_cnn", "impala_resnet")
 ACTIVATIONS: dict[str, Callable[[jax.Array], jax.Array]] = {"tanh": jnp.tanh, "relu": jax.nn.relu}
 
-_MIN_PIXELS = {"nature_cnn": 36, "impala_resnet": 8}  # what is left after the strides is >= 1
+_MIN_PIXELS = {
+    "nature_cnn": 36,
+    "shallow_cnn": 20,
+    "impala_resnet": 8,
+}  # what is left after the strides is >= 1
 
 
 def scaled(gain: float) -> hk.initializers.Initializer:
@@ -52,7 +56,8 @@ def for_observation(
             f"network.torso: {torso} takes uint8 pixels [C, H, W] of at least {least}x{least}, "
             f"got the observation {_describe(spec)}"
         )
-    return _nature_cnn if torso == "nature_cnn" else _impala_resnet
+    makers = {"nature_cnn": _nature_cnn, "shallow_cnn": _shallow_cnn}
+    return makers.get(torso, _impala_resnet)
 
 
 def _check_vectors(spec: Nest) -> None:
@@ -103,6 +108,23 @@ def _nature_cnn() -> Torso:
             jax.nn.relu,
             hk.Flatten(),
             hk.Linear(512),
+            jax.nn.relu,
+        ],
+        name="torso",
+    )
+    return lambda pixels: net(_to_nhwc(pixels))
+
+
+def _shallow_cnn() -> Torso:
+    """The first DQN's network, https://arxiv.org/abs/1312.5602; a third of the later one's work."""
+    net = hk.Sequential(
+        [
+            hk.Conv2D(16, 8, 4, padding="VALID"),
+            jax.nn.relu,
+            hk.Conv2D(32, 4, 2, padding="VALID"),
+            jax.nn.relu,
+            hk.Flatten(),
+            hk.Linear(256),
             jax.nn.relu,
         ],
         name="torso",

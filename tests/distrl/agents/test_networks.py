@@ -30,7 +30,8 @@ def shapes(params):
 
 
 @pytest.mark.parametrize(
-    ("torso", "features"), [("auto", 512), ("nature_cnn", 512), ("impala_resnet", 256)]
+    ("torso", "features"),
+    [("auto", 512), ("nature_cnn", 512), ("shallow_cnn", 256), ("impala_resnet", 256)],
 )
 def test_torsos_for_pixels(torso, features):
     env_spec = EnvironmentSpec(pixels(), DISCRETE)
@@ -46,6 +47,13 @@ def test_the_nature_cnn_has_the_layers_of_the_paper():
     network = networks.make_network(NetworkConfig(), EnvironmentSpec(pixels(), DISCRETE))
     weights = [s for s in shapes(jax.eval_shape(network.init, KEY)).values() if len(s) > 1]
     assert weights[:4] == [(8, 8, 4, 32), (4, 4, 32, 64), (3, 3, 64, 64), (7 * 7 * 64, 512)]
+
+
+def test_the_shallow_cnn_has_the_layers_of_the_paper():
+    config = NetworkConfig(torso="shallow_cnn")
+    network = networks.make_network(config, EnvironmentSpec(pixels(), DISCRETE))
+    weights = [s for s in shapes(jax.eval_shape(network.init, KEY)).values() if len(s) > 1]
+    assert weights[:3] == [(8, 8, 4, 16), (4, 4, 16, 32), (9 * 9 * 32, 256)]
 
 
 def test_the_impala_resnet_has_fifteen_convolutions():
