@@ -54,7 +54,7 @@ class Inferencer:
         """
         self._wire = wire
         self._variables = variables
-        self._timestep = specs.timestep_struct(agent.env_spec)
+        self._timestep = specs.acting_struct(agent.env_spec)
         self._max_streams = max_streams
         self._batch_sizes = sorted(batch_sizes)
         self._key = jax.random.PRNGKey(seed)
@@ -70,7 +70,7 @@ class Inferencer:
 
         def stateless(params: Any, key: Any, calls: Any, data: Any) -> Any:
             rng = jax.random.fold_in(key, calls)
-            timestep = data if wire is None else wire.request.from_rows(data)[1]
+            timestep = data if wire is None else wire.timestep(data)
             output, _ = agent.actor_step(rng, params, timestep, (), evaluation)
             return output if wire is None else wire.answer.to_rows(output)
 
@@ -78,7 +78,7 @@ class Inferencer:
             params: Any, key: Any, calls: Any, data: Any, table: Nest, slots: Any, new: Any
         ) -> tuple[Any, Nest, Nest]:
             rng = jax.random.fold_in(key, calls)
-            timestep = data if wire is None else wire.request.from_rows(data)[1]
+            timestep = data if wire is None else wire.timestep(data)
             reset = new | (timestep.step_type == StepType.FIRST)
 
             def row(old: jax.Array, first: jax.Array) -> jax.Array:
@@ -107,8 +107,9 @@ class Inferencer:
         Returns:
           NumPy arrays `[B, ...]`, and the version of the parameters that chose.
         """
-        # Neither ids nor infos are the agent's.
-        output, version, state = self._infer(stream_ids, TimeStep(*timestep[:5]), life, with_state)
+        # The agent is told the streams, not the pool's slots; infos are not its.
+        timestep = TimeStep(*timestep[:5], stream_ids)
+        output, version, state = self._infer(stream_ids, timestep, life, with_state)
         leaves, structure = jax.tree_util.tree_flatten(output)
         if len(leaves[0]) != len(stream_ids):
             leaves = [leaf[: len(stream_ids)] for leaf in leaves]

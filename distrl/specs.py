@@ -59,6 +59,11 @@ def timestep_struct(env_spec: EnvironmentSpec) -> TimeStep:
     )
 
 
+def acting_struct(env_spec: EnvironmentSpec) -> TimeStep:
+    """As `timestep_struct`, of what an agent acts on: with the stream's id."""
+    return timestep_struct(env_spec)._replace(env_id=jax.ShapeDtypeStruct((), np.int32))
+
+
 def trajectory_struct(env_spec: EnvironmentSpec, extras: Nest, state: Nest) -> Trajectory:
     """Shapes and dtypes of a `Trajectory`, of one stream at one step: without its T and B axes.
 

@@ -39,7 +39,7 @@ class TimeStep(NamedTuple):
     discount: Array  # float32 [B], 0 or 1
     observation: Nest  # [B, ...]; at LAST the true final one
     prev_action: Nest  # [B, ...]; zeros at FIRST
-    env_id: Any = ()  # int32 [B], the slot in the pool that made the step
+    env_id: Any = ()  # int32 [B], the pool's slot that made the step; an agent is given its stream
     env_info: Nest = ()  # what else the environment says, [B, ...]
     untransformed: Any = ()  # the TimeStep before data transformers, where one needs it
 

@@ -8,7 +8,7 @@ import numpy as np
 from distrl import specs
 from distrl.agents.agent import Agent, extras_struct, state_struct
 from distrl.codec import Codec
-from distrl.types import AgentOutput, Inference, TimeStep
+from distrl.types import AgentOutput, Array, Inference, TimeStep
 
 # Rows; life of the streams, or version; with state; life of the service. Rows start at 16 bytes.
 _HEADER = struct.Struct("<iiii")
@@ -41,6 +41,11 @@ class Wire:
         n = len(stream_ids)
         rows = self.request.pack((stream_ids, TimeStep(*timestep[:5])), n)
         return _HEADER.pack(n, life, with_state, 0) + rows
+
+    def timestep(self, rows: Array) -> TimeStep:
+        """The time step in rows of `request`, `env_id` the streams; traced by JAX."""
+        stream_ids, timestep = self.request.from_rows(rows)
+        return timestep._replace(env_id=stream_ids)
 
     def request_rows(self, data: bytes) -> tuple[np.ndarray, int, bool]:
         """`(rows uint8 [n, row_bytes], life, with_state)`.

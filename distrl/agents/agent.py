@@ -60,7 +60,8 @@ class Agent(abc.ABC):
         Args:
           rng: raw key (uint32 [2]).
           params: the parameters to act with.
-          timestep: [B, ...].
+          timestep: [B, ...]; `env_id` is the streams' ids, int32 [B], so that streams may act in
+            ways of their own. `env_info` is (). Rows that pad a batch are of stream 0.
           state: [B, ...], before this step.
           evaluation: static; True for the greedy action (or the mode) instead of a sample.
 
@@ -147,7 +148,7 @@ def extras_struct(agent: Agent) -> Nest:
 
     timestep = jax.tree.map(
         lambda s: jax.ShapeDtypeStruct((_BATCH, *s.shape), s.dtype),
-        specs.timestep_struct(agent.env_spec),
+        specs.acting_struct(agent.env_spec),
     )
     return _one_stream(jax.eval_shape(extras, key, timestep), "extras")
 

@@ -60,7 +60,8 @@ class DQNConfig:
       target_period: every so many updates the target network moves towards the online one,
       target_tau: by this share of the way, in (0, 1]. (100, 1.0) copies it at times; (1, 0.005)
         is a moving average.
-      epsilon: of the actors' epsilon-greedy actions; evaluation is greedy.
+      epsilon: of the actors' epsilon-greedy actions; evaluation is greedy. Its `spread` gives each
+        stream one of its own.
       burn_in: of each unroll so many steps only bring the recurrent state up to date, for both
         networks, before what is learned from; less than the unroll has transitions.
       value_rescaling: the networks' outputs are not returns but h of them, h(x) = sign(x)
@@ -248,7 +249,10 @@ class DQN(Agent):
         evaluation: bool = False,
     ) -> tuple[AgentOutput, State]:
         outputs, state = self.network.step(params["network"], timestep, state)
-        action = epsilon_greedy(rng, self.values(outputs), 0.0 if evaluation else params["epsilon"])
+        epsilon: Any = 0.0
+        if not evaluation:
+            epsilon = self.config.epsilon.of_streams(params["epsilon"], timestep.env_id)
+        action = epsilon_greedy(rng, self.values(outputs), epsilon)
         return AgentOutput(action.astype(self._actions.dtype), ()), state
 
     def initial_learner_state(self, params: Params) -> DQNState:

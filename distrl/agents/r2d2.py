@@ -19,7 +19,8 @@ class R2D2Config:
 
     Unrolls begin with the recurrent state that the actor stored, which burn-in brings up to date.
     Different from the paper: unrolls do not overlap, so the first `burn_in` transitions of each
-    are not learned from; and all actors have the same epsilon, which falls.
+    are not learned from; and all streams have the same epsilon, which falls, unless its `spread`
+    gives each its own (the paper: `EpsilonSchedule(0.4, 0.4, spread=7)`).
 
     Attributes:
       network: torso, core ("lstm") and sizes.

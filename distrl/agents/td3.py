@@ -140,7 +140,8 @@ class TD3(Agent):
     ) -> tuple[AgentOutput, State]:
         x = self.act(params["policy"], timestep.observation)
         if not evaluation:
-            x = noisy_action(rng, x, self.config.exploration_noise, params["epsilon"])
+            epsilon = self.config.epsilon.of_streams(params["epsilon"], timestep.env_id)
+            x = noisy_action(rng, x, self.config.exploration_noise, epsilon)
         return AgentOutput(self.actions.decode(x), ()), state
 
     def act(self, policy: Params, observation: Nest) -> jax.Array:
