@@ -2,8 +2,9 @@
 
 Mnih et al. 2015, https://doi.org/10.1038/nature14236; double Q-learning: van Hasselt et al. 2016,
 https://arxiv.org/abs/1509.06461; distributions over returns (C51): Bellemare et al. 2017,
-https://arxiv.org/abs/1707.06887. With a prioritized table these are most of Rainbow (Hessel et al.
-2018, https://arxiv.org/abs/1710.02298); noisy layers are missing.
+https://arxiv.org/abs/1707.06887; noisy layers: Fortunato et al. 2018,
+https://arxiv.org/abs/1706.10295. With n-step returns, dueling and a prioritized table these are
+Rainbow (Hessel et al. 2018, https://arxiv.org/abs/1710.02298).
 """
 
 import dataclasses
@@ -16,7 +17,7 @@ import optax
 from dm_env import specs as dm_specs
 
 from distrl.agents import distributions, networks
-from distrl.agents.agent import PRIORITIES, Agent, Logs
+from distrl.agents.agent import PRIORITIES, Agent, Logs, params_key
 from distrl.agents.exploration import EpsilonSchedule, epsilon_greedy
 from distrl.agents.means import mean_over
 from distrl.agents.networks import NetworkConfig
@@ -53,6 +54,11 @@ class DQNConfig:
       dueling: a state value plus advantages (Wang et al. 2016).
       num_atoms: 1: the network learns the mean return; more: the probabilities of so many returns,
         evenly spaced from value_min to value_max (C51; 51 in the paper).
+      noisy: the network explores by learned noise on its fully connected layers, so that epsilon
+        is normally 0: `EpsilonSchedule(0.0, 0.0)`. An actor draws anew at each step, once for all
+        streams that it acts for in it; an update draws once for the online network, whose draw
+        also chooses the action of double Q-learning (the paper draws again for that), and once
+        for the target network. Evaluation is without noise.
       value_min: what returns lie above; for a distribution only.
       value_max: what returns lie below; for a distribution only.
       huber_delta: errors above it count linearly; None: half the squared error everywhere. Not
@@ -80,6 +86,7 @@ class DQNConfig:
     double: bool = True
     dueling: bool = False
     num_atoms: int = 1
+    noisy: bool = False
     value_min: float = -10.0
     value_max: float = 10.0
     huber_delta: float | None = 1.0
@@ -102,6 +109,8 @@ class DQNConfig:
             self, "value_max", lambda x: x > self.value_min, f"above value_min={self.value_min}"
         )
         check_count(self, "burn_in", least=0)
+        if not isinstance(self.noisy, bool):
+            raise ConfigError(f"agent.noisy: expected True or False, got {self.noisy!r}")
         check_number(self, "discount", lambda x: 0 <= x <= 1, "in [0, 1]")
         check_number(self, "importance_exponent", lambda x: x >= 0, "of at least 0")
         check_number(self, "target_tau", lambda x: 0 < x <= 1, "in (0, 1]")
@@ -194,6 +203,7 @@ class DQNState(NamedTuple):
     opt_state: Any
     updates: jax.Array  # int32, made so far
     target: Params  # of the target network
+    key: jax.Array  # uint32 [2], of noisy layers in the update to come
 
 
 class DQN(Agent):
@@ -221,7 +231,7 @@ class DQN(Agent):
             int(env_spec.action.num_values), env_spec.action.dtype
         )
         self.network = networks.make_q_network(
-            config.network, env_spec, self._actions, config.dueling, config.num_atoms
+            config.network, env_spec, self._actions, config.dueling, config.num_atoms, config.noisy
         )
         self._atoms = np.linspace(
             config.value_min, config.value_max, config.num_atoms, dtype=np.float32
@@ -248,7 +258,10 @@ class DQN(Agent):
         state: State,
         evaluation: bool = False,
     ) -> tuple[AgentOutput, State]:
-        outputs, state = self.network.step(params["network"], timestep, state)
+        noise = None
+        if self.config.noisy and not evaluation:
+            rng, noise = jax.random.split(rng)
+        outputs, state = self.network.step(params["network"], timestep, state, noise)
         epsilon: Any = 0.0
         if not evaluation:
             epsilon = self.config.epsilon.of_streams(params["epsilon"], timestep.env_id)
@@ -257,30 +270,36 @@ class DQN(Agent):
 
     def initial_learner_state(self, params: Params) -> DQNState:
         network = params["network"]
-        return DQNState(self._optimizer.init(network), jnp.zeros((), jnp.int32), network)
+        key = params_key(params, use=1)
+        return DQNState(self._optimizer.init(network), jnp.zeros((), jnp.int32), network, key)
 
     def compute_gradients(
         self, params: Params, learner_state: DQNState, batch: Trajectory
     ) -> tuple[Params, Logs]:
+        noise = learner_state.key if self.config.noisy else None
         grads, logs = jax.grad(self.loss, has_aux=True)(
-            params["network"], learner_state.target, batch
+            params["network"], learner_state.target, batch, noise
         )
         return {"network": grads, "epsilon": jnp.zeros_like(params["epsilon"])}, logs
 
-    def loss(self, network: Params, target: Params, batch: Trajectory) -> tuple[jax.Array, Logs]:
+    def loss(
+        self, network: Params, target: Params, batch: Trajectory, noise: jax.Array | None = None
+    ) -> tuple[jax.Array, Logs]:
         """The loss on one batch, a mean over its real transitions, with what is logged of it.
 
         Args:
           network: of the online network.
           target: of the target network.
           batch: [T + 1, B, ...].
+          noise: raw key, of both networks' noisy layers; None: they have their means.
         """
         config = self.config
-        batch, states = self._burn_in(batch, network, target)
+        own, others = (None, None) if noise is None else jax.random.split(noise)
+        batch, states = self._burn_in(batch, (network, own), (target, others))
         timestep = batch.timestep
         real = timestep.step_type[:-1] != StepType.LAST
-        outputs, _ = self.network.unroll(network, timestep, states[0])
-        target_outputs, _ = self.network.unroll(target, timestep, states[1])
+        outputs, _ = self.network.unroll(network, timestep, states[0], own)
+        target_outputs, _ = self.network.unroll(target, timestep, states[1], others)
         values, target_values = self.values(outputs), self.values(target_outputs)
         choice = jnp.argmax(values if config.double else target_values, axis=-1)
         value = self._select(values, batch.action)[:-1]
@@ -333,13 +352,17 @@ class DQN(Agent):
         project = jax.vmap(jax.vmap(rlax.categorical_l2_project, (0, 0, None)), (0, 0, None))
         return jax.lax.stop_gradient(project(self._scale(returns), probs, self._atoms))
 
-    def _burn_in(self, batch: Trajectory, *networks: Params) -> tuple[Trajectory, list[State]]:
-        """The batch from step `burn_in` on, and each network's state before it."""
+    def _burn_in(
+        self, batch: Trajectory, *networks: tuple[Params, jax.Array | None]
+    ) -> tuple[Trajectory, list[State]]:
+        """The batch from step `burn_in` on, and the state before it of each network and noise."""
         start = self.config.burn_in
         if start == 0:
             return batch, [batch.state for _ in networks]
         before = jax.tree.map(lambda x: x[:start], batch.timestep)
-        states = [self.network.unroll(params, before, batch.state)[1] for params in networks]
+        states = [
+            self.network.unroll(params, before, batch.state, noise)[1] for params, noise in networks
+        ]
         rest = {
             field: jax.tree.map(lambda x: x[start:], getattr(batch, field)) for field in TIME_FIELDS
         }
@@ -362,7 +385,8 @@ class DQN(Agent):
         target = optax.incremental_update(
             params["network"], learner_state.target, jnp.where(due, config.target_tau, 0.0)
         )
-        return DQNState(opt_state, updates, target)
+        key = jax.random.split(learner_state.key, 1)[0]
+        return DQNState(opt_state, updates, target, key)
 
     def _select(self, values: jax.Array, action: jax.Array) -> jax.Array:
         """`values[t, b, action]`; by one-hot, which on a CPU costs less than a gather."""

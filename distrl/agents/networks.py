@@ -16,6 +16,7 @@ import numpy as np
 
 from distrl import specs
 from distrl.agents import distributions, torsos
+from distrl.agents.noisy import NoisyLinear
 from distrl.errors import ConfigError
 from distrl.specs import EnvironmentSpec
 from distrl.types import Nest, Params, State, StepType, TimeStep
@@ -68,21 +69,24 @@ class Network:
     Attributes:
       init: rng -> params.
       initial_state: batch size -> state [B, ...].
-      step: (params, timestep [B], state [B]) -> (outputs [B, ...], state [B]). Does not reset the
-        state at FIRST.
-      unroll: (params, timestep [T, B], state [B]) -> (outputs [T, B, ...], state [B] after the
-        last step). Resets the state at FIRST.
+      step: (params, timestep [B], state [B], noise) -> (outputs [B, ...], state [B]). Does not
+        reset the state at FIRST.
+      unroll: (params, timestep [T, B], state [B], noise) -> (outputs [T, B, ...], state [B] after
+        the last step). Resets the state at FIRST.
+
+    `noise` is a raw key, from which noisy layers draw once for all rows and steps; None (which it
+    is unless given): they have their means. Without noisy layers it changes nothing.
     """
 
     init: Callable[[jax.Array], Params]
     initial_state: Callable[[int], State]
-    step: Callable[[Params, TimeStep, State], tuple[Any, State]]
-    unroll: Callable[[Params, TimeStep, State], tuple[Any, State]]
+    step: Callable[..., tuple[Any, State]]
+    unroll: Callable[..., tuple[Any, State]]
 
 
 @dataclasses.dataclass(frozen=True)
 class ActorCriticNetwork:
-    """As `Network`, whose outputs are the policy's parameters [..., *] and a value [...].
+    """As `Network`, whose outputs are the policy's parameters [..., *] and a value [...]; no noise.
 
     Attributes:
       distribution: what the policy parameters are parameters of.
@@ -127,6 +131,7 @@ def make_q_network(
     actions: distributions.Categorical,
     dueling: bool,
     num_atoms: int = 1,
+    noisy: bool = False,
 ) -> Network:
     """Builds the network whose outputs are action values, [..., num_actions].
 
@@ -139,16 +144,18 @@ def make_q_network(
       dueling: a state value plus advantages, whose mean is taken off (Wang et al. 2016,
         https://arxiv.org/abs/1511.06581, equation 9).
       num_atoms: 1 for values; more for distributions over them.
+      noisy: all fully connected layers are, those of the torso and the heads.
 
     Raises:
       ConfigError: for observations that it can't take.
     """
     num_actions = actions.num_actions
+    linear: torsos.MakeLayer = NoisyLinear if noisy else hk.Linear
 
     def make_heads() -> Callable[[jax.Array], jax.Array]:
         scaled = torsos.scaled(1.0)
-        head = hk.Linear(num_actions * num_atoms, w_init=scaled, name="q_head")
-        value_head = hk.Linear(num_atoms, w_init=scaled, name="value_head") if dueling else None
+        head = linear(num_actions * num_atoms, w_init=scaled, name="q_head")
+        value_head = linear(num_atoms, w_init=scaled, name="value_head") if dueling else None
 
         def values(x: jax.Array) -> jax.Array:
             outputs = head(x).reshape(-1, num_actions, num_atoms)
@@ -158,7 +165,7 @@ def make_q_network(
 
         return values
 
-    return _build(config, env_spec, actions.encode, make_heads)
+    return _build(config, env_spec, actions.encode, make_heads, linear)
 
 
 def _build(
@@ -166,10 +173,11 @@ def _build(
     env_spec: EnvironmentSpec,
     encode_action: Callable[[Any], jax.Array],
     make_heads: Callable[[], Callable[[jax.Array], Nest]],
+    linear: torsos.MakeLayer = hk.Linear,
 ) -> Network:
     """Torso and core of `config`, and heads, which make outputs [N, ...] of features [N, F]."""
     make_torso = torsos.for_observation(
-        config.torso, config.hidden_sizes, config.activation, env_spec.observation
+        config.torso, config.hidden_sizes, config.activation, env_spec.observation, linear
     )
     recurrent = config.core == "lstm"
 
@@ -192,7 +200,7 @@ def _build(
 
         return init, (embed, core, heads)
 
-    transformed = hk.without_apply_rng(hk.multi_transform(parts))
+    transformed = hk.multi_transform(parts)
     embed, core, heads = transformed.apply
 
     def initial_state(batch_size: int) -> State:
@@ -208,26 +216,35 @@ def _build(
     def init(rng: jax.Array) -> Params:
         return transformed.init(rng, zeros, initial_state(1))
 
-    def step(params: Params, timestep: TimeStep, state: State) -> tuple[Any, State]:
-        x = embed(params, timestep)
-        if recurrent:
-            x, state = core(params, x, state)
-        return heads(params, x), state
+    def keys(noise: jax.Array | None) -> Any:  # of the torso and of the heads
+        return (None, None) if noise is None else jax.random.split(noise)
 
-    def unroll(params: Params, timestep: TimeStep, state: State) -> tuple[Any, State]:
+    def step(
+        params: Params, timestep: TimeStep, state: State, noise: jax.Array | None = None
+    ) -> tuple[Any, State]:
+        torso_key, heads_key = keys(noise)
+        x = embed(params, torso_key, timestep)
+        if recurrent:
+            x, state = core(params, None, x, state)
+        return heads(params, heads_key, x), state
+
+    def unroll(
+        params: Params, timestep: TimeStep, state: State, noise: jax.Array | None = None
+    ) -> tuple[Any, State]:
+        torso_key, heads_key = keys(noise)
         length, batch = timestep.step_type.shape
         merged = jax.tree.map(lambda x: x.reshape(length * batch, *x.shape[2:]), timestep)
-        x = embed(params, merged)
+        x = embed(params, torso_key, merged)
         if recurrent:
             x, state = reset_unroll(
-                lambda inputs, s: core(params, inputs, s),
+                lambda inputs, s: core(params, None, inputs, s),
                 x.reshape(length, batch, -1),
                 timestep.step_type == StepType.FIRST,
                 state,
                 initial_state(batch),
             )
             x = x.reshape(length * batch, -1)
-        outputs = heads(params, x)
+        outputs = heads(params, heads_key, x)
         return jax.tree.map(lambda y: y.reshape(length, batch, *y.shape[1:]), outputs), state
 
     return Network(init, initial_state, step, unroll)

@@ -1,5 +1,6 @@
 """The networks' first part: observations [N, ...] to features [N, F]."""
 
+import functools
 from collections.abc import Callable, Sequence
 
 import haiku as hk
@@ -13,15 +14,13 @@ from distrl.errors import ConfigError
 from distrl.types import Nest
 
 Torso = Callable[[Nest], jax.Array]
+MakeLayer = Callable[..., Callable[[jax.Array], jax.Array]]  # hk.Linear, or like it
 
 TORSOS = ("mlp", "nature_cnn", "shallow_cnn", "impala_resnet")
 ACTIVATIONS: dict[str, Callable[[jax.Array], jax.Array]] = {"tanh": jnp.tanh, "relu": jax.nn.relu}
 
-_MIN_PIXELS = {
-    "nature_cnn": 36,
-    "shallow_cnn": 20,
-    "impala_resnet": 8,
-}  # what is left after the strides is >= 1
+# What is left after the strides is 1 or more.
+_MIN_PIXELS = {"nature_cnn": 36, "shallow_cnn": 20, "impala_resnet": 8}
 
 
 def scaled(gain: float) -> hk.initializers.Initializer:
@@ -30,7 +29,11 @@ def scaled(gain: float) -> hk.initializers.Initializer:
 
 
 def for_observation(
-    torso: str, hidden_sizes: Sequence[int], activation: str, spec: Nest
+    torso: str,
+    hidden_sizes: Sequence[int],
+    activation: str,
+    spec: Nest,
+    linear: MakeLayer = hk.Linear,
 ) -> Callable[[], Torso]:
     """A function that, inside `hk.transform`, makes the torso for an observation spec.
 
@@ -40,6 +43,7 @@ def for_observation(
       activation: of the MLP, a key of ACTIVATIONS.
       spec: of the observation: uint8 pixels [C, H, W] for the convolutional torsos; for the MLP a
         nest of scalars and vectors (those with a DiscreteArray spec become one-hot).
+      linear: makes the fully connected layers.
 
     Raises:
       ConfigError: where torso and observation do not fit.
@@ -49,7 +53,7 @@ def for_observation(
         torso = "nature_cnn" if is_pixels else "mlp"
     if torso == "mlp":
         _check_vectors(spec)
-        return lambda: _mlp(hidden_sizes, ACTIVATIONS[activation], spec)
+        return lambda: _mlp(hidden_sizes, ACTIVATIONS[activation], spec, linear)
     least = _MIN_PIXELS[torso]
     if not is_pixels or min(spec.shape[1:]) < least:
         raise ConfigError(
@@ -57,7 +61,7 @@ def for_observation(
             f"got the observation {_describe(spec)}"
         )
     makers = {"nature_cnn": _nature_cnn, "shallow_cnn": _shallow_cnn}
-    return makers.get(torso, _impala_resnet)
+    return functools.partial(makers.get(torso, _impala_resnet), linear)
 
 
 def _check_vectors(spec: Nest) -> None:
@@ -74,10 +78,35 @@ def _describe(spec: Nest) -> str:
     return str(jax.tree.map(leaf, spec, is_leaf=specs.is_spec))
 
 
-def _mlp(sizes: Sequence[int], activation: Callable[[jax.Array], jax.Array], spec: Nest) -> Torso:
-    net = hk.nets.MLP(
-        sizes, w_init=scaled(1.0), activation=activation, activate_final=True, name="torso"
-    )
+class _MLP(hk.Module):
+    """`hk.nets.MLP` with layers of choice, and the activation behind each."""
+
+    def __init__(
+        self,
+        sizes: Sequence[int],
+        activation: Callable[[jax.Array], jax.Array],
+        linear: MakeLayer,
+        name: str,
+    ):
+        super().__init__(name=name)
+        self._layers = [
+            linear(size, w_init=scaled(1.0), name=f"linear_{i}") for i, size in enumerate(sizes)
+        ]
+        self._activation = activation
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        for layer in self._layers:
+            x = self._activation(layer(x))
+        return x
+
+
+def _mlp(
+    sizes: Sequence[int],
+    activation: Callable[[jax.Array], jax.Array],
+    spec: Nest,
+    linear: MakeLayer,
+) -> Torso:
+    net = _MLP(sizes, activation, linear, name="torso")
 
     def flat(leaf: dm_specs.Array, x: jax.Array) -> jax.Array:
         if isinstance(leaf, dm_specs.DiscreteArray):
@@ -96,7 +125,7 @@ def _to_nhwc(pixels: jax.Array) -> jax.Array:
     return jnp.transpose(pixels, (0, 2, 3, 1)).astype(jnp.float32) * (1 / 255)
 
 
-def _nature_cnn() -> Torso:
+def _nature_cnn(linear: MakeLayer) -> Torso:
     """The DQN's network, https://doi.org/10.1038/nature14236."""
     net = hk.Sequential(
         [
@@ -107,7 +136,7 @@ def _nature_cnn() -> Torso:
             hk.Conv2D(64, 3, 1, padding="VALID"),
             jax.nn.relu,
             hk.Flatten(),
-            hk.Linear(512),
+            linear(512),
             jax.nn.relu,
         ],
         name="torso",
@@ -115,7 +144,7 @@ def _nature_cnn() -> Torso:
     return lambda pixels: net(_to_nhwc(pixels))
 
 
-def _shallow_cnn() -> Torso:
+def _shallow_cnn(linear: MakeLayer) -> Torso:
     """The first DQN's network, https://arxiv.org/abs/1312.5602; a third of the later one's work."""
     net = hk.Sequential(
         [
@@ -124,7 +153,7 @@ def _shallow_cnn() -> Torso:
             hk.Conv2D(32, 4, 2, padding="VALID"),
             jax.nn.relu,
             hk.Flatten(),
-            hk.Linear(256),
+            linear(256),
             jax.nn.relu,
         ],
         name="torso",
@@ -135,6 +164,10 @@ def _shallow_cnn() -> Torso:
 class _ImpalaResNet(hk.Module):
     """The deep network of IMPALA without its LSTM, https://arxiv.org/abs/1802.01561 (figure 3)."""
 
+    def __init__(self, linear: MakeLayer, name: str):
+        super().__init__(name=name)
+        self._linear = linear
+
     def __call__(self, x: jax.Array) -> jax.Array:
         for channels in (16, 32, 32):
             x = hk.Conv2D(channels, 3)(x)
@@ -143,9 +176,9 @@ class _ImpalaResNet(hk.Module):
                 y = hk.Conv2D(channels, 3)(jax.nn.relu(x))
                 x = x + hk.Conv2D(channels, 3)(jax.nn.relu(y))
         x = hk.Flatten()(jax.nn.relu(x))
-        return jax.nn.relu(hk.Linear(256)(x))
+        return jax.nn.relu(self._linear(256)(x))
 
 
-def _impala_resnet() -> Torso:
-    net = _ImpalaResNet(name="torso")
+def _impala_resnet(linear: MakeLayer) -> Torso:
+    net = _ImpalaResNet(linear, name="torso")
     return lambda pixels: net(_to_nhwc(pixels))
