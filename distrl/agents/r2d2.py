@@ -18,8 +18,9 @@ class R2D2Config:
     """R2D2's settings: recurrent, double and dueling DQN with burn-in and rescaled values.
 
     Unrolls begin with the recurrent state that the actor stored, which burn-in brings up to date.
-    Different from the paper: unrolls do not overlap, so the first `burn_in` transitions of each
-    are not learned from; and all streams have the same epsilon, which falls, unless its `spread`
+    Different from the paper: the first `burn_in` transitions of each unroll are not learned from,
+    unless unrolls overlap by them (`replay.period` = `replay.unroll_length` - `burn_in`; the paper:
+    half the unroll); and all streams have the same epsilon, which falls, unless its `spread`
     gives each its own (the paper: `EpsilonSchedule(0.4, 0.4, spread=7)`).
 
     Attributes:

@@ -37,6 +37,9 @@ class ReplayConfig:
       initial_priority: of a new unroll.
       backend: where a program of several nodes has the table: "shared_memory" of the machine they
         are all on, or a "reverb" server; "auto": shared memory. One process needs neither.
+      period: steps between the starts of two unrolls of a stream, from 1 to `unroll_length`; with
+        fewer than that unrolls overlap, and there are more of them. None: `unroll_length`. Not for
+        a queue.
     """
 
     table: str = "queue"
@@ -48,6 +51,7 @@ class ReplayConfig:
     priority_exponent: float = 0.6
     initial_priority: float = 1.0
     backend: str = "auto"
+    period: int | None = None
 
     def __post_init__(self) -> None:
         for name, choices in (("table", TABLES), ("backend", BACKENDS)):
@@ -62,6 +66,7 @@ class ReplayConfig:
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
                 raise ConfigError(f"replay.{name} must be a whole number, 1 or more; got {value!r}")
+        self._check_period()
         for name in ("priority_exponent", "initial_priority"):
             value = getattr(self, name)
             if not (math.isfinite(value) and value >= 0):
@@ -78,6 +83,21 @@ class ReplayConfig:
         elif self.error_buffer is not None:
             raise ConfigError(
                 f"replay.error_buffer={self.error_buffer} needs replay.samples_per_insert"
+            )
+
+    def _check_period(self) -> None:
+        period, most = self.period, self.unroll_length
+        if period is None:
+            return
+        if isinstance(period, bool) or not isinstance(period, int) or not 1 <= period <= most:
+            raise ConfigError(
+                f"replay.period must be a whole number from 1 to replay.unroll_length={most}, or "
+                f"None; got {period!r}"
+            )
+        if self.table == "queue":
+            raise ConfigError(
+                f"replay.period={period} is not for a queue, whose learner is to see each step "
+                "once; leave it None, or take replay.table=uniform"
             )
 
     def _check_queue(self) -> None:

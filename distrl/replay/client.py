@@ -56,7 +56,7 @@ class TableReplayBuffer(ReplayBuffer):
         """
         self.is_prioritized = config.table == "prioritized"
         self._table = table
-        self._unroller = Unroller(struct, config.unroll_length)
+        self._unroller = Unroller(struct, config.unroll_length, config.period)
         self._stop = stop
         self._insert_timeout = insert_timeout
         self._closed = False

@@ -144,7 +144,7 @@ class ReverbReplayBuffer(ReplayBuffer):
         self._stop = stop
         self._insert_timeout = insert_timeout
         self._flush_timeout = flush_timeout
-        self._unroller = Unroller(struct, config.unroll_length)
+        self._unroller = Unroller(struct, config.unroll_length, config.period)
         self._columns = self._unroller.columns
         self._server = ServerCalls(client, name)
         self._client = client

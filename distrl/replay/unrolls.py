@@ -1,8 +1,8 @@
 """Cuts the steps of streams into unrolls.
 
-Window k of a stream has its steps kT to (k + 1)T: T + 1 rows, the last of which is also the
-first of the next. It runs across the ends of episodes; a new life of the stream drops what is
-unfinished.
+Window k of a stream has its steps kP to kP + T: T + 1 rows. With a period P of T the last of them
+is also the first of the next window, and with a shorter one the last T + 1 - P are. Windows run
+across the ends of episodes; a new life of the stream drops what is unfinished.
 """
 
 from collections.abc import Callable
@@ -27,14 +27,22 @@ class Unroller:
     its own place, and blocks are gathered.
     """
 
-    def __init__(self, struct: Trajectory, unroll_length: int):
+    def __init__(self, struct: Trajectory, unroll_length: int, period: int | None = None):
         """Args:
         struct: of one stream at one step, from `distrl.specs.trajectory_struct`.
         unroll_length: T, 1 or more.
+        period: P, from 1 to T; None: T.
         """
         self.columns = Columns(struct, unroll_length)
         self._struct = struct
         self._last = unroll_length
+        self._period = unroll_length if period is None else period
+        # Which rows of a finished window the next one begins with, and where they lie in it.
+        self._again: int | slice = unroll_length
+        self._start: int | slice = 0
+        if self._period < unroll_length:
+            self._again = slice(self._period, None)
+            self._start = slice(unroll_length + 1 - self._period)
         self._values = _values_of(struct)
         self._state_values = _flattener(struct.state)
         times = sum(self.columns.has_time)
@@ -52,6 +60,7 @@ class Unroller:
         self._block = Block([], 0)
         self._row = 0
         self._life = 0
+        self._pending: list[list[np.ndarray]] = []
         # Where each stream has its own place:
         self._streams: _Streams | None = None
 
@@ -65,12 +74,12 @@ class Unroller:
         if not self._has_state:
             return False
         if self._streams is not None:
-            return self._streams.any_begins(stream_ids, life, self._last)
+            return self._streams.any_begins(stream_ids, life, self._period)
         if self._key is None:
             return True
         if life is not None and life != self._life:
             return True
-        if self._row == 0 or self._row == self._last:
+        if self._row % self._period == 0:
             return True
         return stream_ids.tobytes() != self._key and not np.isin(stream_ids, self._ids).all()
 
@@ -105,7 +114,7 @@ class Unroller:
             self._row = 0
             self._life = life
             self._block.columns[self._life_column][...] = life
-        row, block = self._row, self._block
+        row, block, finished = self._row, self._block, None
         try:
             values = self._values(timestep, inference)
             for column, value, (shape, dtype) in zip(
@@ -121,16 +130,19 @@ class Unroller:
         if row == self._last:
             finished, block = block, self._fresh(stream_ids, life)
             for i in range(self._version + 1):
-                block.columns[i][0] = finished.columns[i][row]
+                block.columns[i][self._start] = finished.columns[i][self._again]
             self._block = block
-            self._row = 1
-            if self._has_state:
-                self._set_states(inference, stream_ids, block.columns[self._state], ...)
-            return finished
-        if row == 0 and self._has_state:
-            self._set_states(inference, stream_ids, block.columns[self._state], ...)
+            self._row = row = row - self._period
+            if self._pending:
+                for column, value in zip(block.columns[self._state], self._pending[0]):
+                    column[...] = value
+                self._pending.append(self._pending.pop(0))
+        if row % self._period == 0 and self._has_state:
+            begun = row // self._period
+            columns = self._pending[begun - 1] if begun else block.columns[self._state]
+            self._set_states(inference, stream_ids, columns, ...)
         self._row = row + 1
-        return None
+        return finished
 
     def _begin(self, stream_ids: np.ndarray, life: int) -> None:
         check(stream_ids, self._struct.stream_id, (len(stream_ids),), "stream_ids")
@@ -140,12 +152,21 @@ class Unroller:
         self._life = life
         self._row = 0
         self._block = self._fresh(stream_ids, life)
+        self._pending = self._make_pending(len(stream_ids))
 
     def _fresh(self, stream_ids: np.ndarray, life: int) -> Block:
         block = self.columns.allocate(len(stream_ids))
         block.columns[self._id][...] = stream_ids
         block.columns[self._life_column][...] = life
         return block
+
+    def _make_pending(self, size: int) -> list[list[np.ndarray]]:
+        """Room for the states of windows that begin inside of another, at its rows P, 2P, ..."""
+        leaves = self.columns.leaves[self._state]
+        return [
+            [np.empty((size, *leaf.shape), leaf.dtype) for leaf in leaves]
+            for _ in range((self._last - 1) // self._period if self._has_state else 0)
+        ]
 
     def _know_size(self, size: int) -> None:
         """Prepares the check of calls with `size` streams."""
@@ -162,7 +183,7 @@ class Unroller:
         streams = self._streams
         if streams is None:
             streams = self._streams = _Streams(
-                self._ids, self._block.columns, self._row, self._life
+                self._ids, self._block.columns, self._pending, self._row, self._life
             )
         size = len(stream_ids)
         if size not in self._specs:
@@ -176,7 +197,7 @@ class Unroller:
         except (TypeError, AttributeError, LookupError):
             self._refuse(stream_ids, timestep, inference)
             raise
-        places = streams.find(stream_ids, self.columns)
+        places = streams.find(stream_ids, self.columns, self._make_pending)
         rows = streams.begin_life(places, life)
         columns = streams.columns
         for column, value in zip(columns, values):
@@ -185,30 +206,31 @@ class Unroller:
         done = rows == self._last
         block = None
         if done.any():
-            block = self._gather(columns, places[done], stream_ids[done], life)
-            streams.rows[places] = np.where(done, 1, rows + 1)
-        else:
-            streams.rows[places] = rows + 1
+            block = self._gather(streams, places[done], stream_ids[done], life)
+            rows = np.where(done, rows - self._period, rows)
+        streams.rows[places] = rows + 1
         if self._has_state:
-            begins = done | (rows == 0)
-            if begins.any():
-                self._set_states(
-                    inference, stream_ids, columns[self._state], places[begins], begins
-                )
+            for number, states in enumerate([columns[self._state], *streams.pending]):
+                begins = rows == number * self._period
+                if begins.any():
+                    self._set_states(inference, stream_ids, states, places[begins], begins)
         return block
 
-    def _gather(
-        self, columns: list[np.ndarray], places: np.ndarray, ids: np.ndarray, life: int
-    ) -> Block:
+    def _gather(self, streams: "_Streams", places: np.ndarray, ids: np.ndarray, life: int) -> Block:
         """The finished windows; their last rows begin the next ones."""
         block = self._fresh(ids, life)
-        for i, (source, time) in enumerate(zip(columns, self.columns.has_time)):
+        for i, (source, time) in enumerate(zip(streams.columns, self.columns.has_time)):
             if i < self._id:
                 # Places are known to lie inside; "raise" would gather into a copy first.
                 axis = 1 if time else 0
                 np.take(source, places, axis=axis, out=block.columns[i], mode="clip")
             if time:
-                source[0, places] = source[self._last, places]
+                source[self._start, places] = source[self._again, places]
+        states = streams.columns[self._state]
+        for later in streams.pending:
+            for old, new in zip(states, later):
+                old[places] = new[places]
+            states = later
         return block
 
     def _set_states(
@@ -241,27 +263,44 @@ class Unroller:
 
 
 class _Streams:
-    """Columns in which each stream has its own place (along axis 1) and its own next row."""
+    """Columns in which each stream has its own place (along axis 1) and its own next row.
 
-    def __init__(self, ids: np.ndarray, columns: list[np.ndarray], row: int, life: int):
+    The states in `pending`, of windows to come, have the same places.
+    """
+
+    def __init__(
+        self,
+        ids: np.ndarray,
+        columns: list[np.ndarray],
+        pending: list[list[np.ndarray]],
+        row: int,
+        life: int,
+    ):
         self.columns = columns
+        self.pending = pending
         self.rows = np.full(len(ids), row)
         self._lives = np.full(len(ids), life)
         self._index = StreamIndex(ids)
 
-    def find(self, ids: np.ndarray, columns: Columns) -> np.ndarray:
+    def find(
+        self,
+        ids: np.ndarray,
+        columns: Columns,
+        make_pending: Callable[[int], list[list[np.ndarray]]],
+    ) -> np.ndarray:
         """The place of each of `ids`; makes room for those that are new."""
         places, known = self._index.find(ids)
         if known.all():
             return places
         count, more = len(self._index), int((~known).sum())
         if count + more > len(self.rows):
-            self._grow(max(2 * count, count + more), columns)
+            capacity = max(2 * count, count + more)
+            self._grow(capacity, columns, make_pending(capacity))
         self.rows[count : count + more] = 0
         self._index.add(ids[~known])
         return self._index.find(ids)[0]
 
-    def _grow(self, capacity: int, columns: Columns) -> None:
+    def _grow(self, capacity: int, columns: Columns, pending: list[list[np.ndarray]]) -> None:
         count = len(self._index)
         room = columns.allocate(capacity).columns
         for new, old, time in zip(room, self.columns, columns.has_time):
@@ -269,7 +308,10 @@ class _Streams:
                 new[:, :count] = old[:, :count]
             else:
                 new[:count] = old[:count]
-        self.columns = room
+        for states, old_states in zip(pending, self.pending):
+            for new, old in zip(states, old_states):
+                new[:count] = old[:count]
+        self.columns, self.pending = room, pending
         self.rows = np.concatenate([self.rows[:count], np.zeros(capacity - count, int)])
         self._lives = np.concatenate([self._lives[:count], np.zeros(capacity - count, int)])
 
@@ -280,13 +322,12 @@ class _Streams:
         self._lives[places] = life
         return rows
 
-    def any_begins(self, ids: np.ndarray, life: int | None, last: int) -> bool:
+    def any_begins(self, ids: np.ndarray, life: int | None, period: int) -> bool:
         """True where one of `ids` is unknown, begins a window, or is in another life."""
         places, known = self._index.find(ids)
         if not known.all():
             return True
-        rows = self.rows[places]
-        if ((rows == 0) | (rows == last)).any():
+        if (self.rows[places] % period == 0).any():
             return True
         return life is not None and bool((self._lives[places] != life).any())
 

@@ -78,7 +78,8 @@ class Transform(abc.ABC):
         """Of one batch as it reaches this transform; the structure of `initial_statistics`.
 
         Every step of a stream is row 0 to T - 1 of exactly one unroll, and row T of one at most:
-        count rows 0 to T - 1, or the T transitions, and each is counted once.
+        count rows 0 to T - 1, or the T transitions, and each is counted once; where unrolls overlap
+        (`replay.period`), as often as its unrolls are learned from, all steps alike.
         """
         return ()
 

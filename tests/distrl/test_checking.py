@@ -1,5 +1,6 @@
 """The checks of distrl.testing find what they are for: each mutation of a right batch is seen."""
 
+import contextlib
 import dataclasses
 
 import jax
@@ -12,7 +13,7 @@ from distrl.errors import ConfigError
 from distrl.experiment import ActorsConfig, EvaluatorConfig, Experiment, LearnerConfig
 from distrl.learner import Learner
 from distrl.replay.buffer import ReplayConfig
-from distrl.testing import CheckingConfig, CountingEnvironment, errors
+from distrl.testing import CheckingConfig, CountingEnvironment, LateCountingEnvironment, errors
 from programs.pools import evaluator_pool
 from programs.single_process import SingleProcess
 
@@ -44,6 +45,26 @@ def wrong(batch):
 def test_a_right_batch_has_no_errors(batch):
     assert not wrong(batch)
     assert batch.version.min() > 0
+
+
+@pytest.mark.parametrize("environment", [CountingEnvironment, LateCountingEnvironment])
+@pytest.mark.parametrize("wait_num", [5, None])
+@pytest.mark.parametrize("period", [1, 3, 5])
+def test_overlapping_unrolls_have_no_errors(environment, wait_num, period):
+    parts = SingleProcess(
+        dataclasses.replace(
+            EXPERIMENT,
+            environment=PythonEnvironment(environment),
+            replay=ReplayConfig("uniform", 7, 64, samples_per_insert=1.0, period=period),
+            actors=dataclasses.replace(EXPERIMENT.actors, wait_num=wait_num),
+        )
+    )
+    with contextlib.closing(parts):
+        for _ in range(12):
+            parts.turn()
+        report = parts.learner.take_report()
+    assert report["checked"] > 500
+    assert not {name for name, count in report.items() if name.startswith("wrong_") and count}
 
 
 @pytest.mark.parametrize(

@@ -44,6 +44,12 @@ def uniform() -> Experiment:
     return experiment(table="uniform")
 
 
+def overlapping() -> Experiment:
+    """As `experiment`, with unrolls that overlap, from a table with a rate limit."""
+    replay = ReplayConfig("uniform", 9, 64, samples_per_insert=1.0, period=4)
+    return dataclasses.replace(experiment(), replay=replay)
+
+
 def late() -> Experiment:
     """As `experiment`, with rewards that are known two steps later."""
     environment = Early(LateCountingEnvironment, "late_counting")

@@ -55,7 +55,8 @@ def check_seeds(lines):
 
 
 @pytest.mark.parametrize(
-    "name", ["experiment", "synchronous", slow("late"), slow("late_synchronous")]
+    "name",
+    ["experiment", "synchronous", slow("late"), slow("late_synchronous"), slow("overlapping")],
 )
 def test_single_process(tmp_path, name):
     check(train(tmp_path, name, "--topology=single_process"))
@@ -98,6 +99,8 @@ def test_programs(tmp_path, name, flags):
         ("experiment", (HEAVY, TEST_MT, SHARED)),
         ("uniform", (LIGHT, MP, REVERB)),
         ("uniform", (LIGHT, MP, SHARED)),
+        ("overlapping", (HEAVY, MP, REVERB)),
+        ("overlapping", (LIGHT, MP, SHARED)),
     ],
 )
 def test_many_steps_of_programs(tmp_path, name, flags):

@@ -17,19 +17,22 @@ from distrl.types import TIME_FIELDS, Inference
 class Naive:
     """Steps of each stream in a list; a state for each step."""
 
-    def __init__(self, length):
-        self._length = length
+    def __init__(self, length, period):
+        self._length, self._period = length, period
         self._steps: dict[int, list] = {}
         self._lives: dict[int, int] = {}
 
     def needs_state(self, stream_ids, life):
         return any(
-            self._lives.get(i) != life or len(self._steps[i]) in (0, self._length)
+            self._lives.get(i) != life or len(self._steps[i]) % self._period == 0
             for i in stream_ids.tolist()
         )
 
     def add(self, stream_ids, timestep, inference, life):
-        """The finished unrolls, as lists of one-stream steps, in the order of the call."""
+        """The finished unrolls, as lists of one-stream steps, in the order of the call.
+
+        All steps of a life are kept, so that an unroll is a slice of them.
+        """
         timestep = timestep._replace(env_id=())
         finished = []
         for row, i in enumerate(stream_ids.tolist()):
@@ -41,9 +44,9 @@ class Naive:
             step = (*step, np.int32(inference.version))
             state = jax.tree.map(lambda x, row=row: x[row], inference.state)
             self._steps[i].append((step, state))
-            if len(self._steps[i]) == self._length + 1:
-                finished.append((i, life, self._steps[i]))
-                self._steps[i] = self._steps[i][-1:]
+            start = len(self._steps[i]) - (self._length + 1)
+            if start >= 0 and start % self._period == 0:
+                finished.append((i, life, self._steps[i][start:]))
         return finished
 
 
@@ -61,9 +64,9 @@ def assert_same(trajectory, finished):
         jax.tree.map(np.testing.assert_array_equal, state, steps[0][1])
 
 
-def drive(streams, calls, length):
+def drive(streams, calls, length, period=None):
     """Both take the calls, (ids, life); states are there only where they were asked for."""
-    unroller, naive = Unroller(streams.struct, length), Naive(length)
+    unroller, naive = Unroller(streams.struct, length, period), Naive(length, period or length)
     count = 0
     for stream_ids, life in calls:
         wanted = unroller.needs_state(stream_ids, life)
@@ -83,9 +86,38 @@ def test_lockstep(streams, length):
     assert drive(streams, [(stream_ids, 0)] * (3 * length + 1), length) == 9
 
 
-@settings(max_examples=60, deadline=None)
-@given(data=st.data(), length=st.integers(1, 4))
+@pytest.mark.parametrize("length, period", [(5, 5), (5, 4), (5, 3), (5, 2), (5, 1), (6, 3), (1, 1)])
+def test_lockstep_with_overlap(streams, length, period):
+    stream_ids = np.array([7, 3, 11], np.int32)
+    windows = 8
+    calls = [(stream_ids, 0)] * (length + (windows - 1) * period + 1)
+    assert drive(streams, calls, length, period) == 3 * windows
+
+
+def test_overlapping_unrolls_start_a_period_apart(streams):
+    """By the streams' own count; the state stored is that before each first step."""
+    unroller = Unroller(streams.struct, 5, 2)
+    everyone, found = np.array([4, 9], np.int32), []
+    for call in range(24):
+        some = everyone if call < 12 else everyone[:1]  # in lockstep, then apart
+        trajectory = unroller.add(some, *streams.step(some))
+        if trajectory is not None:
+            found += streams.check(trajectory, period=2)
+    assert [start for stream, _, start in found if stream == 4] == list(range(0, 19, 2))
+    assert [start for stream, _, start in found if stream == 9] == [0, 2, 4, 6]
+
+
+def test_with_overlap_a_new_life_drops_what_is_unfinished(streams):
+    two = np.array([0, 1], np.int32)
+    calls = [(two, 0)] * 6 + [(two, 1)] * 8 + [(two[:1].copy(), 2)] * 5 + [(two, 2)] * 6
+    # Steps 0-4 and 1-5, 0-4 to 3-7; life 2: stream 0 has eleven steps, stream 1 six.
+    assert drive(streams, calls, 4, 1) == 2 * 2 + 2 * 4 + 7 + 2
+
+
+@settings(max_examples=100, deadline=None)
+@given(data=st.data(), length=st.integers(1, 5))
 def test_any_streams_in_any_order(make_streams, data, length):
+    period = data.draw(st.integers(1, length))
     known = data.draw(
         st.lists(st.integers(-(2**31), 2**31 - 1), min_size=1, max_size=6, unique=True)
     )
@@ -96,13 +128,15 @@ def test_any_streams_in_any_order(make_streams, data, length):
     for stream_ids, rise in calls:
         life += rise == 5
         out.append((np.array(stream_ids, np.int32), life))
-    drive(make_streams(), out, length)
+    drive(make_streams(), out, length, period)
 
 
 def test_lockstep_then_apart(streams):
     everyone = np.array([4, 5, 6, 7], np.int32)
     calls = [(everyone, 0)] * 8 + [(everyone[::2].copy(), 0), (everyone[1:].copy(), 0)] * 9
     assert drive(streams, calls, 3) > 8
+    for period in (1, 2):
+        assert drive(type(streams)(), calls, 3, period) > 8
 
 
 def test_the_ids_may_come_in_one_array_that_changes(streams):
@@ -123,16 +157,17 @@ def test_a_new_life_drops_what_is_unfinished(streams):
     assert drive(streams, calls, 4) == 2 + 2 + 3  # life 2: stream 0 twice, stream 1 once
 
 
-def test_a_finished_block_stays_as_it_is(streams):
+@pytest.mark.parametrize("period, starts", [(None, [0, 3, 6]), (2, [0, 2, 4, 6])])
+def test_a_finished_block_stays_as_it_is(streams, period, starts):
     """It was handed out without a copy: later steps must not reach it."""
-    unroller = Unroller(streams.struct, 3)
+    unroller = Unroller(streams.struct, 3, period)
     two = np.array([0, 1], np.int32)
     kept = []
     for _ in range(10):
         trajectory = unroller.add(two, *streams.step(two))
         if trajectory is not None:
             kept.append(trajectory)
-    assert [streams.check(t)[0][2] for t in kept] == [0, 3, 6]
+    assert [streams.check(t, period)[0][2] for t in kept] == starts
 
 
 def test_a_missing_state_is_named(streams):
