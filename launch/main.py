@@ -16,7 +16,8 @@ _USAGE = """usage: distrl train --env=NAME [--agent=NAME] [--topology=NAME] [fla
        distrl train --help    every flag, and every setting of the experiment (--config.*)
        distrl status RUN      how the nodes of a running program are
        distrl stacks RUN      where in their code its nodes are now
-       distrl tables [NAME]   how the replay tables of running programs on this machine stand"""
+       distrl tables [NAME]   how the replay tables of running programs on this machine stand
+       distrl tables NAME --set SETTING=VALUE    change a table while its program runs"""
 _COMMANDS = ("train", "status", "stacks", "tables")
 
 

@@ -8,6 +8,8 @@ from typing import Any
 
 from absl import flags
 
+from distrl.errors import ConfigError
+
 _SCALARS = (bool, int, float, str)
 
 
@@ -47,6 +49,18 @@ def apply_flags(settings: Any, values: flags.FlagValues, prefix: str = "config")
         elif name in values and values[name].present:
             changes[field.name] = values[name].value
     return dataclasses.replace(settings, **changes) if changes else settings
+
+
+def setting(settings: type, name: str, text: str) -> Any:
+    """The value that `text` is for a field of a dataclass.
+
+    Raises:
+      ConfigError: it is none of the field's type.
+    """
+    try:
+        return _SettingParser(_kinds(typing.get_type_hints(settings)[name])).parse(text)
+    except ValueError as error:
+        raise ConfigError(f"{name}: {error}") from None
 
 
 def as_dict(settings: Any) -> dict[str, Any]:

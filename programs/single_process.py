@@ -57,8 +57,8 @@ class SingleProcess:
         agent = experiment.make_agent()
         config, batch_size = experiment.replay, experiment.learner.batch_size
         struct = experiment.trajectory_struct()
-        seed = seeds.seed(experiment.seed, "replay", 0)
-        table = LocalTable(struct, config, batch_size, experiment.task, seed)
+        seed, streams = seeds.seed(experiment.seed, "replay", 0), experiment.num_streams
+        table = LocalTable(struct, config, batch_size, experiment.task, seed, streams)
         self.replay = LocalReplayBuffer(table, struct, config, batch_size, stop=stop)
         self.learner = Learner(
             agent,

@@ -196,12 +196,12 @@ class ReplayBuffer(abc.ABC):
 
     An actor's client cuts the steps of its own streams into unrolls. Not thread safe: one thread
     adds and one samples, which may be two.
-
-    Attributes:
-      is_prioritized: whether the table samples by priority: only then are new ones of use.
     """
 
-    is_prioritized: bool
+    @property
+    @abc.abstractmethod
+    def is_prioritized(self) -> bool:
+        """Whether the table samples by priority, now: only then are new ones of use."""
 
     @abc.abstractmethod
     def needs_state(self, stream_ids: np.ndarray, life: int | None = None) -> bool:
@@ -273,6 +273,20 @@ class ReplayBuffer(abc.ABC):
     @abc.abstractmethod
     def can_sample(self) -> bool:
         """True where `sample` would not wait."""
+
+    @abc.abstractmethod
+    def reconfigure(self, **changes: object) -> TableInfo:
+        """Changes settings of the table while it is used, for all its clients.
+
+        Args:
+          **changes: of `ReplayConfig`: those that `distrl.replay.live` has as `CHANGEABLE`.
+
+        Returns:
+          how the table stands afterwards.
+
+        Raises:
+          ConfigError: they could stall, or cannot be changed; nothing was.
+        """
 
     @abc.abstractmethod
     def info(self) -> TableInfo:

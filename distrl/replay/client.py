@@ -32,6 +32,13 @@ class Table(Protocol):
     def can_sample(self) -> bool:
         """True where `sample` would not wait."""
 
+    @property
+    def is_prioritized(self) -> bool:
+        """Whether the table samples by priority, now."""
+
+    def reconfigure(self, **changes: object) -> TableInfo:
+        """As `ReplayBuffer.reconfigure`."""
+
     def info(self) -> TableInfo:
         """How the table stands."""
 
@@ -54,12 +61,15 @@ class TableReplayBuffer(ReplayBuffer):
         stop: set when the program stops; ends waits.
         insert_timeout: seconds that an insert waits for room before it fails.
         """
-        self.is_prioritized = config.table == "prioritized"
         self._table = table
         self._unroller = Unroller(struct, config.unroll_length, config.period)
         self._stop = stop
         self._insert_timeout = insert_timeout
         self._closed = False
+
+    @property
+    def is_prioritized(self) -> bool:
+        return self._table.is_prioritized
 
     def needs_state(self, stream_ids: np.ndarray, life: int | None = None) -> bool:
         return self._unroller.needs_state(stream_ids, life)
@@ -84,6 +94,9 @@ class TableReplayBuffer(ReplayBuffer):
 
     def can_sample(self) -> bool:
         return self._table.can_sample()
+
+    def reconfigure(self, **changes: object) -> TableInfo:
+        return self._table.reconfigure(**changes)
 
     def info(self) -> TableInfo:
         return self._table.info()

@@ -52,7 +52,6 @@ class LateRewards(ReplayBuffer):
         Raises:
           SpecError: `env_info` does not declare `late_reward` as `EnvironmentSpec` says.
         """
-        self.is_prioritized = replay.is_prioritized
         self._replay = replay
         self._late = _late_reward_struct(spec)
         self._size = spec.reward_delay + 1  # of a stream's ring: the steps held, and the one added
@@ -72,6 +71,10 @@ class LateRewards(ReplayBuffer):
         self._held = np.zeros(0, int)  # steps that wait
         self._age = np.zeros(0, int)  # steps since the episode's FIRST
         self._lives = np.zeros(0, int)
+
+    @property
+    def is_prioritized(self) -> bool:
+        return self._replay.is_prioritized
 
     def needs_state(self, stream_ids: np.ndarray, life: int | None = None) -> bool:
         # Unrolls are cut from steps that pass on later: any of them may begin one.
@@ -204,6 +207,9 @@ class LateRewards(ReplayBuffer):
 
     def can_sample(self) -> bool:
         return self._replay.can_sample()
+
+    def reconfigure(self, **changes: object) -> TableInfo:
+        return self._replay.reconfigure(**changes)
 
     def info(self) -> TableInfo:
         return self._replay.info()

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
+from distrl.replay import live
 from distrl.replay.buffer import ReplayConfig
 from distrl.replay.client import TableReplayBuffer
 from distrl.replay.columns import Block, Columns
@@ -28,6 +29,7 @@ class LocalTable:
         batch_size: int,
         name: str = "replay",
         seed: int | None = None,
+        streams: int = 1,
     ):
         """Args:
         struct: of one stream at one step, from `distrl.specs.trajectory_struct`.
@@ -35,9 +37,11 @@ class LocalTable:
         batch_size: unrolls of a sample.
         name: for messages.
         seed: of the choice of samples; None: a fresh one.
+        streams: as of `ReplayConfig.check`.
         """
-        config.check(batch_size)
+        config.check(batch_size, streams)
         self._config = config
+        self._streams = streams
         self._batch_size = batch_size
         self._name = name
         columns = Columns(struct, config.unroll_length)
@@ -112,6 +116,22 @@ class LocalTable:
     def can_sample(self) -> bool:
         """True where `sample` would not wait."""
         return self._can_sample()  # one comparison; a lock would make it no truer
+
+    @property
+    def is_prioritized(self) -> bool:
+        """Whether the table samples by priority, now."""
+        return self._config.table == "prioritized"
+
+    def reconfigure(self, **changes: object) -> TableInfo:
+        """As `distrl.replay.shared_table.SharedTable.reconfigure`."""
+        with self._has_samples:
+            new = live.changed(self._config, changes, self._batch_size, self._streams)
+            assert isinstance(self._store, _Ring)  # live.changed refuses a queue
+            self._store.reconfigure(new, self._batch_size)
+            self._config = new
+            self._has_samples.notify_all()
+            self._has_room.notify_all()
+            return self._info()
 
     def update_priorities(self, keys: np.ndarray, priorities: np.ndarray) -> None:
         """As `Table.update_priorities`."""
@@ -237,6 +257,12 @@ class _Ring:
         self._ring = Ring(config, self.counts, rng)
         self._max_size = config.max_size
         self._stored = columns.allocate(config.max_size)
+
+    def reconfigure(self, config: ReplayConfig, batch_size: int) -> None:
+        self.counts.limits = self.counts.carried_on(config.limits(batch_size))
+        self._ring.expect(config)
+        self._ring.use(config)
+        self._ring.rebuild()
 
     def can_insert(self, count: int) -> int:
         return self.counts.can_insert(count, self._max_size)

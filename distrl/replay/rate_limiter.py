@@ -1,5 +1,6 @@
 """When a table takes inserts and samples: the rules of Reverb's `RateLimiter`."""
 
+import math
 from collections.abc import MutableSequence
 
 import numpy as np
@@ -59,6 +60,35 @@ class RateLimiter:
         """`inserts * samples_per_insert - samples`, which the limits bound."""
         return self.inserts * self.limits.samples_per_insert - self.samples
 
+    def carried_on(self, limits: RateLimits, pending: int = 0) -> RateLimits:
+        """New limits, with the bounds moved so that the table goes on from where it is.
+
+        What was inserted and sampled under another ratio would mean nothing under the new one: the
+        error could lie far outside of the bounds, and one side would wait until the other has made
+        up for the whole past. So the bounds move, and not the counts. The error keeps its distance
+        from their middle, which is what the table owes or has ahead, in samples; and no more of it
+        than the new bounds allow. A table that is smaller than `min_size_to_sample` begins like a
+        new one: it will be in their middle when it is filled.
+
+        Args:
+          limits: as `ReplayConfig.limits` has them, for an empty table.
+          pending: as of `can_insert`.
+        """
+        old, size = self.limits, self.size + pending
+        if limits[:2] == old[:2] and _width(limits) == _width(old):
+            return old
+        if not math.isfinite(limits.max_diff):
+            return limits
+        error = (self.inserts + pending) * limits.samples_per_insert - self.samples
+        half, ahead = _width(limits) / 2, 0.0
+        if size < limits.min_size_to_sample:
+            error += (limits.min_size_to_sample - size) * limits.samples_per_insert
+        elif size >= old.min_size_to_sample and math.isfinite(old.max_diff):
+            before = (self.inserts + pending) * old.samples_per_insert - self.samples
+            ahead = min(max(before - (old.min_diff + old.max_diff) / 2, -half), half)
+        middle = error - ahead
+        return limits._replace(min_diff=middle - half, max_diff=middle + half)
+
     def can_insert(self, count: int, max_size: int, pending: int = 0) -> int:
         """How many of `count` inserts, one after the other, may pass now.
 
@@ -85,3 +115,7 @@ class RateLimiter:
         """True where `count` samples may pass now."""
         limits = self.limits
         return self.size >= limits.min_size_to_sample and self.error - count >= limits.min_diff
+
+
+def _width(limits: RateLimits) -> float:
+    return limits.max_diff - limits.min_diff

@@ -136,7 +136,6 @@ class ReverbReplayBuffer(ReplayBuffer):
         flush_timeout: seconds that `flush` waits.
         """
         _check_items(config, batch_size, unrolls_per_item)
-        self.is_prioritized = config.table == "prioritized"
         self._config = config
         self._batch_size = batch_size
         self._per_item = unrolls_per_item
@@ -154,6 +153,10 @@ class ReverbReplayBuffer(ReplayBuffer):
         self._prefetch = prefetch
         self._fetcher: Fetcher | None = None
         self._closed = False
+
+    @property
+    def is_prioritized(self) -> bool:
+        return self._config.table == "prioritized"
 
     def needs_state(self, stream_ids: np.ndarray, life: int | None = None) -> bool:
         return self._unroller.needs_state(stream_ids, life)
@@ -285,6 +288,13 @@ class ReverbReplayBuffer(ReplayBuffer):
 
     def can_sample(self) -> bool:
         return not self._closed and self._started().ready()
+
+    def reconfigure(self, **changes: object) -> TableInfo:
+        raise ConfigError(
+            f"replay.{next(iter(changes), 'table')} of {self._server} cannot be changed: Reverb "
+            "fixes a table's rate limiter and sampler when it is made; with "
+            "replay.backend=shared_memory they can be"
+        )
 
     def info(self) -> TableInfo:
         info = self._server.info(self._stop)

@@ -31,19 +31,49 @@ class Ring:
         limiter: RateLimiter,
         rng: np.random.Generator,
         sums: np.ndarray | None = None,
+        priorities: np.ndarray | None = None,
     ):
         """Args:
         config: of a uniform or prioritized table.
         limiter: with the counts.
         rng: for the choice of samples.
-        sums: where the sum tree of a prioritized table is kept; None: here.
+        sums: float64, where the sum tree of a prioritized table is kept; None: here.
+        priorities: float64 `[max_size]`, where priorities are kept, by place; None: here.
         """
         self.counts = limiter
         self._max_size = config.max_size
         self._rng = rng
-        self._tree = SumTree(config.max_size, sums) if config.table == "prioritized" else None
+        self._sums = sums
+        self._priorities = np.zeros(config.max_size) if priorities is None else priorities
+        self._tree: SumTree | None = None
+        self.use(config)
+
+    def use(self, config: ReplayConfig) -> None:
+        """Samples as `config` says from now on; where it is not as before, `rebuild` comes next."""
         self._exponent = config.priority_exponent
-        self._initial = self._weights(np.array(config.initial_priority, np.float64))
+        self._initial_priority = config.initial_priority
+        self._initial_weight = self._weights(np.array(config.initial_priority, np.float64))
+        if config.table != "prioritized":
+            self._tree = None
+        elif self._tree is None:
+            self._tree = SumTree(self._max_size, self._sums)
+
+    def expect(self, config: ReplayConfig) -> None:
+        """Prepares for a change to `config`, while what was before is still in force.
+
+        The priorities of a table that had none begin as those of new unrolls; others stay.
+        """
+        if self._tree is None:
+            self._priorities[:] = config.initial_priority
+
+    def rebuild(self) -> None:
+        """Makes the sums anew, from the priorities of the unrolls that are there."""
+        if self._tree is not None:
+            places = self._present()
+            self._tree.reset(places, self._weights(self._priorities[places]))
+
+    def _present(self) -> np.ndarray:
+        return np.arange(self.counts.deletes, self.counts.inserts) % self._max_size
 
     def reseed(self, seed: Sequence[int]) -> None:
         """Makes the choices that follow a function of `seed`."""
@@ -62,7 +92,8 @@ class Ring:
         first = self.counts.inserts
         places = np.arange(first, first + count) % self._max_size
         if self._tree is not None:
-            self._tree.set(places, np.full(count, self._initial))
+            self._priorities[places] = self._initial_priority
+            self._tree.set(places, np.full(count, self._initial_weight))
         return places
 
     def oldest(self, count: int) -> np.ndarray:
@@ -99,17 +130,15 @@ class Ring:
         counts = self.counts
         present = (keys >= counts.deletes) & (keys < counts.inserts)
         if present.any():
-            self._tree.set(keys[present] % self._max_size, self._weights(priorities[present]))
+            places, priorities = keys[present] % self._max_size, priorities[present]
+            self._priorities[places] = priorities
+            self._tree.set(places, self._weights(priorities))
 
     def priorities(self) -> np.ndarray | None:
         """Of the unrolls that are there, the oldest first, float64 `[size]`; None: all alike."""
-        if self._tree is None or self._exponent == 0:
-            return None
-        places = np.arange(self.counts.deletes, self.counts.inserts) % self._max_size
-        return self._tree.get(places) ** (1 / self._exponent)
+        return None if self._tree is None else self._priorities[self._present()]
 
     def restore(self, deletes: int, inserts: int) -> None:
         """Makes counts and sums anew: the keys from `deletes` to `inserts` are there."""
         self.counts.inserts, self.counts.deletes = inserts, deletes
-        if self._tree is not None:
-            self._tree.keep(np.arange(deletes, inserts) % self._max_size)
+        self.rebuild()

@@ -13,13 +13,14 @@ import time
 from collections.abc import Callable
 from types import TracebackType
 
-from distrl.errors import DeadlineExceeded, Stopped
+from distrl.errors import ConfigError, DeadlineExceeded, Stopped
 
 if sys.platform != "linux":
     raise ImportError("replay in shared memory needs Linux: robust mutexes and futexes")
 
-LOCK_BYTES = 128  # the mutex, 40 or 48 bytes; then a word that says that the data needs repair
-_DAMAGED = 64  # offset of that word
+LOCK_BYTES = 128  # the mutex, 40 or 48 bytes; then two words:
+_DAMAGED = 64  # offset of one that says that the data needs repair
+_CHANGES = 72  # and of a count of changes to what every process has a copy of
 
 _PTHREAD_PROCESS_SHARED = 1
 _PTHREAD_MUTEX_ROBUST = 1
@@ -56,19 +57,31 @@ class SharedLock:
     """Used as a context manager, in any thread of any process that has the memory.
 
     Whoever finds that the holder before it died, or left by an exception, repairs the data first.
-    `Stopped` and `DeadlineExceeded` come from waits, which leave it whole.
+    `Stopped` and `DeadlineExceeded` come from waits, which leave it whole, and `ConfigError` from
+    checks before anything is done.
     """
 
-    def __init__(self, address: int, repair: Callable[[], None], name: str):
+    def __init__(
+        self,
+        address: int,
+        repair: Callable[[], None],
+        name: str,
+        reload: Callable[[int], None] = lambda number: None,
+    ):
         """Args:
         address: of `LOCK_BYTES` in shared memory, a multiple of 64.
         repair: makes the data whole, whatever was half done; called with the lock held.
         name: for messages.
+        reload: makes this process's copies after the change of this number, the last one; called
+          with the lock held, before `repair`.
         """
         self._mutex = address
         self._damaged = ctypes.c_int64.from_address(address + _DAMAGED)
+        self._changes = ctypes.c_int64.from_address(address + _CHANGES)
+        self._seen = 0
         self._repair = repair
         self._name = name
+        self._reload = reload
 
     @staticmethod
     def initialise(address: int) -> None:
@@ -98,13 +111,36 @@ class SharedLock:
             code = _consistent(self._mutex)
         if code:
             raise OSError(code, f"the lock of {self._name}: {os.strerror(code)}")
-        if self._damaged.value:
+        if self._damaged.value or self._changes.value != self._seen:
             try:
-                self._repair()
-                self._damaged.value = 0
+                self._look()
             except BaseException:
                 _unlock(self._mutex)
                 raise
+
+    def _look(self) -> None:
+        """Reloads, and repairs; holding the lock."""
+        if self.behind:
+            self._reload(self._changes.value)
+            self._seen = self._changes.value
+        if self._damaged.value:
+            self._repair()
+            self._damaged.value = 0
+
+    @property
+    def behind(self) -> bool:
+        """True where copies are older than the last change: `acquire` makes them anew."""
+        return self._changes.value != self._seen
+
+    def change(self, prepare: Callable[[int], None]) -> None:
+        """Counts a change, and reloads; holding the lock.
+
+        Args:
+          prepare: given its number; what it does has no effect until the change is counted.
+        """
+        prepare(self._changes.value + 1)
+        self._changes.value += 1
+        self._look()
 
     def _wait(self) -> int:
         began = time.monotonic()
@@ -132,7 +168,7 @@ class SharedLock:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        if kind is not None and not issubclass(kind, (Stopped, DeadlineExceeded)):
+        if kind is not None and not issubclass(kind, (Stopped, DeadlineExceeded, ConfigError)):
             self._damaged.value = 1
         _unlock(self._mutex)
 

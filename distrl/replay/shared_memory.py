@@ -100,13 +100,13 @@ class _Client:
                         timeout,
                     )
                     slots = store.reserve(self._number, store.can_insert(block.size))
+                    table.note_error(inserted=True)
                 part, rest = block, None
                 if len(slots) < block.size:
                     part, rest = block.split(len(slots), self._columns.has_time)
                 self._columns.put(self._stored, _run(slots), part)
                 with table.lock:
                     store.commit(slots)
-                    table.note_error(inserted=True)
                     slots = None
                     whom = table.changed()
             finally:
@@ -249,7 +249,20 @@ class _Client:
 
     def can_sample(self) -> bool:
         """True where `sample` would not wait."""
-        return self._table.can_sample()
+        table = self._table
+        if table.lock.behind:
+            with table.lock:
+                return table.can_sample()
+        return table.can_sample()
+
+    @property
+    def is_prioritized(self) -> bool:
+        """Whether the table samples by priority, now."""
+        return self._table.config.table == "prioritized"
+
+    def reconfigure(self, **changes: object) -> TableInfo:
+        """As `SharedTable.reconfigure`."""
+        return self._table.reconfigure(**changes)
 
     def info(self) -> TableInfo:
         """How the table stands."""
@@ -272,6 +285,22 @@ def _run(slots: np.ndarray) -> slice | np.ndarray:
     return slots
 
 
+def _check_same(table: SharedTable, config: ReplayConfig, batch_size: int) -> None:
+    """Raises ConfigError where the client's settings make for another layout than the table's."""
+    its = table.config
+    for name, mine, there in (
+        ("batch_size", batch_size, table.batch_size),
+        ("replay.unroll_length", config.unroll_length, its.unroll_length),
+        ("replay.max_size", config.max_size, its.max_size),
+        ("replay.table", config.table, its.table),
+    ):
+        either = name == "replay.table" and "queue" not in (mine, there)  # `reconfigure` changes it
+        if mine != there and not either:
+            raise ConfigError(
+                f"table {table.name!r} was made with {name}={there}, and its client has {mine}"
+            )
+
+
 class SharedReplayBuffer(TableReplayBuffer):
     """A client of a `SharedTable`, of the process that makes it: a fork makes its own.
 
@@ -292,7 +321,7 @@ class SharedReplayBuffer(TableReplayBuffer):
         """Args:
         table: or its name.
         struct: of one stream at one step.
-        config: the table's.
+        config: the table's, but for what `reconfigure` can change: the table has that.
         batch_size: the table's.
         stop: set when the program stops; ends waits.
         insert_timeout: seconds that an insert waits for room before it fails.
@@ -300,20 +329,13 @@ class SharedReplayBuffer(TableReplayBuffer):
 
         Raises:
           DeadlineExceeded: there is no such table.
-          ConfigError: its configuration is another.
+          ConfigError: its sizes are others, or it is a queue and the client's is not.
           SpecError: its struct is another.
         """
         config.check(batch_size)
         if isinstance(table, str):
             table = SharedTable.open(table, open_timeout, stop)
-        for name, mine, its in (
-            ("replay", config, table.config),
-            ("batch_size", batch_size, table.batch_size),
-        ):
-            if mine != its:
-                raise ConfigError(
-                    f"table {table.name!r} was made with {name}={its}, and its client has {mine}"
-                )
+        _check_same(table, config, batch_size)
         self._client = _Client(table, struct)
         super().__init__(self._client, struct, config, stop, insert_timeout)
 

@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from distrl.errors import Blocked, ConfigError, PeerError, Stopped
-from distrl.replay import shared_file, shared_members
+from distrl.replay import live, shared_file, shared_members
 from distrl.replay.buffer import ReplayConfig
 from distrl.replay.columns import Columns
 from distrl.replay.rate_limiter import RateLimiter
@@ -24,12 +24,13 @@ from distrl.replay.ring import Ring
 from distrl.replay.shared_file import Process, SharedFile
 from distrl.replay.shared_lock import LOCK_BYTES, Event, SharedLock
 from distrl.replay.shared_members import Members
+from distrl.replay.shared_settings import SETTINGS_BYTES, SharedSettings
 from distrl.replay.shared_slots import INSERTS, PENDING, SAMPLES, QueueSlots, RingSlots
 from distrl.replay.sum_tree import SumTree
 from distrl.replay.table_info import Contents, TableInfo
 from distrl.types import Trajectory
 
-_VERSION = "distrl shared table 1"
+_VERSION = "distrl shared table 2"
 _HEADER_BYTES = 4096
 _ALIGNMENT = 64
 _INTS = 24
@@ -48,19 +49,22 @@ class _Layout:
         """Args: data_bytes: of so many slots."""
         spare = max(batch_size, config.max_size // 8)
         self.slots = config.max_size + spare
-        sums = SumTree.nodes(config.max_size) if config.table == "prioritized" else 0
+        # A uniform table may become a prioritized one.
+        ring = 0 if config.table == "queue" else config.max_size
         self.sizes = {
             "lock": LOCK_BYTES,
             "room": _ALIGNMENT,
             "samples": _ALIGNMENT,
             "ints": 8 * _INTS,
-            "range": 16,
+            "margins": 16,
+            "settings": SETTINGS_BYTES,
             "members": 8 * shared_members.MAX_CLIENTS * shared_members.COLUMNS,
             "word": 8 * self.slots,
             "key": 8 * self.slots,
             "free": 8 * self.slots,
             "order": 8 * self.slots,
-            "sums": 8 * sums,
+            "sums": 8 * SumTree.nodes(ring),
+            "priorities": 8 * ring,
             "data": data_bytes(self.slots),
         }
         self.offsets: dict[str, int] = {}
@@ -76,7 +80,7 @@ class SharedTable:
 
     Attributes:
       name: of the table.
-      config: of the table.
+      config: of the table; after `reconfigure`, as it was when this process last had the lock.
       batch_size: of its samples.
     """
 
@@ -102,7 +106,8 @@ class SharedTable:
         }
         self.data, self.slots = views["data"], layout.slots
         self._ints = views["ints"].data.cast("q")
-        self._range = views["range"].view(np.float64)
+        self._margins = views["margins"].view(np.float64)
+        self._settings = SharedSettings(views["settings"])
         rows = views["members"].view(np.int64).reshape(-1, shared_members.COLUMNS)
         self.members = Members(rows, self._ints[_WAITING:_LOST])
         arrays = {key: views[key].view(np.int64) for key in ("word", "key", "free", "order")}
@@ -112,13 +117,19 @@ class SharedTable:
         else:
             limiter = RateLimiter(config.limits(batch_size), self._ints)
             sums = views["sums"].view(np.float64)
-            ring = Ring(config, limiter, np.random.default_rng(header["seed"]), sums)
+            rng = np.random.default_rng(header["seed"])
+            ring = Ring(config, limiter, rng, sums, views["priorities"].view(np.float64))
             self.store = RingSlots(self._ints, arrays, config.max_size, limiter, ring)
         address = memory.ctypes.data
         self._lock_address = address + layout.offsets["lock"]
         # No cycle: the memory goes when the table does.
         this = weakref.proxy(self)
-        self.lock = SharedLock(self._lock_address, lambda: this._repair(), f"table {self.name!r}")
+        self.lock = SharedLock(
+            self._lock_address,
+            lambda: this._repair(),
+            f"table {self.name!r}",
+            lambda number: this._reload(number),
+        )
         self.events = {
             shared_members.ROOM: Event(address + layout.offsets["room"]),
             shared_members.SAMPLES: Event(address + layout.offsets["samples"]),
@@ -178,7 +189,7 @@ class SharedTable:
             table = cls(file, memory)
             SharedLock.initialise(table._lock_address)
             columns.allocate(layout.slots, table.data)
-            table._range[:] = np.inf, -np.inf
+            table._margins[:] = np.inf
             table.store.repair([])
             table._file = file = shared_file.publish(file)
         except BaseException:
@@ -209,6 +220,46 @@ class SharedTable:
           Stopped: `stop` was set first.
         """
         return cls(*shared_file.find(name, timeout, stop))
+
+    def reconfigure(self, **changes: object) -> TableInfo:
+        """Changes settings of the table while it is used, for all its clients.
+
+        Who waits is woken, and judged by the new limits. They count from here on: see
+        `RateLimiter.carried_on`. Priorities stay; in a table that was uniform all are those of new
+        unrolls. A process that dies in here has changed all or nothing.
+
+        Args:
+          **changes: of `ReplayConfig`: those that `distrl.replay.live` has as `CHANGEABLE`.
+
+        Returns:
+          how the table stands afterwards.
+
+        Raises:
+          ConfigError: they could stall, or cannot be changed; nothing was.
+          Stopped: the owner has closed the table.
+        """
+        with self.lock:
+            self.check_open()
+            new = live.changed(self.config, changes, self.batch_size)
+            store = self.store
+            assert isinstance(store, RingSlots)  # live.changed refuses a queue
+            limits = store.counts.carried_on(new.limits(self.batch_size), self._ints[PENDING])
+            store.ring.expect(new)
+            self.lock.change(lambda number: self._settings.write(number, new, limits))
+            store.ring.rebuild()
+            for event in self.events.values():
+                event.change()
+            info = self.current_info()
+        self.wake(list(self.events))
+        return info
+
+    def _reload(self, number: int) -> None:
+        """Takes over the settings after change `number`; holding the lock."""
+        self.config, limits = self._settings.read(number)
+        if isinstance(self.store, RingSlots):
+            assert limits is not None
+            self.store.counts.limits = limits
+            self.store.ring.use(self.config)
 
     def _repair(self) -> None:
         """After a death or an exception in the middle of a change; holding the lock."""
@@ -303,21 +354,24 @@ class SharedTable:
         pending = self._ints[PENDING]
         return f"{self.current_info()}" + (f"; {pending} are being written" if pending else "")
 
-    def observed_range(self) -> tuple[float, float]:
-        """What `inserts * samples_per_insert - samples` was at the least after a sample, and at
-        the most after an insert that was not free; (inf, -inf) before there was any.
+    def observed_margins(self) -> tuple[float, float]:
+        """How far `inserts * samples_per_insert - samples` was inside of its bounds at the least:
+        above `min_diff` after a sample, and below `max_diff` when an insert that is not free was
+        let in, by the limits in force at that moment; inf before there was any.
         """
         with self.lock:
-            return float(self._range[0]), float(self._range[1])
+            return float(self._margins[0]), float(self._margins[1])
 
     def note_error(self, inserted: bool) -> None:
-        """Keeps `observed_range`; holding the lock."""
+        """Keeps `observed_margins`; holding the lock."""
         if isinstance(self.store, RingSlots):
-            counts = self.store.counts
+            counts, pending, margins = self.store.counts, self._ints[PENDING], self._margins
+            limits = counts.limits
             if not inserted:
-                self._range[0] = min(self._range[0], counts.error)
-            elif counts.deletes or counts.size > self.config.min_size_to_sample:
-                self._range[1] = max(self._range[1], counts.error)
+                margins[0] = min(margins[0], counts.error - limits.min_diff)
+            elif counts.size + pending > limits.min_size_to_sample:
+                error = counts.error + pending * limits.samples_per_insert
+                margins[1] = min(margins[1], limits.max_diff - error)
 
     def changed(self) -> list[int]:
         """Looks who waits for what there is now, holding the lock; `wake` them without it."""

@@ -45,10 +45,9 @@ class SumTree:
             left = 2 * nodes
             sums[nodes] = sums[left] + sums[left + 1]
 
-    def keep(self, slots: np.ndarray) -> None:
-        """Sets all weights but those of `slots` to 0, and makes every sum anew."""
+    def reset(self, slots: np.ndarray, weights: np.ndarray) -> None:
+        """Sets weights `[n]` of `slots` `[n]`, all others to 0, and makes every sum anew."""
         leaves = self._sums[self._leaves :]
-        weights = leaves[slots]
         leaves[:] = 0.0
         leaves[slots] = weights
         level = self._leaves

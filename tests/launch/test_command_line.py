@@ -47,6 +47,18 @@ BAD = {
     ),
     "agent": (["train", "--agent=impalla"], "agent: no 'impalla'; did you mean impala?"),
     "table": (["tables", "nothing"], "tables: no 'nothing' in shared memory; there is "),
+    "table's setting": (
+        ["tables", "nothing", "--set", "error_bufer=3"],
+        "replay has no setting 'error_bufer'; did you mean 'error_buffer'?",
+    ),
+    "table's value": (
+        ["tables", "nothing", "--set=error_buffer=much"],
+        "error_buffer: expected float or None, got 'much'",
+    ),
+    "table's size": (
+        ["tables", "nothing", "--set=max_size=7"],
+        "replay.max_size of a live table is fixed; these can be changed: table, ",
+    ),
     "backend": (
         ["train", "--config.replay.backend=reverv"],
         "replay.backend: no 'reverv'; did you mean 'reverb'?",
@@ -240,9 +252,17 @@ def test_tables_shows_how_a_table_stands(tmp_path):
     table = SharedTable.create(struct, config, 2, name)
     try:
         done = distrl(tmp_path, "tables", name)
+        changes = ("--set", "table=uniform", "--set=samples_per_insert=4")
+        changed = distrl(tmp_path, "tables", name, *changes)
+        assert (table.info().limits.samples_per_insert, table.config.table) == (4.0, "uniform")
+        refused = distrl(tmp_path, "tables", name, "--set", "error_buffer=1")
     finally:
         table.close()
     assert done.returncode == 0, done.stderr
+    assert changed.returncode == 0, changed.stderr
+    assert "inserts * 4 - samples" in changed.stdout
+    assert refused.returncode == 2
+    assert "error_buffer=1.0 must be at least max(1, samples_per_insert) = 4" in refused.stderr
     counts, contents = done.stdout.splitlines()
     assert counts.startswith(f"table '{name}': size 0 of 8, 0 inserts, 0 samples; ")
     assert counts.endswith(f"made by process {os.getpid()}")

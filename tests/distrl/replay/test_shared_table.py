@@ -175,7 +175,7 @@ def test_what_differs_is_refused(streams, name):
     other = streams.struct._replace(action=jax.ShapeDtypeStruct((), np.float32))
     with pytest.raises(SpecError, match=f"{name}.*differ in environment, agent"):
         client(name, other)
-    with pytest.raises(ConfigError, match=r"made with replay=.*max_size=8.*has.*max_size=9"):
+    with pytest.raises(ConfigError, match=r"made with replay.max_size=8, and .* has 9"):
         client(name, streams.struct, ReplayConfig("queue", T, max_size=9))
     with pytest.raises(ConfigError, match="made with batch_size=4, and its client has 2"):
         client(name, streams.struct, batch_size=2)
@@ -379,7 +379,6 @@ def run_dry(made, table, streams):
     info = table.info()
     assert info.inserts == 40 * streams
     if info.limits is not None:
-        low, high = table.observed_range()
-        assert low >= info.limits.min_diff and high <= info.limits.max_diff
+        assert min(table.observed_margins()) >= -1e-6
     reader.close()
     writer.close()

@@ -1,0 +1,68 @@
+"""What of a live table's settings can be changed: the checks that every table makes."""
+
+import dataclasses
+import difflib
+from collections.abc import Mapping
+from typing import Any
+
+from distrl.errors import ConfigError
+from distrl.replay.buffer import ReplayConfig
+
+CHANGEABLE = (
+    "table",
+    "samples_per_insert",
+    "error_buffer",
+    "min_size_to_sample",
+    "priority_exponent",
+    "initial_priority",
+)
+
+
+def changed(
+    config: ReplayConfig, changes: Mapping[str, Any], batch_size: int, streams: int = 1
+) -> ReplayConfig:
+    """`config` with `changes`, if a live table can have them.
+
+    `samples_per_insert=None` switches the rate limiter off, and takes `error_buffer` with it.
+
+    Args:
+      config: of the table until now.
+      changes: by names of `ReplayConfig`, those in `CHANGEABLE`.
+      batch_size: unrolls of a sample.
+      streams: as of `ReplayConfig.check`.
+
+    Raises:
+      ConfigError: a name that cannot be changed, or settings that could stall, with the arithmetic.
+    """
+    if not changes:
+        raise ConfigError(f"nothing to change: give one of {', '.join(CHANGEABLE)}")
+    for name in changes:
+        check_name(name)
+    if config.table == "queue":
+        raise ConfigError(
+            f"replay.{next(iter(changes))} cannot be changed: a queue hands out each unroll once, "
+            "and has neither rate limits nor a sampler; take replay.table=uniform"
+        )
+    if changes.get("table") == "queue":
+        raise ConfigError(
+            "replay.table=queue: a live table changes between uniform and prioritized only"
+        )
+    changes = dict(changes)
+    if changes.get("samples_per_insert", 0) is None:
+        changes.setdefault("error_buffer", None)
+    new = dataclasses.replace(config, **changes)
+    new.check(batch_size, streams)
+    return new
+
+
+def check_name(name: str) -> None:
+    """Raises ConfigError where `name` is no setting, or one that a live table keeps."""
+    if name in CHANGEABLE:
+        return
+    these = f"these can be changed: {', '.join(CHANGEABLE)}"
+    fields = [field.name for field in dataclasses.fields(ReplayConfig)]
+    if name in fields:
+        raise ConfigError(f"replay.{name} of a live table is fixed; {these}")
+    near = difflib.get_close_matches(name, fields, n=1)
+    hint = f"did you mean {near[0]!r}?" if near else these
+    raise ConfigError(f"replay has no setting {name!r}; {hint}")

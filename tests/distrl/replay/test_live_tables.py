@@ -1,0 +1,308 @@
+"""Settings that change while a table is used: refused, or in force at once for all."""
+
+import dataclasses
+import math
+import os
+import threading
+import time
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from distrl.errors import ConfigError, DeadlineExceeded, Stopped
+from distrl.replay.buffer import ReplayConfig
+from distrl.replay.local import LocalTable
+from distrl.replay.rate_limiter import RateLimiter
+from distrl.replay.shared_memory import SharedReplayBuffer
+from distrl.replay.shared_table import SharedTable
+
+T = 4
+BATCH = 4
+RATIO = ReplayConfig(
+    "uniform", T, max_size=40, min_size_to_sample=4, samples_per_insert=2.0, error_buffer=8.0
+)
+both = pytest.mark.parametrize("make_replay", ["local", "shared"], indirect=True)
+
+
+def ids(count, first=0):
+    return np.arange(first, first + count, dtype=np.int32)
+
+
+@both
+@pytest.mark.parametrize(
+    "changes, message",
+    [
+        ({}, "nothing to change: give one of table, samples_per_insert"),
+        ({"samples_per_insret": 1.0}, "no setting 'samples_per_insret'; did you mean 'samples_per"),
+        ({"max_size": 80}, "replay.max_size of a live table is fixed; these can be changed: table"),
+        ({"table": "queue"}, "between uniform and prioritized only"),
+        ({"table": "unifrom"}, "did you mean 'uniform'"),
+        ({"min_size_to_sample": 41}, "more than replay.max_size=40"),
+        ({"samples_per_insert": 16.0}, r"at least max\(1, samples_per_insert\) = 16"),
+        ({"samples_per_insert": 0.25, "error_buffer": 2.0}, r"error_buffer=2 would stall"),
+        ({"samples_per_insert": None, "error_buffer": 9.0}, "needs replay.samples_per_insert"),
+    ],
+)
+def test_what_could_stall_is_refused_and_changes_nothing(make_replay, changes, message):
+    client = make_replay(RATIO, BATCH).client()
+    before = client.info()
+    with pytest.raises(ConfigError, match=message):
+        client.reconfigure(**changes)
+    assert client.info() == before
+
+
+def test_a_queue_and_reverb_are_refused(make_replay, request):
+    client = make_replay(ReplayConfig("queue", T), BATCH, 4).client()
+    of_reverb = request.node.callspec.params["make_replay"] == "reverb"
+    message = "replay.backend=shared_memory they can" if of_reverb else "a queue hands out each"
+    with pytest.raises(ConfigError, match=f"table.*{message}" if of_reverb else message):
+        client.reconfigure(table="uniform")
+
+
+def test_in_one_thread_a_step_of_all_streams_must_fit(streams):
+    table = LocalTable(streams.struct, RATIO, BATCH, streams=4)
+    with pytest.raises(ConfigError, match="with 4 unrolls that one step of 4 streams"):
+        table.reconfigure(samples_per_insert=4.0, error_buffer=8.0)
+    assert table.reconfigure(samples_per_insert=4.0, error_buffer=12.0).limits[0] == 4.0
+
+
+def waiting(function):
+    """Starts a thread; gives it and what it raised."""
+    raised = []
+
+    def run():
+        try:
+            function()
+        except (Stopped, DeadlineExceeded) as error:
+            raised.append(error)
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    return thread, raised
+
+
+def until(done, seconds=20.0):
+    deadline = time.monotonic() + seconds
+    while not done():
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+
+
+@both
+def test_who_waits_is_judged_by_the_new_limits(make_replay, streams):
+    replay = make_replay(RATIO, BATCH)
+    writer, reader = replay.client(), replay.client()
+    thread, raised = waiting(lambda: streams.add_to(writer, ids(4), 10 * T + 1))
+    until(lambda: reader.info().waits)
+    assert reader.info().inserts == 8
+    reader.reconfigure(samples_per_insert=None)  # the limiter is off
+    thread.join(10.0)
+    assert not thread.is_alive() and not raised
+    info = reader.info()
+    assert info.inserts == 40 and info.limits[2:] == (-math.inf, math.inf)
+
+    writer.reconfigure(min_size_to_sample=40, samples_per_insert=1.0)
+    reader.sample(5.0)  # it goes on from where it was: 4 either way, not 40 inserts ahead
+    with pytest.raises(DeadlineExceeded, match=r"36 <= inserts \* 1 - samples.*it is 36"):
+        reader.sample(0.1)
+    thread, raised = waiting(lambda: reader.sample(20.0))
+    until(lambda: writer.info().waits)
+    writer.reconfigure(error_buffer=12.0)
+    thread.join(10.0)
+    assert not thread.is_alive() and not raised
+    # Clients with the settings of the beginning still come in.
+    late = replay.client()
+    assert late.info().limits == writer.info().limits
+    late.sample(5.0)
+
+
+@both
+def test_samplers_change(make_replay, streams):
+    replay = make_replay(
+        dataclasses.replace(RATIO, samples_per_insert=None, error_buffer=None), 100
+    )
+    writer, reader = replay.client(), replay.client()
+    streams.add_to(writer, ids(4), T + 1)
+    keys, priorities = ids(4).astype(np.uint64), np.array([1.0, 2.0, 3.0, 0.0])
+
+    def probability():
+        """Of each key, 0 where it is not sampled; of a hundred samples, as the table says it."""
+        sample = reader.sample(5.0)
+        found = np.zeros(4)
+        found[sample.key.astype(int)] = sample.trajectory.probability
+        return found
+
+    reader.update_priorities(keys, priorities)  # a uniform table has none
+    np.testing.assert_allclose(probability(), 1 / 4)
+    assert not reader.is_prioritized
+    writer.reconfigure(table="prioritized", priority_exponent=1.0, initial_priority=2.0)
+    np.testing.assert_allclose(probability(), 1 / 4)
+    assert reader.is_prioritized
+    reader.update_priorities(keys, priorities)
+    np.testing.assert_allclose(probability(), priorities / 6, rtol=1e-6)
+    for exponent in (2.0, 0.0, 0.5):
+        writer.reconfigure(priority_exponent=exponent)
+        weights = np.where(priorities > 0, priorities**exponent, 0)
+        np.testing.assert_allclose(probability(), weights / weights.sum(), rtol=1e-6)
+    writer.reconfigure(table="uniform")
+    np.testing.assert_allclose(probability(), 1 / 4)
+    streams.add_to(writer, ids(4), T)
+    writer.reconfigure(table="prioritized")  # and all begin as new ones do, again
+    sample = reader.sample(5.0)
+    np.testing.assert_allclose(sample.trajectory.probability, 1 / 8)
+
+
+limits = st.builds(
+    lambda ratio, size, half: (ratio, size, half),
+    st.sampled_from([None, 0.1, 0.25, 1.0, 1.5, 7.0, 256.0]),
+    st.integers(1, 12),
+    st.floats(0, 50),
+)
+
+
+@given(
+    first=limits,
+    changes=st.lists(limits, min_size=1, max_size=4),
+    batch=st.integers(1, 6),
+    turns=st.lists(st.integers(0, 20), min_size=5, max_size=5),
+)
+def test_a_table_goes_on_from_where_it_is(first, changes, batch, turns):
+    """After any change the error is inside of the bounds, and one of the two sides may go on."""
+    max_size = 12
+
+    def made(ratio, size, half):
+        if ratio is None:
+            return ReplayConfig("uniform", T, max_size, size).limits(batch)
+        least = max(1.0, ratio, (batch + ratio) / 2)
+        config = ReplayConfig("uniform", T, max_size, size, ratio, least + half)
+        config.check(batch)
+        return config.limits(batch)
+
+    limiter = RateLimiter(made(*first))
+    rng = np.random.default_rng(turns)
+
+    def go_on(times):
+        for _ in range(times):
+            may = [limiter.can_insert(1, max_size), limiter.can_sample(batch)]
+            assert any(may), limiter.limits
+            if may[0] and (not may[1] or rng.random() < 0.5):
+                limiter.inserts += 1
+                limiter.deletes = max(0, limiter.inserts - max_size)
+            else:
+                limiter.samples += batch
+
+    go_on(turns[0])
+    for change, times in zip(changes, turns[1:], strict=False):
+        new = made(*change)
+        old = limiter.limits
+        limiter.limits = limiter.carried_on(new)
+        low, high = limiter.limits[2:]
+        assert limiter.limits[:2] == new[:2]
+        assert high - low == pytest.approx(new.max_diff - new.min_diff)
+        if limiter.size >= new.min_size_to_sample and limiter.limits != old:
+            assert low - 1e-6 <= limiter.error <= high + 1e-6
+        if limiter.inserts == limiter.samples == 0:
+            assert limiter.limits == pytest.approx(new)
+        go_on(times)
+
+
+SOME = (
+    {"samples_per_insert": 8.0, "error_buffer": 10.0},
+    {"min_size_to_sample": 20, "error_buffer": 40.0},
+    {"samples_per_insert": None},
+    {"samples_per_insert": 0.5, "error_buffer": None, "table": "prioritized"},
+    {"min_size_to_sample": 40},
+    {"error_buffer": 3.0, "min_size_to_sample": 1, "table": "uniform"},
+)  # fmt: skip
+
+
+class Watch:
+    """Looks at each insert and sample of a local table, as it is made, by the limits in force."""
+
+    def __init__(self, table):
+        self.worst = math.inf
+        self._store = store = table._store
+        self._insert, self._sample = store.insert, store.sample
+        store.insert, store.sample = self.insert, self.sample
+
+    def insert(self, block):
+        counts = self._store.counts
+        limits = counts.limits
+        error = (counts.inserts + block.size) * limits.samples_per_insert - counts.samples
+        if counts.size + block.size > limits.min_size_to_sample:
+            self.worst = min(self.worst, limits.max_diff - error)
+        self._insert(block)
+
+    def sample(self, count):
+        sample = self._sample(count)
+        self.worst = min(self.worst, self._store.counts.error - self._store.counts.limits.min_diff)
+        return sample
+
+
+@both
+def test_limits_change_under_threads(make_replay, make_streams):
+    """A writer and a reader never stall, and at each instant obey what is in force."""
+    replay = make_replay(RATIO, BATCH)
+    watch = Watch(replay._table) if replay.kind == "local" else None
+    writer, reader, other = replay.client(), replay.client(), replay.client()
+    done = threading.Event()
+    streams, checker = make_streams(), make_streams()
+
+    def write():
+        while not done.is_set():
+            streams.add_to(writer, ids(3))
+
+    def read():
+        while not done.is_set():
+            checker.check(reader.sample(20.0).trajectory)
+
+    threads = [waiting(write), waiting(read)]
+    try:
+        for round_ in range(24):
+            change = SOME[round_ % len(SOME)]
+            info = other.reconfigure(**change)
+            # Both get on under the new limits: so many inserts cannot pass without samples.
+            target = info.inserts + 60
+            until(lambda target=target: other.info().inserts >= target, 5.0)
+    finally:
+        done.set()
+        other.reconfigure(samples_per_insert=None, min_size_to_sample=1)
+        for thread, _ in threads:
+            thread.join(20.0)
+    assert not any(thread.is_alive() or raised for thread, raised in threads)
+    worst = watch.worst if watch is not None else min(replay._shared.observed_margins())
+    assert worst >= -1e-6
+
+
+def test_limits_change_under_processes(streams, request):
+    """As above; writer and reader are forks, with the settings that the table was made with."""
+    name = f"{request.node.name}-{os.getpid()}"
+    table = SharedTable.create(streams.struct, RATIO, BATCH, name, seed=0)
+
+    def fork(turn):
+        pid = os.fork()
+        if pid:
+            return pid
+        status = 1
+        try:
+            client = SharedReplayBuffer(name, streams.struct, RATIO, BATCH, insert_timeout=5.0)
+            while True:
+                turn(client)
+        except Stopped:  # the owner has closed it
+            status = 0
+        finally:
+            os._exit(status)
+
+    children = [
+        fork(lambda client: streams.add_to(client, ids(3))),
+        fork(lambda client: streams.check(client.sample(5.0).trajectory)),
+    ]
+    for round_ in range(30):
+        before = table.reconfigure(**SOME[round_ % len(SOME)])
+        until(lambda before=before: table.info().inserts >= before.inserts + 60, 5.0)
+    margins = table.observed_margins()
+    table.close()
+    assert [os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in children] == [0, 0]
+    assert min(margins) >= -1e-6
