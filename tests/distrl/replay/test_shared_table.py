@@ -10,14 +10,11 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from distrl.errors import Blocked, ConfigError, DeadlineExceeded, PeerError, SpecError, Stopped
 from distrl.replay import shared_file, shared_table
 from distrl.replay.buffer import ReplayConfig
 from distrl.replay.shared_memory import SharedReplayBuffer
-from distrl.replay.shared_slots import PENDING
 from distrl.replay.shared_table import SharedTable
 
 T = 4
@@ -275,110 +272,3 @@ def test_more_at_once_than_there_is_room(streams, name):
     found = [u for _ in range(20) for u in streams.check(reader.sample(1.0).trajectory)]
     assert set(found) == {(i, 0, 0) for i in (17, 18, 19)}
     table.close()
-
-
-def test_sampled_as_weighted_while_weights_change(streams, name):
-    """Chi-square of 10^5 samples, with writers and updates meanwhile that change no sum."""
-    exponent, size, batch = 0.7, 12, 500
-    config = ReplayConfig(
-        "prioritized", T, max_size=size, min_size_to_sample=size, priority_exponent=exponent
-    )
-    table = SharedTable.create(streams.struct, config, batch, name, seed=3)
-    writer = client(name, streams.struct, config, batch)
-    reader = client(name, streams.struct, config, batch)
-    everyone = np.arange(size, dtype=np.int32)
-    streams.add_to(writer, everyone, T + 1)
-    priorities = np.linspace(0.1, 5.0, size)
-    reader.update_priorities(everyone.astype(np.uint64), priorities)
-    stop = threading.Event()
-
-    def disturb():
-        """The same weights again, and keys that are not there."""
-        other = client(name, streams.struct, config, batch)
-        keys = np.append(everyone, [999]).astype(np.uint64)
-        while not stop.is_set():
-            other.update_priorities(keys, np.append(priorities, 7.0))
-
-    thread = threading.Thread(target=disturb)
-    thread.start()
-    counts = np.zeros(size)
-    expected = priorities**exponent / (priorities**exponent).sum()
-    for _ in range(200):
-        sample = reader.sample(10.0)
-        np.testing.assert_allclose(
-            sample.trajectory.probability, expected[sample.trajectory.stream_id], rtol=1e-4
-        )
-        counts += np.bincount(sample.trajectory.stream_id, minlength=size)
-    stop.set()
-    thread.join()
-    assert counts.sum() == 100_000
-    chi_square = ((counts - counts.sum() * expected) ** 2 / (counts.sum() * expected)).sum()
-    assert chi_square < 35.6  # 11 degrees of freedom: once in 5,000 runs; the seed is fixed
-    table.close()
-
-
-@settings(max_examples=25, deadline=None)
-@given(data=st.data())
-def test_any_limits_are_refused_or_run(make_streams, data):
-    """One writer, one reader, each waits for the other where it must: none stalls."""
-    batch = data.draw(st.integers(1, 6), "batch")
-    size = data.draw(st.integers(1, 12), "max_size")
-    ratio = data.draw(st.sampled_from([None, 0.25, 0.5, 1.0, 1.5, 3.0, 8.0]), "ratio")
-    table_kind = data.draw(st.sampled_from(["queue", "uniform", "prioritized"]), "table")
-    streams = data.draw(st.integers(1, 5), "streams")
-    try:
-        if table_kind == "queue":
-            config = ReplayConfig("queue", T, max_size=size)
-        else:
-            config = ReplayConfig(
-                table_kind,
-                T,
-                max_size=size,
-                min_size_to_sample=data.draw(st.integers(1, size), "min_size"),
-                samples_per_insert=ratio,
-                error_buffer=ratio
-                and data.draw(st.one_of(st.none(), st.floats(0.5, 20.0)), "error_buffer"),
-            )
-        config.check(batch)
-    except ConfigError:
-        return
-    made = make_streams()
-    name = f"limits-{os.getpid()}"
-    table = SharedTable.create(made.struct, config, batch, name, seed=0)
-    try:
-        run_dry(made, table, streams)
-    finally:
-        table.close()
-
-
-def run_dry(made, table, streams):
-    """Samples as long as there are inserts: some of both are always possible."""
-    config, batch, name = table.config, table.batch_size, table.name
-    writer = client(name, made.struct, config, batch, insert_timeout=30.0)
-    reader = client(name, made.struct, config, batch)
-    ended = []
-
-    def write():
-        try:
-            made.add_to(writer, np.arange(streams, dtype=np.int32), 40 * T + 1)
-            ended.append(None)
-        except (Stopped, DeadlineExceeded) as error:
-            ended.append(error)
-
-    thread = threading.Thread(target=write)
-    thread.start()
-    while not ended:
-        try:
-            made.check(reader.sample(0.3).trajectory)
-        except DeadlineExceeded:
-            with table.lock:
-                pending = table._ints[PENDING]
-                assert pending or table.can_sample() or table.store.can_insert(1), table.describe()
-    thread.join()
-    assert ended == [None]
-    info = table.info()
-    assert info.inserts == 40 * streams
-    if info.limits is not None:
-        assert min(table.observed_margins()) >= -1e-6
-    reader.close()
-    writer.close()

@@ -1,0 +1,145 @@
+"""Chi-square: unrolls are sampled as their priorities say, also while those change."""
+
+import os
+import threading
+
+import numpy as np
+import pytest
+
+from distrl.replay.buffer import ReplayConfig
+from distrl.replay.shared_memory import SharedReplayBuffer
+
+T = 2
+SIZE = 12
+BATCH = 100
+SAMPLES = 1000
+CONFIG = ReplayConfig("prioritized", T, SIZE, SIZE, priority_exponent=0.7)
+KEYS = np.arange(SIZE, dtype=np.uint64)
+LIMIT = 49.0  # of 11 degrees of freedom: once in 10^6 runs
+
+
+class Tally:
+    """Counts what is drawn, and what was to be expected when it was.
+
+    Each draw has its own chances, so counts are held against their sum, and the spread of counts
+    against the sum of the draws' covariances: that is a chi-square with `SIZE - 1` degrees of
+    freedom whatever the chances were.
+    """
+
+    def __init__(self):
+        self.counts = np.zeros(SIZE)
+        self.expected = np.zeros(SIZE)
+        self.covariance = np.zeros((SIZE, SIZE))
+        self.chances: set[bytes] = set()
+
+    def add(self, drawn, priorities, exponent):
+        """Args: drawn: places. priorities: `[SIZE]` at that moment."""
+        weights = np.where(priorities > 0, priorities**exponent, 0.0)
+        chances = weights / weights.sum()
+        self.counts += np.bincount(drawn, minlength=SIZE)
+        self.expected += len(drawn) * chances
+        self.covariance += len(drawn) * (np.diag(chances) - np.outer(chances, chances))
+        self.chances.add(chances.tobytes())
+
+    def chi_square(self):
+        error = self.counts - self.expected
+        return error @ np.linalg.pinv(self.covariance) @ error
+
+
+def changes(client, stop):
+    """New priorities for some of the keys, and for keys that are not there; and new exponents."""
+    rng = np.random.default_rng(7)
+    while not stop():
+        for _ in range(50):
+            keys = np.append(rng.choice(KEYS, 4, replace=False), [999]).astype(np.uint64)
+            # Never 0 for all: then every unroll would be as likely as the others.
+            priorities = (keys + 1.0) * rng.exponential(size=5) * (rng.random(5) < 0.8)
+            client.update_priorities(keys, np.where(keys == 3, 0.5, priorities))
+        client.reconfigure(priority_exponent=float(rng.choice([0.0, 0.4, 0.7, 1.3])))
+
+
+@pytest.mark.parametrize("make_replay", ["local", "shared"], indirect=True)
+def test_sampled_as_weighted_while_weights_change(make_replay, streams):
+    """10^5 samples; another thread, or process where the table is shared, changes priorities."""
+    replay = make_replay(CONFIG, BATCH)
+    client = replay.client()
+    streams.add_to(client, np.arange(SIZE, dtype=np.int32), T + 1)
+    tally, wrong = Tally(), Tally()
+    local = replay.kind == "local"
+    ring = replay._table._store._ring if local else client._client._table.store.ring
+    chosen = []
+    choose = ring.choose
+
+    def watched(count):  # with the table's lock held
+        priorities, exponent = ring.priorities().copy(), ring._exponent
+        choice = choose(count)
+        tally.add(choice.places, priorities, exponent)
+        chosen.append(choice.places)
+        wrong.add(choice.places, priorities, exponent + 0.1)
+        weights = np.where(priorities > 0, priorities**exponent, 0.0)
+        chances = (weights / weights.sum())[choice.places]
+        np.testing.assert_allclose(choice.probability, chances, rtol=1e-5)
+        return choice
+
+    ring.choose = watched
+    done = threading.Event()
+    if local:
+        thread = threading.Thread(target=changes, args=(replay.client(), done.is_set), daemon=True)
+        thread.start()
+    else:
+        parent, pid = os.getpid(), os.fork()
+        if pid == 0:
+            try:
+                other = SharedReplayBuffer("task-1", streams.struct, CONFIG, BATCH)
+                changes(other, lambda: os.getppid() != parent)
+            finally:
+                os._exit(1)
+    try:
+        for _ in range(SAMPLES):
+            came = client.sample(10.0).trajectory.stream_id
+            np.testing.assert_array_equal(came, chosen[-1])
+    finally:
+        done.set()
+        if local:
+            thread.join(10.0)
+        else:
+            os.kill(pid, 9)
+            assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == -9  # it ran until now
+    assert tally.counts.sum() == SAMPLES * BATCH
+    assert len(tally.chances) > 20
+    assert tally.chi_square() < LIMIT
+    assert wrong.chi_square() > LIMIT  # the test would see an exponent that is off by a tenth
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("make_replay", ["reverb"], indirect=True)
+def test_reverb_samples_as_weighted_while_weights_are_set(make_replay, streams):
+    """10^5 samples. Who sets the same weights again knows what they are at every moment."""
+    replay = make_replay(CONFIG, BATCH)
+    client, other = replay.client(), replay.client()
+    streams.add_to(client, np.arange(SIZE, dtype=np.int32), T + 1)
+    client.flush()
+    key_of = {}
+    while len(key_of) < SIZE:
+        sample = client.sample(10.0)
+        key_of.update(zip(sample.trajectory.stream_id.tolist(), sample.key.tolist(), strict=True))
+    keys = np.array([key_of[i] for i in range(SIZE)], np.uint64)
+    priorities = np.linspace(0.1, 5.0, SIZE)
+    client.update_priorities(keys, priorities)
+    for _ in range(3):  # what was fetched before
+        client.sample(10.0)
+    done = threading.Event()
+
+    def again():
+        while not done.is_set():
+            other.update_priorities(np.append(keys, [999]).astype(np.uint64), [*priorities, 7.0])
+
+    thread = threading.Thread(target=again, daemon=True)
+    thread.start()
+    tally = Tally()
+    for _ in range(SAMPLES):
+        tally.add(client.sample(20.0).trajectory.stream_id, priorities, CONFIG.priority_exponent)
+    done.set()
+    thread.join(20.0)
+    assert tally.counts.sum() == SAMPLES * BATCH
+    assert tally.chi_square() < LIMIT
