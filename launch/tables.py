@@ -5,12 +5,14 @@ from typing import Any
 from distrl.errors import ConfigError, DeadlineExceeded, Stopped
 from distrl.replay import live, shared_file
 from distrl.replay.buffer import ReplayConfig
+from distrl.replay.shared_file import SharedFile
 from distrl.replay.shared_table import SharedTable
+from distrl.replay.table_info import Contents, TableInfo
 from launch import overrides
 
 
 def tables(arguments: list[str]) -> int:
-    """Prints two lines for each table of this user: counts, limits and waits; bytes, priorities.
+    """Prints two lines for each table of this user: counts, limits, waits; bytes, sampler, ages.
 
     Args:
       arguments: the command, and names of tables (none: all); `--set NAME=VALUE`, once or more,
@@ -27,23 +29,48 @@ def tables(arguments: list[str]) -> int:
     known = ", ".join(sorted(files)) or "none"
     for name in names:
         if name not in files:
-            raise ConfigError(f"tables: no {name!r} in shared memory; there is {known}")
+            raise ConfigError(f"tables: no {name!r} on this machine; there is {known}")
     if changes and len(names) != 1:
         raise ConfigError(f"tables: --set needs the name of one table; there is {known}")
     if not files:
-        print("no tables in shared memory: no program of this user has one now")
+        print("no tables on this machine: no program of this user has one now")
     for name in names or sorted(files):
+        file = files[name]
         try:
-            table = SharedTable.open(name, timeout=1.0)
-            if changes:
-                table.reconfigure(**changes)
-        except (DeadlineExceeded, Stopped) as error:  # its program ended a moment ago
+            info, contents = _served(file, changes) if file.is_address else _shared(file, changes)
+        except ConfigError as error:
+            if names:
+                raise
+            print(f"table {name!r}: {error}")  # another version's; the others are shown
+            continue
+        except (DeadlineExceeded, Stopped, FileNotFoundError, RuntimeError) as error:
             if changes:
                 raise ConfigError(f"tables: nothing was changed: {error}") from error
+            if file.creator.lives():  # or else its program ended a moment ago
+                print(f"table {name!r}: {error}")
             continue
-        print(f"{table.info()}; made by process {files[name].creator.pid}")
-        print(f"  {table.contents()}")
+        print(f"{info}; made by process {file.creator.pid}")
+        print(f"  {contents}")
     return 0
+
+
+def _shared(file: SharedFile, changes: dict[str, Any]) -> tuple[TableInfo, Contents]:
+    """Changes and shows a table in shared memory."""
+    table = SharedTable.open(file.name, timeout=1.0)
+    if changes:
+        table.reconfigure(**changes)
+    return table.info(), table.contents()
+
+
+def _served(file: SharedFile, changes: dict[str, Any]) -> tuple[TableInfo, Contents]:
+    """Shows a table of a Reverb server, of which nothing can be changed."""
+    about = file.about()
+    if changes:
+        where = f"table {file.name!r} at {about['address']}"
+        raise live.refused_by_reverb(changes, where)
+    from distrl.replay.reverb import served_table  # brings TensorFlow, which takes seconds
+
+    return served_table(file.name, about)
 
 
 def _parse(arguments: list[str]) -> tuple[list[str], dict[str, Any]]:

@@ -2,12 +2,13 @@
 
 import functools
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import launchpad as lp
 
 from distrl.experiment import Experiment
+from distrl.replay import shared_file
 from distrl.replay.shared_table import SharedTable
 from programs import nodes
 
@@ -45,20 +46,46 @@ def add_common_nodes(program: lp.Program, experiment: Experiment, run_dir: str) 
     return Common(replay, monitor, learner, table)
 
 
+class _ReverbNode(lp.ReverbNode):
+    """A Reverb server that `distrl tables` finds."""
+
+    def __init__(
+        self, table: str, about: Callable[[str], dict[str, Any]], *args: Callable[[], Any]
+    ):
+        """Args:
+        table: name of the server's table.
+        about: from its address to what is announced.
+        *args: of `lp.ReverbNode`.
+        """
+        self._table = table
+        self._about = about
+        super().__init__(*args)
+
+    def run(self) -> None:
+        """Serves until the program stops."""
+        about = self._about(self.reverb_address.resolve())
+        with shared_file.announced(self._table, about):
+            super().run()
+
+
 def _reverb_node(experiment: Experiment, table: str, run_dir: str) -> lp.ReverbNode:
     """A Reverb server with the experiment's table."""
     import reverb  # with TensorFlow, which takes seconds
 
-    from distrl.replay.reverb import reverb_tables
+    from distrl.replay.reverb import about_tables, reverb_tables
 
-    return lp.ReverbNode(
+    config, struct = experiment.replay, experiment.trajectory_struct()
+    per_item = experiment.unrolls_per_item
+    return _ReverbNode(
+        table,
+        functools.partial(about_tables, config, struct, unrolls_per_item=per_item),
         functools.partial(
             reverb_tables,
-            experiment.replay,
-            experiment.trajectory_struct(),
+            config,
+            struct,
             experiment.learner.batch_size,
             table,
-            unrolls_per_item=experiment.unrolls_per_item,
+            unrolls_per_item=per_item,
         ),
         # Reverb makes a folder for checkpoints: in the run's, not in the machine's /tmp.
         functools.partial(reverb.checkpointers.DefaultCheckpointer, f"{run_dir}/replay"),

@@ -122,6 +122,13 @@ class ReplayConfig:
                 f"max(1, samples_per_insert) = {least:g}; less could block inserts and samples"
             )
 
+    @property
+    def sampler(self) -> str:
+        """How unrolls are chosen, in words."""
+        if self.table == "prioritized":
+            return f"prioritized, exponent {self.priority_exponent:g}"
+        return "in order" if self.table == "queue" else self.table
+
     def limits(self, batch_size: int) -> RateLimits:
         """The rate limiter of a uniform or prioritized table, for samples of `batch_size`.
 

@@ -2,7 +2,7 @@
 
 import dataclasses
 import difflib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from distrl.errors import ConfigError
@@ -66,3 +66,12 @@ def check_name(name: str) -> None:
     near = difflib.get_close_matches(name, fields, n=1)
     hint = f"did you mean {near[0]!r}?" if near else these
     raise ConfigError(f"replay has no setting {name!r}; {hint}")
+
+
+def refused_by_reverb(changes: Iterable[str], table: str) -> ConfigError:
+    """Why no setting of a Reverb table changes. Args: table: which, and where."""
+    return ConfigError(
+        f"replay.{next(iter(changes), 'table')} of {table} cannot be changed: Reverb fixes a "
+        "table's rate limiter and sampler when it is made; with replay.backend=shared_memory they "
+        "can be"
+    )

@@ -157,12 +157,12 @@ class LocalTable:
             return self._info()
 
     def contents(self) -> Contents:
-        """What it holds: sizes in bytes, and a histogram of the priorities."""
+        """What it holds: sizes in bytes, sampler, ages, and a histogram of the priorities."""
         with self._has_samples:
-            priorities = self._store.priorities()
-            size = self._store.counts.size
+            config, priorities = self._config, self._store.priorities()
+            inserted = self._store.inserted()
         unroll_bytes = self._store.columns.nbytes(1)
-        return Contents.of(size, unroll_bytes, self._config.max_size, priorities)
+        return Contents.of(unroll_bytes, config.max_size, config.sampler, inserted, priorities)
 
 
 class LocalReplayBuffer(TableReplayBuffer):
@@ -205,13 +205,13 @@ class _Queue:
         self.columns = columns
         self.counts = _Counts()
         self._max_size = max_size
-        self._blocks: collections.deque[Block] = collections.deque()
+        self._blocks: collections.deque[tuple[Block, int]] = collections.deque()  # and when
 
     def can_insert(self, count: int) -> int:
         return min(count, self._max_size - self.counts.size)
 
     def insert(self, block: Block) -> None:
-        self._blocks.append(block)
+        self._blocks.append((block, time.monotonic_ns()))
         self.counts.size += block.size
         self.counts.inserts += block.size
 
@@ -222,10 +222,10 @@ class _Queue:
         parts = []
         left = count
         while left:
-            block = self._blocks.popleft()
+            block, when = self._blocks.popleft()
             if block.size > left:
                 block, rest = block.split(left, self.columns.has_time)
-                self._blocks.appendleft(rest)
+                self._blocks.appendleft((rest, when))
             parts.append(block)
             left -= block.size
         counts = self.counts
@@ -240,6 +240,11 @@ class _Queue:
 
     def priorities(self) -> None:
         """A queue has none."""
+
+    def inserted(self) -> np.ndarray:
+        """When each unroll came, as `Ages.of` takes it."""
+        sizes = [block.size for block, _ in self._blocks]
+        return np.array([when for _, when in self._blocks], np.int64).repeat(sizes)
 
 
 class _Ring:
@@ -257,6 +262,7 @@ class _Ring:
         self._ring = Ring(config, self.counts, rng)
         self._max_size = config.max_size
         self._stored = columns.allocate(config.max_size)
+        self._inserted = np.zeros(config.max_size, np.int64)
 
     def reconfigure(self, config: ReplayConfig, batch_size: int) -> None:
         self.counts.limits = self.counts.carried_on(config.limits(batch_size))
@@ -274,6 +280,7 @@ class _Ring:
             count = min(block.size, self._max_size - slot)
             part, block = block.split(count, self.columns.has_time)
             self.columns.put(self._stored, slice(slot, slot + count), part)
+            self._inserted[slot : slot + count] = time.monotonic_ns()
             self._ring.prepare(count)
             self._ring.insert(count)
 
@@ -293,3 +300,7 @@ class _Ring:
 
     def priorities(self) -> np.ndarray | None:
         return self._ring.priorities()
+
+    def inserted(self) -> np.ndarray:
+        """As `_Queue.inserted`."""
+        return self._inserted[self._ring.present()]

@@ -7,6 +7,7 @@ costs about half of one with a column for each field. What reads it knows the na
 
 import math
 import threading
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -15,11 +16,12 @@ from reverb import errors, pybind
 
 from distrl import board
 from distrl.errors import ConfigError, DeadlineExceeded, Stopped
+from distrl.replay import live
 from distrl.replay.buffer import ReplayBuffer, ReplayConfig, checked_priorities
 from distrl.replay.columns import Block, Columns
 from distrl.replay.fetcher import Fetcher
 from distrl.replay.server_calls import ServerCalls, ServerSilent
-from distrl.replay.table_info import TableInfo
+from distrl.replay.table_info import Ages, Contents, RateLimits, TableInfo
 from distrl.replay.unrolls import Unroller
 from distrl.replay.waiting import SLICE
 from distrl.types import Inference, Sample, TimeStep, Trajectory
@@ -95,6 +97,60 @@ def _check_items(config: ReplayConfig, batch_size: int, unrolls_per_item: int) -
                 f"{what}={size} is no multiple of unrolls_per_item={unrolls_per_item}; "
                 f"{math.gcd(size, unrolls_per_item)} would be"
             )
+
+
+def about_tables(
+    config: ReplayConfig, struct: Trajectory, address: str, unrolls_per_item: int = 1
+) -> dict[str, Any]:
+    """What `served_table` needs to know of a table, for `distrl.replay.shared_file.announced`."""
+    return {
+        "address": address,
+        "unrolls_per_item": unrolls_per_item,
+        "unroll_bytes": Columns(struct, config.unroll_length).nbytes(1),
+        "max_size": config.max_size,
+        "sampler": config.sampler,
+    }
+
+
+def served_table(name: str, about: Mapping[str, Any]) -> tuple[TableInfo, Contents]:
+    """How a table of a server in another process stands, as far as Reverb tells.
+
+    It tells neither who waits nor the priorities nor ages in seconds. An item's bytes are counted
+    as the unrolls in it were before Reverb compressed them.
+
+    Args:
+      name: the table's.
+      about: as `about_tables` gives it.
+
+    Raises:
+      DeadlineExceeded, RuntimeError: the server does not answer, or has no such table.
+    """
+    server = ServerCalls(reverb.Client(about["address"]), name)
+    info = _info_of(server.info(None), about["unrolls_per_item"])
+    nbytes = about["unroll_bytes"]
+    ages = Ages.of(info.size)  # what goes first is the oldest
+    contents = Contents(info.size * nbytes, info.max_size * nbytes, about["sampler"], ages)
+    return info, contents
+
+
+def _info_of(info: Any, per_item: int) -> TableInfo:
+    """Args: info: Reverb's `TableInfo`."""
+    limiter = info.rate_limiter_info
+    limits = None
+    if info.max_times_sampled != 1:  # no queue
+        low, high = (
+            value if abs(value) < 1e300 else math.copysign(math.inf, value)
+            for value in (limiter.min_diff, limiter.max_diff)
+        )
+        limits = RateLimits(limiter.samples_per_insert, limiter.min_size_to_sample, low, high)
+    return TableInfo(
+        info.name,
+        info.current_size * per_item,
+        info.max_size * per_item,
+        limiter.insert_stats.completed * per_item,
+        limiter.sample_stats.completed * per_item,
+        limits,
+    )
 
 
 class ReverbReplayBuffer(ReplayBuffer):
@@ -290,23 +346,10 @@ class ReverbReplayBuffer(ReplayBuffer):
         return not self._closed and self._started().ready()
 
     def reconfigure(self, **changes: object) -> TableInfo:
-        raise ConfigError(
-            f"replay.{next(iter(changes), 'table')} of {self._server} cannot be changed: Reverb "
-            "fixes a table's rate limiter and sampler when it is made; with "
-            "replay.backend=shared_memory they can be"
-        )
+        raise live.refused_by_reverb(changes, str(self._server))
 
     def info(self) -> TableInfo:
-        info = self._server.info(self._stop)
-        limiter = info.rate_limiter_info
-        return TableInfo(
-            self._name,
-            info.current_size * self._per_item,
-            info.max_size * self._per_item,
-            limiter.insert_stats.completed * self._per_item,
-            limiter.sample_stats.completed * self._per_item,
-            None if self._config.table == "queue" else self._config.limits(self._batch_size),
-        )
+        return _info_of(self._server.info(self._stop), self._per_item)
 
     def _describe(self) -> str:
         """The table's counts, or why there are none, for a message."""

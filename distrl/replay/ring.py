@@ -69,10 +69,11 @@ class Ring:
     def rebuild(self) -> None:
         """Makes the sums anew, from the priorities of the unrolls that are there."""
         if self._tree is not None:
-            places = self._present()
+            places = self.present()
             self._tree.reset(places, self._weights(self._priorities[places]))
 
-    def _present(self) -> np.ndarray:
+    def present(self) -> np.ndarray:
+        """Places of the unrolls that are there, the oldest first: int64 `[size]`."""
         return np.arange(self.counts.deletes, self.counts.inserts) % self._max_size
 
     def reseed(self, seed: Sequence[int]) -> None:
@@ -136,7 +137,7 @@ class Ring:
 
     def priorities(self) -> np.ndarray | None:
         """Of the unrolls that are there, the oldest first, float64 `[size]`; None: all alike."""
-        return None if self._tree is None else self._priorities[self._present()]
+        return None if self._tree is None else self._priorities[self.present()]
 
     def restore(self, deletes: int, inserts: int) -> None:
         """Makes counts and sums anew: the keys from `deletes` to `inserts` are there."""

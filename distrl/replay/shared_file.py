@@ -2,16 +2,20 @@
 
 A table is one file in `/dev/shm`, called `distrl.NAME.PID.START` after its creator, which may stand
 for the process that made the file. The process id with the time at which it started names a process
-for good, so that what a dead creator left is told from what is in use.
+for good, so that what a dead creator left is told from what is in use. A table elsewhere (of a
+Reverb server) has a small file beside them, `distrl.NAME.PID.START.address`, which says where.
 """
 
+import contextlib
+import json
 import mmap
 import os
 import threading
 import time
 import urllib.parse
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -20,6 +24,7 @@ from distrl.errors import ConfigError, DeadlineExceeded, Stopped
 FOLDER = Path("/dev/shm")
 _PREFIX = "distrl."
 _UNFINISHED = ".new"  # after the name, while the file is being made
+_ADDRESS = ".address"  # after the name of a file that says where a table is
 _POLL = 0.02  # seconds between looks for a file: nobody can tell us
 
 
@@ -64,16 +69,30 @@ def _start(pid: int) -> int | None:
 
 
 class SharedFile(NamedTuple):
-    """A table's file: where it is and who made it."""
+    """A table's file, or that of its address: where it is and who made it."""
 
     path: Path
     name: str
     creator: Process
 
+    @property
+    def is_table(self) -> bool:
+        """False for an address, and for a table that is being made."""
+        return self.path.suffix not in (_UNFINISHED, _ADDRESS)
+
+    @property
+    def is_address(self) -> bool:
+        """Whether it says where a table is."""
+        return self.path.suffix == _ADDRESS
+
+    def about(self) -> dict[str, Any]:
+        """What `announced` said, of an address. Raises FileNotFoundError when it is gone."""
+        return json.loads(self.path.read_text())
+
     @classmethod
     def parse(cls, path: Path) -> "SharedFile | None":
         """From the path; None where it is not one of ours."""
-        text = path.name.removesuffix(_UNFINISHED)
+        text = path.name.removesuffix(_UNFINISHED).removesuffix(_ADDRESS)
         parts = text.removeprefix(_PREFIX).rsplit(".", 2)
         if not text.startswith(_PREFIX) or len(parts) != 3:
             return None
@@ -89,7 +108,9 @@ class SharedFile(NamedTuple):
 
 
 def existing() -> list[SharedFile]:
-    """Every file of this user's tables, those of dead creators too, and unfinished ones."""
+    """Every file of this user's tables and addresses, those of dead creators too, and unfinished
+    ones.
+    """
     found = []
     for path in FOLDER.glob(_PREFIX + "*"):
         file = SharedFile.parse(path)
@@ -136,6 +157,22 @@ def create(name: str, nbytes: int, creator: Process) -> SharedFile:
     Raises:
       ConfigError: there is a live table of this name, or not enough memory.
     """
+    file = _new(name, creator)
+    path = file.path
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
+    try:
+        os.posix_fallocate(descriptor, 0, nbytes)
+    except OSError:
+        path.unlink()
+        check_room(name, nbytes)
+        raise
+    finally:
+        os.close(descriptor)
+    return file
+
+
+def _new(name: str, creator: Process) -> SharedFile:
+    """A file that is to be made; raises ConfigError where the name is in use."""
     quoted = urllib.parse.quote(name, safe="")
     if not quoted or len(quoted) > 200:
         raise ConfigError(f"a shared table's name must have 1 to 200 letters; got {name!r}")
@@ -146,16 +183,30 @@ def create(name: str, nbytes: int, creator: Process) -> SharedFile:
                 "its name must be the program's own"
             )
     path = FOLDER / f"{_PREFIX}{quoted}.{creator.pid}.{creator.start}{_UNFINISHED}"
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
-    try:
-        os.posix_fallocate(descriptor, 0, nbytes)
-    except OSError:
-        path.unlink()
-        check_room(name, nbytes)
-        raise
-    finally:
-        os.close(descriptor)
     return SharedFile(path, name, creator)
+
+
+@contextlib.contextmanager
+def announced(name: str, about: Mapping[str, Any]) -> Iterator[None]:
+    """Tells others of a table that is not in shared memory, until the end, or this process's.
+
+    Args:
+      name: the table's, which is the program's own.
+      about: for JSON: what `SharedFile.about` gives.
+
+    Raises:
+      ConfigError: the name is in use.
+    """
+    sweep()
+    file = _new(name, Process.this())
+    path = Path(str(file.path).removesuffix(_UNFINISHED) + _ADDRESS)
+    try:
+        file.path.write_text(json.dumps(about))
+        file.path.rename(path)
+        yield
+    finally:
+        file.path.unlink(missing_ok=True)
+        path.unlink(missing_ok=True)
 
 
 def publish(file: SharedFile) -> SharedFile:
@@ -174,11 +225,7 @@ def find(name: str, timeout: float, stop: threading.Event | None) -> tuple[Share
     while True:
         there = existing()
         for file in there:
-            if (
-                file.name == name
-                and not file.path.name.endswith(_UNFINISHED)
-                and file.creator.lives()
-            ):
+            if file.name == name and file.is_table and file.creator.lives():
                 try:
                     return file, file.map()
                 except FileNotFoundError:  # removed meanwhile

@@ -7,6 +7,7 @@ it anew. Nothing here locks: every method needs the table's lock.
 """
 
 import abc
+import time
 from collections.abc import Sequence
 
 import numpy as np
@@ -37,11 +38,12 @@ class Slots(abc.ABC):
     def __init__(self, ints: memoryview, arrays: dict[str, np.ndarray]):
         """Args:
         ints: of int64; see above.
-        arrays: int64 `[slots]` each: "word", "key", "free" (those that are, in a circle), "order".
+        arrays: int64 `[slots]` each: "word", "key", "free" (those that are, in a circle), "order",
+          "time" (nanoseconds of the monotonic clock, at the insert).
         """
         self._ints = ints
         self.word, self.key = arrays["word"], arrays["key"]
-        self._free, self._order = arrays["free"], arrays["order"]
+        self._free, self._order, self._time = arrays["free"], arrays["order"], arrays["time"]
 
     @property
     @abc.abstractmethod
@@ -89,6 +91,10 @@ class Slots(abc.ABC):
         """True where slots are written to or taken: that will end, and may let others go on."""
         state = self.word & 3
         return bool(((state == WRITING) | (state == TAKEN)).any())
+
+    def inserted(self) -> np.ndarray:
+        """When each unroll that is there came, the oldest first: int64 `[n]`, as `time` has it."""
+        return self._time[self._sorted(READY)[0]]
 
     def _set_free(self, slots: np.ndarray) -> None:
         if len(slots) == 0:
@@ -143,6 +149,7 @@ class QueueSlots(Slots):
         first = ints[INSERTS]
         self._order[_span(ints[_FIRST] + self.size, count, len(self._order))] = slots
         self.key[slots] = np.arange(first, first + count)
+        self._time[slots] = time.monotonic_ns()
         self.word[slots] = READY
         ints[INSERTS] += count
         ints[PENDING] -= count
@@ -216,6 +223,7 @@ class RingSlots(Slots):
         places = self.ring.prepare(count)
         self._order[places] = slots
         self.key[slots] = np.arange(first, first + count)
+        self._time[slots] = time.monotonic_ns()
         self.word[slots] = READY
         self.ring.insert(count)
         self._ints[PENDING] -= count

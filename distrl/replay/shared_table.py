@@ -34,6 +34,7 @@ _VERSION = "distrl shared table 2"
 _HEADER_BYTES = 4096
 _ALIGNMENT = 64
 _INTS = 24
+_SLOT_ARRAYS = ("word", "key", "free", "order", "time")
 # Numbers in `ints`; shared_slots.py has the first. `_LOST + what` is the process that was the last
 # to ask for it, and died.
 _READERS, _CLOSED, _WAITING, _LOST = 8, 9, 10, 16
@@ -59,10 +60,7 @@ class _Layout:
             "margins": 16,
             "settings": SETTINGS_BYTES,
             "members": 8 * shared_members.MAX_CLIENTS * shared_members.COLUMNS,
-            "word": 8 * self.slots,
-            "key": 8 * self.slots,
-            "free": 8 * self.slots,
-            "order": 8 * self.slots,
+            **{name: 8 * self.slots for name in _SLOT_ARRAYS},
             "sums": 8 * SumTree.nodes(ring),
             "priorities": 8 * ring,
             "data": data_bytes(self.slots),
@@ -110,7 +108,7 @@ class SharedTable:
         self._settings = SharedSettings(views["settings"])
         rows = views["members"].view(np.int64).reshape(-1, shared_members.COLUMNS)
         self.members = Members(rows, self._ints[_WAITING:_LOST])
-        arrays = {key: views[key].view(np.int64) for key in ("word", "key", "free", "order")}
+        arrays = {key: views[key].view(np.int64) for key in _SLOT_ARRAYS}
         self.store: QueueSlots | RingSlots
         if config.table == "queue":
             self.store = QueueSlots(self._ints, arrays, config.max_size)
@@ -341,13 +339,14 @@ class SharedTable:
             return self.current_info()
 
     def contents(self) -> Contents:
-        """What it holds: sizes in bytes, and a histogram of the priorities."""
+        """What it holds: sizes in bytes, sampler, ages, and a histogram of the priorities."""
         with self.lock:
             priorities = None
             if isinstance(self.store, RingSlots):
                 priorities = self.store.ring.priorities()
-            size = self.store.size
-        return Contents.of(size, self.data.nbytes // self.slots, self.slots, priorities)
+            inserted, sampler = self.store.inserted(), self.config.sampler
+        unroll_bytes = self.data.nbytes // self.slots
+        return Contents.of(unroll_bytes, self.slots, sampler, inserted, priorities)
 
     def describe(self) -> str:
         """For messages; holding the lock."""

@@ -14,6 +14,7 @@ from dm_env import specs as dm_specs
 
 from distrl import specs
 from distrl.errors import ConfigError
+from distrl.replay import shared_file
 from distrl.replay.buffer import ReplayConfig
 from distrl.replay.shared_table import SharedTable
 from launch import overrides
@@ -46,7 +47,7 @@ BAD = {
         "environment: there is no 'CartPol-v1'; did you mean CartPole-v1",
     ),
     "agent": (["train", "--agent=impalla"], "agent: no 'impalla'; did you mean impala?"),
-    "table": (["tables", "nothing"], "tables: no 'nothing' in shared memory; there is "),
+    "table": (["tables", "nothing"], "tables: no 'nothing' on this machine; there is "),
     "table's setting": (
         ["tables", "nothing", "--set", "error_bufer=3"],
         "replay has no setting 'error_bufer'; did you mean 'error_buffer'?",
@@ -267,3 +268,35 @@ def test_tables_shows_how_a_table_stands(tmp_path):
     assert counts.startswith(f"table '{name}': size 0 of 8, 0 inserts, 0 samples; ")
     assert counts.endswith(f"made by process {os.getpid()}")
     assert contents.startswith("  0.0 MB of ")
+
+
+def test_tables_finds_reverb_servers(tmp_path):
+    reverb = pytest.importorskip("reverb", reason="dm-reverb is not installed")
+    from distrl.replay.reverb import about_tables, reverb_tables
+
+    struct = specs.trajectory_struct(
+        specs.EnvironmentSpec(
+            dm_specs.Array((4,), np.float32), dm_specs.DiscreteArray(2, np.int32)
+        ),
+        (),
+        (),
+    )
+    config = ReplayConfig("uniform", 4, max_size=8)
+    name = f"served-{os.getpid()}"
+    server = reverb.Server(reverb_tables(config, struct, 2, name))
+    about = about_tables(config, struct, f"127.0.0.1:{server.port}")
+    try:
+        with shared_file.announced(name, about):
+            shown = distrl(tmp_path, "tables", name)
+            refused = distrl(tmp_path, "tables", name, "--set=min_size_to_sample=2")
+    finally:
+        server.stop()
+    gone = distrl(tmp_path, "tables", name)
+    assert shown.returncode == 0, shown.stderr
+    counts, contents = shown.stdout.splitlines()
+    assert counts.startswith(f"table '{name}': size 0 of 8, 0 inserts, 0 samples; ")
+    assert contents.endswith("; uniform")
+    assert refused.returncode == 2
+    assert "Reverb fixes a table's rate limiter and sampler" in refused.stderr
+    assert "with replay.backend=shared_memory they can be" in refused.stderr
+    assert gone.returncode == 2 and f"no '{name}'" in gone.stderr

@@ -165,6 +165,28 @@ def test_can_sample_and_counts(make_replay, streams):
     assert info[:5] == ("task-1", 0, 16, 4, 4)
 
 
+@pytest.mark.parametrize("make_replay", ["local", "shared"], indirect=True)
+@pytest.mark.parametrize("kind", ["queue", "uniform", "prioritized"])
+def test_ages(make_replay, streams, kind):
+    replay = make_replay(ReplayConfig(kind, T, max_size=8), 2)
+    client = replay.client()
+    table = replay._table or replay._shared
+    assert table.contents().ages is None and "ages" not in str(table.contents())
+    streams.add_to(client, np.arange(4, dtype=np.int32), T + 1)
+    streams.add_to(client, np.arange(4, dtype=np.int32), T - 1)
+    time.sleep(0.05)
+    streams.add_to(client, ids(0, 1), 1)
+    oldest, median, oldest_seconds, median_seconds = table.contents().ages
+    assert (oldest, median) == (5, 2)
+    assert oldest_seconds >= median_seconds >= 0.0 and oldest_seconds >= 0.05
+    client.sample(1.0)
+    _, _, oldest_seconds, median_seconds = table.contents().ages
+    if kind == "queue":  # 2 of the first 4 are gone, so the middle one is of the second insert
+        assert table.contents().ages[:2] == (3, 1)
+        assert median_seconds < oldest_seconds
+    assert "ages: median " in str(table.contents())
+
+
 def test_make_dataset(make_replay, streams):
     replay = make_replay(ReplayConfig("queue", T, max_size=16), 4, 4)
     actor, learner = replay.client(), replay.client()

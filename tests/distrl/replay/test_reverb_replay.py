@@ -1,5 +1,6 @@
 """What is Reverb's alone: items, a server in another process, and its death."""
 
+import json
 import signal
 import subprocess
 import sys
@@ -19,7 +20,9 @@ reverb = pytest.importorskip(
 )
 from distrl.replay.reverb import (  # noqa: E402
     ReverbReplayBuffer,
+    about_tables,
     reverb_tables,
+    served_table,
 )
 
 T = 4
@@ -126,3 +129,26 @@ def test_sizes_must_go_into_items(streams):
     ):
         with pytest.raises(ConfigError, match=message):
             reverb_tables(ReplayConfig(**settings), streams.struct, batch_size, "t", per_item)
+
+
+@pytest.mark.parametrize("make_replay", ["reverb"], indirect=True)
+def test_a_table_is_looked_into_from_outside(make_replay, streams):
+    config = ReplayConfig(
+        "uniform", T, max_size=9, min_size_to_sample=2, samples_per_insert=2.0, error_buffer=8.0
+    )
+    replay = make_replay(config, 2)
+    client = replay.client()
+    about = json.loads(json.dumps(about_tables(config, streams.struct, replay.address)))
+    assert served_table("task-1", about)[1].ages is None
+    streams.add_to(client, np.arange(4, dtype=np.int32), T + 1)
+    client.flush()
+    info, contents = served_table("task-1", about)
+    assert info == client.info()
+    assert info[:5] == ("task-1", 4, 9, 4, 0) and info.limits == config.limits(2)
+    assert contents.nbytes == 4 * contents.capacity_bytes // 9 > 0
+    assert contents.sampler == "uniform" and contents.ages == (3, 1, None, None)
+    with pytest.raises(RuntimeError, match="no such table"):
+        served_table("task-2", about)
+    # Without a limiter Reverb's bounds are the largest doubles.
+    free = make_replay(ReplayConfig("uniform", T), 2)
+    assert free.client().info().limits == ReplayConfig("uniform", T).limits(2)

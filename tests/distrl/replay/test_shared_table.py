@@ -223,8 +223,10 @@ def test_contents_are_bytes_and_priorities(streams, name):
     writer = client(name, streams.struct, config)
     streams.add_to(writer, np.arange(4, dtype=np.int32), T + 1)
     writer.update_priorities(np.arange(4, dtype=np.uint64), np.array([1.0, 1.0, 2.0, 11.0]))
-    nbytes, capacity, priorities = table.contents()
+    nbytes, capacity, sampler, ages, priorities = table.contents()
     assert 0 < nbytes == 4 * capacity // table.slots
+    assert sampler == "prioritized, exponent 0.5"
+    assert ages is not None and ages[:2] == (3, 1)
     assert priorities is not None
     counts, edges = priorities
     assert counts == (2, 1, 0, 0, 0, 0, 0, 0, 0, 1)
