@@ -10,6 +10,8 @@ import jax
 import numpy as np
 
 from distrl.errors import ConfigError
+from distrl.replay.experience import Experience
+from distrl.replay.sampler import Sampler
 from distrl.replay.table_info import RateLimits, TableInfo
 from distrl.types import TIME_FIELDS, Inference, Sample, TimeStep, Trajectory
 
@@ -35,6 +37,8 @@ class ReplayConfig:
       priority_exponent: an unroll is sampled with probability proportional to
         `priority ** priority_exponent` (Schaul et al. 2016, arXiv:1511.05952).
       initial_priority: of a new unroll.
+      sampler: of your own, in the place of `uniform` or `prioritized`: a
+        `distrl.replay.sampler.Sampler`. Not for a queue or a Reverb server.
       backend: where a program of several nodes has the table: "shared_memory" of the machine they
         are all on, or a "reverb" server; "auto": shared memory. One process needs neither.
       period: steps between the starts of two unrolls of a stream, from 1 to `unroll_length`; with
@@ -52,6 +56,7 @@ class ReplayConfig:
     initial_priority: float = 1.0
     backend: str = "auto"
     period: int | None = None
+    sampler: Sampler | None = None
 
     def __post_init__(self) -> None:
         for name, choices in (("table", TABLES), ("backend", BACKENDS)):
@@ -75,6 +80,10 @@ class ReplayConfig:
             raise ConfigError(
                 f"replay.min_size_to_sample={self.min_size_to_sample} is more than "
                 f"replay.max_size={self.max_size}: the table could never be sampled"
+            )
+        if self.sampler is not None and not callable(getattr(self.sampler, "choose", None)):
+            raise ConfigError(
+                f"replay.sampler must have a method choose(rng, count, view); got {self.sampler!r}"
             )
         if self.table == "queue":
             self._check_queue()
@@ -103,7 +112,8 @@ class ReplayConfig:
     def _check_queue(self) -> None:
         """A queue hands out each unroll once: nothing else limits its rates."""
         for name, neutral in (
-            ("min_size_to_sample", 1), ("samples_per_insert", None), ("error_buffer", None)
+            ("min_size_to_sample", 1), ("samples_per_insert", None), ("error_buffer", None),
+            ("sampler", None),
         ):  # fmt: skip
             if getattr(self, name) != neutral:
                 raise ConfigError(
@@ -123,8 +133,10 @@ class ReplayConfig:
             )
 
     @property
-    def sampler(self) -> str:
+    def sampling(self) -> str:
         """How unrolls are chosen, in words."""
+        if self.sampler is not None:
+            return type(self.sampler).__name__
         if self.table == "prioritized":
             return f"prioritized, exponent {self.priority_exponent:g}"
         return "in order" if self.table == "queue" else self.table
@@ -293,6 +305,15 @@ class ReplayBuffer(abc.ABC):
 
         Raises:
           ConfigError: they could stall, or cannot be changed; nothing was.
+        """
+
+    @property
+    @abc.abstractmethod
+    def experience(self) -> Experience:
+        """What the table holds, as a list: to look at, and to fill before training.
+
+        Raises:
+          ConfigError: it is in a Reverb server, which gives unrolls as samples only.
         """
 
     @abc.abstractmethod

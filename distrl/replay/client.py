@@ -1,46 +1,15 @@
 """A client of a table that takes finished blocks: what a replay does before its table."""
 
 import threading
-from typing import Protocol
 
 import numpy as np
 
 from distrl.errors import Stopped
 from distrl.replay.buffer import ReplayBuffer, ReplayConfig, checked_priorities
-from distrl.replay.columns import Block
+from distrl.replay.experience import Experience, Table
 from distrl.replay.table_info import TableInfo
 from distrl.replay.unrolls import Unroller
 from distrl.types import Inference, Sample, TimeStep, Trajectory
-
-
-class Table(Protocol):
-    """A table in this process, or a place at one in shared memory."""
-
-    def insert(self, block: Block, stop: threading.Event | None, timeout: float) -> None:
-        """Takes the unrolls of `block` in turn, as soon as there is room.
-
-        Raises:
-          Stopped, DeadlineExceeded: nothing of the rest could be taken.
-        """
-
-    def sample(self, stop: threading.Event | None, timeout: float | None) -> Sample:
-        """A batch. Raises as `ReplayBuffer.sample`."""
-
-    def update_priorities(self, keys: np.ndarray, priorities: np.ndarray) -> None:
-        """Of keys uint64 `[n]` and priorities float64 `[n]`, which were checked."""
-
-    def can_sample(self) -> bool:
-        """True where `sample` would not wait."""
-
-    @property
-    def is_prioritized(self) -> bool:
-        """Whether the table samples by priority, now."""
-
-    def reconfigure(self, **changes: object) -> TableInfo:
-        """As `ReplayBuffer.reconfigure`."""
-
-    def info(self) -> TableInfo:
-        """How the table stands."""
 
 
 class TableReplayBuffer(ReplayBuffer):
@@ -70,6 +39,10 @@ class TableReplayBuffer(ReplayBuffer):
     @property
     def is_prioritized(self) -> bool:
         return self._table.is_prioritized
+
+    @property
+    def experience(self) -> Experience:
+        return Experience(self._table)
 
     def needs_state(self, stream_ids: np.ndarray, life: int | None = None) -> bool:
         return self._unroller.needs_state(stream_ids, life)

@@ -150,6 +150,28 @@ class Columns:
             )
         return joined
 
+    def block(self, trajectory: Trajectory) -> Block:
+        """The block of a trajectory `[T + 1, n, ...]`, without its `probability`: no copies.
+
+        Raises:
+          SpecError: a leaf has another shape or dtype, or the structure is another.
+        """
+        nothing: Any = ()
+        leaves, structure = jax.tree.flatten(trajectory._replace(probability=nothing))
+        if structure != self._structure:
+            raise SpecError(f"unrolls must be {self._structure}, got {structure}")
+        leaves = [np.asarray(leaf) for leaf in leaves]
+        first = leaves[self.has_time.index(False)]  # the stream ids, at the latest
+        size = len(first) if first.ndim else 0
+        for i, leaf in enumerate(leaves):
+            shape, dtype = self.shape(i, size), np.dtype(self.leaves[i].dtype)
+            if leaf.shape != shape or leaf.dtype != dtype:
+                raise SpecError(
+                    f"unrolls{self.names[i]}: expected {dtype}{list(shape)}, "
+                    f"got {leaf.dtype}{list(leaf.shape)}"
+                )
+        return Block(leaves, size)
+
     def trajectory(self, block: Block, probability: np.ndarray) -> Trajectory:
         """The block as a `Trajectory`; `probability` is float32 `[B]`."""
         trajectory = jax.tree_util.tree_unflatten(self._structure, block.columns)

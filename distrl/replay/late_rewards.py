@@ -7,6 +7,7 @@ import numpy as np
 
 from distrl.errors import SpecError
 from distrl.replay.buffer import ReplayBuffer, TableInfo
+from distrl.replay.experience import Experience
 from distrl.replay.stream_index import StreamIndex
 from distrl.specs import EnvironmentSpec, check
 from distrl.types import Inference, Sample, StepType, TimeStep, Trajectory
@@ -210,6 +211,10 @@ class LateRewards(ReplayBuffer):
 
     def reconfigure(self, **changes: object) -> TableInfo:
         return self._replay.reconfigure(**changes)
+
+    @property
+    def experience(self) -> Experience:
+        return self._replay.experience
 
     def info(self) -> TableInfo:
         return self._replay.info()

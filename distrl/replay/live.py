@@ -75,3 +75,12 @@ def refused_by_reverb(changes: Iterable[str], table: str) -> ConfigError:
         "table's rate limiter and sampler when it is made; with replay.backend=shared_memory they "
         "can be"
     )
+
+
+def check_room(count: int, room: int) -> None:
+    """Raises ConfigError where a queue has no room for so many unrolls that are put in at once."""
+    if count > room:
+        raise ConfigError(
+            f"a queue with room for {room} unrolls cannot take {count} more: it keeps each until "
+            "it is sampled; give fewer, or take replay.table=uniform"
+        )

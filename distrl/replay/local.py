@@ -151,6 +151,22 @@ class LocalTable:
             tuple(Wait(t.name, what, now - since) for (t, what), since in self._waits.items()),
         )
 
+    @property
+    def columns(self) -> Columns:
+        """Of its unrolls."""
+        return self._store.columns
+
+    def read(self, places: slice) -> Block:
+        """As `Table.read`."""
+        with self._has_samples:
+            return self._store.read(places)
+
+    def prefill(self, block: Block) -> None:
+        """As `Experience.extend`."""
+        with self._has_samples:
+            self._store.prefill(block)
+            self._has_samples.notify_all()
+
     def info(self) -> TableInfo:
         """How the table stands."""
         with self._has_samples:
@@ -162,7 +178,7 @@ class LocalTable:
             config, priorities = self._config, self._store.priorities()
             inserted = self._store.inserted()
         unroll_bytes = self._store.columns.nbytes(1)
-        return Contents.of(unroll_bytes, config.max_size, config.sampler, inserted, priorities)
+        return Contents.of(unroll_bytes, config.max_size, config.sampling, inserted, priorities)
 
 
 class LocalReplayBuffer(TableReplayBuffer):
@@ -241,6 +257,17 @@ class _Queue:
     def priorities(self) -> None:
         """A queue has none."""
 
+    def read(self, places: slice) -> Block:
+        """As `Table.read`."""
+        joined = self.columns.join([self.columns.allocate(0), *(b for b, _ in self._blocks)])
+        return self.columns.take(joined, np.arange(self.counts.size)[places])
+
+    def prefill(self, block: Block) -> None:
+        """As `Experience.extend`."""
+        room = self._max_size - self.counts.size
+        live.check_room(block.size, room)
+        self.insert(self.columns.join([block], copy=True))
+
     def inserted(self) -> np.ndarray:
         """When each unroll came, as `Ages.of` takes it."""
         sizes = [block.size for block, _ in self._blocks]
@@ -261,6 +288,7 @@ class _Ring:
         self.counts = RateLimiter(config.limits(batch_size))
         self._ring = Ring(config, self.counts, rng)
         self._max_size = config.max_size
+        self._sampler = config.sampler
         self._stored = columns.allocate(config.max_size)
         self._inserted = np.zeros(config.max_size, np.int64)
 
@@ -272,6 +300,16 @@ class _Ring:
 
     def can_insert(self, count: int) -> int:
         return self.counts.can_insert(count, self._max_size)
+
+    def read(self, places: slice) -> Block:
+        """As `Table.read`."""
+        return self.columns.take(self._stored, self._ring.present()[places])
+
+    def prefill(self, block: Block) -> None:
+        """As `Experience.extend`."""
+        limits = self.counts.moved(block.size)
+        self.insert(block)
+        self.counts.limits = limits
 
     def insert(self, block: Block) -> None:
         # More than fits at once goes in parts, the later ones over the earlier ones.
@@ -288,7 +326,7 @@ class _Ring:
         return self.counts.can_sample(count)
 
     def sample(self, count: int) -> Sample:
-        chosen = self._ring.choose(count)
+        chosen = self._ring.choose(count, self._sampler)
         batch = self.columns.take(self._stored, chosen.places)
         self.counts.samples += count
         return Sample(

@@ -89,6 +89,19 @@ class RateLimiter:
         middle = error - ahead
         return limits._replace(min_diff=middle - half, max_diff=middle + half)
 
+    def moved(self, count: int, pending: int = 0) -> RateLimits:
+        """The limits after `count` inserts that nobody has to sample: the bounds move with them.
+
+        Those that fill a table up to `min_size_to_sample` are free as they are.
+
+        Args:
+          pending: as of `can_insert`.
+        """
+        limits, size = self.limits, self.size + pending
+        start = max(0, limits.min_size_to_sample - size)
+        move = max(0, count - start) * limits.samples_per_insert
+        return limits._replace(min_diff=limits.min_diff + move, max_diff=limits.max_diff + move)
+
     def can_insert(self, count: int, max_size: int, pending: int = 0) -> int:
         """How many of `count` inserts, one after the other, may pass now.
 

@@ -19,6 +19,7 @@ from distrl.errors import ConfigError, DeadlineExceeded, Stopped
 from distrl.replay import live
 from distrl.replay.buffer import ReplayBuffer, ReplayConfig, checked_priorities
 from distrl.replay.columns import Block, Columns
+from distrl.replay.experience import Experience
 from distrl.replay.fetcher import Fetcher
 from distrl.replay.server_calls import ServerCalls, ServerSilent
 from distrl.replay.table_info import Ages, Contents, RateLimits, TableInfo
@@ -84,6 +85,11 @@ def reverb_tables(
 
 def _check_items(config: ReplayConfig, batch_size: int, unrolls_per_item: int) -> None:
     config.check(batch_size)
+    if config.sampler is not None:
+        raise ConfigError(
+            f"replay.sampler={type(config.sampler).__name__} is not for Reverb, which has samplers "
+            "of its own only; with replay.backend=shared_memory it can be used"
+        )
     if unrolls_per_item < 1:
         raise ConfigError(f"unrolls_per_item must be 1 or more; got {unrolls_per_item}")
     if config.table != "queue" and unrolls_per_item != 1:
@@ -108,7 +114,7 @@ def about_tables(
         "unrolls_per_item": unrolls_per_item,
         "unroll_bytes": Columns(struct, config.unroll_length).nbytes(1),
         "max_size": config.max_size,
-        "sampler": config.sampler,
+        "sampler": config.sampling,
     }
 
 
@@ -347,6 +353,13 @@ class ReverbReplayBuffer(ReplayBuffer):
 
     def reconfigure(self, **changes: object) -> TableInfo:
         raise live.refused_by_reverb(changes, str(self._server))
+
+    @property
+    def experience(self) -> Experience:
+        raise ConfigError(
+            f"{self._server} cannot be indexed: Reverb gives unrolls as samples only; with "
+            "replay.backend=shared_memory it can be"
+        )
 
     def info(self) -> TableInfo:
         return _info_of(self._server.info(self._stop), self._per_item)

@@ -6,6 +6,7 @@ import numpy as np
 
 from distrl.replay.buffer import ReplayConfig
 from distrl.replay.rate_limiter import RateLimiter
+from distrl.replay.sampler import Sampler, TableView, checked
 from distrl.replay.sum_tree import SumTree
 
 
@@ -109,11 +110,16 @@ class Ring:
         counts.inserts += count
         counts.deletes = max(counts.deletes, counts.inserts - self._max_size)
 
-    def choose(self, count: int) -> Choice:
-        """Places of samples; they are not counted yet."""
+    def choose(self, count: int, sampler: Sampler | None = None) -> Choice:
+        """Places of samples; they are not counted yet. Args: sampler: instead of the table's."""
         counts = self.counts
         oldest, size = counts.deletes, counts.size
-        if self._tree is not None and (total := self._tree.total) > 0:
+        if sampler is not None:
+            view = TableView(counts, self._priorities)
+            numbers, probability = checked(sampler, self._rng, count, view)
+            keys = oldest + numbers
+            places = keys % self._max_size
+        elif self._tree is not None and (total := self._tree.total) > 0:
             places = self._tree.find(self._rng.random(count) * total)
             probability = (self._tree.get(places) / total).astype(np.float32)
             keys = oldest + (places - oldest) % self._max_size

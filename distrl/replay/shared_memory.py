@@ -20,10 +20,11 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from distrl.errors import ConfigError, SpecError
-from distrl.replay import shared_members
+from distrl.replay import live, shared_members
 from distrl.replay.buffer import ReplayConfig
 from distrl.replay.client import TableReplayBuffer
 from distrl.replay.columns import Block, Columns
+from distrl.replay.sampler import Sampler
 from distrl.replay.shared_file import Process
 from distrl.replay.shared_slots import QueueSlots, RingSlots, Slots
 from distrl.replay.shared_table import SharedTable
@@ -32,6 +33,7 @@ from distrl.replay.waiting import wait_until
 from distrl.types import Sample, Trajectory
 
 _LOOK = 0.5  # seconds of waiting after which a wait looks who is dead
+_PREFILL_TIMEOUT = 60.0  # seconds: only other writers' copies can be in the way
 _TRIES = 3  # samples that were overwritten while they were copied, before one is copied locked
 
 
@@ -70,9 +72,10 @@ class _Door:
 class _Client:
     """A place at a table: what of its slots is whose is told by its number."""
 
-    def __init__(self, table: SharedTable, struct: Trajectory):
+    def __init__(self, table: SharedTable, struct: Trajectory, sampler: Sampler | None):
         self._table = table
-        self._columns = Columns(struct, table.config.unroll_length)
+        self._sampler = sampler
+        self.columns = self._columns = Columns(struct, table.config.unroll_length)
         try:
             self._stored = self._columns.unpack(table.data, table.slots)
         except SpecError as error:
@@ -85,7 +88,34 @@ class _Client:
         self._roles: set[int] = set()  # that the table knows of
 
     def insert(self, block: Block, stop: threading.Event | None, timeout: float) -> None:
-        """As `distrl.replay.client.Table.insert`."""
+        """As `distrl.replay.experience.Table.insert`."""
+        self._insert(block, stop, timeout, self._table.store.can_insert)
+
+    def prefill(self, block: Block) -> None:
+        """As `distrl.replay.experience.Experience.extend`."""
+        store = self._table.store
+        if isinstance(store, QueueSlots):
+            with self._table.lock:
+                live.check_room(block.size, store.room(block.size))
+        self._insert(block, None, _PREFILL_TIMEOUT, store.room, free=True)
+
+    def read(self, places: slice) -> Block:
+        """As `distrl.replay.experience.Table.read`."""
+        with self._table.lock:
+            return self._columns.take(self._stored, self._table.store.present()[places])
+
+    def _insert(
+        self,
+        block: Block,
+        stop: threading.Event | None,
+        timeout: float,
+        may: Callable[[int], int],
+        free: bool = False,
+    ) -> None:
+        """Args:
+        may: how many of so many unrolls may be inserted.
+        free: they do not count for the rates.
+        """
         table = self._table
         store: Slots = table.store
         while block.size:
@@ -94,18 +124,21 @@ class _Client:
                 with table.lock:
                     self._wait(
                         shared_members.ROOM,
-                        lambda: store.can_insert(1) > 0,
+                        lambda: may(1) > 0,
                         "an insert waits for room",
                         stop,
                         timeout,
                     )
-                    slots = store.reserve(self._number, store.can_insert(block.size))
-                    table.note_error(inserted=True)
+                    slots = store.reserve(self._number, may(block.size))
+                    if not free:
+                        table.note_error(inserted=True)
                 part, rest = block, None
                 if len(slots) < block.size:
                     part, rest = block.split(len(slots), self._columns.has_time)
                 self._columns.put(self._stored, _run(slots), part)
                 with table.lock:
+                    if free:
+                        table.move_bounds(len(slots))
                     store.commit(slots)
                     slots = None
                     whom = table.changed()
@@ -119,7 +152,7 @@ class _Client:
             block = rest
 
     def sample(self, stop: threading.Event | None, timeout: float | None) -> Sample:
-        """As `distrl.replay.client.Table.sample`."""
+        """As `distrl.replay.experience.Table.sample`."""
         store = self._table.store
         if isinstance(store, QueueSlots):
             return self._take(store, stop, timeout)
@@ -170,7 +203,7 @@ class _Client:
     ) -> Sample:
         table, columns = self._table, self._columns
         with self._when_there_is_a_batch(stop, timeout):
-            slots, choice = store.choose(table.batch_size)
+            slots, choice = store.choose(table.batch_size, self._sampler)
             store.counts.samples += table.batch_size
         batch = columns.take(self._stored, slots)
         for attempt in range(_TRIES):
@@ -185,7 +218,7 @@ class _Client:
                     stop,
                     timeout,
                 )
-                slots[late], again = store.choose(len(late))
+                slots[late], again = store.choose(len(late), self._sampler)
                 choice.keys[late] = again.keys
                 choice.probability[late] = again.probability
                 if attempt == _TRIES - 1:  # with the lock held: nobody writes there meanwhile
@@ -241,7 +274,7 @@ class _Client:
             )
 
     def update_priorities(self, keys: np.ndarray, priorities: np.ndarray) -> None:
-        """As `distrl.replay.client.Table.update_priorities`."""
+        """As `distrl.replay.experience.Table.update_priorities`."""
         store = self._table.store
         if isinstance(store, RingSlots):
             with self._table.lock:
@@ -336,7 +369,7 @@ class SharedReplayBuffer(TableReplayBuffer):
         if isinstance(table, str):
             table = SharedTable.open(table, open_timeout, stop)
         _check_same(table, config, batch_size)
-        self._client = _Client(table, struct)
+        self._client = _Client(table, struct, config.sampler)
         super().__init__(self._client, struct, config, stop, insert_timeout)
 
     def wait_for_counts(

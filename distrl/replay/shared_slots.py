@@ -14,6 +14,7 @@ import numpy as np
 
 from distrl.replay.rate_limiter import RateLimiter
 from distrl.replay.ring import Choice, Ring
+from distrl.replay.sampler import Sampler
 
 # Numbers in the table's `ints`; the first three are RateLimiter's.
 INSERTS, SAMPLES, _DELETES, PENDING, _FREE_FIRST, _FREE_COUNT, _FIRST = range(7)
@@ -55,6 +56,10 @@ class Slots(abc.ABC):
         """How many of `count` unrolls can be reserved now."""
 
     @abc.abstractmethod
+    def room(self, count: int) -> int:
+        """As `can_insert`, whatever the rate limiter says."""
+
+    @abc.abstractmethod
     def can_sample(self, count: int) -> bool:
         """True where `count` can be sampled now."""
 
@@ -92,9 +97,13 @@ class Slots(abc.ABC):
         state = self.word & 3
         return bool(((state == WRITING) | (state == TAKEN)).any())
 
+    def present(self) -> np.ndarray:
+        """Slots of the unrolls that are there, the oldest first: int64 `[n]`."""
+        return self._sorted(READY)[0]
+
     def inserted(self) -> np.ndarray:
-        """When each unroll that is there came, the oldest first: int64 `[n]`, as `time` has it."""
-        return self._time[self._sorted(READY)[0]]
+        """When each of them came: int64 `[n]`, as `time` has it."""
+        return self._time[self.present()]
 
     def _set_free(self, slots: np.ndarray) -> None:
         if len(slots) == 0:
@@ -140,6 +149,9 @@ class QueueSlots(Slots):
     def can_insert(self, count: int) -> int:
         ints = self._ints
         return min(count, self._max_size - self.size - ints[PENDING], ints[_FREE_COUNT])
+
+    def room(self, count: int) -> int:
+        return self.can_insert(count)
 
     def can_sample(self, count: int) -> bool:
         return self.size >= count
@@ -209,9 +221,11 @@ class RingSlots(Slots):
         return self.counts.size
 
     def can_insert(self, count: int) -> int:
-        ints = self._ints
-        count = min(count, ints[_FREE_COUNT], self._max_size)
-        return count and self.counts.can_insert(count, self._max_size, ints[PENDING])
+        count = self.room(count)
+        return count and self.counts.can_insert(count, self._max_size, self._ints[PENDING])
+
+    def room(self, count: int) -> int:
+        return min(count, self._ints[_FREE_COUNT], self._max_size)
 
     def can_sample(self, count: int) -> bool:
         return self.counts.can_sample(count)
@@ -228,9 +242,9 @@ class RingSlots(Slots):
         self.ring.insert(count)
         self._ints[PENDING] -= count
 
-    def choose(self, count: int) -> tuple[np.ndarray, Choice]:
-        """Slots int64 `[count]` to sample, and what is in them."""
-        choice = self.ring.choose(count)
+    def choose(self, count: int, sampler: Sampler | None = None) -> tuple[np.ndarray, Choice]:
+        """Slots int64 `[count]` to sample, and what is in them. Args: sampler: as of `Ring`."""
+        choice = self.ring.choose(count, sampler)
         return self._order[choice.places], choice
 
     def overwritten(self, slots: np.ndarray, keys: np.ndarray) -> np.ndarray:

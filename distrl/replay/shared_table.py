@@ -97,6 +97,7 @@ class SharedTable:
         self.config = config = ReplayConfig(**header["config"])
         self.batch_size = batch_size = int(header["batch_size"])
         self._file = file
+        self._own_sampler: str | None = header["sampler"]
         layout = _Layout(config, batch_size, lambda slots: header["data_bytes"])
         views = {
             name: memory[offset : offset + layout.sizes[name]]
@@ -171,7 +172,9 @@ class SharedTable:
         layout = _Layout(config, batch_size, columns.nbytes)
         header = {
             "version": _VERSION,
-            "config": dataclasses.asdict(config),
+            # A sampler is its users' own: processes that do not sample need not have it.
+            "config": dataclasses.asdict(dataclasses.replace(config, sampler=None)),
+            "sampler": None if config.sampler is None else config.sampling,
             "batch_size": batch_size,
             "data_bytes": layout.sizes["data"],
             "seed": [seed]
@@ -250,6 +253,17 @@ class SharedTable:
             info = self.current_info()
         self.wake(list(self.events))
         return info
+
+    def move_bounds(self, count: int) -> None:
+        """That `count` unrolls which are reserved do not count for the rates; holding the lock.
+
+        A process that dies between this and their commit leaves the other side to make up for them.
+        """
+        if isinstance(self.store, RingSlots):
+            counts = self.store.counts
+            limits = counts.moved(count, self._ints[PENDING] - count)
+            if limits != counts.limits:
+                self.lock.change(lambda number: self._settings.write(number, self.config, limits))
 
     def _reload(self, number: int) -> None:
         """Takes over the settings after change `number`; holding the lock."""
@@ -344,7 +358,8 @@ class SharedTable:
             priorities = None
             if isinstance(self.store, RingSlots):
                 priorities = self.store.ring.priorities()
-            inserted, sampler = self.store.inserted(), self.config.sampler
+            inserted = self.store.inserted()
+            sampler = self._own_sampler or self.config.sampling
         unroll_bytes = self.data.nbytes // self.slots
         return Contents.of(unroll_bytes, self.slots, sampler, inserted, priorities)
 

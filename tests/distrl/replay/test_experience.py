@@ -1,0 +1,228 @@
+"""Samplers of a user's own; tables that index, slice and extend like lists."""
+
+import dataclasses
+import os
+import pickle
+
+import jax
+import numpy as np
+import pytest
+
+from distrl.errors import ConfigError, DeadlineExceeded, SpecError
+from distrl.replay.buffer import ReplayConfig
+from distrl.replay.experience import Experience
+from distrl.replay.local import LocalTable
+from distrl.replay.shared_memory import SharedReplayBuffer
+
+T = 4
+both = pytest.mark.parametrize("make_replay", ["local", "shared"], indirect=True)
+KINDS = pytest.mark.parametrize("kind", ["queue", "uniform", "prioritized"])
+
+
+def ids(count, first=0):
+    return np.arange(first, first + count, dtype=np.int32)
+
+
+@dataclasses.dataclass(frozen=True)
+class NewestFirst:
+    """Half of a batch the newest, the other half in proportion to priorities."""
+
+    share: float = 0.5
+
+    def choose(self, rng, count, view):
+        weights = view.priorities / view.priorities.sum()
+        chances = self.share * (view.ages == 0) + (1 - self.share) * weights
+        places = rng.choice(view.size, count, p=chances)
+        return places, chances[places]
+
+
+@both
+def test_a_sampler_of_ones_own(make_replay, streams):
+    sampler = pickle.loads(pickle.dumps(NewestFirst()))
+    replay = make_replay(ReplayConfig("prioritized", T, max_size=6, sampler=sampler), 200)
+    client = replay.client()
+    streams.add_to(client, ids(4), 2 * T + 1)  # the first 2 of 8 are gone
+    priorities = np.array([1.0, 2.0, 3.0, 4.0, 5.0, 0.0])
+    client.update_priorities(np.arange(2, 8, dtype=np.uint64), priorities)
+    chances = 0.5 * priorities / 15
+    chances[-1] = 0.5
+    counts = np.zeros(6)
+    for _ in range(50):
+        sample = client.sample(5.0)
+        places = sample.key.astype(int) - 2
+        np.testing.assert_allclose(sample.trajectory.probability, chances[places], rtol=1e-6)
+        np.testing.assert_array_equal(sample.trajectory.stream_id, (places + 2) % 4)
+        counts += np.bincount(places, minlength=6)
+    expected = 50 * 200 * chances
+    assert ((counts - expected) ** 2 / expected).sum() < 30.9  # 5 degrees: once in 10^5
+    table = replay._table or replay._shared
+    assert table.contents().sampler == "NewestFirst"
+    assert client.info().samples == 50 * 200
+
+
+@pytest.mark.parametrize(
+    "choice, message",
+    [
+        (lambda view: ([0], [1.0]), r"places must have shape \[2\], got \[1\]"),
+        (lambda view: ([0, view.size], [1.0, 1.0]), "integers from 0 to 3, got int64 from 0 to 4"),
+        (lambda view: ([0.0, 1.0], [1.0, 1.0]), "places must be integers"),
+        (lambda view: ([0, 1], [0.0, 1.0]), "above 0 and at most 1"),
+    ],
+)
+@both
+def test_what_a_sampler_gives_is_checked(make_replay, streams, choice, message):
+    class Mine:
+        def choose(self, rng, count, view):
+            return choice(view)
+
+    client = make_replay(ReplayConfig("uniform", T, sampler=Mine()), 2).client()
+    streams.add_to(client, ids(4), T + 1)
+    with pytest.raises(SpecError, match=f"replay.sampler Mine.choose: .*{message}"):
+        client.sample(1.0)
+    assert client.info().size == 4 and len(client.experience[:].stream_id) == 4
+
+
+def test_where_there_can_be_no_sampler(make_streams):
+    with pytest.raises(ConfigError, match=r"replay.sampler=.* is not for a queue"):
+        ReplayConfig("queue", sampler=NewestFirst())
+    with pytest.raises(ConfigError, match=r"must have a method choose\(rng, count, view\); got 3"):
+        ReplayConfig("uniform", sampler=3)
+    pytest.importorskip("reverb", reason="dm-reverb is not installed")
+    from distrl.replay.reverb import reverb_tables
+
+    config = ReplayConfig("uniform", T, sampler=NewestFirst())
+    with pytest.raises(ConfigError, match=r"replay.sampler=NewestFirst is not for Reverb.*shared"):
+        reverb_tables(config, make_streams.struct, 2, "t")
+
+
+@both
+@KINDS
+def test_a_table_is_like_a_list(make_replay, streams, kind):
+    replay = make_replay(ReplayConfig(kind, T, max_size=8), 2)
+    client = replay.client()
+    unrolls = client.experience
+    assert len(unrolls) == 0 and list(unrolls) == [] and unrolls[:].stream_id.shape == (0,)
+    streams.add_to(client, ids(3), 2 * T + 1)
+    all_of_them = [(i, 0, k * T) for k in range(2) for i in range(3)]
+    assert len(unrolls) == 6
+    assert streams.check(unrolls[:]) == all_of_them
+    assert streams.check(unrolls[1:-1]) == all_of_them[1:-1]
+    assert streams.check(unrolls[::-2]) == all_of_them[::-2]
+    for i in (0, 5, -1, -6):
+        one = unrolls[i]
+        assert one.timestep.reward.shape == (T + 1,) and one.probability.shape == ()
+        assert (int(one.stream_id), int(one.timestep.observation["step"][0, 0])) == (
+            all_of_them[i][0],
+            all_of_them[i][2],
+        )
+    for i in (6, -7):
+        with pytest.raises(IndexError, match=f"unroll {i} of a table that has 6"):
+            unrolls[i]
+    assert [int(one.stream_id) for one in unrolls] == [0, 1, 2, 0, 1, 2]
+    before = unrolls[:2]
+    client.sample(1.0)
+    assert len(unrolls) == (4 if kind == "queue" else 6)
+    assert client.info().samples == 2  # to look is not to sample
+    streams.check(before)  # a copy
+
+
+@both
+@KINDS
+def test_extend(make_replay, make_streams, kind):
+    """From one table to another; as the newest, in order."""
+    source = LocalTable(make_streams.struct, ReplayConfig("queue", T, max_size=12), 2)
+    made = make_streams()
+    from distrl.replay.local import LocalReplayBuffer
+
+    writer = LocalReplayBuffer(source, made.struct, ReplayConfig("queue", T, max_size=12), 2)
+    made.add_to(writer, ids(12), T + 1)
+    everything = Experience(source)[:]
+    client = make_replay(ReplayConfig(kind, T, max_size=8), 2).client()
+    unrolls = client.experience
+    unrolls.extend(Experience(source)[:3])
+    unrolls.extend(Experience(source)[3:6])
+    assert made.check(unrolls[:]) == [(i, 0, 0) for i in range(6)]
+    if kind == "queue":
+        with pytest.raises(ConfigError, match="room for 2 unrolls cannot take 12 more"):
+            unrolls.extend(everything)
+        assert len(unrolls) == 6
+    else:
+        unrolls.extend(everything)
+        assert made.check(unrolls[:]) == [(i, 0, 0) for i in range(4, 12)]
+        assert client.info().inserts == 18
+    assert made.check(client.sample(1.0).trajectory)
+    wrong = everything._replace(action=everything.action.astype(np.float32))
+    with pytest.raises(SpecError, match=r"unrolls.action: expected int32\[5, 12\], got float32"):
+        unrolls.extend(wrong)
+    with pytest.raises(SpecError, match="unrolls must be"):
+        unrolls.extend(everything._replace(extras=()))
+
+
+@both
+@pytest.mark.parametrize("ratio", [None, 1.0, 4.0])
+def test_prefill_is_not_held_back_and_nobody_owes_samples_for_it(make_replay, streams, ratio):
+    """As many offline unrolls as one likes; from then on the ratio holds for new ones."""
+    config = ReplayConfig(
+        "uniform", T, max_size=200, min_size_to_sample=10, samples_per_insert=ratio
+    )
+    offline = jax.tree.map(np.copy, make_offline(streams, 50))
+    replay = make_replay(config, 4)
+    client = replay.client()
+    for _ in range(3):
+        client.experience.extend(offline)
+    info = client.info()
+    assert (info.size, info.inserts, info.samples) == (150, 150, 0)
+    if ratio is None:
+        return
+    assert info.error == (info.limits.min_diff + info.limits.max_diff) / 2
+    client.sample(1.0)  # at once
+    with pytest.raises(DeadlineExceeded):
+        for _ in range(100):
+            client.sample(0.05)
+    info = client.info()
+    assert info.samples <= (info.limits.max_diff - info.limits.min_diff) / 2
+    other = replay.client(insert_timeout=0.2)
+    with pytest.raises(DeadlineExceeded):
+        streams.add_to(other, ids(1, 900), 200 * T)
+    info = client.info()
+    assert info.limits.min_diff <= info.error <= info.limits.max_diff
+    client.experience.extend(offline)  # also into a table whose writers wait
+    assert client.info().inserts == info.inserts + 50
+    assert client.info().limits.max_diff == info.limits.max_diff + 50 * ratio
+
+
+def make_offline(streams, count):
+    config = ReplayConfig("queue", T, max_size=count)
+    table = LocalTable(streams.struct, config, 2)
+    from distrl.replay.local import LocalReplayBuffer
+
+    streams.add_to(LocalReplayBuffer(table, streams.struct, config, 2), ids(count, 100), T + 1)
+    return Experience(table)[:]
+
+
+@pytest.mark.parametrize("make_replay", ["shared"], indirect=True)
+def test_another_process_fills_a_table(make_replay, streams):
+    config = ReplayConfig("prioritized", T, 40, 10, samples_per_insert=1.0)
+    client = make_replay(config, 4).client()
+    offline = make_offline(streams, 50)
+    pid = os.fork()
+    if pid == 0:
+        status = 1
+        try:
+            other = SharedReplayBuffer("task-1", streams.struct, config, 4)
+            other.experience.extend(offline)
+            other.close()
+            status = 0
+        finally:
+            os._exit(status)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    streams.check(client.sample(5.0).trajectory)
+    assert client.info().size == 40
+    np.testing.assert_array_equal(client.experience[:].stream_id, np.arange(110, 150))
+
+
+@pytest.mark.parametrize("make_replay", ["reverb"], indirect=True)
+def test_reverb_is_no_list(make_replay):
+    client = make_replay(ReplayConfig("queue", T), 2).client()
+    with pytest.raises(ConfigError, match=r"cannot be indexed.*replay.backend=shared_memory"):
+        _ = client.experience
