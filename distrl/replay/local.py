@@ -319,7 +319,8 @@ class _Ring:
             part, block = block.split(count, self.columns.has_time)
             self.columns.put(self._stored, slice(slot, slot + count), part)
             self._inserted[slot : slot + count] = time.monotonic_ns()
-            self._ring.prepare(count)
+            if self._ring.is_weighted:
+                self._ring.prepare(count)
             self._ring.insert(count)
 
     def can_sample(self, count: int) -> bool:

@@ -67,6 +67,11 @@ class Ring:
         if self._tree is None:
             self._priorities[:] = config.initial_priority
 
+    @property
+    def is_weighted(self) -> bool:
+        """Whether unrolls have weights, which `prepare` sets."""
+        return self._tree is not None
+
     def rebuild(self) -> None:
         """Makes the sums anew, from the priorities of the unrolls that are there."""
         if self._tree is not None:

@@ -122,14 +122,18 @@ class _Client:
             slots = None
             try:
                 with table.lock:
-                    self._wait(
-                        shared_members.ROOM,
-                        lambda: may(1) > 0,
-                        "an insert waits for room",
-                        stop,
-                        timeout,
-                    )
-                    slots = store.reserve(self._number, may(block.size))
+                    self._ask(shared_members.ROOM)
+                    count = may(block.size)
+                    if count == 0:
+                        self._wait(
+                            shared_members.ROOM,
+                            lambda: may(1) > 0,
+                            "an insert waits for room",
+                            stop,
+                            timeout,
+                        )
+                        count = may(block.size)
+                    slots = store.reserve(self._number, count)
                     if not free:
                         table.note_error(inserted=True)
                 part, rest = block, None
@@ -227,6 +231,14 @@ class _Client:
             columns.put(batch, late, columns.take(self._stored, slots[late]))
         return Sample(columns.trajectory(batch, choice.probability), choice.keys.astype(np.uint64))
 
+    def _ask(self, what: int) -> None:
+        """Notes, holding the lock, what this client asks the table for, which must be open."""
+        table = self._table
+        table.check_open()
+        if what not in self._roles:
+            self._roles.add(what)
+            table.take_role(self._number, what)
+
     def _wait(
         self,
         what: int,
@@ -237,10 +249,7 @@ class _Client:
     ) -> None:
         """Waits, holding the lock, until `done`."""
         table = self._table
-        table.check_open()
-        if what not in self._roles:
-            self._roles.add(what)
-            table.take_role(self._number, what)
+        self._ask(what)
         if done():
             return
         table.members.note(self._number, what, True)
