@@ -262,6 +262,11 @@ class Experiment:
                 f"lockstep: actors.wait_num={self.actors.wait_num} of {self.actors.num_envs} "
                 "environments come in the order in which they happen to end; leave it None"
             )
+        if self.replay.period not in (None, self.replay.unroll_length):
+            raise ConfigError(
+                f"lockstep: replay.period={self.replay.period} makes more than one unroll of each "
+                "stream a round; leave it None"
+            )
         if self.replay.backend == "reverb":
             raise ConfigError(
                 "lockstep: a Reverb server takes what comes first; take "

@@ -16,6 +16,7 @@ import numpy as np
 
 from distrl.errors import ConfigError, DeadlineExceeded, Stopped
 from distrl.replay.buffer import ReplayBuffer, ReplayConfig
+from distrl.replay.experience import Experience
 from distrl.replay.table_info import TableInfo
 from distrl.types import Inference, Params, Sample, TimeStep
 
@@ -176,7 +177,10 @@ class LockstepReplay(ReplayBuffer):
         self._actor = actor
         self._steps = 0
         self._updates = 0
-        self.is_prioritized = replay.is_prioritized
+
+    @property
+    def is_prioritized(self) -> bool:
+        return self._replay.is_prioritized
 
     def needs_state(self, stream_ids: np.ndarray, life: int | None = None) -> bool:
         return self._replay.needs_state(stream_ids, life)
@@ -212,6 +216,13 @@ class LockstepReplay(ReplayBuffer):
 
     def can_sample(self) -> bool:
         return self._replay.can_sample()
+
+    def reconfigure(self, **changes: object) -> TableInfo:
+        raise ConfigError("lockstep: what a table does is settled before the run, and stays so")
+
+    @property
+    def experience(self) -> Experience:
+        return self._replay.experience
 
     def info(self) -> TableInfo:
         return self._replay.info()
