@@ -4,9 +4,9 @@ One process, so that each figure is the cost of the client's own work; Reverb's 
 it in threads of its own. All in one run, in turn, so that a noisy machine disturbs them alike.
 
 - add: `ReplayBuffer.add` of T steps of all environments, in microseconds for each unroll;
-- insert: what of it is the table's (without the cutting of steps into unrolls), for those that
-  are not Reverb; beside it, `memcpy` of the same block to the next place in as much memory as
-  the table has, which was used before;
+- insert: what of it is the table's (without the cutting of steps into unrolls, which is the same
+  for all); beside it, `memcpy` of the same block to the next place in as much memory as the table
+  has, which was used before;
 - sample: a batch, in microseconds for each unroll; beside it, a ring of NumPy arrays, one for each
   column, with `np.take` of random places into new arrays.
 
@@ -105,7 +105,8 @@ class Case:
         self._steps = Steps(struct, num_envs)
         self._num_envs = num_envs
         self._block: Block = Columns(struct, T).allocate(num_envs)
-        self._block.buffer[:] = 1  # type: ignore[index]
+        for column in self._block.columns:
+            column[...] = 1
         self.add()
         for _ in range(math.ceil(1.3 * config.max_size / num_envs)):  # each page was touched
             self.add()
@@ -139,7 +140,13 @@ class Case:
 
     def insert(self) -> None:
         """The table's part of `add`."""
-        self.buffer._table.insert(self._block, None, 10.0)  # type: ignore[attr-defined]
+        buffer: Any = self.buffer
+        if self.kind == "reverb":
+            buffer._pending, buffer._pending_size = [self._block], self._block.size
+            buffer._write_pending()
+            buffer.flush()
+        else:
+            buffer._table.insert(self._block, None, 10.0)
 
     def sample(self) -> None:
         """One batch."""
@@ -184,8 +191,7 @@ def measure(
     }
     for case in cases:
         jobs[f"{case.kind} add"] = (case.add, num_envs)
-        if case.kind != "reverb":
-            jobs[f"{case.kind} insert"] = (case.insert, num_envs)
+        jobs[f"{case.kind} insert"] = (case.insert, num_envs)
         jobs[f"{case.kind} sample"] = (case.sample, BATCH)
     took: dict[str, list[float]] = {name: [] for name in jobs}
     for _ in range(rounds):
