@@ -33,6 +33,8 @@ class ActorsConfig:
 
     Attributes:
       num_actors: actors of the program; in one process their environments form one pool.
+      max_actors: so many may act at a time: `distrl actors RUN 6` changes their number while the
+        program runs. None: num_actors.
       num_envs: environments of each actor.
       wait_num: environments that an actor waits for each turn. None: all (synchronous).
       pin: an actor that is a process, and whose environments one thread of a library steps, keeps
@@ -41,6 +43,7 @@ class ActorsConfig:
     """
 
     num_actors: int = 2
+    max_actors: int | None = None
     num_envs: int = 32
     wait_num: int | None = None
     pin: bool = True
@@ -49,6 +52,11 @@ class ActorsConfig:
         for name in ("num_actors", "num_envs"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"actors.{name} must be 1 or more, got {getattr(self, name)}")
+        if self.max_actors is not None and self.max_actors < self.num_actors:
+            raise ConfigError(
+                f"actors.max_actors={self.max_actors} is less than actors.num_actors="
+                f"{self.num_actors}"
+            )
         if self.wait_num is not None and not 1 <= self.wait_num <= self.num_envs:
             raise ConfigError(
                 f"actors.wait_num must lie between 1 and actors.num_envs={self.num_envs}, "
@@ -262,6 +270,11 @@ class Experiment:
                 f"lockstep: actors.wait_num={self.actors.wait_num} of {self.actors.num_envs} "
                 "environments come in the order in which they happen to end; leave it None"
             )
+        if self.max_actors != self.actors.num_actors:
+            raise ConfigError(
+                f"lockstep: actors.max_actors={self.max_actors}: actors that come and go make no "
+                "two runs alike; leave it None"
+            )
         if self.replay.period not in (None, self.replay.unroll_length):
             raise ConfigError(
                 f"lockstep: replay.period={self.replay.period} makes more than one unroll of each "
@@ -287,6 +300,11 @@ class Experiment:
         """Shapes and dtypes of what is stored, of one stream at one step."""
         agent = self.make_agent()
         return specs.trajectory_struct(agent.env_spec, extras_struct(agent), state_struct(agent))
+
+    @property
+    def max_actors(self) -> int:
+        """Actors that there may be at a time."""
+        return self.actors.max_actors or self.actors.num_actors
 
     @property
     def wait_num(self) -> int:

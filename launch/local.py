@@ -6,7 +6,7 @@ import functools
 import os
 import pathlib
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import launchpad as lp
@@ -26,6 +26,7 @@ from launch.rules import Limits, Rule
 from launch.signals import Signals
 from launch.status import StatusFile
 from launch.supervisor import Message, Supervisor, Worker
+from launch.wishes import Wishes
 
 LAUNCH_TYPES = ("local_mp", "local_mt", "test_mt")
 TERMINALS = ("current_terminal", "output_to_files")
@@ -43,6 +44,7 @@ def launch(
     limits: Limits | None = None,
     next_life: Callable[[str], int] | None = None,
     debug: Debug | bool = False,
+    active: Mapping[str, int] | None = None,
 ) -> Result:
     """Runs the program until it ends, and leaves nothing of it behind.
 
@@ -67,6 +69,8 @@ def launch(
         `distrl.board.here().life`; None: counted from 0.
       debug: with processes, the node that runs in this terminal under a debugger; with threads,
         whether to open pdb at each failure.
+      active: by group, how many of its nodes are started; the others join when a user asks for
+        them. All, where there is none.
 
     Returns:
       How it ended. With threads, look at `hung`.
@@ -110,10 +114,16 @@ def launch(
             return lives[name] - 1
 
         status = StatusFile(pathlib.Path(run_dir) / "status.json", os.getpid())
+        wishes = Wishes(pathlib.Path(run_dir))
+        limits = limits or Limits()
+
+        def look(workers: Sequence[Worker]) -> None:
+            status.write(workers)
+            for group, wanted in wishes.take():
+                supervisor.want(group, wanted)
+
         supervisor = stack.enter_context(
-            contextlib.closing(
-                Supervisor(signals, journal, limits or Limits(), next_life or count, status.write)
-            )
+            contextlib.closing(Supervisor(signals, journal, limits, next_life or count, look))
         )
         seats = Board([node.name for node in nodes])
         journal.note(f"launches {program.name!r} as {launch_type}, {len(nodes)} nodes")
@@ -181,7 +191,12 @@ def launch(
             functools.partial(_stopper, telling),
             ports,
         )
-        supervisor.run(list(workers.values()), wiring.phases(nodes))
+        standby = [
+            name
+            for group, wanted in (active or {}).items()
+            for name in [node.name for node in nodes if node.label == group][wanted:]
+        ]
+        supervisor.run(list(workers.values()), wiring.phases(nodes), standby)
         result = Result(
             status=supervisor.status or "failed",
             reason=supervisor.reason,

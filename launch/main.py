@@ -15,10 +15,11 @@ _USAGE = """usage: distrl train --env=NAME [--agent=NAME] [--topology=NAME] [fla
        distrl train --experiment=FILE.py[:NAME] [--topology=NAME] [flags]
        distrl train --help    every flag, and every setting of the experiment (--config.*)
        distrl status RUN      how the nodes of a running program are
+       distrl actors RUN N    have N actors act, of those that `actors.max_actors` makes room for
        distrl stacks RUN      where in their code its nodes are now
        distrl tables [NAME]   how the replay tables of running programs on this machine stand
        distrl tables NAME --set SETTING=VALUE    change a table while its program runs"""
-_COMMANDS = ("train", "status", "stacks", "tables")
+_COMMANDS = ("train", "status", "actors", "stacks", "tables")
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -65,6 +66,10 @@ def _run(arguments: list[str]) -> int:
             from launch import status
 
             return status.status(own)
+        if command == "actors":
+            from launch import wishes
+
+            return wishes.actors(own)
         if command == "stacks":
             from launch import stacks
 

@@ -56,4 +56,5 @@ def run(
         rules={group: Rule(config.restarts) for group in healing if group in program.groups},
         limits=Limits(config.idle_limit, config.busy_limit, config.stopped_limit),
         debug=debug,
+        active={"actor": experiment.actors.num_actors},
     )

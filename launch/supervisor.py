@@ -62,6 +62,7 @@ class Worker(abc.ABC):
         self.failure: Message | None = None  # of a node that heals: what ends this life
         self.hangs: str | None = None  # why the watchdog ends this life
         self.hangs_since = 0.0
+        self.leaves_by: float | None = None  # it was asked to stop, while the others go on
 
     @abc.abstractmethod
     def start(self) -> None:
@@ -138,15 +139,21 @@ class Supervisor:
         self._judge_at = float("inf")
         self._interrupts = 0
 
-    def run(self, workers: Sequence[Worker], phases: list[list[str]]) -> None:
-        """Starts the workers, returns when none is left (or none that can be ended)."""
+    def run(
+        self, workers: Sequence[Worker], phases: list[list[str]], standby: Sequence[str] = ()
+    ) -> None:
+        """Starts the workers, returns when none is left (or none that can be ended).
+
+        Those in `standby` are only started when `want` says so.
+        """
         self._workers = {worker.name: worker for worker in workers}
         self._phases = phases
         for worker in workers:
             self._take_signals()
             if self.status is not None:
                 break
-            self._start(worker)
+            if worker.name not in standby:
+                self._start(worker)
         while self._advance():
             for key, _ in self.selector.select(self._timeout()):
                 if key.data is not None:
@@ -161,7 +168,26 @@ class Supervisor:
             self._watch()
             self._journal.flush()
 
+    def want(self, label: str, count: int) -> None:
+        """Has the first `count` nodes of a group run, and no others of it."""
+        if self.status is not None:
+            return
+        of_group = [worker for worker in self._workers.values() if worker.label == label]
+        waiting = {worker.name for _, worker in self._restarts}
+        for worker in of_group[:count]:
+            if not worker.alive and worker.name not in waiting:
+                self._journal.say(f"{worker.name} joins")
+                self._start(worker)
+        for worker in of_group[count:]:
+            self._restarts = [(due, each) for due, each in self._restarts if each is not worker]
+            if worker.alive and worker.leaves_by is None:
+                self._journal.say(f"{worker.name} leaves")
+                worker.leaves_by = time.monotonic() + STOP_S
+                worker.exit.asked = True
+                worker.ask_to_stop()
+
     def _start(self, worker: Worker) -> None:
+        worker.leaves_by = None
         worker.seat.begin(self._next_life(worker.name))
         worker.failure = worker.hangs = None
         self._watches[worker.name] = Watch(worker.seat, self._limits)
@@ -218,7 +244,9 @@ class Supervisor:
         if worker.log.broken is not None:
             self._journal.note(f"{worker.log.path} is not complete: {worker.log.broken}")
         comes_back = False
-        if self.status is None and worker.heals and worker.name not in self._spoke:
+        if worker.leaves_by is not None:
+            worker.leaves_by = None
+        elif self.status is None and worker.heals and worker.name not in self._spoke:
             comes_back = self._plan_restart(worker)
         elif self.status is None and worker.name not in self._spoke:
             self._silent.append(worker)
@@ -260,6 +288,10 @@ class Supervisor:
             failure = worker.failure
             if not worker.alive or self.status is not None:
                 continue
+            if worker.leaves_by is not None:
+                if now > worker.leaves_by:
+                    worker.kill()
+                continue
             if failure is not None and now > failure.time + LINGER_S:
                 self._end_by_force(worker, failure.reason, failure.traceback)
             elif worker.hangs is not None and now > worker.hangs_since + STACKS_S:
@@ -299,6 +331,9 @@ class Supervisor:
         while self.messages:
             message = self.messages.popleft()
             worker = self._workers[message.node]
+            if worker.leaves_by is not None and message.kind != "stop":
+                self._journal.note(f"{message.node}: {message.kind} {message.reason}".rstrip())
+                continue
             if message.kind == "running":
                 seconds = message.time - worker.started
                 self._journal.note(f"{message.node} runs, {seconds:.3f} s after its start")

@@ -12,7 +12,7 @@ def heavy_env(experiment: Experiment, run_dir: str) -> lp.Program:
     program = lp.Program("distrl")
     common = add_common_nodes(program, experiment, run_dir)
     with program.group("actor"):
-        for index in range(experiment.actors.num_actors):
+        for index in range(experiment.max_actors):
             add_courier_node(
                 program,
                 nodes.ActorNode,

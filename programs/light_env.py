@@ -13,7 +13,7 @@ def light_env(experiment: Experiment, run_dir: str) -> lp.Program:
     """The program: actors, inferencer services, a learner, a replay, a monitor."""
     program = lp.Program("distrl")
     common = add_common_nodes(program, experiment, run_dir)
-    num_actors = experiment.actors.num_actors
+    num_actors = experiment.max_actors
     num_inferencers = experiment.inference.num_inferencers
     handles = []  # of each inferencer, one a door
     with program.group("inferencer"):

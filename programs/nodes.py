@@ -318,7 +318,7 @@ class InferencerNode:
         agent = experiment.make_agent()
         config = experiment.actors
         count = experiment.inference.num_inferencers
-        clients = len(range(index, config.num_actors, count))
+        clients = len(range(index, experiment.max_actors, count))
         rows = experiment.wait_num
         sizes = [rows]
         while sizes[-1] < rows * clients:

@@ -41,7 +41,7 @@ def distrl(tmp_path: Path, *arguments: str) -> subprocess.CompletedProcess:
 
 
 BAD = {
-    "command": (["trian"], "no command 'trian'; there is: train, status, stacks, tables"),
+    "command": (["trian"], "no command 'trian'; there is: train, status, actors, stacks, tables"),
     "environment": (
         ["train", "--env=CartPol-v1"],
         "environment: there is no 'CartPol-v1'; did you mean CartPole-v1",

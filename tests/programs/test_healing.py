@@ -4,6 +4,7 @@ import csv
 import os
 import random
 import signal
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -14,7 +15,7 @@ pytest.importorskip("launchpad")
 
 sys.path.insert(0, str(Path(__file__).parent))
 from counted_experiment import NUM_ENVS, total
-from test_faults import Command
+from test_faults import ROOT, Command
 
 EXPERIMENT = Path(__file__).parent / "counted_experiment.py"
 
@@ -53,8 +54,12 @@ def kill(command: Command, node: str) -> None:
     command.wait_for(lambda: steps(command) > before + 3, "training")
 
 
-def check(command: Command, folder: Path, kills_of_actors: int) -> None:
-    """Stops the program, and compares what it counted with what the environments did."""
+def check(command: Command, folder: Path, kills_of_actors: int, ends: int = 4) -> None:
+    """Stops the program, and compares what it counted with what the environments did.
+
+    Args:
+      ends: of lives of actors, that were asked to end.
+    """
     command.interrupt()
     assert command.wait(60.0) == 130
     with open(command.run_dir / "metrics.csv") as file:
@@ -70,17 +75,27 @@ def check(command: Command, folder: Path, kills_of_actors: int) -> None:
     )
     # A step is counted when it is stored, at the next turn: the last one of each life is not, nor
     # is one that a kill interrupts.
-    assert 0 <= true - counted <= (4 + 2 * kills_of_actors) * NUM_ENVS
+    assert 0 <= true - counted <= (ends + 2 * kills_of_actors) * NUM_ENVS
     command.check_nothing_left()
 
 
 @pytest.mark.timeout(200)
 def test_counters_stay_true_and_no_unroll_mixes_two_lives(start, tmp_path):
-    command = start(f"--experiment={EXPERIMENT}:recurrent", "--topology=light_env")
+    command = start(
+        f"--experiment={EXPERIMENT}:recurrent",
+        "--topology=light_env",
+        "--config.actors.max_actors=5",
+    )
     command.wait_for_training()
     for node in ("actor/1", "replay/0", "actor/2"):
         kill(command, node)
-    check(command, tmp_path, 2)
+    for wanted in (2, 5):  # three leave, the fifth joins, and two come back
+        ask = [sys.executable, "-m", "launch.main", "actors", str(command.run_dir), str(wanted)]
+        done = subprocess.run(ask, cwd=ROOT, capture_output=True, text=True, timeout=70, check=True)
+        assert done.stdout == f"{wanted} actors act now\n"
+        before = steps(command)
+        command.wait_for(lambda before=before: steps(command) > before + 3, "training")
+    check(command, tmp_path, 2, ends=4 + 2 + 1)
 
 
 @pytest.mark.slow
