@@ -1,4 +1,4 @@
-"""A table in shared memory: what lies where in its file, and what all who map it may do.
+"""A table in shared memory: its making, and what all who map it may do.
 
 The file has a header that says what it is, a lock, counts, the state of each slot, and the columns
 of all slots as one block of unrolls. How the data gets in and out is told in
@@ -22,55 +22,20 @@ from distrl.replay.columns import Columns
 from distrl.replay.rate_limiter import RateLimiter
 from distrl.replay.ring import Ring
 from distrl.replay.shared_file import Process, SharedFile
-from distrl.replay.shared_lock import LOCK_BYTES, Event, SharedLock
+from distrl.replay.shared_layout import HEADER_BYTES, SLOT_ARRAYS, Layout
+from distrl.replay.shared_lock import Event, SharedLock
 from distrl.replay.shared_members import Members
-from distrl.replay.shared_settings import SETTINGS_BYTES, SharedSettings
+from distrl.replay.shared_settings import SharedSettings
 from distrl.replay.shared_slots import INSERTS, PENDING, SAMPLES, QueueSlots, RingSlots
-from distrl.replay.sum_tree import SumTree
 from distrl.replay.table_info import Contents, TableInfo
 from distrl.types import Trajectory
 
 _VERSION = "distrl shared table 2"
-_HEADER_BYTES = 4096
-_ALIGNMENT = 64
-_INTS = 24
-_SLOT_ARRAYS = ("word", "key", "free", "order", "time")
 # Numbers in `ints`; shared_slots.py has the first. `_LOST + what` is the process that was the last
 # to ask for it, and died.
 _READERS, _CLOSED, _WAITING, _LOST = 8, 9, 10, 16
 
-
 REPLACED_WITHIN = 30.0  # seconds; who waits for a dead client's successor gives up after them
-
-
-class _Layout:
-    """Where things lie in the file."""
-
-    def __init__(self, config: ReplayConfig, batch_size: int, data_bytes: Callable[[int], int]):
-        """Args: data_bytes: of so many slots."""
-        spare = max(batch_size, config.max_size // 8)
-        self.slots = config.max_size + spare
-        # A uniform table may become a prioritized one.
-        ring = 0 if config.table == "queue" else config.max_size
-        self.sizes = {
-            "lock": LOCK_BYTES,
-            "room": _ALIGNMENT,
-            "samples": _ALIGNMENT,
-            "ints": 8 * _INTS,
-            "margins": 16,
-            "settings": SETTINGS_BYTES,
-            "members": 8 * shared_members.MAX_CLIENTS * shared_members.COLUMNS,
-            **{name: 8 * self.slots for name in _SLOT_ARRAYS},
-            "sums": 8 * SumTree.nodes(ring),
-            "priorities": 8 * ring,
-            "data": data_bytes(self.slots),
-        }
-        self.offsets: dict[str, int] = {}
-        end = _HEADER_BYTES
-        for name, nbytes in self.sizes.items():
-            self.offsets[name] = end
-            end += -(-nbytes // _ALIGNMENT) * _ALIGNMENT
-        self.nbytes = end
 
 
 class SharedTable:
@@ -89,7 +54,7 @@ class SharedTable:
           file: of the table.
           memory: its bytes, with the header in them.
         """
-        header = json.loads(bytes(memory[:_HEADER_BYTES]).rstrip(b"\0"))
+        header = json.loads(bytes(memory[:HEADER_BYTES]).rstrip(b"\0"))
         if header.get("version") != _VERSION:
             raise ConfigError(f"{file.path} is no {_VERSION}: another version of this program's?")
         self.name = file.name
@@ -98,18 +63,15 @@ class SharedTable:
         self.batch_size = batch_size = int(header["batch_size"])
         self._file = file
         self._own_sampler: str | None = header["sampler"]
-        layout = _Layout(config, batch_size, lambda slots: header["data_bytes"])
-        views = {
-            name: memory[offset : offset + layout.sizes[name]]
-            for name, offset in layout.offsets.items()
-        }
+        layout = Layout(config, batch_size, lambda slots: header["data_bytes"])
+        views = layout.views(memory)
         self.data, self.slots = views["data"], layout.slots
         self._ints = views["ints"].data.cast("q")
         self._margins = views["margins"].view(np.float64)
         self._settings = SharedSettings(views["settings"])
         rows = views["members"].view(np.int64).reshape(-1, shared_members.COLUMNS)
         self.members = Members(rows, self._ints[_WAITING:_LOST])
-        arrays = {key: views[key].view(np.int64) for key in _SLOT_ARRAYS}
+        arrays = {key: views[key].view(np.int64) for key in SLOT_ARRAYS}
         self.store: QueueSlots | RingSlots
         if config.table == "queue":
             self.store = QueueSlots(self._ints, arrays, config.max_size)
@@ -141,7 +103,7 @@ class SharedTable:
     ) -> None:
         """Raises ConfigError where this machine has no room for such a table. As `create`."""
         columns = Columns(struct, config.unroll_length)
-        shared_file.check_room(name, _Layout(config, batch_size, columns.nbytes).nbytes)
+        shared_file.check_room(name, Layout(config, batch_size, columns.nbytes).nbytes)
 
     @classmethod
     def create(
@@ -169,7 +131,7 @@ class SharedTable:
         config.check(batch_size)
         shared_file.sweep()
         columns = Columns(struct, config.unroll_length)
-        layout = _Layout(config, batch_size, columns.nbytes)
+        layout = Layout(config, batch_size, columns.nbytes)
         header = {
             "version": _VERSION,
             # A sampler is its users' own: processes that do not sample need not have it.
@@ -182,7 +144,7 @@ class SharedTable:
             else np.random.SeedSequence().generate_state(4).tolist(),
         }
         text = json.dumps(header).encode()
-        assert len(text) < _HEADER_BYTES
+        assert len(text) < HEADER_BYTES
         file = shared_file.create(name, layout.nbytes, owner or Process.this())
         try:
             memory = file.map()
