@@ -70,9 +70,9 @@ def test_sampled_as_weighted_while_weights_change(make_replay, streams):
     chosen = []
     choose = ring.choose
 
-    def watched(count):  # with the table's lock held
+    def watched(count, sampler=None):  # with the table's lock held
         priorities, exponent = ring.priorities().copy(), ring._exponent
-        choice = choose(count)
+        choice = choose(count, sampler)
         tally.add(choice.places, priorities, exponent)
         chosen.append(choice.places)
         wrong.add(choice.places, priorities, exponent + 0.1)
