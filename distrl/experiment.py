@@ -33,20 +33,20 @@ class ActorsConfig:
 
     Attributes:
       num_actors: actors of the program; in one process their environments form one pool.
-      max_actors: so many may act at a time: `distrl actors RUN 6` changes their number while the
-        program runs. None: num_actors.
       num_envs: environments of each actor.
       wait_num: environments that an actor waits for each turn. None: all (synchronous).
       pin: an actor that is a process, and whose environments one thread of a library steps, keeps
         to one core: the two only ever wait for each other, and waking another core costs more
         than a step of a cheap environment.
+      max_actors: so many may act at a time: `distrl actors RUN 6` changes their number while the
+        program runs. None: num_actors.
     """
 
     num_actors: int = 2
-    max_actors: int | None = None
     num_envs: int = 32
     wait_num: int | None = None
     pin: bool = True
+    max_actors: int | None = None
 
     def __post_init__(self) -> None:
         for name in ("num_actors", "num_envs"):

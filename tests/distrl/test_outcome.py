@@ -284,7 +284,7 @@ def test_an_actor_reports_restarts():
     from distrl.actor import Actor
 
     pool = PythonEnvironment(CountingEnvironment).make_pool(2, 2, seeds=range(2))
-    replay = types.SimpleNamespace(needs_state=lambda ids: False, add=lambda *step: None)
+    replay = types.SimpleNamespace(needs_state=lambda ids, life: False, add=lambda *step: None)
     still = types.SimpleNamespace(
         inference=lambda ids, timestep, life, state: Inference(np.zeros(2, np.int32), (), 0)
     )

@@ -138,8 +138,9 @@ def test_a_dead_owner(creator, streams, name):
     # A zombie until it is waited for: it is dead all the same.
     with pytest.raises(PeerError, match=f"process {creator.pid}, which made it, is dead"):
         reader.sample(20.0)
-    assert left(name)
-    with pytest.raises(DeadlineExceeded, match=f"of dead process {creator.pid}"):
+    # Another test's process that makes a table may have removed it by now.
+    found = f"of dead process {creator.pid}" if left(name) else f"no table '{name}'"
+    with pytest.raises(DeadlineExceeded, match=f"{found}|no table '{name}'"):
         SharedTable.open(name, 0.0)
     # What it left goes when any table is made; one of the same name may be.
     table = SharedTable.create(streams.struct, CONFIG, 4, name)
