@@ -7,6 +7,7 @@ from setuptools import find_packages, setup
 # Lower bounds hold both for the pinned set on Python 3.10 and for current releases on newer ones.
 REQUIRES = [
     "absl-py>=2.0",
+    "cloudpickle>=2.2",
     "dm-env>=1.6",
     "dm-haiku>=0.0.14",
     "envpool>=0.8.4",

@@ -1,1 +1,10 @@
+"""Reinforcement learning with many actors: the parts."""
 
+from typing import Any
+
+
+def load_policy(path: Any, which: str = "latest", **options: Any) -> Any:
+    """The policy that a run has learned: see `distrl.policy.load_policy`."""
+    from distrl import policy  # with JAX, which takes a second
+
+    return policy.load_policy(path, which, **options)

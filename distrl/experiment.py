@@ -6,6 +6,7 @@ from typing import Protocol
 
 from distrl import specs
 from distrl.agents.agent import Agent, extras_struct, state_struct
+from distrl.checkpoint import CheckpointConfig
 from distrl.envs.pool import Environment
 from distrl.errors import ConfigError
 from distrl.lockstep import Score
@@ -195,6 +196,7 @@ class Experiment:
       replay: how experience reaches the learner.
       actors, inference, learner, evaluator: the parts.
       supervision: of the parts that are nodes of a program.
+      checkpoint: when the whole program is saved.
       transforms: of time steps, in order, from the raw one to the agent.
       evaluation_environment: what the evaluator plays in, with the same spaces; None: the same.
       goal: when the run ends.
@@ -213,6 +215,7 @@ class Experiment:
     learner: LearnerConfig = LearnerConfig()
     evaluator: EvaluatorConfig = EvaluatorConfig()
     supervision: SupervisionConfig = SupervisionConfig()
+    checkpoint: CheckpointConfig = CheckpointConfig()
     transforms: tuple[Transform, ...] = ()
     evaluation_environment: Environment | None = None
     goal: Goal = Goal()
@@ -290,11 +293,7 @@ class Experiment:
 
     def make_agent(self) -> Agent:
         """The agent, behind its transforms if there are any."""
-        env_spec = self.environment.spec()
-        if not self.transforms:
-            return self.agent.make(env_spec)
-        agent = self.agent.make(specs_seen(self.transforms, env_spec)[-1])
-        return TransformedAgent(agent, self.transforms, env_spec)
+        return make_agent(self.agent, self.transforms, self.environment.spec())
 
     def trajectory_struct(self) -> Trajectory:
         """Shapes and dtypes of what is stored, of one stream at one step."""
@@ -333,6 +332,16 @@ class Experiment:
     def resolved_goal(self) -> Goal:
         """The goal with "auto" replaced by the environment's own threshold."""
         return self.goal.resolve(getattr(self.environment, "return_threshold", None))
+
+
+def make_agent(
+    config: AgentConfig, transforms: tuple[Transform, ...], env_spec: specs.EnvironmentSpec
+) -> Agent:
+    """An agent, behind its transforms if there are any."""
+    if not transforms:
+        return config.make(env_spec)
+    agent = config.make(specs_seen(transforms, env_spec)[-1])
+    return TransformedAgent(agent, transforms, env_spec)
 
 
 def _memory_limit() -> int:

@@ -4,7 +4,7 @@ import collections
 import threading
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -14,6 +14,17 @@ from distrl.errors import Stopped
 from distrl.metrics import Report
 from distrl.replay.buffer import ReplayBuffer
 from distrl.types import Params, Sample, StepType
+
+
+class LearnerState(NamedTuple):
+    """All that a learner is after an update. Never changed: another one takes its place."""
+
+    version: int  # of the parameters: how many updates made them
+    params: Params
+    agent: Any  # the agent's learner state: of its optimiser and the like
+    env_steps: int  # real transitions trained on
+    consumed: int  # unrolls
+    waited: float  # seconds, for samples
 
 
 class Learner:
@@ -42,27 +53,45 @@ class Learner:
         self._timeout = timeout
         self._update = jax.jit(agent.learner_step)
         params = jax.jit(agent.initial_params)(jax.random.PRNGKey(seed))
-        self._learner_state = jax.jit(agent.initial_learner_state)(params)
-        # One tuple, replaced at once: a reader never sees the version of other parameters.
-        self.variables: tuple[int, Params] = (0, params)
+        agent_state = jax.jit(agent.initial_learner_state)(params)
+        # Replaced at once, at the end of an update: a reader never sees the version of other
+        # parameters, and a checkpoint can be taken in any thread at any moment.
+        self._state = LearnerState(0, params, agent_state, 0, 0, 0.0)
         self.recent = collections.deque([self.variables], maxlen=keep)
         self._made = threading.Condition()
         self._logs: dict[str, Any] = {}
         self._priorities: tuple[np.ndarray, jax.Array] | None = None  # not sent yet, with keys
-        self._env_steps = 0
-        self._consumed = 0
-        self._waited = 0.0
+        self._waited = 0.0  # since the last update
         self._lags: list[np.ndarray] = []
+
+    @property
+    def variables(self) -> tuple[int, Params]:
+        """The version and the parameters."""
+        return self._state[:2]
 
     @property
     def version(self) -> int:
         """Of the parameters: how many updates made them."""
-        return self.variables[0]
+        return self._state.version
 
     @property
     def env_steps(self) -> int:
         """Real transitions trained on."""
-        return self._env_steps
+        return self._state.env_steps
+
+    def state(self) -> LearnerState:
+        """As it is after the last update. Never blocks the learner; safe in any thread."""
+        return self._state
+
+    def restore(self, state: LearnerState) -> None:
+        """Goes on from `state`, of a learner with the same agent. Not during an update.
+
+        The priorities that the last update before it found are not part of it: those unrolls keep
+        the ones that they had.
+        """
+        self._state = state._replace(
+            params=jax.device_put(state.params), agent=jax.device_put(state.agent)
+        )
 
     def get_variables(self, newer_than: int = -1) -> tuple[int, Params] | None:
         """See `VariableSource`. Never blocks the learner; safe in any thread."""
@@ -88,20 +117,23 @@ class Learner:
 
     def update(self, sample: Sample) -> None:
         """One update, on the sample given."""
-        version, params = self.variables
-        trajectory = sample.trajectory
-        params, self._learner_state, self._logs = self._update(
-            params, self._learner_state, trajectory
+        state, trajectory = self._state, sample.trajectory
+        params, agent_state, self._logs = self._update(state.params, state.agent, trajectory)
+        real = trajectory.timestep.step_type[:-1] != StepType.LAST
+        self._state = LearnerState(
+            state.version + 1,
+            params,
+            agent_state,
+            state.env_steps + int(np.count_nonzero(real)),
+            state.consumed + len(sample.key),
+            state.waited + self._waited,
         )
-        self.variables = (version + 1, params)
         with self._made:
             self.recent.append(self.variables)
             self._made.notify_all()
-        real = trajectory.timestep.step_type[:-1] != StepType.LAST
-        self._env_steps += int(np.count_nonzero(real))
-        self._consumed += len(sample.key)
+        self._waited = 0.0
         # Below 0: chosen by updates that were lost with an earlier life of the learner.
-        self._lags.append(np.maximum(version - trajectory.version[:-1], 0))
+        self._lags.append(np.maximum(state.version - trajectory.version[:-1], 0))
         priorities = self._logs.pop(PRIORITIES, None)
         if priorities is not None and self._replay.is_prioritized:
             self._send_priorities(sample.key, priorities)
@@ -142,10 +174,10 @@ class Learner:
         The lag of a step is the version that consumes it less the version that chose its action.
         """
         report: Report = {
-            "learner_steps": self.version,
-            "env_steps": self._env_steps,
-            "unrolls": self._consumed,
-            "seconds_waiting": round(self._waited, 3),
+            "learner_steps": self._state.version,
+            "env_steps": self._state.env_steps,
+            "unrolls": self._state.consumed,
+            "seconds_waiting": round(self._state.waited + self._waited, 3),
         }
         if self._lags:
             lags = np.concatenate([lag.ravel() for lag in self._lags])

@@ -10,6 +10,7 @@ the experience of all rounds before n - 1 made: the learner learns from round n 
 
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
@@ -226,6 +227,9 @@ class LockstepReplay(ReplayBuffer):
 
     def info(self) -> TableInfo:
         return self._replay.info()
+
+    def save(self, folder: Path, timeout: float) -> dict[str, Any]:
+        return self._replay.save(folder, timeout)
 
     def close(self) -> None:
         self._replay.close()

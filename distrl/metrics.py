@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import numpy as np
 
@@ -74,6 +74,11 @@ class Goal:
             )
 
 
+def first_number(life: int) -> int:
+    """Of the reports of a node in this life: above all those of its lives before."""
+    return life << 32
+
+
 class Monitor:
     """Adds up the reports of all nodes, prints progress, writes `metrics.csv`, judges the goal."""
 
@@ -116,17 +121,19 @@ class Monitor:
         self._first_update: float | None = None
         self._last_line = (self._began, 0)
         self._ended = False
-        self._file = open(run_dir / "metrics.csv", "w", newline="") if run_dir else None  # noqa: SIM115
-        self._csv = csv.writer(self._file) if self._file else None
+        self._file: TextIO | None = None
         self._header: list[str] = []
+        if run_dir is not None:
+            self._file, self._header = _open(run_dir / "metrics.csv")
+        self._csv = csv.writer(self._file) if self._file else None
 
     def report(self, node: str, number: int, reports: Sequence[Mapping[str, Any]]) -> None:
         """Takes one node's reports.
 
         Args:
           node: its name.
-          number: of this call, rising by one; a repeated one is dropped, because a remote call
-            may come twice.
+          number: of this call, rising, from `first_number` of the node's life on; a repeated one is
+            dropped, because a remote call may come twice.
           reports: as `Actor.take_report`, `Learner.take_report` or the evaluator give them.
         """
         with self._lock:
@@ -137,6 +144,44 @@ class Monitor:
                 self._add(node, report)
             if time.monotonic() - self._last_line[0] >= self._interval:
                 self.line()
+            self._judge()
+
+    def state(self) -> dict[str, Any]:
+        """All that it knows, as plain data for JSON; safe in any thread."""
+        with self._lock:
+            now = time.monotonic()
+            learning = None if self._first_update is None else now - self._first_update
+            return {
+                "env_steps_acted": self._acted,
+                "episodes": self._episodes,
+                "recent": list(self._recent),
+                "env_restarts": self._restarts,
+                "learner": dict(self._learner),
+                "evaluation": dict(self._evaluation),
+                "seconds": now - self._began,
+                "seconds_learning": learning,
+                "seen": dict(self._seen),
+                "mean_return": self.mean_return,
+                "full_window": len(self._recent) == self._goal.window,
+            }
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Goes on from what `state` gave, as if no time had passed since."""
+        with self._lock:
+            now = time.monotonic()
+            self._acted, self._episodes = state["env_steps_acted"], state["episodes"]
+            self._recent.extend(state["recent"])
+            self._restarts = state["env_restarts"]
+            self._learner, self._evaluation = dict(state["learner"]), dict(state["evaluation"])
+            self._began = now - state["seconds"]
+            if state["seconds_learning"] is not None:
+                self._first_update = now - state["seconds_learning"]
+            self._seen = dict(state["seen"])
+            self._last_line = (now, int(self._learner.get("env_steps", 0)))
+
+    def judge(self) -> None:
+        """Ends the run where what is known already says so: after `restore`."""
+        with self._lock:
             self._judge()
 
     def _add(self, node: str, report: Mapping[str, Any]) -> None:
@@ -301,3 +346,15 @@ class Monitor:
     def _end(self, reason: str, reached: bool) -> None:
         self._ended = True
         self._on_end(reason, reached)
+
+
+def _open(path: Path) -> tuple[TextIO, list[str]]:
+    """The file, to append rows to, and the names in its first row; none: it has none."""
+    with open(path, "a+b") as binary:
+        binary.seek(0)
+        whole = binary.read()
+        if not whole.endswith(b"\n"):  # whoever wrote it died in the middle of a row
+            whole = whole[: whole.rfind(b"\n") + 1]
+            binary.truncate(len(whole))
+    header = next(csv.reader(whole[: whole.find(b"\n")].decode().splitlines()), [])
+    return open(path, "a", newline=""), header

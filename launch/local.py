@@ -1,6 +1,5 @@
 """Runs a Launchpad program on this machine, in processes or in threads."""
 
-import collections
 import contextlib
 import functools
 import os
@@ -12,6 +11,7 @@ from typing import Any
 import launchpad as lp
 from launchpad.launch import serialization
 
+from distrl import lives
 from distrl.board import Board
 from distrl.errors import ConfigError
 from distrl.replay import shared_file
@@ -25,7 +25,7 @@ from launch.result import Result
 from launch.rules import Limits, Rule
 from launch.signals import Signals
 from launch.status import StatusFile
-from launch.supervisor import Message, Supervisor, Worker
+from launch.supervisor import STOP_LEARNER_S, Message, Supervisor, Worker
 from launch.wishes import Wishes
 
 LAUNCH_TYPES = ("local_mp", "local_mt", "test_mt")
@@ -39,10 +39,10 @@ def launch(
     run_dir: str | os.PathLike[str],
     local_resources: Mapping[str, Any] | None = None,
     terminal: str = "current_terminal",
+    learner_grace: float = STOP_LEARNER_S,
     node_setup: Callable[[str], None] | None = None,
     rules: Mapping[str, Rule] | None = None,
     limits: Limits | None = None,
-    next_life: Callable[[str], int] | None = None,
     debug: Debug | bool = False,
     active: Mapping[str, int] | None = None,
 ) -> Result:
@@ -62,11 +62,10 @@ def launch(
       local_resources: by group, environment variables for its processes, as a mapping or in an
         `lp` PythonProcess. A group that declares no CUDA_VISIBLE_DEVICES sees no GPU.
       terminal: "current_terminal" shows nodes' output with their names, "output_to_files" does not.
+      learner_grace: seconds that the learner has to save when the program is stopped.
       node_setup: called with the node's name ("actor/0") in each node's process or thread, first.
       rules: by group, how often its nodes may be started again; never, where there is none.
       limits: how long a node may hang; None: the usual ones.
-      next_life: of a node's name, the number of the life that begins, which it finds in
-        `distrl.board.here().life`; None: counted from 0.
       debug: with processes, the node that runs in this terminal under a debugger; with threads,
         whether to open pdb at each failure.
       active: by group, how many of its nodes are started; the others join when a user asks for
@@ -107,15 +106,10 @@ def launch(
         signals = stack.enter_context(Signals())
         journal = stack.enter_context(contextlib.closing(Journal(folder / "supervisor.log")))
         ports = stack.enter_context(contextlib.closing(Ports()))
-        lives: collections.Counter[str] = collections.Counter()
-
-        def count(name: str) -> int:
-            lives[name] += 1
-            return lives[name] - 1
-
         status = StatusFile(pathlib.Path(run_dir) / "status.json", os.getpid())
         wishes = Wishes(pathlib.Path(run_dir))
         limits = limits or Limits()
+        next_life = functools.partial(lives.next_life, pathlib.Path(run_dir))
 
         def look(workers: Sequence[Worker]) -> None:
             status.write(workers)
@@ -123,7 +117,7 @@ def launch(
                 supervisor.want(group, wanted)
 
         supervisor = stack.enter_context(
-            contextlib.closing(Supervisor(signals, journal, limits, next_life or count, look))
+            contextlib.closing(Supervisor(signals, journal, limits, next_life, look, learner_grace))
         )
         seats = Board([node.name for node in nodes])
         journal.note(f"launches {program.name!r} as {launch_type}, {len(nodes)} nodes")

@@ -13,7 +13,7 @@ from launch.result import Result
 from launch.rules import Limits, Rule
 from programs.resources import node_environments
 
-HEALING = ("actor", "evaluator", "inferencer")
+HEALING = ("actor", "evaluator", "inferencer", "learner")
 
 
 def run(
@@ -56,5 +56,6 @@ def run(
         rules={group: Rule(config.restarts) for group in healing if group in program.groups},
         limits=Limits(config.idle_limit, config.busy_limit, config.stopped_limit),
         debug=debug,
+        learner_grace=experiment.checkpoint.grace,
         active={"actor": experiment.actors.num_actors},
     )

@@ -20,7 +20,7 @@ from launch.signals import Signals
 from launch.watchdog import Usage, Watch, oom_kills
 
 STOP_S = 3.0  # for a phase to end after it was asked to
-STOP_LEARNER_S = 5.0  # it may have a checkpoint to save
+STOP_LEARNER_S = 30.0  # unless the program says otherwise: it may have much to save
 STOP_AFTER_FAILURE_S = 1.0
 KILL_S = 3.0  # for the kernel to end what was killed
 STACKS_S = 0.3  # before its time is over, a node's stacks are written to its log
@@ -102,6 +102,7 @@ class Supervisor:
       limits: how long nodes may hang.
       next_life: of a node's name, the number of the life that begins; rises.
       look: called about once a second, with all workers.
+      learner_grace: seconds for the learner to end after it was asked to.
     """
 
     def __init__(
@@ -111,6 +112,7 @@ class Supervisor:
         limits: Limits,
         next_life: Callable[[str], int],
         look: Callable[[Sequence[Worker]], None] = lambda workers: None,
+        learner_grace: float = STOP_LEARNER_S,
     ) -> None:
         self.selector = selectors.DefaultSelector()
         self.selector.register(signals, selectors.EVENT_READ)
@@ -120,6 +122,7 @@ class Supervisor:
         self.exit_code = EXIT_FAILED
         self.failure: Failure | None = None
         self._signals = signals
+        self._learner_grace = learner_grace
         self._journal = journal
         self._limits = limits
         self._next_life = next_life
@@ -400,7 +403,7 @@ class Supervisor:
         if self.status == "failed":
             return STOP_AFTER_FAILURE_S
         labels = {self._workers[name].label for name in phase}
-        return STOP_LEARNER_S if "learner" in labels else STOP_S
+        return self._learner_grace if "learner" in labels else STOP_S
 
     def _note_late(self, worker: Worker, budget: float) -> None:
         line = f"{worker.name} did not stop within {budget:g} s of being asked"

@@ -1,32 +1,34 @@
 """`distrl train`: flags -> experiment -> topology -> run folder -> result."""
 
 import dataclasses
-import datetime
 import difflib
 import importlib
 import importlib.util
-import json
 import os
 import re
 import signal
 import sys
 import threading
 from pathlib import Path
-from types import FrameType
-from typing import Any
+from typing import Any, NoReturn
 
 from absl import flags
 
 from distrl import transforms
+from distrl.checkpointer import Start
 from distrl.errors import ConfigError, SpecError
 from distrl.experiment import Experiment, SupervisionConfig
+from distrl.files import write_json
 from launch import overrides
 from launch.result import EXIT_BAD_INPUT, EXIT_FAILED, EXIT_FINISHED
+from launch.run_folder import RESULT, open_run
+from launch.stopping import StopOnSignals
 from programs import TOPOLOGIES
 from programs.resources import node_environments
 
 _LAUNCH_TYPES = ("local_mp", "local_mt", "test_mt")
 _TERMINALS = ("current_terminal", "output_to_files")
+_LEAVE_S = 5.0  # seconds beyond the grace time for a program to end by itself
 _LAUNCHPAD_FLAG = re.compile(r"--?(no)?(lp_(?!launch_type)|tmux_)")
 
 flags.DEFINE_string(
@@ -59,7 +61,10 @@ flags.DEFINE_integer(
 )
 flags.DEFINE_integer("max_env_steps", None, "Short for --config.goal.max_env_steps.")
 flags.DEFINE_string(
-    "run_dir", None, "Where the run is written; a new folder of runs/ unless given."
+    "run_dir",
+    None,
+    "Where the run is written, or the folder of a run to go on with; a new folder of runs/ unless "
+    "given.",
 )
 flags.DEFINE_enum(
     "terminal",
@@ -124,17 +129,23 @@ def train(arguments: list[str]) -> int:
         node_environments(experiment, topology)  # refuses what cannot be had, before any import
         make_program = _import_topology(topology)
         values(arguments)
-    run_dir = _make_run_dir(values, experiment, topology, arguments)
-    print(
-        f"distrl: {experiment.environment.name} in {topology}; everything is written to {run_dir}",
-        flush=True,
-    )
+    folder = open_run(values.run_dir, experiment, topology, arguments, _say)
+    run_dir = folder.path
+    if folder.ended is not None:
+        reason, code = folder.ended
+        _say(f"distrl: {run_dir} has ended already: {reason}; a larger goal would go on")
+        return code
+    _say(f"distrl: {experiment.environment.name} in {topology}; everything is written to {run_dir}")
     if topology == "single_process":
         if values["lp_launch_type"].present:
             print("distrl: --lp_launch_type has no effect: single_process starts no nodes")
-        return _run_single_process(experiment, run_dir, values.debug is not None)
-    program = make_program(experiment, str(run_dir))
+        return _run_single_process(experiment, run_dir, folder.start, values.debug is not None)
+    program = make_program(experiment, str(run_dir), folder.start)
     return _launch(program, experiment, topology, run_dir, values)
+
+
+def _say(line: str) -> None:
+    print(line, flush=True)
 
 
 def _help(values: flags.FlagValues, arguments: list[str]) -> int:
@@ -207,29 +218,6 @@ def _import_topology(topology: str) -> Any:
     return make_program
 
 
-def _make_run_dir(values: Any, experiment: Experiment, topology: str, arguments: list[str]) -> Path:
-    if values.run_dir is not None:
-        run_dir = Path(values.run_dir)
-    else:
-        now = datetime.datetime.now().strftime("%Y%m%d-%H%M%S")
-        name = experiment.environment.name.replace("/", "-")  # ALE/Pong-v5
-        run_dir = Path("runs") / f"{now}-{name}-{topology}-{os.getpid()}"
-    try:
-        run_dir.mkdir(parents=True, exist_ok=True)
-        empty = not any(run_dir.iterdir())
-    except OSError as error:
-        raise ConfigError(f"--run_dir: {run_dir} cannot be a folder: {error.strerror}") from error
-    if not empty:
-        raise ConfigError(f"--run_dir: {run_dir} is not empty; name a new folder")
-    settings = {
-        "command": arguments,
-        "topology": topology,
-        "experiment": overrides.as_dict(experiment),
-    }
-    (run_dir / "config.json").write_text(json.dumps(settings, indent=2) + "\n")
-    return run_dir
-
-
 def _patient(experiment: Experiment) -> Experiment:
     """With deadlines that outlast a user at a debugger's prompt."""
     day = 86_400.0
@@ -241,27 +229,32 @@ def _patient(experiment: Experiment) -> Experiment:
     )
 
 
-def _run_single_process(experiment: Experiment, run_dir: Path, debug: bool) -> int:
+def _run_single_process(experiment: Experiment, run_dir: Path, start: Start, debug: bool) -> int:
     import jax
 
     from programs.single_process import single_process
 
     jax.config.update("jax_cpu_enable_async_dispatch", False)
     stop = threading.Event()
-    caught: list[int] = []
 
-    def on_signal(number: int, frame: FrameType | None) -> None:
-        if caught:
-            os._exit(128 + number)
-        caught.append(number)
-        stop.set()
-        print("distrl: stopping; once more stops at once", file=sys.stderr, flush=True)
+    def leave(number: int) -> NoReturn:
+        """The main thread does not come to its end, and all is saved that can be."""
+        code = _stopped(run_dir, number)
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
 
-    old = {number: signal.signal(number, on_signal) for number in (signal.SIGINT, signal.SIGTERM)}
+    signals = StopOnSignals(stop, experiment.checkpoint.grace + _LEAVE_S, leave)
     try:
-        ending = single_process(
-            experiment, stop=stop, run_dir=run_dir, printer=lambda line: print(line, flush=True)
-        )
+        with signals:
+            ending = single_process(
+                experiment,
+                stop=stop,
+                run_dir=run_dir,
+                printer=lambda line: print(line, flush=True),
+                start=start,
+                give_up=lambda: leave(signals.caught[0]),
+            )
     except Exception as error:
         if debug:
             from launch.debugging import post_mortem
@@ -271,22 +264,22 @@ def _run_single_process(experiment: Experiment, run_dir: Path, debug: bool) -> i
         reason = f"{type(error).__name__}: {error}".partition("\n")[0]
         _write_result(run_dir, "failed", reason, code)
         raise
-    finally:
-        for number, handler in old.items():
-            signal.signal(number, handler)
     if ending is None:
-        code = 128 + caught[0]
-        return _write_result(run_dir, "stopped", signal.Signals(caught[0]).name, code)
+        return _stopped(run_dir, signals.caught[0])
     reason, reached = ending
     if reached:
         return _write_result(run_dir, "finished", reason, EXIT_FINISHED)
     return _write_result(run_dir, "failed", reason, EXIT_FAILED)
 
 
+def _stopped(run_dir: Path, number: int) -> int:
+    return _write_result(run_dir, "stopped", signal.Signals(number).name, 128 + number)
+
+
 def _write_result(run_dir: Path, status: str, reason: str, code: int) -> int:
     """Writes `result.json`, prints the last line and gives the exit status back."""
     result = {"status": status, "reason": reason, "exit_code": code}
-    (run_dir / "result.json").write_text(json.dumps(result, indent=2) + "\n")
+    write_json(run_dir / RESULT, result)
     if code != EXIT_BAD_INPUT:  # whose one line comes from `main`
         print(f"distrl: {status}: {reason} (exit status {code})", flush=True)
     return code

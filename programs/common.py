@@ -3,10 +3,12 @@
 import functools
 import uuid
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import launchpad as lp
 
+from distrl.checkpointer import Start
 from distrl.experiment import Experiment
 from distrl.replay import shared_file
 from distrl.replay.shared_table import SharedTable
@@ -22,23 +24,27 @@ class Common(NamedTuple):
     table: str
 
 
-def add_common_nodes(program: lp.Program, experiment: Experiment, run_dir: str) -> Common:
+def add_common_nodes(
+    program: lp.Program, experiment: Experiment, run_dir: str, start: Start
+) -> Common:
     """Adds replay, monitor, learner and evaluator to `program`."""
+    if experiment.lockstep:  # whose rounds begin anew, with an empty table
+        start = start._replace(with_table=False)
     # Two servers on one port are both accepted: a name of this program's own tells them apart.
     table = f"{experiment.task}-{uuid.uuid4().hex[:8]}"
     replay = None
     with program.group("replay"):
         if experiment.replay.backend == "reverb":
-            replay = program.add_node(_reverb_node(experiment, table, run_dir))
+            replay = program.add_node(_reverb_node(experiment, table, run_dir, start))
         else:
             struct, batch_size = experiment.trajectory_struct(), experiment.learner.batch_size
             SharedTable.check_room(struct, experiment.replay, batch_size, table)
-            add_courier_node(program, nodes.TableNode, experiment, table)
+            add_courier_node(program, nodes.TableNode, experiment, table, run_dir, start)
     with program.group("monitor"):
-        monitor = add_courier_node(program, nodes.MonitorNode, experiment, run_dir)
+        monitor = add_courier_node(program, nodes.MonitorNode, experiment, run_dir, start)
     with program.group("learner"):
         learner = add_courier_node(
-            program, nodes.LearnerNode, experiment, table, run_dir, replay, monitor
+            program, nodes.LearnerNode, experiment, table, run_dir, replay, monitor, start
         )
     if experiment.evaluator.num_evaluators:
         with program.group("evaluator"):
@@ -68,11 +74,11 @@ class _ReverbNode(lp.ReverbNode):
             super().run()
 
 
-def _reverb_node(experiment: Experiment, table: str, run_dir: str) -> lp.ReverbNode:
+def _reverb_node(experiment: Experiment, table: str, run_dir: str, start: Start) -> lp.ReverbNode:
     """A Reverb server with the experiment's table."""
-    import reverb  # with TensorFlow, which takes seconds
-
+    # With TensorFlow, which takes seconds.
     from distrl.replay.reverb import about_tables, reverb_tables
+    from distrl.replay.reverb_saving import checkpointer
 
     config, struct = experiment.replay, experiment.trajectory_struct()
     per_item = experiment.unrolls_per_item
@@ -87,8 +93,16 @@ def _reverb_node(experiment: Experiment, table: str, run_dir: str) -> lp.ReverbN
             table,
             unrolls_per_item=per_item,
         ),
-        # Reverb makes a folder for checkpoints: in the run's, not in the machine's /tmp.
-        functools.partial(reverb.checkpointers.DefaultCheckpointer, f"{run_dir}/replay"),
+        functools.partial(
+            checkpointer,
+            Path(run_dir).absolute() / nodes.REVERB_FOLDER,
+            start.table(),
+            table,
+            experiment.trajectory_struct(),
+            experiment.replay,
+            experiment.learner.batch_size,
+            experiment.unrolls_per_item,
+        ),
     )
 
 

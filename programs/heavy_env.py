@@ -2,15 +2,22 @@
 
 import launchpad as lp
 
+from distrl.checkpointer import Start
 from distrl.experiment import Experiment
 from programs import nodes
 from programs.common import add_common_nodes, add_courier_node
 
 
-def heavy_env(experiment: Experiment, run_dir: str) -> lp.Program:
-    """The program: actors, each with an inferencer, a learner, a replay, a monitor."""
+def heavy_env(experiment: Experiment, run_dir: str, start: Start | None = None) -> lp.Program:
+    """The program: actors, each with an inferencer, a learner, a replay, a monitor.
+
+    Args:
+      experiment: what to train.
+      run_dir: where it writes.
+      start: from which checkpoint it goes on; None: it begins anew.
+    """
     program = lp.Program("distrl")
-    common = add_common_nodes(program, experiment, run_dir)
+    common = add_common_nodes(program, experiment, run_dir, start or Start())
     with program.group("actor"):
         for index in range(experiment.max_actors):
             add_courier_node(

@@ -2,6 +2,7 @@
 
 import launchpad as lp
 
+from distrl.checkpointer import Start
 from distrl.experiment import Experiment
 from programs import nodes
 from programs.common import add_common_nodes, add_courier_node
@@ -9,10 +10,16 @@ from programs.common import add_common_nodes, add_courier_node
 MAX_DOORS = 8  # servers of one inferencer; see `nodes.InferencerNode`
 
 
-def light_env(experiment: Experiment, run_dir: str) -> lp.Program:
-    """The program: actors, inferencer services, a learner, a replay, a monitor."""
+def light_env(experiment: Experiment, run_dir: str, start: Start | None = None) -> lp.Program:
+    """The program: actors, inferencer services, a learner, a replay, a monitor.
+
+    Args:
+      experiment: what to train.
+      run_dir: where it writes.
+      start: from which checkpoint it goes on; None: it begins anew.
+    """
     program = lp.Program("distrl")
-    common = add_common_nodes(program, experiment, run_dir)
+    common = add_common_nodes(program, experiment, run_dir, start or Start())
     num_actors = experiment.max_actors
     num_inferencers = experiment.inference.num_inferencers
     handles = []  # of each inferencer, one a door

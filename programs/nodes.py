@@ -6,12 +6,15 @@ A node's constructor runs in the node. Its public methods are served by Courier.
 import concurrent.futures
 import contextlib
 import inspect
+import json
 import os
+import shutil
+import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import courier
 import jax
@@ -20,6 +23,8 @@ from launchpad import context
 
 from distrl import board, seeds
 from distrl.actor import Actor
+from distrl.checkpoint import Checkpoints
+from distrl.checkpointer import Checkpointer, Start, note_resumed, restore_learner, table_counts
 from distrl.cores import keep_to_one_core
 from distrl.errors import PeerError, Stopped
 from distrl.evaluator import Evaluator
@@ -27,8 +32,9 @@ from distrl.experiment import Experiment
 from distrl.inferencer import Inferencer, InferenceSource
 from distrl.learner import Learner
 from distrl.lockstep import LockstepReplay, LockstepVariables
-from distrl.metrics import Monitor, Report
+from distrl.metrics import Monitor, Report, first_number
 from distrl.params_file import save_params
+from distrl.policy import agent_writer
 from distrl.replay.buffer import ReplayBuffer
 from distrl.replay.late_rewards import with_final_rewards
 from distrl.replay.shared_file import Process
@@ -39,6 +45,9 @@ from distrl.variables import RemoteVariables, VariableClient, VariableService
 from distrl.wire import Wire
 from programs.pools import actor_pool, evaluator_pool
 
+REVERB_FOLDER = "replay"  # of the run's folder: where a server writes its checkpoints
+_LOAD_S = 600.0  # for a table to be there: it may have many gigabytes to load
+_COUNTERS_S = 5.0  # for the monitor to give its state
 _COMES_BACK = 120.0  # seconds that a call waits for a node that is started again
 _NOTICED = 1.0  # seconds within which a death is noticed
 _LOOK = 0.05  # seconds between two looks at the board
@@ -110,7 +119,7 @@ class Reporter:
         """Args: monitor: a courier.Client of `MonitorNode`. node: the sender's name."""
         self._monitor = monitor
         self._node = node
-        self._number = board.here().life << 32  # above all those of the lives before
+        self._number = first_number(board.here().life)  # above all those of the lives before
         self._unsent: list[Report] = []
         self._sending: concurrent.futures.Future | None = None
 
@@ -164,6 +173,13 @@ def _say(line: str) -> None:
     print(line, flush=True)
 
 
+def _leave() -> NoReturn:
+    """Ends a node's process that was asked to stop, is saved, and does not come to its end."""
+    _say("saved, and ends in the middle of what it does")
+    sys.stderr.flush()
+    os._exit(0)
+
+
 def _configure_jax() -> None:
     """Settings that must come before the node's first computation."""
     # A dispatch to another thread costs more than a small network's whole step.
@@ -176,10 +192,12 @@ def _replay(experiment: Experiment, server: Any, table: str, stop: Any) -> Repla
     batch_size = experiment.learner.batch_size
     timeout = experiment.supervision.insert_timeout
     if server is None:
-        return SharedReplayBuffer(table, struct, config, batch_size, stop, timeout)
+        return SharedReplayBuffer(
+            table, struct, config, batch_size, stop, timeout, open_timeout=_LOAD_S
+        )
     from distrl.replay.reverb import ReverbReplayBuffer  # brings TensorFlow
 
-    return ReverbReplayBuffer(
+    buffer = ReverbReplayBuffer(
         server,
         struct,
         config,
@@ -189,12 +207,14 @@ def _replay(experiment: Experiment, server: Any, table: str, stop: Any) -> Repla
         stop=stop,
         insert_timeout=timeout,
     )
+    buffer.wait_for_server(_LOAD_S)
+    return buffer
 
 
 class TableNode:
     """Owns a table in shared memory, from its making to its removal."""
 
-    def __init__(self, experiment: Experiment, table: str):
+    def __init__(self, experiment: Experiment, table: str, run_dir: str, start: Start):
         self._stop = lp.stop_event()
         if board.here().restarted:  # its clients have gone on with it meanwhile
             self._table = SharedTable.adopt(table)
@@ -206,9 +226,12 @@ class TableNode:
             experiment.learner.batch_size,
             table,
             seeds.seed(experiment.seed, "replay", 0),
+            saved=start.table(),
             # The launcher's: it is there as long as the program.
             owner=Process.parent() if in_own_process else Process.this(),
         )
+        if start.checkpoint is not None:
+            note_resumed(run_dir, "table", table_counts(self._table.info()))
 
     def info(self) -> str:
         """How the table stands: counts, limits, and who waits since when."""
@@ -223,7 +246,7 @@ class TableNode:
 class MonitorNode:
     """Adds up everyone's reports, shows progress, and ends the program at its goal."""
 
-    def __init__(self, experiment: Experiment, run_dir: str):
+    def __init__(self, experiment: Experiment, run_dir: str, start: Start):
         self._stop = lp.stop_event()
         stopper = context.get_context().program_stopper
 
@@ -241,6 +264,14 @@ class MonitorNode:
             printer=_say,
             spec=experiment.environment.spec(),
         )
+        manifest = start.manifest()
+        if manifest is not None:
+            self._monitor.restore(manifest["monitor"])
+            note_resumed(run_dir, "monitor", self._monitor.state())
+
+    def state(self) -> str:
+        """See `Monitor.state`; as JSON."""
+        return json.dumps(self._monitor.state())
 
     def report(self, node: str, number: int, reports: list[Report]) -> None:
         """See `Monitor.report`."""
@@ -255,16 +286,29 @@ class MonitorNode:
 class LearnerNode:
     """The learner, and its parameters as a service."""
 
-    def __init__(self, experiment: Experiment, table: str, run_dir: str, replay: Any, monitor: Any):
+    def __init__(
+        self,
+        experiment: Experiment,
+        table: str,
+        run_dir: str,
+        replay: Any,
+        monitor: Any,
+        start: Start,
+    ):
+        """Args:
+        experiment: what to train.
+        table: name of the replay's table.
+        run_dir: of the run.
+        replay: the replay's server's client; None: the table is in shared memory.
+        monitor: the monitor's client.
+        start: from which checkpoint it goes on.
+        """
         _configure_jax()
         self._stop = lp.stop_event()
         self._run_dir = Path(run_dir)
         agent = experiment.make_agent()
         self._replay = _replay(experiment, replay, table, self._stop)
-        if experiment.lockstep:
-            self._replay = LockstepReplay(
-                self._replay, experiment.score(), experiment.replay.unroll_length
-            )
+        self._monitor = monitor
         self._reporter = Reporter(monitor, "learner/0")
         self._learner = Learner(
             agent,
@@ -274,7 +318,51 @@ class LearnerNode:
             keep=experiment.score().versions_kept if experiment.lockstep else 1,
             last=experiment.goal.max_learner_steps,
         )
+        if board.here().restarted:  # the table has gone on meanwhile
+            latest = Checkpoints(run_dir).latest(_say)
+            start = Start(start.settings, str(latest.path) if latest else None, with_table=False)
+            _say(f"goes on from {start.checkpoint or 'the beginning: there is no checkpoint yet'}")
+        if start.checkpoint is not None:
+            self._resume(start)
         self._variables = VariableService(self._learner, agent)
+        in_own_process = threading.current_thread() is threading.main_thread()
+        self._checkpointer = Checkpointer(
+            self._run_dir,
+            experiment.checkpoint,
+            self._learner,
+            self._replay,
+            self._counters,
+            start.about(experiment),
+            fill=agent_writer(experiment, _say),
+            give_up=_leave if in_own_process else lambda: None,
+            printer=_say,
+        )
+        self._checkpointer.start(self._stop)
+
+    def _resume(self, start: Start) -> None:
+        assert start.checkpoint is not None
+        checkpoint, table = Path(start.checkpoint), start.table()
+        note_resumed(self._run_dir, "learner", restore_learner(self._learner, checkpoint))
+        if table is None:
+            return
+        if isinstance(self._replay, SharedReplayBuffer):
+            self._replay.restore_rng(table)
+            return
+        found = table_counts(self._replay.info())  # actors may have inserted already
+        saved = json.loads((checkpoint / "manifest.json").read_text())["table"]
+        if found["inserts"] < saved["inserts"]:
+            raise RuntimeError(f"the Reverb server has not loaded {table}: {found}, not {saved}")
+        note_resumed(self._run_dir, "table", found)
+        from distrl.replay.reverb_saving import copy_of
+
+        shutil.rmtree(copy_of(self._run_dir / REVERB_FOLDER), ignore_errors=True)
+
+    def _counters(self) -> dict[str, Any]:
+        """The monitor's state."""
+        try:
+            return json.loads(self._monitor.futures.state().result(_COUNTERS_S))
+        except Exception as error:
+            raise PeerError(f"monitor/0.state() failed: {error!r}") from error
 
     def get_variables(self, newer_than: int) -> tuple[int, bytes] | None:
         """See `VariableService.get_variables`."""
@@ -285,20 +373,33 @@ class LearnerNode:
         return self._variables.get_variables_at(number)
 
     def run(self) -> None:
-        """Learns until the program stops, then saves the parameters."""
-        self._learner.run(_turns(self._stop), self._reporter)
+        """Learns until the program stops, then saves the parameters, and all."""
+        try:
+            self._learner.run(_turns(self._stop), self._report)
+        except BaseException:
+            self._checkpointer.abandon()
+            raise
         board.here().wait()
         self._stop.wait()  # it may have made its last update before
         save_params(self._run_dir / "params.npz", *self._learner.variables)
-        self._replay.close()
         self._reporter.close()
+        self._checkpointer.close()
+        self._replay.close()
+
+    def _report(self, report: Report) -> None:
+        self._checkpointer.check()
+        self._reporter(report)
 
 
 class InferencerNode:
     """Inference for several actors as a service."""
 
     def __init__(
-        self, experiment: Experiment, index: int, learner: Any, doors: Sequence[lp.Address]
+        self,
+        experiment: Experiment,
+        index: int,
+        learner: Any,
+        doors: Sequence[lp.Address],
     ):
         """Args:
         experiment: what to train.
@@ -324,6 +425,7 @@ class InferencerNode:
         while sizes[-1] < rows * clients:
             sizes.append(min(2 * sizes[-1], rows * clients))
         wire = Wire(agent)
+        life = board.here().life
         self._inferencer = Inferencer(
             agent,
             VariableClient(
@@ -331,7 +433,7 @@ class InferencerNode:
                 experiment.sync_interval,
                 background=True,
             ),
-            seed=seeds.seed(experiment.seed, "inferencer", index),
+            seed=seeds.seed(experiment.seed, "inferencer", index, life),
             max_streams=clients * config.num_envs,
             batch_sizes=sizes,
             wire=wire,
@@ -414,7 +516,7 @@ class ActorNode:
                 source = Inferencer(
                     agent,
                     variables,
-                    seed=seeds.seed(experiment.seed, "inferencer", index),
+                    seed=seeds.seed(experiment.seed, "inferencer", index, life),
                     max_streams=config.num_envs,
                 )
             self._actor = Actor(
@@ -448,10 +550,11 @@ class EvaluatorNode:
     def __init__(self, experiment: Experiment, learner: Any, monitor: Any):
         _configure_jax()
         board.here().tick()
+        life = board.here().life
         self._stop = lp.stop_event()
         self._config = experiment.evaluator
         with contextlib.ExitStack() as opened:
-            pool = evaluator_pool(experiment, _say)  # first, as an actor's
+            pool = evaluator_pool(experiment, _say, life)  # first, as an actor's
             opened.callback(pool.close)
             self._reporter = Reporter(monitor, "evaluator/0")
             agent = experiment.make_agent()
@@ -459,7 +562,7 @@ class EvaluatorNode:
             inferencer = Inferencer(
                 agent,
                 variables,
-                seed=seeds.seed(experiment.seed, "evaluator", 1),
+                seed=seeds.seed(experiment.seed, "evaluator", 1, life),
                 max_streams=pool.num_envs,
                 evaluation=True,
             )

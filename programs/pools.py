@@ -28,11 +28,11 @@ def actor_pool(experiment: Experiment, index: int, printer: Printer, life: int =
     return pool
 
 
-def shared_pool(experiment: Experiment, printer: Printer) -> Pool:
-    """The environments of all actors in one pool, in turn."""
+def shared_pool(experiment: Experiment, printer: Printer, life: int = 0) -> Pool:
+    """The environments of all actors in one pool, in turn; `life`: of all of them."""
     config = experiment.actors
     owners = [
-        seeds.environment_seeds(experiment.seed, "actor", index, config.num_envs)
+        seeds.environment_seeds(experiment.seed, "actor", index, config.num_envs, life)
         for index in range(config.num_actors)
     ]
     own = tuple(seed for owner in owners for seed in owner)
@@ -40,17 +40,17 @@ def shared_pool(experiment: Experiment, printer: Printer) -> Pool:
     pool = experiment.environment.make_pool(len(own), wait_num, own)
     for index in range(config.num_actors):
         part = slice(index * config.num_envs, (index + 1) * config.num_envs)
-        printer(_line(f"actor/{index}", pool, own, 0, part))
+        printer(_line(f"actor/{index}", pool, own, life, part))
     return pool
 
 
-def evaluator_pool(experiment: Experiment, printer: Printer) -> Pool:
-    """The environments of the evaluator."""
+def evaluator_pool(experiment: Experiment, printer: Printer, life: int = 0) -> Pool:
+    """The environments of the evaluator, in this life of it."""
     num_envs = experiment.evaluator.num_envs
-    own = seeds.environment_seeds(experiment.seed, "evaluator", 0, num_envs)
+    own = seeds.environment_seeds(experiment.seed, "evaluator", 0, num_envs, life)
     environment = experiment.evaluation_environment or experiment.environment
     pool = environment.make_pool(num_envs, num_envs, own)
-    printer(_line("evaluator/0", pool, own, 0))
+    printer(_line("evaluator/0", pool, own, life))
     return pool
 
 

@@ -20,7 +20,7 @@ LAUNCHPAD = {"launchpad", "courier"}
 TENSORFLOW = {"tensorflow", "tensorflow_probability", "reverb"}
 # These import TensorFlow, by way of TensorFlow Probability, wherever it is installed.
 THROUGH_TENSORFLOW = {"rlax", "distrax"}
-REVERB_FILE = "distrl/replay/reverb.py"
+REVERB_FILES = ("distrl/replay/reverb.py", "distrl/replay/reverb_saving.py")
 RLAX_FILE = "distrl/agents/rlax_import.py"
 NODES = {
     "CacherNode",
@@ -62,8 +62,8 @@ def forbidden(path: str, name: str) -> str | None:
     if floor == "distrl":
         if top in LAUNCHPAD:
             return f"distrl/ imports {name}; Launchpad belongs to programs/ and launch/"
-        if top in TENSORFLOW and path != REVERB_FILE:
-            return f"{name} is imported; only {REVERB_FILE} may"
+        if top in TENSORFLOW and path not in REVERB_FILES:
+            return f"{name} is imported; only {' and '.join(REVERB_FILES)} may"
     if top in THROUGH_TENSORFLOW and path != RLAX_FILE:
         return f"{name} is imported, which loads TensorFlow; take it from {RLAX_FILE}"
     return None
@@ -153,7 +153,7 @@ def test_the_parts_load_neither_launchpad_nor_tensorflow():
         module_name(path)
         for path in sources()
         if path.relative_to(ROOT).parts[0] == "distrl"
-        and path.relative_to(ROOT).as_posix() != REVERB_FILE
+        and path.relative_to(ROOT).as_posix() not in REVERB_FILES
     ]
     if (ROOT / "programs/single_process.py").exists():
         modules.append("programs.single_process")

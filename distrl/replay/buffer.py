@@ -5,6 +5,8 @@ import dataclasses
 import difflib
 import math
 from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import jax
 import numpy as np
@@ -187,7 +189,7 @@ class ReplayConfig:
             ratio, start = limits.samples_per_insert, self.min_size_to_sample
             # At rest between two adds: one batch short of a sample, or one unroll of the start.
             least = max((batch_size + ratio * streams) / 2, (streams - 1) * ratio)
-            if width / 2 < least:
+            if width / 2 < least * (1 - 1e-9):  # it may be the default, rounded
                 raise ConfigError(
                     f"replay.error_buffer={width / 2:g} would stall: inserts wait above "
                     f"{limits.max_diff:g}, samples below {limits.min_diff:g} + {batch_size} and "
@@ -319,6 +321,25 @@ class ReplayBuffer(abc.ABC):
     @abc.abstractmethod
     def info(self) -> TableInfo:
         """How the table stands."""
+
+    @abc.abstractmethod
+    def save(self, folder: Path, timeout: float) -> dict[str, Any]:
+        """Writes the table to `folder`, which it makes, as it stands when it is called.
+
+        The table goes on meanwhile; what it removes before it is copied is left out. Safe in
+        another thread than the others' calls.
+
+        Args:
+          folder: in a folder that is there.
+          timeout: seconds that a server may take.
+
+        Returns:
+          "size", "inserts" and "samples" of what was written, for a manifest.
+
+        Raises:
+          OSError: the disk is full, say.
+          DeadlineExceeded: the server was not done in time.
+        """
 
     @abc.abstractmethod
     def close(self) -> None:

@@ -1,10 +1,13 @@
 """A client of a table that takes finished blocks: what a replay does before its table."""
 
 import threading
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from distrl.errors import Stopped
+from distrl.replay import table_files
 from distrl.replay.buffer import ReplayBuffer, ReplayConfig, checked_priorities
 from distrl.replay.experience import Experience, Table
 from distrl.replay.table_info import TableInfo
@@ -31,6 +34,7 @@ class TableReplayBuffer(ReplayBuffer):
         insert_timeout: seconds that an insert waits for room before it fails.
         """
         self._table = table
+        self._config = config
         self._unroller = Unroller(struct, config.unroll_length, config.period)
         self._stop = stop
         self._insert_timeout = insert_timeout
@@ -73,6 +77,9 @@ class TableReplayBuffer(ReplayBuffer):
 
     def info(self) -> TableInfo:
         return self._table.info()
+
+    def save(self, folder: Path, timeout: float) -> dict[str, Any]:
+        return table_files.save(self._table.freeze(), self._config, folder)
 
     def close(self) -> None:
         self._closed = True

@@ -2,13 +2,16 @@
 
 import threading
 from collections.abc import Iterator
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
 from distrl.replay.columns import Block, Columns
 from distrl.replay.table_info import TableInfo
 from distrl.types import Sample, Trajectory
+
+if TYPE_CHECKING:
+    from distrl.replay.table_files import Frozen
 
 
 class Table(Protocol):
@@ -49,6 +52,9 @@ class Table(Protocol):
 
     def prefill(self, block: Block) -> None:
         """As `Experience.extend`."""
+
+    def freeze(self) -> "Frozen":
+        """The table as it is now, to be saved while it goes on."""
 
 
 class Experience:

@@ -1,6 +1,8 @@
 """Puts rewards that become known later back to the steps that they belong to."""
 
 from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import jax
 import numpy as np
@@ -218,6 +220,9 @@ class LateRewards(ReplayBuffer):
 
     def info(self) -> TableInfo:
         return self._replay.info()
+
+    def save(self, folder: Path, timeout: float) -> dict[str, Any]:
+        return self._replay.save(folder, timeout)
 
     def close(self) -> None:
         self._replay.close()

@@ -12,6 +12,7 @@ from distrl.replay.buffer import ReplayConfig
 from distrl.replay.client import TableReplayBuffer
 from distrl.replay.columns import Block, Columns
 from distrl.replay.local_stores import LocalQueue, LocalRing
+from distrl.replay.table_files import Frozen, Stored
 from distrl.replay.table_info import Contents, TableInfo, Wait
 from distrl.replay.waiting import wait_until
 from distrl.types import Sample, Trajectory
@@ -169,6 +170,17 @@ class LocalTable:
         """How the table stands."""
         with self._has_samples:
             return self._info()
+
+    def freeze(self) -> Frozen:
+        """The table as it is now, to be saved while it goes on."""
+        with self._has_samples:
+            return self._store.freeze(self._has_samples)
+
+    def restore(self, stored: Stored) -> None:
+        """Takes what was saved. Of a table that nothing was inserted into yet."""
+        with self._has_samples:
+            self._store.restore(stored)
+            self._has_samples.notify_all()
 
     def contents(self) -> Contents:
         """What it holds: sizes in bytes, sampler, ages, and a histogram of the priorities."""

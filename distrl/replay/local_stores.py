@@ -1,6 +1,7 @@
 """The unrolls of a table in this process. Nothing locks: every method needs the table's lock."""
 
 import collections
+import threading
 import time
 
 import numpy as np
@@ -8,8 +9,10 @@ import numpy as np
 from distrl.replay import live
 from distrl.replay.buffer import ReplayConfig
 from distrl.replay.columns import Block, Columns
+from distrl.replay.local_saving import FrozenQueue, FrozenRing
 from distrl.replay.rate_limiter import RateLimiter
 from distrl.replay.ring import Ring
+from distrl.replay.table_files import Frozen, Stored
 from distrl.replay.table_info import RateLimits
 from distrl.types import Sample
 
@@ -76,6 +79,19 @@ class LocalQueue:
         room = self._max_size - self.counts.size
         live.check_room(block.size, room)
         self.insert(self.columns.join([block], copy=True))
+
+    def freeze(self, lock: threading.Condition) -> Frozen:
+        """As `Table.freeze`."""
+        counts, blocks = self.counts, [block for block, _ in self._blocks]
+        return FrozenQueue(self.columns, blocks, counts.inserts, counts.samples)
+
+    def restore(self, stored: Stored) -> None:
+        """As `LocalTable.restore`."""
+        now = time.monotonic_ns()
+        parts = (stored.read(*part) for part in stored.slices())
+        self._blocks = collections.deque((block, now) for block in parts)
+        counts = self.counts
+        counts.size, counts.inserts, counts.samples = stored.size, stored.inserts, stored.samples
 
     def inserted(self) -> np.ndarray:
         """When each unroll came, as `Ages.of` takes it."""
@@ -148,6 +164,23 @@ class LocalRing:
 
     def priorities(self) -> np.ndarray | None:
         return self._ring.priorities()
+
+    def freeze(self, lock: threading.Condition) -> Frozen:
+        """As `Table.freeze`."""
+        return FrozenRing(self.columns, self._stored, self._ring, self._max_size, lock)
+
+    def restore(self, stored: Stored) -> None:
+        """As `LocalTable.restore`."""
+        keys = stored.keys()
+        for start, stop in stored.slices():
+            places = keys[start:stop] % self._max_size
+            self.columns.put(self._stored, places, stored.read(start, stop))
+        self._inserted[:] = time.monotonic_ns()
+        if stored.priorities is not None:
+            self._ring.set_priorities(keys, stored.priorities)
+        self._ring.restore(stored.first, stored.inserts)
+        self._ring.rng_state = stored.rng
+        self.counts.samples = stored.samples
 
     def inserted(self) -> np.ndarray:
         """As `LocalQueue.inserted`."""

@@ -1,4 +1,4 @@
-"""Replay in a Reverb server. The only module that imports Reverb, and TensorFlow with it.
+"""Replay in a Reverb server. Only this module and `reverb_saving` import Reverb, and TensorFlow.
 
 An item holds a block of `unrolls_per_item` unrolls as one column of bytes (see
 `distrl.replay.columns`): Reverb's costs are per item and column, and one message of one column
@@ -6,8 +6,11 @@ costs about half of one with a column for each field. What reads it knows the na
 """
 
 import math
+import shutil
 import threading
+import time
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,7 +19,7 @@ from reverb import errors, pybind
 
 from distrl import board
 from distrl.errors import ConfigError, DeadlineExceeded, Stopped
-from distrl.replay import live
+from distrl.replay import live, reverb_saving
 from distrl.replay.buffer import ReplayBuffer, ReplayConfig, checked_priorities
 from distrl.replay.columns import Block, Columns
 from distrl.replay.experience import Experience
@@ -220,6 +223,22 @@ class ReverbReplayBuffer(ReplayBuffer):
     def is_prioritized(self) -> bool:
         return self._config.table == "prioritized"
 
+    def wait_for_server(self, timeout: float) -> None:
+        """Waits until the server answers.
+
+        Raises:
+          ServerSilent: it did not in `timeout` seconds.
+          Stopped: the program stops.
+        """
+        deadline = time.monotonic() + timeout
+        while True:
+            try:
+                self._server.info(self._stop)
+                return
+            except ServerSilent:
+                if time.monotonic() >= deadline:
+                    raise
+
     def needs_state(self, stream_ids: np.ndarray, life: int | None = None) -> bool:
         return self._unroller.needs_state(stream_ids, life)
 
@@ -370,6 +389,16 @@ class ReverbReplayBuffer(ReplayBuffer):
             return f"{self.info()} at {self._client.server_address}"
         except (DeadlineExceeded, Stopped, RuntimeError) as error:
             return str(error)
+
+    def save(self, folder: Path, timeout: float) -> dict[str, Any]:
+        self._check_open()
+        # Not ended by the program's stop: that is when it is wanted most.
+        made = self._server.call(self._client.checkpoint, "a checkpoint", None, timeout)
+        folder.mkdir()
+        shutil.move(made, folder / reverb_saving.FOLDER)
+        return reverb_saving.describe(
+            folder, self._name, self._columns, self._config, self._per_item
+        )
 
     def close(self) -> None:
         self._closed = True

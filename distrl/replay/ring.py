@@ -1,6 +1,7 @@
 """Which unrolls a uniform or prioritized table holds, and which it samples; not their data."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -149,6 +150,19 @@ class Ring:
     def priorities(self) -> np.ndarray | None:
         """Of the unrolls that are there, the oldest first, float64 `[size]`; None: all alike."""
         return None if self._tree is None else self._priorities[self.present()]
+
+    def set_priorities(self, keys: np.ndarray, priorities: np.ndarray) -> None:
+        """Of keys int64 `[n]`, which `restore` then says are there; priorities float64 `[n]`."""
+        self._priorities[keys % self._max_size] = priorities
+
+    @property
+    def rng_state(self) -> Mapping[str, Any]:
+        """Of the choice of samples; plain data for JSON."""
+        return self._rng.bit_generator.state
+
+    @rng_state.setter
+    def rng_state(self, state: Mapping[str, Any]) -> None:
+        self._rng.bit_generator.state = state
 
     def restore(self, deletes: int, inserts: int) -> None:
         """Makes counts and sums anew: the keys from `deletes` to `inserts` are there."""

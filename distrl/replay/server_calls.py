@@ -34,8 +34,14 @@ class ServerCalls:
     def __str__(self) -> str:
         return f"table {self._table!r} at {self._client.server_address}"
 
-    def call(self, function: Callable[[], Any], what: str, stop: threading.Event | None) -> Any:
-        """The function's result.
+    def call(
+        self,
+        function: Callable[[], Any],
+        what: str,
+        stop: threading.Event | None,
+        timeout: float = _CALL_TIMEOUT,
+    ) -> Any:
+        """The function's result, within `timeout` seconds.
 
         Raises:
           Stopped: `stop` was set first.
@@ -61,7 +67,7 @@ class ServerCalls:
                 changed,
                 lambda: bool(results or failures),
                 stop=stop,
-                timeout=_CALL_TIMEOUT + 1.0,
+                timeout=timeout + 1.0,
                 what=lambda: f"{what} of {self}",
             )
         if results:

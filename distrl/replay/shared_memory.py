@@ -16,6 +16,7 @@ import contextlib
 import threading
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import numpy as np
 
@@ -26,8 +27,10 @@ from distrl.replay.client import TableReplayBuffer
 from distrl.replay.columns import Block, Columns
 from distrl.replay.sampler import Sampler
 from distrl.replay.shared_file import Process
+from distrl.replay.shared_saving import FrozenShared, restore_rng
 from distrl.replay.shared_slots import QueueSlots, RingSlots, Slots
 from distrl.replay.shared_table import SharedTable
+from distrl.replay.table_files import Frozen
 from distrl.replay.table_info import TableInfo
 from distrl.replay.waiting import wait_until
 from distrl.types import Sample, Trajectory
@@ -310,6 +313,10 @@ class _Client:
         """How the table stands."""
         return self._table.info()
 
+    def freeze(self) -> Frozen:
+        """The table as it is now, to be saved while it goes on."""
+        return FrozenShared(self._table, self._columns, self._stored)
+
     def leave(self) -> None:
         """Gives back what it has."""
         table = self._table
@@ -380,6 +387,15 @@ class SharedReplayBuffer(TableReplayBuffer):
         _check_same(table, config, batch_size)
         self._client = _Client(table, struct, config.sampler)
         super().__init__(self._client, struct, config, stop, insert_timeout)
+        self._shared = table
+
+    def restore_rng(self, saved: Path) -> None:
+        """Goes on with the choice of samples of the client that called `save`.
+
+        Args:
+          saved: what it wrote.
+        """
+        restore_rng(self._shared, saved)
 
     def wait_for_counts(
         self, done: Callable[[int, int], bool], what: str, timeout: float | None = None

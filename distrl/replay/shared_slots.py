@@ -127,6 +127,16 @@ class Slots(abc.ABC):
         ints[_FREE_FIRST], ints[_FREE_COUNT] = 0, len(free)
         ints[PENDING] = int((self.word & 3 == WRITING).sum())
 
+    def restore(self, first: int, count: int, samples: int) -> None:
+        """The first `count` slots hold the unrolls with the keys from `first` on, and no other
+        does. Of a table that nothing was inserted into yet.
+        """
+        self.key[:count] = np.arange(first, first + count)
+        self._time[:count] = time.monotonic_ns()
+        self.word[:count] = READY
+        self._ints[INSERTS], self._ints[SAMPLES] = first + count, samples
+        self.repair([])
+
     def _sorted(self, *states: int) -> tuple[np.ndarray, np.ndarray]:
         """Slots in one of these states, by their keys; and the keys."""
         slots = np.flatnonzero(np.isin(self.word & 3, states))
@@ -165,6 +175,10 @@ class QueueSlots(Slots):
         self.word[slots] = READY
         ints[INSERTS] += count
         ints[PENDING] -= count
+
+    def ready(self) -> np.ndarray:
+        """Slots of the unrolls that wait, the oldest first: int64 `[size]`."""
+        return np.array(self._order[_span(self._ints[_FIRST], self.size, len(self._order))])
 
     def take(self, client: int, count: int) -> tuple[np.ndarray, np.ndarray]:
         """Slots and keys, int64 `[count]`, of the oldest unrolls; they are the client's to read."""
@@ -241,6 +255,10 @@ class RingSlots(Slots):
         self.word[slots] = READY
         self.ring.insert(count)
         self._ints[PENDING] -= count
+
+    def ready(self) -> np.ndarray:
+        """Slots of the unrolls that are there, the oldest first: int64 `[size]`."""
+        return self._order[self.ring.present()]
 
     def choose(self, count: int, sampler: Sampler | None = None) -> tuple[np.ndarray, Choice]:
         """Slots int64 `[count]` to sample, and what is in them. Args: sampler: as of `Ring`."""

@@ -18,7 +18,7 @@ import numpy as np
 from distrl.errors import Blocked, ConfigError, PeerError, Stopped
 from distrl.replay import live, shared_file, shared_members
 from distrl.replay.buffer import ReplayConfig
-from distrl.replay.columns import Columns
+from distrl.replay.columns import Block, Columns
 from distrl.replay.rate_limiter import RateLimiter
 from distrl.replay.ring import Ring
 from distrl.replay.shared_file import Process, SharedFile
@@ -27,6 +27,7 @@ from distrl.replay.shared_lock import Event, SharedLock
 from distrl.replay.shared_members import Members
 from distrl.replay.shared_settings import SharedSettings
 from distrl.replay.shared_slots import INSERTS, PENDING, SAMPLES, QueueSlots, RingSlots
+from distrl.replay.table_files import Stored
 from distrl.replay.table_info import Contents, TableInfo
 from distrl.types import Trajectory
 
@@ -96,6 +97,7 @@ class SharedTable:
             shared_members.SAMPLES: Event(address + layout.offsets["samples"]),
         }
         self._finalizer: Callable[[], object] | None = None
+        self.reseeds = True  # when it first samples
 
     @staticmethod
     def check_room(
@@ -114,6 +116,7 @@ class SharedTable:
         name: str,
         seed: int | None = None,
         owner: Process | None = None,
+        saved: Path | None = None,
     ) -> "SharedTable":
         """Makes the table; removes what crashed programs left before.
 
@@ -124,9 +127,12 @@ class SharedTable:
           name: the program's own.
           seed: of the choice of samples; None: a fresh one.
           owner: the table may be removed by anyone when this process is dead; None: this one.
+          saved: what `ReplayBuffer.save` wrote; the table begins with it. None: empty.
 
         Raises:
-          ConfigError: the name is in use, or there is not enough memory.
+          ConfigError: the name is in use, or there is not enough memory, or another kind of table
+            was saved.
+          SpecError: the unrolls that were saved have other columns.
         """
         config.check(batch_size)
         shared_file.sweep()
@@ -151,9 +157,11 @@ class SharedTable:
             memory[: len(text)] = np.frombuffer(text, np.uint8)
             table = cls(file, memory)
             SharedLock.initialise(table._lock_address)
-            columns.allocate(layout.slots, table.data)
+            block = columns.allocate(layout.slots, table.data)
             table._margins[:] = np.inf
             table.store.repair([])
+            if saved is not None:
+                table._restore(Stored(saved, columns, config), columns, block)
             table._file = file = shared_file.publish(file)
         except BaseException:
             file.path.unlink(missing_ok=True)
@@ -235,6 +243,14 @@ class SharedTable:
             self.store.counts.limits = limits
             self.store.ring.use(self.config)
 
+    def _restore(self, stored: Stored, columns: Columns, block: Block) -> None:
+        """Takes what was saved, before anyone else has the table."""
+        for start, stop in stored.slices():
+            columns.put(block, slice(start, stop), stored.read(start, stop))
+        if isinstance(self.store, RingSlots) and stored.priorities is not None:
+            self.store.ring.set_priorities(stored.keys(), stored.priorities)
+        self.store.restore(stored.first, stored.size, stored.samples)
+
     def _repair(self) -> None:
         """After a death or an exception in the middle of a change; holding the lock."""
         self.take_back(self.members.dead())
@@ -268,7 +284,7 @@ class SharedTable:
         """That a client inserts (`ROOM`) or samples (`SAMPLES`); holding the lock."""
         self.members.take_role(client, what)
         self._ints[_LOST + what] = 0
-        if what == shared_members.SAMPLES and isinstance(self.store, RingSlots):
+        if what == shared_members.SAMPLES and self.reseeds and isinstance(self.store, RingSlots):
             # Each reader chooses differently, in an order that who else is there has no part in.
             self._ints[_READERS] += 1
             self.store.ring.reseed([*self._seed, self._ints[_READERS]])
@@ -291,6 +307,10 @@ class SharedTable:
             )
         if not (self.store.busy() or self.store.can_insert(1) or self.can_sample()):
             raise Blocked(f"neither an insert nor a sample may go on: {self.describe()}")
+
+    def count(self, what: int) -> int:
+        """One of `shared_slots`' numbers; holding the lock."""
+        return self._ints[what]
 
     def can_sample(self) -> bool:
         """True where `sample` would not wait."""

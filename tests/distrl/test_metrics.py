@@ -1,6 +1,7 @@
 """Counts, returns and the end of a run."""
 
 import csv
+import json
 
 import numpy as np
 import pytest
@@ -8,7 +9,7 @@ import pytest
 from distrl.envs import PythonEnvironment
 from distrl.episodes import EpisodeStatistics, Outcome
 from distrl.errors import ConfigError
-from distrl.metrics import Goal, Monitor
+from distrl.metrics import Goal, Monitor, first_number
 from distrl.testing import CountingEnvironment
 
 
@@ -89,3 +90,22 @@ def test_metrics_file(tmp_path):
     rows = list(csv.DictReader((tmp_path / "metrics.csv").read_text().splitlines()))
     assert [row["env_steps"] for row in rows] == ["100", "200", "200"]
     assert rows[0]["policy_lag_mean"] == "1.5"
+
+
+def test_a_monitor_goes_on_where_another_was():
+    old, _ = monitor(Goal(mean_return=10.0, window=4))
+    old.report("actor/0", 0, [{"env_steps": 9, "episodes": [[4.0, 9, 0]], "env_restarts": 1}])
+    old.report("learner/0", 0, [{"learner_steps": 3, "env_steps": 8, "loss": 1.0}])
+    state = json.loads(json.dumps(old.state()))
+    new, ends = monitor(Goal(mean_return=4.0, window=4))
+    new.restore(state)
+    before, after = old.snapshot(), new.snapshot()
+    assert after.pop("seconds") >= 0.0 and before.pop("seconds") >= 0.0
+    assert after == before
+    # The old life's reports count once, the new life's from the beginning.
+    new.report("actor/0", 0, [{"env_steps": 9, "episodes": [], "env_restarts": 0}])
+    assert new.snapshot()["env_steps_acted"] == 9
+    new.report("actor/0", first_number(1), [{"env_steps": 5, "episodes": [[4.0, 1, 0]] * 3}])
+    assert new.snapshot()["env_steps_acted"] == 14
+    assert new.snapshot()["env_restarts"] == 1
+    assert len(ends) == 1

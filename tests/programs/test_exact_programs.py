@@ -24,8 +24,11 @@ def slow(*values):
     return pytest.param(*values, marks=pytest.mark.slow)
 
 
-def train(tmp_path, name, *flags, steps=STEPS):
-    """Trains, checks the line about each actor's seeds, and returns the last row of metrics."""
+def train(tmp_path, name, *flags, steps=STEPS, life=0):
+    """Trains, checks the line about each actor's seeds, and returns the last row of metrics.
+
+    Once more it goes on where it was, in the next life.
+    """
     command = [
         sys.executable, "-m", "launch.main", "train",
         f"--experiment={Path(__file__).parent / 'checking_experiment.py'}:{name}",
@@ -33,7 +36,7 @@ def train(tmp_path, name, *flags, steps=STEPS):
     ]  # fmt: skip
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=110)
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
-    check_seeds(done.stdout.splitlines())
+    check_seeds(done.stdout.splitlines(), life)
     with open(tmp_path / "run" / "metrics.csv") as file:
         rows = list(csv.DictReader(file))
     return {key: float(value) for key, value in rows[-1].items() if value}
@@ -46,12 +49,30 @@ def check(row, steps=STEPS):
     assert row["env_steps"] == row["checked"]
 
 
-def check_seeds(lines):
+def check_seeds(lines, life=0):
     """Both actors' lines, in any topology, name the same seeds."""
     for index in range(2):
-        own = environment_seeds(0, "actor", index, 8)
+        own = environment_seeds(0, "actor", index, 8, life)
         (line,) = [one for one in lines if f"actor/{index}: 8 environments" in one]
-        assert re.search(rf"in a \w+Pool, seeds {own[0]} to {own[-1]}, life 0$", line), line
+        assert re.search(rf"in a \w+Pool, seeds {own[0]} to {own[-1]}, life {life}$", line), line
+
+
+@pytest.mark.parametrize(
+    "topology",
+    [
+        "single_process",
+        pytest.param(
+            "heavy_env",
+            marks=pytest.mark.skipif(not HAS_LAUNCHPAD, reason="Launchpad is not installed"),
+        ),
+    ],
+)
+def test_what_goes_on_is_exact(tmp_path, topology):
+    """Every step is counted once, over two lives, and no sequence mixes them."""
+    for life in range(2):
+        steps = (1 + life) * STEPS // 4
+        row = train(tmp_path, "experiment", f"--topology={topology}", steps=steps, life=life)
+        check(row, steps)
 
 
 @pytest.mark.parametrize(

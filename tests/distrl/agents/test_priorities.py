@@ -133,13 +133,13 @@ def test_they_change_what_the_table_samples():
     replay, _ = make_replay(agent)
     fill(replay, 2)
     learner = Learner(agent, replay, seed=0)
-    frozen = learner.variables
-    by_key, state = {}, agent.initial_learner_state(frozen[1])
+    began = learner.state()
+    by_key = {}
     for _ in range(12):  # every unroll's, by the same parameters
         sample = replay.sample(1.0)
-        _, logs = jax.jit(agent.compute_gradients)(frozen[1], state, sample.trajectory)
+        _, logs = jax.jit(agent.compute_gradients)(began.params, began.agent, sample.trajectory)
         by_key.update(zip(sample.key.tolist(), np.asarray(logs[PRIORITIES]).tolist()))
-        learner.variables, learner._learner_state = frozen, state
+        learner.restore(began)
         learner.update(sample)
     assert len(by_key) == 10
     learner.update(replay.sample(1.0))  # sends those of the twelfth

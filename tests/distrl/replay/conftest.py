@@ -2,9 +2,12 @@
 
 import contextlib
 import importlib.util
+import os
 import socket
+import tempfile
 import threading
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import jax
 import numpy as np
@@ -13,11 +16,18 @@ from dm_env import specs as dm_specs
 
 from distrl import specs
 from distrl.replay.buffer import ReplayBuffer, ReplayConfig
+from distrl.replay.columns import Columns
 from distrl.replay.local import LocalReplayBuffer, LocalTable
 from distrl.replay.shared_memory import SharedReplayBuffer
 from distrl.replay.shared_table import SharedTable
+from distrl.replay.table_files import Stored
 from distrl.types import Inference, Sample, StepType, TimeStep, Trajectory
 
+# Tests run in several processes at a time; those that a test starts inherit its environment.
+_RUN = os.environ.get("PYTEST_XDIST_TESTRUNUID") or os.environ.setdefault(
+    "DISTRL_TEST_RUN", str(os.getpid())
+)
+NAME = f"task-{_RUN}-{os.environ.get('PYTEST_XDIST_WORKER', 'alone')}"
 EPISODE = 7  # steps, FIRST and LAST included
 
 ENV_SPEC = specs.EnvironmentSpec(
@@ -29,6 +39,7 @@ ENV_SPEC = specs.EnvironmentSpec(
 class Streams:
     """Streams whose every value says whose step it is; calls may take any of them."""
 
+    table = NAME
     struct: Trajectory = specs.trajectory_struct(
         ENV_SPEC,
         extras={
@@ -126,30 +137,45 @@ class Replay:
     """A table, and what makes clients of it."""
 
     def __init__(
-        self, kind: str, config: ReplayConfig, batch_size: int, per_item: int, server: object = None
+        self,
+        kind: str,
+        config: ReplayConfig,
+        batch_size: int,
+        per_item: int,
+        saved: Path | None = None,
+        struct: Trajectory | None = None,
     ) -> None:
+        struct = Streams.struct if struct is None else struct
         self.kind = kind
         self._config, self._batch_size, self._per_item = config, batch_size, per_item
         self._clients: list[ReplayBuffer] = []
-        self._server = server
+        self._server: object = None
+        self._folder: tempfile.TemporaryDirectory | None = None
         self._table: LocalTable | None = None
         self._shared: SharedTable | None = None
         if kind == "local":
-            self._table = LocalTable(Streams.struct, config, batch_size, "task-1", seed=0)
+            self._table = LocalTable(struct, config, batch_size, NAME, seed=0)
+            if saved is not None:
+                self._table.restore(Stored(saved, Columns(struct, config.unroll_length), config))
             return
         if kind == "shared":
-            self._shared = SharedTable.create(Streams.struct, config, batch_size, "task-1", seed=0)
+            self._shared = SharedTable.create(struct, config, batch_size, NAME, seed=0, saved=saved)
             return
         import reverb
 
+        from distrl.replay import reverb_saving
         from distrl.replay.reverb import reverb_tables
 
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             port = free.getsockname()[1]
         self.address = f"127.0.0.1:{port}"
-        tables = reverb_tables(config, Streams.struct, batch_size, "task-1", per_item)
-        self._server = reverb.Server(tables, port)
+        tables = reverb_tables(config, struct, batch_size, NAME, per_item)
+        self._folder = tempfile.TemporaryDirectory()
+        checkpointer = reverb_saving.checkpointer(
+            Path(self._folder.name, "replay"), saved, NAME, struct, config, batch_size, per_item
+        )
+        self._server = reverb.Server(tables, port, checkpointer)
 
     def client(
         self, stop: threading.Event | None = None, insert_timeout: float = 30.0
@@ -162,7 +188,7 @@ class Replay:
             )
         elif self._shared is not None:
             client = SharedReplayBuffer(
-                "task-1", Streams.struct, self._config, self._batch_size, stop, insert_timeout
+                NAME, Streams.struct, self._config, self._batch_size, stop, insert_timeout
             )
         else:
             import reverb
@@ -174,7 +200,7 @@ class Replay:
                 Streams.struct,
                 self._config,
                 self._batch_size,
-                "task-1",
+                NAME,
                 stop,
                 self._per_item,
                 insert_timeout=insert_timeout,
@@ -190,6 +216,8 @@ class Replay:
             self._shared.close()
         if self._server is not None:
             self._server.stop()  # type: ignore[attr-defined]
+        if self._folder is not None:
+            self._folder.cleanup()
 
 
 @pytest.fixture(scope="session")
@@ -209,8 +237,14 @@ def make_replay(request: pytest.FixtureRequest) -> Iterator[Callable[..., Replay
         pytest.skip("dm-reverb is not installed (it has wheels for Python 3.10 at most)")
     with contextlib.ExitStack() as stack:
 
-        def make(config: ReplayConfig, batch_size: int, per_item: int = 1) -> Replay:
-            replay = Replay(request.param, config, batch_size, per_item)
+        def make(
+            config: ReplayConfig,
+            batch_size: int,
+            per_item: int = 1,
+            saved: Path | None = None,
+            struct: Trajectory | None = None,
+        ) -> Replay:
+            replay = Replay(request.param, config, batch_size, per_item, saved, struct)
             stack.callback(replay.close)
             return replay
 

@@ -209,7 +209,7 @@ def test_another_process_fills_a_table(make_replay, streams):
     if pid == 0:
         status = 1
         try:
-            other = SharedReplayBuffer("task-1", streams.struct, config, 4)
+            other = SharedReplayBuffer(streams.table, streams.struct, config, 4)
             other.experience.extend(offline)
             other.close()
             status = 0

@@ -110,7 +110,7 @@ def test_a_full_queue_holds_inserts_back(make_replay, streams):
 def test_an_insert_has_a_deadline(make_replay, streams):
     replay = make_replay(ReplayConfig("queue", T, max_size=4), 4, 4)
     actor = replay.client(insert_timeout=0.5)
-    with pytest.raises(DeadlineExceeded, match=r"room.*'task-1'.*size 4 of 4"):
+    with pytest.raises(DeadlineExceeded, match=rf"room.*'{streams.table}'.*size 4 of 4"):
         streams.add_to(actor, np.arange(4, dtype=np.int32), 20 * T)
 
 
@@ -119,7 +119,9 @@ def test_a_sample_has_a_deadline(make_replay, streams):
     actor, learner = replay.client(), replay.client()
     assert not learner.can_sample()
     began = time.monotonic()
-    with pytest.raises(DeadlineExceeded, match=r"batch.*'task-1'.*size 0 of 8, 0 inserts"):
+    with pytest.raises(
+        DeadlineExceeded, match=rf"batch.*'{streams.table}'.*size 0 of 8, 0 inserts"
+    ):
         learner.sample(0.3)
     assert time.monotonic() - began < 2.0
     # The time-out lost nothing.
@@ -162,7 +164,7 @@ def test_can_sample_and_counts(make_replay, streams):
         assert time.monotonic() < deadline
     learner.sample(1.0)
     info = learner.info()
-    assert info[:5] == ("task-1", 0, 16, 4, 4)
+    assert info[:5] == (streams.table, 0, 16, 4, 4)
 
 
 @pytest.mark.parametrize("make_replay", ["local", "shared"], indirect=True)
@@ -201,7 +203,7 @@ def test_uniform_is_uniform_over_the_newest(make_replay, streams, take):
     actor, learner = replay.client(), replay.client()
     streams.add_to(actor, np.arange(5, dtype=np.int32), 3 * T + 1)  # 15 unrolls, 5 too many
     actor.flush()
-    assert learner.info()[:4] == ("task-1", 10, 10, 15)
+    assert learner.info()[:4] == (streams.table, 10, 10, 15)
     counts: dict[tuple[int, int, int], int] = {}
     keys: dict[int, set] = {}
     for sample in take(learner, 40):

@@ -100,7 +100,7 @@ def test_a_server_without_the_table(make_replay, streams):
     buffer = buffer_at(address, streams.struct, name="task-2", unrolls_per_item=4)
     with pytest.raises(RuntimeError, match="task-2"):
         buffer.sample(10.0)
-    with pytest.raises(RuntimeError, match=r"task-2.*no such table, but \['task-1'\]"):
+    with pytest.raises(RuntimeError, match=rf"task-2.*no such table, but \['{streams.table}'\]"):
         buffer.info()
     with pytest.raises(RuntimeError, match="task-2"):
         streams.add_to(buffer, np.arange(4, dtype=np.int32), 9 * T)
@@ -113,8 +113,8 @@ def test_another_struct_is_refused(make_replay, streams):
     actor = replay.client()
     streams.add_to(actor, np.arange(4, dtype=np.int32), T + 1)
     other = streams.struct._replace(action=jax.ShapeDtypeStruct((), np.float32))
-    learner = buffer_at(replay.address, other, unrolls_per_item=4)
-    with pytest.raises(RuntimeError, match=r"task-1.*differ in environment, agent"):
+    learner = buffer_at(replay.address, other, streams.table, unrolls_per_item=4)
+    with pytest.raises(RuntimeError, match=rf"{streams.table}.*differ in environment, agent"):
         learner.sample(10.0)
     learner.close()
 
@@ -139,12 +139,12 @@ def test_a_table_is_looked_into_from_outside(make_replay, streams):
     replay = make_replay(config, 2)
     client = replay.client()
     about = json.loads(json.dumps(about_tables(config, streams.struct, replay.address)))
-    assert served_table("task-1", about)[1].ages is None
+    assert served_table(streams.table, about)[1].ages is None
     streams.add_to(client, np.arange(4, dtype=np.int32), T + 1)
     client.flush()
-    info, contents = served_table("task-1", about)
+    info, contents = served_table(streams.table, about)
     assert info == client.info()
-    assert info[:5] == ("task-1", 4, 9, 4, 0) and info.limits == config.limits(2)
+    assert info[:5] == (streams.table, 4, 9, 4, 0) and info.limits == config.limits(2)
     assert contents.nbytes == 4 * contents.capacity_bytes // 9 > 0
     assert contents.sampler == "uniform" and contents.ages == (3, 1, None, None)
     with pytest.raises(RuntimeError, match="no such table"):

@@ -90,7 +90,7 @@ def test_sampled_as_weighted_while_weights_change(make_replay, streams):
         parent, pid = os.getpid(), os.fork()
         if pid == 0:
             try:
-                other = SharedReplayBuffer("task-1", streams.struct, CONFIG, BATCH)
+                other = SharedReplayBuffer(streams.table, streams.struct, CONFIG, BATCH)
                 changes(other, lambda: os.getppid() != parent)
             finally:
                 os._exit(1)

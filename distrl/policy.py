@@ -1,0 +1,205 @@
+"""A trained policy as a function of observations, without the program that trained it."""
+
+import pickle
+import site
+import sys
+import sysconfig
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import cloudpickle
+import jax
+import numpy as np
+
+from distrl import specs
+from distrl.agents.agent import Agent
+from distrl.checkpoint import MANIFEST, Checkpoint, Checkpoints
+from distrl.checkpointer import PARAMS
+from distrl.errors import ConfigError
+from distrl.experiment import Experiment, make_agent
+from distrl.inferencer import Inferencer
+from distrl.params_file import load_params
+from distrl.types import Nest, Params, StepType, TimeStep
+from distrl.variables import VariableClient
+
+AGENT = "agent.pkl"
+_OURS = ("distrl", "programs", "launch")
+
+
+class _Fixed:
+    """Parameters that stay as they are: see `distrl.variables.VariableSource`."""
+
+    def __init__(self, version: int, params: Params):
+        self._variables = version, params
+
+    def get_variables(self, newer_than: int) -> tuple[int, Params] | None:
+        return self._variables if self._variables[0] > newer_than else None
+
+
+class Policy:
+    """Chooses an action for each observation that an environment gives, in its order.
+
+    It keeps what the agent remembers: recurrent state, frame stacks, the action before.
+
+    Attributes:
+      version: of the parameters: how many updates made them.
+    """
+
+    def __init__(
+        self,
+        agent: Agent,
+        version: int,
+        params: Params,
+        *,
+        batch_size: int | None = None,
+        greedy: bool = True,
+        seed: int = 0,
+    ):
+        """Args: see `load_policy`."""
+        self.version = version
+        self._single = batch_size is None
+        self._size = size = 1 if batch_size is None else batch_size
+        variables = VariableClient(_Fixed(version, jax.device_put(params)), 2**62)
+        self._inferencer = Inferencer(
+            agent, variables, seed=seed, max_streams=size, evaluation=greedy
+        )
+        self._spec = agent.env_spec
+        self._streams = np.arange(size, dtype=np.int32)
+        self._first = np.ones(size, bool)
+        self._prev_action = specs.zeros(self._spec.action, size)
+
+    def reset(self, which: Any = None) -> None:
+        """The next observation is the first of an episode.
+
+        Args:
+          which: of a batch: indices or a mask of those that are; None: all.
+        """
+        self._first[slice(None) if which is None else which] = True
+
+    def __call__(self, observation: Nest, reward: Any = 0.0) -> Nest:
+        """The action for an observation, as the environment's own spec has both.
+
+        Args:
+          observation: of one environment; with a batch, `[batch_size, ...]`.
+          reward: for the action before, which some recurrent networks are given.
+
+        Raises:
+          SpecError: the observation breaks the spec of the environment that it was trained in.
+        """
+        if self._single:
+            observation = jax.tree.map(lambda leaf: np.asarray(leaf)[None], observation)
+        want = specs.struct(self._spec.observation)
+        specs.check(observation, want, (self._size,), "observation")
+        first, rewards = self._first, specs.zeros(self._spec.reward, self._size)
+        rewards[...] = reward
+        rewards[first] = 0.0
+        timestep = TimeStep(
+            step_type=np.where(first, StepType.FIRST, StepType.MID).astype(np.int8),
+            reward=rewards,
+            discount=np.ones(self._size, np.float32),
+            observation=observation,
+            prev_action=jax.tree.map(
+                lambda leaf: np.where(first.reshape(-1, *[1] * (leaf.ndim - 1)), 0, leaf).astype(
+                    leaf.dtype
+                ),
+                self._prev_action,
+            ),
+        )
+        action = self._inferencer.inference(self._streams, timestep).action
+        self._prev_action = action
+        self._first = np.zeros(self._size, bool)
+        return jax.tree.map(lambda leaf: leaf[0], action) if self._single else action
+
+
+def load_policy(
+    path: str | Path,
+    which: str = "latest",
+    *,
+    batch_size: int | None = None,
+    greedy: bool = True,
+    seed: int = 0,
+) -> Policy:
+    """The policy that a run has learned.
+
+    It unpickles what the run wrote: load what you trust.
+
+    Args:
+      path: of a run folder, or of one checkpoint.
+      which: of a run folder: "latest", or "best" (by the mean return of its episodes).
+      batch_size: environments that it acts in at once; None: one, without a leading axis.
+      greedy: the best action, or the mode; otherwise a sample, as actors act.
+      seed: of the samples.
+
+    Raises:
+      ConfigError: there is no whole checkpoint.
+      SpecError: the parameters are not the agent's, or are without their statistics.
+    """
+    if which not in ("latest", "best"):
+        raise ConfigError(f"load_policy: which must be 'latest' or 'best', got {which!r}")
+    path = Path(path)
+    needed = (PARAMS, AGENT)
+    if (path / MANIFEST).exists():
+        found: Checkpoint | None = Checkpoint.read(path, needed)
+    elif which == "best":
+        found = Checkpoints(path).best(needed)
+    else:
+        found = Checkpoints(path).latest(only=needed)
+    if found is None:
+        raise ConfigError(f"load_policy: {path} has no checkpoint, and is none")
+    settings = pickle.loads((found.path / AGENT).read_bytes())
+    agent = make_agent(settings["agent"], settings["transforms"], settings["env_spec"])
+    like = jax.eval_shape(agent.initial_params, jax.ShapeDtypeStruct((2,), np.uint32))
+    version, params = load_params(found.path / PARAMS, like)
+    return Policy(agent, version, params, batch_size=batch_size, greedy=greedy, seed=seed)
+
+
+def agent_writer(
+    experiment: Experiment, printer: Callable[[str], None] = print
+) -> Callable[[Path], None]:
+    """What puts into a checkpoint's folder what `load_policy` makes the agent of.
+
+    Classes and functions of the user's own files go by value, so that they need not be there.
+
+    Args:
+      experiment: of the run.
+      printer: takes a line where they cannot be pickled: the run does not need it.
+    """
+    settings = {
+        "agent": experiment.agent,
+        "transforms": experiment.transforms,
+        "env_spec": experiment.environment.spec(),
+    }
+    registered = [module for module in list(sys.modules.values()) if _is_users(module)]
+    for module in registered:
+        cloudpickle.register_pickle_by_value(module)
+    try:
+        data = cloudpickle.dumps(settings)
+    except Exception as error:  # of any kind: it comes from the user's own objects
+        printer(
+            "distrl: load_policy will not work: the agent's settings or transforms cannot be "
+            f"pickled: {error}"
+        )
+        return lambda folder: None
+    finally:
+        for module in registered:
+            cloudpickle.unregister_pickle_by_value(module)
+
+    def write(folder: Path) -> None:
+        (folder / AGENT).write_bytes(data)
+
+    return write
+
+
+def _is_users(module: ModuleType) -> bool:
+    """Whether it is of the user's own files: not installed, and not this package's."""
+    file = getattr(module, "__file__", None)
+    name = getattr(module, "__name__", "__main__")
+    if not file or name == "__main__" or name.partition(".")[0] in _OURS:
+        return False
+    paths = sysconfig.get_paths()
+    libraries = {paths[key] for key in ("stdlib", "platstdlib", "purelib", "platlib")}
+    libraries |= {*site.getsitepackages(), site.getusersitepackages()}
+    path = Path(file)
+    return name in sys.modules and not any(path.is_relative_to(folder) for folder in libraries)

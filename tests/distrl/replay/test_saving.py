@@ -1,0 +1,200 @@
+"""What every table saves and begins with again: contents, counts, priorities, random choice."""
+
+import os
+import pickle
+import subprocess
+import sys
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+
+from distrl.errors import ConfigError, SpecError
+from distrl.replay import table_files
+from distrl.replay.buffer import ReplayConfig
+
+T = 4
+ROOT = Path(__file__).parents[3]
+RESTORING = Path(__file__).with_name("restoring.py")
+CONFIGS = {
+    "queue": (ReplayConfig("queue", T, max_size=32), 4),
+    "uniform": (
+        ReplayConfig("uniform", T, 16, 4, samples_per_insert=2.0, error_buffer=200.0), 1,
+    ),
+    "prioritized": (ReplayConfig("prioritized", T, 16, 4), 1),
+}  # fmt: skip
+BATCH = 4
+
+
+@pytest.fixture(params=CONFIGS)
+def table(request):
+    return CONFIGS[request.param]
+
+
+@pytest.fixture(autouse=True)
+def small_slices(monkeypatch):
+    monkeypatch.setattr(table_files, "SLICE_BYTES", 1000)  # 2 unrolls
+
+
+def filled(replay, streams):
+    """A client of a table that 20 unrolls went into, and 8 samples came out of."""
+    client = replay.client()
+    streams.add_to(client, np.arange(4, dtype=np.int32), 5 * T + 1)
+    client.flush()
+    for _ in range(2):
+        sample = client.sample(10.0)
+        if client.is_prioritized:
+            client.update_priorities(sample.key, np.arange(1.0, 5.0))
+    return client
+
+
+def in_fresh_process(tmp_path, kind, config, per_item, folder, samples):
+    asked = tmp_path / "asked"
+    asked.write_bytes(pickle.dumps((kind, config, BATCH, per_item, folder, samples)))
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", str(RESTORING), str(asked)],
+        env=environment, capture_output=True, text=True, timeout=100, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-3000:]
+    return pickle.loads(asked.with_suffix(".out").read_bytes())
+
+
+def key(sample):
+    return [leaf.tobytes() for leaf in jax.tree.leaves(sample)]
+
+
+def test_a_fresh_process_has_the_same_table(make_replay, streams, tmp_path, table):
+    config, per_item = table
+    replay = make_replay(config, BATCH, per_item)
+    client = filled(replay, streams)
+    folder = tmp_path / "table"
+    before = client.info()
+    counts = client.save(folder, 30.0)
+    client.flush()
+    if replay.kind != "reverb":  # its sampler has some in flight
+        assert (counts["size"], counts["inserts"], counts["samples"]) == before[1:2] + before[3:5]
+    if replay.kind == "shared":
+        client.close()
+        shared, client = replay, replay.client()
+        client.restore_rng(folder)
+        samples = [client.sample(10.0) for _ in range(3)]
+        shared.close()  # the other process takes its name
+    samples = samples if replay.kind == "shared" else [client.sample(10.0) for _ in range(3)]
+    # Reverb's sampler counts what it has fetched ahead as sampled.
+    left = counts["size"] // BATCH if replay.kind == "reverb" else 3
+    loaded, found = in_fresh_process(tmp_path, replay.kind, config, per_item, folder, left)
+    assert (loaded.size, loaded.inserts, loaded.samples) == (
+        counts["size"], counts["inserts"], counts["samples"],
+    )  # fmt: skip
+    assert loaded.limits == before.limits
+    if replay.kind == "reverb":
+        if config.table == "queue":
+            windows = [w for sample in found for w in streams.check(sample.trajectory)]
+            assert windows == [(i, 0, k * T) for k in range(5) for i in range(4)][-len(windows) :]
+        for sample in found:
+            streams.check(sample.trajectory)
+        return
+    assert list(map(key, found)) == list(map(key, samples))
+    again = folder.with_name("again")
+    assert {p.name for p in again.iterdir()} == {p.name for p in folder.iterdir()}
+    for path in again.iterdir():
+        assert path.read_bytes() == (folder / path.name).read_bytes(), path.name
+
+
+def test_reverb_keeps_keys_and_priorities(make_replay, streams, tmp_path):
+    config = CONFIGS["prioritized"][0]
+    replay = make_replay(config, BATCH)
+    if replay.kind != "reverb":
+        pytest.skip("of the others every byte is compared")
+    from distrl.replay.reverb_saving import FOLDER, _table
+
+    client = filled(replay, streams)
+    client.save(tmp_path / "table", 30.0)
+    in_fresh_process(tmp_path, "reverb", config, 1, tmp_path / "table", 1)
+
+    def items(folder):
+        return {
+            (item.key, item.priority, item.times_sampled)
+            for item in _table(folder, streams.table).items
+        }
+
+    assert items(tmp_path / "table" / FOLDER) == items(tmp_path / "again" / FOLDER)
+    assert len({priority for _, priority, _ in items(tmp_path / "again" / FOLDER)}) > 2
+
+
+def test_todays_sizes_and_limits_hold(make_replay, streams, tmp_path, table):
+    """A smaller table, another ratio: the newest stay, and neither side waits for the past."""
+    config, per_item = table
+    replay = make_replay(config, BATCH, per_item)
+    counts = filled(replay, streams).save(tmp_path / "table", 30.0)
+    replay.close()
+    ratio = None if config.table == "queue" else 8.0
+    smaller = ReplayConfig(config.table, T, 8, samples_per_insert=ratio)
+    make_again = make_replay(smaller, BATCH, per_item, saved=tmp_path / "table")
+    client = make_again.client()
+    info = client.info()
+    assert (info.size, info.inserts, info.max_size) == (
+        min(8, counts["size"]), counts["inserts"], 8,
+    )  # fmt: skip
+    if config.table == "queue":
+        assert make_again.kind == "reverb" or info.samples == info.inserts - 8
+    else:
+        assert abs(info.error - 8.0) <= smaller.limits(BATCH).max_diff
+        assert info.limits == smaller.limits(BATCH)
+    for _ in range(2 if ratio else info.size // BATCH):
+        streams.check(client.sample(10.0).trajectory)
+    streams.add_to(client, np.arange(4, dtype=np.int32), T + 1, life=1)
+
+
+def test_another_struct_is_refused(make_replay, streams, tmp_path, table):
+    config, per_item = table
+    replay = make_replay(config, BATCH, per_item)
+    filled(replay, streams).save(tmp_path / "table", 30.0)
+    replay.close()
+    action = jax.ShapeDtypeStruct((3,), np.float32)
+    other = streams.struct._replace(action=action)
+    with pytest.raises(SpecError, match=r"\.action: expected float32\[5, 3\], got int32\[5\]"):
+        make_replay(config, BATCH, per_item, tmp_path / "table", other)
+    longer = ReplayConfig(config.table, T + 1, max_size=32)
+    with pytest.raises(ConfigError, match=r"replay\.unroll_length=4, not 5"):
+        make_replay(longer, BATCH, per_item, tmp_path / "table")
+
+
+@pytest.mark.parametrize("kind", ["queue", "uniform", "prioritized"])
+def test_a_table_that_goes_on_is_saved_whole(make_replay, streams, tmp_path, kind, monkeypatch):
+    """What is inserted or removed during the copy is not in it, and what is in it is one run."""
+    config = ReplayConfig(kind, T, max_size=16)
+    replay = make_replay(config, BATCH)
+    if replay.kind == "reverb":
+        pytest.skip("Reverb's own copy")
+    client = replay.client()
+    everyone = np.arange(4, dtype=np.int32)
+    streams.add_to(client, everyone, 4 * T + 1)
+    real, turns = table_files._write, []
+
+    def write(descriptor, rows, offset):
+        real(descriptor, rows, offset)
+        if len(turns) < 2:  # after the newest unrolls were copied
+            turns.append(offset)
+            if kind == "queue":
+                client.sample(1.0) if client.can_sample() else None
+            streams.add_to(client, everyone, T)
+
+    monkeypatch.setattr(table_files, "_write", write)
+    counts = client.save(tmp_path / "table", 30.0)
+    monkeypatch.undo()
+    assert counts["inserts"] == 16 and 2 <= counts["size"] <= 16
+    replay.close()
+    again = make_replay(config, 2, saved=tmp_path / "table").client()
+    assert again.info().size == counts["size"]
+    if kind == "queue":
+        found = streams.check(again.sample(1.0).trajectory)
+        first = again.info().samples - 2
+        windows = [(i, 0, k * T) for k in range(4) for i in range(4)]
+        assert found == windows[first : first + 2]
+    else:
+        found = [w for _ in range(40) for w in streams.check(again.sample(1.0).trajectory)]
+        kept = [(i, 0, k * T) for k in range(4) for i in range(4)][-counts["size"] :]
+        assert set(found) <= set(kept) and len(set(found)) > min(2, len(kept) - 1)

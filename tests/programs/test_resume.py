@@ -1,0 +1,240 @@
+"""Programs that are killed or stopped at any time, and go on by the same command."""
+
+import importlib.util
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from distrl.checkpoint import Checkpoint, Checkpoints
+
+ROOT = Path(__file__).parents[2]
+STOPPING = Path(__file__).with_name("stopping_experiment.py")
+FOREVER = ("--max_env_steps=1000000000", "--config.goal.mean_return=None")
+OFTEN = ("--config.checkpoint.period=0.5", "--config.checkpoint.keep=2")
+WAIT_S = 100.0
+
+needs_launchpad = pytest.mark.skipif(
+    importlib.util.find_spec("launchpad") is None, reason="Launchpad is not installed"
+)
+
+
+class Run:
+    """The command in a session of its own, again and again in one run folder."""
+
+    def __init__(self, folder: Path, *flags: str):
+        self.run_dir = folder / "run"
+        self._flags = flags
+        self._output = folder / "output"
+        self.process: subprocess.Popen | None = None
+
+    def start(self, *flags: str) -> None:
+        command = [sys.executable, "-m", "launch.main", "train", f"--run_dir={self.run_dir}"]
+        with self._output.open("wb") as output:
+            self.process = subprocess.Popen(
+                [*command, *self._flags, *flags],
+                cwd=ROOT, stdout=output, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL,
+                start_new_session=True,
+                # The longer a checkpoint takes, the more kills come in the middle of one.
+                env={**os.environ, "DISTRL_CHECKPOINT_REST": "0.02"},
+            )  # fmt: skip
+
+    @property
+    def output(self) -> str:
+        return self._output.read_text(errors="replace")
+
+    def wait_for(self, what: str | Callable[[], bool]) -> None:
+        found = what if callable(what) else lambda: what in self.output
+        deadline = time.monotonic() + WAIT_S
+        while not found():
+            if self.process.poll() is not None or time.monotonic() > deadline:
+                raise AssertionError(f"no sign of {what}:\n{self.output}")
+            time.sleep(0.02)
+
+    def end(self, number: int) -> int:
+        """Sends a signal, to the launcher alone; gives the exit status."""
+        if self.process.poll() is None:
+            self.process.send_signal(number)
+        return self.process.wait(60.0)
+
+    def resumed(self) -> dict:
+        """What the program loaded, once all of it is loaded."""
+        path = self.run_dir / "resumed.json"
+        parts = {"checkpoint", "learner", "table", "monitor"}
+        self.wait_for(lambda: path.exists() and parts <= json.loads(path.read_text()).keys())
+        return json.loads(path.read_text())
+
+    def close(self) -> None:
+        if self.process is not None and self.process.poll() is None:
+            self.process.kill()
+            self.process.wait()
+
+
+@pytest.fixture
+def run(tmp_path):
+    runs = []
+
+    def make(*flags: str) -> Run:
+        runs.append(Run(tmp_path, *flags))
+        return runs[-1]
+
+    yield make
+    for made in runs:
+        made.close()
+
+
+def check_resumed(run: Run, manifest: dict, reverb: bool = False) -> None:
+    """What was loaded is what the manifest says: of all parts."""
+    found = run.resumed()
+    for name in ("version", "env_steps", "consumed", "params_checksum", "learner_checksum"):
+        assert found["learner"][name] == manifest[name], name
+    if not reverb:  # actors insert at once
+        assert found["table"] == manifest["table"]
+    assert found["table"]["inserts"] >= manifest["table"]["inserts"]
+    for name in ("env_steps_acted", "episodes", "recent", "env_restarts", "seen"):
+        assert found["monitor"][name] == manifest["monitor"][name], name
+    assert found["monitor"]["seconds"] >= manifest["monitor"]["seconds"]
+
+
+def kill_and_resume(run: Run, kills: int, longest: float, reverb: bool = False) -> None:
+    rng = random.Random(0)
+    run.start()
+    run.wait_for("first learner step")
+    counters = [0, 0]
+    for kill in range(kills):
+        store = Checkpoints(run.run_dir)
+        run.wait_for(lambda store=store: bool(store.paths()))
+        time.sleep(rng.uniform(0.0, longest))
+        run.end(signal.SIGKILL)
+        latest = store.latest()
+        assert latest is not None
+        manifest = latest.manifest
+        now = [manifest["env_steps"], manifest["monitor"]["episodes"]]
+        assert now >= counters
+        counters = now
+        run.start()
+        run.wait_for("everything is written to")
+        check_resumed(run, manifest, reverb)
+        assert f"goes on from checkpoint {latest.path.name}: " in run.output
+        lives = json.loads((run.run_dir / "lives.json").read_text())
+        assert max(lives.values()) >= kill + 2
+    run.wait_for(lambda: Checkpoints(run.run_dir).paths()[-1].name > latest.path.name)
+    assert run.end(signal.SIGTERM) == 143
+    last = Checkpoints(run.run_dir).latest()
+    assert last.manifest["env_steps"] >= counters[0]
+    assert not list(last.path.parent.glob(".new-*"))
+    rows = (run.run_dir / "metrics.csv").read_text().splitlines()
+    assert len({row.count(",") for row in rows}) == 1 and rows[0].startswith("seconds,")
+    assert sum(row.startswith("seconds,") for row in rows) == 1
+
+
+def test_one_process_is_killed(run):
+    made = run("--topology=single_process", "--env=CartPole-v1", *FOREVER, *OFTEN)
+    kill_and_resume(made, 2, 2.0)
+
+
+@needs_launchpad
+def test_a_program_is_killed(run):
+    flags = ("--topology=light_env", "--env=CartPole-v1", "--transforms=observation_normalizer")
+    kill_and_resume(run(*flags, *FOREVER, *OFTEN), 1, 2.0)
+
+
+@needs_launchpad
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize(
+    ("topology", "kills", "backend"),
+    [
+        ("single_process", 20, "auto"),
+        ("light_env", 20, "auto"),
+        ("heavy_env", 3, "reverb"),
+    ],
+)
+def test_killed_at_random_times(run, topology, kills, backend):
+    """With a prioritized table, a rate limit and a normaliser."""
+    made = run(
+        f"--topology={topology}",
+        f"--config.replay.backend={backend}",
+        "--env=CartPole-v1",
+        "--agent=dqn",
+        "--transforms=observation_normalizer",
+        "--config.replay.table=prioritized",
+        *FOREVER,
+        *OFTEN,
+    )
+    kill_and_resume(made, kills, 4.0, backend == "reverb")
+
+
+@pytest.mark.parametrize(
+    ("busy", "number"),
+    [
+        ("compiling", signal.SIGTERM),
+        ("stepping", signal.SIGINT),
+        pytest.param("evaluating", signal.SIGTERM, marks=pytest.mark.slow),
+        pytest.param("stepping", signal.SIGTERM, marks=pytest.mark.slow),
+    ],
+)
+def test_one_process_is_stopped_while_it_is_busy(run, busy, number):
+    made = run("--topology=single_process", f"--experiment={STOPPING}:{busy}")
+    made.start("--config.checkpoint.grace=10")
+    made.wait_for("it has begun")
+    began = time.monotonic()
+    assert made.end(number) == 128 + number
+    assert time.monotonic() - began < 10.0 + 5.0
+    result = json.loads((made.run_dir / "result.json").read_text())
+    assert (result["status"], result["exit_code"]) == ("stopped", 128 + number)
+    (path,) = Checkpoints(made.run_dir).paths()
+    manifest = Checkpoint.read(path).manifest
+    assert (manifest["version"] > 0) == (busy != "compiling")
+
+
+@needs_launchpad
+@pytest.mark.parametrize("busy", [pytest.param("stepping", marks=pytest.mark.slow), "compiling"])
+def test_a_program_is_stopped_while_it_is_busy(run, busy):
+    made = run("--topology=heavy_env", f"--experiment={STOPPING}:{busy}")
+    made.start("--config.checkpoint.grace=10")
+    made.wait_for("it has begun")
+    began = time.monotonic()
+    assert made.end(signal.SIGTERM) == 143
+    assert time.monotonic() - began < 10.0 + 10.0
+    (path,) = Checkpoints(made.run_dir).paths()
+    assert (Checkpoint.read(path).manifest["version"] > 0) == (busy != "compiling")
+
+
+def test_a_second_program_in_the_folder_is_refused(run, tmp_path):
+    made = run("--topology=single_process", "--env=CartPole-v1", *FOREVER)
+    made.start()
+    made.wait_for("everything is written to")
+    other = Run(tmp_path, "--topology=single_process", "--env=CartPole-v1", *FOREVER)
+    other._output = tmp_path / "other"
+    other.start()
+    try:
+        assert other.process.wait(WAIT_S) == 2
+        assert other.output.count("\n") == 1
+        assert f"process {made.process.pid} runs in {made.run_dir}" in other.output
+    finally:
+        other.close()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_what_was_killed_learns_on(run):
+    """CartPole is solved by a program that is killed in the middle."""
+    made = run("--topology=single_process", "--env=CartPole-v1", "--config.checkpoint.period=1")
+    made.start()
+    made.wait_for("first learner step")
+    made.wait_for(lambda: made.output.count("checkpoint 0") >= 3)
+    made.end(signal.SIGKILL)
+    made.start()
+    assert made.process.wait(400.0) == 0
+    assert "the mean return of the last 100 episodes is" in made.output
+    made.start()
+    assert made.process.wait(WAIT_S) == 0
+    assert "has ended already" in made.output
