@@ -33,6 +33,8 @@ BATCH, STEPS = 8, 130  # 1,040 observations
 
 
 def small(config, **network):
+    if not hasattr(config, "network"):
+        return dataclasses.replace(config, hidden_sizes=(16,))
     sizes = dataclasses.replace(config.network, hidden_sizes=(16,), **network)
     return dataclasses.replace(config, network=sizes)
 
@@ -44,7 +46,7 @@ def experiment(agent, env="CartPole-v1", transforms=(), **network) -> Experiment
         made,
         agent=small(made.agent, **network),
         transforms=transforms,
-        replay=ReplayConfig(table, 8, 64),
+        replay=ReplayConfig(table, made.replay.unroll_length, 64),
         actors=ActorsConfig(num_actors=1, num_envs=BATCH),
         learner=LearnerConfig(batch_size=BATCH),
         goal=Goal(max_env_steps=600),
