@@ -99,7 +99,7 @@ class _Client:
         store = self._table.store
         if isinstance(store, QueueSlots):
             with self._table.lock:
-                live.check_room(block.size, store.room(block.size))
+                live.check_room(block.size, max(0, store.room(block.size)))
         self._insert(block, None, _PREFILL_TIMEOUT, store.room, free=True)
 
     def read(self, places: slice) -> Block:
@@ -127,7 +127,8 @@ class _Client:
                 with table.lock:
                     self._ask(shared_members.ROOM)
                     count = may(block.size)
-                    if count == 0:
+                    # Below 0 where what a dead reader had taken came back to a full queue.
+                    if count <= 0:
                         self._wait(
                             shared_members.ROOM,
                             lambda: may(1) > 0,

@@ -53,7 +53,7 @@ class Slots(abc.ABC):
 
     @abc.abstractmethod
     def can_insert(self, count: int) -> int:
-        """How many of `count` unrolls can be reserved now."""
+        """How many of `count` unrolls can be reserved now; none where it is 0 or less."""
 
     @abc.abstractmethod
     def room(self, count: int) -> int:

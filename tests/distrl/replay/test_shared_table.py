@@ -275,3 +275,22 @@ def test_more_at_once_than_there_is_room(streams, name):
     found = [u for _ in range(20) for u in streams.check(reader.sample(1.0).trajectory)]
     assert set(found) == {(i, 0, 0) for i in (17, 18, 19)}
     table.close()
+
+
+def test_a_queue_that_got_back_more_than_it_has_room_for(streams, name):
+    """A reader dies when writers have filled the room that it made: inserts wait for all of it."""
+    table = SharedTable.create(streams.struct, CONFIG, 4, name)
+    writer = client(table, streams.struct, insert_timeout=0.3)
+    reader = client(table, streams.struct)
+    streams.add_to(writer, np.arange(8, dtype=np.int32), T + 1)
+    with table.lock:
+        table.store.take(99, 4)
+    streams.add_to(client(table, streams.struct), np.arange(8, 12, dtype=np.int32), T + 1)
+    with table.lock:
+        table.store.repair([99])
+    assert table.info().size == 12
+    with pytest.raises(DeadlineExceeded, match="size 12 of 8"):
+        streams.add_to(writer, np.arange(8, dtype=np.int32), T)
+    found = [u for _ in range(3) for u in streams.check(reader.sample(1.0).trajectory)]
+    assert found == [(i, 0, 0) for i in range(12)]
+    table.close()
