@@ -44,13 +44,13 @@ class Task(NamedTuple):
 
 
 TASKS = (
-    Task("CartPole-v1", ("impala", "ppo", "a2c", "dqn", "r2d2"), 475, 240),
-    Task("Acrobot-v1", ("ppo", "dqn"), -100, 300),
-    Task("LunarLander-v2", ("ppo", "dqn"), 200, 1800),
-    Task("Pendulum-v1", ("sac", "td3", "ddpg"), -200, 400, 20),
+    Task("CartPole-v1", ("impala", "ppo", "a2c", "dqn", "r2d2"), 475, 900),
+    Task("Acrobot-v1", ("ppo", "dqn"), -100, 900),
+    Task("LunarLander-v2", ("ppo", "dqn"), 200, 3600),
+    Task("Pendulum-v1", ("sac", "td3", "ddpg"), -200, 1800, 20),
     Task("HalfCheetah-v4", ("ppo",), 2_000, 1200, 20),
     Task("HalfCheetah-v4", ("sac",), 4_000, 7200, 20),
-    Task("examples/recall.py", ("impala", "r2d2", "feed_forward"), 0.9, 120),
+    Task("examples/recall.py", ("impala", "r2d2", "feed_forward"), 0.9, 300),
 )
 
 PARITY = (("CartPole-v1", "ppo"), ("CartPole-v1", "impala"), ("CartPole-v1", "dqn"))
