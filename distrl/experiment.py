@@ -149,8 +149,8 @@ class EvaluatorConfig:
 class SupervisionConfig:
     """What is done about nodes of a program that die or hang.
 
-    Actors, inferencers, evaluators and a replay in shared memory are started again, after a pause
-    that grows while they fail soon. Three lives in a row that end with the same traceback end the
+    Actors, inferencers, evaluators, a replay in shared memory and the learner (from its last
+    checkpoint) are started again, after a pause that grows while they fail soon. Three lives in a row that end with the same traceback end the
     program with it. Seconds; None: for ever.
 
     Attributes:

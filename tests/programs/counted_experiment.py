@@ -5,13 +5,17 @@ from pathlib import Path
 from typing import Any
 
 import dm_env
+import gymnasium
 import numpy as np
 
+from distrl.agents.impala import IMPALAConfig
+from distrl.checkpoint import CheckpointConfig
 from distrl.envs import PythonEnvironment
 from distrl.experiment import ActorsConfig, Experiment, LearnerConfig
 from distrl.metrics import Goal
 from distrl.replay.buffer import ReplayConfig
 from distrl.testing import CheckingConfig, CountingEnvironment
+from distrl.transforms.rewards import RewardScale
 
 NUM_ENVS = 4
 
@@ -29,6 +33,19 @@ class Counted(CountingEnvironment):
         return super().step(action)
 
 
+class CountedCartPole(gymnasium.Wrapper):
+    """CartPole-v1, as `Counted`."""
+
+    def __init__(self, seed: int):
+        super().__init__(gymnasium.make("CartPole-v1"))
+        path = Path(os.environ["DISTRL_COUNTS"]) / f"{os.getpid()}-{seed}"
+        self._steps = np.memmap(path, np.int64, "w+", shape=(1,))
+
+    def step(self, action: Any) -> Any:
+        self._steps[0] += 1
+        return super().step(action)
+
+
 def total(folder: Path) -> int:
     """Steps that all environments have taken."""
     return sum(int(np.fromfile(path, np.int64)[0]) for path in folder.iterdir())
@@ -42,6 +59,20 @@ def experiment(recurrent: bool = False) -> Experiment:
         ReplayConfig(unroll_length=9, max_size=64),
         ActorsConfig(num_actors=4, num_envs=NUM_ENVS),
         learner=LearnerConfig(batch_size=16),
+        goal=Goal(mean_return=None, max_env_steps=10**12),
+    )
+
+
+def cartpole() -> Experiment:
+    """IMPALA on CartPole-v1, with a checkpoint every ten seconds."""
+    return Experiment(
+        PythonEnvironment(CountedCartPole, "CartPole-v1"),
+        IMPALAConfig(),
+        ReplayConfig(unroll_length=20, max_size=64),
+        ActorsConfig(num_actors=4, num_envs=NUM_ENVS),
+        learner=LearnerConfig(batch_size=16),
+        checkpoint=CheckpointConfig(period=10.0),
+        transforms=(RewardScale(0.1),),
         goal=Goal(mean_return=None, max_env_steps=10**12),
     )
 

@@ -122,6 +122,60 @@ def test_many_kills(start, tmp_path, topology, name, nodes):
     check(command, tmp_path, of_actors)
 
 
+CHAOS_S = 180.0
+OTHERS = {
+    30: "inferencer/0",
+    60: "learner/0",
+    90: "inferencer/0",
+    120: "replay/0",
+    150: "inferencer/0",
+}
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_cartpole_is_solved_in_chaos(start, tmp_path):
+    """An actor is killed every two seconds for three minutes, and all the others now and then."""
+    command = start(f"--experiment={EXPERIMENT}:cartpole", "--topology=light_env")
+    command.wait_for_training()
+    chosen, others = random.Random(2), dict(OTHERS)
+    began, of_actors = time.monotonic(), 0
+    while (now := time.monotonic() - began) < CHAOS_S:
+        nodes = [f"actor/{chosen.randrange(4)}"]
+        nodes += [others.pop(due) for due in list(others) if due <= now]
+        for node in nodes:
+            try:
+                os.kill(command.pid(node), signal.SIGKILL)
+            except ValueError:  # it is just being started again
+                continue
+            of_actors += node.startswith("actor")
+        time.sleep(2.0)
+        assert command.process.poll() is None, command.output[-4000:]
+    assert not others
+    before = steps(command)
+    command.wait_for(lambda: steps(command) > before + 200, "training in peace")
+
+    def best() -> float:
+        with open(command.run_dir / "metrics.csv") as file:
+            return max(float(row["mean_return"] or 0) for row in csv.DictReader(file))
+
+    deadline = time.monotonic() + 300.0
+    while best() < 475:
+        assert time.monotonic() < deadline, f"the best mean return is {best()}"
+        time.sleep(1.0)
+    command.interrupt()
+    assert command.wait(60.0) == 130
+    with open(command.run_dir / "metrics.csv") as file:
+        row = list(csv.DictReader(file))[-1]
+    true, counted = total(tmp_path / "counts"), int(row["env_steps_acted"])
+    print(
+        f"{of_actors} kills of actors; acted {counted}, the environments' own count {true}, told "
+        f"late {row['env_steps_unreported']}; best mean return {best():.1f}"
+    )
+    assert 0 <= true - counted <= (4 + 2 * of_actors) * NUM_ENVS
+    command.check_nothing_left()
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(240)
 def test_stopping_one_program_leaves_another_alone(start, tmp_path):
