@@ -150,8 +150,8 @@ class SupervisionConfig:
     """What is done about nodes of a program that die or hang.
 
     Actors, inferencers, evaluators, a replay in shared memory and the learner (from its last
-    checkpoint) are started again, after a pause that grows while they fail soon. Three lives in a row that end with the same traceback end the
-    program with it. Seconds; None: for ever.
+    checkpoint) are started again, after a pause that grows while they fail soon. Three lives in a
+    row that end with the same traceback end the program with it. Seconds; None: for ever.
 
     Attributes:
       restarts: of one node, in all; 0: the first failure ends the program.
