@@ -92,6 +92,9 @@ class Learner:
         self._state = state._replace(
             params=jax.device_put(state.params), agent=jax.device_put(state.agent)
         )
+        with self._made:
+            self.recent.clear()
+            self.recent.append(self.variables)
 
     def get_variables(self, newer_than: int = -1) -> tuple[int, Params] | None:
         """See `VariableSource`. Never blocks the learner; safe in any thread."""
