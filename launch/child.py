@@ -26,7 +26,7 @@ from launch import wiring
 from launch.debugging import Debug
 from launch.nodes import Hooks, Telling, one_line
 from launch.signals import ignore
-from launch.supervisor import Message
+from launch.worker import Message
 
 PR_SET_PDEATHSIG = 1
 PR_SET_NAME = 15

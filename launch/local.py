@@ -25,8 +25,9 @@ from launch.result import Result
 from launch.rules import Limits, Rule
 from launch.signals import Signals
 from launch.status import StatusFile
-from launch.supervisor import STOP_LEARNER_S, Message, Supervisor, Worker
+from launch.supervisor import STOP_LEARNER_S, Supervisor
 from launch.wishes import Wishes
+from launch.worker import Message, Worker
 
 LAUNCH_TYPES = ("local_mp", "local_mt", "test_mt")
 TERMINALS = ("current_terminal", "output_to_files")

@@ -12,7 +12,7 @@ from typing import Any
 import courier
 
 from distrl.errors import ConfigError, EnvironmentFault, SpecError, Stopped
-from launch.supervisor import Message
+from launch.worker import Message
 
 TRACEBACK_LIMIT = 50_000  # characters that are sent to the supervisor
 COURIER_NODE = "launchpad.nodes.courier.node"

@@ -20,7 +20,8 @@ from launch.logs import NodeLog
 from launch.result import NodeExit
 from launch.rules import Rule
 from launch.signals import WATCHED
-from launch.supervisor import Message, Supervisor, Worker
+from launch.supervisor import Supervisor
+from launch.worker import Message, Worker
 
 READ = 1 << 16  # bytes taken from one node before the others have their turn
 MESSAGE = 1 << 18

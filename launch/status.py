@@ -5,13 +5,11 @@ import os
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from distrl import board
 from distrl.errors import ConfigError
-
-if TYPE_CHECKING:  # `launch.supervisor` needs Launchpad, and who only reads does not
-    from launch.supervisor import Worker
+from launch.worker import Worker
 
 _STATUS = {board.ABSENT: "not started", board.UP: "up", board.DOWN: "restarting"}
 _EVERY = 2.0  # seconds between two writes
@@ -26,7 +24,7 @@ class StatusFile:
         self._due = 0.0
         self._cpu: dict[str, tuple[float, float]] = {}
 
-    def write(self, workers: "Sequence[Worker]") -> None:
+    def write(self, workers: Sequence[Worker]) -> None:
         """Writes how `workers` are, if it is time; a reader never sees half of it."""
         now = time.monotonic()
         if now < self._due:
@@ -38,7 +36,7 @@ class StatusFile:
         part.write_text(json.dumps(state, indent=1) + "\n")
         os.replace(part, self._path)
 
-    def _one(self, worker: "Worker", now: float) -> dict[str, Any]:
+    def _one(self, worker: Worker, now: float) -> dict[str, Any]:
         seat = worker.seat
         usage = worker.usage() if worker.alive else None
         found: dict[str, Any] = {

@@ -3,94 +3,27 @@
 It knows nothing of processes or threads: those are kinds of `Worker`.
 """
 
-import abc
 import collections
-import dataclasses
 import selectors
 import signal
 import time
 from collections.abc import Callable, Sequence
 
-from distrl.board import Seat
 from launch.journal import Journal
-from launch.logs import NodeLog
 from launch.result import EXIT_BAD_INPUT, EXIT_FAILED, EXIT_FINISHED, Failure, NodeExit
-from launch.rules import History, Limits, Rule
+from launch.rules import Limits
 from launch.signals import Signals
-from launch.watchdog import Usage, Watch, oom_kills
+from launch.watchdog import Watch, oom_kills
+from launch.worker import Message, Worker
 
 STOP_S = 3.0  # for a phase to end after it was asked to
 STOP_LEARNER_S = 30.0  # unless the program says otherwise: it may have much to save
 STOP_AFTER_FAILURE_S = 1.0
-KILL_S = 3.0  # for the kernel to end what was killed
 STACKS_S = 0.3  # before its time is over, a node's stacks are written to its log
 LINGER_S = 2.0  # for a node to end after it has told of the exception that ends it
 LOOK_S = 1.0  # between two looks of the watchdog
 JUDGE_S = 0.2  # an exception may be the echo of a sudden death elsewhere, which is seen later
 ENDED = "ended without being told to"
-
-
-@dataclasses.dataclass
-class Message:
-    """What a node says of itself. `time` is its own reading of the machine's monotonic clock."""
-
-    time: float
-    node: str
-    kind: str  # "running", "stop", "failure" or "ended"
-    reason: str = ""  # of a stop; of a failure "Type: message"
-    finished: bool = True  # a stop because the goal is reached
-    traceback: str | None = None
-    bad_input: bool = False  # the failure is the user's to mend: one line, and its own status
-
-
-class Worker(abc.ABC):
-    """One node as the supervisor sees it."""
-
-    last_wait = KILL_S  # for it to end after `kill`
-    can_be_killed = True
-
-    def __init__(self, name: str, label: str, log: NodeLog, seat: Seat, rule: Rule) -> None:
-        self.name = name
-        self.label = label
-        self.log = log
-        self.seat = seat
-        self.heals = rule.restarts > 0
-        self.history = History(rule)
-        self.exit = NodeExit()
-        self.alive = False
-        self.started = 0.0
-        self.failure: Message | None = None  # of a node that heals: what ends this life
-        self.hangs: str | None = None  # why the watchdog ends this life
-        self.hangs_since = 0.0
-        self.leaves_by: float | None = None  # it was asked to stop, while the others go on
-
-    @abc.abstractmethod
-    def start(self) -> None:
-        """Starts the node, for the first time or again."""
-
-    @abc.abstractmethod
-    def usage(self) -> Usage | None:
-        """What it uses now; None when it has ended."""
-
-    @abc.abstractmethod
-    def collect(self) -> bool:
-        """True, once, when the node has ended: `alive` is False then, and `exit` is complete."""
-
-    @abc.abstractmethod
-    def ask_to_stop(self) -> None:
-        """Sets the node's stop event."""
-
-    @abc.abstractmethod
-    def kill(self) -> None:
-        """Ends it by force, where that can be done."""
-
-    @abc.abstractmethod
-    def show_stacks(self, also_if_stopped: bool = False) -> None:
-        """Has the stacks of its threads written to its log.
-
-        Args:
-          also_if_stopped: by a way that takes a second, and that the node has no part in.
-        """
 
 
 class Supervisor:

@@ -23,7 +23,7 @@ from launch.logs import NodeLog
 from launch.nodes import Hooks, Telling, one_line
 from launch.result import NodeExit
 from launch.rules import Rule
-from launch.supervisor import Message, Worker
+from launch.worker import Message, Worker
 
 _owner = threading.local()
 

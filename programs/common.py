@@ -12,7 +12,7 @@ from distrl.checkpointer import Start
 from distrl.experiment import Experiment
 from distrl.replay import shared_file
 from distrl.replay.shared_table import SharedTable
-from programs import nodes
+from programs import nodes, tables
 
 
 class Common(NamedTuple):
@@ -39,7 +39,7 @@ def add_common_nodes(
         else:
             struct, batch_size = experiment.trajectory_struct(), experiment.learner.batch_size
             SharedTable.check_room(struct, experiment.replay, batch_size, table)
-            add_courier_node(program, nodes.TableNode, experiment, table, run_dir, start)
+            add_courier_node(program, tables.TableNode, experiment, table, run_dir, start)
     with program.group("monitor"):
         monitor = add_courier_node(program, nodes.MonitorNode, experiment, run_dir, start)
     with program.group("learner"):
@@ -95,7 +95,7 @@ def _reverb_node(experiment: Experiment, table: str, run_dir: str, start: Start)
         ),
         functools.partial(
             checkpointer,
-            Path(run_dir).absolute() / nodes.REVERB_FOLDER,
+            Path(run_dir).absolute() / tables.REVERB_FOLDER,
             start.table(),
             table,
             experiment.trajectory_struct(),

@@ -3,7 +3,6 @@
 A node's constructor runs in the node. Its public methods are served by Courier.
 """
 
-import concurrent.futures
 import contextlib
 import inspect
 import json
@@ -12,7 +11,7 @@ import shutil
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -26,147 +25,25 @@ from distrl.actor import Actor
 from distrl.checkpoint import Checkpoints
 from distrl.checkpointer import Checkpointer, Start, note_resumed, restore_learner, table_counts
 from distrl.cores import keep_to_one_core
-from distrl.errors import PeerError, Stopped
+from distrl.errors import PeerError
 from distrl.evaluator import Evaluator
 from distrl.experiment import Experiment
 from distrl.inferencer import Inferencer, InferenceSource
 from distrl.learner import Learner
 from distrl.lockstep import LockstepReplay, LockstepVariables
-from distrl.metrics import Monitor, Report, first_number
+from distrl.metrics import Monitor, Report
 from distrl.params_file import save_params
 from distrl.policy import agent_writer
-from distrl.replay.buffer import ReplayBuffer
 from distrl.replay.late_rewards import with_final_rewards
-from distrl.replay.shared_file import Process
 from distrl.replay.shared_memory import SharedReplayBuffer
-from distrl.replay.shared_table import SharedTable
 from distrl.serving import InferenceService, RemoteInferencer
 from distrl.variables import RemoteVariables, VariableClient, VariableService
 from distrl.wire import Wire
+from programs.peers import Peer, Reporter, turns
 from programs.pools import actor_pool, evaluator_pool
+from programs.tables import REVERB_FOLDER, replay_client
 
-REVERB_FOLDER = "replay"  # of the run's folder: where a server writes its checkpoints
-_LOAD_S = 600.0  # for a table to be there: it may have many gigabytes to load
 _COUNTERS_S = 5.0  # for the monitor to give its state
-_COMES_BACK = 120.0  # seconds that a call waits for a node that is started again
-_NOTICED = 1.0  # seconds within which a death is noticed
-_LOOK = 0.05  # seconds between two looks at the board
-_MAX_UNSENT = 300  # reports; half a minute of a monitor that does not answer
-
-
-class Peer:
-    """A Courier client whose errors name the peer. Its deadline comes with the handle.
-
-    While the peer is started again, a call waits for it, and is made once more: what is called
-    must bear to be called twice, which Courier may do by itself too.
-    """
-
-    def __init__(self, client: Any, name: str):
-        """Args: client: a courier.Client. name: of the node behind it."""
-        self._client = client
-        self._name = name
-        seats = board.here().board
-        self._seat = seats.seat(name) if seats is not None else None
-        self._stop = lp.stop_event()
-
-    def __getattr__(self, method: str) -> Callable[..., Any]:
-        remote = getattr(self._client, method)
-
-        def call(*args: Any) -> Any:
-            mine = board.mine()
-            mine.wait()
-            try:
-                while True:
-                    life = self._seat.life if self._seat is not None else 0
-                    try:
-                        return remote(*args)
-                    except Exception as error:
-                        self._check_comes_back(life, f"{self._name}.{method}() failed", error)
-            finally:
-                mine.tick()
-
-        setattr(self, method, call)
-        return call
-
-    def _check_comes_back(self, life: int, what: str, error: Exception) -> None:
-        """Returns when the peer, of whose `life` a call failed, has begun another.
-
-        Raises:
-          Stopped: the program stops.
-          PeerError: it has not, or not in time.
-        """
-        seat = self._seat
-        deadline = time.monotonic() + _COMES_BACK
-        while seat is not None and seat.status in (board.UP, board.DOWN):
-            if seat.status == board.UP and seat.life != life:
-                return
-            # A process that has just died still counts as up for a moment.
-            if seat.status == board.UP and time.monotonic() > deadline - _COMES_BACK + _NOTICED:
-                break
-            if time.monotonic() > deadline:
-                break
-            if self._stop.wait(_LOOK):
-                raise Stopped(f"{what}: the program stops") from error
-        if seat is not None and seat.status == board.GONE:
-            raise PeerError(f"{what}: {self._name} has ended") from error
-        raise PeerError(f"{what}: {error}") from error
-
-
-class Reporter:
-    """Sends a node's reports to the monitor, in order, without waiting for it."""
-
-    def __init__(self, monitor: Any, node: str):
-        """Args: monitor: a courier.Client of `MonitorNode`. node: the sender's name."""
-        self._monitor = monitor
-        self._node = node
-        self._number = first_number(board.here().life)  # above all those of the lives before
-        self._unsent: list[Report] = []
-        self._sending: concurrent.futures.Future | None = None
-
-    def __call__(self, report: Report) -> None:
-        """Sends `report`, or keeps it until the one before has arrived.
-
-        Raises:
-          PeerError: the monitor failed, or has not answered for long.
-        """
-        self._unsent.append(report)
-        if self._sending is not None:
-            if not self._sending.done():
-                if len(self._unsent) > _MAX_UNSENT:
-                    raise PeerError(f"monitor/0 has left {_MAX_UNSENT} reports unanswered")
-                return
-            self._finish(0)
-        self._sending = self._monitor.futures.report(self._node, self._number, self._unsent)
-        self._number += 1
-        self._unsent = []
-
-    def close(self, timeout: float = 2.0) -> None:
-        """Sends what is left, within `timeout` seconds for each of the two calls at most."""
-        self._finish(timeout)
-        if self._unsent:
-            self._sending = self._monitor.futures.report(self._node, self._number, self._unsent)
-            self._unsent = []
-            self._finish(timeout)
-
-    def _finish(self, timeout: float) -> None:
-        if self._sending is None:
-            return
-        try:
-            self._sending.result(timeout)
-        except Exception as error:
-            raise PeerError(f"monitor/0.report() failed: {error!r}") from error
-        self._sending = None
-
-
-def _turns(stop: threading.Event) -> Callable[[], bool]:
-    """For loops that ask at each turn whether to stop: says that the node gets on, too."""
-    seat = board.here()
-
-    def asked_to_stop() -> bool:
-        seat.tick()
-        return stop.is_set()
-
-    return asked_to_stop
 
 
 def _say(line: str) -> None:
@@ -184,63 +61,6 @@ def _configure_jax() -> None:
     """Settings that must come before the node's first computation."""
     # A dispatch to another thread costs more than a small network's whole step.
     jax.config.update("jax_cpu_enable_async_dispatch", False)
-
-
-def _replay(experiment: Experiment, server: Any, table: str, stop: Any) -> ReplayBuffer:
-    """A client of the table: at a Reverb server, or in shared memory where there is none."""
-    struct, config = experiment.trajectory_struct(), experiment.replay
-    batch_size = experiment.learner.batch_size
-    timeout = experiment.supervision.insert_timeout
-    if server is None:
-        return SharedReplayBuffer(
-            table, struct, config, batch_size, stop, timeout, open_timeout=_LOAD_S
-        )
-    from distrl.replay.reverb import ReverbReplayBuffer  # brings TensorFlow
-
-    buffer = ReverbReplayBuffer(
-        server,
-        struct,
-        config,
-        batch_size,
-        table,
-        unrolls_per_item=experiment.unrolls_per_item,
-        stop=stop,
-        insert_timeout=timeout,
-    )
-    buffer.wait_for_server(_LOAD_S)
-    return buffer
-
-
-class TableNode:
-    """Owns a table in shared memory, from its making to its removal."""
-
-    def __init__(self, experiment: Experiment, table: str, run_dir: str, start: Start):
-        self._stop = lp.stop_event()
-        if board.here().restarted:  # its clients have gone on with it meanwhile
-            self._table = SharedTable.adopt(table)
-            return
-        in_own_process = threading.current_thread() is threading.main_thread()
-        self._table = SharedTable.create(
-            experiment.trajectory_struct(),
-            experiment.replay,
-            experiment.learner.batch_size,
-            table,
-            seeds.seed(experiment.seed, "replay", 0),
-            saved=start.table(),
-            # The launcher's: it is there as long as the program.
-            owner=Process.parent() if in_own_process else Process.this(),
-        )
-        if start.checkpoint is not None:
-            note_resumed(run_dir, "table", table_counts(self._table.info()))
-
-    def info(self) -> str:
-        """How the table stands: counts, limits, and who waits since when."""
-        return str(self._table.info())
-
-    def run(self) -> None:
-        """Keeps the table until the program stops."""
-        self._stop.wait()
-        self._table.close()
 
 
 class MonitorNode:
@@ -307,7 +127,7 @@ class LearnerNode:
         self._stop = lp.stop_event()
         self._run_dir = Path(run_dir)
         agent = experiment.make_agent()
-        self._replay = _replay(experiment, replay, table, self._stop)
+        self._replay = replay_client(experiment, replay, table, self._stop)
         self._monitor = monitor
         self._reporter = Reporter(monitor, "learner/0")
         self._learner = Learner(
@@ -375,7 +195,7 @@ class LearnerNode:
     def run(self) -> None:
         """Learns until the program stops, then saves the parameters, and all."""
         try:
-            self._learner.run(_turns(self._stop), self._report)
+            self._learner.run(turns(self._stop), self._report)
         except BaseException:
             self._checkpointer.abandon()
             raise
@@ -498,7 +318,7 @@ class ActorNode:
                 keep_to_one_core(os.getppid() + index)
             agent = experiment.make_agent()
             self._reporter = Reporter(monitor, f"actor/{index}")
-            self._replay = _replay(experiment, replay, table, self._stop)
+            self._replay = replay_client(experiment, replay, table, self._stop)
             source: InferenceSource
             if inferencer is not None:
                 number = index % experiment.inference.num_inferencers
@@ -531,7 +351,7 @@ class ActorNode:
     def run(self) -> None:
         """Acts until the program stops."""
         with self._opened:
-            stopping = _turns(self._stop)
+            stopping = turns(self._stop)
             before = self._seat.acted
             self._reporter({"acted_before": before})
 
@@ -574,7 +394,7 @@ class EvaluatorNode:
         with self._opened:
             while not self._stop.is_set():
                 due = time.monotonic() + self._config.interval
-                scores = self._evaluator.evaluate(self._config.episodes, _turns(self._stop))
+                scores = self._evaluator.evaluate(self._config.episodes, turns(self._stop))
                 if scores is not None:
                     self._reporter(scores)
                 board.here().wait()

@@ -159,7 +159,6 @@ QUICK = {
     Cell("light_env", "shared_memory", "actor/0", "sigstop"),
     Cell("light_env", "shared_memory", "inferencer/0", "loop"),
     Cell("light_env", "shared_memory", "actor/0", "raise", always=True),
-    Cell("heavy_env", "shared_memory", "replay/0", "sigkill"),
     Cell("heavy_env", "shared_memory", "actor/0", "block"),
 }
 
