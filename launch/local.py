@@ -113,7 +113,10 @@ def launch(
         next_life = functools.partial(lives.next_life, pathlib.Path(run_dir))
 
         def look(workers: Sequence[Worker]) -> None:
-            status.write(workers)
+            try:
+                status.write(workers)
+            except OSError as error:  # a full disk must not take the supervisor down
+                journal.note(f"no status.json: {error}")
             for group, wanted in wishes.take():
                 supervisor.want(group, wanted)
 

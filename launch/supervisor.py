@@ -111,10 +111,12 @@ class Supervisor:
         of_group = [worker for worker in self._workers.values() if worker.label == label]
         waiting = {worker.name for _, worker in self._restarts}
         for worker in of_group[:count]:
+            worker.wanted = True
             if not worker.alive and worker.name not in waiting:
                 self._journal.say(f"{worker.name} joins")
                 self._start(worker)
         for worker in of_group[count:]:
+            worker.wanted = False
             self._restarts = [(due, each) for due, each in self._restarts if each is not worker]
             if worker.alive and worker.leaves_by is None:
                 self._journal.say(f"{worker.name} leaves")
@@ -182,6 +184,9 @@ class Supervisor:
         comes_back = False
         if worker.leaves_by is not None:
             worker.leaves_by = None
+            if worker.wanted and self.status is None:  # again, since it was asked to leave
+                self._restarts.append((time.monotonic(), worker))
+                comes_back = True
         elif self.status is None and worker.heals and worker.name not in self._spoke:
             comes_back = self._plan_restart(worker)
         elif self.status is None and worker.name not in self._spoke:

@@ -44,6 +44,7 @@ class Worker(abc.ABC):
         self.failure: Message | None = None  # of a node that heals: what ends this life
         self.hangs: str | None = None  # why the watchdog ends this life
         self.hangs_since = 0.0
+        self.wanted = True
         self.leaves_by: float | None = None  # it was asked to stop, while the others go on
 
     @abc.abstractmethod
