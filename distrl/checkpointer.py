@@ -47,6 +47,12 @@ class Start(NamedTuple):
     checkpoint: str | None = None
     with_table: bool = True
 
+    @classmethod
+    def latest(cls, run_dir: Path | str, start: "Start") -> "Start":
+        """Of a part of a program that is started again while the others go on."""
+        found = Checkpoints(run_dir).latest()
+        return start._replace(checkpoint=str(found.path) if found is not None else None)
+
     def manifest(self) -> dict[str, Any] | None:
         """Of the checkpoint; None: the program begins anew."""
         if self.checkpoint is None:

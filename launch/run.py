@@ -13,7 +13,7 @@ from launch.result import Result
 from launch.rules import Limits, Rule
 from programs.resources import node_environments
 
-HEALING = ("actor", "evaluator", "inferencer", "learner")
+HEALING = ("actor", "evaluator", "inferencer", "learner", "replay")
 
 
 def run(
@@ -41,8 +41,6 @@ def run(
     """
     config = experiment.supervision
     healing: tuple[str, ...] = HEALING
-    if experiment.replay.backend != "reverb":  # whose tables would come back empty
-        healing += ("replay",)
     if experiment.lockstep:  # what a node has begun, another life of it would not end alike
         healing = ()
     environments: dict[str, Any] = node_environments(experiment, topology)

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import launchpad as lp
 
+from distrl import board
 from distrl.checkpointer import Start
 from distrl.experiment import Experiment
 from distrl.replay import shared_file
@@ -78,7 +79,6 @@ def _reverb_node(experiment: Experiment, table: str, run_dir: str, start: Start)
     """A Reverb server with the experiment's table."""
     # With TensorFlow, which takes seconds.
     from distrl.replay.reverb import about_tables, reverb_tables
-    from distrl.replay.reverb_saving import checkpointer
 
     config, struct = experiment.replay, experiment.trajectory_struct()
     per_item = experiment.unrolls_per_item
@@ -93,16 +93,24 @@ def _reverb_node(experiment: Experiment, table: str, run_dir: str, start: Start)
             table,
             unrolls_per_item=per_item,
         ),
-        functools.partial(
-            checkpointer,
-            Path(run_dir).absolute() / tables.REVERB_FOLDER,
-            start.table(),
-            table,
-            experiment.trajectory_struct(),
-            experiment.replay,
-            experiment.learner.batch_size,
-            experiment.unrolls_per_item,
-        ),
+        functools.partial(_reverb_checkpointer, experiment, table, run_dir, start),
+    )
+
+
+def _reverb_checkpointer(experiment: Experiment, table: str, run_dir: str, start: Start) -> Any:
+    """Of a server, in its own process: it begins with what was saved last."""
+    from distrl.replay.reverb_saving import checkpointer
+
+    if board.here().restarted:
+        start = Start.latest(run_dir, start)
+    return checkpointer(
+        Path(run_dir).absolute() / tables.REVERB_FOLDER,
+        start.table(),
+        table,
+        experiment.trajectory_struct(),
+        experiment.replay,
+        experiment.learner.batch_size,
+        experiment.unrolls_per_item,
     )
 
 

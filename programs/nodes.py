@@ -22,7 +22,6 @@ from launchpad import context
 
 from distrl import board, seeds
 from distrl.actor import Actor
-from distrl.checkpoint import Checkpoints
 from distrl.checkpointer import Checkpointer, Start, note_resumed, restore_learner, table_counts
 from distrl.cores import keep_to_one_core
 from distrl.errors import PeerError
@@ -139,8 +138,7 @@ class LearnerNode:
             last=experiment.goal.max_learner_steps,
         )
         if board.here().restarted:  # the table has gone on meanwhile
-            latest = Checkpoints(run_dir).latest(_say)
-            start = Start(start.settings, str(latest.path) if latest else None, with_table=False)
+            start = Start.latest(run_dir, start)._replace(with_table=False)
             _say(f"goes on from {start.checkpoint or 'the beginning: there is no checkpoint yet'}")
         if start.checkpoint is not None:
             self._resume(start)

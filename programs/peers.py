@@ -12,7 +12,7 @@ from distrl import board
 from distrl.errors import PeerError, Stopped
 from distrl.metrics import Report, first_number
 
-_COMES_BACK = 120.0  # seconds that a call waits for a node that is started again
+COMES_BACK = 120.0  # seconds that a call waits for a node that is started again
 _NOTICED = 1.0  # seconds within which a death is noticed
 _LOOK = 0.05  # seconds between two looks at the board
 _MAX_UNSENT = 300  # reports; half a minute of a monitor that does not answer
@@ -60,12 +60,12 @@ class Peer:
           PeerError: it has not, or not in time.
         """
         seat = self._seat
-        deadline = time.monotonic() + _COMES_BACK
+        deadline = time.monotonic() + COMES_BACK
         while seat is not None and seat.status in (board.UP, board.DOWN):
             if seat.status == board.UP and seat.life != life:
                 return
             # A process that has just died still counts as up for a moment.
-            if seat.status == board.UP and time.monotonic() > deadline - _COMES_BACK + _NOTICED:
+            if seat.status == board.UP and time.monotonic() > deadline - COMES_BACK + _NOTICED:
                 break
             if time.monotonic() > deadline:
                 break

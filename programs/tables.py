@@ -12,6 +12,7 @@ from distrl.replay.buffer import ReplayBuffer
 from distrl.replay.shared_file import Process
 from distrl.replay.shared_memory import SharedReplayBuffer
 from distrl.replay.shared_table import SharedTable
+from programs.peers import COMES_BACK
 
 REVERB_FOLDER = "replay"  # of the run's folder: where a server writes its checkpoints
 _LOAD_S = 600.0  # for a table to be there: it may have many gigabytes to load
@@ -37,6 +38,7 @@ def replay_client(experiment: Experiment, server: Any, table: str, stop: Any) ->
         unrolls_per_item=experiment.unrolls_per_item,
         stop=stop,
         insert_timeout=timeout,
+        comes_back_within=COMES_BACK if experiment.supervision.restarts else 0.0,
     )
     buffer.wait_for_server(_LOAD_S)
     return buffer

@@ -339,6 +339,7 @@ class ReplayBuffer(abc.ABC):
         Raises:
           OSError: the disk is full, say.
           DeadlineExceeded: the server was not done in time.
+          PeerError: it failed.
         """
 
     @abc.abstractmethod

@@ -5,6 +5,8 @@ An item holds a block of `unrolls_per_item` unrolls as one column of bytes (see
 costs about half of one with a column for each field. What reads it knows the names.
 """
 
+import contextlib
+import logging
 import math
 import shutil
 import threading
@@ -18,7 +20,7 @@ import reverb
 from reverb import errors, pybind
 
 from distrl import board
-from distrl.errors import ConfigError, DeadlineExceeded, Stopped
+from distrl.errors import ConfigError, DeadlineExceeded, PeerError, Stopped
 from distrl.replay import live, reverb_saving
 from distrl.replay.buffer import ReplayBuffer, ReplayConfig, checked_priorities
 from distrl.replay.columns import Block, Columns
@@ -29,6 +31,8 @@ from distrl.replay.table_info import Ages, Contents, RateLimits, TableInfo
 from distrl.replay.unrolls import Unroller
 from distrl.replay.waiting import SLICE
 from distrl.types import Inference, Sample, TimeStep, Trajectory
+
+_LOG = logging.getLogger(__name__)
 
 # Items written and not yet confirmed: one is on its way while the next is made.
 _IN_FLIGHT = 1
@@ -162,6 +166,15 @@ def _info_of(info: Any, per_item: int) -> TableInfo:
     )
 
 
+def _close(writer: Any, fetcher: Fetcher | None) -> None:
+    """Ends what a server that is gone has left; its errors are that server's."""
+    with contextlib.suppress(RuntimeError):
+        if fetcher is not None:
+            fetcher.close()
+        if writer is not None:
+            writer.close()
+
+
 class ReverbReplayBuffer(ReplayBuffer):
     """A client of a Reverb table.
 
@@ -185,6 +198,7 @@ class ReverbReplayBuffer(ReplayBuffer):
         prefetch: int = 1,
         insert_timeout: float = 600.0,
         flush_timeout: float = 10.0,
+        comes_back_within: float = 0.0,
     ):
         """Args:
         client: of the server with `reverb_tables`.
@@ -199,7 +213,10 @@ class ReverbReplayBuffer(ReplayBuffer):
         prefetch: batches put together before they are asked for; 0 for the least policy lag.
         insert_timeout: seconds that an insert waits for room before it fails.
         flush_timeout: seconds that `flush` waits.
+        comes_back_within: seconds to wait for a server in the place of one that is gone; items on
+          their way to it, and priorities, are lost with it. 0: that is an error.
         """
+        self._comes_back_within = comes_back_within
         _check_items(config, batch_size, unrolls_per_item)
         self._config = config
         self._batch_size = batch_size
@@ -285,9 +302,9 @@ class ReverbReplayBuffer(ReplayBuffer):
         try:
             references = writer.Append([self._columns.pack(block)])
             writer.CreateItem(self._name, self._config.initial_priority, [references], [True])
-        except RuntimeError as error:
-            raise RuntimeError(f"{self._server}: {error}") from error
-        self._confirm(_IN_FLIGHT, self._insert_timeout, "an insert waits for room")
+            self._confirm(_IN_FLIGHT, self._insert_timeout, "an insert waits for room")
+        except (RuntimeError, ServerSilent) as error:
+            self._wait_for_another(error, f"an item of {block.size} unrolls")
 
     def _confirm(self, leave: int, timeout: float, what: str) -> None:
         """Waits until no more than `leave` items await their confirmation."""
@@ -311,22 +328,54 @@ class ReverbReplayBuffer(ReplayBuffer):
                         f"{what}: nothing in {timeout:g} s: {self._describe()}"
                     ) from error
                 watch()
-            except RuntimeError as error:
-                raise RuntimeError(f"{self._server}: {error}") from error
+
+    def _wait_for_another(self, error: Exception, lost: str) -> None:
+        """Waits for a server in the place of one that is gone.
+
+        Args:
+          error: by which that was known.
+          lost: with it.
+
+        Raises:
+          RuntimeError, ServerSilent: `error`, where no other may come, or none came in time.
+          Stopped: the program stops.
+        """
+        named = error
+        if not isinstance(error, ServerSilent):
+            named = RuntimeError(f"{self._server}: {error}")
+        if not self._comes_back_within:
+            raise named from error
+        _LOG.warning("%s; lost with it: %s; waiting for another server", named, lost)
+        old, self._writer, self._fetcher = (self._writer, self._fetcher), None, None
+        # Each may wait for the server that is gone.
+        threading.Thread(target=_close, args=old, name=f"close {self._name}", daemon=True).start()
+        self._client = reverb.Client(self._client.server_address)
+        self._server = ServerCalls(self._client, self._name)
+        deadline = time.monotonic() + self._comes_back_within
+        while True:
+            try:
+                self.wait_for_server(self._comes_back_within)
+                return
+            except (RuntimeError, ServerSilent):
+                if time.monotonic() >= deadline:
+                    raise named from error
 
     def flush(self) -> None:
         self._check_open()
-        self._confirm(0, self._flush_timeout, "a flush waits for room")
+        try:
+            self._confirm(0, self._flush_timeout, "a flush waits for room")
+        except (RuntimeError, ServerSilent) as error:
+            self._wait_for_another(error, "what was on its way")
 
     def sample(self, timeout: float | None) -> Sample:
         self._check_open()
-        fetcher = self._started()
-        try:
-            return fetcher.take(timeout, self._stop, self._server.watch())
-        except ServerSilent:
-            raise
-        except DeadlineExceeded as error:
-            raise DeadlineExceeded(f"{error}: {self._describe()}") from None
+        while True:
+            try:
+                return self._started().take(timeout, self._stop, self._server.watch())
+            except (RuntimeError, ServerSilent) as error:
+                self._wait_for_another(error, "batches that were fetched in advance")
+            except DeadlineExceeded as error:
+                raise DeadlineExceeded(f"{error}: {self._describe()}") from None
 
     def _started(self) -> Fetcher:
         if self._fetcher is None:
@@ -361,11 +410,14 @@ class ReverbReplayBuffer(ReplayBuffer):
             return
         self._check_open()
         updates = dict(zip(keys.tolist(), priorities.tolist(), strict=True))
-        self._server.call(
-            lambda: self._client.mutate_priorities(self._name, updates=updates),
-            "a priority update",
-            self._stop,
-        )
+        try:
+            self._server.call(
+                lambda: self._client.mutate_priorities(self._name, updates=updates),
+                "a priority update",
+                self._stop,
+            )
+        except (RuntimeError, ServerSilent) as error:
+            self._wait_for_another(error, f"{len(updates)} priorities")
 
     def can_sample(self) -> bool:
         return not self._closed and self._started().ready()
@@ -393,7 +445,10 @@ class ReverbReplayBuffer(ReplayBuffer):
     def save(self, folder: Path, timeout: float) -> dict[str, Any]:
         self._check_open()
         # Not ended by the program's stop: that is when it is wanted most.
-        made = self._server.call(self._client.checkpoint, "a checkpoint", None, timeout)
+        try:
+            made = self._server.call(self._client.checkpoint, "a checkpoint", None, timeout)
+        except RuntimeError as error:  # another server may come
+            raise PeerError(str(error)) from error
         folder.mkdir()
         shutil.move(made, folder / reverb_saving.FOLDER)
         return reverb_saving.describe(

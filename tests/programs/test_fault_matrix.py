@@ -24,7 +24,7 @@ ROOT = Path(__file__).parents[2]
 PROGRAM = Path(__file__).parent / "faulty_program.py"
 NODES = ("actor/0", "inferencer/0", "evaluator/0", "learner/0", "monitor/0", "replay/0")
 KINDS = ("raise", "exit", "sigkill", "sigsegv", "sigstop", "loop", "block", "constructor")
-HEALS = {"actor", "inferencer", "evaluator", "learner"}
+HEALS = {"actor", "inferencer", "evaluator", "learner", "replay"}
 BOUND_S = 60.0  # on a busy machine; the program's limits are 4, 15 and 2 s
 
 CAUSES = {
@@ -55,8 +55,6 @@ class Cell(NamedTuple):
         label = self.node.partition("/")[0]
         if self.always or (self.launch_type != "local_mp" and self.kind in ("loop", "block")):
             return False
-        if label == "replay":
-            return self.backend == "shared_memory"
         return label in HEALS
 
     @property
