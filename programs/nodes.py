@@ -391,6 +391,7 @@ class EvaluatorNode:
         """Evaluates every `interval` seconds until the program stops."""
         with self._opened:
             while not self._stop.is_set():
+                board.here().tick()
                 due = time.monotonic() + self._config.interval
                 scores = self._evaluator.evaluate(self._config.episodes, turns(self._stop))
                 if scores is not None:
