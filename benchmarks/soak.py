@@ -127,7 +127,7 @@ def main() -> None:
     for name, found in samples.items():
         later = found[int(WARM_UP * len(found)) :]
         own = [mb for _, mb, _ in later]
-        # What a message needs for a moment comes and goes: what stays shows in the least of a minute.
+        # What a message needs for a moment comes and goes; what stays is in the least of a minute.
         minutes: dict[int, float] = {}
         for at, mb, _ in later:
             minutes[int(at)] = min(mb, minutes.get(int(at), mb))
