@@ -8,6 +8,7 @@ import launchpad as lp
 from distrl import board, seeds
 from distrl.checkpointer import Start, note_resumed, table_counts
 from distrl.experiment import Experiment
+from distrl.replay import shared_file
 from distrl.replay.buffer import ReplayBuffer
 from distrl.replay.shared_file import Process
 from distrl.replay.shared_memory import SharedReplayBuffer
@@ -49,8 +50,8 @@ class TableNode:
 
     def __init__(self, experiment: Experiment, table: str, run_dir: str, start: Start):
         self._stop = lp.stop_event()
-        if board.here().restarted:  # its clients have gone on with it meanwhile
-            self._table = SharedTable.adopt(table)
+        if board.here().restarted and shared_file.exists(table):
+            self._table = SharedTable.adopt(table)  # its clients have gone on with it meanwhile
             return
         in_own_process = threading.current_thread() is threading.main_thread()
         self._table = SharedTable.create(

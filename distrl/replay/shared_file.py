@@ -122,6 +122,11 @@ def existing() -> list[SharedFile]:
     return found
 
 
+def exists(name: str) -> bool:
+    """Whether there is a table of this name in shared memory, made and in use."""
+    return any(f.name == name and f.is_table and f.creator.lives() for f in existing())
+
+
 def sweep(of_this_process: bool = False) -> list[str]:
     """Removes what dead creators left; gives the names of their tables.
 
@@ -159,6 +164,7 @@ def create(name: str, nbytes: int, creator: Process) -> SharedFile:
     """
     file = _new(name, creator)
     path = file.path
+    path.unlink(missing_ok=True)  # of one that died while it made it, for the same creator
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
     try:
         os.posix_fallocate(descriptor, 0, nbytes)
