@@ -20,13 +20,21 @@ def sync(path: Path) -> None:
         os.close(descriptor)
 
 
-def write_json(path: Path, data: Any) -> None:
-    """Replaces the file by `data`. One thread of a process at a time for one path."""
+def write_json(path: Path, data: Any, durable: bool = True) -> None:
+    """Replaces the file by `data`. One thread of a process at a time for one path.
+
+    Args:
+      path: of the file.
+      data: for JSON.
+      durable: wait until it is on the disk; else only a reader is sure to see all of it or nothing.
+    """
     part = path.with_name(f".{path.name}.{os.getpid()}.new")
     part.write_text(json.dumps(data, indent=2) + "\n")
-    sync(part)
+    if durable:
+        sync(part)
     os.replace(part, path)
-    sync(path.parent)
+    if durable:
+        sync(path.parent)
 
 
 def read_json(path: Path) -> Any:

@@ -10,15 +10,14 @@ the experience of all rounds before n - 1 made: the learner learns from round n 
 
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 
 from distrl.errors import ConfigError, DeadlineExceeded, Stopped
-from distrl.replay.buffer import ReplayBuffer, ReplayConfig
-from distrl.replay.experience import Experience
+from distrl.replay.buffer import ReplayConfig
 from distrl.replay.table_info import TableInfo
+from distrl.replay.wrapper import ReplayWrapper
 from distrl.types import Inference, Params, Sample, TimeStep
 
 
@@ -158,11 +157,13 @@ class LockstepVariables:
 class CountedReplay(Protocol):
     """A replay whose counts can be waited for."""
 
-    def wait_for_counts(self, done: Callable[[int, int], bool], what: str) -> None:
+    def wait_for_counts(
+        self, done: Callable[[int, int], bool], what: str, timeout: float | None = None
+    ) -> None:
         """Waits until `done(inserts, samples)`; raises as `ReplayBuffer.add`."""
 
 
-class LockstepReplay(ReplayBuffer):
+class LockstepReplay(ReplayWrapper):
     """A client of a table that inserts and samples when the score says so."""
 
     def __init__(self, replay: Any, score: Score, unroll_length: int, actor: int | None = None):
@@ -172,19 +173,13 @@ class LockstepReplay(ReplayBuffer):
         unroll_length: transitions of an unroll.
         actor: whose client it is; None: the learner's.
         """
-        self._replay = replay
+        super().__init__(replay)
+        self._counted: CountedReplay = replay
         self._score = score
         self._length = unroll_length
         self._actor = actor
         self._steps = 0
         self._updates = 0
-
-    @property
-    def is_prioritized(self) -> bool:
-        return self._replay.is_prioritized
-
-    def needs_state(self, stream_ids: np.ndarray, life: int | None = None) -> bool:
-        return self._replay.needs_state(stream_ids, life)
 
     def add(
         self, stream_ids: np.ndarray, timestep: TimeStep, inference: Inference, life: int = 0
@@ -194,42 +189,20 @@ class LockstepReplay(ReplayBuffer):
         if rest == 0 and number and self._actor is not None:  # it ends an unroll of each stream
             inserts = self._score.inserts(self._actor, number - 1)
             samples = self._score.samples(number - 1)
-            self._replay.wait_for_counts(
+            self._counted.wait_for_counts(
                 lambda now, sampled: now == inserts and sampled >= samples,
                 f"actor {self._actor} waits for its turn after {inserts} inserts",
             )
         self._replay.add(stream_ids, timestep, inference, life)
 
-    def flush(self) -> None:
-        self._replay.flush()
-
     def sample(self, timeout: float | None) -> Sample:
         rounds = self._score.rounds(self._updates)
         self._updates += 1
         inserts = rounds * self._score.streams
-        self._replay.wait_for_counts(
+        self._counted.wait_for_counts(
             lambda now, sampled: now >= inserts, f"the learner waits for {inserts} inserts", timeout
         )
         return self._replay.sample(timeout)
 
-    def update_priorities(self, keys: np.ndarray, priorities: np.ndarray) -> None:
-        self._replay.update_priorities(keys, priorities)
-
-    def can_sample(self) -> bool:
-        return self._replay.can_sample()
-
     def reconfigure(self, **changes: object) -> TableInfo:
         raise ConfigError("lockstep: what a table does is settled before the run, and stays so")
-
-    @property
-    def experience(self) -> Experience:
-        return self._replay.experience
-
-    def info(self) -> TableInfo:
-        return self._replay.info()
-
-    def save(self, folder: Path, timeout: float) -> dict[str, Any]:
-        return self._replay.save(folder, timeout)
-
-    def close(self) -> None:
-        self._replay.close()

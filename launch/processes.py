@@ -89,7 +89,7 @@ class ProcessWorker(Worker):
         return ends + self.log.fds() + ([self._output] if self._output >= 0 else [])
 
     def start(self) -> None:
-        self.exit = NodeExit(causes=self.exit.causes)
+        self.exit = NodeExit(causes=self.history.causes)
         self._killed = False
         self._ends = list(socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET))
         self._output, output = os.pipe()

@@ -1,10 +1,10 @@
 """What a launch comes back with."""
 
 import dataclasses
-import json
-import os
 import pathlib
 import signal
+
+from distrl.files import write_json
 
 EXIT_FINISHED = 0
 EXIT_FAILED = 1
@@ -72,6 +72,4 @@ class Result:
 
     def write(self, path: pathlib.Path) -> None:
         """Writes it as JSON; a reader never sees half of it."""
-        temporary = path.with_name(path.name + ".new")
-        temporary.write_text(json.dumps(dataclasses.asdict(self), indent=2) + "\n")
-        os.replace(temporary, path)
+        write_json(path, dataclasses.asdict(self), durable=False)

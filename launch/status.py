@@ -1,7 +1,6 @@
 """`distrl status RUN`: how the nodes of a running program are; the launcher writes it down."""
 
 import json
-import os
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -9,6 +8,7 @@ from typing import Any
 
 from distrl import board
 from distrl.errors import ConfigError
+from distrl.files import write_json
 from launch.worker import Worker
 
 _STATUS = {board.ABSENT: "not started", board.UP: "up", board.DOWN: "restarting"}
@@ -32,9 +32,7 @@ class StatusFile:
         self._due = now + _EVERY
         nodes = {worker.name: self._one(worker, now) for worker in workers}
         state = {"time": time.time(), "launcher": self._launcher, "nodes": nodes}
-        part = self._path.with_name(self._path.name + ".new")
-        part.write_text(json.dumps(state, indent=1) + "\n")
-        os.replace(part, self._path)
+        write_json(self._path, state, durable=False)
 
     def _one(self, worker: Worker, now: float) -> dict[str, Any]:
         seat = worker.seat

@@ -200,7 +200,6 @@ class Supervisor:
         failure, how = worker.failure, worker.exit
         cause = failure.reason if failure is not None else worker.hangs or self._cause(how)
         traceback = failure.traceback if failure is not None else None
-        how.causes.append(cause)
         separator = ":" if failure is not None else ""
         tells = how.signal != "SIGKILL" or worker.hangs is not None
         delay = worker.history.another(cause, traceback, how.seconds, tells)

@@ -70,7 +70,7 @@ class ThreadWorker(Worker):
         self.thread = threading.Thread()
 
     def start(self) -> None:
-        self.exit = NodeExit(causes=self.exit.causes)
+        self.exit = NodeExit(causes=self.history.causes)
         self.telling = Telling(self.name, self._tell)
         self._failed = self._over = False
         self._ready.clear()

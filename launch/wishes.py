@@ -4,12 +4,12 @@ The wish is a file in the run's folder, which the program's launcher looks for e
 """
 
 import json
-import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 from distrl.errors import ConfigError, DeadlineExceeded
+from distrl.files import write_json
 from launch import status
 
 _NAME = "wishes.json"
@@ -56,9 +56,7 @@ def actors(arguments: list[str]) -> int:
             "which is its actors.max_actors"
         )
     path = Path(run) / _NAME
-    part = path.with_name(_NAME + ".new")
-    part.write_text(json.dumps({"actor": wanted}))
-    os.replace(part, path)
+    write_json(path, {"actor": wanted}, durable=False)
     deadline = time.monotonic() + _DONE_S
     while True:
         nodes = status.read(run)["nodes"]

@@ -38,7 +38,7 @@ class Worker(abc.ABC):
         self.seat = seat
         self.heals = rule.restarts > 0
         self.history = History(rule)
-        self.exit = NodeExit()
+        self.exit = NodeExit(causes=self.history.causes)
         self.alive = False
         self.started = 0.0
         self.failure: Message | None = None  # of a node that heals: what ends this life

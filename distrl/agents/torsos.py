@@ -2,6 +2,7 @@
 
 import functools
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import haiku as hk
 import jax
@@ -60,8 +61,9 @@ def for_observation(
             f"network.torso: {torso} takes uint8 pixels [C, H, W] of at least {least}x{least}, "
             f"got the observation {_describe(spec)}"
         )
-    makers = {"nature_cnn": _nature_cnn, "shallow_cnn": _shallow_cnn}
-    return functools.partial(makers.get(torso, _impala_resnet), linear)
+    if torso in _PLAIN:
+        return functools.partial(_plain_cnn, torso, linear)
+    return functools.partial(_impala_resnet, linear)
 
 
 def _check_vectors(spec: Nest) -> None:
@@ -125,39 +127,21 @@ def _to_nhwc(pixels: jax.Array) -> jax.Array:
     return jnp.transpose(pixels, (0, 2, 3, 1)).astype(jnp.float32) * (1 / 255)
 
 
-def _nature_cnn(linear: MakeLayer) -> Torso:
-    """The DQN's network, https://doi.org/10.1038/nature14236."""
-    net = hk.Sequential(
-        [
-            hk.Conv2D(32, 8, 4, padding="VALID"),
-            jax.nn.relu,
-            hk.Conv2D(64, 4, 2, padding="VALID"),
-            jax.nn.relu,
-            hk.Conv2D(64, 3, 1, padding="VALID"),
-            jax.nn.relu,
-            hk.Flatten(),
-            linear(512),
-            jax.nn.relu,
-        ],
-        name="torso",
-    )
-    return lambda pixels: net(_to_nhwc(pixels))
+# Of each plain CNN: channels, kernel and stride of its convolutions; features behind them.
+# The DQN's network, https://doi.org/10.1038/nature14236; and the first DQN's, a third of its work,
+# https://arxiv.org/abs/1312.5602.
+_PLAIN = {
+    "nature_cnn": (((32, 8, 4), (64, 4, 2), (64, 3, 1)), 512),
+    "shallow_cnn": (((16, 8, 4), (32, 4, 2)), 256),
+}
 
 
-def _shallow_cnn(linear: MakeLayer) -> Torso:
-    """The first DQN's network, https://arxiv.org/abs/1312.5602; a third of the later one's work."""
-    net = hk.Sequential(
-        [
-            hk.Conv2D(16, 8, 4, padding="VALID"),
-            jax.nn.relu,
-            hk.Conv2D(32, 4, 2, padding="VALID"),
-            jax.nn.relu,
-            hk.Flatten(),
-            linear(256),
-            jax.nn.relu,
-        ],
-        name="torso",
-    )
+def _plain_cnn(name: str, linear: MakeLayer) -> Torso:
+    convolutions, features = _PLAIN[name]
+    layers: list[Any] = []
+    for convolution in convolutions:
+        layers += [hk.Conv2D(*convolution, padding="VALID"), jax.nn.relu]
+    net = hk.Sequential([*layers, hk.Flatten(), linear(features), jax.nn.relu], name="torso")
     return lambda pixels: net(_to_nhwc(pixels))
 
 

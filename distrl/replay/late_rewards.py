@@ -1,18 +1,14 @@
 """Puts rewards that become known later back to the steps that they belong to."""
 
-from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
-
 import jax
 import numpy as np
 
 from distrl.errors import SpecError
-from distrl.replay.buffer import ReplayBuffer, TableInfo
-from distrl.replay.experience import Experience
+from distrl.replay.buffer import ReplayBuffer
 from distrl.replay.stream_index import StreamIndex
+from distrl.replay.wrapper import ReplayWrapper
 from distrl.specs import EnvironmentSpec, check
-from distrl.types import Inference, Sample, StepType, TimeStep, Trajectory
+from distrl.types import Inference, StepType, TimeStep, Trajectory
 
 _NAMES = (
     "timestep.step_type", "timestep.reward", "timestep.discount", "timestep.observation",
@@ -34,7 +30,7 @@ def with_final_rewards(
     return LateRewards(replay, struct, spec) if spec.reward_delay else replay
 
 
-class LateRewards(ReplayBuffer):
+class LateRewards(ReplayWrapper):
     """Holds back the last `reward_delay` steps of each stream, until their rewards are final.
 
     A step comes with `env_info["late_reward"]` `[B, reward_delay + 1, *reward.shape]`: the parts
@@ -55,7 +51,7 @@ class LateRewards(ReplayBuffer):
         Raises:
           SpecError: `env_info` does not declare `late_reward` as `EnvironmentSpec` says.
         """
-        self._replay = replay
+        super().__init__(replay)
         self._late = _late_reward_struct(spec)
         self._size = spec.reward_delay + 1  # of a stream's ring: the steps held, and the one added
         self._parts = np.arange(self._size)
@@ -74,10 +70,6 @@ class LateRewards(ReplayBuffer):
         self._held = np.zeros(0, int)  # steps that wait
         self._age = np.zeros(0, int)  # steps since the episode's FIRST
         self._lives = np.zeros(0, int)
-
-    @property
-    def is_prioritized(self) -> bool:
-        return self._replay.is_prioritized
 
     def needs_state(self, stream_ids: np.ndarray, life: int | None = None) -> bool:
         # Unrolls are cut from steps that pass on later: any of them may begin one.
@@ -198,34 +190,6 @@ class LateRewards(ReplayBuffer):
     def _room(self, streams: int) -> list[np.ndarray]:
         leaves = [*self._leaves, jax.ShapeDtypeStruct((), np.int32)]
         return [np.zeros((self._size, streams, *leaf.shape), leaf.dtype) for leaf in leaves]
-
-    def sample(self, timeout: float | None) -> Sample:
-        return self._replay.sample(timeout)
-
-    def make_dataset(self, timeout: float | None) -> Iterator[Sample]:
-        return self._replay.make_dataset(timeout)
-
-    def update_priorities(self, keys: np.ndarray, priorities: np.ndarray) -> None:
-        self._replay.update_priorities(keys, priorities)
-
-    def can_sample(self) -> bool:
-        return self._replay.can_sample()
-
-    def reconfigure(self, **changes: object) -> TableInfo:
-        return self._replay.reconfigure(**changes)
-
-    @property
-    def experience(self) -> Experience:
-        return self._replay.experience
-
-    def info(self) -> TableInfo:
-        return self._replay.info()
-
-    def save(self, folder: Path, timeout: float) -> dict[str, Any]:
-        return self._replay.save(folder, timeout)
-
-    def close(self) -> None:
-        self._replay.close()
 
 
 def _late_reward_struct(spec: EnvironmentSpec) -> jax.ShapeDtypeStruct:
