@@ -9,7 +9,6 @@ import re
 import subprocess
 import sys
 import time
-import uuid
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
@@ -18,10 +17,9 @@ import pytest
 
 pytest.importorskip("launchpad")
 
-from distrl.replay.shared_file import SharedFile
+sys.path.insert(0, str(Path(__file__).parent))
+from test_faults import ROOT, Command
 
-ROOT = Path(__file__).parents[2]
-PROGRAM = Path(__file__).parent / "faulty_program.py"
 NODES = ("actor/0", "inferencer/0", "evaluator/0", "learner/0", "monitor/0", "replay/0")
 KINDS = ("raise", "exit", "sigkill", "sigsegv", "sigstop", "loop", "block", "constructor")
 HEALS = {"actor", "inferencer", "evaluator", "learner", "replay"}
@@ -76,32 +74,13 @@ class Cell(NamedTuple):
         return True
 
 
-class Program:
-    """The faulty program in a session of its own."""
+class Program(Command):
+    """The faulty program."""
 
     def __init__(self, folder: Path, cell: Cell):
-        self.run_dir = folder / "run"
-        self._output = folder / "output"
-        self._mark = f"DISTRL_TEST={uuid.uuid4().hex}"
-        self._shm = set(os.listdir("/dev/shm"))
-        name, _, value = self._mark.partition("=")
-        paths = filter(None, (str(ROOT), os.environ.get("PYTHONPATH")))
-        env = {**os.environ, name: value, "PYTHONPATH": os.pathsep.join(paths)}
         flags = [cell.topology, cell.backend, cell.launch_type, *["always"] * cell.always]
-        with self._output.open("wb") as output:
-            self.process = subprocess.Popen(
-                [sys.executable, str(PROGRAM), str(self.run_dir), cell.node, cell.kind, *flags],
-                cwd=ROOT,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                stdin=subprocess.DEVNULL,
-                env=env,
-                start_new_session=True,
-            )
-
-    @property
-    def output(self) -> str:
-        return self._output.read_text(errors="replace")
+        module = ("tests.programs.faulty_program", "{}", cell.node, cell.kind)
+        super().__init__(folder, *flags, module=module)
 
     def until(self, condition: Callable[[], bool], what: str, timeout: float = BOUND_S) -> float:
         """Waits, and says how long it took."""
@@ -111,31 +90,6 @@ class Program:
             assert waited < timeout, f"no {what} in {timeout:g} s\n{self.output}"
             time.sleep(0.02)
         return time.monotonic() - begin
-
-    def learner_steps(self) -> int:
-        found = re.findall(r"learner steps ([\d,]+)", self.output)
-        return int(found[-1].replace(",", "")) if found else 0
-
-    def processes(self) -> list[int]:
-        found = []
-        for entry in Path("/proc").iterdir():
-            try:
-                if entry.name.isdigit() and self._mark.encode() in (entry / "environ").read_bytes():
-                    found.append(int(entry.name))
-            except OSError:  # it has ended, or is another user's
-                continue
-        return found
-
-    def check_nothing_left(self) -> None:
-        self.until(lambda: not self.processes(), "end of all processes", 3.0)
-        left = [Path("/dev/shm", name) for name in set(os.listdir("/dev/shm")) - self._shm]
-        tables = {path: SharedFile.parse(path) for path in left}
-        assert not [path for path, own in tables.items() if own is None or not own.creator.lives()]
-
-    def end(self) -> None:
-        for pid in self.processes():
-            os.kill(pid, 9)
-        self.process.wait(5)
 
 
 def cells() -> list[Cell]:

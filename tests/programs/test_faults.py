@@ -36,9 +36,16 @@ def slow(*values: object) -> object:
 
 
 class Command:
-    """`distrl train ...` in a session of its own, as from a terminal."""
+    """`distrl train ...`, or another module, in a session of its own, as from a terminal."""
 
-    def __init__(self, folder: Path, *flags: str, prefix: tuple[str, ...] = ()):
+    def __init__(
+        self,
+        folder: Path,
+        *flags: str,
+        prefix: tuple[str, ...] = (),
+        module: tuple[str, ...] = ("launch.main", "train", "--run_dir={}"),
+    ):
+        """Args: module: and its first arguments; "{}" becomes the run's folder."""
         self.run_dir = folder / "run"
         self._output = folder / "output"
         self._tmp = folder / "tmp"
@@ -46,7 +53,7 @@ class Command:
         self._mark = f"DISTRL_TEST={uuid.uuid4().hex}"
         self._shm = set(os.listdir("/dev/shm"))
         name, _, value = self._mark.partition("=")
-        command = [sys.executable, "-m", "launch.main", "train", f"--run_dir={self.run_dir}"]
+        command = [sys.executable, "-m", *(word.format(self.run_dir) for word in module)]
         with self._output.open("wb") as output:
             self.process = subprocess.Popen(
                 [*prefix, *command, *flags],
@@ -80,6 +87,11 @@ class Command:
             if ended or time.monotonic() > deadline:
                 raise AssertionError(f"no sign of: {what}\n{self.output}")
             time.sleep(0.02)
+
+    def learner_steps(self) -> int:
+        """Those that were last printed; 0 before."""
+        found = re.findall(r"learner steps ([\d,]+)", self.output)
+        return int(found[-1].replace(",", "")) if found else 0
 
     def wait_for_training(self) -> None:
         self.wait_for(lambda: TRAINING in self.output, TRAINING)

@@ -35,12 +35,6 @@ def start(tmp_path, monkeypatch):
         command.end()
 
 
-def steps(command: Command) -> int:
-    """Learner steps that were last printed."""
-    lines = [line for line in command.output.splitlines() if "learner steps" in line]
-    return int(lines[-1].partition("learner steps ")[2].split()[0].replace(",", ""))
-
-
 def kill(command: Command, node: str) -> None:
     """Kills the node, and waits until the program goes on with a new one."""
     said = command.output.count(f"{node} was killed by SIGKILL: it is started again")
@@ -50,8 +44,8 @@ def kill(command: Command, node: str) -> None:
     command.wait_for(
         lambda: f"{node} runs" in command.log("supervisor").rpartition(again)[2], f"{node} again"
     )
-    before = steps(command)
-    command.wait_for(lambda: steps(command) > before + 3, "training")
+    before = command.learner_steps()
+    command.wait_for(lambda: command.learner_steps() > before + 3, "training")
 
 
 def check(command: Command, folder: Path, kills_of_actors: int, ends: int = 4) -> None:
@@ -93,8 +87,8 @@ def test_counters_stay_true_and_no_unroll_mixes_two_lives(start, tmp_path):
         ask = [sys.executable, "-m", "launch.main", "actors", str(command.run_dir), str(wanted)]
         done = subprocess.run(ask, cwd=ROOT, capture_output=True, text=True, timeout=70, check=True)
         assert done.stdout == f"{wanted} actors act now\n"
-        before = steps(command)
-        command.wait_for(lambda before=before: steps(command) > before + 3, "training")
+        before = command.learner_steps()
+        command.wait_for(lambda before=before: command.learner_steps() > before + 3, "training")
     check(command, tmp_path, 2, ends=4 + 2 + 1)
 
 
@@ -152,8 +146,8 @@ def test_cartpole_is_solved_in_chaos(start, tmp_path):
         time.sleep(2.0)
         assert command.process.poll() is None, command.output[-4000:]
     assert not others
-    before = steps(command)
-    command.wait_for(lambda: steps(command) > before + 200, "training in peace")
+    before = command.learner_steps()
+    command.wait_for(lambda: command.learner_steps() > before + 200, "training in peace")
 
     def best() -> float:
         with open(command.run_dir / "metrics.csv") as file:
@@ -189,8 +183,8 @@ def test_stopping_one_program_leaves_another_alone(start, tmp_path):
         other.wait_for_training()
         one.interrupt()
         assert one.wait(30.0) == 130
-        before = steps(other)
-        other.wait_for(lambda: steps(other) > before + 20, "the other's training")
+        before = other.learner_steps()
+        other.wait_for(lambda: other.learner_steps() > before + 20, "the other's training")
         other.interrupt()
         assert other.wait(30.0) == 130
         assert "started again" not in other.output
