@@ -10,7 +10,6 @@ import subprocess
 import sys
 import threading
 import time
-import traceback
 from pathlib import Path
 
 import numpy as np
@@ -225,39 +224,21 @@ def test_an_error_while_closing_is_logged(caplog):
 # What ends a process, or hangs in it, where it is the program's own.
 
 
-def forked(function, output):
-    """Runs `function` in a copy of this process, which writes to `output`; returns its pid."""
-    pid = os.fork()
-    if pid == 0:
-        try:
-            os.dup2(os.open(output, os.O_RDWR | os.O_CREAT), 2)
-            sys.stdout = sys.stderr = os.fdopen(2, "w", buffering=1)
-            function()
-        except BaseException:
-            traceback.print_exc()
-            os._exit(99)
-        os._exit(0)
-    return pid
+def play_faulty(kind, fault, wait_num):
+    play(make(kind, wait_num, fault, on_fault="restart"))
 
 
-def code_of(kind, fault, wait_num, output):
-    """How a process ends in which such a pool plays."""
-    pid = forked(lambda: play(make(kind, wait_num, fault, on_fault="restart")), output)
-    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-
-
-@pytest.mark.filterwarnings("ignore:.*fork")
 @pytest.mark.parametrize(("fault", "code"), [("exit", 7), ("kill", -signal.SIGKILL)])
 @pytest.mark.parametrize("kind", ["loop", "threads"])
-def test_an_environment_that_ends_its_process_ends_this_one(kind, fault, code, tmp_path):
-    assert code_of(kind, fault, NUM_ENVS, tmp_path / "output") == code
+def test_an_environment_that_ends_its_process_ends_this_one(kind, fault, code, elsewhere):
+    assert elsewhere(play_faulty, kind, fault, NUM_ENVS).wait(60.0) == code
 
 
-@pytest.mark.filterwarnings("ignore:.*fork")
 @pytest.mark.parametrize("wait_num", WAIT_NUMS)
-def test_a_loop_that_hangs_ends_its_process_with_the_stack(wait_num, tmp_path):
+def test_a_loop_that_hangs_ends_its_process_with_the_stack(wait_num, elsewhere, tmp_path):
     output = tmp_path / "output"
-    assert code_of("loop", "hang", wait_num, output) == 1
+    with open(output, "w") as stderr:
+        assert elsewhere(play_faulty, "loop", "hang", wait_num, stderr=stderr).wait(60.0) == 1
     text = output.read_text()
     assert f"Faulty: environment {CULPRIT} (seed {SEEDS[CULPRIT]}, step" in text
     assert MESSAGES["hang"] in text and "time.sleep(4 * TIMEOUT)" in text
@@ -424,23 +405,19 @@ def test_close_ends_environments_that_hang_and_what_they_started():
     wait_until(lambda: not any(map(alive, own)), "a process is left")
 
 
-@pytest.mark.filterwarnings("ignore:.*fork")
-def test_no_worker_outlives_its_program(tmp_path):
-    output = tmp_path / "output"
+def play_for_ever():
+    pool = make("processes", NUM_ENVS, "", 2)
+    step = pool.reset()
+    print(*children(os.getpid()), flush=True)
+    while True:
+        step = pool.step(step.env_id)
 
-    def program():
-        pool = make("processes", NUM_ENVS, "", 2)
-        step = pool.reset()
-        print(*children(os.getpid()), flush=True)
-        while True:
-            step = pool.step(step.env_id)
 
-    pid = forked(program, output)
-    wait_until(lambda: output.exists() and output.read_text().endswith("\n"), "no workers", 30)
-    pids = list(map(int, output.read_text().split()))
+def test_no_worker_outlives_its_program(elsewhere):
+    program = elsewhere(play_for_ever, stdout=subprocess.PIPE)
+    pids = list(map(int, program.stdout.readline().split()))
     assert len(pids) == 3 and all(map(alive, pids))
-    os.kill(pid, signal.SIGKILL)
-    os.waitpid(pid, 0)
+    program.kill()
     wait_until(lambda: not any(map(alive, pids)), "workers outlive their program", 5.0)
 
 

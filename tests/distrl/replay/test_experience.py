@@ -1,7 +1,6 @@
 """Samplers of a user's own; tables that index, slice and extend like lists."""
 
 import dataclasses
-import os
 import pickle
 
 import jax
@@ -200,22 +199,18 @@ def make_offline(streams, count):
     return Experience(table)[:]
 
 
+def fill(name, struct, config, offline):
+    client = SharedReplayBuffer(name, struct, config, 4)
+    client.experience.extend(offline)
+    client.close()
+
+
 @pytest.mark.parametrize("make_replay", ["shared"], indirect=True)
-def test_another_process_fills_a_table(make_replay, streams):
+def test_another_process_fills_a_table(make_replay, streams, elsewhere):
     config = ReplayConfig("prioritized", T, 40, 10, samples_per_insert=1.0)
     client = make_replay(config, 4).client()
     offline = make_offline(streams, 50)
-    pid = os.fork()
-    if pid == 0:
-        status = 1
-        try:
-            other = SharedReplayBuffer(streams.table, streams.struct, config, 4)
-            other.experience.extend(offline)
-            other.close()
-            status = 0
-        finally:
-            os._exit(status)
-    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    assert elsewhere(fill, streams.table, streams.struct, config, offline).wait(60.0) == 0
     streams.check(client.sample(5.0).trajectory)
     assert client.info().size == 40
     np.testing.assert_array_equal(client.experience[:].stream_id, np.arange(110, 150))

@@ -1,5 +1,6 @@
 """Settings that change while a table is used: refused, or in force at once for all."""
 
+import contextlib
 import dataclasses
 import math
 import os
@@ -276,33 +277,29 @@ def test_limits_change_under_threads(make_replay, make_streams):
     assert worst >= -1e-6
 
 
-def test_limits_change_under_processes(streams, request):
-    """As above; writer and reader are forks, with the settings that the table was made with."""
+def until_closed(name, streams, turn):
+    """Takes turns, with the settings that the table was made with, until its owner closes it."""
+    client = SharedReplayBuffer(name, streams.struct, RATIO, BATCH, insert_timeout=5.0)
+    with contextlib.suppress(Stopped):
+        while True:
+            turn(client)
+
+
+def test_limits_change_under_processes(streams, elsewhere, request):
+    """As above; writer and reader are processes."""
     name = f"{request.node.name}-{os.getpid()}"
     table = SharedTable.create(streams.struct, RATIO, BATCH, name, seed=0)
-
-    def fork(turn):
-        pid = os.fork()
-        if pid:
-            return pid
-        status = 1
-        try:
-            client = SharedReplayBuffer(name, streams.struct, RATIO, BATCH, insert_timeout=5.0)
-            while True:
-                turn(client)
-        except Stopped:  # the owner has closed it
-            status = 0
-        finally:
-            os._exit(status)
-
     children = [
-        fork(lambda client: streams.add_to(client, ids(3))),
-        fork(lambda client: streams.check(client.sample(5.0).trajectory)),
+        elsewhere(until_closed, name, streams, lambda client: streams.add_to(client, ids(3))),
+        elsewhere(
+            until_closed, name, streams, lambda client: streams.check(client.sample(5.0).trajectory)
+        ),
     ]
+    until(lambda: table.info().samples > 0, 60.0)  # both are there
     for round_ in range(30):
         before = table.reconfigure(**SOME[round_ % len(SOME)])
         until(lambda before=before: table.info().inserts >= before.inserts + 60, 5.0)
     margins = table.observed_margins()
     table.close()
-    assert [os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in children] == [0, 0]
+    assert [child.wait(20.0) for child in children] == [0, 0]
     assert min(margins) >= -1e-6

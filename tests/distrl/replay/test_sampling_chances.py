@@ -1,7 +1,7 @@
 """Chi-square: unrolls are sampled as their priorities say, also while those change."""
 
-import os
 import threading
+import time
 
 import numpy as np
 import pytest
@@ -58,8 +58,12 @@ def changes(client, stop):
         client.reconfigure(priority_exponent=float(rng.choice([0.0, 0.4, 0.7, 1.3])))
 
 
+def change_for_ever(name, struct):
+    changes(SharedReplayBuffer(name, struct, CONFIG, BATCH), lambda: False)
+
+
 @pytest.mark.parametrize("make_replay", ["local", "shared"], indirect=True)
-def test_sampled_as_weighted_while_weights_change(make_replay, streams):
+def test_sampled_as_weighted_while_weights_change(make_replay, streams, elsewhere):
     """10^5 samples; another thread, or process where the table is shared, changes priorities."""
     replay = make_replay(CONFIG, BATCH)
     client = replay.client()
@@ -87,13 +91,11 @@ def test_sampled_as_weighted_while_weights_change(make_replay, streams):
         thread = threading.Thread(target=changes, args=(replay.client(), done.is_set), daemon=True)
         thread.start()
     else:
-        parent, pid = os.getpid(), os.fork()
-        if pid == 0:
-            try:
-                other = SharedReplayBuffer(streams.table, streams.struct, CONFIG, BATCH)
-                changes(other, lambda: os.getppid() != parent)
-            finally:
-                os._exit(1)
+        before, deadline = ring.priorities().copy(), time.monotonic() + 60.0
+        child = elsewhere(change_for_ever, streams.table, streams.struct)
+        while np.array_equal(ring.priorities(), before):  # until the other is there
+            assert child.poll() is None and time.monotonic() < deadline
+            time.sleep(0.01)
     try:
         for _ in range(SAMPLES):
             came = client.sample(10.0).trajectory.stream_id
@@ -103,8 +105,7 @@ def test_sampled_as_weighted_while_weights_change(make_replay, streams):
         if local:
             thread.join(10.0)
         else:
-            os.kill(pid, 9)
-            assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == -9  # it ran until now
+            assert child.poll() is None  # it ran until now
     assert tally.counts.sum() == SAMPLES * BATCH
     assert len(tally.chances) > 20
     assert tally.chi_square() < LIMIT

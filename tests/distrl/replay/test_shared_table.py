@@ -202,16 +202,17 @@ def test_both_sides_blocked_is_an_error_with_the_inequality(streams, name, monke
     table.close()
 
 
-def test_a_side_whose_other_side_died_does_not_wait_for_ever(streams, name, monkeypatch):
+def insert(name, streams):
+    streams.add_to(client(name, streams.struct), np.arange(2, dtype=np.int32), T + 1)
+
+
+def test_a_side_whose_other_side_died_does_not_wait_for_ever(streams, elsewhere, name, monkeypatch):
     monkeypatch.setattr(shared_table, "REPLACED_WITHIN", 0.0)
     table = SharedTable.create(streams.struct, CONFIG, 4, name)
-    pid = os.fork()
-    if pid == 0:
-        streams.add_to(client(name, streams.struct), np.arange(2, dtype=np.int32), T + 1)
-        os._exit(0)
-    os.waitpid(pid, 0)
+    child = elsewhere(insert, name, streams)
+    assert child.wait(60.0) == 0
     reader = client(name, streams.struct)
-    with pytest.raises(Blocked, match=f"process {pid}, which inserted, is dead, and no other does"):
+    with pytest.raises(Blocked, match=f"process {child.pid}, which inserted, is dead, and no"):
         reader.sample(30.0)
     streams.add_to(client(name, streams.struct), np.arange(2, 6, dtype=np.int32), T + 1)
     reader.sample(30.0)  # another came
