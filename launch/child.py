@@ -22,7 +22,7 @@ from absl import logging as absl_logging
 
 from distrl import board
 from distrl.errors import Stopped
-from launch import wiring
+from launch import loopback, wiring
 from launch.debugging import Debug
 from launch.nodes import Hooks, Telling, one_line
 from launch.signals import ignore
@@ -163,6 +163,7 @@ def _run(setup: ChildSetup) -> int:
     _stop_on_sigterm(setup)
     with Hooks(lambda: telling):
         try:
+            loopback.close_ports()
             if setup.node_setup is not None:
                 setup.node_setup(setup.name)
             telling.say("running")

@@ -15,7 +15,7 @@ from distrl import lives
 from distrl.board import Board
 from distrl.errors import ConfigError
 from distrl.replay import shared_file
-from launch import processes, threads, wiring
+from launch import loopback, processes, threads, wiring
 from launch.debugging import Debug
 from launch.journal import Journal
 from launch.logs import NodeLog
@@ -99,6 +99,7 @@ def launch(
             serialization.check_nodes_are_serializable(label, group)
     if not in_threads:
         processes.check_can_fork()
+    loopback.check()
     folder = pathlib.Path(run_dir) / "logs"
     folder.mkdir(parents=True, exist_ok=True)
 
@@ -125,6 +126,11 @@ def launch(
         )
         seats = Board([node.name for node in nodes])
         journal.note(f"launches {program.name!r} as {launch_type}, {len(nodes)} nodes")
+        if loopback.left_open():
+            journal.say(
+                f"{loopback.OPEN}=1: the servers listen on all interfaces, and who reaches a port "
+                "of them runs commands as you"
+            )
         logs = {}
         stream = journal.out if terminal == "current_terminal" else None
         for index, name in enumerate([*(node.name for node in nodes), "main"]):

@@ -15,9 +15,9 @@ FIRST, LAST = 15000, 32000
 class Ports:
     """Free ports, kept from other launchers until `close()`.
 
-    Two Reverb servers on one port are both accepted, and clients land on either. So a port is only
-    used if nobody listens on it, and it is held by an abstract Unix socket of its number: a lock
-    that the kernel drops with the process, and that leaves no file.
+    Two Reverb servers on one port may both be accepted (see `launch.loopback`), and clients land on
+    either. So a port is only used if nobody listens on it, and it is held by an abstract Unix
+    socket of its number: a lock that the kernel drops with the process, and that leaves no file.
     """
 
     def __init__(self) -> None:
@@ -51,7 +51,7 @@ class Ports:
 
 
 def _is_free(port: int) -> bool:
-    """Whether the servers, which listen on all interfaces, could have the port."""
+    """Whether nobody has the port, on loopback or any other address."""
     for family, host in ((socket.AF_INET6, "::"), (socket.AF_INET, "0.0.0.0")):
         try:
             with contextlib.closing(socket.socket(family, socket.SOCK_STREAM)) as probe:

@@ -16,7 +16,7 @@ from launchpad.launch import worker_manager
 from distrl import board
 from distrl.board import Seat
 from distrl.errors import Stopped
-from launch import watchdog, wiring
+from launch import loopback, watchdog, wiring
 from launch.child import redirect_logging
 from launch.debugging import post_mortem, stopping_here
 from launch.logs import NodeLog
@@ -208,6 +208,7 @@ def surroundings(other: NodeLog) -> Iterator[None]:
             return None
         return worker.seat, threading.current_thread() is worker.thread
 
+    open_again = loopback.close_ports()
     for name, proxy in proxies.items():
         setattr(sys, name, proxy)
         redirect_logging(streams[name], proxy)
@@ -218,6 +219,7 @@ def surroundings(other: NodeLog) -> Iterator[None]:
         with Hooks(owner), stopping_here():
             yield
     finally:
+        open_again()
         threading.Thread.start = start  # type: ignore[method-assign]
         board.install(lambda: None)
         if no_proxy is None:

@@ -1,0 +1,145 @@
+"""The addresses by which loaded shared objects call a function of another: found and replaced.
+
+A shared object calls what it imports through a table of its own (GOT), which the dynamic linker
+fills in. Replacing an entry redirects that one object's calls, with no compiler and no LD_PRELOAD.
+64-bit Linux on x86-64 and aarch64; the tables' layout is that of the ELF specification.
+"""
+
+import contextlib
+import ctypes
+import mmap
+import os
+import platform
+import struct
+from collections.abc import Iterator
+from typing import NamedTuple
+
+# By machine, the relocations whose place holds a function's address: a word, GLOB_DAT, JUMP_SLOT.
+_RELOCATIONS = {"x86_64": {1, 6, 7}, "aarch64": {257, 1025, 1026}}
+_PT_DYNAMIC, _PT_GNU_RELRO = 2, 0x6474E552
+_DT_PLTRELSZ, _DT_STRTAB, _DT_SYMTAB, _DT_RELA, _DT_RELASZ, _DT_JMPREL = 2, 5, 6, 7, 8, 23
+_HEADER = struct.Struct("=IIQQQQQQ")  # type, flags, offset, address, -, size in file, size, align
+_DYNAMIC = struct.Struct("=qQ")  # tag, value
+_RELA = struct.Struct("=QQq")  # place, symbol << 32 | kind, addend
+_SYMBOL_SIZE = 24  # begins with the name's place, 4 bytes
+_PROT_READ, _PROT_WRITE = mmap.PROT_READ, mmap.PROT_WRITE
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+class SharedObject(NamedTuple):
+    """One that is loaded.
+
+    Attributes:
+      path: of its file, with links resolved.
+      base: what is added to the addresses in its file.
+      dynamic: address of its dynamic section; 0: it has none.
+      read_only: first and last + 1 of the addresses that are read-only since it was loaded.
+    """
+
+    path: str
+    base: int
+    dynamic: int
+    read_only: tuple[int, int]
+
+
+class _Info(ctypes.Structure):
+    _fields_ = (
+        ("base", ctypes.c_uint64),
+        ("name", ctypes.c_char_p),
+        ("headers", ctypes.c_void_p),
+        ("count", ctypes.c_uint16),
+    )
+
+
+_Visit = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(_Info), ctypes.c_size_t, ctypes.c_void_p)
+
+
+def is_supported() -> bool:
+    """Whether this machine's tables can be read."""
+    known = platform.system() == "Linux" and platform.machine() in _RELOCATIONS
+    return known and ctypes.sizeof(ctypes.c_void_p) == 8 and hasattr(_libc, "dl_iterate_phdr")
+
+
+def loaded() -> list[SharedObject]:
+    """The shared objects of this process, without the main program."""
+    found: list[tuple[int, bytes, bytes]] = []
+
+    def visit(info: "ctypes._Pointer[_Info]", size: int, data: int | None) -> int:
+        one = info.contents
+        found.append(
+            (one.base, one.name or b"", ctypes.string_at(one.headers, _HEADER.size * one.count))
+        )
+        return 0
+
+    _libc.dl_iterate_phdr(_Visit(visit), None)
+    return [_shared_object(*each) for each in found if each[1]]
+
+
+def _shared_object(base: int, name: bytes, headers: bytes) -> SharedObject:
+    dynamic, read_only = 0, (0, 0)
+    for kind, _, _, address, _, _, size, _ in _HEADER.iter_unpack(headers):
+        if kind == _PT_DYNAMIC:
+            dynamic = base + address
+        elif kind == _PT_GNU_RELRO:  # what of a page is beyond it stays writable
+            read_only = (base + address, (base + address + size) & -mmap.PAGESIZE)
+    return SharedObject(os.path.realpath(os.fsdecode(name)), base, dynamic, read_only)
+
+
+def slots(shared: SharedObject, function: str) -> list[int]:
+    """Where the object keeps the address of a function that it imports; none if it does not."""
+    if not shared.dynamic:
+        return []
+    entries = dict(_dynamic_section(shared.dynamic))
+
+    def address(tag: int) -> int:
+        value = entries.get(tag, 0)  # glibc has added the base already, others have not
+        return value + shared.base if 0 < value < shared.base else value
+
+    symbols, names = address(_DT_SYMTAB), address(_DT_STRTAB)
+    found = set()
+    for table, size in ((_DT_RELA, _DT_RELASZ), (_DT_JMPREL, _DT_PLTRELSZ)):
+        relocations = ctypes.string_at(address(table), entries.get(size, 0))
+        for place, info, _ in _RELA.iter_unpack(relocations):
+            if info & 0xFFFFFFFF not in _RELOCATIONS[platform.machine()]:
+                continue
+            symbol = symbols + _SYMBOL_SIZE * (info >> 32)
+            name = ctypes.string_at(names + ctypes.c_uint32.from_address(symbol).value)
+            if name == function.encode():
+                found.add(shared.base + place)
+    return sorted(found)
+
+
+def _dynamic_section(address: int) -> Iterator[tuple[int, int]]:
+    while True:
+        tag, value = _DYNAMIC.unpack(ctypes.string_at(address, _DYNAMIC.size))
+        if tag == 0:
+            return
+        yield tag, value
+        address += _DYNAMIC.size
+
+
+def replace(shared: SharedObject, slot: int, value: int) -> int:
+    """Puts another address into a slot, and returns the one before. Raises OSError."""
+    first, last = shared.read_only
+    with _writable(slot) if first <= slot < last else contextlib.nullcontext():
+        entry = ctypes.c_uint64.from_address(slot)
+        before, entry.value = entry.value, value
+    return before
+
+
+@contextlib.contextmanager
+def _writable(address: int) -> Iterator[None]:
+    page = ctypes.c_void_p(address & -mmap.PAGESIZE)
+    length = ctypes.c_size_t(mmap.PAGESIZE)
+    _protect(page, length, _PROT_READ | _PROT_WRITE)
+    try:
+        yield
+    finally:
+        _protect(page, length, _PROT_READ)
+
+
+def _protect(page: ctypes.c_void_p, length: ctypes.c_size_t, protection: int) -> None:
+    if _libc.mprotect(page, length, protection):
+        error = ctypes.get_errno()
+        raise OSError(error, f"mprotect: {os.strerror(error)}")
