@@ -29,6 +29,7 @@ LAUNCHPAD = [
     "dm-reverb==0.7.3",
     "tensorflow-cpu==2.8.4",
     "tensorflow-probability==0.16.0",
+    "cryptography>=42",
     "protobuf==3.19.6",
     "numpy==1.26.4",
     "jax==0.5.3",
