@@ -1,0 +1,13 @@
+"""For all tests."""
+
+from collections.abc import Iterator
+
+import pytest
+from virtual_hosts import Hosts
+
+
+@pytest.fixture
+def hosts(request: pytest.FixtureRequest) -> Iterator[Hosts]:
+    """Three virtual hosts, or as many as `parametrize("hosts", [N], indirect=True)` says."""
+    with Hosts(getattr(request, "param", 3)) as made:
+        yield made
