@@ -4,10 +4,18 @@ from collections.abc import Iterator
 
 import pytest
 from virtual_hosts import Hosts
+from virtual_slurm import Slurm
 
 
 @pytest.fixture
 def hosts(request: pytest.FixtureRequest) -> Iterator[Hosts]:
     """Three virtual hosts, or as many as `parametrize("hosts", [N], indirect=True)` says."""
     with Hosts(getattr(request, "param", 3)) as made:
+        yield made
+
+
+@pytest.fixture
+def slurm(hosts: Hosts) -> Iterator[Slurm]:
+    """A Slurm whose nodes are the virtual hosts."""
+    with Slurm(hosts) as made:
         yield made
