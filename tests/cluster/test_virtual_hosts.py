@@ -56,6 +56,9 @@ def test_processes_of_a_host_are_its_own(hosts: Hosts):
     sleeper = hosts.popen("h2", ["sh", "-c", "sleep 100 & sleep 100 & wait"])
     until(lambda: len(hosts.processes("h2")) == 3, "three processes")
     assert hosts.processes("h1") == []
+    spaces = ["unshare", "--net", "--pid", "--fork", "--mount-proc", "sh", "-c"]
+    hosts.popen("h1", [*spaces, "sleep 100 & wait"])
+    until(lambda: "sleep 100" in [p.command for p in hosts.processes("h1")], "seen in a namespace")
     os.killpg(sleeper.pid, signal.SIGKILL)
     until(lambda: hosts.processes("h2") == [], "no process")
     hosts.popen("h1", ["ssh", "h3", "sleep 100"])
@@ -137,7 +140,8 @@ def test_nothing_is_left_of_hosts_that_a_test_was_killed_with(tmp_path: Path):
     code = (
         "import sys, time; sys.path[:0] = [sys.argv[1]]; from virtual_hosts import Hosts; "
         "h = Hosts(1); h.popen('h1', ['sleep', '100'])\n"
-        "print(*h._inits.values(), h._switch.pid, flush=True); time.sleep(100)"
+        "print(*[p.pid for p in h._machines._roots.values()], *h._inits.values(), flush=True)\n"
+        "time.sleep(100)"
     )
     command = [sys.executable, "-c", code, str(Path(__file__).parent)]
     environ = {**os.environ, "TMPDIR": str(tmp_path)}

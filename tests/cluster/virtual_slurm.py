@@ -13,7 +13,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from virtual_hosts import Hosts, find_tools
+from virtual_hosts import Hosts
+from virtual_machines import find_tools
 
 PACKAGES = {
     "munged": "munge",
