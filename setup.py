@@ -38,6 +38,7 @@ LAUNCHPAD = [
     "envpool==0.8.4",
     "rlax==0.1.7",
     "distrax==0.1.5",
+    "PyYAML>=6.0",
     "setuptools<81",
 ]
 
