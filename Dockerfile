@@ -1,0 +1,36 @@
+# The image of a host: distrl with all pinned packages. For clusters, see docs/machines.md.
+#
+#   docker build -t distrl .
+#   docker build -t distrl --build-arg JAX='jax[cuda12]==0.5.3' .    for learners on GPUs
+FROM python:3.10-slim-bookworm
+
+# tini is the first process: it passes signals on, and collects processes that lost their parent.
+# The libraries are for EnvPool's Procgen.
+# hadolint ignore=DL3008
+RUN apt-get update \
+    && apt-get install -y --no-install-recommends libgl1 libglib2.0-0 tini \
+    && rm -rf /var/lib/apt/lists/*
+
+# The packages are a layer of their own, which changes to the code leave as it is.
+WORKDIR /opt/distrl
+COPY requirements requirements
+ARG JAX=""
+# hadolint ignore=DL3013
+RUN pip install --no-cache-dir -r requirements/bootstrap.txt \
+    && pip install --no-cache-dir --no-deps -r requirements/py310.txt \
+    && if [ -n "$JAX" ]; then pip install --no-cache-dir "$JAX"; fi
+
+COPY setup.py pyproject.toml README.md LICENSE ./
+COPY distrl distrl
+COPY programs programs
+COPY launch launch
+RUN pip install --no-cache-dir --no-deps --no-build-isolation -e . \
+    && python -m compileall -q distrl programs launch \
+    && python -c "import envpool, jax, launchpad, reverb"
+
+RUN useradd --uid 1000 --create-home distrl && mkdir /runs && chown distrl /runs
+USER 1000
+ENV PYTHONUNBUFFERED=1 TF_CPP_MIN_LOG_LEVEL=2
+WORKDIR /runs
+ENTRYPOINT ["tini", "--"]
+CMD ["distrl", "--help"]
