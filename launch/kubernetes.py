@@ -317,11 +317,20 @@ def _check_label(text: str, what: str) -> None:
 
 
 def _plain_dumper() -> Any:
-    """Of YAML without references to what came before, which labels in many places would become."""
+    """Of YAML that every reader takes for the same.
+
+    Without references, which labels in many places would become; and what is a string here but might
+    be a number or a truth elsewhere (`1e3`, `y`) is quoted.
+    """
     import yaml
 
     class Plain(yaml.SafeDumper):
         def ignore_aliases(self, data: Any) -> bool:
             return True
 
+    def string(dumper: Plain, text: str) -> Any:
+        doubtful = len(text) < 2 or text[0] in "0123456789+-."
+        return dumper.represent_scalar("tag:yaml.org,2002:str", text, '"' if doubtful else None)
+
+    Plain.add_representer(str, string)
     return Plain

@@ -217,6 +217,15 @@ def test_the_file_is_read_back_and_nobody_elses(tmp_path: Path):
     assert "&id" not in path.read_text() and os.listdir(tmp_path) == ["run.yaml"]
 
 
+def test_names_that_look_like_numbers_stay_names(tmp_path: Path):
+    # Go's YAML takes more for numbers and truths than Python's does.
+    hosts = tuple(map(Host, ("1e3", "0o7", "y", "no", "12")))
+    kubernetes.write(tmp_path / "run.yaml", made(Placement(hosts)))
+    names = re.findall(r"^ *hostname: (.*)$", (tmp_path / "run.yaml").read_text(), re.MULTILINE)
+    assert [name.strip("'\"") for name in names] == [*(host.name for host in hosts), "launcher"]
+    assert all(name[0] in "'\"" for name in names[:-1])
+
+
 @pytest.mark.parametrize(
     ("options", "told"),
     [
