@@ -7,6 +7,7 @@ Slurm holds a job that it requeues for two minutes; `start_now(job)` spares a te
 are not used, so a job is not held to the cores and the memory that it asked for.
 """
 
+import datetime
 import os
 import time
 from collections.abc import Sequence
@@ -26,6 +27,7 @@ PACKAGES = {
 }
 _UP_S = 30.0
 _LOOK_S = 0.1
+_HELD = datetime.timedelta(seconds=10)  # a job that is not to start sooner is held
 _CONFIG = """
 ClusterName=virtual
 SlurmctldHost={controller}
@@ -147,11 +149,7 @@ class Slurm:
 
     def state(self, job: int) -> str:
         """RUNNING, PENDING, COMPLETED, ...; empty once the job is forgotten."""
-        shown = self.exec(
-            self._hosts.names[0], ["scontrol", "-o", "show", "job", str(job)], check=False
-        )
-        words = dict(word.split("=", 1) for word in shown.stdout.split() if "=" in word)
-        return words.get("JobState", "")
+        return self._shown(job).get("JobState", "")
 
     def await_state(self, job: int, state: str, limit: float = _UP_S, now: bool = False) -> None:
         """Waits until a job's state is `state`; `now` does not let a requeued job be held."""
@@ -166,9 +164,22 @@ class Slurm:
             time.sleep(_LOOK_S)
 
     def start_now(self, job: int) -> None:
-        """Lets a requeued job start as soon as its nodes are free; of no effect before it ended."""
-        command = ["scontrol", "update", f"JobId={job}", "StartTime=now"]
-        self.exec(self._hosts.names[0], command, check=False)
+        """Lets a requeued job start in two seconds. While its last life ends, that does not hold.
+
+        Sooner, a node may refuse it: what it revoked, it revoked for the whole second.
+        """
+        shown = self._shown(job)
+        eligible = shown.get("EligibleTime", "Unknown")
+        if shown.get("JobState") != "PENDING" or eligible == "Unknown":
+            return
+        if datetime.datetime.fromisoformat(eligible) - datetime.datetime.now() > _HELD:
+            command = ["scontrol", "update", f"JobId={job}", "StartTime=now+2"]
+            self.exec(self._hosts.names[0], command, check=False)
+
+    def _shown(self, job: int) -> dict[str, str]:
+        command = ["scontrol", "-o", "show", "job", str(job)]
+        shown = self.exec(self._hosts.names[0], command, check=False)
+        return dict(word.split("=", 1) for word in shown.stdout.split() if "=" in word)
 
     def log(self) -> str:
         """The controller's last lines."""
