@@ -65,6 +65,18 @@ class Seat:
         """The node has ended."""
         self._values[_STATUS] = DOWN if comes_back else GONE
 
+    def told(self, working: bool, since: float, silent: float | None) -> None:
+        """What the node says, where it runs on another host: seconds, as of now."""
+        now = time.monotonic_ns()
+        self._values[_SINCE] = now - int(since * 1e9)
+        self._values[_WORKING] = working
+        self._values[_BEAT] = 0 if silent is None else now - int(silent * 1e9)
+
+    def mirror(self, status: int, life: int) -> None:
+        """What the launcher says of a node that runs on another host."""
+        self._values[_LIFE] = life
+        self._values[_STATUS] = status
+
     # What anyone may ask.
 
     @property

@@ -1,7 +1,9 @@
 """Versioned parameters: where they come from, and a client that keeps a copy fresh."""
 
 import concurrent.futures
+import math
 import threading
+import time
 from typing import Any, Protocol
 
 import jax
@@ -129,6 +131,36 @@ class VariableService:
                 for old in [known for known in self._numbered if known not in found]:
                     del self._numbered[old]
             return version, data
+
+
+class VariableRelay:
+    """Hands a `VariableService`'s parameters on, so that each version crosses to a host once.
+
+    It is asked as the service itself is; what it fetches it keeps until a newer one is there.
+    """
+
+    def __init__(self, service: Any, interval: float = 0.02):
+        """Args:
+        service: a client, with a deadline of its own.
+        interval: seconds between two questions to it, however many readers ask.
+        """
+        self._service = service
+        self._interval = interval
+        self._lock = threading.Lock()
+        self._newest: tuple[int, bytes] = (-1, b"")
+        self._asked = -math.inf
+        self.fetched = 0
+
+    def get_variables(self, newer_than: int) -> tuple[int, bytes] | None:
+        """See `VariableService.get_variables`; at most `interval` older than there."""
+        with self._lock:  # those who wait find the answer here
+            if time.monotonic() - self._asked >= self._interval:
+                answer = self._service.get_variables(self._newest[0])
+                self._asked = time.monotonic()
+                if answer is not None:
+                    self._newest = answer
+                    self.fetched += 1
+            return self._newest if self._newest[0] != newer_than else None
 
 
 class RemoteVariables:

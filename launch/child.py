@@ -55,6 +55,7 @@ class ChildSetup:
     seat: board.Seat
     debug: Debug | None = None  # it keeps this terminal
     mask: set[int] = dataclasses.field(default_factory=set)  # of signals, from before the fork
+    stop_signal: signal.Signals = signal.SIGTERM
 
 
 def environment(declared: Mapping[str, str]) -> dict[str, str]:
@@ -97,10 +98,7 @@ def _separate(setup: ChildSetup) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # for the supervisor alone
     if setup.debug is None:
         os.setsid()
-    _libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    if os.getppid() != setup.parent:
-        os._exit(1)  # it died before we asked to be told
-    _libc.prctl(PR_SET_NAME, _short_name(setup.name).encode(), 0, 0, 0)
+    end_with(setup.parent, _short_name(setup.name))
     # Where only ancestors may trace: py-spy, which shows our stacks, is a sister.
     _libc.prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY, 0, 0, 0)
     closing = {setup.output, *setup.close}
@@ -113,6 +111,14 @@ def _separate(setup: ChildSetup) -> None:
     for fd in closing - {0, 1, 2}:
         os.close(fd)
     _new_streams()
+
+
+def end_with(parent: int, name: str) -> None:
+    """This process is killed when its parent ends, and shows as `name`."""
+    _libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != parent:
+        os._exit(1)  # it died before we asked to be told
+    _libc.prctl(PR_SET_NAME, name.encode(), 0, 0, 0)
 
 
 def _short_name(name: str) -> str:
@@ -160,7 +166,7 @@ def _run(setup: ChildSetup) -> int:
     telling = Telling(setup.name, lambda message: send(setup.control, message))
     main = threading.main_thread()
     board.install(lambda: (setup.seat, threading.current_thread() is main))
-    _stop_on_sigterm(setup)
+    _stop_on_signal(setup)
     with Hooks(lambda: telling):
         try:
             loopback.close_ports()
@@ -185,8 +191,8 @@ def _run(setup: ChildSetup) -> int:
     return 0
 
 
-def _stop_on_sigterm(setup: ChildSetup) -> None:
-    """SIGTERM sets the node's stop event, also while the main thread is in a call into C.
+def _stop_on_signal(setup: ChildSetup) -> None:
+    """The stop signal sets the node's stop event, also while the main thread is in a call into C.
 
     Not from a handler: it could run while the main thread holds the event's own lock.
     """
@@ -201,14 +207,17 @@ def _stop_on_sigterm(setup: ChildSetup) -> None:
         manager.stop_and_wait()  # also calls what `lp.register_stop_handler` was given
 
     threading.Thread(target=wait, name="distrl-stop", daemon=True).start()
-    signal.signal(signal.SIGTERM, ignore)
-    signal.siginterrupt(signal.SIGTERM, False)
+    if setup.stop_signal != signal.SIGTERM:  # someone else's: the supervisor stops all in order
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    signal.signal(setup.stop_signal, ignore)
+    signal.siginterrupt(setup.stop_signal, False)
     signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
 
     def detach() -> None:
         """A process that the node forks ends on SIGTERM, and does not stop the node by it."""
         signal.set_wakeup_fd(-1)
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        for number in (signal.SIGTERM, setup.stop_signal):
+            signal.signal(number, signal.SIG_DFL)
 
     os.register_at_fork(after_in_child=detach)
     signal.pthread_sigmask(signal.SIG_SETMASK, setup.mask)

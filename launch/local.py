@@ -3,30 +3,24 @@
 import contextlib
 import functools
 import os
-import pathlib
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import launchpad as lp
 from launchpad.launch import serialization
 
-from distrl import lives
 from distrl.board import Board
 from distrl.errors import ConfigError
 from distrl.replay import shared_file
 from launch import loopback, processes, threads, wiring
 from launch.debugging import Debug
-from launch.journal import Journal
-from launch.logs import NodeLog
 from launch.nodes import Stopper
 from launch.ports import Ports
 from launch.result import Result
 from launch.rules import Limits, Rule
-from launch.signals import Signals
-from launch.status import StatusFile
-from launch.supervisor import STOP_LEARNER_S, Supervisor
-from launch.wishes import Wishes
+from launch.session import Session, check_groups
+from launch.supervisor import STOP_LEARNER_S
 from launch.worker import Message, Worker
 
 LAUNCH_TYPES = ("local_mp", "local_mt", "test_mt")
@@ -82,15 +76,11 @@ def launch(
     launch_type = getattr(launch_type, "value", launch_type)
     _check(launch_type, terminal)
     nodes = wiring.named_nodes(program)
-    unknown = sorted(set(rules or ()) - set(program.groups))
+    check_groups(program, "rules", rules or {})
     names = [node.name for node in nodes]
     if isinstance(debug, Debug) and debug.node not in names:
         raise ConfigError(
             f"--debug={debug.node}: there is no such node; there is {', '.join(names)}"
-        )
-    if unknown:
-        raise ConfigError(
-            f"rules for {', '.join(unknown)}: the program's groups are {', '.join(program.groups)}"
         )
     in_threads = launch_type != "local_mp"
     env = _environments(program, local_resources or {})
@@ -100,46 +90,18 @@ def launch(
     if not in_threads:
         processes.check_can_fork()
     loopback.check()
-    folder = pathlib.Path(run_dir) / "logs"
-    folder.mkdir(parents=True, exist_ok=True)
 
-    with contextlib.ExitStack() as stack:
-        stack.enter_context(wiring.alarm_kept())
-        signals = stack.enter_context(Signals())
-        journal = stack.enter_context(contextlib.closing(Journal(folder / "supervisor.log")))
-        ports = stack.enter_context(contextlib.closing(Ports()))
-        status = StatusFile(pathlib.Path(run_dir) / "status.json", os.getpid())
-        wishes = Wishes(pathlib.Path(run_dir))
-        limits = limits or Limits()
-        next_life = functools.partial(lives.next_life, pathlib.Path(run_dir))
-
-        def look(workers: Sequence[Worker]) -> None:
-            try:
-                status.write(workers)
-            except OSError as error:  # a full disk must not take the supervisor down
-                journal.note(f"no status.json: {error}")
-            for group, wanted in wishes.take():
-                supervisor.want(group, wanted)
-
-        supervisor = stack.enter_context(
-            contextlib.closing(Supervisor(signals, journal, limits, next_life, look, learner_grace))
-        )
-        seats = Board([node.name for node in nodes])
+    others = ("main",) if in_threads else ()
+    with Session(program, run_dir, terminal, limits, learner_grace, others) as session:
+        signals, journal, supervisor = session.signals, session.journal, session.supervisor
+        ports = session.enter_context(contextlib.closing(Ports()))
+        seats = Board(names)
         journal.note(f"launches {program.name!r} as {launch_type}, {len(nodes)} nodes")
         if loopback.left_open():
             journal.say(
                 f"{loopback.OPEN}=1: the servers listen on all interfaces, and who reaches a port "
                 "of them runs commands as you"
             )
-        logs = {}
-        stream = journal.out if terminal == "current_terminal" else None
-        for index, name in enumerate([*(node.name for node in nodes), "main"]):
-            path = folder / f"{name.replace('/', '-')}.log"
-            if name == "main" and not in_threads:
-                continue
-            log = NodeLog(name, path, stream, index)
-            logs[name] = stack.enter_context(contextlib.closing(log))
-
         rules = rules or {}
         workers: dict[str, Worker] = {}
         if in_threads:
@@ -150,11 +112,11 @@ def launch(
                 supervisor.messages.append(message)
                 signals.notify()
 
-            stack.enter_context(threads.surroundings(logs["main"]))
+            session.enter_context(threads.surroundings(session.logs["main"]))
         else:
-            others = processes.other_threads()
-            if others:
-                journal.note(f"forks while these threads run: {', '.join(others)}")
+            threads_now = processes.other_threads()
+            if threads_now:
+                journal.note(f"forks while these threads run: {', '.join(threads_now)}")
 
             def close() -> Iterable[int]:
                 """The launcher's descriptors, as they are at the time of a fork."""
@@ -167,10 +129,10 @@ def launch(
 
         wiring.prepare_launchpad()
         # When all are dead: what was killed could not remove its.
-        stack.callback(shared_file.sweep, of_this_process=True)
+        session.callback(shared_file.sweep, of_this_process=True)
         for node in nodes:
             worker: Worker
-            log, rule = logs[node.name], rules.get(node.label, Rule())
+            log, rule = session.logs[node.name], rules.get(node.label, Rule())
             seat = seats.seat(node.name)
             assert seat is not None
             if in_threads:
@@ -183,7 +145,7 @@ def launch(
                 worker = processes.ProcessWorker(
                     node, log, supervisor, own, node_setup, close, seat, rule, its
                 )
-                stack.callback(worker.destroy)
+                session.callback(worker.destroy)
             workers[node.name] = worker
         telling = {
             name: tell if in_threads else worker.tell  # type: ignore[attr-defined]
@@ -193,27 +155,9 @@ def launch(
             program,
             lp.LaunchType(launch_type),
             functools.partial(_stopper, telling),
-            ports,
+            lambda node, address: wiring.local(ports.take()),
         )
-        standby = [
-            name
-            for group, wanted in (active or {}).items()
-            for name in [node.name for node in nodes if node.label == group][wanted:]
-        ]
-        supervisor.run(list(workers.values()), wiring.phases(nodes), standby)
-        result = Result(
-            status=supervisor.status or "failed",
-            reason=supervisor.reason,
-            exit_code=supervisor.exit_code,
-            nodes={name: worker.exit for name, worker in workers.items()},
-            failed_node=supervisor.failure.node if supervisor.failure else None,
-            hung=supervisor.hung(),
-        )
-        failed = logs[result.failed_node] if result.failed_node else None
-        tail = failed.tail() if failed is not None else []
-        journal.report(result, supervisor.failure, tail, failed.path if failed else None)
-        result.write(pathlib.Path(run_dir) / "result.json")
-    return result
+        return session.run(workers, active)
 
 
 def _stopper(telling: Mapping[str, Callable[[Message], None]], name: str) -> Stopper:
@@ -231,12 +175,7 @@ def _check(launch_type: str, terminal: str) -> None:
 
 def _environments(program: lp.Program, resources: Mapping[str, Any]) -> dict[str, dict[str, str]]:
     """The environment variables of each group."""
-    unknown = sorted(set(resources) - set(program.groups))
-    if unknown:
-        raise ConfigError(
-            f"local_resources for {', '.join(unknown)}: the program's groups are "
-            f"{', '.join(program.groups)}"
-        )
+    check_groups(program, "local_resources", resources)
     found = {}
     for label, resource in resources.items():
         if getattr(resource, "args", None):

@@ -18,8 +18,9 @@ _USAGE = """usage: distrl train --env=NAME [--agent=NAME] [--topology=NAME] [fla
        distrl actors RUN N    have N actors act, of those that `actors.max_actors` makes room for
        distrl stacks RUN      where in their code its nodes are now
        distrl tables [NAME]   how the replay tables of running programs on this machine stand
-       distrl tables NAME --set SETTING=VALUE    change a table while its program runs"""
-_COMMANDS = ("train", "status", "actors", "stacks", "tables")
+       distrl tables NAME --set SETTING=VALUE    change a table while its program runs
+       distrl agent --join=HOST:PORT --credentials=FILE    a host's part of a program"""
+_COMMANDS = ("train", "status", "actors", "stacks", "tables", "agent")
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -70,6 +71,10 @@ def _run(arguments: list[str]) -> int:
             from launch import wishes
 
             return wishes.actors(own)
+        if command == "agent":
+            from launch import join
+
+            return join.agent(own)
         if command == "stacks":
             from launch import stacks
 

@@ -1,5 +1,6 @@
 """Nodes as processes, forked from the launcher."""
 
+import collections
 import contextlib
 import errno
 import json
@@ -11,6 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
+from typing import Protocol
 
 from distrl.board import Seat
 from distrl.errors import ConfigError
@@ -20,7 +22,6 @@ from launch.logs import NodeLog
 from launch.result import NodeExit
 from launch.rules import Rule
 from launch.signals import WATCHED
-from launch.supervisor import Supervisor
 from launch.worker import Message, Worker
 
 READ = 1 << 16  # bytes taken from one node before the others have their turn
@@ -47,30 +48,40 @@ def check_can_fork() -> None:
         )
 
 
+class Hub(Protocol):
+    """A loop that reads what nodes send."""
+
+    selector: selectors.BaseSelector
+    messages: "collections.deque[Message]"
+
+
 class ProcessWorker(Worker):
     """A node in a process, in a session and a process group of its own.
 
     Args:
-      supervisor: which reads what the node sends.
+      hub: which reads what the node sends.
       close: gives the launcher's descriptors that the child has no use for.
       debug: it keeps the launcher's terminal, for this debugger.
+      stop_signal: by which it is asked to stop.
     """
 
     def __init__(
         self,
         node: wiring.NamedNode,
         log: NodeLog,
-        supervisor: Supervisor,
+        hub: Hub,
         env: Mapping[str, str],
         node_setup: Callable[[str], None] | None,
         close: Callable[[], Iterable[int]],
         seat: Seat,
         rule: Rule,
         debug: Debug | None = None,
+        stop_signal: signal.Signals = signal.SIGTERM,
     ) -> None:
         super().__init__(node.name, node.label, log, seat, rule)
         self._debug = debug
-        self._supervisor = supervisor
+        self._stop_signal = stop_signal
+        self._hub = hub
         self._function = node.node.function
         self._env = child.environment(env)
         self._node_setup = node_setup
@@ -107,6 +118,7 @@ class ProcessWorker(Worker):
             os.getpid(),
             self.seat,
             self._debug,
+            stop_signal=self._stop_signal,
         )
         own = {self._ends[1].fileno(), output}
         setup.close += {*self._close(), *self.fds()} - own
@@ -126,7 +138,7 @@ class ProcessWorker(Worker):
         self._ends[1].close()
         self._ends[0].setblocking(False)
         os.set_blocking(self._output, False)
-        selector = self._supervisor.selector
+        selector = self._hub.selector
         selector.register(self._ends[0], selectors.EVENT_READ, self._read_control)
         selector.register(self._output, selectors.EVENT_READ, self._read_output)
 
@@ -148,7 +160,7 @@ class ProcessWorker(Worker):
         return True
 
     def ask_to_stop(self) -> None:
-        self._signal(signal.SIGTERM)
+        self._signal(self._stop_signal)
 
     def usage(self) -> watchdog.Usage | None:
         return watchdog.usage(self.pid) if self.pid else None
@@ -212,7 +224,7 @@ class ProcessWorker(Worker):
         except BlockingIOError:
             return 0
         if not data:
-            self._supervisor.selector.unregister(self._output)
+            self._hub.selector.unregister(self._output)
             os.close(self._output)
             self._output = -1
         self.log.feed(data)
@@ -231,14 +243,14 @@ class ProcessWorker(Worker):
                 raise
             data = b""
         if not data:
-            self._supervisor.selector.unregister(end)
+            self._hub.selector.unregister(end)
             end.close()
             return False
-        self._supervisor.messages.append(Message(**json.loads(data)))
+        self._hub.messages.append(Message(**json.loads(data)))
         return True
 
     def _close_ends(self) -> None:
-        selector = self._supervisor.selector
+        selector = self._hub.selector
         if self._ends and self._ends[0].fileno() >= 0:
             selector.unregister(self._ends[0])
             self._ends[0].close()

@@ -1,6 +1,6 @@
-"""Runs an experiment's program on this machine, healed and watched as the experiment says."""
+"""Runs an experiment's program, healed and watched as the experiment says."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +11,10 @@ from launch.debugging import Debug
 from launch.local import launch
 from launch.result import Result
 from launch.rules import Limits, Rule
+from programs.placement import Host, Placement
 from programs.resources import node_environments
 
-HEALING = ("actor", "evaluator", "inferencer", "learner", "replay")
+HEALING = ("actor", "evaluator", "inferencer", "relay", "learner", "replay")
 
 
 def run(
@@ -39,10 +40,6 @@ def run(
     Raises:
       ConfigError: an argument that cannot work.
     """
-    config = experiment.supervision
-    healing: tuple[str, ...] = HEALING
-    if experiment.lockstep:  # what a node has begun, another life of it would not end alike
-        healing = ()
     environments: dict[str, Any] = node_environments(experiment, topology)
     return launch(
         program,
@@ -51,9 +48,45 @@ def run(
         local_resources={group: environments[group] for group in program.groups},
         terminal=terminal,
         node_setup=node_setup,
-        rules={group: Rule(config.restarts) for group in healing if group in program.groups},
-        limits=Limits(config.idle_limit, config.busy_limit, config.stopped_limit),
         debug=debug,
-        learner_grace=experiment.checkpoint.grace,
-        active={"actor": experiment.actors.num_actors},
+        **supervision(program, experiment),
     )
+
+
+def run_on_machines(
+    program: lp.Program,
+    experiment: Experiment,
+    placement: Placement,
+    connect: Callable[[Host], Sequence[str]],
+    run_dir: Path,
+    *,
+    terminal: str = "current_terminal",
+    **ways: Any,
+) -> Result:
+    """As `run`, on several machines; for `ways` see `launch.machines.launch_on_machines`."""
+    from launch.machines import launch_on_machines
+
+    return launch_on_machines(
+        program,
+        experiment,
+        placement,
+        connect,
+        run_dir=run_dir,
+        terminal=terminal,
+        **ways,
+        **supervision(program, experiment),
+    )
+
+
+def supervision(program: lp.Program, experiment: Experiment) -> dict[str, Any]:
+    """What the experiment says of healing and stopping, as arguments of a launch."""
+    config = experiment.supervision
+    healing: tuple[str, ...] = HEALING
+    if experiment.lockstep:  # what a node has begun, another life of it would not end alike
+        healing = ()
+    return {
+        "rules": {group: Rule(config.restarts) for group in healing if group in program.groups},
+        "limits": Limits(config.idle_limit, config.busy_limit, config.stopped_limit),
+        "learner_grace": experiment.checkpoint.grace,
+        "active": {"actor": experiment.actors.num_actors},
+    }

@@ -21,6 +21,7 @@ from launch import changes
 from launch.result import EXIT_FAILED, EXIT_FINISHED
 
 CONFIG, RESULT, LOCK = "config.json", "result.json", "lock"
+SUBMITTED = ("slurm.sh", "slurm.log")  # of a job that waits to run here
 _LOCK_S = 10.0  # seconds for the processes of a program that was killed to be gone
 _LOOK = 0.1
 
@@ -53,14 +54,14 @@ def open_run(
       ConfigError: the folder cannot be used, another program runs in it, or the run was another
         one: with a line of the fields that differ.
     """
-    path = Path(run_dir) if run_dir is not None else _new_name(experiment, topology)
+    path = Path(run_dir) if run_dir is not None else new_name(experiment, topology)
     settings = json.loads(json.dumps(changes.describe(experiment)))
     try:
         path.mkdir(parents=True, exist_ok=True)
         entries = {entry.name for entry in path.iterdir() if not entry.name.startswith(".")}
     except OSError as error:
         raise ConfigError(f"--run_dir: {path} cannot be a folder: {error.strerror}") from error
-    if not entries <= {LOCK} and not _is_run(path):
+    if not entries <= {LOCK, *SUBMITTED} and not _is_run(path):
         raise ConfigError(
             f"--run_dir: {path} is not empty, and no run's folder; name a new folder, or a run's "
             "to go on with it"
@@ -79,7 +80,8 @@ def open_run(
     return folder
 
 
-def _new_name(experiment: Experiment, topology: str) -> Path:
+def new_name(experiment: Experiment, topology: str) -> Path:
+    """Of a folder that nobody has, below runs/."""
     now = datetime.datetime.now().strftime("%Y%m%d-%H%M%S")
     name = experiment.environment.name.replace("/", "-")  # ALE/Pong-v5
     return Path("runs") / f"{now}-{name}-{topology}-{os.getpid()}"

@@ -38,7 +38,8 @@ class StatusFile:
         seat = worker.seat
         usage = worker.usage() if worker.alive else None
         found: dict[str, Any] = {
-            "status": _STATUS.get(seat.status, "ended"),
+            "status": "host lost" if worker.away else _STATUS.get(seat.status, "ended"),
+            "host": worker.host,
             "pid": getattr(worker, "pid", self._launcher) if worker.alive else None,
             "life": seat.life,
             "restarts": len(worker.exit.causes),

@@ -47,7 +47,7 @@ class Supervisor:
         look: Callable[[Sequence[Worker]], None] = lambda workers: None,
         learner_grace: float = STOP_LEARNER_S,
     ) -> None:
-        self.selector = selectors.DefaultSelector()
+        self.selector: selectors.BaseSelector = selectors.DefaultSelector()
         self.selector.register(signals, selectors.EVENT_READ)
         self.messages: collections.deque[Message] = collections.deque()  # filled by the workers
         self.status: str | None = None
@@ -114,7 +114,7 @@ class Supervisor:
             worker.wanted = True
             if not worker.alive and worker.name not in waiting:
                 self._journal.say(f"{worker.name} joins")
-                self._start(worker)
+                self._restarts.append((time.monotonic(), worker))
         for worker in of_group[count:]:
             worker.wanted = False
             self._restarts = [(due, each) for due, each in self._restarts if each is not worker]
@@ -140,7 +140,8 @@ class Supervisor:
 
     def _timeout(self) -> float:
         now = time.monotonic()
-        due = min(self._judge_at, now + 1.0, *(when for when, _ in self._restarts))
+        starts = [when for when, worker in self._restarts if worker.away is None]
+        due = min(self._judge_at, now + 1.0, *starts)
         if self._deadline is not None:
             due = min(due, self._deadline - (0.0 if self._stacks_shown else STACKS_S))
         if self._journal.waiting():
@@ -187,6 +188,12 @@ class Supervisor:
             if worker.wanted and self.status is None:  # again, since it was asked to leave
                 self._restarts.append((time.monotonic(), worker))
                 comes_back = True
+        elif self.status is None and worker.away is not None and worker.essential:
+            self._silent.append(worker)
+        elif self.status is None and worker.away is not None and worker.heals:
+            self._journal.note(f"{worker.name} is done without: {worker.away}")
+            self._restarts.append((time.monotonic(), worker))
+            comes_back = True
         elif self.status is None and worker.heals and worker.name not in self._spoke:
             comes_back = self._plan_restart(worker)
         elif self.status is None and worker.name not in self._spoke:
@@ -221,7 +228,7 @@ class Supervisor:
         if self.status is not None:
             self._restarts = []
         for due, worker in list(self._restarts):
-            if due <= now:
+            if due <= now and worker.away is None:
                 self._restarts.remove((due, worker))
                 self._start(worker)
         for worker in self._workers.values():
@@ -306,7 +313,7 @@ class Supervisor:
                 self._decide("failed", first.reason, EXIT_FAILED, Failure(first.node, first.reason))
         elif self._silent:
             worker = self._silent[0]
-            cause = worker.hangs or self._cause(worker.exit)
+            cause = worker.hangs or worker.away or self._cause(worker.exit)
             self._decide(
                 "failed", f"{worker.name} {cause}", EXIT_FAILED, Failure(worker.name, cause)
             )

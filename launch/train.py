@@ -19,7 +19,7 @@ from distrl.checkpointer import Start
 from distrl.errors import ConfigError, SpecError
 from distrl.experiment import Experiment, SupervisionConfig
 from distrl.files import write_json
-from launch import overrides
+from launch import over_machines, overrides
 from launch.result import EXIT_BAD_INPUT, EXIT_FAILED, EXIT_FINISHED
 from launch.run_folder import RESULT, open_run
 from launch.stopping import StopOnSignals
@@ -125,7 +125,15 @@ def train(arguments: list[str]) -> int:
             f"lockstep: in {topology} an inferencer serves what comes first; take "
             "--topology=heavy_env or single_process"
         )
-    if topology != "single_process":
+    placement = None
+    if topology == "multi_machine":
+        prepared = over_machines.prepare(experiment, arguments, values, _say)
+        if prepared is None:  # others will run it
+            return EXIT_FINISHED
+        experiment, placement = prepared
+        _import_topology(topology)
+        values(arguments)
+    elif topology != "single_process":
         node_environments(experiment, topology)  # refuses what cannot be had, before any import
         make_program = _import_topology(topology)
         values(arguments)
@@ -140,6 +148,8 @@ def train(arguments: list[str]) -> int:
         if values["lp_launch_type"].present:
             print("distrl: --lp_launch_type has no effect: single_process starts no nodes")
         return _run_single_process(experiment, run_dir, folder.start, values.debug is not None)
+    if placement is not None:
+        return over_machines.launch(experiment, placement, run_dir, folder.start, values, _say)
     program = make_program(experiment, str(run_dir), folder.start)
     return _launch(program, experiment, topology, run_dir, values)
 

@@ -12,7 +12,6 @@ from absl import flags
 from launchpad.launch import worker_manager
 
 from distrl.errors import ConfigError
-from launch.ports import Ports
 
 FLAGS = flags.FLAGS
 HOST = "127.0.0.1"
@@ -20,7 +19,7 @@ NO_GRPC_PROXY = "no_grpc_proxy"
 
 # Actors may be blocked in a call to a server, so those who only call are stopped first, and the
 # replay, which everyone calls, last.
-PHASES = (("actor", "evaluator"), ("inferencer",), ("learner",), ("monitor",))
+PHASES = (("actor", "evaluator"), ("inferencer", "relay"), ("learner",), ("monitor",))
 LAST = ("replay",)
 
 _managers: list[worker_manager.WorkerManager] = []
@@ -32,12 +31,20 @@ class NamedNode(NamedTuple):
     node: Any  # lp.Node
 
 
-class _Local(lp.AbstractAddressBuilder):
-    def __init__(self, port: int) -> None:
-        self._address = f"{HOST}:{port}"
+class Fixed(lp.AbstractAddressBuilder):
+    """An address that is known: "127.0.0.1:15000", or "unix:/path" for those who call."""
+
+    def __init__(self, address: str) -> None:
+        self._address = address
 
     def build(self) -> str:
+        """Launchpad's."""
         return self._address
+
+
+def local(port: int) -> str:
+    """A port of this machine as an address."""
+    return f"{HOST}:{port}"
 
 
 def named_nodes(program: lp.Program) -> list[NamedNode]:
@@ -56,7 +63,7 @@ def wire(
     program: lp.Program,
     launch_type: lp.LaunchType,
     stopper: Callable[[str], Callable[..., None]],
-    ports: Ports,
+    address: Callable[[str, int], str],
 ) -> None:
     """Gives every node its context and its addresses.
 
@@ -64,7 +71,7 @@ def wire(
       program: not launched before.
       launch_type: what nodes see as their context's `launch_type`.
       stopper: from a node's name to what it calls to stop the program.
-      ports: where to take ports from.
+      address: from a node's name and the number of one of its addresses to what it is.
     """
     nodes = named_nodes(program)
     for name, _, node in nodes:
@@ -72,9 +79,9 @@ def wire(
     for _, label, node in nodes:
         for handle in node.input_handles:
             handle.connect(node, label)
-    for _, _, node in nodes:
-        for address in node.addresses:
-            address.bind(_Local(ports.take()))
+    for name, _, node in nodes:
+        for number, its in enumerate(node.addresses):
+            its.bind(Fixed(address(name, number)))
 
 
 def phases(nodes: Sequence[NamedNode]) -> list[list[str]]:

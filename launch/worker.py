@@ -46,6 +46,9 @@ class Worker(abc.ABC):
         self.hangs_since = 0.0
         self.wanted = True
         self.leaves_by: float | None = None  # it was asked to stop, while the others go on
+        self.host = ""  # another machine that it runs on
+        self.away: str | None = None  # why it cannot be started now: its host is lost
+        self.essential = False  # the program ends with its host
 
     @abc.abstractmethod
     def start(self) -> None:

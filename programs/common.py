@@ -26,9 +26,10 @@ class Common(NamedTuple):
 
 
 def add_common_nodes(
-    program: lp.Program, experiment: Experiment, run_dir: str, start: Start
+    program: lp.Program, experiment: Experiment, run_dir: str, start: Start | None
 ) -> Common:
     """Adds replay, monitor, learner and evaluator to `program`."""
+    start = start or Start()
     if experiment.lockstep:  # whose rounds begin anew, with an empty table
         start = start._replace(with_table=False)
     # Two servers on one port are both accepted: a name of this program's own tells them apart.

@@ -17,7 +17,7 @@ def heavy_env(experiment: Experiment, run_dir: str, start: Start | None = None) 
       start: from which checkpoint it goes on; None: it begins anew.
     """
     program = lp.Program("distrl")
-    common = add_common_nodes(program, experiment, run_dir, start or Start())
+    common = add_common_nodes(program, experiment, run_dir, start)
     with program.group("actor"):
         for index in range(experiment.max_actors):
             add_courier_node(

@@ -5,7 +5,7 @@ import launchpad as lp
 from distrl.checkpointer import Start
 from distrl.experiment import Experiment
 from programs import nodes
-from programs.common import add_common_nodes, add_courier_node
+from programs.common import Common, add_common_nodes, add_courier_node
 
 MAX_DOORS = 8  # servers of one inferencer; see `nodes.InferencerNode`
 
@@ -19,7 +19,12 @@ def light_env(experiment: Experiment, run_dir: str, start: Start | None = None) 
       start: from which checkpoint it goes on; None: it begins anew.
     """
     program = lp.Program("distrl")
-    common = add_common_nodes(program, experiment, run_dir, start or Start())
+    add_light_actors(program, experiment, add_common_nodes(program, experiment, run_dir, start))
+    return program
+
+
+def add_light_actors(program: lp.Program, experiment: Experiment, common: Common) -> None:
+    """Adds inferencers, and actors that ask them."""
     num_actors = experiment.max_actors
     num_inferencers = experiment.inference.num_inferencers
     handles = []  # of each inferencer, one a door
@@ -54,4 +59,3 @@ def light_env(experiment: Experiment, run_dir: str, start: Start | None = None) 
                 common.monitor,
                 inferencer=own[index // num_inferencers % len(own)],
             )
-    return program

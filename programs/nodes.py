@@ -36,7 +36,7 @@ from distrl.policy import agent_writer
 from distrl.replay.late_rewards import with_final_rewards
 from distrl.replay.shared_memory import SharedReplayBuffer
 from distrl.serving import InferenceService, RemoteInferencer
-from distrl.variables import RemoteVariables, VariableClient, VariableService
+from distrl.variables import RemoteVariables, VariableClient, VariableRelay, VariableService
 from distrl.wire import Wire
 from programs.peers import Peer, Reporter, turns
 from programs.pools import actor_pool, evaluator_pool
@@ -209,6 +209,26 @@ class LearnerNode:
         self._reporter(report)
 
 
+class RelayNode:
+    """Hands the learner's parameters on to the actors of its host."""
+
+    def __init__(self, experiment: Experiment, learner: Any):
+        """Args: experiment: unused. learner: its client."""
+        del experiment
+        board.here().tick()
+        self._stop = lp.stop_event()
+        self._relay = VariableRelay(Peer(learner, "learner/0"))
+
+    def get_variables(self, newer_than: int) -> tuple[int, bytes] | None:
+        """See `VariableRelay.get_variables`."""
+        return self._relay.get_variables(newer_than)
+
+    def run(self) -> None:
+        """Serves until the program stops."""
+        board.here().wait()
+        self._stop.wait()
+
+
 class InferencerNode:
     """Inference for several actors as a service."""
 
@@ -290,6 +310,7 @@ class ActorNode:
         monitor: Any,
         learner: Any = None,
         inferencer: Any = None,
+        variables_from: str = "learner/0",
     ):
         """Args:
         experiment: what to train.
@@ -299,6 +320,7 @@ class ActorNode:
         monitor: the monitor's client.
         learner: its client, for an inferencer of the actor's own; or
         inferencer: the service's client.
+        variables_from: name of the node behind `learner`: a relay may be in its place.
         """
         _configure_jax()
         self._seat = board.here()
@@ -322,7 +344,7 @@ class ActorNode:
                 number = index % experiment.inference.num_inferencers
                 source = RemoteInferencer(Peer(inferencer, f"inferencer/{number}"), Wire(agent))
             else:
-                remote = RemoteVariables(Peer(learner, "learner/0"), agent)
+                remote = RemoteVariables(Peer(learner, variables_from), agent)
                 variables: VariableClient | LockstepVariables
                 if experiment.lockstep:
                     score, length = experiment.score(), experiment.replay.unroll_length

@@ -33,13 +33,13 @@ def node_environments(experiment: Experiment, topology: str) -> dict[str, Env]:
             f"({','.join(visible) or 'none'})"
         )
     environments: dict[str, Env] = {}
-    for group in ("replay", "monitor", "learner", "inferencer", "actor", "evaluator"):
+    for group in ("replay", "monitor", "learner", "inferencer", "relay", "actor", "evaluator"):
         count = wanted.get(group, 0)
         mine, visible = visible[:count], visible[count:]
         environment = {"CUDA_VISIBLE_DEVICES": ",".join(mine)}
         if not mine:
             environment["JAX_PLATFORMS"] = "cpu"
-            if group in ("actor", "inferencer", "evaluator"):
+            if group in ("actor", "inferencer", "relay", "evaluator"):
                 flags = os.environ.get("XLA_FLAGS", "")
                 environment["XLA_FLAGS"] = f"{flags} {_ONE_THREAD}".strip()
         environments[group] = environment

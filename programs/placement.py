@@ -1,0 +1,166 @@
+"""Which host runs which node of a program over several machines; checked before anything starts."""
+
+import dataclasses
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from distrl.errors import ConfigError
+from distrl.experiment import Experiment
+
+_SETTINGS = {"address": str, "cores": int, "gpus": int, "memory_gb": float}
+_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?")
+
+
+@dataclasses.dataclass(frozen=True)
+class Host:
+    """A machine.
+
+    Attributes:
+      name: unique in the program; what it is reached by to start the agent on it, unless
+        `address` says otherwise.
+      address: by which the other hosts reach it; "" for its name.
+      cores: 0: not known; actors are then spread evenly.
+      gpus: that may be used.
+      memory_gb: gigabytes; 0: not known.
+    """
+
+    name: str
+    address: str = ""
+    cores: int = 0
+    gpus: int = 0
+    memory_gb: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not _NAME.fullmatch(self.name):
+            raise ConfigError(f"host {self.name!r}: expected a host name, as h1 or node-3.example")
+        if min(self.cores, self.gpus, self.memory_gb) < 0:
+            raise ConfigError(f"host {self.name}: cores, gpus and memory_gb are 0 or more")
+
+    @property
+    def reached_at(self) -> str:
+        """Its address for the others."""
+        return self.address or self.name
+
+
+def parse_hosts(text: str) -> tuple[Host, ...]:
+    """`h1,h2:cores=8:gpus=1,h3:address=10.0.0.3`, or `@FILE` with one host a line.
+
+    Raises:
+      ConfigError: it cannot be read, says so where.
+    """
+    if text.startswith("@"):
+        try:
+            lines = Path(text[1:]).read_text().splitlines()
+        except OSError as error:
+            raise ConfigError(f"--hosts={text}: {error.strerror}") from error
+        words = [line.partition("#")[0].strip().replace(" ", ":") for line in lines]
+    else:
+        words = [word.strip() for word in text.split(",")]
+    hosts = tuple(_host(word) for word in words if word)
+    names = [host.name for host in hosts]
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise ConfigError(
+            f"--hosts: {', '.join(twice)} is there twice; give them names: "
+            f"a:address={twice[0]},b:address={twice[0]}"
+        )
+    if not hosts:
+        raise ConfigError("--hosts: name the machines, the learner's first: --hosts=h1,h2,h3")
+    return hosts
+
+
+def _host(word: str) -> Host:
+    name, *settings = [part for part in word.split(":") if part]
+    found: dict[str, str | int | float] = {}
+    for setting in settings:
+        key, equals, value = setting.partition("=")
+        if key not in _SETTINGS or not equals:
+            raise ConfigError(
+                f"--hosts: {setting!r} of {name}: expected one of "
+                f"{', '.join(f'{each}=' for each in _SETTINGS)}"
+            )
+        try:
+            found[key] = _SETTINGS[key](value)
+        except ValueError:
+            raise ConfigError(f"--hosts: {key} of {name}: no number {value!r}") from None
+    return Host(name, **found)  # type: ignore[arg-type]
+
+
+@dataclasses.dataclass(frozen=True)
+class Placement:
+    """Where each node runs.
+
+    Attributes:
+      hosts: the first one is the learner's.
+      nodes: from a node's name, as "actor/3", to its host's.
+    """
+
+    hosts: tuple[Host, ...]
+    nodes: Mapping[str, str]
+
+    def host_of(self, node: str) -> Host:
+        """The host of a node."""
+        return next(host for host in self.hosts if host.name == self.nodes[node])
+
+    def on(self, host: str) -> list[str]:
+        """Names of the nodes of a host."""
+        return [node for node, its in self.nodes.items() if its == host]
+
+    def table(self, gpus: Mapping[str, int]) -> str:
+        """For the user: each node, its host, address and device.
+
+        Args:
+          gpus: of each group's nodes.
+        """
+        rows = [("node", "host", "address", "device")]
+        for node in self.nodes:
+            host = self.host_of(node)
+            count = gpus.get(node.partition("/")[0], 0)
+            rows.append((node, host.name, host.reached_at, f"{count} GPU" if count else "cpu"))
+        widths = [max(len(row[column]) for row in rows) for column in range(4)]
+        return "\n".join(
+            "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+            for row in rows
+        )
+
+
+def place(experiment: Experiment, hosts: Sequence[Host], light: bool) -> Placement:
+    """Learner, replay, monitor, evaluator (and inferencers) on the first host, actors on the rest.
+
+    Actors go where most cores are left for them; one relay of parameters is on each host that has
+    actors which infer for themselves.
+
+    Args:
+      experiment: what to train.
+      hosts: the learner's first; where it is the only one, it has the actors too.
+      light: whether inferencers serve the actors.
+
+    Raises:
+      ConfigError: more is declared than the hosts have.
+    """
+    hosts = tuple(hosts)
+    first, others = hosts[0], hosts[1:] or hosts
+    nodes = {"replay/0": first.name, "monitor/0": first.name, "learner/0": first.name}
+    wanted = experiment.learner.num_gpus
+    if experiment.evaluator.num_evaluators:
+        nodes["evaluator/0"] = first.name
+    if light:
+        wanted += experiment.inference.num_gpus
+        for index in range(experiment.inference.num_inferencers):
+            nodes[f"inferencer/{index}"] = first.name
+    if wanted > first.gpus:
+        raise ConfigError(
+            f"learner and inferencers declare {wanted} GPUs, and their host {first.name} has "
+            f"{first.gpus}: say --hosts={first.name}:gpus={wanted}"
+        )
+    taken = dict.fromkeys((host.name for host in others), 0)
+    of_actor = {}
+    for index in range(experiment.max_actors):
+        host = min(others, key=lambda host: (taken[host.name] + 1) / (host.cores or 1))
+        taken[host.name] += 1
+        of_actor[f"actor/{index}"] = host.name
+    if not light:
+        relayed = [host.name for host in others if taken[host.name] and host is not first]
+        nodes.update({f"relay/{index}": name for index, name in enumerate(relayed)})
+    return Placement(hosts, {**nodes, **of_actor})

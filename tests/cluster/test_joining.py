@@ -1,0 +1,105 @@
+"""Agents that dial their launcher: pasted by hand, in any order, and by MPI."""
+
+import os
+import shlex
+import shutil
+import signal
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from virtual_hosts import Hosts
+from virtual_program import CARTPOLE, FOR_EVER, ROOT, SOLVE_S, Program, nothing_is_left
+
+pytestmark = pytest.mark.timeout(400)
+MPI = "# mpirun"
+
+
+def sheet(hosts: Hosts, folder: Path, *flags: str) -> tuple[list[str], str]:
+    """The command lines that `--launcher=commands` prints: the launcher's first; and mpirun's."""
+    program = Program(
+        hosts,
+        folder,
+        *CARTPOLE,
+        *flags,
+        "--launcher=commands",
+        f"--join_address={hosts.address('h1')}",
+    )
+    assert program.process.wait(90.0) == 0, program.output
+    lines = program.output.splitlines()
+    mpirun = next(line for line in lines if line.startswith(MPI)).removeprefix("# ")
+    return [line for line in lines if line.startswith("distrl ")], mpirun
+
+
+def run(hosts: Hosts, host: str, line: str, output: Path):
+    """As a user pastes it."""
+    distrl = (
+        f"env PYTHONPATH={ROOT} {shlex.quote(shutil.which('python') or 'python')} -m launch.main"
+    )
+    with output.open("ab") as file:
+        command = ["sh", "-c", line.replace("distrl ", f"exec {distrl} ", 1)]
+        return hosts.popen(host, command, cwd=ROOT, stdout=file, stderr=file)
+
+
+def test_pasted_lines_run_in_any_order(hosts: Hosts, tmp_path: Path):
+    (launcher, *agents), _ = sheet(hosts, tmp_path)
+    assert len(agents) == 3
+    (pem,) = tmp_path.glob("*.pem")
+    assert pem.stat().st_mode & 0o777 == 0o600
+    key = pem.read_text().splitlines()[-2]
+    assert not any(key in line for line in (launcher, *agents))
+    run(hosts, "h3", agents[2], tmp_path / "h3")
+    program = run(hosts, "h1", launcher, tmp_path / "launcher")
+    for number in (1, 2):
+        run(hosts, f"h{number}", agents[number - 1], tmp_path / f"h{number}")
+    try:
+        assert program.wait(SOLVE_S) == 0
+    finally:
+        print((tmp_path / "launcher").read_text()[-4000:])
+    nothing_is_left(hosts)
+
+
+@pytest.mark.slow
+def test_an_agent_joins_again(hosts: Hosts, tmp_path: Path):
+    (launcher, *agents), _ = sheet(hosts, tmp_path, *FOR_EVER)
+    out = tmp_path / "launcher"
+    program = run(hosts, "h1", launcher, out)
+    for number in (1, 2, 3):
+        run(hosts, f"h{number}", agents[number - 1], tmp_path / f"h{number}")
+
+    def until(text: str, count: int = 1, limit: float = 120.0) -> None:
+        deadline = time.monotonic() + limit
+        while out.read_text().count(text) < count:
+            assert time.monotonic() < deadline, f"no {text!r}\n{out.read_text()[-3000:]}"
+            time.sleep(0.1)
+
+    until("first learner step")
+    hosts.cut("h2")
+    until("host h2 is lost", limit=30.0)
+    hosts.heal("h2")
+    until("[actor/0] actor/0: ", count=2)
+    found = [p for p in hosts.processes("h1") if "--launcher=join" in p.command]
+    (own,) = [p.pid for p in found if p.name == "python"]
+    os.kill(own, signal.SIGINT)
+    assert program.wait(60.0) == 130
+    nothing_is_left(hosts)
+
+
+@pytest.mark.slow
+def test_mpirun_starts_the_agents(hosts: Hosts, tmp_path: Path):
+    if shutil.which("mpirun") is None:
+        pytest.skip("needs mpirun (Debian: openmpi-bin)")
+    (launcher, *_), mpirun = sheet(hosts, tmp_path)
+    program = run(hosts, "h1", launcher, tmp_path / "launcher")
+    words = shlex.split(mpirun)
+    at = words.index("distrl")
+    words[at : at + 1] = [
+        "env", f"PYTHONPATH={ROOT}", sys.executable, "-m", "launch.main",
+    ]  # fmt: skip
+    ssh = f"ssh -F {hosts.ssh_config}"
+    words[1:1] = ["--allow-run-as-root", "--mca", "plm_rsh_agent", ssh]
+    agents = hosts.popen("h1", words, cwd=ROOT)
+    assert program.wait(SOLVE_S) == 0
+    assert agents.wait(60.0) == 0
+    nothing_is_left(hosts)

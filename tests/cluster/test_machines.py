@@ -1,0 +1,90 @@
+"""Programs over several machines, started by SSH: they train, heal, end, and leave nothing."""
+
+import signal
+import time
+from pathlib import Path
+
+import pytest
+from virtual_hosts import Hosts
+from virtual_program import CARTPOLE, FOR_EVER, ROOT, SOLVE_S, Program, listening, nothing_is_left
+
+pytestmark = pytest.mark.timeout(400)
+
+
+@pytest.mark.parametrize("light", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_cartpole_is_solved_on_three_hosts(hosts: Hosts, tmp_path: Path, light: bool):
+    program = Program(hosts, tmp_path, *CARTPOLE, f"--light={light}")
+    assert program.process.wait(SOLVE_S) == 0, program.output
+    assert program.result()["status"] == "finished"
+    placed = [line.split()[:2] for line in program.output.splitlines()]
+    for node, host in (("learner/0", "h1"), ("actor/0", "h2"), ("actor/1", "h3")):
+        assert [node, host] in placed
+    nothing_is_left(hosts)
+
+
+def test_a_host_is_lost_and_comes_back(hosts: Hosts, tmp_path: Path):
+    program = Program(hosts, tmp_path, *CARTPOLE, *FOR_EVER)
+    program.wait_for_training()
+    for name in hosts.names:
+        its = listening(hosts, name)
+        open_ = {a for a in its if not a.startswith(("127.0.0.1:", "[::ffff:127.0.0.1]:"))}
+        assert len(open_) == 1, its  # the tunnel
+    hosts.cut("h2")
+    cut = time.monotonic()
+    program.wait_for(lambda: "host h2 is lost" in program.output, "h2 named", 20.0)
+    program.gets_on()
+    while hosts.processes("h2"):
+        assert time.monotonic() < cut + 30.0, hosts.processes("h2")
+        time.sleep(0.1)
+    hosts.heal("h2")
+    log = program.run_dir / "logs" / "supervisor.log"
+    program.wait_for(lambda: log.read_text().count("actor/0 runs") == 2, "h2 back", 90.0)
+    program.gets_on()
+    hosts.poweroff("h3")
+    program.wait_for(lambda: "host h3 is lost" in program.output, "h3 named", 20.0)
+    program.gets_on()
+    program.signal(signal.SIGINT)
+    assert program.process.wait(60.0) == 128 + signal.SIGINT
+    nothing_is_left(hosts)
+
+
+def test_nothing_outlives_a_launcher_that_is_killed(hosts: Hosts, tmp_path: Path):
+    program = Program(hosts, tmp_path, *CARTPOLE, *FOR_EVER)
+    program.wait_for_training()
+    program.signal(signal.SIGKILL)
+    nothing_is_left(hosts)
+
+
+@pytest.mark.slow
+def test_the_learners_host_is_lost(hosts: Hosts, tmp_path: Path):
+    program = Program(hosts, tmp_path, *CARTPOLE, *FOR_EVER, on="h3")
+    program.wait_for_training()
+    hosts.poweroff("h1")
+    assert program.process.wait(60.0) == 1
+    assert "host h1 is lost" in program.result()["reason"]
+    nothing_is_left(hosts)
+
+
+def test_other_code_is_refused(tmp_path: Path):
+    own = tmp_path / "own"
+    own.mkdir()
+    with Hosts(2, private=[own]) as hosts:
+        for name in hosts.names:
+            for package in ("distrl", "programs", "launch"):
+                there = f"{own}/{package}"
+                hosts.exec(name, ["cp", "-r", f"{ROOT}/{package}", there])
+        hosts.exec("h2", ["sh", "-c", f"echo '# changed' >> {own}/distrl/actor.py"])
+        program = Program(hosts, tmp_path, *CARTPOLE, f"--remote_folder={own}", hosts_flag="h1,h2")
+        assert program.process.wait(90.0) == 2
+        assert "distrl: host h2 has other code of distrl (hash" in program.output
+        nothing_is_left(hosts)
+
+
+@pytest.mark.slow
+def test_a_host_comes_late(hosts: Hosts, tmp_path: Path):
+    hosts.poweroff("h2")
+    program = Program(hosts, tmp_path, *CARTPOLE)
+    time.sleep(30.0)  # what is tested
+    hosts.boot("h2")
+    assert program.process.wait(SOLVE_S) == 0, program.output
+    nothing_is_left(hosts)

@@ -1,0 +1,54 @@
+"""A relay of parameters: each version is fetched once, whoever asks for it."""
+
+import threading
+
+from distrl.variables import VariableRelay
+
+
+class Service:
+    def __init__(self):
+        self.version = 0
+        self.sent = []
+
+    def get_variables(self, newer_than):
+        if newer_than == self.version:
+            return None
+        self.sent.append(self.version)
+        return self.version, bytes([self.version])
+
+
+def test_each_version_crosses_once():
+    service = Service()
+    relay = VariableRelay(service, interval=0.0)
+    held = [-1] * 16
+    for version in range(5):
+        service.version = version
+        for reader in range(16):
+            answer = relay.get_variables(held[reader])
+            assert answer == (version, bytes([version]))
+            held[reader] = version
+            assert relay.get_variables(version) is None
+    assert service.sent == list(range(5)) and relay.fetched == 5
+
+
+def test_readers_at_once_share_a_question():
+    service = Service()
+    relay = VariableRelay(service, interval=60.0)
+    threads = [threading.Thread(target=relay.get_variables, args=(-1,)) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(5.0)
+    assert service.sent == [0]
+    service.version = 1
+    assert relay.get_variables(-1) == (0, b"\0")  # within the interval
+    assert relay.get_variables(0) is None
+
+
+def test_a_learner_that_went_back_is_followed():
+    service = Service()
+    service.version = 7
+    relay = VariableRelay(service, interval=0.0)
+    assert relay.get_variables(-1) == (7, b"\7")
+    service.version = 3  # it goes on from a checkpoint
+    assert relay.get_variables(7) == (3, b"\3")

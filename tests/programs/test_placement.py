@@ -1,0 +1,80 @@
+"""Which host runs which node, before anything starts."""
+
+import dataclasses
+
+import pytest
+
+from distrl import presets
+from distrl.errors import ConfigError
+from programs.placement import Host, parse_hosts, place
+
+
+def experiment(num_actors=2, **changes):
+    made = presets.experiment("CartPole-v1", "impala")
+    actors = dataclasses.replace(made.actors, num_actors=num_actors, num_envs=4)
+    return dataclasses.replace(made, actors=actors, **changes)
+
+
+def test_hosts_are_read(tmp_path):
+    hosts = parse_hosts("h1:gpus=1, h2:cores=8:memory_gb=1.5,h3:address=10.0.0.3")
+    assert hosts == (
+        Host("h1", gpus=1),
+        Host("h2", cores=8, memory_gb=1.5),
+        Host("h3", address="10.0.0.3"),
+    )
+    assert [host.reached_at for host in hosts] == ["h1", "h2", "10.0.0.3"]
+    path = tmp_path / "hosts"
+    path.write_text("# the cluster\nh1 gpus=1\n\nh2 cores=8   memory_gb=1.5 # new\n")
+    assert parse_hosts(f"@{path}") == hosts[:2]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "name the machines, the learner's first"),
+        ("h1,h1", r"h1 is there twice; give them names: a:address=h1,b:address=h1"),
+        ("h1:core=3", r"'core=3' of h1: expected one of address=, cores=, gpus="),
+        ("h1:cores=many", "cores of h1: no number 'many'"),
+        ("h1:cores=-1", "h1: cores, gpus and memory_gb are 0 or more"),
+        ("user@h1", "host 'user@h1': expected a host name"),
+        ("h1 -oProxyCommand=x", "expected a host name"),
+        ("@nowhere", "nowhere: No such file"),
+    ],
+)
+def test_hosts_that_cannot_be(text, message):
+    with pytest.raises(ConfigError, match=message):
+        parse_hosts(text)
+
+
+def test_the_first_host_learns_and_the_others_act():
+    placement = place(experiment(5), parse_hosts("h1,h2,h3"), light=False)
+    assert placement.on("h1") == ["replay/0", "monitor/0", "learner/0"]
+    assert placement.on("h2") == ["relay/0", "actor/0", "actor/2", "actor/4"]
+    assert placement.on("h3") == ["relay/1", "actor/1", "actor/3"]
+    table = placement.table({"learner": 1})
+    assert table.splitlines()[3].split() == ["learner/0", "h1", "h1", "1", "GPU"]
+
+
+def test_actors_go_where_cores_are():
+    placement = place(experiment(6), parse_hosts("h1,h2:cores=2,h3:cores=4"), light=False)
+    on = {host: sum(n.startswith("actor/") for n in placement.on(host)) for host in ("h2", "h3")}
+    assert on == {"h2": 2, "h3": 4}
+
+
+def test_one_host_has_all_and_needs_no_relay():
+    placement = place(experiment(), parse_hosts("h1"), light=False)
+    assert set(placement.nodes.values()) == {"h1"}
+    assert not [node for node in placement.nodes if node.startswith("relay/")]
+
+
+def test_inferencers_are_beside_the_learner():
+    placement = place(experiment(), parse_hosts("h1,h2"), light=True)
+    assert placement.nodes["inferencer/0"] == "h1" and placement.nodes["actor/1"] == "h2"
+    assert "relay/0" not in placement.nodes
+
+
+def test_gpus_that_are_not_there():
+    made = experiment()
+    wants = dataclasses.replace(made, learner=dataclasses.replace(made.learner, num_gpus=1))
+    with pytest.raises(ConfigError, match=r"declare 1 GPUs, and their host h1 has 0: say --hosts"):
+        place(wants, parse_hosts("h1,h2:gpus=8"), light=False)
