@@ -10,8 +10,9 @@ it in threads of its own. All in one run, in turn, so that a noisy machine distu
 - sample: a batch, in microseconds for each unroll; beside it, a ring of NumPy arrays, one for each
   column, with `np.take` of random places into new arrays.
 
-A figure is the median over rounds of a round's mean. On a busy machine take `--clock=cpu`: the time
-that this process computed, in all its threads, Reverb's server included.
+Below are the ratios that count, and what an `add` costs in each tenth of 10^7 steps. A figure is
+the median over rounds of a round's mean. On a busy machine take `--clock=cpu`: the time that this
+process computed, in all its threads, Reverb's server included.
 
   python benchmarks/replay.py --rounds=7 --out=benchmarks/replay.md
 """
@@ -38,6 +39,7 @@ from distrl.types import Inference, TimeStep, Trajectory
 CLOCKS = {"wall": time.perf_counter, "cpu": time.process_time}
 T = 20
 BATCH = 32
+LONG = 10_000_000
 OBSERVATIONS = {
     "4 float32": dm_specs.Array((4,), np.float32),
     "84x84x4 uint8": dm_specs.Array((84, 84, 4), np.uint8),
@@ -202,6 +204,55 @@ def measure(
     return {name: statistics.median(values) for name, values in took.items()}
 
 
+RATIOS = (
+    ("shared insert", "memcpy"),
+    ("shared sample", "ring sample"),
+    ("reverb insert", "shared insert"),
+    ("reverb add", "shared add"),
+    ("reverb sample", "shared sample"),
+)
+
+
+def ratios(rows: dict[tuple[str, int], dict[str, float]]) -> list[str]:
+    """A table of them, from the figures of each observation and number of environments."""
+    lines = [
+        "",
+        "| observation | environments | " + " | ".join(f"{a} / {b}" for a, b in RATIOS) + " |",
+        "|---" * (len(RATIOS) + 2) + "|",
+    ]
+    for (observation, num_envs), came in rows.items():
+        cells = [f"{came[a] / came[b]:.2g}" if a in came else "" for a, b in RATIOS]
+        lines.append(f"| {observation} | {num_envs} | {' | '.join(cells)} |")
+    return lines
+
+
+def long_run(table: str, clock: Callable[[], float]) -> list[str]:
+    """What an `add` costs in each tenth of 10^7 steps: 4 float32, 128 environments."""
+    struct, num_envs = struct_of(OBSERVATIONS["4 float32"]), 128
+    calls = LONG // (num_envs * T * 10)
+    lines = [
+        "",
+        f"µs of an `add` for each unroll, in each tenth of {LONG:,} steps (4 float32, {num_envs} "
+        "environments, a table of 100,000 unrolls), and of a `sample` after it:",
+        "",
+        "| replay | " + " | ".join(f"{tenth + 1}" for tenth in range(10)) + " |",
+        "|---" * 11 + "|",
+    ]
+    for kind in ("local", "shared"):
+        case = Case(kind, struct, ReplayConfig(table, T, 100_000, 1), num_envs)
+        cells = []
+        for _ in range(10):
+            began = clock()
+            for _ in range(calls):
+                case.add()
+            added = (clock() - began) / calls / num_envs * 1e6
+            sampled = timed(case.sample, 0.1, clock) / BATCH * 1e6
+            cells.append(f"{added:.2f}, {sampled:.2f}")
+        case.close()
+        lines.append(f"| {kind} | {' | '.join(cells)} |")
+    return lines
+
+
 def main() -> None:
     """Prints a table; writes it too where `--out` is given."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -211,7 +262,13 @@ def main() -> None:
     parser.add_argument("--clock", default="wall", choices=CLOCKS)
     parser.add_argument("--envs", default="1,16,128")
     parser.add_argument("--out", default="")
+    parser.add_argument("--long", action="store_true", help="only the 10^7 steps")
     options = parser.parse_args()
+    clock = CLOCKS[options.clock]
+    if options.long:
+        print("\n".join(long_run(options.table, clock)))
+        return
+    rows: dict[tuple[str, int], dict[str, float]] = {}
     kinds = ["local", "shared"]
     if importlib.util.find_spec("reverb"):
         kinds.append("reverb")
@@ -226,8 +283,9 @@ def main() -> None:
                 kinds,
                 options.rounds,
                 options.seconds,
-                CLOCKS[options.clock],
+                clock,
             )
+            rows[observation, num_envs] = came
             if not names:
                 names = list(came)
                 lines += [
@@ -241,6 +299,7 @@ def main() -> None:
             cells = " | ".join(f"{came[name]:.3g}" for name in names)
             lines.append(f"| {observation} | {num_envs} | {cells} |")
             print(lines[-1], flush=True)
+    lines += [*ratios(rows), *long_run(options.table, clock)]
     if options.out:
         with open(options.out, "w") as file:
             file.write("\n".join(lines) + "\n")
