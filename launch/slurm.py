@@ -12,6 +12,10 @@ from distrl.errors import ConfigError
 from launch.run_folder import SUBMITTED
 from programs.placement import Host
 
+SBATCH = (
+    "sbatch", "--parsable", "--requeue", "--open-mode=append", "--export=ALL",
+    "--signal=B:USR1@120",
+)  # fmt: skip
 _COMMAND_S = 60.0
 _CPUS = re.compile(r"(\d+)(?:\(x(\d+)\))?")
 
@@ -60,8 +64,32 @@ def step(host: Host, options: Sequence[str], agent: Sequence[str]) -> list[str]:
     ]  # fmt: skip
 
 
+def script(command: Sequence[str], folder: Path) -> str:
+    """A batch script that runs a command, and has Slurm run it again when the job's time is over.
+
+    Args:
+      command: that ends with status 143 on SIGTERM, and goes on where it was when run again.
+      folder: in which it runs.
+    """
+    return f"""#!/bin/bash
+trap 'over=yes; kill -TERM $launcher' USR1  # two minutes are left: it stops in order, and saves
+trap : TERM                                 # which the launcher gets, too: wait for it
+cd {shlex.quote(str(folder))}
+{shlex.join(command)} &
+launcher=$!
+while kill -0 $launcher 2> /dev/null; do wait $launcher; done  # a signal ends a wait
+wait $launcher
+code=$?
+[ $code = 143 ] && [ "$over" ] && scontrol requeue "$SLURM_JOB_ID"
+exit $code
+"""
+
+
 def submit(arguments: Sequence[str], run_dir: Path, options: Sequence[str]) -> str:
-    """Submits a job that runs this command; it is requeued, and resumes, after a node failed.
+    """Submits a job that runs this command.
+
+    It runs again, and resumes, when its time was over, when a node was lost, and when Slurm took
+    the nodes away.
 
     Args:
       arguments: of `distrl train`, with the run's folder.
@@ -75,17 +103,10 @@ def submit(arguments: Sequence[str], run_dir: Path, options: Sequence[str]) -> s
       ConfigError: Slurm does not take it.
     """
     run_dir.mkdir(parents=True, exist_ok=True)
-    script, log = (run_dir / name for name in SUBMITTED)
-    command = [sys.executable, "-m", "launch.main", "train", *arguments]
-    script.write_text(
-        "#!/bin/bash\n"
-        "# Slurm tells this process to end, and it saves all there is before it does.\n"
-        f"cd {shlex.quote(os.getcwd())}\n"
-        f"export PYTHONPATH={shlex.quote(str(Path(__file__).parents[1]))}\n"
-        f"exec {shlex.join(command)}\n"
-    )
-    own = ["--requeue", "--open-mode=append", f"--output={log}", "--export=ALL"]
-    return _run(["sbatch", "--parsable", *own, *options, str(script)]).strip().partition(";")[0]
+    path, log = (run_dir / name for name in SUBMITTED)
+    python = ["env", f"PYTHONPATH={Path(__file__).parents[1]}", sys.executable]
+    path.write_text(script([*python, "-m", "launch.main", "train", *arguments], Path.cwd()))
+    return _run([*SBATCH, f"--output={log}", *options, str(path)]).strip().partition(";")[0]
 
 
 def _groups(environ: Mapping[str, str]) -> list[str]:

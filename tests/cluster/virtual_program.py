@@ -5,7 +5,7 @@ import os
 import re
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from virtual_hosts import Hosts
@@ -27,6 +27,7 @@ class Program:
       on: the launcher's host.
       hosts_flag: the value of --hosts.
       prefix: before the command, as `salloc`.
+      environ: beside this process's environment.
     """
 
     def __init__(
@@ -37,6 +38,7 @@ class Program:
         on: str = "h1",
         hosts_flag: str | None = "h1,h2,h3",
         prefix: Sequence[str] = (),
+        environ: Mapping[str, str] | None = None,
     ):
         self.hosts = hosts
         self._on = on
@@ -50,12 +52,21 @@ class Program:
             command.append(f"--hosts={hosts_flag}")
         with self._output.open("ab") as output:
             self.process = hosts.popen(
-                on, command, cwd=ROOT, stdout=output, stderr=output, env={**os.environ}
+                on,
+                command,
+                cwd=ROOT,
+                stdout=output,
+                stderr=output,
+                env={**os.environ, **(environ or {})},
             )
+
+    def read(self, path: Path) -> None:
+        """Where its output is from now on."""
+        self._output = path
 
     @property
     def output(self) -> str:
-        return self._output.read_text(errors="replace")
+        return self._output.read_text(errors="replace") if self._output.exists() else ""
 
     def result(self) -> dict:
         return json.loads((self.run_dir / "result.json").read_text())
@@ -71,6 +82,13 @@ class Program:
 
     def wait_for_training(self) -> None:
         self.wait_for(lambda: "first learner step" in self.output, "training")
+
+    def await_training(self, after: int, limit: float = START_S) -> None:
+        """Of a job: until it learns, as its output says behind so many characters."""
+        deadline = time.monotonic() + limit
+        while "learner steps" not in self.output[after:]:
+            assert time.monotonic() < deadline, self.output
+            time.sleep(0.1)
 
     def learner_steps(self) -> int:
         """Those that were last printed; 0 before."""
