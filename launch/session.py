@@ -97,7 +97,12 @@ class Session(contextlib.ExitStack):
         except OSError as error:  # a full disk must not take the supervisor down
             self.journal.note(f"no status.json: {error}")
         for group, wanted in self._wishes.take():
-            self.supervisor.want(group, wanted)
+            if group == "stacks":
+                for worker in workers:
+                    if worker.alive and worker.name in wanted:
+                        worker.show_stacks(also_if_stopped=True)
+            else:
+                self.supervisor.want(group, wanted)
         for tick in self.ticks:
             tick()
 

@@ -85,10 +85,15 @@ def status(arguments: list[str]) -> int:
     if len(arguments) != 2:
         raise ConfigError("status: name one run's folder, as in `distrl status runs/NAME`")
     state = read(arguments[1])
-    print(f"{'node':<14} {'pid':>8} {'state':<11} {'life':>4} {'cores':>6} {'MB':>8} {'shared':>8}")
+    hosts = any(node["host"] for node in state["nodes"].values())
+    where = f"{'host':<12} " if hosts else ""
+    print(
+        f"{'node':<14} {where}{'pid':>8} {'state':<11} {'life':>4} {'cores':>6} {'MB':>8} {'shared':>8}"
+    )
     for name, node in state["nodes"].items():
         pid = node["pid"] or "-"
-        line = f"{name:<14} {pid:>8} {node['status']:<11} {node['life']:>4}"
+        where = f"{node['host']:<12} " if hosts else ""
+        line = f"{name:<14} {where}{pid:>8} {node['status']:<11} {node['life']:>4}"
         if "cores" in node:
             line += f" {node['cores']:>6.2f} {node['resident_mb']:>8.1f} {node['shared_mb']:>8.1f}"
             stuck = node["seconds_since_progress"]

@@ -1,4 +1,4 @@
-"""`distrl actors RUN N`: actors join a running program, or leave it.
+"""What a user wants of a running program: `distrl actors RUN N`, stacks of nodes elsewhere.
 
 The wish is a file in the run's folder, which the program's launcher looks for every second.
 """
@@ -7,6 +7,7 @@ import json
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from distrl.errors import ConfigError, DeadlineExceeded
 from distrl.files import write_json
@@ -23,14 +24,19 @@ class Wishes:
     def __init__(self, run_dir: Path):
         self._path = run_dir / _NAME
 
-    def take(self) -> Iterator[tuple[str, int]]:
-        """Groups, and how many nodes of each are wanted; each wish once."""
+    def take(self) -> Iterator[tuple[str, Any]]:
+        """Each wish once: a group, and how many of its nodes are wanted; or "stacks", and names."""
         try:
             wishes = json.loads(self._path.read_text())
             self._path.unlink()
         except FileNotFoundError:
             return
         yield from wishes.items()
+
+
+def wish(run: Path, wishes: dict[str, Any]) -> None:
+    """The user's side; see `Wishes.take`."""
+    write_json(run / _NAME, wishes, durable=False)
 
 
 def actors(arguments: list[str]) -> int:
@@ -56,7 +62,7 @@ def actors(arguments: list[str]) -> int:
             "which is its actors.max_actors"
         )
     path = Path(run) / _NAME
-    write_json(path, {"actor": wanted}, durable=False)
+    wish(Path(run), {"actor": wanted})
     deadline = time.monotonic() + _DONE_S
     while True:
         nodes = status.read(run)["nodes"]

@@ -1,6 +1,7 @@
 """Programs over several machines, started by SSH: they train, heal, end, and leave nothing."""
 
 import signal
+import sys
 import time
 from pathlib import Path
 
@@ -29,6 +30,11 @@ def test_a_host_is_lost_and_comes_back(hosts: Hosts, tmp_path: Path):
         its = listening(hosts, name)
         open_ = {a for a in its if not a.startswith(("127.0.0.1:", "[::ffff:127.0.0.1]:"))}
         assert len(open_) == 1, its  # the tunnel
+    look = ["env", f"PYTHONPATH={ROOT}", sys.executable, "-m", "launch.main"]
+    status = hosts.exec("h1", [*look, "status", program.run_dir]).stdout.splitlines()
+    assert [line.split()[:2] for line in status if "actor/0" in line] == [["actor/0", "h2"]]
+    stacks = hosts.exec("h1", [*look, "stacks", program.run_dir, "actor/1"]).stdout
+    assert "==== actor/1, on host h3" in stacks and "programs/nodes.py" in stacks
     hosts.cut("h2")
     cut = time.monotonic()
     program.wait_for(lambda: "host h2 is lost" in program.output, "h2 named", 20.0)
