@@ -24,18 +24,23 @@ def dump(pid: int, timeout: float = _DUMP_S) -> str:
     program = _py_spy()
     if program is None:
         return "py-spy is not installed: no stacks\n"
-    try:
-        done = subprocess.run(
-            [program, "dump", "--pid", str(pid)],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=timeout,
-            errors="replace",
-        )
-    except subprocess.TimeoutExpired:
-        return f"py-spy did not come back from process {pid} within {timeout:g} s\n"
-    return done.stdout if done.returncode == 0 else f"py-spy: {done.stderr.strip()}\n"
+    # It aborts in some native code that it finds on a stack (EnvPool's); it does not look at that
+    # where it does not stop the process.
+    for how in ([], ["--nonblocking"]):
+        try:
+            done = subprocess.run(
+                [program, "dump", *how, "--pid", str(pid)],
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                timeout=timeout,
+                errors="replace",
+            )
+        except subprocess.TimeoutExpired:
+            return f"py-spy did not come back from process {pid} within {timeout:g} s\n"
+        if done.returncode == 0:
+            return done.stdout
+    return f"py-spy: status {done.returncode} {done.stderr.strip()}\n"
 
 
 def _py_spy() -> str | None:

@@ -87,9 +87,8 @@ def status(arguments: list[str]) -> int:
     state = read(arguments[1])
     hosts = any(node["host"] for node in state["nodes"].values())
     where = f"{'host':<12} " if hosts else ""
-    print(
-        f"{'node':<14} {where}{'pid':>8} {'state':<11} {'life':>4} {'cores':>6} {'MB':>8} {'shared':>8}"
-    )
+    head = f"{'node':<14} {where}{'pid':>8} {'state':<11} {'life':>4}"
+    print(f"{head} {'cores':>6} {'MB':>8} {'shared':>8}")
     for name, node in state["nodes"].items():
         pid = node["pid"] or "-"
         where = f"{node['host']:<12} " if hosts else ""

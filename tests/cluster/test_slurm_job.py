@@ -103,7 +103,6 @@ def test_a_job_resumes_from_its_checkpoint(hosts: Hosts, slurm: Slurm, tmp_path:
         slurm.exec("h1", ["scontrol", "requeue", str(job)])
     else:  # the controller's host is the first one: another must hold the learner
         hosts.poweroff("h1")
-        hosts.boot("h1")
         slurm.boot("h1")
     deadline = time.monotonic() + SOLVE_S
     while "goes on from" not in program.output:
