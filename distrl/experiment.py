@@ -7,6 +7,7 @@ from typing import Protocol
 from distrl import specs
 from distrl.agents.agent import Agent, extras_struct, state_struct
 from distrl.checkpoint import CheckpointConfig
+from distrl.devices import check_split
 from distrl.envs.pool import Environment
 from distrl.errors import ConfigError
 from distrl.lockstep import Score
@@ -104,19 +105,29 @@ class LearnerConfig:
       batch_size: unrolls in an update.
       timeout: seconds without a batch after which the learner fails.
       num_gpus: GPUs of the learner's node; 0: it runs on the CPU and sees none.
+      num_devices: that a batch is split over, evenly. 0: all that JAX has in the learner's
+        process: its GPUs, or the one CPU.
     """
 
     batch_size: int = 64
     timeout: float = 120.0
     num_gpus: int = 0
+    num_devices: int = 0
 
     def __post_init__(self) -> None:
         if self.batch_size < 1:
             raise ConfigError(f"learner.batch_size must be 1 or more, got {self.batch_size}")
         if self.timeout <= 0:
             raise ConfigError(f"learner.timeout must be more than 0 s, got {self.timeout}")
-        if self.num_gpus not in (0, 1):
-            raise ConfigError(f"learner.num_gpus must be 0 or 1, got {self.num_gpus}")
+        for name in ("num_gpus", "num_devices"):
+            if getattr(self, name) < 0:
+                raise ConfigError(f"learner.{name} must be 0 or more, got {getattr(self, name)}")
+        if 0 < self.num_gpus < self.num_devices:
+            raise ConfigError(
+                f"learner.num_devices={self.num_devices} is more than "
+                f"learner.num_gpus={self.num_gpus}"
+            )
+        check_split(self.batch_size, self.num_devices or self.num_gpus or 1)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -10,6 +10,7 @@ import jax
 import numpy as np
 
 from distrl.agents.agent import PRIORITIES, Agent
+from distrl.devices import Devices
 from distrl.errors import Stopped
 from distrl.metrics import Report
 from distrl.replay.buffer import ReplayBuffer
@@ -39,6 +40,7 @@ class Learner:
         timeout: float = 60.0,
         keep: int = 1,
         last: int | None = None,
+        devices: Devices | None = None,
     ):
         """Args:
         agent: whose `learner_step` is run.
@@ -47,13 +49,19 @@ class Learner:
         timeout: seconds to wait for a sample.
         keep: so many of the newest parameters are in `recent`.
         last: the version after which `run` makes no more; None: it goes on.
+        devices: that updates are computed on; None: JAX's default one.
+
+        Readers get the parameters of one device.
         """
         self._last = last
         self._replay = replay
         self._timeout = timeout
-        self._update = jax.jit(agent.learner_step)
+        self._devices = devices or Devices(1, count=1)
+        self._update = self._devices.jit(agent.learner_step)
         params = jax.jit(agent.initial_params)(jax.random.PRNGKey(seed))
         agent_state = jax.jit(agent.initial_learner_state)(params)
+        if self._devices.several:
+            params, agent_state = self._devices.replicate((params, agent_state))
         # Replaced at once, at the end of an update: a reader never sees the version of other
         # parameters, and a checkpoint can be taken in any thread at any moment.
         self._state = LearnerState(0, params, agent_state, 0, 0, 0.0)
@@ -67,7 +75,8 @@ class Learner:
     @property
     def variables(self) -> tuple[int, Params]:
         """The version and the parameters."""
-        return self._state[:2]
+        version, params = self._state[:2]
+        return version, self._devices.one(params)
 
     @property
     def version(self) -> int:
@@ -89,17 +98,15 @@ class Learner:
         The priorities that the last update before it found are not part of it: those unrolls keep
         the ones that they had.
         """
-        self._state = state._replace(
-            params=jax.device_put(state.params), agent=jax.device_put(state.agent)
-        )
+        params, agent = self._devices.replicate((state.params, state.agent))
+        self._state = state._replace(params=params, agent=agent)
         with self._made:
             self.recent.clear()
             self.recent.append(self.variables)
 
     def get_variables(self, newer_than: int = -1) -> tuple[int, Params] | None:
         """See `VariableSource`. Never blocks the learner; safe in any thread."""
-        variables = self.variables
-        return variables if variables[0] > newer_than else None
+        return self.variables if self._state.version > newer_than else None
 
     def wait_for_version(self, version: int, timeout: float) -> bool:
         """True as soon as there are parameters of this version, or newer ones; in any thread."""
@@ -121,7 +128,9 @@ class Learner:
     def update(self, sample: Sample) -> None:
         """One update, on the sample given."""
         state, trajectory = self._state, sample.trajectory
-        params, agent_state, self._logs = self._update(state.params, state.agent, trajectory)
+        params, agent_state, self._logs = self._update(
+            state.params, state.agent, self._devices.put(trajectory)
+        )
         real = trajectory.timestep.step_type[:-1] != StepType.LAST
         self._state = LearnerState(
             state.version + 1,
@@ -148,7 +157,7 @@ class Learner:
         """
         earlier, self._priorities = self._priorities, (keys, priorities)
         if earlier is not None:
-            self._replay.update_priorities(earlier[0], np.asarray(earlier[1]))
+            self._replay.update_priorities(earlier[0], self._devices.own(earlier[1]))
 
     def run(
         self,

@@ -24,6 +24,7 @@ from distrl import board, seeds
 from distrl.actor import Actor
 from distrl.checkpointer import Checkpointer, Start, note_resumed, restore_learner, table_counts
 from distrl.cores import keep_to_one_core
+from distrl.devices import Devices
 from distrl.errors import PeerError
 from distrl.evaluator import Evaluator
 from distrl.experiment import Experiment
@@ -136,6 +137,7 @@ class LearnerNode:
             timeout=experiment.learner.timeout,
             keep=experiment.score().versions_kept if experiment.lockstep else 1,
             last=experiment.goal.max_learner_steps,
+            devices=Devices(experiment.learner.batch_size, experiment.learner.num_devices),
         )
         if board.here().restarted:  # the table has gone on meanwhile
             start = Start.latest(run_dir, start)._replace(with_table=False)

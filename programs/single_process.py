@@ -9,6 +9,7 @@ from pathlib import Path
 from distrl import seeds
 from distrl.actor import Actor
 from distrl.checkpointer import Checkpointer, Start, note_resumed, restore_learner, table_counts
+from distrl.devices import Devices
 from distrl.envs.pool import Pool
 from distrl.errors import Stopped
 from distrl.evaluator import Evaluator
@@ -82,6 +83,7 @@ class SingleProcess:
             seed=seeds.seed(seed, "learner", 0),
             timeout=experiment.learner.timeout,
             last=experiment.goal.max_learner_steps,
+            devices=Devices(experiment.learner.batch_size, experiment.learner.num_devices),
         )
         self.resumed: dict[str, dict] = {}  # what was loaded, by part
         if start.checkpoint is not None:

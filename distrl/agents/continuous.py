@@ -13,6 +13,7 @@ from distrl import specs
 from distrl.agents import torsos
 from distrl.agents.distributions import BoundedActions
 from distrl.agents.settings import check_scalar_reward
+from distrl.devices import merge_steps, unmerge_steps
 from distrl.errors import ConfigError
 from distrl.specs import EnvironmentSpec
 from distrl.types import Nest, Params
@@ -106,6 +107,8 @@ def _feed_forward(forward: Callable[..., jax.Array], *input_specs: Nest) -> Feed
 
     def apply(params: Params, *inputs: Nest) -> jax.Array:
         leading = _leading(inputs[0], examples[0])
+        if len(leading) == 2:  # of steps and streams
+            return unmerge_steps(transformed.apply(params, *merge_steps(inputs)), *leading)
         merged = jax.tree.map(lambda x: x.reshape(-1, *x.shape[len(leading) :]), inputs)
         return transformed.apply(params, *merged).reshape(*leading, -1)
 

@@ -17,6 +17,7 @@ import numpy as np
 from distrl import specs
 from distrl.agents import distributions, torsos
 from distrl.agents.noisy import NoisyLinear
+from distrl.devices import merge_steps, unmerge_steps
 from distrl.errors import ConfigError
 from distrl.specs import EnvironmentSpec
 from distrl.types import Nest, Params, State, StepType, TimeStep
@@ -233,19 +234,17 @@ def _build(
     ) -> tuple[Any, State]:
         torso_key, heads_key = keys(noise)
         length, batch = timestep.step_type.shape
-        merged = jax.tree.map(lambda x: x.reshape(length * batch, *x.shape[2:]), timestep)
-        x = embed(params, torso_key, merged)
+        x = embed(params, torso_key, merge_steps(timestep))
         if recurrent:
             x, state = reset_unroll(
                 lambda inputs, s: core(params, None, inputs, s),
-                x.reshape(length, batch, -1),
+                unmerge_steps(x, length, batch),
                 timestep.step_type == StepType.FIRST,
                 state,
                 initial_state(batch),
             )
-            x = x.reshape(length * batch, -1)
-        outputs = heads(params, heads_key, x)
-        return jax.tree.map(lambda y: y.reshape(length, batch, *y.shape[1:]), outputs), state
+            x = merge_steps(x)
+        return unmerge_steps(heads(params, heads_key, x), length, batch), state
 
     return Network(init, initial_state, step, unroll)
 

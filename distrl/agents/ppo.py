@@ -15,6 +15,7 @@ from distrl.agents.agent import Logs, params_key
 from distrl.agents.means import mean_over, normalize
 from distrl.agents.networks import NetworkConfig
 from distrl.agents.settings import check_count, check_number
+from distrl.devices import split
 from distrl.errors import ConfigError
 from distrl.replay.buffer import ReplayConfig
 from distrl.specs import EnvironmentSpec
@@ -208,9 +209,9 @@ class PPO(ActorCritic):
             rows, columns = index[None] // unrolls, index % unrolls
         return Trajectory(
             **{
-                name: jax.tree.map(lambda x: x[rows, columns], nest)
+                name: split(jax.tree.map(lambda x: x[rows, columns], nest), axis=1)
                 if name in TIME_FIELDS
-                else jax.tree.map(lambda x: x[columns], nest)
+                else split(jax.tree.map(lambda x: x[columns], nest))
                 for name, nest in batch._asdict().items()
             }
         )
