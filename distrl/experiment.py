@@ -74,7 +74,8 @@ class InferenceConfig:
       num_inferencers: services of the light-environment topology, over which actors are spread.
       sync_interval: inferences between two refreshes of the parameters. None: one an unroll.
       timeout: seconds that a request may take, the service's first compilation included.
-      num_gpus: GPUs that the services share; 0: they run on the CPU and see none.
+      num_gpus: GPUs of the services, one for each, or shared by them where there are fewer; 0: they
+        run on the CPU and see none.
     """
 
     num_inferencers: int = 1
@@ -95,6 +96,11 @@ class InferenceConfig:
             raise ConfigError(f"inference.timeout must be more than 0 s, got {self.timeout}")
         if self.num_gpus < 0:
             raise ConfigError(f"inference.num_gpus must be 0 or more, got {self.num_gpus}")
+        if self.num_gpus > self.num_inferencers:
+            raise ConfigError(
+                f"inference.num_gpus={self.num_gpus} is more than inference.num_inferencers="
+                f"{self.num_inferencers}: an inferencer uses one"
+            )
 
 
 @dataclasses.dataclass(frozen=True)

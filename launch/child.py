@@ -60,7 +60,7 @@ class ChildSetup:
 
 def environment(declared: Mapping[str, str]) -> dict[str, str]:
     """A node's environment variables: no GPU is seen unless one is declared."""
-    env = {} if "CUDA_VISIBLE_DEVICES" in declared else NO_GPU
+    env = {} if declared.get("CUDA_VISIBLE_DEVICES") else NO_GPU
     return {**env, **declared}
 
 

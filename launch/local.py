@@ -4,7 +4,7 @@ import contextlib
 import functools
 import os
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import launchpad as lp
@@ -54,8 +54,9 @@ def launch(
       launch_type: "local_mp", one forked process a node; "local_mt", one thread a node; "test_mt",
         threads, and every node is checked to be serializable.
       run_dir: is made; gets `logs/actor-0.log` and so on, `logs/supervisor.log` and `result.json`.
-      local_resources: by group, environment variables for its processes, as a mapping or in an
-        `lp` PythonProcess. A group that declares no CUDA_VISIBLE_DEVICES sees no GPU.
+      local_resources: by group, or by node ("actor/0") in the place of its group's, environment
+        variables for the processes, as a mapping or in an `lp` PythonProcess. A node that is given
+        no CUDA_VISIBLE_DEVICES sees no GPU.
       terminal: "current_terminal" shows nodes' output with their names, "output_to_files" does not.
       learner_grace: seconds that the learner has to save when the program is stopped.
       node_setup: called with the node's name ("actor/0") in each node's process or thread, first.
@@ -83,7 +84,7 @@ def launch(
             f"--debug={debug.node}: there is no such node; there is {', '.join(names)}"
         )
     in_threads = launch_type != "local_mp"
-    env = _environments(program, local_resources or {})
+    env = _environments(program, names, local_resources or {})
     if launch_type == "test_mt":
         for label, group in program.groups.items():
             serialization.check_nodes_are_serializable(label, group)
@@ -140,7 +141,7 @@ def launch(
                     node, log, node_setup, tell, signals.notify, seat, rule, bool(debug)
                 )
             else:
-                own = env.get(node.label, {})
+                own = env.get(node.name, env.get(node.label, {}))
                 its = debug if isinstance(debug, Debug) and debug.node == node.name else None
                 worker = processes.ProcessWorker(
                     node, log, supervisor, own, node_setup, close, seat, rule, its
@@ -173,9 +174,11 @@ def _check(launch_type: str, terminal: str) -> None:
         raise ConfigError("launch() was called in a thread: it needs the main thread, for signals")
 
 
-def _environments(program: lp.Program, resources: Mapping[str, Any]) -> dict[str, dict[str, str]]:
-    """The environment variables of each group."""
-    check_groups(program, "local_resources", resources)
+def _environments(
+    program: lp.Program, names: Sequence[str], resources: Mapping[str, Any]
+) -> dict[str, dict[str, str]]:
+    """The environment variables of groups and nodes."""
+    check_groups(program, "local_resources", {n: r for n, r in resources.items() if n not in names})
     found = {}
     for label, resource in resources.items():
         if getattr(resource, "args", None):

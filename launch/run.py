@@ -12,7 +12,7 @@ from launch.local import launch
 from launch.result import Result
 from launch.rules import Limits, Rule
 from programs.placement import Host, Placement
-from programs.resources import node_environments
+from programs.resources import describe_gpus, node_environments
 
 HEALING = ("actor", "evaluator", "inferencer", "relay", "learner", "replay")
 
@@ -40,12 +40,19 @@ def run(
     Raises:
       ConfigError: an argument that cannot work.
     """
-    environments: dict[str, Any] = node_environments(experiment, topology)
+    environments = node_environments(experiment, topology)
+    gpus = describe_gpus(environments)
+    if gpus:
+        print(f"distrl: {gpus}", flush=True)
     return launch(
         program,
         launch_type,
         run_dir=run_dir,
-        local_resources={group: environments[group] for group in program.groups},
+        local_resources={
+            name: environment
+            for name, environment in environments.items()
+            if name.partition("/")[0] in program.groups
+        },
         terminal=terminal,
         node_setup=node_setup,
         debug=debug,

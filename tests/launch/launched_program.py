@@ -21,7 +21,10 @@ from distrl.errors import Stopped
 from launch.local import launch
 
 GOAL = 20
-RESOURCES = {"learner": {"CUDA_VISIBLE_DEVICES": "7"}}
+RESOURCES = {
+    "learner": {"CUDA_VISIBLE_DEVICES": "7"},
+    "actor/1": {"CUDA_VISIBLE_DEVICES": "5"},
+}
 
 
 class Server:

@@ -41,6 +41,7 @@ def test_phases_stop_callers_before_those_they_call():
         ({"launch_type": "vertex_ai"}, "launch type 'vertex_ai'"),
         ({"terminal": "xterm"}, "terminal 'xterm'"),
         ({"local_resources": {"learnr": {}}}, "learnr: the program's groups are learner"),
+        ({"local_resources": {"learner/1": {}}}, "learner/1: the program's groups are learner"),
         ({"local_resources": {"learner": 3}}, "expected a mapping"),
     ],
 )

@@ -141,6 +141,7 @@ def test_finishing_twice_in_one_process(run, mode):
     if mode == "local_mp":  # devices are seen only where they are declared
         assert "server: cuda '7'" in program.log("finish", "learner-0")
         assert "client: cuda ''" in program.log("finish", "actor-0")
+        assert "client: cuda '5'" in program.log("finish", "actor-1")
 
 
 @BOTH

@@ -1,0 +1,115 @@
+"""GPUs reach the nodes that declare them, and nobody else."""
+
+import dataclasses
+
+import pytest
+
+from distrl import presets
+from distrl.errors import ConfigError
+from distrl.experiment import ActorsConfig, InferenceConfig, LearnerConfig
+from launch import child
+from programs import resources
+from programs.resources import describe_gpus, node_environments
+
+EXPERIMENT = presets.experiment("CartPole-v1")
+
+
+@pytest.fixture(autouse=True)
+def no_settings_of_ours(monkeypatch):
+    for name in ("CUDA_VISIBLE_DEVICES", "JAX_PLATFORMS", "XLA_PYTHON_CLIENT_MEM_FRACTION"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def declare(learner=0, inference=0, num_inferencers=1):
+    return dataclasses.replace(
+        EXPERIMENT,
+        actors=ActorsConfig(num_actors=max(2, num_inferencers), num_envs=8),
+        learner=LearnerConfig(num_gpus=learner),
+        inference=InferenceConfig(num_gpus=inference, num_inferencers=num_inferencers),
+    )
+
+
+def gpus(environments):
+    """What each group and node sees."""
+    return {
+        name: env["CUDA_VISIBLE_DEVICES"]
+        for name, env in environments.items()
+        if env["CUDA_VISIBLE_DEVICES"]
+    }
+
+
+def test_they_are_counted_from_the_users_mask(monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2,5")
+    found = node_environments(declare(learner=2), "heavy_env")
+    assert gpus(found) == {"learner": "2,5"}
+    assert found["learner"]["JAX_PLATFORMS"] == "cuda,cpu"  # never the CPU instead of a GPU
+    for group in ("replay", "monitor", "inferencer", "actor", "evaluator"):
+        assert found[group]["CUDA_VISIBLE_DEVICES"] == ""
+        assert found[group]["JAX_PLATFORMS"] == "cpu"
+    assert describe_gpus(found) == "GPUs: learner 2,5; no other node sees one"
+
+
+def test_each_inferencer_has_its_own(monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "7, 2,GPU-ab12,0")
+    found = node_environments(declare(1, 2, 2), "light_env")
+    assert gpus(found) == {"learner": "7", "inferencer/0": "2", "inferencer/1": "GPU-ab12"}
+    assert not any("XLA_PYTHON_CLIENT_MEM_FRACTION" in env for env in found.values())
+
+
+def test_inferencers_share_what_there_is(monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,1")
+    found = node_environments(declare(0, 2, 3), "light_env")
+    assert gpus(found) == {"inferencer/0": "4", "inferencer/1": "1", "inferencer/2": "4"}
+    assert found["inferencer/0"]["XLA_PYTHON_CLIENT_MEM_FRACTION"] == "0.38"
+    monkeypatch.setenv("XLA_PYTHON_CLIENT_MEM_FRACTION", "0.1")  # the user knows better
+    found = node_environments(declare(0, 2, 3), "light_env")
+    assert "XLA_PYTHON_CLIENT_MEM_FRACTION" not in found["inferencer/0"]
+
+
+def test_where_each_actor_infers_for_itself_no_service_has_one(monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3")
+    assert gpus(node_environments(declare(1, 1), "heavy_env")) == {"learner": "3"}
+
+
+@pytest.mark.parametrize(
+    ("mask", "shown"),
+    [("2,5", "2 (2,5)"), ("", "0 (none)"), ("-1", "0 (none)"), ("1,-1,0", "1 (1)")],
+)
+def test_more_than_there_are_is_refused(monkeypatch, mask, shown):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", mask)
+    with pytest.raises(ConfigError) as caught:
+        node_environments(declare(2, 1), "light_env")
+    assert str(caught.value) == (
+        f"GPUs declared: learner.num_gpus=2, inference.num_gpus=1; this machine shows {shown}"
+    )
+
+
+def test_without_a_mask_cuda_counts_what_it_finds(monkeypatch):
+    files = ["/dev/nvidia3", "/dev/nvidia5"]  # of a container that was given two of eight
+    monkeypatch.setattr(resources.glob, "glob", lambda pattern: files)
+    assert gpus(node_environments(declare(2), "heavy_env")) == {"learner": "0,1"}
+
+
+def test_gpus_that_jax_may_not_use_are_refused(monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
+    monkeypatch.setenv("JAX_PLATFORMS", "cpu")
+    with pytest.raises(ConfigError, match=r"learner.num_gpus=1; JAX_PLATFORMS=cpu hides them"):
+        node_environments(declare(1), "heavy_env")
+    assert gpus(node_environments(declare(0), "heavy_env")) == {}
+
+
+def test_an_inferencer_uses_one():
+    with pytest.raises(ConfigError, match=r"num_gpus=3 is more than inference.num_inferencers=2"):
+        declare(0, 3, 2)
+
+
+@pytest.mark.parametrize("declared", [{}, {"CUDA_VISIBLE_DEVICES": ""}, {"A": "b"}])
+def test_a_process_that_is_given_none_sees_none(declared):
+    env = child.environment(declared)
+    assert env["CUDA_VISIBLE_DEVICES"] == ""
+    assert env["JAX_PLATFORMS"] == "cpu"
+
+
+def test_a_process_that_is_given_one_sees_it():
+    declared = {"CUDA_VISIBLE_DEVICES": "5", "JAX_PLATFORMS": "cuda,cpu"}
+    assert child.environment(declared) == declared
