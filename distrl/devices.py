@@ -11,6 +11,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.experimental import multihost_utils
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from distrl.errors import ConfigError
@@ -44,11 +45,14 @@ class Devices:
         self.count = count or len(found)
         check_split(batch_size, self.count)
         self._batch_size = batch_size
-        devices = [
-            device
-            for process in range(jax.process_count())
-            for device in jax.local_devices(process)[: self.count]
-        ]
+        processes = [jax.local_devices(index) for index in range(jax.process_count())]
+        if any(len(each) < self.count for each in processes):
+            raise ConfigError(
+                f"learner.num_devices={count}: the learner's processes have "
+                f"{', '.join(str(len(each)) for each in processes)} devices; take the same number "
+                "of each"
+            )
+        devices = [device for each in processes for device in each[: self.count]]
         self._mesh: Mesh | None = None
         if len(devices) > 1:
             self._mesh = mesh = Mesh(np.array(devices), (_AXIS,))
@@ -106,6 +110,12 @@ class Devices:
             return jax.device_put(nest)
         make = jax.make_array_from_process_local_data
         return jax.tree.map(lambda x: make(self._whole, np.asarray(x)), nest)
+
+    def share(self, nest: Nest) -> Nest:
+        """Process 0's values, on the host. All processes call it, with nests of one structure."""
+        local = jax.tree.map(np.asarray, nest)
+        found = multihost_utils.broadcast_one_to_all(local)
+        return jax.tree.map(lambda x, like: np.asarray(x).astype(like.dtype), found, local)
 
     def one(self, nest: Nest) -> Nest:
         """The first of this process's replicas of what an update gave; no copy."""

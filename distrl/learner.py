@@ -13,6 +13,7 @@ from distrl.agents.agent import PRIORITIES, Agent
 from distrl.devices import Devices
 from distrl.errors import Stopped
 from distrl.metrics import Report
+from distrl.partners import Partners
 from distrl.replay.buffer import ReplayBuffer
 from distrl.types import Params, Sample, StepType
 
@@ -41,6 +42,7 @@ class Learner:
         keep: int = 1,
         last: int | None = None,
         devices: Devices | None = None,
+        partners: Partners | None = None,
     ):
         """Args:
         agent: whose `learner_step` is run.
@@ -50,9 +52,12 @@ class Learner:
         keep: so many of the newest parameters are in `recent`.
         last: the version after which `run` makes no more; None: it goes on.
         devices: that updates are computed on; None: JAX's default one.
+        partners: the learner's other processes, each with a replay of its own, with whose samples
+          every update is made; None: there are none. See `share` and `leave`.
 
         Readers get the parameters of one device.
         """
+        self._partners = partners
         self._last = last
         self._replay = replay
         self._timeout = timeout
@@ -104,6 +109,21 @@ class Learner:
             self.recent.clear()
             self.recent.append(self.variables)
 
+    def share(self) -> None:
+        """Goes on from process 0's state. Called once by all processes, before their updates."""
+        if self._partners is None:
+            return
+        state, first = self._state, self._partners.index == 0
+        numbers = (state.version, state.env_steps, state.consumed) if first else (0, 0, 0)
+        version, env_steps, consumed = self._partners.agree(True, numbers).sums
+        params, agent = self._devices.share((state.params, state.agent))
+        self.restore(LearnerState(version, params, agent, env_steps, consumed, state.waited))
+
+    def leave(self) -> None:
+        """Ends the updates of all of the learner's processes, unless another one has."""
+        if self._partners is not None:
+            self._partners.leave(2)
+
     def get_variables(self, newer_than: int = -1) -> tuple[int, Params] | None:
         """See `VariableSource`. Never blocks the learner; safe in any thread."""
         return self.variables if self._state.version > newer_than else None
@@ -118,7 +138,8 @@ class Learner:
 
         Raises:
           DeadlineExceeded: no sample within the timeout.
-          Stopped: the program stops.
+          Stopped: the program stops, or another process of the learner ends the updates.
+          PeerError: another process of the learner has ended.
         """
         began = time.monotonic()
         sample = self._replay.sample(self._timeout)
@@ -126,18 +147,23 @@ class Learner:
         self.update(sample)
 
     def update(self, sample: Sample) -> None:
-        """One update, on the sample given."""
+        """One update, on the sample given. Raises as `step`."""
         state, trajectory = self._state, sample.trajectory
+        real = trajectory.timestep.step_type[:-1] != StepType.LAST
+        env_steps, consumed = int(np.count_nonzero(real)), len(sample.key)
+        if self._partners is not None:
+            going, (env_steps, consumed) = self._partners.agree(True, (env_steps, consumed))
+            if not going:
+                raise Stopped("another process of the learner has ended the updates")
         params, agent_state, self._logs = self._update(
             state.params, state.agent, self._devices.put(trajectory)
         )
-        real = trajectory.timestep.step_type[:-1] != StepType.LAST
         self._state = LearnerState(
             state.version + 1,
             params,
             agent_state,
-            state.env_steps + int(np.count_nonzero(real)),
-            state.consumed + len(sample.key),
+            state.env_steps + env_steps,
+            state.consumed + consumed,
             state.waited + self._waited,
         )
         with self._made:

@@ -199,7 +199,7 @@ class Agent:
                 node,
                 Homeward(node.name, self._lines),
                 self,
-                self._environments.get(node.label, {}),
+                self._environments.get(node.name, self._environments.get(node.label, {})),
                 None,
                 self._fds,
                 seat,

@@ -2,6 +2,7 @@
 
 import dataclasses
 import difflib
+import functools
 import importlib
 import importlib.util
 import os
@@ -9,8 +10,9 @@ import re
 import signal
 import sys
 import threading
+import traceback
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from absl import flags
 
@@ -25,6 +27,9 @@ from launch.run_folder import RESULT, open_run
 from launch.stopping import StopOnSignals
 from programs import TOPOLOGIES
 from programs.resources import node_environments
+
+if TYPE_CHECKING:
+    from programs.learner_processes import Place
 
 _LAUNCH_TYPES = ("local_mp", "local_mt", "test_mt")
 _TERMINALS = ("current_terminal", "output_to_files")
@@ -80,6 +85,14 @@ flags.DEFINE_string(
     "editor's debugpy instead. `all`, for single_process and --lp_launch_type=local_mt: pdb at the "
     "first failure of any part.",
 )
+flags.DEFINE_string(
+    "coordinator_address",
+    None,
+    "Several processes that are one learner (single_process only): HOST:PORT at which process 0 "
+    "listens. Start the same command in each, with its own --process_id.",
+)
+flags.DEFINE_integer("num_processes", None, "Of the learner; with --coordinator_address.")
+flags.DEFINE_integer("process_id", None, "Of this process, from 0; with --coordinator_address.")
 flags.DEFINE_enum(  # Launchpad defines it again when it is imported
     "lp_launch_type",
     _LAUNCH_TYPES[0],
@@ -125,6 +138,9 @@ def train(arguments: list[str]) -> int:
             f"lockstep: in {topology} an inferencer serves what comes first; take "
             "--topology=heavy_env or single_process"
         )
+    place = _place(values, topology)
+    if place is not None and not place.is_first:
+        return _run_single_process(experiment, None, Start(), values.debug is not None, place)
     placement = None
     if topology == "multi_machine":
         prepared = over_machines.prepare(experiment, arguments, values, _say)
@@ -147,7 +163,8 @@ def train(arguments: list[str]) -> int:
     if topology == "single_process":
         if values["lp_launch_type"].present:
             print("distrl: --lp_launch_type has no effect: single_process starts no nodes")
-        return _run_single_process(experiment, run_dir, folder.start, values.debug is not None)
+        debug = values.debug is not None
+        return _run_single_process(experiment, run_dir, folder.start, debug, place)
     if placement is not None:
         return over_machines.launch(experiment, placement, run_dir, folder.start, values, _say)
     program = make_program(experiment, str(run_dir), folder.start)
@@ -239,13 +256,41 @@ def _patient(experiment: Experiment) -> Experiment:
     )
 
 
-def _run_single_process(experiment: Experiment, run_dir: Path, start: Start, debug: bool) -> int:
+def _place(values: flags.FlagValues, topology: str) -> "Place | None":
+    """Which process of a learner this is, where it has several."""
+    names = ("coordinator_address", "num_processes", "process_id")
+    given = [name for name in names if values[name].value is not None]
+    if not given:
+        return None
+    if len(given) < len(names):
+        raise ConfigError(f"--{given[0]} needs --{', --'.join(set(names) - set(given))} beside it")
+    if topology != "single_process":
+        raise ConfigError(
+            f"--coordinator_address: {topology} has one learner process; take "
+            "--topology=single_process"
+        )
+    from programs.learner_processes import Place
+
+    place = Place(*(values[name].value for name in names))
+    place.check()
+    return place
+
+
+def _run_single_process(
+    experiment: Experiment, run_dir: Path | None, start: Start, debug: bool, place: "Place | None"
+) -> int:
     import jax
 
     from programs.single_process import single_process
 
     jax.config.update("jax_cpu_enable_async_dispatch", False)
     stop = threading.Event()
+    join = None
+    if place is not None:
+        from programs import learner_processes
+
+        join = functools.partial(place.join, learner_processes.about(experiment))
+        experiment = learner_processes.share_of(experiment, place)
 
     def leave(number: int) -> NoReturn:
         """The main thread does not come to its end, and all is saved that can be."""
@@ -264,6 +309,7 @@ def _run_single_process(experiment: Experiment, run_dir: Path, start: Start, deb
                 printer=lambda line: print(line, flush=True),
                 start=start,
                 give_up=lambda: leave(signals.caught[0]),
+                join=join,
             )
     except Exception as error:
         if debug:
@@ -273,7 +319,11 @@ def _run_single_process(experiment: Experiment, run_dir: Path, start: Start, deb
         code = EXIT_BAD_INPUT if isinstance(error, (ConfigError, SpecError)) else EXIT_FAILED
         reason = f"{type(error).__name__}: {error}".partition("\n")[0]
         _write_result(run_dir, "failed", reason, code)
+        if place is not None:
+            _end_at_once(error, code)
         raise
+    if ending is None and not signals.caught:
+        return _write_result(run_dir, "finished", "another learner process has ended the run", 0)
     if ending is None:
         return _stopped(run_dir, signals.caught[0])
     reason, reached = ending
@@ -282,14 +332,26 @@ def _run_single_process(experiment: Experiment, run_dir: Path, start: Start, deb
     return _write_result(run_dir, "failed", reason, EXIT_FAILED)
 
 
-def _stopped(run_dir: Path, number: int) -> int:
+def _end_at_once(error: Exception, code: int) -> NoReturn:
+    """JAX would wait at the exit for processes that have ended, and then abort."""
+    if code == EXIT_BAD_INPUT:
+        print(f"distrl: {' '.join(str(error).split())}", file=sys.stderr)
+    else:
+        traceback.print_exception(error)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
+def _stopped(run_dir: Path | None, number: int) -> int:
     return _write_result(run_dir, "stopped", signal.Signals(number).name, 128 + number)
 
 
-def _write_result(run_dir: Path, status: str, reason: str, code: int) -> int:
+def _write_result(run_dir: Path | None, status: str, reason: str, code: int) -> int:
     """Writes `result.json`, prints the last line and gives the exit status back."""
     result = {"status": status, "reason": reason, "exit_code": code}
-    write_json(run_dir / RESULT, result)
+    if run_dir is not None:
+        write_json(run_dir / RESULT, result)
     if code != EXIT_BAD_INPUT:  # whose one line comes from `main`
         print(f"distrl: {status}: {reason} (exit status {code})", flush=True)
     return code

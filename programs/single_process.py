@@ -5,6 +5,7 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import TracebackType
 
 from distrl import seeds
 from distrl.actor import Actor
@@ -19,6 +20,7 @@ from distrl.learner import Learner
 from distrl.lives import next_life
 from distrl.metrics import Monitor, Report, first_number
 from distrl.params_file import save_params
+from distrl.partners import Partners
 from distrl.policy import agent_writer
 from distrl.replay.columns import Columns
 from distrl.replay.late_rewards import with_final_rewards
@@ -39,6 +41,7 @@ class SingleProcess:
         *,
         start: Start | None = None,
         life: int = 0,
+        join: Callable[[], Partners] | None = None,
     ):
         """Args:
         experiment: what to train.
@@ -46,6 +49,7 @@ class SingleProcess:
         printer: takes a line about each actor's environments.
         start: from which checkpoint the learner and the table go on; None: they begin anew.
         life: that all parts begin.
+        join: meets the learner's other processes; None: there are none.
         """
         self._life = life
         with contextlib.ExitStack() as opened:
@@ -56,7 +60,8 @@ class SingleProcess:
             if experiment.evaluator.num_evaluators:
                 evaluation_pool = evaluator_pool(experiment, printer, life)
                 opened.callback(evaluation_pool.close)
-            self._make_parts(experiment, stop, pool, evaluation_pool, start or Start())
+            partners = None if join is None else opened.enter_context(join())
+            self._make_parts(experiment, stop, pool, evaluation_pool, start or Start(), partners)
             self._opened = opened.pop_all()
 
     def _make_parts(
@@ -66,6 +71,7 @@ class SingleProcess:
         pool: Pool,
         evaluation_pool: Pool | None,
         start: Start,
+        partners: Partners | None,
     ) -> None:
         agent = experiment.make_agent()
         config, batch_size = experiment.replay, experiment.learner.batch_size
@@ -84,11 +90,13 @@ class SingleProcess:
             timeout=experiment.learner.timeout,
             last=experiment.goal.max_learner_steps,
             devices=Devices(experiment.learner.batch_size, experiment.learner.num_devices),
+            partners=partners,
         )
         self.resumed: dict[str, dict] = {}  # what was loaded, by part
         if start.checkpoint is not None:
             self.resumed["learner"] = restore_learner(self.learner, Path(start.checkpoint))
             self.resumed["table"] = table_counts(self.replay.info())
+        self.learner.share()
         self.variables = VariableClient(self.learner, 2**62)  # `turn` refreshes them
         self.inferencer = Inferencer(
             agent,
@@ -117,9 +125,17 @@ class SingleProcess:
         self.learner.step()
         self.variables.refresh()
 
-    def close(self) -> None:
-        """Ends the environments."""
-        self._opened.close()
+    def __enter__(self) -> "SingleProcess":
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Ends the environments, and the connection to the learner's other processes."""
+        self._opened.__exit__(kind, error, trace)
 
 
 def single_process(
@@ -130,6 +146,7 @@ def single_process(
     printer: Callable[[str], None] = print,
     start: Start | None = None,
     give_up: Callable[[], None] = lambda: None,
+    join: Callable[[], Partners] | None = None,
 ) -> tuple[str, bool] | None:
     """Trains until the goal, or until `stop` is set.
 
@@ -141,9 +158,11 @@ def single_process(
       start: from which checkpoint it goes on; None: it begins anew.
       give_up: called in another thread when `stop` was set and all is saved, and this call does not
         return: it compiles, say, or waits for a step of an environment.
+      join: meets the learner's other processes; None: there are none.
 
     Returns:
-      The reason for the end, and whether the goal was reached; None when stopped from outside.
+      The reason for the end, and whether the goal was reached; None when stopped from outside, or
+      by another process of the learner.
     """
     start = start or Start()
     manifest = start.manifest()
@@ -156,7 +175,7 @@ def single_process(
         spec=experiment.environment.spec(),
     )
     life = 0 if run_dir is None else next_life(run_dir, *_nodes(experiment))
-    parts = SingleProcess(experiment, stop, printer, start=start, life=life)
+    parts = SingleProcess(experiment, stop, printer, start=start, life=life, join=join)
     number = first_number(life)
 
     def report(*reports: Report) -> None:
@@ -165,7 +184,7 @@ def single_process(
         number += 1
 
     with contextlib.ExitStack() as opened:
-        opened.enter_context(contextlib.closing(parts))
+        opened.enter_context(parts)
         opened.enter_context(contextlib.closing(monitor))
         if manifest is not None and run_dir is not None:
             monitor.restore(manifest["monitor"])
@@ -192,7 +211,7 @@ def single_process(
         while not stop.is_set() and not ending:
             try:
                 parts.turn()
-            except Stopped:  # a wait of the replay ended, because `stop` was set
+            except Stopped:  # a wait of the replay ended, or another of the learner's processes has
                 break
             if time.monotonic() >= due or parts.learner.version == last:
                 report(parts.actor.take_report(), parts.learner.take_report())
@@ -204,6 +223,7 @@ def single_process(
                 evaluation_due = time.monotonic() + experiment.evaluator.interval
             if checkpointer is not None:
                 checkpointer.check()
+        parts.learner.leave()
         report(parts.actor.take_report(), parts.learner.take_report())
         if run_dir is not None:
             save_params(run_dir / "params.npz", *parts.learner.variables)

@@ -1,0 +1,102 @@
+"""Several processes that are one learner, on one host or on several: each acts, all learn together.
+
+Each process runs `single_process` with its share of the actors, of the batch and of the table. An
+update is made of all their samples, and all have its parameters. Process 0 reports, saves, and
+says when it is enough.
+"""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from distrl import seeds
+from distrl.errors import ConfigError
+from distrl.experiment import Experiment
+from distrl.meeting import parse
+from distrl.metrics import Goal
+from distrl.partners import Partners, end_process, join
+
+
+class Place(NamedTuple):
+    """Which process of a learner this is; as `jax.distributed.initialize` names it."""
+
+    coordinator_address: str  # "HOST:PORT", at which process 0 listens
+    num_processes: int
+    process_id: int
+
+    @property
+    def is_first(self) -> bool:
+        """Whether it reports and saves."""
+        return self.process_id == 0
+
+    def check(self) -> None:
+        """Raises ConfigError for what cannot be."""
+        parse(self.coordinator_address)
+        if self.num_processes < 1:
+            raise ConfigError(f"num_processes must be 1 or more, got {self.num_processes}")
+        if not 0 <= self.process_id < self.num_processes:
+            raise ConfigError(
+                f"process_id must lie between 0 and num_processes - 1 = {self.num_processes - 1}, "
+                f"got {self.process_id}"
+            )
+
+    def join(self, about: Mapping[str, str]) -> Partners:
+        """Meets the others; `about`: what must be the same for all, by name."""
+        return join(
+            self.coordinator_address, self.num_processes, self.process_id, about, end_process
+        )
+
+
+def share_of(experiment: Experiment, place: Place) -> Experiment:
+    """What one process does of an experiment.
+
+    Raises:
+      ConfigError: actors or batch do not split evenly.
+    """
+    count, index = place.num_processes, place.process_id
+    if experiment.lockstep:
+        raise ConfigError("lockstep: several learner processes take what comes first; take one")
+    for name, value in (
+        ("actors.num_actors", experiment.actors.num_actors),
+        ("learner.batch_size", experiment.learner.batch_size),
+    ):
+        if value % count:
+            raise ConfigError(
+                f"{name}={value} does not split over {count} learner processes: {value} / {count} "
+                f"= {value / count:.1f}; take a multiple of {count}"
+            )
+    replay = experiment.replay
+    share = dataclasses.replace(
+        experiment,
+        actors=dataclasses.replace(
+            experiment.actors, num_actors=experiment.actors.num_actors // count, max_actors=None
+        ),
+        learner=dataclasses.replace(
+            experiment.learner, batch_size=experiment.learner.batch_size // count
+        ),
+        replay=dataclasses.replace(
+            replay,
+            max_size=max(1, replay.max_size // count),
+            min_size_to_sample=max(1, replay.min_size_to_sample // count),
+        ),
+    )
+    if place.is_first:
+        return share
+    return dataclasses.replace(
+        share,
+        # Its parameters are process 0's; environments and draws are its own.
+        seed=seeds.seed(experiment.seed, "learner process", index),
+        evaluator=dataclasses.replace(experiment.evaluator, num_evaluators=0),
+        goal=Goal(mean_return=None),
+    )
+
+
+def about(experiment: Experiment) -> dict[str, str]:
+    """What must be the same in all processes; of the whole experiment."""
+    return {
+        "environment": experiment.environment.name,
+        "agent": repr(experiment.agent),
+        "transforms": repr(experiment.transforms),
+        "replay.unroll_length": str(experiment.replay.unroll_length),
+        "learner.batch_size": str(experiment.learner.batch_size),
+    }
