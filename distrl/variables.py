@@ -151,6 +151,11 @@ class VariableRelay:
         self._asked = -math.inf
         self.fetched = 0
 
+    @property
+    def size(self) -> int:
+        """Bytes of the newest version."""
+        return len(self._newest[1])
+
     def get_variables(self, newer_than: int) -> tuple[int, bytes] | None:
         """See `VariableService.get_variables`; at most `interval` older than there."""
         with self._lock:  # those who wait find the answer here

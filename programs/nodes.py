@@ -229,6 +229,7 @@ class RelayNode:
         """Serves until the program stops."""
         board.here().wait()
         self._stop.wait()
+        _say(f"fetched {self._relay.fetched} versions of {self._relay.size} bytes")
 
 
 class InferencerNode:

@@ -1,0 +1,59 @@
+"""What a stranger tries from another host: `stranger.py MARKER HOST TUNNEL_PORT PORT...`.
+
+It sends each port of the host a Courier call that would make a file there; then, with credentials
+of a program of its own, the same through the host's tunnel.
+"""
+
+import os
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import courier
+
+METHODS = ("get_variables", "report", "state", "inference", "run")
+
+
+class Payload:
+    def __init__(self, command: str) -> None:
+        self._command = command
+
+    def __reduce__(self) -> tuple:
+        return os.system, (self._command,)
+
+
+def send(address: str, command: str) -> None:
+    for method in METHODS:
+        client = courier.Client(address, call_timeout=1.0, wait_for_ready=False)
+        try:
+            getattr(client, method)(stranger.Payload(command))
+            print(address, method, "answered")
+        except Exception as error:
+            print(address, method, str(error)[:100])
+
+
+if __name__ == "__main__":
+    import stranger  # Courier sends no class of __main__
+
+    from launch.tunnel import make_credentials
+    from launch.tunnel_process import end_tunnel, start_tunnel
+
+    marker, host, tunnel_port, *ports = sys.argv[1:]
+    folder = Path(tempfile.mkdtemp(prefix="stranger-"))
+    forwards = {
+        str(folder / port): (host, int(tunnel_port), int(port)) for port in [*ports, tunnel_port]
+    }
+    import socket
+
+    with socket.create_server(("127.0.0.1", 0)) as unused:
+        tunnel = start_tunnel(unused, make_credentials(), (), forwards)
+    deadline = time.monotonic() + 10.0
+    while not all(Path(path).exists() for path in forwards) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    for port in [*ports, tunnel_port]:
+        send(f"{host}:{port}", f"touch {marker}.{port}")
+        send(f"unix:{folder}/{port}", f"touch {marker}.{port}.tunnel")
+    end_tunnel(tunnel)
+    print("done", flush=True)
+    os._exit(0)
