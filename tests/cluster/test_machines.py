@@ -87,6 +87,25 @@ def test_other_code_is_refused(tmp_path: Path):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("fault", ["loses 30 % of its packets", "has 10 Mbit/s"])
+def test_a_host_with_a_bad_line_goes_on(hosts: Hosts, tmp_path: Path, fault: str):
+    program = Program(hosts, tmp_path, *CARTPOLE, *FOR_EVER)
+    program.wait_for_training()
+    if "loses" in fault:
+        hosts.loss("h2", 0.3)
+    else:
+        hosts.rate("h2", "10mbit")
+    time.sleep(30.0)  # long enough to be taken for lost
+    program.gets_on()
+    hosts.loss("h2", 0.0)
+    hosts.rate("h2", None)
+    program.gets_on()
+    program.signal(signal.SIGTERM)
+    assert program.process.wait(60.0) == 128 + signal.SIGTERM
+    nothing_is_left(hosts)
+
+
+@pytest.mark.slow
 def test_a_host_comes_late(hosts: Hosts, tmp_path: Path):
     hosts.poweroff("h2")
     program = Program(hosts, tmp_path, *CARTPOLE)
