@@ -8,10 +8,10 @@ The program is `distrl train` on the experiment below; every node's memory is re
 
 import argparse
 import dataclasses
+import itertools
 import json
 import os
 import signal
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -33,7 +33,6 @@ from distrl.types import Params, Trajectory
 
 HERE = Path(__file__).parent
 FLOATS = 12_500_000  # 50 MB
-WARM_UP = 0.25  # of the time, which is left out
 
 
 @dataclasses.dataclass(frozen=True)
@@ -99,7 +98,7 @@ def main() -> None:
         try:
             began = time.monotonic()
             while time.monotonic() - began < 60 * args.minutes:
-                time.sleep(5.0)
+                time.sleep(2.0)  # as often as it is written
                 if process.poll() is not None:
                     raise SystemExit(f"the program ended with exit status {process.returncode}")
                 path = run_dir / "status.json"
@@ -118,26 +117,18 @@ def main() -> None:
         row = dict(zip(last[0].split(","), last[-1].split(","), strict=True))
     lines = [
         f"{args.minutes:g} minutes of {args.topology}, exit status {code}: "
-        f"{int(row['learner_steps']):,} updates, each with 50 MB of new parameters. "
-        "Own memory in MB, without the first quarter:",
+        f"{int(row['learner_steps']):,} updates, each with 50 MB of new parameters. Own memory in "
+        "MB: the most, and the least of each fifth. (What a message needs for a moment comes and "
+        "goes, in pieces of 50 MB; what stays is in the least.)",
         "",
-        "| node | first | last | least | most | least of each minute: MB a minute |",
-        "|---|---|---|---|---|---|",
+        "| node | most | 1 | 2 | 3 | 4 | 5 |",
+        "|---|---|---|---|---|---|---|",
     ]
     for name, found in samples.items():
-        later = found[int(WARM_UP * len(found)) :]
-        own = [mb for _, mb, _ in later]
-        # What a message needs for a moment comes and goes; what stays is in the least of a minute.
-        minutes: dict[int, float] = {}
-        for at, mb, _ in later:
-            minutes[int(at)] = min(mb, minutes.get(int(at), mb))
-        slope = 0.0
-        if len(minutes) > 1:
-            slope = statistics.linear_regression(list(minutes), list(minutes.values())).slope
-        lines.append(
-            f"| {name} | {own[0]:.0f} | {own[-1]:.0f} | {min(own):.0f} | {max(own):.0f} "
-            f"| {slope:+.2f} |"
-        )
+        own = [mb for _, mb, _ in found]
+        cuts = [len(own) * fifth // 5 for fifth in range(6)]
+        least = [min(own[start:end]) for start, end in itertools.pairwise(cuts)]
+        lines.append(f"| {name} | {max(own):.0f} | {' | '.join(f'{mb:.0f}' for mb in least)} |")
     print("\n".join(lines))
     if args.out:
         typed = " ".join(["python benchmarks/soak.py", *sys.argv[1:]])

@@ -133,6 +133,8 @@ def launch_on_machines(
             workers[node.name] = worker
         ended = _gather(session, machines, time.monotonic() + come_within)
         if ended is not None:
+            session.journal.say(f"{ended.status}: {ended.reason} (exit status {ended.exit_code})")
+            ended.write(run_dir / "result.json")
             return ended
         return session.run(workers, active)
 

@@ -104,6 +104,12 @@ def prepare(
     from programs.multi_machine import over_network
 
     experiment = over_network(experiment)
+    if values.experiment is not None:  # a file of the user's, which the hosts need not have
+        import cloudpickle
+
+        cloudpickle.register_pickle_by_value(
+            sys.modules[Path(values.experiment.partition(":")[0]).stem]
+        )
     if values.launcher == "slurm" and values.hosts is None:
         if not slurm.in_job():
             _submit(experiment, arguments, values, say)
