@@ -57,15 +57,12 @@ class Devices:
         if len(devices) > 1:
             self._mesh = mesh = Mesh(np.array(devices), (_AXIS,))
             self._whole = NamedSharding(mesh, PartitionSpec())
-            self._split = Trajectory(
-                **{
-                    name: NamedSharding(
-                        mesh,
-                        PartitionSpec(None, _AXIS) if name in TIME_FIELDS else PartitionSpec(_AXIS),
-                    )
-                    for name in Trajectory._fields
-                }
-            )
+            steps, unrolls = PartitionSpec(None, _AXIS), PartitionSpec(_AXIS)
+            specs: dict[str, Any] = {
+                name: NamedSharding(mesh, steps if name in TIME_FIELDS else unrolls)
+                for name in Trajectory._fields
+            }
+            self._split = Trajectory(**specs)
 
     @property
     def several(self) -> bool:

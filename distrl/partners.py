@@ -6,6 +6,7 @@ gone: these, which the kernel watches, end with it.
 """
 
 import collections
+import errno
 import json
 import os
 import selectors
@@ -180,15 +181,17 @@ class Partners:
                 selector.register(found, selectors.EVENT_READ, other)
             while selector.get_map():
                 for key, _ in selector.select(1.0):
-                    other = key.data
+                    other, what = key.data, "has ended"
                     try:
                         data = key.fileobj.recv(MAX_LINE)  # type: ignore[union-attr]
-                    except OSError:
+                    except OSError as error:
                         data = b""
+                        if error.errno != errno.ECONNRESET:
+                            what = f"cannot be reached: {error.strerror}"
                     if not data:
                         selector.unregister(key.fileobj)
                         if other not in self._left and not self._noticed.is_set():
-                            self._lose(other, "has ended")
+                            self._lose(other, what)
                         continue
                     *lines, rest[other] = (rest[other] + data).split(b"\n")
                     for line in lines:

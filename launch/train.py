@@ -271,7 +271,7 @@ def _place(values: flags.FlagValues, topology: str) -> "Place | None":
         )
     from programs.learner_processes import Place
 
-    place = Place(*(values[name].value for name in names))
+    place = Place(values.coordinator_address, values.num_processes, values.process_id)
     place.check()
     return place
 
