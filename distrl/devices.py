@@ -142,6 +142,19 @@ def check_split(batch_size: int, count: int) -> None:
     )
 
 
+def check_gpus(count: int, setting: str) -> None:
+    """Raises ConfigError where JAX does not have the GPUs that `setting` declares.
+
+    Where it finds none it goes on with the CPU, without a word.
+    """
+    found = jax.local_devices()
+    if count and sum(device.platform == "gpu" for device in found) < count:
+        names = ", ".join(str(device) for device in found)
+        raise ConfigError(
+            f"{setting}: JAX has {names} here; see docs/install.md for its CUDA build"
+        )
+
+
 def split(nest: Nest, axis: int = 0) -> Nest:
     """Asks for the nest's `axis` to be split over the devices of the update that is being traced.
 

@@ -24,7 +24,7 @@ from distrl import board, seeds
 from distrl.actor import Actor
 from distrl.checkpointer import Checkpointer, Start, note_resumed, restore_learner, table_counts
 from distrl.cores import keep_to_one_core
-from distrl.devices import Devices
+from distrl.devices import Devices, check_gpus
 from distrl.errors import PeerError
 from distrl.evaluator import Evaluator
 from distrl.experiment import Experiment
@@ -127,6 +127,8 @@ class LearnerNode:
         self._stop = lp.stop_event()
         self._run_dir = Path(run_dir)
         agent = experiment.make_agent()
+        num_gpus = experiment.learner.num_gpus
+        check_gpus(num_gpus, f"learner.num_gpus={num_gpus}")
         self._replay = replay_client(experiment, replay, table, self._stop)
         self._monitor = monitor
         self._reporter = Reporter(monitor, "learner/0")
@@ -258,6 +260,8 @@ class InferencerNode:
             for door in doors
         ]
         agent = experiment.make_agent()
+        num_gpus = experiment.inference.num_gpus
+        check_gpus(min(num_gpus, 1), f"inference.num_gpus={num_gpus}")
         config = experiment.actors
         count = experiment.inference.num_inferencers
         clients = len(range(index, experiment.max_actors, count))

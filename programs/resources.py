@@ -72,7 +72,7 @@ def _take_gpus(experiment: Experiment, topology: str) -> tuple[list[str], list[s
 
 
 def _with_gpus(*gpus: str) -> Env:
-    # Named, or JAX goes on without a GPU where it cannot use it.
+    # Named, or JAX goes on with the CPU where it is not built for GPUs.
     return {"CUDA_VISIBLE_DEVICES": ",".join(gpus), "JAX_PLATFORMS": "cuda,cpu"}
 
 

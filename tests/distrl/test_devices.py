@@ -20,7 +20,7 @@ from distrl.agents.sac import SACConfig
 from distrl.agents.td3 import TD3Config
 from distrl.checkpoint import CheckpointConfig
 from distrl.checkpointer import Checkpointer, restore_learner
-from distrl.devices import Devices
+from distrl.devices import Devices, check_gpus
 from distrl.errors import ConfigError
 from distrl.experiment import LearnerConfig, make_agent
 from distrl.learner import Learner
@@ -199,6 +199,12 @@ def test_one_device_has_what_it_had():
 def test_more_devices_than_there_are():
     with pytest.raises(ConfigError, match=r"learner.num_devices=3: JAX has 1 here \(TFRT_CPU_0\)"):
         Devices(6, 3)
+
+
+def test_gpus_that_are_not_there():
+    check_gpus(0, "learner.num_gpus=0")
+    with pytest.raises(ConfigError, match=r"learner.num_gpus=1: JAX has TFRT_CPU_0 here; see"):
+        check_gpus(1, "learner.num_gpus=1")
 
 
 @pytest.mark.parametrize(
