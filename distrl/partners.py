@@ -221,14 +221,14 @@ class Partners:
             if self._lost is not None:
                 return
             self._lost = what if as_it_is else f"{self._names[other]} {what}"
-            self._changed.notify_all()
-        if self.index == 0:
-            for each, found in self._sockets.items():
+            # Before this process ends by it, which is the next that the others hear.
+            for each, found in self._sockets.items() if self.index == 0 else ():
                 try:
                     if each != other:
                         send(found, {"lost": self._lost})
                 except OSError:
                     continue  # gone too
+            self._changed.notify_all()
 
     def _close_sockets(self) -> None:
         for found in self._sockets.values():

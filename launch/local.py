@@ -88,9 +88,9 @@ def launch(
     if launch_type == "test_mt":
         for label, group in program.groups.items():
             serialization.check_nodes_are_serializable(label, group)
+    loopback.check()
     if not in_threads:
         processes.check_can_fork()
-    loopback.check()
 
     others = ("main",) if in_threads else ()
     with Session(program, run_dir, terminal, limits, learner_grace, others) as session:

@@ -1,6 +1,5 @@
 """The checks of distrl.testing find what they are for: each mutation of a right batch is seen."""
 
-import contextlib
 import dataclasses
 
 import jax
@@ -59,7 +58,7 @@ def test_overlapping_unrolls_have_no_errors(environment, wait_num, period):
             actors=dataclasses.replace(EXPERIMENT.actors, wait_num=wait_num),
         )
     )
-    with contextlib.closing(parts):
+    with parts:
         for _ in range(12):
             parts.turn()
         report = parts.learner.take_report()
