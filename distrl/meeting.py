@@ -167,11 +167,11 @@ def lasting_tunnel(host: str, port: int) -> int:
     return server.getsockname()[1]
 
 
-def parse(address: str) -> tuple[str, int]:
-    """Host and port of "HOST:PORT". Raises ConfigError."""
+def parse(address: str, setting: str = "coordinator_address") -> tuple[str, int]:
+    """Host and port of "HOST:PORT". Raises ConfigError, which names the setting."""
     host, _, port = address.rpartition(":")
     if not host or not port.isdigit() or not 0 < int(port) < 65_536:
-        raise ConfigError(f"coordinator_address: expected HOST:PORT, got {address!r}")
+        raise ConfigError(f"{setting}: expected HOST:PORT, got {address!r}")
     return host, int(port)
 
 

@@ -15,7 +15,6 @@ import shutil
 import signal
 import socket
 import sys
-import tempfile
 import time
 import traceback
 from collections.abc import Iterable, Mapping
@@ -24,7 +23,8 @@ from typing import Any, NoReturn
 from launch.identity import identity
 from launch.lines import Lines
 from launch.logs import NodeLog
-from launch.signals import Signals
+from launch.signals import Signals, turn
+from launch.tunnel import Credentials, new_folder
 
 LEASE_S = 10.0  # without a word from the launcher, which speaks every second
 REPORT_S = 1.0
@@ -109,9 +109,7 @@ class Agent:
                 **self._hello,
             )
             while True:
-                for key, _ in self.selector.select(0.2):
-                    if key.data is not None:
-                        key.data()
+                turn(self.selector, 0.2)
                 signals.pending()  # of SIGTERM and Ctrl-C, which the launcher gets too
                 for name, worker in self._workers.items():
                     if worker.alive and worker.collect():
@@ -144,7 +142,6 @@ class Agent:
 
         from launch import wiring
         from launch.ports import Ports
-        from launch.tunnel import Credentials
         from programs.resources import node_environments
 
         self._program, experiment, topology, run_dir, credentials = cloudpickle.loads(
@@ -294,9 +291,12 @@ class Agent:
             sys.stderr.flush()
         for worker in self._workers.values():
             worker.destroy()
-        for tunnel in filter(None, (self._tunnel, self._way_home)):
-            os.kill(tunnel, signal.SIGKILL)
-            os.waitpid(tunnel, 0)
+        tunnels = [pid for pid in (self._tunnel, self._way_home) if pid]
+        if tunnels:  # else what it takes to import may not be there yet
+            from launch.tunnel_process import end_tunnel
+
+            for pid in tunnels:
+                end_tunnel(pid)
         if self._workers:
             from distrl.replay import shared_file
 
@@ -315,11 +315,6 @@ def main() -> NoReturn:
     os.dup2(null, 0)
     os.dup2(2, 1)
     Agent(reader, writer, new_folder()).run()
-
-
-def new_folder() -> pathlib.Path:
-    """That only this user can enter, with a short path: a socket's has 107 bytes at most."""
-    return pathlib.Path(tempfile.mkdtemp(prefix="distrl-"))
 
 
 if __name__ == "__main__":

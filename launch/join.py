@@ -8,8 +8,9 @@ import sys
 from absl import flags
 
 from distrl.errors import ConfigError
-from launch.agent import Agent, new_folder
+from launch.agent import Agent
 from launch.joining import dial, read_credentials, word
+from launch.tunnel import new_folder
 
 _WAIT_S = 600.0
 # Set by what starts one process a host: Slurm, Open MPI, MPICH, a Kubernetes Job with an index.

@@ -17,6 +17,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from distrl.errors import ConfigError
+from distrl.meeting import parse
 from launch.lines import Lines
 from launch.remote import Machine, State
 from launch.session import Session
@@ -122,7 +123,7 @@ class Joining:
         def take(message: dict[str, Any]) -> None:
             self._greet(holder[0], message)
 
-        lines = Lines(self._selector, reader, writer, take, lambda why: self._forget(holder[0]))
+        lines = Lines(self._selector, reader, writer, take, lambda why: self._drop(holder[0]))
         holder.append(lines)
         lines.send("ping")  # so that it knows that it is through
         self._pending[lines] = time.monotonic() + HELLO_S
@@ -159,9 +160,6 @@ class Joining:
         self._pending.pop(lines, None)
         lines.close()
 
-    def _forget(self, lines: Lines) -> None:
-        self._pending.pop(lines, None)
-
 
 def dial(
     address: str, credentials: Credentials, folder: pathlib.Path, wait: float
@@ -180,12 +178,10 @@ def dial(
     Raises:
       ConfigError: no such address, or nobody there.
     """
-    host, _, port = address.rpartition(":")
-    if not host or not port.isdecimal():
-        raise ConfigError(f"--join={address}: expected HOST:PORT")
+    host, port = parse(address, "--join")
     path = str(folder / "join")
     unused = socket.create_server(("127.0.0.1", 0))
-    forwards = {path: (host, int(port), local_port(int(port)))}
+    forwards = {path: (host, port, local_port(port))}
     tunnel = start_tunnel(unused, credentials, (), forwards)
     unused.close()
     deadline = time.monotonic() + wait

@@ -21,6 +21,7 @@ from launch.remote import Machine, RemoteSeat, RemoteWorker, State, check_refuse
 from launch.result import Result
 from launch.rules import Limits, Rule
 from launch.session import Session, check_groups
+from launch.signals import turn
 from launch.supervisor import STOP_LEARNER_S
 from launch.tunnel import Credentials, make_credentials
 from programs.placement import Host, Placement
@@ -165,9 +166,7 @@ def _gather(session: Session, machines: Sequence[Machine], deadline: float) -> R
     while not all(machine.state is State.UP for machine in machines):
         for tick in session.ticks:
             tick()
-        for key, _ in session.supervisor.selector.select(0.2):
-            if key.data is not None:
-                key.data()
+        turn(session.supervisor.selector, 0.2)
         for number in session.signals.pending():
             if number != signal.SIGCHLD:
                 name = signal.Signals(number).name

@@ -19,6 +19,7 @@ from launch.logs import NodeLog
 from launch.result import NodeExit
 from launch.rules import Rule
 from launch.session import Session
+from launch.signals import turn
 from launch.watchdog import Usage
 from launch.worker import KILL_S, Message, Worker
 from programs.placement import Host
@@ -112,9 +113,7 @@ class Machine:
         self.send("bye")
         deadline = time.monotonic() + wait
         while self._lines is not None and time.monotonic() < deadline:
-            for key, _ in self._session.supervisor.selector.select(0.1):
-                if key.data is not None:
-                    key.data()
+            turn(self._session.supervisor.selector, 0.1)
         self._end_connection(wait)
 
     def fails_with(self) -> str:

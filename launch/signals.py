@@ -1,6 +1,7 @@
 """Signals as something to wait for in a loop."""
 
 import select
+import selectors
 import signal
 import socket
 from collections.abc import Sequence
@@ -8,6 +9,16 @@ from types import FrameType, TracebackType
 
 WATCHED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD)
 NOTICE = 0  # no signal has this number
+
+
+def turn(selector: selectors.BaseSelector, timeout: float) -> None:
+    """Waits for what is registered, at most `timeout` seconds, and calls the `data` of what came.
+
+    What has no `data` (a `Signals`) only ends the wait.
+    """
+    for key, _ in selector.select(timeout):
+        if key.data is not None:
+            key.data()
 
 
 def ignore(number: int, frame: FrameType | None) -> None:

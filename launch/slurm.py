@@ -33,10 +33,9 @@ def hosts(environ: Mapping[str, str] = os.environ) -> tuple[Host, ...]:
     """
     found: list[Host] = []
     for suffix in _groups(environ):
-        nodes = _run(["scontrol", "show", "hostnames", environ[f"SLURM_JOB_NODELIST{suffix}"]])
         cpus = _per_node(environ.get(f"SLURM_JOB_CPUS_PER_NODE{suffix}", ""))
         gpus = _gpus(environ, suffix)
-        for index, name in enumerate(nodes.split()):
+        for index, name in enumerate(_names(environ[f"SLURM_JOB_NODELIST{suffix}"])):
             cores = cpus[index] if index < len(cpus) else 0
             found.append(Host(name, cores=cores, gpus=gpus))
     return tuple(found)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from launch.journal import Journal
 from launch.result import EXIT_BAD_INPUT, EXIT_FAILED, EXIT_FINISHED, Failure, NodeExit
 from launch.rules import Limits
-from launch.signals import Signals
+from launch.signals import Signals, turn
 from launch.watchdog import Watch, oom_kills
 from launch.worker import Message, Worker
 
@@ -91,9 +91,7 @@ class Supervisor:
             if worker.name not in standby:
                 self._start(worker)
         while self._advance():
-            for key, _ in self.selector.select(self._timeout()):
-                if key.data is not None:
-                    key.data()
+            turn(self.selector, self._timeout())
             self._take_signals()
             for worker in self._workers.values():
                 if worker.alive and worker.collect():

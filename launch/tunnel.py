@@ -14,13 +14,14 @@ import asyncio
 import contextlib
 import errno
 import os
+import pathlib
 import socket
 import stat
 import struct
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Collection, Coroutine, Iterator, Mapping
+from collections.abc import Callable, Collection, Coroutine, Mapping
 from typing import Any
 
 from distrl.errors import ConfigError
@@ -28,7 +29,7 @@ from launch import credentials as tls
 from launch.credentials import Credentials, make_credentials
 from launch.relay import Plain, Secure
 
-__all__ = ["Credentials", "make_credentials", "private_folder", "run"]
+__all__ = ["Credentials", "make_credentials", "new_folder", "run"]
 
 HANDSHAKE_S = 5.0  # until a stranger is shown the door
 STRANGERS = 64  # connections that have not shown the credentials; of more, the oldest is closed
@@ -44,13 +45,11 @@ _MAGIC = b"distrl"
 Tasks = dict["asyncio.Task[None]", None]  # oldest first
 
 
-@contextlib.contextmanager
-def private_folder() -> Iterator[str]:
-    """A new folder for Unix sockets, with a short path, that only this user can enter."""
+def new_folder() -> pathlib.Path:
+    """For Unix sockets: with a short path, and only this user can enter it."""
     usual = tempfile.gettempdir()
     parent = usual if len(os.fsencode(usual)) <= PARENT_LIMIT else "/tmp"
-    with tempfile.TemporaryDirectory(prefix="distrl-", dir=parent) as folder:
-        yield folder
+    return pathlib.Path(tempfile.mkdtemp(prefix="distrl-", dir=parent))
 
 
 def run(

@@ -115,6 +115,22 @@ def _reverb_checkpointer(experiment: Experiment, table: str, run_dir: str, start
     )
 
 
+def add_actor(
+    program: lp.Program, experiment: Experiment, index: int, common: Common, **source: Any
+) -> None:
+    """Adds one actor.
+
+    Args:
+      program: inside of its group "actor".
+      experiment: what to train.
+      index: of the actor.
+      common: see `add_common_nodes`.
+      **source: of its actions: `learner` or `inferencer` of `nodes.ActorNode`.
+    """
+    table, replay, monitor = common.table, common.replay, common.monitor
+    add_courier_node(program, nodes.ActorNode, experiment, index, table, replay, monitor, **source)
+
+
 def add_courier_node(
     program: lp.Program,
     constructor: type,

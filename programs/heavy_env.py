@@ -4,8 +4,7 @@ import launchpad as lp
 
 from distrl.checkpointer import Start
 from distrl.experiment import Experiment
-from programs import nodes
-from programs.common import add_common_nodes, add_courier_node
+from programs.common import add_actor, add_common_nodes
 
 
 def heavy_env(experiment: Experiment, run_dir: str, start: Start | None = None) -> lp.Program:
@@ -20,14 +19,5 @@ def heavy_env(experiment: Experiment, run_dir: str, start: Start | None = None) 
     common = add_common_nodes(program, experiment, run_dir, start)
     with program.group("actor"):
         for index in range(experiment.max_actors):
-            add_courier_node(
-                program,
-                nodes.ActorNode,
-                experiment,
-                index,
-                common.table,
-                common.replay,
-                common.monitor,
-                learner=common.learner,
-            )
+            add_actor(program, experiment, index, common, learner=common.learner)
     return program

@@ -5,7 +5,7 @@ import launchpad as lp
 from distrl.checkpointer import Start
 from distrl.experiment import Experiment
 from programs import nodes
-from programs.common import Common, add_common_nodes, add_courier_node
+from programs.common import Common, add_actor, add_common_nodes, add_courier_node
 
 MAX_DOORS = 8  # servers of one inferencer; see `nodes.InferencerNode`
 
@@ -49,13 +49,5 @@ def add_light_actors(program: lp.Program, experiment: Experiment, common: Common
     with program.group("actor"):
         for index in range(num_actors):
             own = handles[index % num_inferencers]
-            add_courier_node(
-                program,
-                nodes.ActorNode,
-                experiment,
-                index,
-                common.table,
-                common.replay,
-                common.monitor,
-                inferencer=own[index // num_inferencers % len(own)],
-            )
+            door = own[index // num_inferencers % len(own)]
+            add_actor(program, experiment, index, common, inferencer=door)

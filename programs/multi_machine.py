@@ -8,7 +8,7 @@ from distrl.checkpointer import Start
 from distrl.errors import ConfigError
 from distrl.experiment import Experiment
 from programs import nodes
-from programs.common import add_common_nodes, add_courier_node
+from programs.common import add_actor, add_common_nodes, add_courier_node
 from programs.light_env import add_light_actors
 from programs.placement import Placement
 
@@ -45,17 +45,7 @@ def multi_machine(
         for index in range(experiment.max_actors):
             host = placement.nodes[f"actor/{index}"]
             name, source = relays.get(host, ("learner/0", common.learner))
-            add_courier_node(
-                program,
-                nodes.ActorNode,
-                experiment,
-                index,
-                common.table,
-                common.replay,
-                common.monitor,
-                learner=source,
-                variables_from=name,
-            )
+            add_actor(program, experiment, index, common, learner=source, variables_from=name)
     return program
 
 

@@ -109,9 +109,18 @@ class Hosts:
         self.sockets.close()
 
 
+@contextlib.contextmanager
+def private_folder() -> Iterator[str]:
+    folder = str(tunnel.new_folder())
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder)
+
+
 @pytest.fixture
 def hosts() -> Iterator[Hosts]:
-    with tunnel.private_folder() as folder:
+    with private_folder() as folder:
         made = Hosts(folder)
         try:
             yield made
@@ -363,7 +372,7 @@ def test_the_folder_is_private_and_its_path_short(tmp_path, monkeypatch):
     long = tmp_path / ("x" * 80)
     long.mkdir()
     monkeypatch.setattr("tempfile.tempdir", str(long))
-    with tunnel.private_folder() as folder:
+    with private_folder() as folder:
         assert os.stat(folder).st_mode & 0o777 == 0o700
         assert len(folder) < 80
     assert not os.path.exists(folder)
