@@ -6,11 +6,13 @@ gone: these, which the kernel watches, end with it.
 """
 
 import collections
+import contextlib
 import errno
 import json
 import os
 import selectors
 import signal
+import socket
 import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -129,9 +131,10 @@ class Partners:
             for found in self._sockets.values():
                 try:
                     send(found, {"bye": True} if not self._together else {"failed": True})
+                    found.shutdown(socket.SHUT_RDWR)  # wakes the thread, which closes them
                 except OSError:
                     continue  # it has ended before
-            self._close_sockets()
+        self._thread.join(_NEWS_S)
 
     def __enter__(self) -> "Partners":
         return self
@@ -174,9 +177,12 @@ class Partners:
             raise PeerError(self._lost) from None
 
     def _listen(self) -> None:
-        """The thread: hears all that is said, until the connections are closed."""
+        """The thread: hears all that is said, and closes the connections in the end."""
         rest = dict.fromkeys(self._sockets, b"")
-        with selectors.DefaultSelector() as selector:
+        with contextlib.ExitStack() as opened:
+            for found in self._sockets.values():
+                opened.enter_context(found)
+            selector = opened.enter_context(selectors.DefaultSelector())
             for other, found in self._sockets.items():
                 selector.register(found, selectors.EVENT_READ, other)
             while selector.get_map():
@@ -229,10 +235,6 @@ class Partners:
                 except OSError:
                     continue  # gone too
             self._changed.notify_all()
-
-    def _close_sockets(self) -> None:
-        for found in self._sockets.values():
-            found.close()
 
 
 def join(

@@ -34,6 +34,7 @@ from distrl.lockstep import LockstepReplay, LockstepVariables
 from distrl.metrics import Monitor, Report
 from distrl.params_file import save_params
 from distrl.policy import agent_writer
+from distrl.replay.buffer import ReplayBuffer
 from distrl.replay.late_rewards import with_final_rewards
 from distrl.replay.shared_memory import SharedReplayBuffer
 from distrl.serving import InferenceService, RemoteInferencer
@@ -132,9 +133,13 @@ class LearnerNode:
         self._replay = replay_client(experiment, replay, table, self._stop)
         self._monitor = monitor
         self._reporter = Reporter(monitor, "learner/0")
+        source: ReplayBuffer = self._replay
+        if experiment.lockstep:
+            score, length = experiment.score(), experiment.replay.unroll_length
+            source = LockstepReplay(self._replay, score, length)
         self._learner = Learner(
             agent,
-            self._replay,
+            source,
             seed=seeds.seed(experiment.seed, "learner", 0),
             timeout=experiment.learner.timeout,
             keep=experiment.score().versions_kept if experiment.lockstep else 1,

@@ -34,9 +34,7 @@ def sheet(hosts: Hosts, folder: Path, *flags: str) -> tuple[list[str], str]:
 
 def run(hosts: Hosts, host: str, line: str, output: Path):
     """As a user pastes it."""
-    distrl = (
-        f"env PYTHONPATH={ROOT} {shlex.quote(shutil.which('python') or 'python')} -m launch.main"
-    )
+    distrl = f"env PYTHONPATH={ROOT} {shlex.quote(sys.executable)} -m launch.main"
     with output.open("ab") as file:
         command = ["sh", "-c", line.replace("distrl ", f"exec {distrl} ", 1)]
         return hosts.popen(host, command, cwd=ROOT, stdout=file, stderr=file)

@@ -13,14 +13,14 @@ import pytest
 pytest.importorskip("launchpad")
 
 ROOT = Path(__file__).parents[2]
+DAWDLING = Path(__file__).parent / "dawdling_experiment.py:experiment"
 
 
 def train(run_dir: Path, updates: int, *flags: str) -> str:
     """Trains until so many updates; a hash of the parameters."""
     command = [
-        sys.executable, "-m", "launch.main", "train", "--env=CartPole-v1", f"--run_dir={run_dir}",
-        "--config.lockstep=True", "--config.goal.mean_return=None",
-        f"--config.goal.max_learner_steps={updates}", "--config.actors.num_actors=4", *flags,
+        sys.executable, "-m", "launch.main", "train", f"--run_dir={run_dir}",
+        "--config.goal.mean_return=None", f"--config.goal.max_learner_steps={updates}", *flags,
     ]  # fmt: skip
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=280)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
@@ -32,19 +32,27 @@ def train(run_dir: Path, updates: int, *flags: str) -> str:
     return found.hexdigest()
 
 
-IMPALA = ("--topology=heavy_env", "--config.actors.num_envs=16")
+CARTPOLE = ("--env=CartPole-v1", "--config.lockstep=True", "--config.actors.num_actors=4")
+IMPALA = (*CARTPOLE, "--topology=heavy_env", "--config.actors.num_envs=16")
 DQN = (
-    "--topology=heavy_env", "--agent=dqn", "--config.actors.num_envs=8",
+    *CARTPOLE, "--topology=heavy_env", "--agent=dqn", "--config.actors.num_envs=8",
     "--config.replay.table=prioritized", "--config.replay.error_buffer=1024",
 )  # fmt: skip
 
 
 @pytest.mark.timeout(120)
 def test_one_process_makes_the_same_twice(tmp_path):
-    flags = ("--topology=single_process", "--config.actors.num_envs=4")
+    flags = (*CARTPOLE, "--topology=single_process", "--config.actors.num_envs=4")
     first, second = (train(tmp_path / name, 20, *flags) for name in ("one", "two"))
     assert first == second
     assert train(tmp_path / "other", 20, *flags, "--seed=1") != first
+
+
+@pytest.mark.timeout(200)
+def test_actors_that_dawdle_make_the_same_twice(tmp_path):
+    flags = (f"--experiment={DAWDLING}", "--topology=heavy_env")
+    first, second = (train(tmp_path / name, 60, *flags) for name in ("one", "two"))
+    assert first == second
 
 
 @pytest.mark.slow
