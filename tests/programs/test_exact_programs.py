@@ -7,15 +7,14 @@ actions, the recurrent state counts the steps since the reset; the learner compa
 import csv
 import importlib.util
 import re
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from finished import finish
 
 from distrl.seeds import environment_seeds
 
-ROOT = Path(__file__).parents[2]
 HAS_LAUNCHPAD = importlib.util.find_spec("launchpad") is not None
 STEPS = 100_000
 
@@ -34,7 +33,7 @@ def train(tmp_path, name, *flags, steps=STEPS, life=0):
         f"--experiment={Path(__file__).parent / 'checking_experiment.py'}:{name}",
         f"--run_dir={tmp_path / 'run'}", f"--max_env_steps={steps}", *flags,
     ]  # fmt: skip
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=110)
+    done = finish(command)
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
     check_seeds(done.stdout.splitlines(), life)
     with open(tmp_path / "run" / "metrics.csv") as file:

@@ -2,12 +2,11 @@
 
 import dataclasses
 import importlib.util
-import subprocess
 import sys
 import threading
-from pathlib import Path
 
 import pytest
+from finished import finish
 
 from distrl import presets
 from distrl.experiment import EvaluatorConfig
@@ -59,6 +58,5 @@ def test_every_kind_of_agent_runs_in_programs(tmp_path, agent, env, flags, backe
         "--topology=heavy_env", f"--config.replay.backend={backend}",
         f"--run_dir={tmp_path / 'run'}", "--max_env_steps=20000", *flags,
     ]  # fmt: skip
-    root = Path(__file__).parents[2]
-    done = subprocess.run(command, cwd=root, capture_output=True, text=True, timeout=110)
+    done = finish(command)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from finished import finish
 
 pytest.importorskip("launchpad")
 
-ROOT = Path(__file__).parents[2]
 DAWDLING = Path(__file__).parent / "dawdling_experiment.py:experiment"
 
 
@@ -22,7 +22,7 @@ def train(run_dir: Path, updates: int, *flags: str) -> str:
         sys.executable, "-m", "launch.main", "train", f"--run_dir={run_dir}",
         "--config.goal.mean_return=None", f"--config.goal.max_learner_steps={updates}", *flags,
     ]  # fmt: skip
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=280)
+    done = finish(command, 280.0)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     with np.load(run_dir / "params.npz") as file:
         assert int(file["version"]) == updates
