@@ -15,6 +15,7 @@ import os
 import platform
 import socket
 import sys
+import threading
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any
@@ -24,8 +25,12 @@ from launch import elf
 
 OPEN = "DISTRL_OPEN_PORTS"  # "1" lets the servers listen on all interfaces
 
-# By package, the extension module that serves.
+# By package, the extension module that serves, and what in it makes a server.
 _SERVERS = {"courier": "courier.python.server", "reverb": "reverb.libpybind"}
+_MAKERS = {
+    "courier.python.server": ("BuildAndStart",),
+    "reverb.libpybind": ("Server", "__init__"),
+}
 # By family: size of an address, place of the host in it, what there is all interfaces, loopback.
 _MAPPED = bytes(10) + b"\xff\xff"  # before an IPv4 address in an IPv6 one
 _LOCALHOST = bytes([127, 0, 0, 1])
@@ -96,6 +101,9 @@ def close_ports() -> Callable[[], None]:
     if left_open():
         return undo.close
     _redirect(undo)
+    for server in _MAKERS:
+        if server in sys.modules:
+            _make_one_at_a_time(undo, sys.modules[server])
     loader: Any = importlib.machinery.ExtensionFileLoader
     create = loader.create_module
 
@@ -104,6 +112,7 @@ def close_ports() -> Callable[[], None]:
         module = create(self, spec)
         if spec.name in _SERVERS.values():
             _redirect(undo, spec.name, spec.origin or "")
+            _make_one_at_a_time(undo, module)
         return module
 
     loader.create_module = create_module
@@ -121,6 +130,28 @@ def _redirect(undo: contextlib.ExitStack, *imported: str) -> None:
             raise _cannot(f"{shared.path}: {error}") from error
         if before != ours:
             undo.callback(elf.replace, shared, slot, before)
+
+
+def _make_one_at_a_time(undo: contextlib.ExitStack, module: ModuleType) -> None:
+    """Has the threads that make servers take turns.
+
+    With its first server gRPC tries, within `pthread_once`, whether ::1 can be bound. `_bind` may
+    hand the GIL to another thread meanwhile. If that makes a server too it waits for the first one,
+    and keeps the GIL, which the first one waits for.
+    """
+    *path, name = _MAKERS[module.__name__]
+    owner = functools.reduce(getattr, path, module)
+    make, turn = getattr(owner, name), threading.Lock()
+    if hasattr(make, "__wrapped__"):
+        return
+
+    @functools.wraps(make)
+    def in_turn(*args: Any, **kwargs: Any) -> Any:
+        with turn:
+            return make(*args, **kwargs)
+
+    setattr(owner, name, in_turn)
+    undo.callback(setattr, owner, name, make)
 
 
 def _all_slots(name: str = "", path: str = "") -> list[tuple[elf.SharedObject, int]]:

@@ -1,15 +1,14 @@
 """Servers that listen on loopback only, or not at all."""
 
-import os
 import platform
 import socket
 import struct
-import subprocess
 import sys
 import textwrap
 from pathlib import Path
 
 import pytest
+from finished import finish
 
 lp = pytest.importorskip("launchpad")
 
@@ -92,17 +91,52 @@ SERVERS = """
 MAPPED = "0000000000000000FFFF00000100007F"
 
 
+def printed(script: str) -> list[str]:
+    """The words that a script prints."""
+    done = finish([sys.executable, "-c", textwrap.dedent(script)], 90.0)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return done.stdout.split()
+
+
 def test_both_kinds_of_server_are_on_loopback_and_share_no_port():
-    done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(SERVERS)],
-        cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        timeout=90,
-        check=False,
-    )
-    assert done.stdout.split() == [MAPPED, MAPPED, "refused"], done.stderr[-3000:]
+    assert printed(SERVERS) == [MAPPED, MAPPED, "refused"]
+
+
+AT_ONCE = """
+    import os, sys, threading, time
+    import courier
+    from launch import loopback
+
+    is_changed = loopback.loopback_for
+
+    def slowly(address):
+        time.sleep(0.2)  # the other threads' turn
+        return is_changed(address)
+
+    loopback.loopback_for = slowly
+    loopback.close_ports()
+    if "{kind}" == "courier":
+        def serve():
+            courier.Server().Start()
+    else:
+        import reverb
+        def serve():
+            servers.append(reverb.Server([reverb.Table.queue("mine", 10)], port=None))
+    servers = []
+    threads = [threading.Thread(target=serve) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    print("served")
+    sys.stdout.flush()
+    os._exit(0)
+"""
+
+
+@pytest.mark.parametrize("kind", ["courier", "reverb"])
+def test_threads_that_make_servers_do_not_wait_for_each_other_for_ever(kind):
+    assert printed(AT_ONCE.replace("{kind}", kind)) == ["served"]
 
 
 def program() -> lp.Program:
