@@ -318,7 +318,7 @@ def test_a_reader_that_goes_away_or_sleeps_stops_nothing(tmp_path):
 
 @pytest.mark.parametrize(
     ("mode", "count"),
-    [("local_mp", 8)]
+    [("local_mp", 8), ("local_mt", 20)]
     + [pytest.param(mode, 50, marks=pytest.mark.slow) for mode in ("local_mp", "local_mt")],
 )
 @pytest.mark.timeout(400)
@@ -337,9 +337,6 @@ def test_launches_in_a_row_leave_nothing_in_the_process(tmp_path, mode, count):
     found = json.loads(done.stdout.partition("counts:")[2])
     settled = found[min(5, count // 2)]
     print(settled, found[-1])
-    if mode == "local_mp":
-        assert found[-1] == settled
-    else:  # gRPC keeps some threads of its own, and no more of them
-        for name in ("descriptors", "threads"):
-            assert found[-1][name] <= settled[name] + 8, (settled, found[-1])
-        assert found[-1]["children"] == 0
+    if mode == "local_mt":  # gRPC has some threads of its own, more or fewer
+        assert found[-1].pop("threads") <= settled.pop("threads") + 8
+    assert found[-1] == settled
