@@ -1,6 +1,7 @@
 """Programs over several machines, started by SSH: they train, heal, end, and leave nothing."""
 
 import signal
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -105,11 +106,31 @@ def test_a_host_with_a_bad_line_goes_on(hosts: Hosts, tmp_path: Path, fault: str
     nothing_is_left(hosts)
 
 
+TAKE_PORTS = """
+import resource, socket, sys, time
+ports = range(15000, 32000, 2)
+hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 20000), hard))
+taken = [socket.create_server(("", port)) for port in ports]
+print(len(taken), flush=True)
+sys.stdin.read()
+"""
+
+
 @pytest.mark.slow
-def test_a_host_comes_late(hosts: Hosts, tmp_path: Path):
+def test_a_host_comes_late_and_half_of_the_ports_are_taken(hosts: Hosts, tmp_path: Path):
     hosts.poweroff("h2")
+    pipe = subprocess.PIPE
+    takers = [
+        hosts.popen(name, [sys.executable, "-c", TAKE_PORTS], stdin=pipe, stdout=pipe)
+        for name in ("h1", "h3")
+    ]
+    for taker in takers:
+        assert taker.stdout is not None and taker.stdout.readline() == b"8500\n"
     program = Program(hosts, tmp_path, *CARTPOLE)
     time.sleep(30.0)  # what is tested
     hosts.boot("h2")
     assert program.process.wait(SOLVE_S) == 0, program.output
+    for taker in takers:
+        taker.communicate(timeout=10.0)
     nothing_is_left(hosts)
