@@ -194,10 +194,7 @@ class Learner:
         """Updates until `should_stop()`, reporting as `Actor.run` does."""
         due = time.monotonic()  # the first update is news
         try:
-            while not should_stop():
-                if self.version == self._last:
-                    report(self.take_report())
-                    break
+            while self.version != self._last and not should_stop():
                 self.step()
                 if time.monotonic() >= due:
                     report(self.take_report())

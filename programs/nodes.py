@@ -133,6 +133,7 @@ class LearnerNode:
         self._replay = replay_client(experiment, replay, table, self._stop)
         self._monitor = monitor
         self._reporter = Reporter(monitor, "learner/0")
+        self._call_timeout = experiment.supervision.call_timeout
         source: ReplayBuffer = self._replay
         if experiment.lockstep:
             score, length = experiment.score(), experiment.replay.unroll_length
@@ -206,10 +207,12 @@ class LearnerNode:
         except BaseException:
             self._checkpointer.abandon()
             raise
+        if not self._stop.is_set():  # it has made its last update: the goal waits to hear of it
+            self._reporter.flush(self._call_timeout)
         board.here().wait()
-        self._stop.wait()  # it may have made its last update before
+        self._stop.wait()
         save_params(self._run_dir / "params.npz", *self._learner.variables)
-        self._reporter.close()
+        self._reporter.flush()
         self._checkpointer.close()
         self._replay.close()
 
@@ -393,7 +396,7 @@ class ActorNode:
 
             self._actor.run(asked_to_stop, self._reporter)
             self._replay.close()
-            self._reporter.close()
+            self._reporter.flush()
 
 
 class EvaluatorNode:
@@ -432,4 +435,4 @@ class EvaluatorNode:
                     self._reporter(scores)
                 board.here().wait()
                 self._stop.wait(max(0.0, due - time.monotonic()))
-            self._reporter.close()
+            self._reporter.flush()

@@ -104,8 +104,14 @@ class Reporter:
         self._number += 1
         self._unsent = []
 
-    def close(self, timeout: float = 2.0) -> None:
-        """Sends what is left, within `timeout` seconds for each of the two calls at most."""
+    def flush(self, timeout: float = 2.0) -> None:
+        """Sends what is left, within `timeout` seconds for each of the two calls at most.
+
+        To be called where no report follows for long: the newest may not have been sent.
+
+        Raises:
+          PeerError: the monitor failed, or has not answered.
+        """
         self._finish(timeout)
         if self._unsent:
             self._sending = self._monitor.futures.report(self._node, self._number, self._unsent)

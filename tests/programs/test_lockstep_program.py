@@ -40,7 +40,7 @@ DQN = (
 )  # fmt: skip
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(240)
 def test_one_process_makes_the_same_twice(tmp_path):
     flags = (*CARTPOLE, "--topology=single_process", "--config.actors.num_envs=4")
     first, second = (train(tmp_path / name, 20, *flags) for name in ("one", "two"))
