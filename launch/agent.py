@@ -140,6 +140,9 @@ class Agent:
         """Makes the program; answers with the ports of its nodes here."""
         import cloudpickle
 
+        from distrl.jax_import import import_jax
+
+        import_jax()
         from launch import wiring
         from launch.ports import Ports
         from programs.resources import node_environments

@@ -79,6 +79,9 @@ def _run(arguments: list[str]) -> int:
             from launch import stacks
 
             return stacks.stacks(own)
+        from distrl.jax_import import import_jax
+
+        import_jax()
         from launch import train
 
         return train.train(own)

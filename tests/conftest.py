@@ -3,8 +3,13 @@
 from collections.abc import Iterator
 
 import pytest
-from virtual_hosts import Hosts
-from virtual_slurm import Slurm
+
+from distrl.jax_import import import_jax
+
+import_jax()  # a test that imports it first could crash by the number of tests before
+
+from virtual_hosts import Hosts  # noqa: E402
+from virtual_slurm import Slurm  # noqa: E402
 
 
 @pytest.fixture
