@@ -50,6 +50,7 @@ TASKS = (
     Task("Pendulum-v1", ("sac", "td3", "ddpg"), -200, 1800, 20),
     Task("HalfCheetah-v4", ("ppo",), 2_000, 1200, 20),
     Task("HalfCheetah-v4", ("sac",), 4_000, 7200, 20),
+    Task("Pong-v5", ("ppo", "dqn"), -15, 3600, 20, ("--config.agent.network.torso=shallow_cnn",)),
     Task("examples/recall.py", ("impala", "r2d2", "feed_forward"), 0.9, 300),
 )
 

@@ -12,6 +12,7 @@ from distrl import specs
 from distrl.agents.a2c import A2CConfig
 from distrl.agents.ddpg import DDPGConfig
 from distrl.agents.dqn import DQNConfig
+from distrl.agents.exploration import EpsilonSchedule
 from distrl.agents.impala import IMPALAConfig
 from distrl.agents.networks import NetworkConfig
 from distrl.agents.ppo import PPOConfig
@@ -104,7 +105,7 @@ def _ppo(environment: Environment, is_pixels: bool, seed: int) -> Experiment:
 
     if is_pixels:
         # On a CPU each update of a batch adds to the time to compile: three passes, not four.
-        config = PPOConfig(epochs=3, learning_rate=2.5e-4, clip_ratio=0.1)
+        config = PPOConfig(epochs=3, learning_rate=5e-4, clip_ratio=0.1)
         return experiment(config, 4, 128, RewardClip(1.0))
     if isinstance(environment.spec().action, dm_specs.DiscreteArray):
         return experiment(PPOConfig(), 8, 64, RewardScale(0.1))
@@ -128,16 +129,19 @@ def _a2c(environment: Environment, is_pixels: bool, seed: int) -> Experiment:
 
 
 def _dqn(environment: Environment, is_pixels: bool, seed: int) -> Experiment:
-    """Each step is trained on eight times; ends of unrolls shorten the five-step returns."""
+    """Each step is trained on eight times; ends of unrolls shorten the n-step returns."""
     actors = ActorsConfig(num_actors=2, num_envs=8)
     learner = LearnerConfig(batch_size=8)
     if is_pixels:
+        # As many updates as in the paper: one of 32 transitions every four steps. Frames of 84x84
+        # in stacks of four take 2.5 GB.
+        epsilon = EpsilonSchedule(end=0.02, updates=10_000)
         return Experiment(
             environment,
-            DQNConfig(n_step=5, learning_rate=1e-4, target_period=1_000),
-            ReplayConfig("uniform", 16, 2_000, 128, samples_per_insert=8, error_buffer=256),
+            DQNConfig(n_step=3, learning_rate=2e-4, target_period=1_000, epsilon=epsilon),
+            ReplayConfig("uniform", 8, 10_000, 500, samples_per_insert=8, error_buffer=256),
             actors,
-            learner=learner,
+            learner=LearnerConfig(batch_size=4),
             transforms=(RewardClip(1.0),),
             seed=seed,
         )

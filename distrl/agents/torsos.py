@@ -139,9 +139,11 @@ _PLAIN = {
 def _plain_cnn(name: str, linear: MakeLayer) -> Torso:
     convolutions, features = _PLAIN[name]
     layers: list[Any] = []
+    w_init = scaled(2**0.5)  # a relu halves the variance (He et al. 2015, arXiv:1502.01852)
     for convolution in convolutions:
-        layers += [hk.Conv2D(*convolution, padding="VALID"), jax.nn.relu]
-    net = hk.Sequential([*layers, hk.Flatten(), linear(features), jax.nn.relu], name="torso")
+        layers += [hk.Conv2D(*convolution, padding="VALID", w_init=w_init), jax.nn.relu]
+    layers += [hk.Flatten(), linear(features, w_init=w_init), jax.nn.relu]
+    net = hk.Sequential(layers, name="torso")
     return lambda pixels: net(_to_nhwc(pixels))
 
 
