@@ -23,8 +23,8 @@ def slow(*values):
     return pytest.param(*values, marks=pytest.mark.slow)
 
 
-def train(tmp_path, name, *flags, steps=STEPS, life=0):
-    """Trains, checks the line about each actor's seeds, and returns the last row of metrics.
+def train(tmp_path, name, *flags, steps=STEPS, life=0, limit=110.0):
+    """Trains, within `limit` seconds, checks the line about each actor's seeds, and returns the last row of metrics.
 
     Once more it goes on where it was, in the next life.
     """
@@ -33,7 +33,7 @@ def train(tmp_path, name, *flags, steps=STEPS, life=0):
         f"--experiment={Path(__file__).parent / 'checking_experiment.py'}:{name}",
         f"--run_dir={tmp_path / 'run'}", f"--max_env_steps={steps}", *flags,
     ]  # fmt: skip
-    done = finish(command)
+    done = finish(command, limit)
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
     check_seeds(done.stdout.splitlines(), life)
     with open(tmp_path / "run" / "metrics.csv") as file:
@@ -100,6 +100,7 @@ def test_programs(tmp_path, name, flags):
     check(train(tmp_path, name, *flags, steps=20_000), 20_000)
 
 
+@pytest.mark.timeout(400)
 @pytest.mark.slow
 @pytest.mark.skipif(not HAS_LAUNCHPAD, reason="Launchpad is not installed")
 @pytest.mark.parametrize(
@@ -124,4 +125,4 @@ def test_programs(tmp_path, name, flags):
     ],
 )
 def test_many_steps_of_programs(tmp_path, name, flags):
-    check(train(tmp_path, name, *flags))
+    check(train(tmp_path, name, *flags, limit=380.0))
