@@ -24,9 +24,9 @@ def slow(*values):
 
 
 def train(tmp_path, name, *flags, steps=STEPS, life=0, limit=110.0):
-    """Trains, within `limit` seconds, checks the line about each actor's seeds, and returns the last row of metrics.
+    """Trains, checks the line about each actor's seeds, and returns the last row of metrics.
 
-    Once more it goes on where it was, in the next life.
+    Once more it goes on where it was, in the next life. Fails after `limit` seconds.
     """
     command = [
         sys.executable, "-m", "launch.main", "train",
