@@ -81,17 +81,25 @@ class Shard(Protocol):
 class _Reader:
     """Takes a shard's items ahead, in a thread of its own."""
 
-    def __init__(self, shard: Shard, index: int, changed: threading.Condition, ahead: int):
+    def __init__(
+        self,
+        shard: Shard,
+        index: int,
+        lock: threading.Lock,
+        changed: threading.Condition,
+        ahead: int,
+    ):
         """Args:
         shard: its client.
         index: of the shard.
-        changed: guards all readers; notified when one has an item, or an error.
+        lock: of all readers.
+        changed: by which who waits for an item, or an error, is told; of `lock`.
         ahead: items that it takes before they are asked for.
         """
         self.error: Exception | None = None
         self._shard = shard
         self._changed = changed
-        self._room = threading.Condition(changed._lock)  # type: ignore[attr-defined]
+        self._room = threading.Condition(lock)
         self._ahead = ahead
         self._items: collections.deque[Item] = collections.deque()
         self._last: Item | None = None
@@ -154,8 +162,8 @@ class _Reader:
                             return
                         self._end_sampler()
                         self._away = True  # nobody waits for it; what it has given stays
-                        error, self._silent = self._silent or error, None
-                    self._shard.wait_for_another(error, "items that were fetched in advance")
+                        cause, self._silent = self._silent or error, None
+                    self._shard.wait_for_another(cause, "items that were fetched in advance")
         except Exception as error:  # raised where the next item is asked for
             with self._changed:
                 self.error = error
@@ -220,7 +228,8 @@ class ShardedReplayBuffer(ReplayBuffer):
         self._stop = stop
         self._prefetch = prefetch
         self._ahead = max(1, min(_AHEAD, self._count // (2 * len(self._shards))))
-        self._changed = threading.Condition()
+        self._lock = threading.Lock()
+        self._changed = threading.Condition(self._lock)
         self._choose: Choice
         if config.table == "queue":
             self._choose = in_turn(len(self._shards))
@@ -269,7 +278,7 @@ class ShardedReplayBuffer(ReplayBuffer):
     def _started(self) -> Fetcher[tuple[Sample, list[int]]]:
         if self._fetcher is None:
             self._readers = [
-                _Reader(shard, i, self._changed, self._ahead)
+                _Reader(shard, i, self._lock, self._changed, self._ahead)
                 for i, shard in enumerate(self._shards)
             ]
             self._fetcher = Fetcher(lambda: None, self._assemble, self._prefetch, "all shards")
