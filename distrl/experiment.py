@@ -245,6 +245,12 @@ class Experiment:
             raise ConfigError(f"seed must be 0 or more, got {self.seed}")
         check_order(self.transforms)
         self._check_evaluation_environment()
+        if self.replay.num_shards > self.actors.num_actors:
+            raise ConfigError(
+                f"replay.num_shards={self.replay.num_shards} is more than "
+                f"actors.num_actors={self.actors.num_actors}: an actor writes to one shard, and "
+                "some would get nothing"
+            )
         self.replay.check(self.learner.batch_size, self.num_streams)
         check_replay = getattr(self.agent, "check_replay", None)
         if check_replay is not None:
@@ -344,7 +350,14 @@ class Experiment:
         """Unrolls that one item of a remote queue holds: fewer messages, and batches stay whole."""
         if self.replay.table != "queue":
             return 1
-        return math.gcd(self.wait_num, self.learner.batch_size, self.replay.max_size)
+        shard_size = self.replay.max_size // self.replay.num_shards
+        return math.gcd(self.wait_num, self.learner.batch_size, shard_size)
+
+    @property
+    def shard_batch(self) -> int:
+        """Unrolls of a batch that one of the replay's shards gives, rounded up to whole items."""
+        per_item = self.unrolls_per_item
+        return per_item * math.ceil(self.learner.batch_size / (per_item * self.replay.num_shards))
 
     def resolved_goal(self) -> Goal:
         """The goal with "auto" replaced by the environment's own threshold."""

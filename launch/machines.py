@@ -129,8 +129,8 @@ def launch_on_machines(
                 rules.get(node.label, Rule()),
                 its,
             )
-            # It has learner, replay and monitor.
-            worker.essential = its.host is first
+            # It has learner and monitor, or a part of the replay.
+            worker.essential = its.host is first or node.label == "replay"
             workers[node.name] = worker
         ended = _gather(session, machines, time.monotonic() + come_within)
         if ended is not None:

@@ -29,7 +29,7 @@ flags.DEFINE_string(
     "hosts",
     None,
     "multi_machine: the machines, the learner's first: h1,h2:cores=8,h3:address=10.0.0.3 or @FILE "
-    "with one a line; gpus=1 says how many one has.",
+    "with one a line; gpus=1 says how many one has, replay=1 that a shard of the replay is on it.",
 )
 flags.DEFINE_bool(
     "light",
@@ -238,7 +238,7 @@ def _kubernetes(
     tunnel_port = values.tunnel_port or kubernetes.TUNNEL_PORT
     hosts = ",".join(
         f"{host.name}:address={kubernetes.host_address(values.name, host.name)}:gpus={host.gpus}"
-        f":cores={host.cores}"
+        f":cores={host.cores}:replay={host.replay}"
         for host in placement.hosts
     )
     plain = [a for a in arguments if not a.startswith(("--hosts", "--tunnel_port"))]

@@ -185,6 +185,10 @@ def _has_table(
     if in_reverb and facts["unrolls_per_item"] != experiment.unrolls_per_item:
         say("distrl: the replay begins empty: Reverb's items were of another size")
         return False
+    shards = facts.get("num_shards", 1)
+    if in_reverb and shards != experiment.replay.num_shards:
+        say(f"distrl: the replay begins empty: it was saved as {shards} shards")
+        return False
     return True
 
 

@@ -10,6 +10,7 @@ import launchpad as lp
 
 from distrl import board
 from distrl.checkpointer import Start
+from distrl.errors import ConfigError
 from distrl.experiment import Experiment
 from distrl.replay import shared_file
 from distrl.replay.shared_table import SharedTable
@@ -19,7 +20,7 @@ from programs import nodes, tables
 class Common(NamedTuple):
     """Handles of the nodes that every topology has, and the replay table's name."""
 
-    replay: Any  # Launchpad's ReverbHandle; None where the table is in shared memory
+    replay: Any  # Launchpad's ReverbHandles, one a shard; None: the table is in shared memory
     monitor: lp.CourierHandle
     learner: lp.CourierHandle
     table: str
@@ -34,10 +35,17 @@ def add_common_nodes(
         start = start._replace(with_table=False)
     # Two servers on one port are both accepted: a name of this program's own tells them apart.
     table = f"{experiment.task}-{uuid.uuid4().hex[:8]}"
-    replay = None
+    replay, shards = None, experiment.replay.num_shards
     with program.group("replay"):
         if experiment.replay.backend == "reverb":
-            replay = program.add_node(_reverb_node(experiment, table, run_dir, start))
+            replay = tuple(
+                program.add_node(_reverb_node(experiment, table, run_dir, start, index))
+                for index in range(shards)
+            )
+        elif shards > 1:
+            raise ConfigError(
+                f"replay.num_shards={shards}: shards are Reverb servers; take replay.backend=reverb"
+            )
         else:
             struct, batch_size = experiment.trajectory_struct(), experiment.learner.batch_size
             SharedTable.check_room(struct, experiment.replay, batch_size, table)
@@ -76,41 +84,46 @@ class _ReverbNode(lp.ReverbNode):
             super().run()
 
 
-def _reverb_node(experiment: Experiment, table: str, run_dir: str, start: Start) -> lp.ReverbNode:
-    """A Reverb server with the experiment's table."""
+def _reverb_node(
+    experiment: Experiment, table: str, run_dir: str, start: Start, index: int
+) -> lp.ReverbNode:
+    """A Reverb server with the experiment's table, or one shard of it."""
     # With TensorFlow, which takes seconds.
     from distrl.replay.reverb import about_tables, reverb_tables
 
-    config, struct = experiment.replay, experiment.trajectory_struct()
+    config, struct = experiment.replay.of_shard(), experiment.trajectory_struct()
+    name = tables.shard_name(experiment, table, index)
     per_item = experiment.unrolls_per_item
     return _ReverbNode(
-        table,
+        name,
         functools.partial(about_tables, config, struct, unrolls_per_item=per_item),
         functools.partial(
             reverb_tables,
             config,
             struct,
-            experiment.learner.batch_size,
-            table,
+            experiment.shard_batch,
+            name,
             unrolls_per_item=per_item,
         ),
-        functools.partial(_reverb_checkpointer, experiment, table, run_dir, start),
+        functools.partial(_reverb_checkpointer, experiment, name, run_dir, start, index),
     )
 
 
-def _reverb_checkpointer(experiment: Experiment, table: str, run_dir: str, start: Start) -> Any:
+def _reverb_checkpointer(
+    experiment: Experiment, table: str, run_dir: str, start: Start, index: int
+) -> Any:
     """Of a server, in its own process: it begins with what was saved last."""
     from distrl.replay.reverb_saving import checkpointer
 
     if board.here().restarted:
         start = Start.latest(run_dir, start)
     return checkpointer(
-        Path(run_dir).absolute() / tables.REVERB_FOLDER,
-        start.table(),
+        tables.server_folder(experiment, Path(run_dir).absolute(), index),
+        tables.saved_shard(experiment, start.table(), index),
         table,
         experiment.trajectory_struct(),
-        experiment.replay,
-        experiment.learner.batch_size,
+        experiment.replay.of_shard(),
+        experiment.shard_batch,
         experiment.unrolls_per_item,
     )
 

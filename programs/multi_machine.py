@@ -30,6 +30,10 @@ def multi_machine(
       start: from which checkpoint it goes on; None: it begins anew.
       placement: of the program's nodes.
     """
+    shards = [name for name in placement.nodes if name.startswith("replay/")]
+    if any(placement.host_of(name) is not placement.hosts[0] for name in shards):
+        # What was saved is on the learner's host; see `placement.place`.
+        start = (start or Start())._replace(with_table=False)
     program = lp.Program("distrl")
     common = add_common_nodes(program, experiment, run_dir, start)
     if "inferencer/0" in placement.nodes:

@@ -42,7 +42,7 @@ from distrl.variables import RemoteVariables, VariableClient, VariableRelay, Var
 from distrl.wire import Wire
 from programs.peers import Peer, Reporter, turns
 from programs.pools import actor_pool, evaluator_pool
-from programs.tables import REVERB_FOLDER, replay_client
+from programs.tables import actor_client, learner_client, server_folder
 
 _COUNTERS_S = 5.0  # for the monitor to give its state
 
@@ -120,7 +120,7 @@ class LearnerNode:
         experiment: what to train.
         table: name of the replay's table.
         run_dir: of the run.
-        replay: the replay's server's client; None: the table is in shared memory.
+        replay: clients of the replay's servers; None: the table is in shared memory.
         monitor: the monitor's client.
         start: from which checkpoint it goes on.
         """
@@ -130,7 +130,8 @@ class LearnerNode:
         agent = experiment.make_agent()
         num_gpus = experiment.learner.num_gpus
         check_gpus(num_gpus, f"learner.num_gpus={num_gpus}")
-        self._replay = replay_client(experiment, replay, table, self._stop)
+        self._experiment = experiment
+        self._replay = learner_client(experiment, replay, table, self._stop)
         self._monitor = monitor
         self._reporter = Reporter(monitor, "learner/0")
         self._call_timeout = experiment.supervision.call_timeout
@@ -183,7 +184,9 @@ class LearnerNode:
         note_resumed(self._run_dir, "table", found)
         from distrl.replay.reverb_saving import copy_of
 
-        shutil.rmtree(copy_of(self._run_dir / REVERB_FOLDER), ignore_errors=True)
+        for index in range(self._experiment.replay.num_shards):
+            loaded = copy_of(server_folder(self._experiment, self._run_dir, index))
+            shutil.rmtree(loaded, ignore_errors=True)
 
     def _counters(self) -> dict[str, Any]:
         """The monitor's state."""
@@ -331,7 +334,7 @@ class ActorNode:
         experiment: what to train.
         index: of the actor.
         table: name of the replay's table.
-        replay: its server's client; None: the table is in shared memory.
+        replay: clients of its servers; None: the table is in shared memory.
         monitor: the monitor's client.
         learner: its client, for an inferencer of the actor's own; or
         inferencer: the service's client.
@@ -353,7 +356,7 @@ class ActorNode:
                 keep_to_one_core(os.getppid() + index)
             agent = experiment.make_agent()
             self._reporter = Reporter(monitor, f"actor/{index}")
-            self._replay = replay_client(experiment, replay, table, self._stop)
+            self._replay = actor_client(experiment, replay, table, self._stop, index)
             source: InferenceSource
             if inferencer is not None:
                 number = index % experiment.inference.num_inferencers

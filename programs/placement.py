@@ -8,7 +8,7 @@ from pathlib import Path
 from distrl.errors import ConfigError
 from distrl.experiment import Experiment
 
-_SETTINGS = {"address": str, "cores": int, "gpus": int, "memory_gb": float}
+_SETTINGS = {"address": str, "cores": int, "gpus": int, "memory_gb": float, "replay": int}
 _NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?")
 
 
@@ -23,6 +23,7 @@ class Host:
       cores: 0: not known; actors are then spread evenly.
       gpus: that may be used.
       memory_gb: gigabytes; 0: not known.
+      replay: shards of the replay on it.
     """
 
     name: str
@@ -30,12 +31,13 @@ class Host:
     cores: int = 0
     gpus: int = 0
     memory_gb: float = 0.0
+    replay: int = 0
 
     def __post_init__(self) -> None:
         if not _NAME.fullmatch(self.name):
             raise ConfigError(f"host {self.name!r}: expected a host name, as h1 or node-3.example")
-        if min(self.cores, self.gpus, self.memory_gb) < 0:
-            raise ConfigError(f"host {self.name}: cores, gpus and memory_gb are 0 or more")
+        if min(self.cores, self.gpus, self.memory_gb, self.replay) < 0:
+            raise ConfigError(f"host {self.name}: cores, gpus, memory_gb, replay are 0 or more")
 
     @property
     def reached_at(self) -> str:
@@ -129,7 +131,7 @@ def place(experiment: Experiment, hosts: Sequence[Host], light: bool) -> Placeme
     """Learner, replay, monitor, evaluator (and inferencers) on the first host, actors on the rest.
 
     Actors go where most cores are left for them; one relay of parameters is on each host that has
-    actors which infer for themselves.
+    actors which infer for themselves. Shards of the replay are on other hosts where these say so.
 
     Args:
       experiment: what to train.
@@ -141,7 +143,7 @@ def place(experiment: Experiment, hosts: Sequence[Host], light: bool) -> Placeme
     """
     hosts = tuple(hosts)
     first, others = hosts[0], hosts[1:] or hosts
-    nodes = {"replay/0": first.name, "monitor/0": first.name, "learner/0": first.name}
+    nodes = {**_shards(experiment, hosts), "monitor/0": first.name, "learner/0": first.name}
     wanted = experiment.learner.num_gpus
     if experiment.evaluator.num_evaluators:
         nodes["evaluator/0"] = first.name
@@ -164,3 +166,22 @@ def place(experiment: Experiment, hosts: Sequence[Host], light: bool) -> Placeme
         relayed = [host.name for host in others if taken[host.name] and host is not first]
         nodes.update({f"relay/{index}": name for index, name in enumerate(relayed)})
     return Placement(hosts, {**nodes, **of_actor})
+
+
+def _shards(experiment: Experiment, hosts: Sequence[Host]) -> dict[str, str]:
+    """The replay's nodes: where hosts have been told to have them, or on the first one."""
+    count, first = experiment.replay.num_shards, hosts[0]
+    having = [host for host in hosts for _ in range(host.replay)]
+    if not having:
+        having = [first] * count
+    if len(having) != count:
+        said = " + ".join(f"{host.name}:replay={host.replay}" for host in hosts if host.replay)
+        raise ConfigError(f"--hosts: {said} are {len(having)}, and replay.num_shards={count}")
+    away = [host.name for host in having if host is not first]
+    if away and experiment.checkpoint.replay:
+        raise ConfigError(
+            f"--hosts: the replay's shards on {', '.join(dict.fromkeys(away))} cannot be saved: "
+            f"checkpoints are written on {first.name}; add --config.checkpoint.replay=False, or "
+            "leave the shards beside the learner"
+        )
+    return {f"replay/{index}": host.name for index, host in enumerate(having)}

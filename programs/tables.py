@@ -1,6 +1,8 @@
 """The replay's table as a node, and clients of it."""
 
 import threading
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import launchpad as lp
@@ -15,30 +17,91 @@ from distrl.replay.shared_memory import SharedReplayBuffer
 from distrl.replay.shared_table import SharedTable
 from programs.peers import COMES_BACK
 
-REVERB_FOLDER = "replay"  # of the run's folder: where a server writes its checkpoints
 _LOAD_S = 600.0  # for a table to be there: it may have many gigabytes to load
 
 
-def replay_client(experiment: Experiment, server: Any, table: str, stop: Any) -> ReplayBuffer:
-    """A client of the table: at a Reverb server, or in shared memory where there is none."""
-    struct, config = experiment.trajectory_struct(), experiment.replay
-    batch_size = experiment.learner.batch_size
-    timeout = experiment.supervision.insert_timeout
-    if server is None:
-        return SharedReplayBuffer(
-            table, struct, config, batch_size, stop, timeout, open_timeout=_LOAD_S
-        )
+def shard_name(experiment: Experiment, table: str, index: int) -> str:
+    """Of one shard's table: its own, so that a server of another shard is not taken for it."""
+    return f"{table}-{index}" if experiment.replay.num_shards > 1 else table
+
+
+def server_folder(experiment: Experiment, run_dir: Path, index: int) -> Path:
+    """Where a Reverb server writes its checkpoints."""
+    return run_dir / (f"replay-{index}" if experiment.replay.num_shards > 1 else "replay")
+
+
+def saved_shard(experiment: Experiment, saved: Path | None, index: int) -> Path | None:
+    """What was saved of one shard. Args: saved: what was saved of the table; None: nothing."""
+    return saved / str(index) if saved is not None and experiment.replay.num_shards > 1 else saved
+
+
+def actor_client(
+    experiment: Experiment, servers: Sequence[Any] | None, table: str, stop: Any, actor: int
+) -> ReplayBuffer:
+    """An actor's client of the table, or of the one shard that it writes to.
+
+    Args:
+      experiment: with the table's settings.
+      servers: clients of the Reverb servers; None: the table is in shared memory.
+      table: name.
+      stop: set when the program stops.
+      actor: its index.
+    """
+    if servers is None:
+        return _shared_client(experiment, table, stop)
+    index = actor % len(servers)
+    return _reverb_client(experiment, servers[index], shard_name(experiment, table, index), stop)
+
+
+def learner_client(
+    experiment: Experiment, servers: Sequence[Any] | None, table: str, stop: Any
+) -> ReplayBuffer:
+    """The learner's client of the table, of all its shards. Arguments as of `actor_client`."""
+    if servers is None:
+        return _shared_client(experiment, table, stop)
+    shards = [
+        _reverb_client(experiment, server, shard_name(experiment, table, index), stop)
+        for index, server in enumerate(servers)
+    ]
+    if len(shards) == 1:
+        return shards[0]
+    from distrl.replay.shards import ShardedReplayBuffer
+
+    return ShardedReplayBuffer(
+        shards,
+        experiment.replay,
+        experiment.learner.batch_size,
+        seed=seeds.seed(experiment.seed, "shards", 0),
+        stop=stop,
+        unrolls_per_item=experiment.unrolls_per_item,
+    )
+
+
+def _shared_client(experiment: Experiment, table: str, stop: Any) -> ReplayBuffer:
+    return SharedReplayBuffer(
+        table,
+        experiment.trajectory_struct(),
+        experiment.replay,
+        experiment.learner.batch_size,
+        stop,
+        experiment.supervision.insert_timeout,
+        open_timeout=_LOAD_S,
+    )
+
+
+def _reverb_client(experiment: Experiment, server: Any, table: str, stop: Any) -> Any:
+    """A `ReverbReplayBuffer`, of one shard."""
     from distrl.replay.reverb import ReverbReplayBuffer  # brings TensorFlow
 
     buffer = ReverbReplayBuffer(
         server,
-        struct,
-        config,
-        batch_size,
+        experiment.trajectory_struct(),
+        experiment.replay.of_shard(),
+        experiment.shard_batch,
         table,
         unrolls_per_item=experiment.unrolls_per_item,
         stop=stop,
-        insert_timeout=timeout,
+        insert_timeout=experiment.supervision.insert_timeout,
         comes_back_within=COMES_BACK if experiment.supervision.restarts else 0.0,
     )
     buffer.wait_for_server(_LOAD_S)

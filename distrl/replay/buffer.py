@@ -46,6 +46,8 @@ class ReplayConfig:
       period: steps between the starts of two unrolls of a stream, from 1 to `unroll_length`; with
         fewer than that unrolls overlap, and there are more of them. None: `unroll_length`. Not for
         a queue.
+      num_shards: Reverb servers that the table is split over, each with the streams of whole actors
+        and an even part of all sizes: see `of_shard`. For a Reverb server only.
     """
 
     table: str = "queue"
@@ -59,6 +61,7 @@ class ReplayConfig:
     backend: str = "auto"
     period: int | None = None
     sampler: Sampler | None = None
+    num_shards: int = 1
 
     def __post_init__(self) -> None:
         for name, choices in (("table", TABLES), ("backend", BACKENDS)):
@@ -69,10 +72,11 @@ class ReplayConfig:
                     f"did you mean {near[0]!r}?" if near else f"it is one of {', '.join(choices)}"
                 )
                 raise ConfigError(f"replay.{name}: no {value!r}; {hint}")
-        for name in ("unroll_length", "max_size", "min_size_to_sample"):
+        for name in ("unroll_length", "max_size", "min_size_to_sample", "num_shards"):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
                 raise ConfigError(f"replay.{name} must be a whole number, 1 or more; got {value!r}")
+        self._check_shards()
         self._check_period()
         for name in ("priority_exponent", "initial_priority"):
             value = getattr(self, name)
@@ -94,6 +98,23 @@ class ReplayConfig:
         elif self.error_buffer is not None:
             raise ConfigError(
                 f"replay.error_buffer={self.error_buffer} needs replay.samples_per_insert"
+            )
+
+    def _check_shards(self) -> None:
+        count, size = self.num_shards, self.max_size
+        if count == 1:
+            return
+        if self.backend == "shared_memory":
+            raise ConfigError(
+                f"replay.num_shards={count}: shards are Reverb servers, and replay.backend="
+                "shared_memory has none; take replay.backend=reverb"
+            )
+        whole, rest = divmod(size, count)
+        if rest:
+            near = f"{size - rest} or {size - rest + count}" if whole else f"{count}"
+            raise ConfigError(
+                f"replay.max_size={size} cannot be split over replay.num_shards={count}: it is "
+                f"{count} * {whole} + {rest}; take {near}"
             )
 
     def _check_period(self) -> None:
@@ -142,6 +163,31 @@ class ReplayConfig:
         if self.table == "prioritized":
             return f"prioritized, exponent {self.priority_exponent:g}"
         return "in order" if self.table == "queue" else self.table
+
+    def of_shard(self) -> "ReplayConfig":
+        """Of each of the tables that this one is split over.
+
+        `max_size` and `error_buffer` are divided, and `min_size_to_sample` too, rounded up; the
+        ratio is the same. So the limits of all shards together are those of one table: where
+        `min_size_to_sample` can be divided, `inserts * samples_per_insert - samples` of all stays
+        within the same bounds.
+
+        Raises:
+          ConfigError: what is left for a shard cannot work.
+        """
+        count, error = self.num_shards, self.error_buffer
+        if count == 1:
+            return self
+        try:
+            return dataclasses.replace(
+                self,
+                num_shards=1,
+                max_size=self.max_size // count,
+                min_size_to_sample=math.ceil(self.min_size_to_sample / count),
+                error_buffer=None if error is None else error / count,
+            )
+        except ConfigError as refused:
+            raise ConfigError(f"replay.num_shards={count}: of each shard: {refused}") from None
 
     def limits(self, batch_size: int) -> RateLimits:
         """The rate limiter of a uniform or prioritized table, for samples of `batch_size`.
@@ -197,6 +243,13 @@ class ReplayConfig:
                     f"streams may finish, times samples_per_insert={ratio:g}, the buffer must be "
                     f"at least {least:g}"
                 )
+        if self.num_shards > 1:
+            shard = self.of_shard()
+            try:
+                shard.check(math.ceil(batch_size / self.num_shards))
+            except ConfigError as refused:
+                count = self.num_shards
+                raise ConfigError(f"replay.num_shards={count}: of each shard: {refused}") from None
 
     def nbytes(self, struct: Trajectory) -> int:
         """Memory of the full table in bytes, without the store's own overhead.

@@ -3,19 +3,21 @@
 import collections
 import threading
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Generic, TypeVar
 
+from distrl.errors import Stopped
 from distrl.replay.waiting import wait_until
-from distrl.types import Sample
+
+Batch = TypeVar("Batch")
 
 
-class Fetcher:
+class Fetcher(Generic[Batch]):
     """Fetches batches ahead, so that whoever takes them can wait with a deadline."""
 
     def __init__(
         self,
         make_sampler: Callable[[], Any],
-        assemble: Callable[[Any], Sample],
+        assemble: Callable[[Any], Batch],
         prefetch: int,
         name: str,
     ):
@@ -24,7 +26,7 @@ class Fetcher:
         self._prefetch = prefetch
         self._name = name
         self._changed = threading.Condition()
-        self._ready: collections.deque[Sample] = collections.deque()
+        self._ready: collections.deque[Batch] = collections.deque()
         self._wanted = 0
         self._error: Exception | None = None
         self._closed = False
@@ -37,15 +39,20 @@ class Fetcher:
         timeout: float | None,
         stop: threading.Event | None,
         watch: Callable[[], None],
-    ) -> Sample:
-        """The next batch; `watch` is called during the wait, and may raise."""
+    ) -> Batch:
+        """The next batch; `watch` is called during the wait, and may raise.
+
+        Raises:
+          Stopped, DeadlineExceeded: as `wait_until`; or this is closed.
+          RuntimeError: from what went wrong in fetching.
+        """
         with self._changed:
             self._wanted = 1
             self._changed.notify_all()
             try:
                 wait_until(
                     self._changed,
-                    lambda: bool(self._ready) or self._error is not None,
+                    lambda: bool(self._ready) or self._error is not None or self._closed,
                     stop=stop,
                     timeout=timeout,
                     what=lambda: f"a batch waits for samples of table {self._name!r}",
@@ -54,7 +61,8 @@ class Fetcher:
             finally:
                 self._wanted = 0
             if not self._ready:
-                assert self._error is not None
+                if self._error is None:
+                    raise Stopped(f"a batch of table {self._name!r}: this client is closed")
                 raise RuntimeError(f"table {self._name!r}: {self._error}") from self._error
             sample = self._ready.popleft()
             self._changed.notify_all()

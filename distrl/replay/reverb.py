@@ -11,7 +11,7 @@ import math
 import shutil
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,7 @@ from distrl.replay.columns import Block, Columns
 from distrl.replay.experience import Experience
 from distrl.replay.fetcher import Fetcher
 from distrl.replay.server_calls import ServerCalls, ServerSilent
+from distrl.replay.shard_choice import Item
 from distrl.replay.table_info import Ages, Contents, RateLimits, TableInfo
 from distrl.replay.unrolls import Unroller
 from distrl.replay.waiting import SLICE
@@ -166,7 +167,7 @@ def _info_of(info: Any, per_item: int) -> TableInfo:
     )
 
 
-def _close(writer: Any, fetcher: Fetcher | None) -> None:
+def _close(writer: Any, fetcher: Fetcher[Any] | None) -> None:
     """Ends what a server that is gone has left; its errors are that server's."""
     with contextlib.suppress(RuntimeError):
         if fetcher is not None:
@@ -233,12 +234,21 @@ class ReverbReplayBuffer(ReplayBuffer):
         self._pending: list[Block] = []  # finished unrolls that do not fill an item yet
         self._pending_size = 0
         self._prefetch = prefetch
-        self._fetcher: Fetcher | None = None
+        self._fetcher: Fetcher[Sample] | None = None
         self._closed = False
 
     @property
     def is_prioritized(self) -> bool:
         return self._config.table == "prioritized"
+
+    @property
+    def columns(self) -> Columns:
+        """Of an unroll."""
+        return self._columns
+
+    def watch(self) -> Callable[[], None]:
+        """See `ServerCalls.watch`."""
+        return self._server.watch()
 
     def wait_for_server(self, timeout: float) -> None:
         """Waits until the server answers.
@@ -304,7 +314,7 @@ class ReverbReplayBuffer(ReplayBuffer):
             writer.CreateItem(self._name, self._config.initial_priority, [references], [True])
             self._confirm(_IN_FLIGHT, self._insert_timeout, "an insert waits for room")
         except (RuntimeError, ServerSilent) as error:
-            self._wait_for_another(error, f"an item of {block.size} unrolls")
+            self.wait_for_another(error, f"an item of {block.size} unrolls")
 
     def _confirm(self, leave: int, timeout: float, what: str) -> None:
         """Waits until no more than `leave` items await their confirmation."""
@@ -329,7 +339,7 @@ class ReverbReplayBuffer(ReplayBuffer):
                     ) from error
                 watch()
 
-    def _wait_for_another(self, error: Exception, lost: str) -> None:
+    def wait_for_another(self, error: Exception, lost: str) -> None:
         """Waits for a server in the place of one that is gone.
 
         Args:
@@ -365,7 +375,7 @@ class ReverbReplayBuffer(ReplayBuffer):
         try:
             self._confirm(0, self._flush_timeout, "a flush waits for room")
         except (RuntimeError, ServerSilent) as error:
-            self._wait_for_another(error, "what was on its way")
+            self.wait_for_another(error, "what was on its way")
 
     def sample(self, timeout: float | None) -> Sample:
         self._check_open()
@@ -373,16 +383,17 @@ class ReverbReplayBuffer(ReplayBuffer):
             try:
                 return self._started().take(timeout, self._stop, self._server.watch())
             except (RuntimeError, ServerSilent) as error:
-                self._wait_for_another(error, "batches that were fetched in advance")
+                self.wait_for_another(error, "batches that were fetched in advance")
             except DeadlineExceeded as error:
                 raise DeadlineExceeded(f"{error}: {self._describe()}") from None
 
-    def _started(self) -> Fetcher:
+    def _started(self) -> Fetcher[Sample]:
         if self._fetcher is None:
-            self._fetcher = Fetcher(self._make_sampler, self._assemble, self._prefetch, self._name)
+            self._fetcher = Fetcher(self.make_sampler, self._assemble, self._prefetch, self._name)
         return self._fetcher
 
-    def _make_sampler(self) -> Any:
+    def make_sampler(self) -> Any:
+        """Reverb's sampler, which fetches a batch's items ahead; for `item`, in any thread."""
         # As `reverb.Client.sample` does, but with a handle that can be closed, which ends a wait;
         # the last argument is how many items it has in flight.
         return self._client._client.NewSampler(
@@ -391,33 +402,45 @@ class ReverbReplayBuffer(ReplayBuffer):
 
     def _assemble(self, sampler: Any) -> Sample:
         """The next batch; waits in Reverb for as long as it takes."""
-        blocks, keys, probabilities = [], [], []
-        for _ in range(self._batch_size // self._per_item):
-            key, probability, _, _, buffer = sampler.GetNextTrajectory()
-            blocks.append(self._columns.unpack(buffer, self._per_item))
-            keys.append(key)
-            probabilities.append(probability)
-        batch = self._columns.join(blocks)
-        probability = np.array(probabilities, np.float32).repeat(self._per_item)
+        return self.batch([self.item(sampler) for _ in range(self._batch_size // self._per_item)])
+
+    def item(self, sampler: Any) -> Item:
+        """The next item; waits in Reverb for as long as it takes, or until `sampler.Close()`.
+
+        Raises:
+          RuntimeError: the server is gone, or the sampler was closed.
+        """
+        key, probability, size, priority, buffer = sampler.GetNextTrajectory()
+        block = self._columns.unpack(buffer, self._per_item)
+        return Item(key, probability, priority, size, block)
+
+    def batch(self, items: Sequence[Item]) -> Sample:
+        """A sample of these items, of tables like this one."""
+        batch = self._columns.join([item.block for item in items])
+        probability = np.array([item.probability for item in items], np.float32)
         return Sample(
-            self._columns.trajectory(batch, probability),
-            np.array(keys, np.uint64).repeat(self._per_item),
+            self._columns.trajectory(batch, probability.repeat(self._per_item)),
+            np.array([item.key for item in items], np.uint64).repeat(self._per_item),
         )
 
     def update_priorities(self, keys: np.ndarray, priorities: np.ndarray) -> None:
         keys, priorities = checked_priorities(keys, priorities)
         if not self.is_prioritized:
             return
+        try:
+            self.send_priorities(keys, priorities)
+        except (RuntimeError, ServerSilent) as error:
+            self.wait_for_another(error, f"{len(keys)} priorities")
+
+    def send_priorities(self, keys: np.ndarray, priorities: np.ndarray) -> None:
+        """As `update_priorities`, of checked ones; raises if the server does not take them."""
         self._check_open()
         updates = dict(zip(keys.tolist(), priorities.tolist(), strict=True))
-        try:
-            self._server.call(
-                lambda: self._client.mutate_priorities(self._name, updates=updates),
-                "a priority update",
-                self._stop,
-            )
-        except (RuntimeError, ServerSilent) as error:
-            self._wait_for_another(error, f"{len(updates)} priorities")
+        self._server.call(
+            lambda: self._client.mutate_priorities(self._name, updates=updates),
+            "a priority update",
+            self._stop,
+        )
 
     def can_sample(self) -> bool:
         return not self._closed and self._started().ready()

@@ -1,5 +1,6 @@
 """Programs over several machines, started by SSH: they train, heal, end, and leave nothing."""
 
+import os
 import signal
 import subprocess
 import sys
@@ -69,6 +70,33 @@ def test_the_learners_host_is_lost(hosts: Hosts, tmp_path: Path):
     hosts.poweroff("h1")
     assert program.process.wait(60.0) == 1
     assert "host h1 is lost" in program.result()["reason"]
+    nothing_is_left(hosts)
+
+
+@pytest.mark.slow
+def test_shards_of_the_replay_on_two_hosts(hosts: Hosts, tmp_path: Path):
+    program = Program(
+        hosts, tmp_path, *CARTPOLE, *FOR_EVER, "--config.replay.num_shards=2",
+        "--config.checkpoint.replay=False", hosts_flag="h1,h2:replay=1,h3:replay=1",
+    )  # fmt: skip
+    program.wait_for_training()
+    placed = [line.split()[:2] for line in program.output.splitlines()]
+    assert ["replay/0", "h2"] in placed and ["replay/1", "h3"] in placed
+    program.gets_on()
+    status = [sys.executable, "-m", "launch.main", "status", program.run_dir]
+    said = hosts.exec("h1", ["env", f"PYTHONPATH={ROOT}", *status]).stdout.splitlines()
+    assert [line.split()[:2] for line in said if "replay/" in line] == [
+        ["replay/0", "h2"],
+        ["replay/1", "h3"],
+    ]
+    again = "replay/1 was killed by SIGKILL: it is started again"
+    (shard,) = [each.pid for each in hosts.processes("h3") if each.name == "distrl:replay/1"]
+    os.kill(shard, signal.SIGKILL)
+    program.wait_for(lambda: again in program.output, again, 30.0)
+    program.gets_on()
+    hosts.poweroff("h3")
+    assert program.process.wait(60.0) == 1
+    assert "host h3 is lost" in program.result()["reason"]
     nothing_is_left(hosts)
 
 

@@ -50,6 +50,12 @@ def overlapping() -> Experiment:
     return dataclasses.replace(experiment(), replay=replay)
 
 
+def sharded() -> Experiment:
+    """As `experiment`, from a queue on two Reverb servers, one for each actor."""
+    made = experiment()
+    return dataclasses.replace(made, replay=dataclasses.replace(made.replay, num_shards=2))
+
+
 def late() -> Experiment:
     """As `experiment`, with rewards that are known two steps later."""
     environment = Early(LateCountingEnvironment, "late_counting")

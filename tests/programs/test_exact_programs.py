@@ -92,6 +92,7 @@ SHARED, REVERB = (f"--config.replay.backend={name}" for name in ("shared_memory"
     ("name", "flags"),
     [
         ("experiment", (HEAVY, MP, REVERB)),
+        ("sharded", (HEAVY, MP, REVERB)),
         ("late", (LIGHT, MP, SHARED)),
         ("synchronous", (LIGHT, MT, SHARED)),
     ],
@@ -118,6 +119,8 @@ def test_programs(tmp_path, name, flags):
         ("synchronous", (HEAVY, MP, REVERB)),
         ("experiment", (HEAVY, TEST_MT, REVERB)),
         ("experiment", (HEAVY, TEST_MT, SHARED)),
+        ("sharded", (HEAVY, TEST_MT, REVERB)),
+        ("sharded", (LIGHT, MP, REVERB, "--config.replay.table=uniform")),
         ("uniform", (LIGHT, MP, REVERB)),
         ("uniform", (LIGHT, MP, SHARED)),
         ("overlapping", (HEAVY, MP, REVERB)),

@@ -93,6 +93,22 @@ def test_counters_stay_true_and_no_unroll_mixes_two_lives(start, tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_a_shard_of_the_replay_is_killed(start, tmp_path):
+    command = start(
+        f"--experiment={EXPERIMENT}:recurrent",
+        "--topology=heavy_env",
+        "--config.replay.backend=reverb",
+        "--config.replay.num_shards=2",
+        "--config.checkpoint.period=2",
+    )
+    command.wait_for_training()
+    for node in ("replay/1", "replay/0", "replay/1"):
+        kill(command, node)
+    check(command, tmp_path, 0)
+
+
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(
     ("topology", "name", "nodes"),

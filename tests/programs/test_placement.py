@@ -35,7 +35,8 @@ def test_hosts_are_read(tmp_path):
         ("h1,h1", r"h1 is there twice; give them names: a:address=h1,b:address=h1"),
         ("h1:core=3", r"'core=3' of h1: expected one of address=, cores=, gpus="),
         ("h1:cores=many", "cores of h1: no number 'many'"),
-        ("h1:cores=-1", "h1: cores, gpus and memory_gb are 0 or more"),
+        ("h1:cores=-1", "h1: cores, gpus, memory_gb, replay are 0 or more"),
+        ("h1:replay=one", "replay of h1: no number 'one'"),
         ("user@h1", "host 'user@h1': expected a host name"),
         ("h1 -oProxyCommand=x", "expected a host name"),
         ("@nowhere", "nowhere: No such file"),
@@ -78,3 +79,38 @@ def test_gpus_that_are_not_there():
     wants = dataclasses.replace(made, learner=dataclasses.replace(made.learner, num_gpus=1))
     with pytest.raises(ConfigError, match=r"declare 1 GPUs, and their host h1 has 0: say --hosts"):
         place(wants, parse_hosts("h1,h2:gpus=8"), light=False)
+
+
+def sharded(save, num_shards=2):
+    made = experiment(4)
+    return dataclasses.replace(
+        made,
+        replay=dataclasses.replace(made.replay, num_shards=num_shards),
+        checkpoint=dataclasses.replace(made.checkpoint, replay=save),
+    )
+
+
+def test_shards_are_beside_the_learner_unless_hosts_say_otherwise():
+    def shards(hosts, save=False):
+        nodes = place(sharded(save), parse_hosts(hosts), light=False).nodes
+        return [nodes[f"replay/{index}"] for index in range(2)]
+
+    assert shards("h1,h2,h3", save=True) == ["h1", "h1"]
+    assert shards("h1:replay=2,h2,h3", save=True) == ["h1", "h1"]
+    assert shards("h1,h2:replay=1,h3:replay=1") == ["h2", "h3"]
+    assert shards("h1:replay=1,h2,h3:replay=1") == ["h1", "h3"]
+    placement = place(sharded(False), parse_hosts("h1,h2:replay=2"), light=True)
+    assert placement.table({}).splitlines()[1].split() == ["replay/0", "h2", "h2", "cpu"]
+
+
+@pytest.mark.parametrize(
+    ("hosts", "save", "message"),
+    [
+        ("h1,h2:replay=1", False, r"h2:replay=1 are 1, and replay.num_shards=2$"),
+        ("h1:replay=1,h2:replay=2", False, r"h1:replay=1 \+ h2:replay=2 are 3, and"),
+        ("h1,h2:replay=2", True, r"on h2 cannot be saved: .* on h1; add --config.checkpoint.repl"),
+    ],
+)
+def test_shards_that_cannot_be_placed(hosts, save, message):
+    with pytest.raises(ConfigError, match=message):
+        place(sharded(save), parse_hosts(hosts), light=False)
