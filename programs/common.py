@@ -10,7 +10,6 @@ import launchpad as lp
 
 from distrl import board
 from distrl.checkpointer import Start
-from distrl.errors import ConfigError
 from distrl.experiment import Experiment
 from distrl.replay import shared_file
 from distrl.replay.shared_table import SharedTable
@@ -35,16 +34,12 @@ def add_common_nodes(
         start = start._replace(with_table=False)
     # Two servers on one port are both accepted: a name of this program's own tells them apart.
     table = f"{experiment.task}-{uuid.uuid4().hex[:8]}"
-    replay, shards = None, experiment.replay.num_shards
+    replay = None
     with program.group("replay"):
         if experiment.replay.backend == "reverb":
             replay = tuple(
                 program.add_node(_reverb_node(experiment, table, run_dir, start, index))
-                for index in range(shards)
-            )
-        elif shards > 1:
-            raise ConfigError(
-                f"replay.num_shards={shards}: shards are Reverb servers; take replay.backend=reverb"
+                for index in range(experiment.replay.num_shards)
             )
         else:
             struct, batch_size = experiment.trajectory_struct(), experiment.learner.batch_size

@@ -76,6 +76,7 @@ def share_of(experiment: Experiment, place: Place) -> Experiment:
         ),
         replay=dataclasses.replace(
             replay,
+            num_shards=1,  # in one process
             max_size=max(1, replay.max_size // count),
             min_size_to_sample=max(1, replay.min_size_to_sample // count),
         ),

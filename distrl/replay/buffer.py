@@ -47,7 +47,7 @@ class ReplayConfig:
         fewer than that unrolls overlap, and there are more of them. None: `unroll_length`. Not for
         a queue.
       num_shards: Reverb servers that the table is split over, each with the streams of whole actors
-        and an even part of all sizes: see `of_shard`. For a Reverb server only.
+        and an even part of all sizes: see `of_shard`. For backend "reverb"; one process has one.
     """
 
     table: str = "queue"
@@ -104,10 +104,10 @@ class ReplayConfig:
         count, size = self.num_shards, self.max_size
         if count == 1:
             return
-        if self.backend == "shared_memory":
+        if self.backend != "reverb":
             raise ConfigError(
-                f"replay.num_shards={count}: shards are Reverb servers, and replay.backend="
-                "shared_memory has none; take replay.backend=reverb"
+                f"replay.num_shards={count}: shards are Reverb servers, which replay.backend="
+                f"{self.backend} does not have; take replay.backend=reverb"
             )
         whole, rest = divmod(size, count)
         if rest:

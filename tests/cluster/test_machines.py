@@ -77,7 +77,8 @@ def test_the_learners_host_is_lost(hosts: Hosts, tmp_path: Path):
 def test_shards_of_the_replay_on_two_hosts(hosts: Hosts, tmp_path: Path):
     program = Program(
         hosts, tmp_path, *CARTPOLE, *FOR_EVER, "--config.replay.num_shards=2",
-        "--config.checkpoint.replay=False", hosts_flag="h1,h2:replay=1,h3:replay=1",
+        "--config.replay.backend=reverb", "--config.checkpoint.replay=False",
+        hosts_flag="h1,h2:replay=1,h3:replay=1",
     )  # fmt: skip
     program.wait_for_training()
     placed = [line.split()[:2] for line in program.output.splitlines()]

@@ -6,12 +6,14 @@ import threading
 
 import pytest
 
-from distrl.checkpoint import CheckpointConfig, Checkpoints
+from distrl.checkpoint import Checkpoint, CheckpointConfig, Checkpoints
 from distrl.envs import PythonEnvironment
 from distrl.errors import ConfigError
 from distrl.experiment import ActorsConfig, Experiment, LearnerConfig
 from distrl.metrics import Goal
+from distrl.replay import table_files
 from distrl.replay.buffer import ReplayConfig
+from distrl.replay.columns import Columns
 from distrl.testing import CheckingConfig, CountingEnvironment
 from launch import changes, run_folder
 from launch.result import EXIT_FAILED, EXIT_FINISHED
@@ -118,6 +120,20 @@ def test_settings_that_may_change(opened):
         "actors.num_envs", "checkpoint.period", "goal.max_env_steps", "replay.backend",
         "replay.max_size", "seed",
     }  # fmt: skip
+
+
+def test_a_table_of_other_shards(tmp_path):
+    replay = ReplayConfig(backend="reverb", num_shards=2)
+    made = experiment(replay=replay, actors=ActorsConfig(num_actors=2, num_envs=4))
+    columns = Columns(made.trajectory_struct(), replay.unroll_length)
+    (tmp_path / "replay").mkdir()
+    saved, lines = Checkpoint(tmp_path, {}), []
+    for shards in (2, 3):
+        facts = {"unrolls_per_item": made.unrolls_per_item, "num_shards": shards}
+        table_files.write_facts(tmp_path / "replay", "reverb", columns, replay, facts)
+        found = run_folder._has_table(saved, made, "heavy_env", lines.append)
+        assert found == (shards == 2)
+    assert lines == ["distrl: the replay begins empty: it was saved as 3 shards"]
 
 
 def test_a_run_without_its_table(opened):

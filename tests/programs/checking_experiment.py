@@ -53,7 +53,9 @@ def overlapping() -> Experiment:
 def sharded() -> Experiment:
     """As `experiment`, from a queue on two Reverb servers, one for each actor."""
     made = experiment()
-    return dataclasses.replace(made, replay=dataclasses.replace(made.replay, num_shards=2))
+    return dataclasses.replace(
+        made, replay=dataclasses.replace(made.replay, num_shards=2, backend="reverb")
+    )
 
 
 def late() -> Experiment:

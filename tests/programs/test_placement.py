@@ -85,7 +85,7 @@ def sharded(save, num_shards=2):
     made = experiment(4)
     return dataclasses.replace(
         made,
-        replay=dataclasses.replace(made.replay, num_shards=num_shards),
+        replay=dataclasses.replace(made.replay, num_shards=num_shards, backend="reverb"),
         checkpoint=dataclasses.replace(made.checkpoint, replay=save),
     )
 

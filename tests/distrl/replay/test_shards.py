@@ -55,7 +55,9 @@ def make_shards(make_replay):
 
 @with_reverb
 def test_each_unroll_of_a_queue_is_taken_once(make_shards, streams, make_streams):
-    servers, learner = make_shards(ReplayConfig("queue", T, 16, num_shards=2), 8, 4)
+    servers, learner = make_shards(
+        ReplayConfig("queue", T, 16, num_shards=2, backend="reverb"), 8, 4
+    )
     count = 50
     adding = [
         threading.Thread(target=make_streams().add_to, args=(server.client(), ids, count * T + 1))
@@ -77,7 +79,9 @@ def test_each_unroll_of_a_queue_is_taken_once(make_shards, streams, make_streams
 
 @with_reverb
 def test_an_empty_shard_of_a_queue_is_not_waited_for(make_shards, streams):
-    servers, learner = make_shards(ReplayConfig("queue", T, 16, num_shards=2), 8, 4)
+    servers, learner = make_shards(
+        ReplayConfig("queue", T, 16, num_shards=2, backend="reverb"), 8, 4
+    )
     actor = servers[1].client()
     adding = threading.Thread(target=streams.add_to, args=(actor, OTHER, 20 * T + 1))
     adding.start()
@@ -98,7 +102,7 @@ def test_an_empty_shard_of_a_queue_is_not_waited_for(make_shards, streams):
 def test_limits_hold_in_each_shard_alone(make_shards, streams):
     config = ReplayConfig(
         "uniform", T, 64, min_size_to_sample=8, samples_per_insert=2.0, error_buffer=16.0,
-        num_shards=2,
+        num_shards=2, backend="reverb",
     )  # fmt: skip
     servers, learner = make_shards(config, 4)
     assert learner.info().limits == config.limits(4)  # of one table
@@ -123,7 +127,9 @@ def test_limits_hold_in_each_shard_alone(make_shards, streams):
 
 @with_reverb
 def test_unrolls_of_all_shards_are_as_likely(make_shards, streams):
-    servers, learner = make_shards(ReplayConfig("uniform", T, 64, num_shards=2), 50)
+    servers, learner = make_shards(
+        ReplayConfig("uniform", T, 64, num_shards=2, backend="reverb"), 50
+    )
     streams.add_to(servers[0].client(), ONE, 2 * T + 1)  # 8 unrolls
     streams.add_to(servers[1].client(), OTHER, 6 * T + 1)  # 24
     for server, size in zip(servers, (8, 24)):
@@ -144,7 +150,9 @@ def test_unrolls_of_all_shards_are_as_likely(make_shards, streams):
 
 @with_reverb
 def test_priorities_of_all_shards_are_those_of_one_table(make_shards, streams):
-    config = ReplayConfig("prioritized", T, 16, priority_exponent=0.5, num_shards=2)
+    config = ReplayConfig(
+        "prioritized", T, 16, priority_exponent=0.5, num_shards=2, backend="reverb"
+    )
     servers, learner = make_shards(config, 32)
     clients = [server.client() for server in servers]
     for client, ids in zip(clients, (ONE, OTHER)):
@@ -181,7 +189,9 @@ def test_a_priority_goes_to_its_own_shard():
             pass
 
     shards = [Shard(), Shard()]
-    learner = ShardedReplayBuffer(shards, ReplayConfig("prioritized", num_shards=2), 2, seed=0)
+    learner = ShardedReplayBuffer(
+        shards, ReplayConfig("prioritized", num_shards=2, backend="reverb"), 2, seed=0
+    )
     learner._remember(np.array([11, 12], np.uint64), [1, 0])
     learner.update_priorities(np.array([11, 12, 13], np.uint64), np.array([1.0, 2.0, 3.0]))
     assert [each.sent for each in shards] == [[(12, 2.0), (13, 3.0)], [(11, 1.0), (13, 3.0)]]
@@ -278,7 +288,9 @@ class Fake:
 @pytest.mark.parametrize("table", ["queue", "uniform"])
 def test_a_shard_is_away_for_a_while(table):
     one, other = Fake(range(100)), Fake([100, -1, *range(101, 200)])
-    learner = ShardedReplayBuffer([one, other], ReplayConfig(table, num_shards=2), 2, seed=0)
+    learner = ShardedReplayBuffer(
+        [one, other], ReplayConfig(table, num_shards=2, backend="reverb"), 2, seed=0
+    )
     found = [key for _ in range(40) for key in learner.sample(10.0).key.tolist()]
     assert other.lost == ["the server is gone"]
     assert found.count(100) == 1
@@ -294,7 +306,9 @@ def test_a_shard_is_away_for_a_while(table):
 
 def test_a_shard_that_does_not_come_back_is_named(monkeypatch):
     monkeypatch.setattr(Fake, "wait_for_another", lambda self, error, lost: _raise(error))
-    learner = ShardedReplayBuffer([Fake([0]), Fake([-1])], ReplayConfig(num_shards=2), 2, seed=0)
+    learner = ShardedReplayBuffer(
+        [Fake([0]), Fake([-1])], ReplayConfig(num_shards=2, backend="reverb"), 2, seed=0
+    )
     with pytest.raises(RuntimeError, match="the server is gone"):
         for _ in range(3):
             learner.sample(10.0)
@@ -304,7 +318,9 @@ def test_a_shard_that_does_not_come_back_is_named(monkeypatch):
 def test_a_program_that_stops_ends_the_wait():
     stop = threading.Event()
     shards = [Fake([]), Fake([])]
-    learner = ShardedReplayBuffer(shards, ReplayConfig(num_shards=2), 2, seed=0, stop=stop)
+    learner = ShardedReplayBuffer(
+        shards, ReplayConfig(num_shards=2, backend="reverb"), 2, seed=0, stop=stop
+    )
     with pytest.raises(DeadlineExceeded, match="the server is gone; the server is gone"):
         learner.sample(0.1)
     stop.set()
@@ -352,7 +368,7 @@ def test_a_shard_that_dies_is_done_without_until_it_is_back(make_replay, streams
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    config = ReplayConfig("queue", T, 16, num_shards=2)
+    config = ReplayConfig("queue", T, 16, num_shards=2, backend="reverb")
     steady = make_replay(config.of_shard(), 4, 4)
 
     def client():
@@ -391,7 +407,7 @@ def test_a_shard_that_dies_is_done_without_until_it_is_back(make_replay, streams
 
 @with_reverb
 def test_each_shard_is_saved_and_comes_back(make_shards, streams, tmp_path):
-    config = ReplayConfig("uniform", T, 64, num_shards=2)
+    config = ReplayConfig("uniform", T, 64, num_shards=2, backend="reverb")
     servers, learner = make_shards(config, 4)
     for server, ids, count in zip(servers, (ONE, OTHER), (2, 3)):
         client = server.client()
@@ -408,7 +424,7 @@ def test_each_shard_is_saved_and_comes_back(make_shards, streams, tmp_path):
 def test_sizes_of_a_shard():
     config = ReplayConfig(
         "uniform", T, 90, min_size_to_sample=10, samples_per_insert=4.0, error_buffer=60.0,
-        num_shards=3,
+        num_shards=3, backend="reverb",
     )  # fmt: skip
     shard = config.of_shard()
     assert (shard.max_size, shard.min_size_to_sample, shard.num_shards) == (30, 4, 1)
@@ -424,7 +440,7 @@ def test_sizes_of_a_shard():
         ({"max_size": 100, "num_shards": 3}, r"it is 3 \* 33 \+ 1; take 99 or 102$"),
         ({"max_size": 2, "num_shards": 3}, r"it is 3 \* 0 \+ 2; take 3$"),
         ({"num_shards": 0}, "replay.num_shards must be a whole number, 1 or more; got 0"),
-        ({"num_shards": 2, "backend": "shared_memory"}, "shards are Reverb servers.*=reverb$"),
+        ({"num_shards": 2, "backend": "auto"}, "which replay.backend=auto does not have; take"),
         (
             {"table": "uniform", "samples_per_insert": 8.0, "error_buffer": 12.0, "num_shards": 2},
             r"^replay.num_shards=2: of each shard: replay.error_buffer=6.0 must be at least",
@@ -437,12 +453,12 @@ def test_sizes_of_a_shard():
 )  # fmt: skip
 def test_what_cannot_be_split(settings, message):
     with pytest.raises(ConfigError, match=message):
-        ReplayConfig(**settings).check(8)
+        ReplayConfig(**{"backend": "reverb", **settings}).check(8)
 
 
 def test_more_shards_than_actors():
     made = presets.experiment("CartPole-v1", "impala")
-    replay = dataclasses.replace(made.replay, num_shards=4)
+    replay = dataclasses.replace(made.replay, num_shards=4, backend="reverb")
     actors = dataclasses.replace(made.actors, num_actors=3)
     with pytest.raises(ConfigError, match=r"num_shards=4 is more than actors.num_actors=3"):
         dataclasses.replace(made, replay=replay, actors=actors)
