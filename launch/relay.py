@@ -113,13 +113,18 @@ class Secure(asyncio.Protocol):
         if self.plain is not None and not (self.ended and self.plain.ended):
             self.plain.abort()
 
+    @property
+    def closed(self) -> bool:
+        """Also when `connection_lost` is only about to say so: asyncio may call others before."""
+        return self._sock.fileno() < 0
+
     def is_dead(self) -> bool:
         """Whether the other host has not answered for too long. To be asked every second.
 
         The kernel's own limit (TCP_USER_TIMEOUT) would also break connections to a host that does
         answer, and only has no room for more, for as long.
         """
-        if self._sock.fileno() < 0:  # closed, as `connection_lost` is about to say
+        if self.closed:
             return False
         got = self._sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO.size)
         info = _TCP_INFO.unpack(got)
@@ -147,7 +152,7 @@ class Plain(asyncio.Protocol):
         assert isinstance(transport, asyncio.Transport)
         self.transport = transport
         transport.set_write_buffer_limits(BUFFER)
-        if self.secure.transport.is_closing():
+        if self.secure.closed or self.secure.transport.is_closing():
             self.abort()
         else:
             self.secure.join(self)
@@ -177,11 +182,11 @@ class Plain(asyncio.Protocol):
             self.secure.transport.close()
 
     def pause_writing(self) -> None:
-        if not self.secure.lost:
+        if not self.secure.closed:
             self.secure.transport.pause_reading()
 
     def resume_writing(self) -> None:
-        if not self.secure.lost:
+        if not self.secure.closed:
             self.secure.transport.resume_reading()
 
     def connection_lost(self, exc: Exception | None) -> None:

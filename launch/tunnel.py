@@ -11,6 +11,7 @@ takes 1.1 to 2 s of a core on each of the two hosts, and a call 0.25 ms (see doc
 """
 
 import asyncio
+import collections
 import contextlib
 import errno
 import os
@@ -34,6 +35,7 @@ __all__ = ["Credentials", "make_credentials", "new_folder", "run"]
 HANDSHAKE_S = 5.0  # until a stranger is shown the door
 STRANGERS = 64  # connections that have not shown the credentials; of more, the oldest is closed
 CONNECT_S = 5.0
+DIALLING = 4  # handshakes that a host has under way with another: many actors may begin at once
 WATCH_S = 1.0
 SAY_S = 10.0  # between two lines of a kind
 PATH_LIMIT = 107  # bytes, of a Unix socket, by the kernel
@@ -102,6 +104,10 @@ class _Tunnel:
         self._strangers: Tasks = {}
         self._carried: set[Secure] = set()
         self._said: dict[str, tuple[float, int]] = {}
+        # By host and port: one that does not answer must not hold up the others.
+        self._dialling: dict[tuple[str, int], asyncio.Semaphore] = collections.defaultdict(
+            lambda: asyncio.Semaphore(DIALLING)
+        )
 
     async def run(
         self,
@@ -200,6 +206,12 @@ class _Tunnel:
         secure = Secure()
         with contextlib.ExitStack() as failed:
             failed.callback(sock.close)
+            turn = self._dialling[host, port]
+            try:
+                await asyncio.wait_for(turn.acquire(), CONNECT_S)
+            except asyncio.TimeoutError as error:
+                self._say(f"no turn to connect to {host}:{port}", error)
+                return
             try:
                 await asyncio.wait_for(
                     loop.create_connection(
@@ -219,6 +231,8 @@ class _Tunnel:
             except _FAILURES as error:
                 self._say(f"no connection to {host}:{port}", error)
                 return
+            finally:
+                turn.release()
             failed.pop_all()
             self._carried.add(secure)
 

@@ -1,5 +1,6 @@
 """Connections between hosts: what is carried comes whole, and strangers come nowhere."""
 
+import asyncio
 import contextlib
 import hashlib
 import importlib.util
@@ -16,6 +17,7 @@ import sys
 import textwrap
 import threading
 import time
+import unittest.mock
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -25,7 +27,7 @@ pytest.importorskip("cryptography")
 
 from distrl.errors import ConfigError
 from launch import credentials as tls
-from launch import tunnel
+from launch import relay, tunnel
 
 ROOT = Path(__file__).parents[2]
 HOST = Path(__file__).parent / "tunnel_host.py"
@@ -355,6 +357,42 @@ def test_strangers_cost_the_program_nothing(hosts):
             goes_on()
             time.sleep(0.1)
     assert len(hosts.log(0).splitlines()) < 10
+
+
+def test_an_end_that_was_lost_before_its_other_end_came_breaks_that_one():
+    """asyncio may make the plain end before it says that the secure one is lost."""
+    here, there = socket.socketpair()
+
+    async def meet() -> None:
+        secure = relay.Secure()
+        secure._sock, _ = lost = socket.socketpair()
+        for each in lost:
+            each.close()
+        secure.transport = unittest.mock.Mock()
+        secure.transport.is_closing.return_value = False
+        secure.transport.resume_reading.side_effect = AttributeError
+        loop = asyncio.get_running_loop()
+        await loop.connect_accepted_socket(lambda: relay.Plain(secure), here)
+
+    with here, there:
+        there.settimeout(WAIT_S)
+        asyncio.run(meet())
+        assert there.recv(1) == b""
+
+
+def test_many_that_come_at_once_are_carried_or_told(hosts):
+    """Of more than may be strangers at a time some are shown the door: none waits for ever."""
+    (port, echo) = hosts.start(open_ports=[], echo=True)
+    path = hosts.path()
+    hosts.start(forwards={path: ("127.0.0.1", port, echo)})
+    clients = [hosts.connect(path) for _ in range(6 * tunnel.STRANGERS)]
+    for client in clients:
+        client.sendall(b"hello")
+    carried = 0
+    for client in clients:
+        with contextlib.suppress(ConnectionResetError):
+            carried += client.recv(5, socket.MSG_WAITALL) == b"hello"
+    assert carried >= tunnel.STRANGERS
 
 
 @pytest.mark.parametrize(

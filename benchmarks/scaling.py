@@ -1,0 +1,300 @@
+"""What a program of many hosts needs: unit costs of its parts, and a model of them, checked.
+
+Measures on this machine what a unit of each part's work costs, in processor time; says by
+`scaling_model` how many hosts a rate of environment steps needs and which part gives way first;
+compares the model with `distrl train` as far as it fits here, and with a thousand clients.
+
+  python benchmarks/scaling.py --out=benchmarks/scaling.md           all of it, some 10 minutes
+  python benchmarks/scaling.py --parts=costs --rounds=3 --seconds=0.2
+  python benchmarks/scaling.py --parts=                              the tables, from the JSON file
+"""
+
+import argparse
+import json
+import multiprocessing.forkserver
+import os
+import resource
+import statistics
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from scaling_model import Costs, HostKind, Plan, limits, needs
+
+HERE = Path(__file__).parent
+PARTS = ("costs", "check", "clients")
+HOSTS = (
+    HostKind("8 cores, 10 Gbit/s", 8, 10.0),
+    HostKind("64 cores, 25 Gbit/s", 64, 25.0),
+    HostKind("192 cores, 100 Gbit/s", 192, 100.0),
+)
+RATES = (1e4, 1e5, 1e6)
+RUNS = (("heavy_env", 1), ("heavy_env", 2), ("heavy_env", 4), ("light_env", 2))
+CLIENT_SIZES = (1_000, 1_000_000)
+
+
+def measure(args: argparse.Namespace, found: dict[str, Any]) -> None:
+    """Adds to `found` what is asked for."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    multiprocessing.forkserver.ensure_running()  # before this process keeps to one core
+    import scaling_costs
+
+    from distrl.cores import keep_to_one_core
+
+    if "check" in args.parts and "costs" not in args.parts:
+        Costs.read(Path(args.json))
+    if "costs" in args.parts:
+        usable = os.sched_getaffinity(0)
+        keep_to_one_core(0)  # as an actor does
+        found["load_at_costs"] = [os.getloadavg()[0]]
+        found["shared"] = scaling_costs.shared(args.rounds, args.seconds)
+        found["workloads"] = {
+            env: scaling_costs.measure(env, args.rounds, args.seconds)
+            for env in scaling_costs.WORKLOADS
+        }
+        found["load_at_costs"].append(os.getloadavg()[0])
+        found["rounds"], found["seconds"] = args.rounds, args.seconds
+        os.sched_setaffinity(0, usable)
+        _write(args.json, found)
+    if "check" in args.parts:
+        import scaling_check
+
+        costs = Costs.read(Path(args.json))
+        found["check"] = []
+        for topology, actors in RUNS:
+            came = scaling_check.run("CartPole-v1", topology, actors, args.run_seconds)
+            came["predicted"] = scaling_check.predicted(costs, came)
+            came["load"] = os.getloadavg()[0]
+            found["check"].append(came)
+            _write(args.json, found)
+            print(json.dumps(came), flush=True)
+    if "clients" in args.parts:
+        import scaling_clients
+
+        if hard < 4 * args.clients + 500:
+            raise SystemExit(
+                f"--clients={args.clients} takes {4 * args.clients + 500} descriptors of a "
+                f"process, and this user may have {hard} (ulimit -Hn)"
+            )
+        found["clients"] = scaling_clients.parameters(args.clients, CLIENT_SIZES, 2)
+        bench = scaling_costs.Bench("CartPole-v1", args.seconds)
+        found["clients"] += scaling_clients.inserts(bench, args.clients, 2)
+        found["num_clients"] = args.clients
+        _write(args.json, found)
+
+
+def _write(path: str, found: dict[str, Any]) -> None:
+    Path(path).write_text(json.dumps(_rounded(found), indent=1) + "\n")
+
+
+def _rounded(value: Any) -> Any:
+    if isinstance(value, float):
+        return float(f"{value:.4g}")
+    if isinstance(value, dict):
+        return {key: _rounded(each) for key, each in value.items()}
+    return [_rounded(each) for each in value] if isinstance(value, list) else value
+
+
+def table(head: Iterable[str], rows: Iterable[Iterable[Any]]) -> list[str]:
+    """In Markdown."""
+    head = list(head)
+    lines = ["", "| " + " | ".join(head) + " |", "|---" * len(head) + "|"]
+    return [*lines, *("| " + " | ".join(str(cell) for cell in row) + " |" for row in rows), ""]
+
+
+def _us(rounds: list[float], scale: float = 1e6) -> str:
+    low, middle, high = (f"{scale * f(rounds):.3g}" for f in (min, statistics.median, max))
+    return f"{middle} ({low}–{high})"
+
+
+def unit_costs(found: dict[str, Any]) -> list[str]:
+    """Each figure: its median, and the least and the most of the rounds."""
+    works = found["workloads"]
+    rows: list[list[str]] = []
+    for name, what, each in (
+        ("env_step", "environment step", "step"),
+        ("infer", "inference, all rows of an actor", "turn"),
+        ("turn", "actor: the rest of its turn", "turn"),
+        ("write_of_item", "actor: an item into Reverb", "item"),
+        ("serve_item_of_item", "Reverb server: an item, in and out", "item"),
+        ("read_of_item", "learner: an item out of Reverb", "item"),
+        ("learn", "learner: an update", "transition"),
+        ("ask", "actor: a request to an inference service", "turn"),
+        ("answer", "inference service: a request", "turn"),
+        ("report", "monitor: an actor's report", "report"),
+    ):
+        rows.append([what, each, *(_us(works[env][name]) for env in works)])
+    for name, what, scale in (
+        ("unrolls_per_item", "unrolls of an item", 1.0),
+        ("unroll_bytes", "bytes of an unroll", 1.0),
+        ("compression", "bytes on the wire for each", 1.0),
+        ("param_bytes", "bytes of the parameters", 1.0),
+    ):
+        rows.append([what, "", *(f"{scale * works[env][name]:,.3g}" for env in works)])
+    lines = table(["µs of a core", "each", *works], rows)
+    shared = found["shared"]
+    rows = []
+    for name, what in (
+        ("fetch", "reader: a call for new parameters, until it can use them"),
+        ("hand_out", "learner or relay: the same call"),
+        ("pack", "learner: making a version's bytes"),
+    ):
+        sizes = shared["at_size"][name]
+        rows.append([what, *(_us(rounds) for rounds in sizes.values())])
+    lines += table(["µs of a core", *(f"{int(size):,} bytes" for size in sizes)], rows)
+    rows = [
+        [what, _us(shared[name]["call"]), _us(shared[name]["byte"], 1e9)]
+        for name, what in (("tunnel_send", "to send"), ("tunnel_receive", "to receive"))
+    ]
+    return lines + table(["tunnel, on one host", "µs a message", "s a GB"], rows)
+
+
+def checked(found: dict[str, Any]) -> list[str]:
+    """The model beside `distrl train`."""
+    rows = []
+    for run in found["check"]:
+        told, came = run["predicted"], run["per_step"]
+        per_group = [
+            f"{1e6 * told[group]:.3g} / {1e6 * came[group]:.3g}" if group in told else "–"
+            for group in ("actor", "inferencer", "replay", "learner", "monitor")
+        ]
+        rate = run["cores"] / sum(told.values())
+        rows.append(
+            [
+                f"{run['topology']}, {run['actors']}",
+                *per_group,
+                f"{run['cores']:.2f}",
+                f"{rate:,.0f} / {run['rate']:,.0f}",
+                f"{rate / run['rate']:.2f}",
+                f"{run['load']:.1f}",
+            ]
+        )
+    groups = ("actor", "inferencer", "replay", "learner", "monitor")
+    head = ["topology, actors", *groups, "cores it got", "steps/s", "ratio", "load"]
+    return table(head, rows)
+
+
+def thousand(found: dict[str, Any], costs: Costs) -> list[str]:
+    """What a call of one of many clients costs, beside that of the only one."""
+    rows = []
+    work = costs.workloads["CartPole-v1"]
+    for row in found["clients"]:
+        size = row["size"]
+        alone = "–"
+        if row["what"] in ("service", "relay"):
+            alone = f"{1e6 * costs.hand_out(size):,.0f}"
+        elif "insert" in row["what"]:
+            alone = f"{1e6 * work.serve_item(size):,.0f}"
+        rows.append(
+            [
+                row["what"],
+                f"{size:,}",
+                f"{row['seconds']:.2f}",
+                row["errors"],
+                f"{1e6 * row['server cpu']:,.0f}",
+                alone,
+                f"{1e6 * row['their tunnel cpu']:,.0f}",
+                f"{1e6 * row['its tunnel cpu']:,.0f}",
+                *(f"{row[f'{name} memory'] / 1e3:,.0f}" for name in ("server", "its tunnel")),
+                *(f"{row[f'{name} descriptors']:.0f}" for name in ("server", "its tunnel")),
+            ]
+        )
+    head = [
+        "all at once",
+        "bytes",
+        "s for all",
+        "errors",
+        "server, µs",
+        "model",
+        "their tunnel, µs",
+    ]
+    head += ["its tunnel, µs", "server, kB", "its tunnel, kB", "server, fds", "its tunnel, fds"]
+    return table(head, rows)
+
+
+def plans(costs: Costs) -> list[str]:
+    """For each workload and kind of host: what each target takes, and what gives way first."""
+    lines: list[str] = []
+    for env, work in costs.workloads.items():
+        for light in (False, True):
+            lines += ["", f"{env}, {'light' if light else 'heavy'}:"]
+            rows = []
+            for host in HOSTS:
+                plan = Plan(host, light=light)
+                for rate in RATES:
+                    need = needs(costs, work, plan, rate)
+                    rows.append([f"{rate:,.0f}", host.name, *_cells(need)])
+            head = ["steps/s", "hosts of", "actors", "hosts", "connections", "learner, cores"]
+            head += ["other parts that need more than they can", "network in, Gbit/s"]
+            lines += table(head, rows)
+    return lines
+
+
+def _cells(need: Any) -> list[str]:
+    above = [
+        f"{part} {load.used:.2g}"
+        for part, load in need.loads.items()
+        if load.unit == "cores" and load.share >= 1 and part != "learner: updates"
+    ]
+    return [
+        f"{need.actors:,}",
+        f"{need.hosts:,} + 1",
+        f"{need.connections:,}",
+        f"{need.loads['learner: updates'].used:.3g}",
+        ", ".join(above) or "none",
+        f"{need.loads['network into the first host'].used:.3g}",
+    ]
+
+
+def first_limits(costs: Costs) -> list[str]:
+    """The rate at which each part is full."""
+    columns: dict[str, dict[str, float]] = {}
+    for env, work in costs.workloads.items():
+        for light in (False, True):
+            plan = Plan(HOSTS[1], light=light)
+            columns[f"{env}, {'light' if light else 'heavy'}"] = limits(costs, work, plan)
+    parts = dict.fromkeys(part for column in columns.values() for part in column)
+    rows = []
+    for part in parts:
+        cells = []
+        for column in columns.values():
+            rate = column.get(part)
+            first = rate is not None and rate == min(column.values())
+            text = "–" if rate is None else "never" if rate > 1e11 else f"{rate:,.2g}"
+            text = text if "e+" not in text else f"{rate:,.0f}"
+            cells.append(f"**{text}**" if first else text)
+        rows.append([part, *cells])
+    return table(["full at, steps/s", *columns], rows)
+
+
+def main() -> None:
+    """Measures, prints the tables and writes them."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--parts", default=",".join(PARTS), help=f"of {','.join(PARTS)}")
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--seconds", type=float, default=0.3, help="of a measurement's round")
+    parser.add_argument("--run_seconds", type=float, default=10.0, help="of a run of the check")
+    parser.add_argument("--clients", type=int, default=1000)
+    parser.add_argument("--json", default=str(HERE / "scaling.json"), help="all figures")
+    parser.add_argument("--out", help="a Markdown file for the tables")
+    args = parser.parse_args()
+    args.parts = [part for part in args.parts.split(",") if part]
+    path = Path(args.json)
+    found = json.loads(path.read_text()) if path.exists() else {}
+    measure(args, found) if args.parts else None
+    costs = Costs.read(path)
+    lines = ["## Unit costs", *unit_costs(found)]
+    if "check" in found:
+        lines += ["## The model beside `distrl train`", *checked(found)]
+    if "clients" in found:
+        lines += [f"## {found['num_clients']:,} clients", *thousand(found, costs)]
+    lines += ["## Which part gives way first", *first_limits(costs)]
+    lines += ["## What a rate takes", *plans(costs)]
+    print("\n".join(lines))
+    if args.out:
+        Path(args.out).write_text("\n".join(["# Scaling", "", *lines]).rstrip() + "\n")
+
+
+if __name__ == "__main__":
+    main()
