@@ -303,15 +303,16 @@ def main() -> None:
     lines += ["## What a rate takes", *plans(costs)]
     print("\n".join(lines))
     if args.out:
-        head = [
-            "# Scaling",
-            "",
-            f"By `benchmarks/scaling.py`, on {os.cpu_count()} cores that other programs",
-        ]
-        head += ["wanted too; the figure of most cells is a median, with the least and the most of"]
+        load = " and ".join(f"{each:.0f}" for each in found["load_at_costs"])
+        head = ["# Scaling", ""]
         head += [
-            f"{found['rounds']} rounds. What it says, and does not: [docs/scaling.md](../docs/scaling.md)."
+            f"By `benchmarks/scaling.py`, on {os.cpu_count()} cores; programs that ran or waited"
         ]
+        head += [
+            f"before and after the costs were measured: {load}. Costs are medians, with the least"
+        ]
+        head += [f"and the most of {found['rounds']} rounds. Each part may be of a run of its own."]
+        head += ["What it says, and what not: [docs/scaling.md](../docs/scaling.md)."]
         Path(args.out).write_text("\n".join([*head, "", *lines]).rstrip() + "\n")
 
 
