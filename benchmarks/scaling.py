@@ -29,7 +29,7 @@ HOSTS = (
     HostKind("192 cores, 100 Gbit/s", 192, 100.0),
 )
 RATES = (1e4, 1e5, 1e6)
-RUNS = (("heavy_env", 1), ("heavy_env", 2), ("heavy_env", 4), ("light_env", 2))
+RUNS = "heavy_env:1,heavy_env:2,heavy_env:4,light_env:2"
 CLIENT_SIZES = (1_000, 1_000_000)
 
 
@@ -61,12 +61,14 @@ def measure(args: argparse.Namespace, found: dict[str, Any]) -> None:
         import scaling_check
 
         costs = Costs.read(Path(args.json))
-        found["check"] = []
-        for topology, actors in RUNS:
-            came = scaling_check.run("CartPole-v1", topology, actors, args.run_seconds)
+        runs = [run.partition(":") for run in args.runs.split(",")]
+        if args.runs == RUNS:
+            found["check"] = []
+        for topology, _, actors in runs:
+            came = scaling_check.run("CartPole-v1", topology, int(actors), args.run_seconds)
             came["predicted"] = scaling_check.predicted(costs, came)
             came["load"] = os.getloadavg()[0]
-            found["check"].append(came)
+            found.setdefault("check", []).append(came)
             _write(args.json, found)
             print(json.dumps(came), flush=True)
     if "clients" in args.parts:
@@ -78,9 +80,11 @@ def measure(args: argparse.Namespace, found: dict[str, Any]) -> None:
                 f"process, and this user may have {hard} (ulimit -Hn)"
             )
         found["clients"] = scaling_clients.parameters(args.clients, CLIENT_SIZES, 2)
-        bench = scaling_costs.Bench("CartPole-v1", args.seconds)
-        found["clients"] += scaling_clients.inserts(bench, args.clients, 2)
         found["num_clients"] = args.clients
+        _write(args.json, found)
+        bench = scaling_costs.Bench("CartPole-v1", args.seconds)
+        found["clients"] += scaling_clients.inserts(bench, args.clients, 1)
+        found["load_at_clients"] = os.getloadavg()[0]
         _write(args.json, found)
 
 
@@ -221,8 +225,10 @@ def plans(costs: Costs) -> list[str]:
             lines += ["", f"{env}, {'light' if light else 'heavy'}:"]
             rows = []
             for host in HOSTS:
-                plan = Plan(host, light=light)
                 for rate in RATES:
+                    # Its device is as fast as it must be; its process then has one core.
+                    speed = max(1.0, rate * work.learn)
+                    plan = Plan(host, light=light, learner_speed=speed)
                     need = needs(costs, work, plan, rate)
                     rows.append([f"{rate:,.0f}", host.name, *_cells(need)])
             head = ["steps/s", "hosts of", "actors", "hosts", "connections", "learner, cores"]
@@ -233,9 +239,9 @@ def plans(costs: Costs) -> list[str]:
 
 def _cells(need: Any) -> list[str]:
     above = [
-        f"{part} {load.used:.2g}"
+        f"{part} {load.used:,.{1 if load.used < 10 else 0}f}"
         for part, load in need.loads.items()
-        if load.unit == "cores" and load.share >= 1 and part != "learner: updates"
+        if load.share > 1 and part != "learner: updates"
     ]
     return [
         f"{need.actors:,}",
@@ -248,21 +254,24 @@ def _cells(need: Any) -> list[str]:
 
 
 def first_limits(costs: Costs) -> list[str]:
-    """The rate at which each part is full."""
+    """The rate at which each part is full; the learner on one core, others beside a fast one."""
     columns: dict[str, dict[str, float]] = {}
     for env, work in costs.workloads.items():
         for light in (False, True):
-            plan = Plan(HOSTS[1], light=light)
-            columns[f"{env}, {'light' if light else 'heavy'}"] = limits(costs, work, plan)
-    parts = dict.fromkeys(part for column in columns.values() for part in column)
+            found = limits(costs, work, Plan(HOSTS[1], light=light, learner_speed=1e9))
+            found["learner: updates"] = 1 / work.learn
+            columns[f"{env}, {'light' if light else 'heavy'}"] = found
+    parts = {part for column in columns.values() for part in column}
+    least = {part: min(each.get(part, 1e12) for each in columns.values()) for part in parts}
     rows = []
-    for part in parts:
+    for part in sorted(parts, key=lambda part: least[part]):
         cells = []
         for column in columns.values():
             rate = column.get(part)
             first = rate is not None and rate == min(column.values())
-            text = "–" if rate is None else "never" if rate > 1e11 else f"{rate:,.2g}"
-            text = text if "e+" not in text else f"{rate:,.0f}"
+            text = (
+                "–" if rate is None else "never" if rate > 1e8 else f"{float(f'{rate:.2g}'):,.0f}"
+            )
             cells.append(f"**{text}**" if first else text)
         rows.append([part, *cells])
     return table(["full at, steps/s", *columns], rows)
@@ -275,6 +284,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--seconds", type=float, default=0.3, help="of a measurement's round")
     parser.add_argument("--run_seconds", type=float, default=10.0, help="of a run of the check")
+    parser.add_argument("--runs", default=RUNS, help="of the check; others are added to it")
     parser.add_argument("--clients", type=int, default=1000)
     parser.add_argument("--json", default=str(HERE / "scaling.json"), help="all figures")
     parser.add_argument("--out", help="a Markdown file for the tables")
@@ -293,7 +303,17 @@ def main() -> None:
     lines += ["## What a rate takes", *plans(costs)]
     print("\n".join(lines))
     if args.out:
-        Path(args.out).write_text("\n".join(["# Scaling", "", *lines]).rstrip() + "\n")
+        load = " and ".join(f"{each:.0f}" for each in found["load_at_costs"])
+        head = ["# Scaling", ""]
+        head += [
+            f"By `benchmarks/scaling.py`, on {os.cpu_count()} cores; programs that ran or waited"
+        ]
+        head += [
+            f"before and after the costs were measured: {load}. Costs are medians, with the least"
+        ]
+        head += [f"and the most of {found['rounds']} rounds. Each part may be of a run of its own."]
+        head += ["What it says, and what not: [docs/scaling.md](../docs/scaling.md)."]
+        Path(args.out).write_text("\n".join([*head, "", *lines]).rstrip() + "\n")
 
 
 if __name__ == "__main__":

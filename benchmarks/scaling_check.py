@@ -20,7 +20,7 @@ from scaling_model import REPORT_HZ, Costs, HostKind, Plan, actor_step
 
 ROOT = Path(__file__).parent.parent
 _WARM_UP = 4.0  # seconds after the first row of metrics
-_WAIT_S = 120.0  # for the first row
+_WAIT_S = 240.0  # for the first row
 
 Snapshot = tuple[float, int, dict[str, float]]  # time, steps, processor seconds by group
 
@@ -32,6 +32,7 @@ def run(env: str, topology: str, num_actors: int, seconds: float) -> dict[str, A
         command = [
             sys.executable, "-m", "launch.main", "train", f"--env={env}", f"--topology={topology}",
             f"--config.actors.num_actors={num_actors}", "--config.replay.backend=reverb",
+            "--config.replay.max_size=256",
             "--config.goal.mean_return=None", "--config.goal.max_env_steps=1000000000000",
             "--config.checkpoint.period=None", f"--run_dir={run_dir}",
             "--terminal=output_to_files",
@@ -42,9 +43,9 @@ def run(env: str, topology: str, num_actors: int, seconds: float) -> dict[str, A
         try:
             deadline = time.monotonic() + _WAIT_S
             first = _snapshot(run_dir, process, -1, deadline)
-            while time.monotonic() < first[0] + _WARM_UP:
-                first = (first[0], _snapshot(run_dir, process, first[1], deadline)[1], {})
-            start = _snapshot(run_dir, process, first[1], deadline)
+            start = first
+            while start[0] < first[0] + _WARM_UP:
+                start = _snapshot(run_dir, process, start[1], deadline)
             end = start
             while end[0] < start[0] + seconds:
                 end = _snapshot(run_dir, process, end[1], time.monotonic() + _WAIT_S)

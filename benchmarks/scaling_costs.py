@@ -147,7 +147,7 @@ class Bench:
             "unroll_length": config.replay.unroll_length,
             "batch_size": config.learner.batch_size,
             "unrolls_per_item": self.block.size,
-            "unroll_bytes": self.columns.nbytes(1),
+            "unroll_bytes": self.columns.nbytes(self.block.size) / self.block.size,
             "param_bytes": sum(leaf.size * leaf.dtype.itemsize for leaf in leaves),
             "request_bytes": wire.request.row_bytes,
             "answer_bytes": wire.answer.row_bytes,

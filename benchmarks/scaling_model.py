@@ -18,6 +18,7 @@ from typing import Any
 
 RELAY_HZ = 50.0  # questions of a relay to the learner at most; see `distrl.variables`
 REPORT_HZ = 10.0  # reports of a node to the monitor
+OWN_DESCRIPTORS = 20  # of a tunnel without connections
 
 
 @dataclasses.dataclass(frozen=True)
@@ -140,6 +141,7 @@ class Plan:
       use: of a host's cores that may be planned for.
       relays: actors' hosts have a relay each; without, every actor asks the learner.
       tunnels: connections between hosts go through `launch.tunnel`.
+      descriptors: that a process may have (`ulimit -n`); 1,024 is Linux's usual soft limit.
     """
 
     host: HostKind
@@ -154,6 +156,7 @@ class Plan:
     use: float = 0.8
     relays: bool = True
     tunnels: bool = True
+    descriptors: int = 1024
 
 
 @dataclasses.dataclass(frozen=True)
@@ -276,6 +279,10 @@ def needs(costs: Costs, work: Workload, plan: Plan, rate: float) -> Needs:
     # Each actor has the replay's, the monitor's, and the learner's or inferencer's.
     per_actor = 2 if plan.relays and not plan.light else 3
     connections = actors * per_actor + (hosts if per_actor == 2 else 0)
+    # Of the first host's tunnel, each connection has two.
+    loads["connections of the first host"] = Load(
+        OWN_DESCRIPTORS + 2 * connections, plan.descriptors, "descriptors"
+    )
     return Needs(actors, hosts, connections, loads)
 
 
