@@ -36,6 +36,7 @@ HANDSHAKE_S = 5.0  # until a stranger is shown the door
 STRANGERS = 64  # connections that have not shown the credentials; of more, the oldest is closed
 CONNECT_S = 5.0
 DIALLING = 4  # handshakes that a host has under way with another: many actors may begin at once
+TURN_S = 15.0  # for one of these; gRPC gives a connection up after 20 s
 WATCH_S = 1.0
 SAY_S = 10.0  # between two lines of a kind
 PATH_LIMIT = 107  # bytes, of a Unix socket, by the kernel
@@ -208,7 +209,7 @@ class _Tunnel:
             failed.callback(sock.close)
             turn = self._dialling[host, port]
             try:
-                await asyncio.wait_for(turn.acquire(), CONNECT_S)
+                await asyncio.wait_for(turn.acquire(), TURN_S)
             except asyncio.TimeoutError as error:
                 self._say(f"no turn to connect to {host}:{port}", error)
                 return
