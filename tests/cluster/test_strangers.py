@@ -48,7 +48,7 @@ def test_each_version_crosses_to_a_host_once(hosts: Hosts, tmp_path: Path):
         "--config.replay.max_size=1024",
     )
     program.wait_for_training()
-    program.gets_on(200.0)
+    program.gets_on(200.0, updates=20)  # they are large
     time.sleep(20.0)  # for more versions
     program.signal(2)
     assert program.process.wait(120.0) == 130

@@ -95,9 +95,9 @@ class Program:
         found = re.findall(r"learner steps ([\d,]+)", self.output)
         return int(found[-1].replace(",", "")) if found else 0
 
-    def gets_on(self, limit: float = 60.0) -> None:
+    def gets_on(self, limit: float = 60.0, updates: int = 100) -> None:
         """Waits until it has learned from data that came after now."""
-        target = self.learner_steps() + 100
+        target = self.learner_steps() + updates
         self.wait_for(lambda: self.learner_steps() > target, "learning on", limit)
 
     def signal(self, number: int) -> None:
