@@ -63,10 +63,8 @@ setup(
     python_requires=">=3.10",
     # Naming the root makes an editable install a plain path entry; import hooks are slower.
     package_dir={"": "."},
-    packages=find_packages(
-        include=["distrl", "distrl.*", "programs", "programs.*", "launch", "launch.*"]
-    ),
+    packages=find_packages(include=["distrl", "distrl.*"]),
     install_requires=REQUIRES,
     extras_require={"launchpad": LAUNCHPAD, "suites": SUITES, "dev": DEV},
-    entry_points={"console_scripts": ["distrl=launch.main:main"]},
+    entry_points={"console_scripts": ["distrl=distrl.launch.main:main"]},
 )

@@ -41,8 +41,8 @@ def measure(case: str, count: int, seconds: float) -> tuple[float, float]:
     jax.config.update("jax_cpu_enable_async_dispatch", False)
     from distrl.agents.impala import IMPALAConfig
     from distrl.agents.networks import NetworkConfig
-    from distrl.devices import Devices
     from distrl.learner import Learner
+    from distrl.learner_group.devices import Devices
     from distrl.specs import EnvironmentSpec
     from distrl.testing import random_batch
     from distrl.types import Sample

@@ -117,7 +117,7 @@ def run(job: Job, core: int | None) -> Outcome:
         began = time.monotonic()
         done = subprocess.run(
             [
-                sys.executable, "-m", "launch.main", "train", *typed, f"--seed={job.seed}",
+                sys.executable, "-m", "distrl", "train", *typed, f"--seed={job.seed}",
                 f"--run_dir={run_dir}",
             ],
             cwd=HERE.parent, capture_output=True, text=True, preexec_fn=pin,

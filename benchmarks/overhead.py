@@ -36,7 +36,7 @@ def trained(topology: str, seconds: float, extra: list[str]) -> float:
     with tempfile.TemporaryDirectory() as folder:
         run_dir = Path(folder) / "run"
         command = [
-            sys.executable, "-m", "launch.main", "train", "--env=CartPole-v1",
+            sys.executable, "-m", "distrl", "train", "--env=CartPole-v1",
             f"--topology={topology}", f"--run_dir={run_dir}",
             f"--config.goal.max_seconds={seconds + _WARM_UP}", *extra,
         ]  # fmt: skip

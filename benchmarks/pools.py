@@ -133,8 +133,8 @@ def native(name: str, num_envs: int) -> dict[str, Step]:
     import numpy as np
 
     from distrl import specs
-    from distrl.cores import usable_cores
     from distrl.envs.native import NativeEnvironment
+    from distrl.runtime.host_resources import usable_cores
 
     threads = usable_cores()
     environment = NativeEnvironment(name, num_threads=threads)
@@ -225,7 +225,7 @@ def main() -> None:
     if args.only != "python":
         lines += native_table(args.rounds, args.seconds)
     if args.out:
-        from distrl.cores import usable_cores
+        from distrl.runtime.host_resources import usable_cores
 
         command = " ".join(["python benchmarks/pools.py", *sys.argv[1:]])
         about = (__doc__ or "").split("\n\n")[1]
@@ -250,7 +250,7 @@ def show(cells: list[str]) -> str:
 
 def python_table(rounds: int, seconds: float) -> list[str]:
     """Process pools against their rivals."""
-    from distrl.cores import usable_cores
+    from distrl.runtime.host_resources import usable_cores
 
     lines: list[str] = []
     for case, (step_us, _) in CASES.items():

@@ -33,7 +33,7 @@ from dm_env import specs as dm_specs
 from distrl import specs
 from distrl.replay.buffer import ReplayBuffer, ReplayConfig
 from distrl.replay.columns import Block, Columns
-from distrl.replay.local import LocalReplayBuffer, LocalTable
+from distrl.replay.local.buffer import LocalReplayBuffer, LocalTable
 from distrl.types import Inference, TimeStep, Trajectory
 
 CLOCKS = {"wall": time.perf_counter, "cpu": time.process_time}
@@ -117,15 +117,15 @@ class Case:
         if self.kind == "local":
             return LocalReplayBuffer(LocalTable(struct, config, BATCH), struct, config, BATCH)
         if self.kind == "shared":
-            from distrl.replay.shared_memory import SharedReplayBuffer
-            from distrl.replay.shared_table import SharedTable
+            from distrl.replay.shared.buffer import SharedReplayBuffer
+            from distrl.replay.shared.table import SharedTable
 
             table = SharedTable.create(struct, config, BATCH, f"benchmark-{os.getpid()}")
             self._close.append(table.close)
             return SharedReplayBuffer(table, struct, config, BATCH)
         import reverb
 
-        from distrl.replay.reverb import ReverbReplayBuffer, reverb_tables
+        from distrl.replay.reverb.buffer import ReverbReplayBuffer, reverb_tables
 
         server = reverb.Server(reverb_tables(config, struct, BATCH, "benchmark"))
         self._close.append(server.stop)

@@ -40,7 +40,7 @@ def measure(args: argparse.Namespace, found: dict[str, Any]) -> None:
     multiprocessing.forkserver.ensure_running()  # before this process keeps to one core
     import scaling_costs
 
-    from distrl.cores import keep_to_one_core
+    from distrl.runtime.host_resources import keep_to_one_core
 
     if "check" in args.parts and "costs" not in args.parts:
         Costs.read(Path(args.json))

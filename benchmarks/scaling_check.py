@@ -30,7 +30,8 @@ def run(env: str, topology: str, num_actors: int, seconds: float) -> dict[str, A
     with tempfile.TemporaryDirectory() as folder:
         run_dir = Path(folder) / "run"
         command = [
-            sys.executable, "-m", "launch.main", "train", f"--env={env}", f"--topology={topology}",
+            sys.executable, "-m", "distrl", "train",
+            f"--env={env}", f"--topology={topology}",
             f"--config.actors.num_actors={num_actors}", "--config.replay.backend=reverb",
             "--config.replay.max_size=256",
             "--config.goal.mean_return=None", "--config.goal.max_env_steps=1000000000000",

@@ -17,7 +17,7 @@ import reverb
 from scaling_costs import Bench, config_of, two_hosts
 from scaling_servers import Server
 
-from distrl.replay.reverb import ReverbReplayBuffer
+from distrl.replay.reverb.buffer import ReverbReplayBuffer
 
 CALL_S = 200.0  # for a call of a thousand at once
 CONNECTING = 32  # writers at a time: of 1,000 at once most had no connection after 100 s

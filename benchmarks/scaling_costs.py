@@ -24,17 +24,17 @@ from distrl import presets
 from distrl.actor import Actor
 from distrl.agents.agent import Agent
 from distrl.experiment import Experiment
+from distrl.inference.messages import Wire
+from distrl.inference.server import RemoteInferencer
 from distrl.inferencer import Inferencer
+from distrl.launch.network import tunnel
 from distrl.learner import Learner
 from distrl.replay.buffer import ReplayConfig
 from distrl.replay.columns import Block
-from distrl.replay.reverb import ReverbReplayBuffer
+from distrl.replay.reverb.buffer import ReverbReplayBuffer
 from distrl.replay.unrolls import Unroller
-from distrl.serving import RemoteInferencer
 from distrl.types import Inference, Sample, TimeStep
 from distrl.variables import RemoteVariables, VariableClient, VariableService
-from distrl.wire import Wire
-from launch import tunnel
 
 WORKLOADS = {"CartPole-v1": 32, "Pong-v5": 8}
 """Environment to environments of an actor, as the presets have them."""

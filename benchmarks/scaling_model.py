@@ -140,7 +140,7 @@ class Plan:
       sync_turns: turns of an actor between two fetches of parameters; None: one an unroll.
       use: of a host's cores that may be planned for.
       relays: actors' hosts have a relay each; without, every actor asks the learner.
-      tunnels: connections between hosts go through `launch.tunnel`.
+      tunnels: connections between hosts go through `distrl.launch.network.tunnel`.
       descriptors: that a process may have (`ulimit -n`); 1,024 is Linux's usual soft limit.
     """
 

@@ -108,8 +108,8 @@ def _serve_inference(told: dict[str, Any]) -> int:
     jax.config.update("jax_cpu_enable_async_dispatch", False)
     from scaling_costs import inferencer_of, preset
 
-    from distrl.serving import InferenceService
-    from distrl.wire import Wire
+    from distrl.inference.messages import Wire
+    from distrl.inference.server import InferenceService
 
     agent = preset(told["env"]).make_agent()
     wire = Wire(agent)
@@ -147,7 +147,7 @@ def _serve_reverb(told: dict[str, Any]) -> int:
     import reverb
     from scaling_costs import config_of, preset
 
-    from distrl.replay.reverb import reverb_tables
+    from distrl.replay.reverb.buffer import reverb_tables
 
     experiment = preset(told["env"])
     struct, config = experiment.trajectory_struct(), config_of(experiment)
@@ -164,7 +164,7 @@ def _read_reverb(told: dict[str, Any]) -> int:
     import reverb
     from scaling_costs import config_of, preset
 
-    from distrl.replay.reverb import ReverbReplayBuffer
+    from distrl.replay.reverb.buffer import ReverbReplayBuffer
 
     experiment = preset(told["env"])
     buffer = ReverbReplayBuffer(
@@ -187,7 +187,7 @@ def _read_reverb(told: dict[str, Any]) -> int:
 
 def _tunnel(told: dict[str, Any]) -> int:
     """One host's tunnel."""
-    from launch import tunnel
+    from distrl.launch.network import tunnel
 
     listener = socket.create_server(("127.0.0.1", 0), backlog=1024)
     credentials = tunnel.Credentials(told["certificate"].encode(), told["key"].encode())
@@ -216,7 +216,7 @@ _KINDS: dict[str, Callable[[dict[str, Any]], int]] = {
 
 def _serve(kind: str, settings: dict[str, Any], tell: Any) -> None:
     """A server's process: tells its port, and serves until it is killed."""
-    from launch import loopback
+    from distrl.launch.network import loopback
 
     loopback.close_ports()  # before a server is made
     tell.send(_KINDS[kind](settings))

@@ -89,7 +89,7 @@ def main() -> None:
         run_dir = Path(folder) / "run"
         process = subprocess.Popen(
             [
-                sys.executable, "-m", "launch.main", "train", f"--run_dir={run_dir}",
+                sys.executable, "-m", "distrl", "train", f"--run_dir={run_dir}",
                 f"--experiment={Path(__file__)}", f"--topology={args.topology}",
                 "--terminal=output_to_files",
             ],

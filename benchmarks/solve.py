@@ -32,7 +32,7 @@ def solve(flags: list[str], limit: float) -> int:
     with tempfile.TemporaryDirectory() as folder:
         run_dir = Path(folder) / "run"
         command = [
-            sys.executable, "-m", "launch.main", "train", "--env=CartPole-v1",
+            sys.executable, "-m", "distrl", "train", "--env=CartPole-v1",
             f"--run_dir={run_dir}", *flags,
         ]  # fmt: skip
         done = subprocess.run(

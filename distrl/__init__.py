@@ -5,7 +5,7 @@ from typing import Any
 
 def load_policy(path: Any, which: str = "latest", **options: Any) -> Any:
     """The policy that a run has learned: see `distrl.policy.load_policy`."""
-    from distrl.jax_import import import_jax
+    from distrl.runtime.jax_import import import_jax
 
     import_jax()  # takes a second
     from distrl import policy

@@ -6,10 +6,10 @@ from typing import Protocol
 
 from distrl import specs
 from distrl.agents.agent import Agent, extras_struct, state_struct
-from distrl.checkpoint import CheckpointConfig
-from distrl.devices import check_split
+from distrl.checkpointing.store import CheckpointConfig
 from distrl.envs.pool import Environment
 from distrl.errors import ConfigError
+from distrl.learner_group.devices import check_split
 from distrl.lockstep import Score
 from distrl.metrics import Goal
 from distrl.replay.buffer import ReplayConfig

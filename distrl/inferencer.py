@@ -9,10 +9,10 @@ import numpy as np
 
 from distrl import specs
 from distrl.agents.agent import Agent
+from distrl.inference.messages import Wire
 from distrl.lockstep import LockstepVariables
 from distrl.types import Inference, Nest, State, StepType, TimeStep
 from distrl.variables import VariableClient
-from distrl.wire import Wire
 
 
 class InferenceSource(Protocol):

@@ -10,10 +10,10 @@ import jax
 import numpy as np
 
 from distrl.agents.agent import PRIORITIES, Agent
-from distrl.devices import Devices
 from distrl.errors import Stopped
+from distrl.learner_group.devices import Devices
+from distrl.learner_group.group import Partners
 from distrl.metrics import Report
-from distrl.partners import Partners
 from distrl.replay.buffer import ReplayBuffer
 from distrl.types import Params, Sample, StepType
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from distrl.errors import ConfigError, DeadlineExceeded, Stopped
 from distrl.replay.buffer import ReplayConfig
-from distrl.replay.table_info import TableInfo
+from distrl.replay.table.info import TableInfo
 from distrl.replay.wrapper import ReplayWrapper
 from distrl.types import Inference, Params, Sample, TimeStep
 

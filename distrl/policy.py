@@ -15,17 +15,16 @@ import numpy as np
 
 from distrl import specs
 from distrl.agents.agent import Agent
-from distrl.checkpoint import MANIFEST, Checkpoint, Checkpoints
-from distrl.checkpointer import PARAMS
+from distrl.checkpointing.checkpointer import PARAMS
+from distrl.checkpointing.params_file import load_params
+from distrl.checkpointing.store import MANIFEST, Checkpoint, Checkpoints
 from distrl.errors import ConfigError
 from distrl.experiment import Experiment, make_agent
 from distrl.inferencer import Inferencer
-from distrl.params_file import load_params
 from distrl.types import Nest, Params, StepType, TimeStep
 from distrl.variables import VariableClient
 
 AGENT = "agent.pkl"
-_OURS = ("distrl", "programs", "launch")
 
 
 class _Fixed:
@@ -196,7 +195,7 @@ def _is_users(module: ModuleType) -> bool:
     """Whether it is of the user's own files: not installed, and not this package's."""
     file = getattr(module, "__file__", None)
     name = getattr(module, "__name__", "__main__")
-    if not file or name == "__main__" or name.partition(".")[0] in _OURS:
+    if not file or name == "__main__" or name.partition(".")[0] == "distrl":
         return False
     paths = sysconfig.get_paths()
     libraries = {paths[key] for key in ("stdlib", "platstdlib", "purelib", "platlib")}

@@ -10,7 +10,7 @@ import jax
 import numpy as np
 
 from distrl.agents.agent import Agent
-from distrl.codec import Codec
+from distrl.runtime.codec import Codec
 from distrl.types import Params
 
 _PATIENCE = 1.0  # seconds that a call waits for parameters that are still to be made

@@ -60,29 +60,29 @@ def _run(arguments: list[str]) -> int:
     try:
         own = [f"{arguments[0]} {command}", *arguments[2:]]
         if command == "tables":
-            from launch import tables
+            from distrl.launch.cli import tables
 
             return tables.tables(own)
         if command == "status":
-            from launch import status
+            from distrl.launch.cli import status
 
             return status.status(own)
         if command == "actors":
-            from launch import wishes
+            from distrl.launch.supervision import requests
 
-            return wishes.actors(own)
+            return requests.actors(own)
         if command == "agent":
-            from launch import join
+            from distrl.launch.cli import agent
 
-            return join.agent(own)
+            return agent.agent(own)
         if command == "stacks":
-            from launch import stacks
+            from distrl.launch.cli import stacks
 
             return stacks.stacks(own)
-        from distrl.jax_import import import_jax
+        from distrl.runtime.jax_import import import_jax
 
         import_jax()
-        from launch import train
+        from distrl.launch.cli import train
 
         return train.train(own)
     except (ConfigError, SpecError, flags.Error) as error:

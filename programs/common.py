@@ -8,12 +8,12 @@ from typing import Any, NamedTuple
 
 import launchpad as lp
 
-from distrl import board
-from distrl.checkpointer import Start
+from distrl.checkpointing.checkpointer import Start
 from distrl.experiment import Experiment
-from distrl.replay import shared_file
-from distrl.replay.shared_table import SharedTable
-from programs import nodes, tables
+from distrl.programs import nodes, replay_clients
+from distrl.replay.shared import segment
+from distrl.replay.shared.table import SharedTable
+from distrl.runtime import heartbeat
 
 
 class Common(NamedTuple):
@@ -44,7 +44,7 @@ def add_common_nodes(
         else:
             struct, batch_size = experiment.trajectory_struct(), experiment.learner.batch_size
             SharedTable.check_room(struct, experiment.replay, batch_size, table)
-            add_courier_node(program, tables.TableNode, experiment, table, run_dir, start)
+            add_courier_node(program, replay_clients.TableNode, experiment, table, run_dir, start)
     with program.group("monitor"):
         monitor = add_courier_node(program, nodes.MonitorNode, experiment, run_dir, start)
     with program.group("learner"):
@@ -75,7 +75,7 @@ class _ReverbNode(lp.ReverbNode):
     def run(self) -> None:
         """Serves until the program stops."""
         about = self._about(self.reverb_address.resolve())
-        with shared_file.announced(self._table, about):
+        with segment.announced(self._table, about):
             super().run()
 
 
@@ -84,10 +84,10 @@ def _reverb_node(
 ) -> lp.ReverbNode:
     """A Reverb server with the experiment's table, or one shard of it."""
     # With TensorFlow, which takes seconds.
-    from distrl.replay.reverb import about_tables, reverb_tables
+    from distrl.replay.reverb.buffer import about_tables, reverb_tables
 
     config, struct = experiment.replay.of_shard(), experiment.trajectory_struct()
-    name = tables.shard_name(experiment, table, index)
+    name = replay_clients.shard_name(experiment, table, index)
     per_item = experiment.unrolls_per_item
     return _ReverbNode(
         name,
@@ -108,13 +108,13 @@ def _reverb_checkpointer(
     experiment: Experiment, table: str, run_dir: str, start: Start, index: int
 ) -> Any:
     """Of a server, in its own process: it begins with what was saved last."""
-    from distrl.replay.reverb_saving import checkpointer
+    from distrl.replay.reverb.checkpoints import checkpointer
 
-    if board.here().restarted:
+    if heartbeat.here().restarted:
         start = Start.latest(run_dir, start)
     return checkpointer(
-        tables.server_folder(experiment, Path(run_dir).absolute(), index),
-        tables.saved_shard(experiment, start.table(), index),
+        replay_clients.server_folder(experiment, Path(run_dir).absolute(), index),
+        replay_clients.saved_shard(experiment, start.table(), index),
         table,
         experiment.trajectory_struct(),
         experiment.replay.of_shard(),

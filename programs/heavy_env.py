@@ -2,9 +2,9 @@
 
 import launchpad as lp
 
-from distrl.checkpointer import Start
+from distrl.checkpointing.checkpointer import Start
 from distrl.experiment import Experiment
-from programs.common import add_actor, add_common_nodes
+from distrl.programs.common import add_actor, add_common_nodes
 
 
 def heavy_env(experiment: Experiment, run_dir: str, start: Start | None = None) -> lp.Program:

@@ -12,9 +12,9 @@ from typing import NamedTuple
 from distrl import seeds
 from distrl.errors import ConfigError
 from distrl.experiment import Experiment
-from distrl.meeting import parse
+from distrl.learner_group.group import Partners, end_process, join
+from distrl.learner_group.rendezvous import parse
 from distrl.metrics import Goal
-from distrl.partners import Partners, end_process, join
 
 
 class Place(NamedTuple):

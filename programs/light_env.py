@@ -2,10 +2,10 @@
 
 import launchpad as lp
 
-from distrl.checkpointer import Start
+from distrl.checkpointing.checkpointer import Start
 from distrl.experiment import Experiment
-from programs import nodes
-from programs.common import Common, add_actor, add_common_nodes, add_courier_node
+from distrl.programs import nodes
+from distrl.programs.common import Common, add_actor, add_common_nodes, add_courier_node
 
 MAX_DOORS = 8  # servers of one inferencer; see `nodes.InferencerNode`
 

@@ -4,13 +4,13 @@ import dataclasses
 
 import launchpad as lp
 
-from distrl.checkpointer import Start
+from distrl.checkpointing.checkpointer import Start
 from distrl.errors import ConfigError
 from distrl.experiment import Experiment
-from programs import nodes
-from programs.common import add_actor, add_common_nodes, add_courier_node
-from programs.light_env import add_light_actors
-from programs.placement import Placement
+from distrl.programs import nodes
+from distrl.programs.common import add_actor, add_common_nodes, add_courier_node
+from distrl.programs.light_env import add_light_actors
+from distrl.programs.placement import Placement
 
 
 def multi_machine(

@@ -20,29 +20,36 @@ import jax
 import launchpad as lp
 from launchpad import context
 
-from distrl import board, seeds
+from distrl import seeds
 from distrl.actor import Actor
-from distrl.checkpointer import Checkpointer, Start, note_resumed, restore_learner, table_counts
-from distrl.cores import keep_to_one_core
-from distrl.devices import Devices, check_gpus
+from distrl.checkpointing.checkpointer import (
+    Checkpointer,
+    Start,
+    note_resumed,
+    restore_learner,
+    table_counts,
+)
+from distrl.checkpointing.params_file import save_params
 from distrl.errors import PeerError
 from distrl.evaluator import Evaluator
 from distrl.experiment import Experiment
+from distrl.inference.messages import Wire
+from distrl.inference.server import InferenceService, RemoteInferencer
 from distrl.inferencer import Inferencer, InferenceSource
 from distrl.learner import Learner
+from distrl.learner_group.devices import Devices, check_gpus
 from distrl.lockstep import LockstepReplay, LockstepVariables
 from distrl.metrics import Monitor, Report
-from distrl.params_file import save_params
 from distrl.policy import agent_writer
+from distrl.programs.pools import actor_pool, evaluator_pool
+from distrl.programs.remote import Peer, Reporter, turns
+from distrl.programs.replay_clients import actor_client, learner_client, server_folder
 from distrl.replay.buffer import ReplayBuffer
 from distrl.replay.late_rewards import with_final_rewards
-from distrl.replay.shared_memory import SharedReplayBuffer
-from distrl.serving import InferenceService, RemoteInferencer
+from distrl.replay.shared.buffer import SharedReplayBuffer
+from distrl.runtime import heartbeat
+from distrl.runtime.host_resources import keep_to_one_core
 from distrl.variables import RemoteVariables, VariableClient, VariableRelay, VariableService
-from distrl.wire import Wire
-from programs.peers import Peer, Reporter, turns
-from programs.pools import actor_pool, evaluator_pool
-from programs.tables import actor_client, learner_client, server_folder
 
 _COUNTERS_S = 5.0  # for the monitor to give its state
 
@@ -148,7 +155,7 @@ class LearnerNode:
             last=experiment.goal.max_learner_steps,
             devices=Devices(experiment.learner.batch_size, experiment.learner.num_devices),
         )
-        if board.here().restarted:  # the table has gone on meanwhile
+        if heartbeat.here().restarted:  # the table has gone on meanwhile
             start = Start.latest(run_dir, start)._replace(with_table=False)
             _say(f"goes on from {start.checkpoint or 'the beginning: there is no checkpoint yet'}")
         if start.checkpoint is not None:
@@ -182,7 +189,7 @@ class LearnerNode:
         if found["inserts"] < saved["inserts"]:
             raise RuntimeError(f"the Reverb server has not loaded {table}: {found}, not {saved}")
         note_resumed(self._run_dir, "table", found)
-        from distrl.replay.reverb_saving import copy_of
+        from distrl.replay.reverb.checkpoints import copy_of
 
         for index in range(self._experiment.replay.num_shards):
             loaded = copy_of(server_folder(self._experiment, self._run_dir, index))
@@ -212,7 +219,7 @@ class LearnerNode:
             raise
         if not self._stop.is_set():  # it has made its last update: the goal waits to hear of it
             self._reporter.flush(self._call_timeout)
-        board.here().wait()
+        heartbeat.here().wait()
         self._stop.wait()
         save_params(self._run_dir / "params.npz", *self._learner.variables)
         self._reporter.flush()
@@ -230,7 +237,7 @@ class RelayNode:
     def __init__(self, experiment: Experiment, learner: Any):
         """Args: experiment: unused. learner: its client."""
         del experiment
-        board.here().tick()
+        heartbeat.here().tick()
         self._stop = lp.stop_event()
         self._relay = VariableRelay(Peer(learner, "learner/0"))
 
@@ -240,7 +247,7 @@ class RelayNode:
 
     def run(self) -> None:
         """Serves until the program stops."""
-        board.here().wait()
+        heartbeat.here().wait()
         self._stop.wait()
         _say(f"fetched {self._relay.fetched} versions of {self._relay.size} bytes")
 
@@ -264,7 +271,7 @@ class InferencerNode:
           in a new thread: actors come by different doors.
         """
         _configure_jax()
-        board.here().tick()
+        heartbeat.here().tick()
         self._stop = lp.stop_event()
         self._doors = [
             courier.Server(port=lp.get_port_from_address(door.resolve()), thread_pool_size=16)
@@ -281,7 +288,7 @@ class InferencerNode:
         while sizes[-1] < rows * clients:
             sizes.append(min(2 * sizes[-1], rows * clients))
         wire = Wire(agent)
-        life = board.here().life
+        life = heartbeat.here().life
         self._inferencer = Inferencer(
             agent,
             VariableClient(
@@ -296,7 +303,7 @@ class InferencerNode:
         )
         self._inferencer.warm_up()
         self._service = InferenceService(
-            self._inferencer, wire, sizes[-1], experiment.inference.timeout, board.here()
+            self._inferencer, wire, sizes[-1], experiment.inference.timeout, heartbeat.here()
         )
 
     def inference(self, data: bytes) -> bytes:
@@ -305,7 +312,7 @@ class InferencerNode:
 
     def run(self) -> None:
         """Opens the doors until the program stops."""
-        board.here().wait()
+        heartbeat.here().wait()
         for door in self._doors:
             door.Bind("inference", self._service.inference)
             door.Start()
@@ -341,7 +348,7 @@ class ActorNode:
         variables_from: name of the node behind `learner`: a relay may be in its place.
         """
         _configure_jax()
-        self._seat = board.here()
+        self._seat = heartbeat.here()
         self._seat.tick()
         life = self._seat.life
         self._stop = lp.stop_event()
@@ -407,8 +414,8 @@ class EvaluatorNode:
 
     def __init__(self, experiment: Experiment, learner: Any, monitor: Any):
         _configure_jax()
-        board.here().tick()
-        life = board.here().life
+        heartbeat.here().tick()
+        life = heartbeat.here().life
         self._stop = lp.stop_event()
         self._config = experiment.evaluator
         with contextlib.ExitStack() as opened:
@@ -431,11 +438,11 @@ class EvaluatorNode:
         """Evaluates every `interval` seconds until the program stops."""
         with self._opened:
             while not self._stop.is_set():
-                board.here().tick()
+                heartbeat.here().tick()
                 due = time.monotonic() + self._config.interval
                 scores = self._evaluator.evaluate(self._config.episodes, turns(self._stop))
                 if scores is not None:
                     self._reporter(scores)
-                board.here().wait()
+                heartbeat.here().wait()
                 self._stop.wait(max(0.0, due - time.monotonic()))
             self._reporter.flush()

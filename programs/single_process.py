@@ -9,25 +9,31 @@ from types import TracebackType
 
 from distrl import seeds
 from distrl.actor import Actor
-from distrl.checkpointer import Checkpointer, Start, note_resumed, restore_learner, table_counts
-from distrl.devices import Devices
+from distrl.checkpointing.checkpointer import (
+    Checkpointer,
+    Start,
+    note_resumed,
+    restore_learner,
+    table_counts,
+)
+from distrl.checkpointing.params_file import save_params
 from distrl.envs.pool import Pool
 from distrl.errors import Stopped
 from distrl.evaluator import Evaluator
 from distrl.experiment import Experiment
 from distrl.inferencer import Inferencer
 from distrl.learner import Learner
-from distrl.lives import next_life
+from distrl.learner_group.devices import Devices
+from distrl.learner_group.group import Partners
 from distrl.metrics import Monitor, Report, first_number
-from distrl.params_file import save_params
-from distrl.partners import Partners
 from distrl.policy import agent_writer
+from distrl.programs.pools import evaluator_pool, shared_pool
 from distrl.replay.columns import Columns
 from distrl.replay.late_rewards import with_final_rewards
-from distrl.replay.local import LocalReplayBuffer, LocalTable
-from distrl.replay.table_files import Stored
+from distrl.replay.local.buffer import LocalReplayBuffer, LocalTable
+from distrl.replay.table.files import Stored
+from distrl.runtime.incarnations import next_life
 from distrl.variables import VariableClient
-from programs.pools import evaluator_pool, shared_pool
 
 
 class SingleProcess:

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from distrl.jax_import import import_jax
+from distrl.runtime.jax_import import import_jax
 
 import_jax()  # a test that imports it first could crash by the number of tests before
 

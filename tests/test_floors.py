@@ -20,7 +20,8 @@ LAUNCHPAD = {"launchpad", "courier"}
 TENSORFLOW = {"tensorflow", "tensorflow_probability", "reverb"}
 # These import TensorFlow, by way of TensorFlow Probability, wherever it is installed.
 THROUGH_TENSORFLOW = {"rlax", "distrax"}
-REVERB_FILES = ("distrl/replay/reverb.py", "distrl/replay/reverb_saving.py")
+REVERB_FILES = ("distrl/replay/reverb/buffer.py", "distrl/replay/reverb/checkpoints.py")
+ENTRY = "distrl/__main__.py"  # `python -m distrl`: the command, on whatever floor that is
 RLAX_FILE = "distrl/agents/rlax_import.py"
 NODES = {
     "CacherNode",
@@ -57,7 +58,12 @@ def imports(tree: ast.AST, package: str) -> Iterator[tuple[int, str]]:
 def forbidden(path: str, name: str) -> str | None:
     """Says why the file at `path` must not import `name`; None when it may."""
     floor, top = path.split("/", 1)[0], name.split(".", 1)[0]
-    if top in FLOORS and FLOORS.index(top) > FLOORS.index(floor):
+    if top in ("programs", "launch"):
+        return f"{path} imports {name}, which may be another project's; ours is distrl.{name}"
+    above = name.split(".")[1] if name.startswith(("distrl.programs", "distrl.launch")) else top
+    if path == ENTRY:
+        return None
+    if above in FLOORS and FLOORS.index(above) > FLOORS.index(floor):
         return f"{floor}/ imports {name}, which lies above it"
     if floor == "distrl":
         if top in LAUNCHPAD:
@@ -82,9 +88,11 @@ def nodes_made(tree: ast.AST) -> Iterator[tuple[int, str]]:
 def broken_rules(path: str, source: str) -> list[str]:
     """Returns one line for each rule that the file breaks."""
     tree = ast.parse(source, filename=path)
-    package = path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
-    if not path.endswith("/__init__.py"):
-        package = package.rpartition(".")[0]
+    package = (
+        module_name(path)
+        if path.endswith("/__init__.py")
+        else (module_name(path).rpartition(".")[0])
+    )
     found = [
         f"{path}:{line}: {why}"
         for line, name in imports(tree, package)
@@ -115,14 +123,15 @@ def test_imports_go_down_only():
 @pytest.mark.parametrize(
     ("path", "source"),
     [
-        ("distrl/actor.py", "from programs import local"),
-        ("distrl/actor.py", "def f():\n    import launch.main"),
+        ("distrl/actor.py", "from distrl.programs import placement"),
+        ("distrl/actor.py", "def f():\n    import distrl.launch.main"),
         ("distrl/envs/pool.py", "import courier"),
-        ("distrl/replay/local.py", "import tensorflow.io as io"),
-        ("distrl/replay/local.py", "import importlib\nimportlib.import_module('reverb')"),
+        ("distrl/replay/local/buffer.py", "import tensorflow.io as io"),
+        ("distrl/replay/local/buffer.py", "import importlib\nimportlib.import_module('reverb')"),
         ("distrl/agents/impala.py", "import rlax"),
-        ("programs/light_env.py", "from launch import main"),
-        ("launch/local.py", "import launchpad as lp\nlp.CourierNode(object)"),
+        ("programs/light_env.py", "from distrl.launch import main"),
+        ("launch/local/launch.py", "import launchpad as lp\nlp.CourierNode(object)"),
+        ("launch/local/launch.py", "from launch import main"),
     ],
 )
 def test_a_broken_rule_is_found(path, source):
@@ -132,31 +141,32 @@ def test_a_broken_rule_is_found(path, source):
 @pytest.mark.parametrize(
     ("path", "source"),
     [
-        ("distrl/replay/reverb.py", "import reverb\nimport tensorflow as tf"),
+        ("distrl/replay/reverb/buffer.py", "import reverb\nimport tensorflow as tf"),
         ("distrl/replay/__init__.py", "from . import local\nfrom .. import specs"),
         ("distrl/agents/rlax_import.py", "import rlax"),
         ("programs/light_env.py", "import launchpad as lp\nlp.CourierNode(object)"),
-        ("launch/main.py", "import launchpad as lp\nfrom programs import light_env"),
+        ("launch/main.py", "import launchpad as lp\nfrom distrl.programs import light_env"),
     ],
 )
 def test_what_is_allowed_is_not_reported(path, source):
     assert broken_rules(path, source) == []
 
 
-def module_name(path: Path) -> str:
-    parts = path.relative_to(ROOT).with_suffix("").parts
-    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+def module_name(path: str) -> str:
+    """The name under which the file at `path` is imported."""
+    name = path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+    return name if name.split(".")[0] == "distrl" else f"distrl.{name}"
 
 
 def test_the_parts_load_neither_launchpad_nor_tensorflow():
     modules = [
-        module_name(path)
+        module_name(path.relative_to(ROOT).as_posix())
         for path in sources()
         if path.relative_to(ROOT).parts[0] == "distrl"
-        and path.relative_to(ROOT).as_posix() not in REVERB_FILES
+        and path.relative_to(ROOT).as_posix() not in (*REVERB_FILES, ENTRY)
     ]
     if (ROOT / "programs/single_process.py").exists():
-        modules.append("programs.single_process")
+        modules.append("distrl.programs.single_process")
     script = (
         "import importlib, sys\n"
         f"for name in {modules!r}:\n"

@@ -13,8 +13,8 @@ from distrl import specs
 from distrl.agents import torsos
 from distrl.agents.distributions import BoundedActions
 from distrl.agents.settings import check_scalar_reward
-from distrl.devices import merge_steps, unmerge_steps
 from distrl.errors import ConfigError
+from distrl.learner_group.devices import merge_steps, unmerge_steps
 from distrl.specs import EnvironmentSpec
 from distrl.types import Nest, Params
 

@@ -17,8 +17,8 @@ import numpy as np
 from distrl import specs
 from distrl.agents import distributions, torsos
 from distrl.agents.noisy import NoisyLinear
-from distrl.devices import merge_steps, unmerge_steps
 from distrl.errors import ConfigError
+from distrl.learner_group.devices import merge_steps, unmerge_steps
 from distrl.specs import EnvironmentSpec
 from distrl.types import Nest, Params, State, StepType, TimeStep
 

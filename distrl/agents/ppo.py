@@ -15,8 +15,8 @@ from distrl.agents.agent import Logs, params_key
 from distrl.agents.means import mean_over, normalize
 from distrl.agents.networks import NetworkConfig
 from distrl.agents.settings import check_count, check_number
-from distrl.devices import split
 from distrl.errors import ConfigError
+from distrl.learner_group.devices import split
 from distrl.replay.buffer import ReplayConfig
 from distrl.specs import EnvironmentSpec
 from distrl.types import TIME_FIELDS, Params, StepType, Trajectory

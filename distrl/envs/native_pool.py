@@ -8,9 +8,9 @@ import numpy as np
 from dm_env import specs as dm_specs
 
 from distrl import specs
-from distrl.cores import usable_cores
 from distrl.envs.native import NativeEnvironment, envpool, info_keys, observation_keys
 from distrl.envs.pool import Pool
+from distrl.runtime.host_resources import usable_cores
 from distrl.types import Nest, StepType
 
 

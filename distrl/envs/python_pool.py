@@ -9,10 +9,10 @@ import jax
 import numpy as np
 
 from distrl import specs
-from distrl.cores import usable_cores
 from distrl.envs.pool import Pool
 from distrl.envs.slots import Slots
 from distrl.errors import EnvironmentFault, SpecError
+from distrl.runtime.host_resources import usable_cores
 from distrl.types import Nest
 
 LOG = logging.getLogger("distrl.envs")

@@ -12,9 +12,9 @@ import jax
 import numpy as np
 
 from distrl.errors import ConfigError
-from distrl.replay.experience import Experience
-from distrl.replay.sampler import Sampler
-from distrl.replay.table_info import RateLimits, TableInfo
+from distrl.replay.table.experience import Experience
+from distrl.replay.table.info import RateLimits, TableInfo
+from distrl.replay.table.sampler import Sampler
 from distrl.types import TIME_FIELDS, Inference, Sample, TimeStep, Trajectory
 
 TABLES = ("queue", "uniform", "prioritized")
@@ -40,7 +40,7 @@ class ReplayConfig:
         `priority ** priority_exponent` (Schaul et al. 2016, arXiv:1511.05952).
       initial_priority: of a new unroll.
       sampler: of your own, in the place of `uniform` or `prioritized`: a
-        `distrl.replay.sampler.Sampler`. Not for a queue or a Reverb server.
+        `distrl.replay.table.sampler.Sampler`. Not for a queue or a Reverb server.
       backend: where a program of several nodes has the table: "shared_memory" of the machine they
         are all on, or a "reverb" server; "auto": shared memory. One process needs neither.
       period: steps between the starts of two unrolls of a stream, from 1 to `unroll_length`; with
@@ -353,7 +353,7 @@ class ReplayBuffer(abc.ABC):
         """Changes settings of the table while it is used, for all its clients.
 
         Args:
-          **changes: of `ReplayConfig`: those that `distrl.replay.live` has as `CHANGEABLE`.
+          **changes: of `ReplayConfig`: see `distrl.replay.table.reconfigure.CHANGEABLE`.
 
         Returns:
           how the table stands afterwards.

@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 
 from distrl.errors import Stopped
-from distrl.replay import table_files
 from distrl.replay.buffer import ReplayBuffer, ReplayConfig, checked_priorities
-from distrl.replay.experience import Experience, Table
-from distrl.replay.table_info import TableInfo
+from distrl.replay.table import files
+from distrl.replay.table.experience import Experience, Table
+from distrl.replay.table.info import TableInfo
 from distrl.replay.unrolls import Unroller
 from distrl.types import Inference, Sample, TimeStep, Trajectory
 
@@ -79,7 +79,7 @@ class TableReplayBuffer(ReplayBuffer):
         return self._table.info()
 
     def save(self, folder: Path, timeout: float) -> dict[str, Any]:
-        return table_files.save(self._table.freeze(), self._config, folder)
+        return files.save(self._table.freeze(), self._config, folder)
 
     def close(self) -> None:
         self._closed = True

@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 
 from distrl.replay.buffer import ReplayBuffer
-from distrl.replay.experience import Experience
-from distrl.replay.table_info import TableInfo
+from distrl.replay.table.experience import Experience
+from distrl.replay.table.info import TableInfo
 from distrl.types import Inference, Sample, TimeStep
 
 

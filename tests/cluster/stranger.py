@@ -36,8 +36,8 @@ def send(address: str, command: str) -> None:
 if __name__ == "__main__":
     import stranger  # Courier sends no class of __main__
 
-    from launch.tunnel import make_credentials
-    from launch.tunnel_process import end_tunnel, start_tunnel
+    from distrl.launch.network.tunnel import make_credentials
+    from distrl.launch.network.tunnel_process import end_tunnel, start_tunnel
 
     marker, host, tunnel_port, *ports = sys.argv[1:]
     folder = Path(tempfile.mkdtemp(prefix="stranger-"))

@@ -34,7 +34,7 @@ def sheet(hosts: Hosts, folder: Path, *flags: str) -> tuple[list[str], str]:
 
 def run(hosts: Hosts, host: str, line: str, output: Path):
     """As a user pastes it."""
-    distrl = f"env PYTHONPATH={ROOT} {shlex.quote(sys.executable)} -m launch.main"
+    distrl = f"env PYTHONPATH={ROOT} {shlex.quote(sys.executable)} -m distrl"
     with output.open("ab") as file:
         command = ["sh", "-c", line.replace("distrl ", f"exec {distrl} ", 1)]
         return hosts.popen(host, command, cwd=ROOT, stdout=file, stderr=file)
@@ -93,7 +93,7 @@ def test_mpirun_starts_the_agents(hosts: Hosts, tmp_path: Path):
     words = shlex.split(mpirun)
     at = words.index("distrl")
     words[at : at + 1] = [
-        "env", f"PYTHONPATH={ROOT}", sys.executable, "-m", "launch.main",
+        "env", f"PYTHONPATH={ROOT}", sys.executable, "-m", "distrl",
     ]  # fmt: skip
     ssh = f"ssh -F {hosts.ssh_config}"
     words[1:1] = ["--allow-run-as-root", "--mca", "plm_rsh_agent", ssh]

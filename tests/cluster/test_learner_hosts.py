@@ -15,7 +15,7 @@ def test_two_hosts_solve_cartpole_together(hosts: Hosts, tmp_path: Path):
     processes, logs = [], [tmp_path / name for name in hosts.names]
     for index, name in enumerate(hosts.names):
         command = [
-            sys.executable, "-m", "launch.main", "train", "--topology=single_process",
+            sys.executable, "-m", "distrl", "train", "--topology=single_process",
             "--env=CartPole-v1", f"--coordinator_address={hosts.address('h1')}:4000",
             "--num_processes=2", f"--process_id={index}", f"--run_dir={tmp_path / 'run'}-{index}",
         ]  # fmt: skip

@@ -32,7 +32,7 @@ def test_a_host_is_lost_and_comes_back(hosts: Hosts, tmp_path: Path):
         its = listening(hosts, name)
         open_ = {a for a in its if not a.startswith(("127.0.0.1:", "[::ffff:127.0.0.1]:"))}
         assert len(open_) == 1, its  # the tunnel
-    look = ["env", f"PYTHONPATH={ROOT}", sys.executable, "-m", "launch.main"]
+    look = ["env", f"PYTHONPATH={ROOT}", sys.executable, "-m", "distrl"]
     status = hosts.exec("h1", [*look, "status", program.run_dir]).stdout.splitlines()
     assert [line.split()[:2] for line in status if "actor/0" in line] == [["actor/0", "h2"]]
     stacks = hosts.exec("h1", [*look, "stacks", program.run_dir, "actor/1"]).stdout
@@ -84,7 +84,7 @@ def test_shards_of_the_replay_on_two_hosts(hosts: Hosts, tmp_path: Path):
     placed = [line.split()[:2] for line in program.output.splitlines()]
     assert ["replay/0", "h2"] in placed and ["replay/1", "h3"] in placed
     program.gets_on()
-    status = [sys.executable, "-m", "launch.main", "status", program.run_dir]
+    status = [sys.executable, "-m", "distrl", "status", program.run_dir]
     said = hosts.exec("h1", ["env", f"PYTHONPATH={ROOT}", *status]).stdout.splitlines()
     assert [line.split()[:2] for line in said if "replay/" in line] == [
         ["replay/0", "h2"],

@@ -9,7 +9,7 @@ from virtual_hosts import Hosts
 from virtual_program import CARTPOLE, FOR_EVER, SOLVE_S, Program, nothing_is_left
 from virtual_slurm import Slurm
 
-from launch.slurm import SBATCH, script
+from distrl.launch.hosts.slurm import SBATCH, script
 
 FAKE = """#!/bin/bash
 [ -n "$SLURM_RESTART_COUNT" ] && echo resumed && exit 0

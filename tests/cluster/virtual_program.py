@@ -45,7 +45,7 @@ class Program:
         self.run_dir = folder / "run"
         self._output = folder / "output"
         command = [
-            *prefix, "env", f"PYTHONPATH={ROOT}", sys.executable, "-m", "launch.main", "train",
+            *prefix, "env", f"PYTHONPATH={ROOT}", sys.executable, "-m", "distrl", "train",
             "--topology=multi_machine", f"--run_dir={self.run_dir}", *flags,
         ]  # fmt: skip
         if hosts_flag is not None:

@@ -11,10 +11,10 @@ from distrl.envs import NativeEnvironment, PythonEnvironment
 from distrl.errors import ConfigError
 from distrl.experiment import ActorsConfig, EvaluatorConfig, Experiment, LearnerConfig
 from distrl.learner import Learner
+from distrl.programs.pools import evaluator_pool
+from distrl.programs.single_process import SingleProcess
 from distrl.replay.buffer import ReplayConfig
 from distrl.testing import CheckingConfig, CountingEnvironment, LateCountingEnvironment, errors
-from programs.pools import evaluator_pool
-from programs.single_process import SingleProcess
 
 EXPERIMENT = Experiment(
     PythonEnvironment(CountingEnvironment),

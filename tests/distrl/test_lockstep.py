@@ -17,8 +17,8 @@ from distrl.errors import ConfigError
 from distrl.experiment import Experiment
 from distrl.lockstep import LockstepReplay, LockstepVariables, Score
 from distrl.replay.buffer import ReplayConfig
-from distrl.replay.shared_memory import SharedReplayBuffer
-from distrl.replay.shared_table import SharedTable
+from distrl.replay.shared.buffer import SharedReplayBuffer
+from distrl.replay.shared.table import SharedTable
 from distrl.types import Inference, StepType
 
 QUEUE = ReplayConfig(unroll_length=3, max_size=64)

@@ -13,12 +13,12 @@ from distrl.envs import PythonEnvironment
 from distrl.episodes import EpisodeStatistics, Outcome
 from distrl.errors import ConfigError
 from distrl.evaluator import Evaluator
+from distrl.inference.messages import Wire
 from distrl.metrics import Goal, Monitor
 from distrl.replay.buffer import ReplayConfig
-from distrl.replay.local import LocalReplayBuffer, LocalTable
+from distrl.replay.local.buffer import LocalReplayBuffer, LocalTable
 from distrl.testing import CheckingConfig, CountingEnvironment, LateCountingEnvironment
 from distrl.types import Inference, TimeStep
-from distrl.wire import Wire
 
 REWARD = dm_specs.Array((), np.float32)
 SUCCESS = {"success": dm_specs.Array((), np.int8)}

@@ -18,7 +18,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from distrl import board
 from distrl.actor import Actor
 from distrl.envs import PythonEnvironment
 from distrl.evaluator import Evaluator
@@ -33,6 +32,7 @@ from distrl.inferencer import Inferencer
 from distrl.learner import Learner
 from distrl.metrics import Goal, Monitor
 from distrl.replay.buffer import ReplayConfig
+from distrl.runtime import heartbeat
 from distrl.testing import CheckingConfig, CountingEnvironment
 
 IDLE_S, BUSY_S, STOPPED_S = 4.0, 15.0, 2.0
@@ -70,7 +70,7 @@ def inject(run_dir: Path, node: str, kind: str, always: bool) -> Callable[[str],
     def setup(name: str) -> None:
         if name != node:
             return
-        seat = board.here()
+        seat = heartbeat.here()
         if kind == "constructor":
             if always or not seat.restarted:
                 raise RuntimeError("injected")
@@ -82,13 +82,13 @@ def inject(run_dir: Path, node: str, kind: str, always: bool) -> Callable[[str],
         original = getattr(owner, method)
 
         def faulty(self: Any, *args: Any, **kwargs: Any) -> Any:
-            if board.here() is seat or kind != "raise" or label in ("inferencer", "monitor"):
+            if heartbeat.here() is seat or kind != "raise" or label in ("inferencer", "monitor"):
                 check(seat)
             return original(self, *args, **kwargs)
 
         setattr(owner, method, faulty)
 
-    def check(seat: board.Seat) -> None:
+    def check(seat: heartbeat.Seat) -> None:
         now = run_dir / "now"
         if not now.exists():
             return
@@ -101,7 +101,7 @@ def inject(run_dir: Path, node: str, kind: str, always: bool) -> Callable[[str],
         pause = threading.Event()
         while not (run_dir / "now").exists():
             pause.wait(0.05)
-        check(board.here())
+        check(heartbeat.here())
 
     return setup
 
@@ -120,8 +120,8 @@ def main() -> None:
         supervision=SupervisionConfig(4, IDLE_S, BUSY_S, STOPPED_S),
         goal=Goal(mean_return=None, max_env_steps=10**12),
     )
-    make_program = getattr(importlib.import_module(f"programs.{topology}"), topology)
-    from launch.run import run
+    make_program = getattr(importlib.import_module(f"distrl.programs.{topology}"), topology)
+    from distrl.launch.launcher import run
 
     run_dir.mkdir()
     program = make_program(experiment, str(run_dir))

@@ -29,7 +29,7 @@ def train(tmp_path, name, *flags, steps=STEPS, life=0, limit=110.0):
     Once more it goes on where it was, in the next life. Fails after `limit` seconds.
     """
     command = [
-        sys.executable, "-m", "launch.main", "train",
+        sys.executable, "-m", "distrl", "train",
         f"--experiment={Path(__file__).parent / 'checking_experiment.py'}:{name}",
         f"--run_dir={tmp_path / 'run'}", f"--max_env_steps={steps}", *flags,
     ]  # fmt: skip

@@ -177,7 +177,7 @@ def test_status_and_stacks_of_a_program_of_which_a_node_is_blocked(tmp_path):
         program.until(lambda: "now: block" in program.output, "the fault")
         found = {
             command: subprocess.run(
-                [sys.executable, "-m", "launch.main", command, str(program.run_dir), *node],
+                [sys.executable, "-m", "distrl", command, str(program.run_dir), *node],
                 cwd=ROOT,
                 capture_output=True,
                 text=True,

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pytest
 
-from distrl.replay.shared_file import SharedFile
+from distrl.replay.shared.segment import SharedFile
 
 ROOT = Path(__file__).parents[2]
 BREAKING = Path(__file__).parent / "breaking_experiment.py"
@@ -43,7 +43,7 @@ class Command:
         folder: Path,
         *flags: str,
         prefix: tuple[str, ...] = (),
-        module: tuple[str, ...] = ("launch.main", "train", "--run_dir={}"),
+        module: tuple[str, ...] = ("distrl", "train", "--run_dir={}"),
     ):
         """Args: module: and its first arguments; "{}" becomes the run's folder."""
         self.run_dir = folder / "run"

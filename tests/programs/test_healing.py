@@ -84,7 +84,14 @@ def test_counters_stay_true_and_no_unroll_mixes_two_lives(start, tmp_path):
     for node in ("actor/1", "replay/0", "actor/2"):
         kill(command, node)
     for wanted in (2, 5):  # three leave, the fifth joins, and two come back
-        ask = [sys.executable, "-m", "launch.main", "actors", str(command.run_dir), str(wanted)]
+        ask = [
+            sys.executable,
+            "-m",
+            "distrl",
+            "actors",
+            str(command.run_dir),
+            str(wanted),
+        ]
         done = subprocess.run(ask, cwd=ROOT, capture_output=True, text=True, timeout=70, check=True)
         assert done.stdout == f"{wanted} actors act now\n"
         before = command.learner_steps()

@@ -16,7 +16,7 @@ import pytest
 from distrl import presets
 from distrl.errors import ConfigError
 from distrl.experiment import LearnerConfig
-from programs.learner_processes import Place, share_of
+from distrl.programs.learner_processes import Place, share_of
 
 ROOT = Path(__file__).resolve().parents[2]
 EXPERIMENT = presets.experiment("CartPole-v1")
@@ -28,7 +28,7 @@ class Process:
     def __init__(self, folder, address, index, *flags, count=2):
         self._log = folder / f"log-{index}"
         command = [
-            sys.executable, "-m", "launch.main", "train", "--topology=single_process",
+            sys.executable, "-m", "distrl", "train", "--topology=single_process",
             "--env=CartPole-v1", f"--coordinator_address={address}", f"--num_processes={count}",
             f"--process_id={index}", f"--run_dir={folder / 'run'}", *flags,
         ]  # fmt: skip

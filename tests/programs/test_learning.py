@@ -10,9 +10,9 @@ from finished import finish
 
 from distrl import presets
 from distrl.experiment import EvaluatorConfig
+from distrl.launch.cli.config_flags import as_dict
 from distrl.metrics import Goal
-from launch.overrides import as_dict
-from programs.single_process import single_process
+from distrl.programs.single_process import single_process
 
 
 @pytest.mark.parametrize("core", ["none", "lstm"])
@@ -54,7 +54,7 @@ def test_cartpole_is_learned_in_one_process(tmp_path, core):
 )
 def test_every_kind_of_agent_runs_in_programs(tmp_path, agent, env, flags, backend):
     command = [
-        sys.executable, "-m", "launch.main", "train", f"--env={env}", f"--agent={agent}",
+        sys.executable, "-m", "distrl", "train", f"--env={env}", f"--agent={agent}",
         "--topology=heavy_env", f"--config.replay.backend={backend}",
         f"--run_dir={tmp_path / 'run'}", "--max_env_steps=20000", *flags,
     ]  # fmt: skip

@@ -15,17 +15,17 @@ import pytest
 
 import distrl
 from distrl import presets
-from distrl.checkpoint import Checkpoints
+from distrl.checkpointing.params_file import load_params
+from distrl.checkpointing.store import Checkpoints
 from distrl.errors import ConfigError, SpecError
 from distrl.experiment import ActorsConfig, Experiment, LearnerConfig
 from distrl.inferencer import Inferencer
 from distrl.metrics import Goal
-from distrl.params_file import load_params
 from distrl.policy import _Fixed, agent_writer
+from distrl.programs.single_process import single_process
 from distrl.replay.buffer import ReplayConfig
 from distrl.transforms import FrameStack, ObservationNormalizer
 from distrl.variables import VariableClient
-from programs.single_process import single_process
 
 ROOT = Path(__file__).parents[2]
 ACTING = Path(__file__).with_name("policies.py")

@@ -19,7 +19,7 @@ DAWDLING = Path(__file__).parent / "dawdling_experiment.py:experiment"
 def train(run_dir: Path, updates: int, *flags: str) -> str:
     """Trains until so many updates; a hash of the parameters."""
     command = [
-        sys.executable, "-m", "launch.main", "train", f"--run_dir={run_dir}",
+        sys.executable, "-m", "distrl", "train", f"--run_dir={run_dir}",
         "--config.goal.mean_return=None", f"--config.goal.max_learner_steps={updates}", *flags,
     ]  # fmt: skip
     done = finish(command, 280.0)

@@ -7,7 +7,7 @@ import pytest
 pytest.importorskip("launchpad")
 
 from distrl.errors import PeerError
-from programs.peers import Reporter
+from distrl.programs.remote import Reporter
 
 
 class Monitor:

@@ -6,7 +6,7 @@ import pytest
 
 from distrl import presets
 from distrl.errors import ConfigError
-from programs.placement import Host, parse_hosts, place
+from distrl.programs.placement import Host, parse_hosts, place
 
 
 def experiment(num_actors=2, **changes):

@@ -7,9 +7,9 @@ import pytest
 from distrl import presets
 from distrl.errors import ConfigError
 from distrl.experiment import ActorsConfig, InferenceConfig, LearnerConfig
-from launch import child
-from programs import resources
-from programs.resources import describe_gpus, node_environments
+from distrl.launch.local import child
+from distrl.programs import resources
+from distrl.programs.resources import describe_gpus, node_environments
 
 EXPERIMENT = presets.experiment("CartPole-v1")
 

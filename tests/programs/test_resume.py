@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from distrl.checkpoint import Checkpoint, Checkpoints
+from distrl.checkpointing.store import Checkpoint, Checkpoints
 
 ROOT = Path(__file__).parents[2]
 STOPPING = Path(__file__).with_name("stopping_experiment.py")
@@ -36,7 +36,7 @@ class Run:
         self.process: subprocess.Popen | None = None
 
     def start(self, *flags: str) -> None:
-        command = [sys.executable, "-m", "launch.main", "train", f"--run_dir={self.run_dir}"]
+        command = [sys.executable, "-m", "distrl", "train", f"--run_dir={self.run_dir}"]
         with self._output.open("wb") as output:
             self.process = subprocess.Popen(
                 [*command, *self._flags, *flags],

@@ -8,8 +8,8 @@ from distrl.envs import PythonEnvironment
 from distrl.errors import EnvironmentFault
 from distrl.experiment import ActorsConfig, EvaluatorConfig, Experiment, LearnerConfig
 from distrl.metrics import Goal
+from distrl.programs import single_process as program
 from distrl.testing import CheckingConfig, CountingEnvironment
-from programs import single_process as program
 
 EVALUATOR = 2  # environments, which the actors' pool has more of
 

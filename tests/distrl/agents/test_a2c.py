@@ -13,9 +13,9 @@ from distrl.agents.a2c import A2CConfig
 from distrl.agents.networks import NetworkConfig
 from distrl.errors import ConfigError
 from distrl.metrics import Goal
+from distrl.programs.single_process import single_process
 from distrl.specs import EnvironmentSpec
 from distrl.types import StepType
-from programs.single_process import single_process
 
 LAST = int(StepType.LAST)
 KEY = np.array([0, 1], np.uint32)

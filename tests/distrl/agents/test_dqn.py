@@ -20,10 +20,10 @@ from distrl.agents.exploration import EpsilonSchedule, epsilon_greedy
 from distrl.agents.networks import NetworkConfig
 from distrl.errors import ConfigError
 from distrl.metrics import Goal
+from distrl.programs.single_process import SingleProcess, single_process
 from distrl.specs import EnvironmentSpec
 from distrl.testing import random_windows
 from distrl.types import StepType, Trajectory
-from programs.single_process import SingleProcess, single_process
 
 FIRST, MID, LAST = int(StepType.FIRST), int(StepType.MID), int(StepType.LAST)
 KEY = np.array([0, 1], np.uint32)

@@ -14,13 +14,13 @@ from distrl.agents.networks import NetworkConfig
 from distrl.agents.r2d2 import R2D2Config
 from distrl.agents.td3 import TD3Config
 from distrl.errors import ConfigError
+from distrl.inference.messages import Wire
+from distrl.inference.server import InferenceService, RemoteInferencer
 from distrl.inferencer import Inferencer
-from distrl.serving import InferenceService, RemoteInferencer
 from distrl.specs import EnvironmentSpec
 from distrl.transforms.agent import TransformedAgent
 from distrl.transforms.frame_stack import FrameStack
 from distrl.variables import VariableClient
-from distrl.wire import Wire
 
 SPEC = EnvironmentSpec(dm_specs.Array((4,), np.float32), dm_specs.DiscreteArray(3, np.int32))
 APE_X = EpsilonSchedule(0.4, 0.4, spread=7)

@@ -15,13 +15,13 @@ from distrl.agents.networks import NetworkConfig
 from distrl.agents.ppo import PPO, PPOConfig, clipped_surrogate
 from distrl.errors import ConfigError
 from distrl.metrics import Goal
+from distrl.programs.single_process import single_process
 from distrl.specs import EnvironmentSpec
 from distrl.transforms import statistics
 from distrl.transforms.agent import TransformedAgent
 from distrl.transforms.observations import ObservationNormalizer
 from distrl.transforms.rewards import RewardNormalizer
 from distrl.types import StepType, Trajectory
-from programs.single_process import single_process
 
 LAST = int(StepType.LAST)
 KEY = np.array([0, 1], np.uint32)

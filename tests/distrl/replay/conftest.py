@@ -17,10 +17,10 @@ from dm_env import specs as dm_specs
 from distrl import specs
 from distrl.replay.buffer import ReplayBuffer, ReplayConfig
 from distrl.replay.columns import Columns
-from distrl.replay.local import LocalReplayBuffer, LocalTable
-from distrl.replay.shared_memory import SharedReplayBuffer
-from distrl.replay.shared_table import SharedTable
-from distrl.replay.table_files import Stored
+from distrl.replay.local.buffer import LocalReplayBuffer, LocalTable
+from distrl.replay.shared.buffer import SharedReplayBuffer
+from distrl.replay.shared.table import SharedTable
+from distrl.replay.table.files import Stored
 from distrl.types import Inference, Sample, StepType, TimeStep, Trajectory
 
 # Tests run in several processes at a time; those that a test starts inherit its environment.
@@ -163,8 +163,8 @@ class Replay:
             return
         import reverb
 
-        from distrl.replay import reverb_saving
-        from distrl.replay.reverb import reverb_tables
+        from distrl.replay.reverb import checkpoints
+        from distrl.replay.reverb.buffer import reverb_tables
 
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
@@ -172,7 +172,7 @@ class Replay:
         self.address = f"127.0.0.1:{port}"
         tables = reverb_tables(config, struct, batch_size, NAME, per_item)
         self._folder = tempfile.TemporaryDirectory()
-        checkpointer = reverb_saving.checkpointer(
+        checkpointer = checkpoints.checkpointer(
             Path(self._folder.name, "replay"), saved, NAME, struct, config, batch_size, per_item
         )
         self._server = reverb.Server(tables, port, checkpointer)
@@ -193,7 +193,7 @@ class Replay:
         else:
             import reverb
 
-            from distrl.replay.reverb import ReverbReplayBuffer
+            from distrl.replay.reverb.buffer import ReverbReplayBuffer
 
             client = ReverbReplayBuffer(
                 reverb.Client(self.address),

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from distrl.errors import ConfigError, Stopped
 from distrl.replay.buffer import ReplayConfig
-from distrl.replay.local import LocalReplayBuffer, LocalTable
-from distrl.replay.shared_memory import SharedReplayBuffer
-from distrl.replay.shared_table import SharedTable
+from distrl.replay.local.buffer import LocalReplayBuffer, LocalTable
+from distrl.replay.shared.buffer import SharedReplayBuffer
+from distrl.replay.shared.table import SharedTable
 
 T = 2
 PHASES = (Phase.explicit, Phase.reuse, Phase.generate)  # a stall costs seconds: no shrinking

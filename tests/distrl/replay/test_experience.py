@@ -9,9 +9,9 @@ import pytest
 
 from distrl.errors import ConfigError, DeadlineExceeded, SpecError
 from distrl.replay.buffer import ReplayConfig
-from distrl.replay.experience import Experience
-from distrl.replay.local import LocalTable
-from distrl.replay.shared_memory import SharedReplayBuffer
+from distrl.replay.local.buffer import LocalTable
+from distrl.replay.shared.buffer import SharedReplayBuffer
+from distrl.replay.table.experience import Experience
 
 T = 4
 both = pytest.mark.parametrize("make_replay", ["local", "shared"], indirect=True)
@@ -87,7 +87,7 @@ def test_where_there_can_be_no_sampler(make_streams):
     with pytest.raises(ConfigError, match=r"must have a method choose\(rng, count, view\); got 3"):
         ReplayConfig("uniform", sampler=3)
     pytest.importorskip("reverb", reason="dm-reverb is not installed")
-    from distrl.replay.reverb import reverb_tables
+    from distrl.replay.reverb.buffer import reverb_tables
 
     config = ReplayConfig("uniform", T, sampler=NewestFirst())
     with pytest.raises(ConfigError, match=r"replay.sampler=NewestFirst is not for Reverb.*shared"):
@@ -131,7 +131,7 @@ def test_extend(make_replay, make_streams, kind):
     """From one table to another; as the newest, in order."""
     source = LocalTable(make_streams.struct, ReplayConfig("queue", T, max_size=12), 2)
     made = make_streams()
-    from distrl.replay.local import LocalReplayBuffer
+    from distrl.replay.local.buffer import LocalReplayBuffer
 
     writer = LocalReplayBuffer(source, made.struct, ReplayConfig("queue", T, max_size=12), 2)
     made.add_to(writer, ids(12), T + 1)
@@ -193,7 +193,7 @@ def test_prefill_is_not_held_back_and_nobody_owes_samples_for_it(make_replay, st
 def make_offline(streams, count):
     config = ReplayConfig("queue", T, max_size=count)
     table = LocalTable(streams.struct, config, 2)
-    from distrl.replay.local import LocalReplayBuffer
+    from distrl.replay.local.buffer import LocalReplayBuffer
 
     streams.add_to(LocalReplayBuffer(table, streams.struct, config, 2), ids(count, 100), T + 1)
     return Experience(table)[:]

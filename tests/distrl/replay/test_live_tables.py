@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 
 from distrl.errors import ConfigError, DeadlineExceeded, Stopped
 from distrl.replay.buffer import ReplayConfig
-from distrl.replay.local import LocalTable
-from distrl.replay.rate_limiter import RateLimiter
-from distrl.replay.shared_memory import SharedReplayBuffer
-from distrl.replay.shared_table import SharedTable
+from distrl.replay.local.buffer import LocalTable
+from distrl.replay.shared.buffer import SharedReplayBuffer
+from distrl.replay.shared.table import SharedTable
+from distrl.replay.table.rate_limiter import RateLimiter
 
 T = 4
 BATCH = 4

@@ -8,8 +8,8 @@ import pytest
 from distrl.errors import ConfigError
 from distrl.replay.buffer import ReplayConfig
 from distrl.replay.columns import Columns
-from distrl.replay.rate_limiter import RateLimiter
-from distrl.replay.sum_tree import SumTree
+from distrl.replay.table.rate_limiter import RateLimiter
+from distrl.replay.table.sum_tree import SumTree
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from distrl.replay.buffer import ReplayConfig
-from distrl.replay.shared_memory import SharedReplayBuffer
+from distrl.replay.shared.buffer import SharedReplayBuffer
 
 T = 2
 SIZE = 12

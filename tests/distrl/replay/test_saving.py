@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from distrl.errors import ConfigError, SpecError
-from distrl.replay import table_files
 from distrl.replay.buffer import ReplayConfig
+from distrl.replay.table import files
 
 T = 4
 ROOT = Path(__file__).parents[3]
@@ -34,7 +34,7 @@ def table(request):
 
 @pytest.fixture(autouse=True)
 def small_slices(monkeypatch):
-    monkeypatch.setattr(table_files, "SLICE_BYTES", 1000)  # 2 unrolls
+    monkeypatch.setattr(files, "SLICE_BYTES", 1000)  # 2 unrolls
 
 
 def filled(replay, streams):
@@ -108,7 +108,7 @@ def test_reverb_keeps_keys_and_priorities(make_replay, streams, tmp_path):
     replay = make_replay(config, BATCH)
     if replay.kind != "reverb":
         pytest.skip("of the others every byte is compared")
-    from distrl.replay.reverb_saving import FOLDER, _table
+    from distrl.replay.reverb.checkpoints import FOLDER, _table
 
     client = filled(replay, streams)
     client.save(tmp_path / "table", 30.0)
@@ -172,7 +172,7 @@ def test_a_table_that_goes_on_is_saved_whole(make_replay, streams, tmp_path, kin
     client = replay.client()
     everyone = np.arange(4, dtype=np.int32)
     streams.add_to(client, everyone, 4 * T + 1)
-    real, turns = table_files._write, []
+    real, turns = files._write, []
 
     def write(descriptor, rows, offset):
         real(descriptor, rows, offset)
@@ -182,7 +182,7 @@ def test_a_table_that_goes_on_is_saved_whole(make_replay, streams, tmp_path, kin
                 client.sample(1.0) if client.can_sample() else None
             streams.add_to(client, everyone, T)
 
-    monkeypatch.setattr(table_files, "_write", write)
+    monkeypatch.setattr(files, "_write", write)
     counts = client.save(tmp_path / "table", 30.0)
     monkeypatch.undo()
     assert counts["inserts"] == 16 and 2 <= counts["size"] <= 16

@@ -1,0 +1,171 @@
+"""An inferencer as a service: many actors' requests as one batch, and the actor's side of it."""
+
+import collections
+import threading
+from typing import Any, Protocol
+
+import jax
+import numpy as np
+
+from distrl.errors import DeadlineExceeded
+from distrl.inference.messages import Wire
+from distrl.inferencer import Inferencer
+from distrl.runtime.heartbeat import Seat
+from distrl.types import Inference, TimeStep
+
+
+class _Request:
+    """One caller's request, and where its answer is put."""
+
+    def __init__(self, rows: np.ndarray, life: int, with_state: bool):
+        self.rows = rows
+        self.life = life
+        self.with_state = with_state
+        self.wake = threading.Lock()  # released when it is done, or is to lead
+        self.wake.acquire()
+        self.done = False
+        self.answer = b""
+        self.error: BaseException | None = None
+
+
+class InferenceService:
+    """Batches concurrent requests for one `Inferencer`; called from many server threads.
+
+    Whatever has arrived while a batch ran is the next batch. It waits for no one, so a dead caller
+    costs nothing and an idle service answers at once. There is no thread of its own: a caller who
+    finds the service idle runs the batch, and the first who waits then runs the next one.
+    """
+
+    def __init__(
+        self,
+        inferencer: Inferencer,
+        wire: Wire,
+        max_batch: int,
+        timeout: float,
+        seat: Seat | None = None,
+    ):
+        """Args:
+        inferencer: what runs the batches; made with the same wire.
+        wire: the layout of requests and answers.
+        max_batch: rows of one batch at most.
+        timeout: seconds that a request may wait for its answer.
+        seat: where it says that it works on a batch, and in which life it is; None: nowhere.
+        """
+        self._seat = seat or Seat()
+        self._inferencer = inferencer
+        self._wire = wire
+        self._max_batch = max_batch
+        self._timeout = timeout
+        self._lock = threading.Lock()
+        self._waiting: collections.deque[_Request] = collections.deque()
+        self._busy = False  # some caller leads, or has been woken to lead
+        self.batches = 0
+        self.requests = 0
+
+    def inference(self, data: bytes) -> bytes:
+        """Answers a packed request.
+
+        Raises:
+          SpecError: the request's length is wrong; it reaches no batch.
+          DeadlineExceeded: no answer within `timeout`.
+        """
+        request = _Request(*self._wire.request_rows(data))
+        with self._lock:
+            self._waiting.append(request)
+            lead = not self._busy
+            self._busy = True
+        if not lead:
+            if not request.wake.acquire(timeout=self._timeout):
+                self._give_up(request)
+            lead = not request.done
+        if lead:
+            self._lead()
+        if request.error is not None:
+            raise request.error
+        return request.answer
+
+    def _give_up(self, request: _Request) -> None:
+        """Raises DeadlineExceeded, unless the request was woken at the last moment."""
+        with self._lock:
+            if request.wake.acquire(blocking=False):
+                return
+            if request in self._waiting:
+                self._waiting.remove(request)
+        raise DeadlineExceeded(
+            f"inference: no answer for {len(request.rows)} streams in {self._timeout:g} s; "
+            "the batch before it has not ended"
+        )
+
+    def _lead(self) -> None:
+        """Runs one batch, the caller's own request first; then wakes who leads the next one."""
+        with self._lock:
+            batch = [self._waiting.popleft()]
+            rows = len(batch[0].rows)
+            while self._waiting and rows + len(self._waiting[0].rows) <= self._max_batch:
+                batch.append(self._waiting.popleft())
+                rows += len(batch[-1].rows)
+        self._serve(batch)
+        with self._lock:
+            if self._waiting:
+                self._waiting[0].wake.release()
+            else:
+                self._busy = False
+        for request in batch[1:]:
+            request.wake.release()
+
+    def _serve(self, batch: list[_Request]) -> None:
+        """Runs one batch. An error is its callers' to raise."""
+        self.batches += 1
+        self.requests += len(batch)
+        self._seat.tick()
+        try:
+            self._run(batch)
+        except Exception as error:
+            for request in batch:
+                request.error = error
+        finally:
+            self._seat.wait()
+        for request in batch:
+            request.done = True
+
+    def _run(self, batch: list[_Request]) -> None:
+        with_state = any(request.with_state for request in batch)
+        rows = batch[0].rows
+        life: int | np.ndarray = batch[0].life
+        if len(batch) > 1:
+            rows = np.concatenate([request.rows for request in batch])
+            life = np.repeat([r.life for r in batch], [len(r.rows) for r in batch])
+        answers, version, states = self._inferencer.infer_rows(rows, life, with_state)
+        end = 0
+        for request in batch:
+            start, end = end, end + len(request.rows)
+            state = None
+            if request.with_state:
+                own = jax.tree.map(lambda leaf, s=start, e=end: leaf[s:e], states)
+                state = self._wire.state.pack(own, end - start)
+            request.answer = self._wire.pack_answer(
+                answers[start:end], version, state, self._seat.life
+            )
+
+
+class _Service(Protocol):
+    def inference(self, data: bytes) -> bytes: ...
+
+
+class RemoteInferencer:
+    """An inferencer elsewhere, with `Inferencer`'s interface."""
+
+    def __init__(self, service: _Service | Any, wire: Wire):
+        """Args:
+        service: a client of an `InferenceService`, with a deadline of its own.
+        wire: the layout of requests and answers.
+        """
+        self._service = service
+        self._wire = wire
+
+    def inference(
+        self, stream_ids: np.ndarray, timestep: TimeStep, life: int = 0, with_state: bool = False
+    ) -> Inference:
+        """See `Inferencer.inference`."""
+        data = self._wire.pack_request(stream_ids, timestep, life, with_state)
+        return self._wire.unpack_answer(self._service.inference(data))

@@ -1,0 +1,187 @@
+"""The unrolls of a table in this process. Nothing locks: every method needs the table's lock."""
+
+import collections
+import threading
+import time
+
+import numpy as np
+
+from distrl.replay.buffer import ReplayConfig
+from distrl.replay.columns import Block, Columns
+from distrl.replay.local.snapshot import FrozenQueue, FrozenRing
+from distrl.replay.table import reconfigure
+from distrl.replay.table.files import Frozen, Stored
+from distrl.replay.table.info import RateLimits
+from distrl.replay.table.rate_limiter import RateLimiter
+from distrl.replay.table.ring import Ring
+from distrl.types import Sample
+
+
+class _Counts:
+    """Of a queue."""
+
+    limits: RateLimits | None = None
+
+    def __init__(self) -> None:
+        self.size = self.inserts = self.samples = 0
+
+
+class LocalQueue:
+    """Blocks in the order in which they came; a block that is just one batch is never copied."""
+
+    def __init__(self, columns: Columns, max_size: int):
+        self.columns = columns
+        self.counts = _Counts()
+        self._max_size = max_size
+        self._blocks: collections.deque[tuple[Block, int]] = collections.deque()  # and when
+
+    def can_insert(self, count: int) -> int:
+        return min(count, self._max_size - self.counts.size)
+
+    def insert(self, block: Block) -> None:
+        self._blocks.append((block, time.monotonic_ns()))
+        self.counts.size += block.size
+        self.counts.inserts += block.size
+
+    def can_sample(self, count: int) -> bool:
+        return self.counts.size >= count
+
+    def sample(self, count: int) -> Sample:
+        parts = []
+        left = count
+        while left:
+            block, when = self._blocks.popleft()
+            if block.size > left:
+                block, rest = block.split(left, self.columns.has_time)
+                self._blocks.appendleft((rest, when))
+            parts.append(block)
+            left -= block.size
+        counts = self.counts
+        keys = np.arange(counts.samples, counts.samples + count, dtype=np.uint64)
+        counts.size -= count
+        counts.samples += count
+        batch = self.columns.join(parts)
+        return Sample(self.columns.trajectory(batch, np.ones(count, np.float32)), keys)
+
+    def update_priorities(self, keys: np.ndarray, priorities: np.ndarray) -> None:
+        """A queue has none."""
+
+    def priorities(self) -> None:
+        """A queue has none."""
+
+    def read(self, places: slice) -> Block:
+        """As `Table.read`."""
+        joined = self.columns.join([self.columns.allocate(0), *(b for b, _ in self._blocks)])
+        return self.columns.take(joined, np.arange(self.counts.size)[places])
+
+    def prefill(self, block: Block) -> None:
+        """As `Experience.extend`."""
+        room = self._max_size - self.counts.size
+        reconfigure.check_room(block.size, room)
+        self.insert(self.columns.join([block], copy=True))
+
+    def freeze(self, lock: threading.Condition) -> Frozen:
+        """As `Table.freeze`."""
+        counts, blocks = self.counts, [block for block, _ in self._blocks]
+        return FrozenQueue(self.columns, blocks, counts.inserts, counts.samples)
+
+    def restore(self, stored: Stored) -> None:
+        """As `LocalTable.restore`."""
+        now = time.monotonic_ns()
+        parts = (stored.read(*part) for part in stored.slices())
+        self._blocks = collections.deque((block, now) for block in parts)
+        counts = self.counts
+        counts.size, counts.inserts, counts.samples = stored.size, stored.inserts, stored.samples
+
+    def inserted(self) -> np.ndarray:
+        """When each unroll came, as `Ages.of` takes it."""
+        sizes = [block.size for block, _ in self._blocks]
+        return np.array([when for _, when in self._blocks], np.int64).repeat(sizes)
+
+
+class LocalRing:
+    """A `Ring` with its data; an unroll lies in the column of its place."""
+
+    def __init__(
+        self,
+        columns: Columns,
+        config: ReplayConfig,
+        batch_size: int,
+        rng: np.random.Generator,
+    ):
+        self.columns = columns
+        self.counts = RateLimiter(config.limits(batch_size))
+        self._ring = Ring(config, self.counts, rng)
+        self._max_size = config.max_size
+        self._sampler = config.sampler
+        self._stored = columns.allocate(config.max_size)
+        self._inserted = np.zeros(config.max_size, np.int64)
+
+    def reconfigure(self, config: ReplayConfig, batch_size: int) -> None:
+        self.counts.limits = self.counts.carried_on(config.limits(batch_size))
+        self._ring.expect(config)
+        self._ring.use(config)
+        self._ring.rebuild()
+
+    def can_insert(self, count: int) -> int:
+        return self.counts.can_insert(count, self._max_size)
+
+    def read(self, places: slice) -> Block:
+        """As `Table.read`."""
+        return self.columns.take(self._stored, self._ring.present()[places])
+
+    def prefill(self, block: Block) -> None:
+        """As `Experience.extend`."""
+        limits = self.counts.moved(block.size)
+        self.insert(block)
+        self.counts.limits = limits
+
+    def insert(self, block: Block) -> None:
+        # More than fits at once goes in parts, the later ones over the earlier ones.
+        while block.size:
+            slot = self.counts.inserts % self._max_size
+            count = min(block.size, self._max_size - slot)
+            part, block = block.split(count, self.columns.has_time)
+            self.columns.put(self._stored, slice(slot, slot + count), part)
+            self._inserted[slot : slot + count] = time.monotonic_ns()
+            if self._ring.is_weighted:
+                self._ring.prepare(count)
+            self._ring.insert(count)
+
+    def can_sample(self, count: int) -> bool:
+        return self.counts.can_sample(count)
+
+    def sample(self, count: int) -> Sample:
+        chosen = self._ring.choose(count, self._sampler)
+        batch = self.columns.take(self._stored, chosen.places)
+        self.counts.samples += count
+        return Sample(
+            self.columns.trajectory(batch, chosen.probability), chosen.keys.astype(np.uint64)
+        )
+
+    def update_priorities(self, keys: np.ndarray, priorities: np.ndarray) -> None:
+        self._ring.update_priorities(keys, priorities)
+
+    def priorities(self) -> np.ndarray | None:
+        return self._ring.priorities()
+
+    def freeze(self, lock: threading.Condition) -> Frozen:
+        """As `Table.freeze`."""
+        return FrozenRing(self.columns, self._stored, self._ring, self._max_size, lock)
+
+    def restore(self, stored: Stored) -> None:
+        """As `LocalTable.restore`."""
+        keys = stored.keys()
+        for start, stop in stored.slices():
+            places = keys[start:stop] % self._max_size
+            self.columns.put(self._stored, places, stored.read(start, stop))
+        self._inserted[:] = time.monotonic_ns()
+        if stored.priorities is not None:
+            self._ring.set_priorities(keys, stored.priorities)
+        self._ring.restore(stored.first, stored.inserts)
+        self._ring.rng_state = stored.rng
+        self.counts.samples = stored.samples
+
+    def inserted(self) -> np.ndarray:
+        """As `LocalQueue.inserted`."""
+        return self._inserted[self._ring.present()]

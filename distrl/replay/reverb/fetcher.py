@@ -1,0 +1,111 @@
+"""A thread that fetches batches from a sampler whose waits have no deadline."""
+
+import collections
+import threading
+from collections.abc import Callable
+from typing import Any, Generic, TypeVar
+
+from distrl.errors import Stopped
+from distrl.replay.table.waiting import wait_until
+
+Batch = TypeVar("Batch")
+
+
+class Fetcher(Generic[Batch]):
+    """Fetches batches ahead, so that whoever takes them can wait with a deadline."""
+
+    def __init__(
+        self,
+        make_sampler: Callable[[], Any],
+        assemble: Callable[[Any], Batch],
+        prefetch: int,
+        name: str,
+    ):
+        self._make_sampler = make_sampler
+        self._assemble = assemble
+        self._prefetch = prefetch
+        self._name = name
+        self._changed = threading.Condition()
+        self._ready: collections.deque[Batch] = collections.deque()
+        self._wanted = 0
+        self._error: Exception | None = None
+        self._closed = False
+        self._sampler: Any = None
+        self._thread = threading.Thread(target=self._run, name=f"fetch {name}", daemon=True)
+        self._thread.start()
+
+    def take(
+        self,
+        timeout: float | None,
+        stop: threading.Event | None,
+        watch: Callable[[], None],
+    ) -> Batch:
+        """The next batch; `watch` is called during the wait, and may raise.
+
+        Raises:
+          Stopped, DeadlineExceeded: as `wait_until`; or this is closed.
+          RuntimeError: from what went wrong in fetching.
+        """
+        with self._changed:
+            self._wanted = 1
+            self._changed.notify_all()
+            try:
+                wait_until(
+                    self._changed,
+                    lambda: bool(self._ready) or self._error is not None or self._closed,
+                    stop=stop,
+                    timeout=timeout,
+                    what=lambda: f"a batch waits for samples of table {self._name!r}",
+                    turn=watch,
+                )
+            finally:
+                self._wanted = 0
+            if not self._ready:
+                if self._error is None:
+                    raise Stopped(f"a batch of table {self._name!r}: this client is closed")
+                raise RuntimeError(f"table {self._name!r}: {self._error}") from self._error
+            sample = self._ready.popleft()
+            self._changed.notify_all()
+            return sample
+
+    def ready(self) -> bool:
+        """True where a batch is there. Never without prefetch."""
+        with self._changed:
+            return bool(self._ready)
+
+    def _has_room(self) -> bool:
+        return self._closed or len(self._ready) < max(self._prefetch, self._wanted)
+
+    def _run(self) -> None:
+        try:
+            sampler = self._make_sampler()
+            with self._changed:
+                self._sampler = sampler
+                closed = self._closed
+            while not closed:
+                with self._changed:
+                    while not self._has_room():
+                        self._changed.wait(1.0)
+                    if self._closed:
+                        return
+                sample = self._assemble(sampler)
+                with self._changed:
+                    self._ready.append(sample)
+                    self._changed.notify_all()
+                    closed = self._closed
+        except Exception as error:  # told to whoever takes the next batch
+            with self._changed:
+                self._error = error
+                self._changed.notify_all()
+
+    def close(self) -> None:
+        """Ends the thread."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+            sampler = self._sampler
+        if sampler is not None:
+            # This wakes the fetching thread at once, and then takes 3 s where the server is in
+            # this process: nobody has to wait for that.
+            threading.Thread(target=sampler.Close, name=f"close {self._name}", daemon=True).start()
+        self._thread.join(1.0)

@@ -1,0 +1,265 @@
+"""Several Reverb servers as one replay for the learner: shards, each with a part of the streams.
+
+What is here samples. An actor writes to one shard only, by a client of that shard, so that the
+order of a stream's unrolls is that of one table.
+
+A batch is put together item by item, from all shards: `shard_choice` says which shard each comes
+from, and with what probability.
+"""
+
+import logging
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from distrl.errors import DeadlineExceeded, Stopped
+from distrl.replay.buffer import ReplayBuffer, ReplayConfig, checked_priorities
+from distrl.replay.reverb.calls import ServerSilent
+from distrl.replay.reverb.fetcher import Fetcher
+from distrl.replay.reverb.shard_choice import PATIENCE, Choice, Item, by_mass, in_turn
+from distrl.replay.reverb.shard_reader import Reader, Shard
+from distrl.replay.table import files
+from distrl.replay.table.experience import Experience
+from distrl.replay.table.info import RateLimits, TableInfo
+from distrl.replay.table.waiting import wait_until
+from distrl.types import Inference, Sample, TimeStep
+
+_AHEAD = 16  # items of a shard, at most
+_KEYS_OF = 64  # batches whose keys' shards are remembered
+
+_LOG = logging.getLogger(__name__)
+
+
+class ShardedReplayBuffer(ReplayBuffer):
+    """The learner's client of all shards of a table.
+
+    What is fetched ahead counts as sampled: a batch in Reverb's samplers, split over the shards; up
+    to 16 items of each shard, and one more; and `prefetch` batches put together. A shard whose
+    server is gone is done without until there is another; if none comes, that is an error.
+    """
+
+    def __init__(
+        self,
+        shards: Sequence[Shard],
+        config: ReplayConfig,
+        batch_size: int,
+        *,
+        seed: int,
+        stop: threading.Event | None = None,
+        unrolls_per_item: int = 1,
+        prefetch: int = 1,
+    ):
+        """Args:
+        shards: clients, each of one shard's table; closed with this one.
+        config: of all shards together.
+        batch_size: unrolls of a sample.
+        seed: of the choice of shards.
+        stop: set when the program stops; ends waits.
+        unrolls_per_item: as the shards'; it divides `batch_size`.
+        prefetch: batches put together before they are asked for.
+        """
+        self._shards = tuple(shards)
+        self._config = config
+        self._count = batch_size // unrolls_per_item
+        self._per_item = unrolls_per_item
+        self._stop = stop
+        self._prefetch = prefetch
+        self._ahead = max(1, min(_AHEAD, self._count // (2 * len(self._shards))))
+        self._lock = threading.Lock()
+        self._changed = threading.Condition(self._lock)
+        self._choose: Choice
+        if config.table == "queue":
+            self._choose = in_turn(len(self._shards))
+        else:
+            exponent = config.priority_exponent if self.is_prioritized else 0.0
+            patience = PATIENCE if config.samples_per_insert is None else 0.0
+            self._choose = by_mass(exponent, patience, np.random.default_rng(seed))
+        self._readers: list[Reader] = []
+        self._fetcher: Fetcher[tuple[Sample, list[int]]] | None = None
+        self._shard_of: dict[int, int] = {}  # by key, the oldest first
+        self._closed = False
+
+    @property
+    def is_prioritized(self) -> bool:
+        return self._config.table == "prioritized"
+
+    def needs_state(self, stream_ids: np.ndarray, life: int | None = None) -> bool:
+        raise self._no_actors()
+
+    def add(
+        self, stream_ids: np.ndarray, timestep: TimeStep, inference: Inference, life: int = 0
+    ) -> None:
+        raise self._no_actors()
+
+    def flush(self) -> None:
+        raise self._no_actors()
+
+    @staticmethod
+    def _no_actors() -> TypeError:
+        return TypeError("a client of all shards samples; an actor adds by a client of its own one")
+
+    def sample(self, timeout: float | None) -> Sample:
+        self._check_open()
+        try:
+            sample, shards = self._started().take(timeout, self._stop, lambda: None)
+        except DeadlineExceeded as error:
+            raise DeadlineExceeded(f"{error}: {self._describe()}") from None
+        except RuntimeError as error:
+            if isinstance(error.__cause__, Stopped | DeadlineExceeded):
+                raise error.__cause__ from None
+            raise
+        if self.is_prioritized:
+            self._remember(sample.key, shards)
+        return sample
+
+    def _started(self) -> Fetcher[tuple[Sample, list[int]]]:
+        if self._fetcher is None:
+            self._readers = [
+                Reader(shard, i, self._lock, self._changed, self._ahead)
+                for i, shard in enumerate(self._shards)
+            ]
+            self._fetcher = Fetcher(lambda: None, self._assemble, self._prefetch, "all shards")
+        return self._fetcher
+
+    def _assemble(self, _: None) -> tuple[Sample, list[int]]:
+        """The next batch, and the shard of each item."""
+        items: list[Item] = []
+        shards: list[int] = []
+        with self._changed:
+            while len(items) < self._count:
+                wait_until(
+                    self._changed,
+                    lambda: self._pick(items, shards),
+                    stop=self._stop,
+                    timeout=None,
+                    what=lambda: "a batch waits for items of all shards",
+                )
+        return self._shards[0].batch(items), shards
+
+    def _pick(self, items: list[Item], shards: list[int]) -> bool:
+        """Adds what there is to a batch; False where there is nothing."""
+        if self._closed:
+            raise Stopped("this client of all shards is closed")
+        for reader in self._readers:
+            if reader.error is not None:
+                raise reader.error
+            reader.look()
+        before = len(items)
+        while len(items) < self._count:
+            found = self._choose([reader.standing() for reader in self._readers])
+            if found is None:
+                break
+            index, share = found
+            item = self._readers[index].pop()
+            items.append(item._replace(probability=share * item.probability))
+            shards.append(index)
+        return len(items) > before
+
+    def _remember(self, keys: np.ndarray, shards: Sequence[int]) -> None:
+        known = self._shard_of
+        for key, shard in zip(keys[:: self._per_item].tolist(), shards, strict=True):
+            known.pop(key, None)
+            known[key] = shard
+        while len(known) > _KEYS_OF * self._count:
+            del known[next(iter(known))]
+
+    def update_priorities(self, keys: np.ndarray, priorities: np.ndarray) -> None:
+        keys, priorities = checked_priorities(keys, priorities)
+        if not self.is_prioritized:
+            return
+        self._check_open()
+        # Keys of long ago go to all shards: who does not have one passes it over.
+        origin = np.array([self._shard_of.get(key, -1) for key in keys.tolist()], np.int64)
+        for i, shard in enumerate(self._shards):
+            its = (origin == i) | (origin == -1)
+            if not its.any():
+                continue
+            try:
+                shard.send_priorities(keys[its], priorities[its])
+            except (RuntimeError, ServerSilent) as error:  # its reader waits for another server
+                _LOG.warning("%d priorities are lost: %s", its.sum(), error)
+
+    def can_sample(self) -> bool:
+        return not self._closed and self._started().ready()
+
+    def reconfigure(self, **changes: object) -> TableInfo:
+        return self._shards[0].reconfigure(**changes)
+
+    @property
+    def experience(self) -> Experience:
+        return self._shards[0].experience
+
+    def infos(self) -> list[TableInfo]:
+        """How each shard stands."""
+        return [shard.info() for shard in self._shards]
+
+    def info(self) -> TableInfo:
+        """How the shards stand together."""
+        infos = self.infos()
+        limits = None
+        if all(info.limits is not None for info in infos):
+            its = [info.limits for info in infos if info.limits is not None]
+            limits = RateLimits(
+                its[0].samples_per_insert,
+                sum(each.min_size_to_sample for each in its),
+                sum(each.min_diff for each in its),
+                sum(each.max_diff for each in its),
+            )
+        return TableInfo(
+            " + ".join(info.name for info in infos),
+            sum(info.size for info in infos),
+            sum(info.max_size for info in infos),
+            sum(info.inserts for info in infos),
+            sum(info.samples for info in infos),
+            limits,
+        )
+
+    def _describe(self) -> str:
+        """Each shard's counts, or why there are none, for a message."""
+        found = []
+        for shard in self._shards:
+            try:
+                found.append(str(shard.info()))
+            except (DeadlineExceeded, Stopped, RuntimeError) as error:
+                found.append(str(error))
+        return "; ".join(found)
+
+    def save(self, folder: Path, timeout: float) -> dict[str, Any]:
+        """As `ReplayBuffer.save`: each shard in a folder of its number, one after the other."""
+        self._check_open()
+        deadline = time.monotonic() + timeout
+        folder.mkdir()
+        saved = []
+        for i, shard in enumerate(self._shards):
+            left = max(1.0, deadline - time.monotonic())
+            saved.append(shard.save(folder / str(i), left))
+        counts = {
+            name: sum(each[name] for each in saved) for name in ("size", "inserts", "samples")
+        }
+        files.write_facts(
+            folder,
+            "reverb",
+            self._shards[0].columns,
+            self._config,
+            {**counts, "unrolls_per_item": self._per_item, "num_shards": len(self._shards)},
+        )
+        return counts
+
+    def close(self) -> None:
+        self._closed = True
+        with self._changed:
+            self._changed.notify_all()
+        for reader in self._readers:
+            reader.close()
+        for shard in self._shards:
+            shard.close()
+        if self._fetcher is not None:
+            self._fetcher.close()
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise Stopped("this client of all shards is closed")

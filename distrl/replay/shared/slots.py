@@ -1,0 +1,289 @@
+"""The slots of a table in shared memory: which are free, and which hold what.
+
+What is true of a slot is in its word (its state, and the client that has it) and its key. Each is
+stored at once, in an order that leaves a whole table whenever the process dies between two of
+them. All else (free slots, order, counts, sums) follows from words and keys, and `repair` makes
+it anew. Nothing here locks: every method needs the table's lock.
+"""
+
+import abc
+import time
+from collections.abc import Sequence
+
+import numpy as np
+
+from distrl.replay.table.rate_limiter import RateLimiter
+from distrl.replay.table.ring import Choice, Ring
+from distrl.replay.table.sampler import Sampler
+
+# Numbers in the table's `ints`; the first three are RateLimiter's.
+INSERTS, SAMPLES, _DELETES, PENDING, _FREE_FIRST, _FREE_COUNT, _FIRST = range(7)
+
+# Of a slot: FREE -> WRITING -> READY -> FREE, or in a queue READY -> TAKEN -> FREE. A client that
+# dies leaves FREE for WRITING, and READY for TAKEN.
+FREE, WRITING, READY, TAKEN = range(4)
+_STATE_BITS = 2
+
+
+def _span(first: int, count: int, size: int) -> slice | np.ndarray:
+    """The indices of `count` entries from `first` on, in a circle of `size`."""
+    first %= size
+    if first + count <= size:
+        return slice(first, first + count)
+    return np.arange(first, first + count) % size
+
+
+class Slots(abc.ABC):
+    """Slots by state; how READY ones are ordered and chosen is the subclass's."""
+
+    def __init__(self, ints: memoryview, arrays: dict[str, np.ndarray]):
+        """Args:
+        ints: of int64; see above.
+        arrays: int64 `[slots]` each: "word", "key", "free" (those that are, in a circle), "order",
+          "time" (nanoseconds of the monotonic clock, at the insert).
+        """
+        self._ints = ints
+        self.word, self.key = arrays["word"], arrays["key"]
+        self._free, self._order, self._time = arrays["free"], arrays["order"], arrays["time"]
+
+    @property
+    @abc.abstractmethod
+    def size(self) -> int:
+        """Unrolls in the table."""
+
+    @abc.abstractmethod
+    def can_insert(self, count: int) -> int:
+        """How many of `count` unrolls can be reserved now; none where it is 0 or less."""
+
+    @abc.abstractmethod
+    def room(self, count: int) -> int:
+        """As `can_insert`, whatever the rate limiter says."""
+
+    @abc.abstractmethod
+    def can_sample(self, count: int) -> bool:
+        """True where `count` can be sampled now."""
+
+    @abc.abstractmethod
+    def commit(self, slots: np.ndarray) -> None:
+        """The data of reserved slots is there."""
+
+    @abc.abstractmethod
+    def _restore(self) -> None:
+        """Makes order and counts anew; may free slots whose insert was not finished."""
+
+    def reserve(self, client: int, count: int) -> np.ndarray:
+        """Takes free slots to write to: int64 `[count]`."""
+        ints, total = self._ints, len(self._free)
+        slots = np.array(self._free[_span(ints[_FREE_FIRST], count, total)])
+        self.key[slots] = -1  # who reads what was there will know
+        self.word[slots] = WRITING | client << _STATE_BITS
+        ints[_FREE_FIRST] = (ints[_FREE_FIRST] + count) % total
+        ints[_FREE_COUNT] -= count
+        ints[PENDING] += count
+        return slots
+
+    def release(self, client: int, slots: np.ndarray) -> None:
+        """Gives back those of `slots` that this client still has to write to."""
+        slots = slots[self.word[slots] == (WRITING | client << _STATE_BITS)]
+        self._set_free(slots)
+        self._ints[PENDING] -= len(slots)
+
+    def holds(self, client: int) -> bool:
+        """True where the client has slots."""
+        return bool((self.word >> _STATE_BITS == client).any())
+
+    def busy(self) -> bool:
+        """True where slots are written to or taken: that will end, and may let others go on."""
+        state = self.word & 3
+        return bool(((state == WRITING) | (state == TAKEN)).any())
+
+    def present(self) -> np.ndarray:
+        """Slots of the unrolls that are there, the oldest first: int64 `[n]`."""
+        return self._sorted(READY)[0]
+
+    def inserted(self) -> np.ndarray:
+        """When each of them came: int64 `[n]`, as `time` has it."""
+        return self._time[self.present()]
+
+    def _set_free(self, slots: np.ndarray) -> None:
+        if len(slots) == 0:
+            return
+        ints, total = self._ints, len(self._free)
+        self.word[slots] = FREE
+        self._free[_span(ints[_FREE_FIRST] + ints[_FREE_COUNT], len(slots), total)] = slots
+        ints[_FREE_COUNT] += len(slots)
+
+    def repair(self, gone: Sequence[int]) -> None:
+        """Makes the table whole, whatever was half done; takes back the slots of clients `gone`."""
+        state = self.word & 3
+        lost = np.isin(self.word >> _STATE_BITS, gone)
+        self.word[lost & (state == WRITING)] = FREE
+        self.word[lost & (state == TAKEN)] = READY
+        self._restore()
+        free = np.flatnonzero(self.word == FREE)
+        free = free[np.argsort(self.key[free], kind="stable")]
+        ints = self._ints
+        self._free[: len(free)] = free
+        ints[_FREE_FIRST], ints[_FREE_COUNT] = 0, len(free)
+        ints[PENDING] = int((self.word & 3 == WRITING).sum())
+
+    def restore(self, first: int, count: int, samples: int) -> None:
+        """The first `count` slots hold the unrolls with the keys from `first` on, and no other
+        does. Of a table that nothing was inserted into yet.
+        """
+        self.key[:count] = np.arange(first, first + count)
+        self._time[:count] = time.monotonic_ns()
+        self.word[:count] = READY
+        self._ints[INSERTS], self._ints[SAMPLES] = first + count, samples
+        self.repair([])
+
+    def _sorted(self, *states: int) -> tuple[np.ndarray, np.ndarray]:
+        """Slots in one of these states, by their keys; and the keys."""
+        slots = np.flatnonzero(np.isin(self.word & 3, states))
+        keys = self.key[slots]
+        order = np.argsort(keys)
+        return slots[order], keys[order]
+
+
+class QueueSlots(Slots):
+    """Each unroll is taken once, the oldest first."""
+
+    def __init__(self, ints: memoryview, arrays: dict[str, np.ndarray], max_size: int):
+        super().__init__(ints, arrays)
+        self._max_size = max_size
+
+    @property
+    def size(self) -> int:
+        return self._ints[INSERTS] - self._ints[SAMPLES]
+
+    def can_insert(self, count: int) -> int:
+        ints = self._ints
+        return min(count, self._max_size - self.size - ints[PENDING], ints[_FREE_COUNT])
+
+    def room(self, count: int) -> int:
+        return self.can_insert(count)
+
+    def can_sample(self, count: int) -> bool:
+        return self.size >= count
+
+    def commit(self, slots: np.ndarray) -> None:
+        ints, count = self._ints, len(slots)
+        first = ints[INSERTS]
+        self._order[_span(ints[_FIRST] + self.size, count, len(self._order))] = slots
+        self.key[slots] = np.arange(first, first + count)
+        self._time[slots] = time.monotonic_ns()
+        self.word[slots] = READY
+        ints[INSERTS] += count
+        ints[PENDING] -= count
+
+    def ready(self) -> np.ndarray:
+        """Slots of the unrolls that wait, the oldest first: int64 `[size]`."""
+        return np.array(self._order[_span(self._ints[_FIRST], self.size, len(self._order))])
+
+    def take(self, client: int, count: int) -> tuple[np.ndarray, np.ndarray]:
+        """Slots and keys, int64 `[count]`, of the oldest unrolls; they are the client's to read."""
+        ints, total = self._ints, len(self._order)
+        slots = np.array(self._order[_span(ints[_FIRST], count, total)])
+        self.word[slots] = TAKEN | client << _STATE_BITS
+        ints[_FIRST] = (ints[_FIRST] + count) % total
+        ints[SAMPLES] += count
+        return slots, self.key[slots]
+
+    def done(self, slots: np.ndarray) -> None:
+        """What was taken has been read."""
+        self._set_free(slots)
+
+    def give_back(self, client: int, slots: np.ndarray) -> None:
+        """What was taken, and is still there, has not been read."""
+        mine = slots[self.word[slots] == (TAKEN | client << _STATE_BITS)]
+        self.word[mine] = READY
+        self.repair([])
+
+    def _restore(self) -> None:
+        ints = self._ints
+        slots, keys = self._sorted(READY, TAKEN)
+        # Of an insert that was not finished, what follows without a gap is in.
+        new = keys >= ints[INSERTS]
+        wanted = ints[INSERTS] + np.arange(int(new.sum()))
+        complete = int(np.cumprod(keys[new] == wanted).sum())
+        self.word[slots[new][complete:]] = FREE
+        slots, _ = self._sorted(READY)
+        self._order[: len(slots)] = slots
+        ints[_FIRST] = 0
+        ints[INSERTS] += complete
+        ints[SAMPLES] = ints[INSERTS] - len(slots)
+
+
+class RingSlots(Slots):
+    """The newest `max_size` unrolls; `order` has the slot of each place of a `Ring`."""
+
+    def __init__(
+        self,
+        ints: memoryview,
+        arrays: dict[str, np.ndarray],
+        max_size: int,
+        limiter: RateLimiter,
+        ring: Ring,
+    ):
+        super().__init__(ints, arrays)
+        self._max_size = max_size
+        self.counts = limiter
+        self.ring = ring
+
+    @property
+    def size(self) -> int:
+        return self.counts.size
+
+    def can_insert(self, count: int) -> int:
+        count = self.room(count)
+        return count and self.counts.can_insert(count, self._max_size, self._ints[PENDING])
+
+    def room(self, count: int) -> int:
+        return min(count, self._ints[_FREE_COUNT], self._max_size)
+
+    def can_sample(self, count: int) -> bool:
+        return self.counts.can_sample(count)
+
+    def commit(self, slots: np.ndarray) -> None:
+        count = len(slots)
+        first = self.counts.inserts
+        self._set_free(self._order[self.ring.oldest(count)])
+        places = self.ring.prepare(count)
+        self._order[places] = slots
+        self.key[slots] = np.arange(first, first + count)
+        self._time[slots] = time.monotonic_ns()
+        self.word[slots] = READY
+        self.ring.insert(count)
+        self._ints[PENDING] -= count
+
+    def ready(self) -> np.ndarray:
+        """Slots of the unrolls that are there, the oldest first: int64 `[size]`."""
+        return self._order[self.ring.present()]
+
+    def choose(self, count: int, sampler: Sampler | None = None) -> tuple[np.ndarray, Choice]:
+        """Slots int64 `[count]` to sample, and what is in them. Args: sampler: as of `Ring`."""
+        choice = self.ring.choose(count, sampler)
+        return self._order[choice.places], choice
+
+    def overwritten(self, slots: np.ndarray, keys: np.ndarray) -> np.ndarray:
+        """Which of `slots` do not hold the unrolls with these keys any more: bool `[n]`."""
+        return self.key[slots] != keys
+
+    def _restore(self) -> None:
+        slots, keys = self._sorted(READY)
+        # A deletion or an insert that was not finished leaves a gap: what counts is the run that
+        # has the newest unroll before it, or begins just after.
+        inserts = self.counts.inserts
+        starts = np.flatnonzero(np.diff(keys, prepend=-2) != 1)
+        ends = np.append(starts[1:], len(keys))
+        first = last = 0
+        for start, end in zip(starts.tolist(), ends.tolist()):
+            if keys[start] <= inserts <= keys[end - 1] + 1:
+                first, last = start, end
+        self.word[slots[:first]] = FREE
+        self.word[slots[last:]] = FREE
+        if first < last:
+            self._order[keys[first:last] % self._max_size] = slots[first:last]
+            self.ring.restore(int(keys[first]), int(keys[last - 1]) + 1)
+        else:
+            self.ring.restore(inserts, inserts)

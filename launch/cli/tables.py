@@ -1,0 +1,96 @@
+"""`distrl tables`: how this machine's replay tables stand, and changes of their settings."""
+
+from typing import Any
+
+from distrl.errors import ConfigError, DeadlineExceeded, Stopped
+from distrl.launch.cli import config_flags
+from distrl.replay.buffer import ReplayConfig
+from distrl.replay.shared import segment
+from distrl.replay.shared.segment import SharedFile
+from distrl.replay.shared.table import SharedTable
+from distrl.replay.table import reconfigure
+from distrl.replay.table.info import Contents, TableInfo
+
+
+def tables(arguments: list[str]) -> int:
+    """Prints two lines for each table of this user: counts, limits, waits; bytes, sampler, ages.
+
+    Args:
+      arguments: the command, and names of tables (none: all); `--set NAME=VALUE`, once or more,
+        changes a setting of the one table named, first.
+
+    Returns:
+      The exit status.
+
+    Raises:
+      ConfigError: there is no table of a name, or the change is refused.
+    """
+    names, changes = _parse(arguments[1:])
+    files = {file.name: file for file in segment.existing() if file.creator.lives()}
+    known = ", ".join(sorted(files)) or "none"
+    for name in names:
+        if name not in files:
+            raise ConfigError(f"tables: no {name!r} on this machine; there is {known}")
+    if changes and len(names) != 1:
+        raise ConfigError(f"tables: --set needs the name of one table; there is {known}")
+    if not files:
+        print("no tables on this machine: no program of this user has one now")
+    for name in names or sorted(files):
+        file = files[name]
+        try:
+            info, contents = _served(file, changes) if file.is_address else _shared(file, changes)
+        except ConfigError as error:
+            if names:
+                raise
+            print(f"table {name!r}: {error}")  # another version's; the others are shown
+            continue
+        except (DeadlineExceeded, Stopped, FileNotFoundError, RuntimeError) as error:
+            if changes:
+                raise ConfigError(f"tables: nothing was changed: {error}") from error
+            if file.creator.lives():  # or else its program ended a moment ago
+                print(f"table {name!r}: {error}")
+            continue
+        print(f"{info}; made by process {file.creator.pid}")
+        print(f"  {contents}")
+    return 0
+
+
+def _shared(file: SharedFile, changes: dict[str, Any]) -> tuple[TableInfo, Contents]:
+    """Changes and shows a table in shared memory."""
+    table = SharedTable.open(file.name, timeout=1.0)
+    if changes:
+        table.reconfigure(**changes)
+    return table.info(), table.contents()
+
+
+def _served(file: SharedFile, changes: dict[str, Any]) -> tuple[TableInfo, Contents]:
+    """Shows a table of a Reverb server, of which nothing can be changed."""
+    about = file.about()
+    if changes:
+        where = f"table {file.name!r} at {about['address']}"
+        raise reconfigure.refused_by_reverb(changes, where)
+    from distrl.replay.reverb.buffer import served_table  # brings TensorFlow, which takes seconds
+
+    return served_table(file.name, about)
+
+
+def _parse(arguments: list[str]) -> tuple[list[str], dict[str, Any]]:
+    """Names of tables, and settings to change."""
+    names: list[str] = []
+    changes: dict[str, Any] = {}
+    rest = iter(arguments)
+    for argument in rest:
+        if not argument.startswith("-"):
+            names.append(argument)
+            continue
+        flag, _, setting = argument.lstrip("-").partition("=")
+        if flag != "set":
+            raise ConfigError(f"tables: no flag {argument!r}; there is --set NAME=VALUE")
+        setting = setting or next(rest, "")
+        name, equals, text = setting.partition("=")
+        if not equals:
+            raise ConfigError(f"tables: --set {setting}: expected NAME=VALUE")
+        name = name.removeprefix("replay.")
+        reconfigure.check_name(name)
+        changes[name] = config_flags.setting(ReplayConfig, name, text)
+    return names, changes

@@ -1,0 +1,224 @@
+"""What a node's process does between the fork and its end."""
+
+import ctypes
+import dataclasses
+import faulthandler
+import gc
+import io
+import json
+import logging
+import os
+import random
+import select
+import signal
+import socket
+import sys
+import threading
+import traceback
+from collections.abc import Callable, Mapping
+from typing import Any, NoReturn
+
+from absl import logging as absl_logging
+
+from distrl.errors import Stopped
+from distrl.launch import launchpad_adapter
+from distrl.launch.local.debugging import Debug
+from distrl.launch.local.node_hooks import Hooks, Telling, one_line
+from distrl.launch.network import loopback
+from distrl.launch.supervision.node import Message
+from distrl.launch.supervision.signals import ignore
+from distrl.runtime import heartbeat
+
+PR_SET_PDEATHSIG = 1
+PR_SET_NAME = 15
+PR_SET_PTRACER = 0x59616D61
+PR_SET_PTRACER_ANY = ctypes.c_ulong(-1)
+NAME_LIMIT = 15  # of the kernel
+SEND_S = 5.0
+BEAT_S = 1.0
+STACKS_SIGNAL = signal.SIGUSR2
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+@dataclasses.dataclass
+class ChildSetup:
+    """What a child is told by its parent, by being its copy."""
+
+    name: str
+    function: Callable[[], Any]
+    env: Mapping[str, str]
+    node_setup: Callable[[str], None] | None
+    control: socket.socket  # its end: SOCK_SEQPACKET
+    output: int  # its end of the pipe
+    close: list[int]  # the parent's descriptors
+    parent: int  # its pid
+    seat: heartbeat.Seat
+    debug: Debug | None = None  # it keeps this terminal
+    mask: set[int] = dataclasses.field(default_factory=set)  # of signals, from before the fork
+    stop_signal: signal.Signals = signal.SIGTERM
+
+
+def environment(declared: Mapping[str, str]) -> dict[str, str]:
+    """A node's environment variables: no GPU is seen unless one is declared."""
+    env = {} if declared.get("CUDA_VISIBLE_DEVICES") else NO_GPU
+    return {**env, **declared}
+
+
+NO_GPU = {"CUDA_VISIBLE_DEVICES": "", "JAX_PLATFORMS": "cpu"}
+
+
+def send(control: socket.socket, message: Message) -> None:
+    """Sends one message to the supervisor."""
+    control.sendall(json.dumps(dataclasses.asdict(message)).encode())
+
+
+def run_node(setup: ChildSetup) -> NoReturn:
+    """Runs the node in this process, which has just been forked with its signals blocked."""
+    code = 1
+    try:
+        _separate(setup)
+        code = _run(setup)
+    except BaseException:
+        os.write(2, traceback.format_exc().encode(errors="replace"))
+    finally:
+        # No destructors and no atexit: a C++ server's must not keep a process that is done.
+        for stream in (sys.stdout, sys.stderr):
+            try:
+                stream.flush()
+            except (OSError, ValueError):
+                code = code or 1
+        os._exit(code)
+
+
+def _separate(setup: ChildSetup) -> None:
+    """Cuts what ties this copy to the launcher, and ties its life to the launcher's."""
+    signal.set_wakeup_fd(-1)
+    for number in (signal.SIGCHLD, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # for the supervisor alone
+    if setup.debug is None:
+        os.setsid()
+    end_with(setup.parent, _short_name(setup.name))
+    # Where only ancestors may trace: py-spy, which shows our stacks, is a sister.
+    _libc.prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY, 0, 0, 0)
+    closing = {setup.output, *setup.close}
+    if setup.debug is None:
+        null = os.open(os.devnull, os.O_RDONLY)
+        os.dup2(null, 0)
+        os.dup2(setup.output, 1)
+        os.dup2(setup.output, 2)
+        closing.add(null)
+    for fd in closing - {0, 1, 2}:
+        os.close(fd)
+    _new_streams()
+
+
+def end_with(parent: int, name: str) -> None:
+    """This process is killed when its parent ends, and shows as `name`."""
+    _libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != parent:
+        os._exit(1)  # it died before we asked to be told
+    _libc.prctl(PR_SET_NAME, name.encode(), 0, 0, 0)
+
+
+def _short_name(name: str) -> str:
+    label, _, index = name.rpartition("/")
+    room = NAME_LIMIT - len("distrl:") - len(index) - 1
+    return f"distrl:{label[:room]}/{index}"
+
+
+def _new_streams() -> None:
+    """Python's stdout and stderr on descriptors 1 and 2, and logging's handlers with them."""
+    for fd, name in ((1, "stdout"), (2, "stderr")):
+        old = getattr(sys, name)
+        new = io.TextIOWrapper(
+            io.FileIO(fd, "w", closefd=False), "utf-8", "backslashreplace", write_through=True
+        )
+        setattr(sys, name, new)
+        setattr(sys, f"__{name}__", new)
+        redirect_logging(old, new)
+    faulthandler.enable(file=2)  # a SIGSEGV leaves a traceback in the log
+    faulthandler.register(STACKS_SIGNAL, file=2, all_threads=True, chain=False)
+
+
+def redirect_logging(old: Any, new: Any) -> None:
+    """Points every logging handler that writes to `old` to `new`."""
+    loggers = [logging.root, *logging.root.manager.loggerDict.values()]
+    handlers = [handler for each in loggers for handler in getattr(each, "handlers", ())]
+    handlers.append(absl_logging.get_absl_handler())
+    for handler in handlers:
+        handler = getattr(handler, "python_handler", handler)  # absl's holds the real one
+        if isinstance(handler, logging.StreamHandler) and handler.stream is old:
+            handler.setStream(new)
+
+
+def _run(setup: ChildSetup) -> int:
+    os.environ.update(setup.env)
+    launchpad_adapter.reach_loopback(os.environ)
+    if "jax" in sys.modules and setup.env.get("JAX_PLATFORMS"):
+        # Imported before the fork, it has read the variable already.
+        sys.modules["jax"].config.update("jax_platforms", setup.env["JAX_PLATFORMS"])
+    if "numpy" in sys.modules:
+        sys.modules["numpy"].random.seed()  # else all children draw the launcher's numbers
+    random.seed()
+    gc.freeze()  # what was made before the fork stays shared memory
+    setup.control.settimeout(SEND_S)
+    telling = Telling(setup.name, lambda message: send(setup.control, message))
+    main = threading.main_thread()
+    heartbeat.install(lambda: (setup.seat, threading.current_thread() is main))
+    _stop_on_signal(setup)
+    with Hooks(lambda: telling):
+        try:
+            loopback.close_ports()
+            if setup.node_setup is not None:
+                setup.node_setup(setup.name)
+            telling.say("running")
+            if setup.debug is not None:
+                setup.debug.run(setup.name, setup.function)
+            else:
+                setup.function()
+        except Stopped as stopped:
+            sys.stderr.write(one_line(stopped) + "\n")
+        except SystemExit as error:
+            if error.code is None or isinstance(error.code, int):
+                return (error.code or 0) & 0xFF
+            sys.stderr.write(f"{error.code}\n")
+            return 1
+        except BaseException as error:
+            telling.failure(error)
+            return 1
+        telling.say("ended")
+    return 0
+
+
+def _stop_on_signal(setup: ChildSetup) -> None:
+    """The stop signal sets the node's stop event, also while the main thread is in a call into C.
+
+    Not from a handler: it could run while the main thread holds the event's own lock.
+    """
+    manager = launchpad_adapter.new_manager()
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+
+    def wait() -> None:
+        while not select.select([reader], [], [], BEAT_S)[0]:
+            setup.seat.beat()
+        manager.stop_event().set()
+        manager.stop_and_wait()  # also calls what `lp.register_stop_handler` was given
+
+    threading.Thread(target=wait, name="distrl-stop", daemon=True).start()
+    if setup.stop_signal != signal.SIGTERM:  # someone else's: the supervisor stops all in order
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    signal.signal(setup.stop_signal, ignore)
+    signal.siginterrupt(setup.stop_signal, False)
+    signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+
+    def detach() -> None:
+        """A process that the node forks ends on SIGTERM, and does not stop the node by it."""
+        signal.set_wakeup_fd(-1)
+        for number in (signal.SIGTERM, setup.stop_signal):
+            signal.signal(number, signal.SIG_DFL)
+
+    os.register_at_fork(after_in_child=detach)
+    signal.pthread_sigmask(signal.SIG_SETMASK, setup.mask)

@@ -1,0 +1,268 @@
+"""Nodes as processes, forked from the launcher."""
+
+import collections
+import contextlib
+import errno
+import json
+import os
+import selectors
+import signal
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+from typing import Protocol
+
+from distrl.errors import ConfigError
+from distrl.launch import launchpad_adapter
+from distrl.launch.cli import stacks
+from distrl.launch.local import child
+from distrl.launch.local.debugging import Debug
+from distrl.launch.supervision import watchdog
+from distrl.launch.supervision.node import Message, Worker
+from distrl.launch.supervision.node_logs import NodeLog
+from distrl.launch.supervision.restart_policy import Rule
+from distrl.launch.supervision.result import NodeExit
+from distrl.launch.supervision.signals import WATCHED
+from distrl.runtime.heartbeat import Seat
+
+READ = 1 << 16  # bytes taken from one node before the others have their turn
+MESSAGE = 1 << 18
+DRAIN = 1 << 22  # bytes of output taken at most from a node that has ended
+
+
+class ForkError(ConfigError):
+    """This process cannot be forked into nodes that work."""
+
+
+def check_can_fork() -> None:
+    """Raises ForkError where a fork would give nodes that hang."""
+    bridge = sys.modules.get("jax._src.xla_bridge")
+    if bridge is not None and bridge.backends_are_initialized():
+        raise ForkError(
+            "local_mp forks this process, and JAX has made its devices in it already (a jax array "
+            "or jax.devices() before the launch): make them in the nodes, or launch with local_mt"
+        )
+    if launchpad_adapter.grpc_is_running():
+        raise ForkError(
+            "local_mp forks this process, and Courier or Reverb has been used in it already (in "
+            "threads, perhaps: local_mt, test_mt): launch with local_mp from a process of its own"
+        )
+
+
+class Hub(Protocol):
+    """A loop that reads what nodes send."""
+
+    selector: selectors.BaseSelector
+    messages: "collections.deque[Message]"
+
+
+class ProcessWorker(Worker):
+    """A node in a process, in a session and a process group of its own.
+
+    Args:
+      hub: which reads what the node sends.
+      close: gives the launcher's descriptors that the child has no use for.
+      debug: it keeps the launcher's terminal, for this debugger.
+      stop_signal: by which it is asked to stop.
+    """
+
+    def __init__(
+        self,
+        node: launchpad_adapter.NamedNode,
+        log: NodeLog,
+        hub: Hub,
+        env: Mapping[str, str],
+        node_setup: Callable[[str], None] | None,
+        close: Callable[[], Iterable[int]],
+        seat: Seat,
+        rule: Rule,
+        debug: Debug | None = None,
+        stop_signal: signal.Signals = signal.SIGTERM,
+    ) -> None:
+        super().__init__(node.name, node.label, log, seat, rule)
+        self._debug = debug
+        self._stop_signal = stop_signal
+        self._hub = hub
+        self._function = node.node.function
+        self._env = child.environment(env)
+        self._node_setup = node_setup
+        self._close = close
+        self._ends: list[socket.socket] = []
+        self._output = -1
+        self._killed = False
+        self.pid = 0  # 0: not started, or reaped. Only a pid that is not reaped is surely ours.
+
+    def tell(self, message: Message) -> None:
+        """The stopper's way, in the child: `_ends` is its own copy there."""
+        child.send(self._ends[1], message)
+
+    def fds(self) -> list[int]:
+        ends = [end.fileno() for end in self._ends if end.fileno() >= 0]
+        return ends + self.log.fds() + ([self._output] if self._output >= 0 else [])
+
+    def start(self) -> None:
+        self.exit = NodeExit(causes=self.history.causes)
+        self._killed = False
+        self._ends = list(socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET))
+        self._output, output = os.pipe()
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(OSError, ValueError):  # its reader is gone, or it is closed
+                stream.flush()  # else the child would write what is buffered once more
+        setup = child.ChildSetup(
+            self.name,
+            self._function,
+            self._env,
+            self._node_setup,
+            self._ends[1],
+            output,
+            [],
+            os.getpid(),
+            self.seat,
+            self._debug,
+            stop_signal=self._stop_signal,
+        )
+        own = {self._ends[1].fileno(), output}
+        setup.close += {*self._close(), *self.fds()} - own
+        # Blocked until the child has its own handlers: till then it has the launcher's.
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, WATCHED)
+        try:
+            setup.mask = mask
+            self.started = time.monotonic()
+            self.pid = os.fork()
+            if self.pid == 0:
+                child.run_node(setup)
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        self.alive = True
+        self.exit.state = "running"
+        os.close(output)
+        self._ends[1].close()
+        self._ends[0].setblocking(False)
+        os.set_blocking(self._output, False)
+        selector = self._hub.selector
+        selector.register(self._ends[0], selectors.EVENT_READ, self._read_control)
+        selector.register(self._output, selectors.EVENT_READ, self._read_output)
+
+    def collect(self) -> bool:
+        if not self._has_ended():
+            return False
+        # Its zombie keeps the number of the group, so this cannot hit anyone else's. What the node
+        # has started ends with it.
+        self._signal_group(signal.SIGKILL)
+        while self._read_control():
+            pass
+        left = DRAIN
+        while left > 0 and (got := self._read_output()):
+            left -= got
+        self._reap()
+        self._close_ends()
+        self.exit.seconds = time.monotonic() - self.started
+        self.alive = False
+        return True
+
+    def ask_to_stop(self) -> None:
+        self._signal(self._stop_signal)
+
+    def usage(self) -> watchdog.Usage | None:
+        return watchdog.usage(self.pid) if self.pid else None
+
+    def kill(self) -> None:
+        self._killed = True
+        self._signal_group(signal.SIGKILL)
+        self._signal(signal.SIGKILL)  # it may not have made its group yet
+
+    def show_stacks(self, also_if_stopped: bool = False) -> None:
+        if also_if_stopped and self.pid:
+            self.log.feed(stacks.dump(self.pid).encode())
+        else:
+            self._signal(child.STACKS_SIGNAL)
+
+    def destroy(self) -> None:
+        """Ends it whatever happens, for when the supervisor itself fails."""
+        if self.alive:
+            self.kill()
+            self._reap()
+            self.alive = False
+        self._close_ends()
+
+    def _has_ended(self) -> bool:
+        try:
+            return os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+        except ChildProcessError:
+            return True  # someone else in this process has reaped it
+
+    def _reap(self) -> None:
+        pid, self.pid = self.pid, 0
+        try:
+            _, status = os.waitpid(pid, 0)
+        except ChildProcessError:
+            self.exit.state = "failed"
+            self.exit.error = self.exit.error or "its exit status was taken by other code"
+            return
+        code = os.waitstatus_to_exitcode(status)
+        if code < 0:
+            self.exit.signal = signal.Signals(-code).name
+        else:
+            self.exit.code = code
+        self.exit.state = "killed" if self._killed else "failed" if code else "ended"
+
+    def _signal(self, number: int) -> None:
+        if self.pid:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, number)
+
+    def _signal_group(self, number: int) -> None:
+        if self.pid and self._debug is None:  # which is in the launcher's own group
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self.pid, number)
+
+    def _read_output(self) -> int:
+        """Takes what has come; returns how many bytes."""
+        if self._output < 0:
+            return 0
+        try:
+            data = os.read(self._output, READ)
+        except BlockingIOError:
+            return 0
+        if not data:
+            self._hub.selector.unregister(self._output)
+            os.close(self._output)
+            self._output = -1
+        self.log.feed(data)
+        return len(data)
+
+    def _read_control(self) -> bool:
+        end = self._ends[0] if self._ends else None
+        if end is None or end.fileno() < 0:
+            return False
+        try:
+            data = end.recv(MESSAGE)
+        except BlockingIOError:
+            return False
+        except OSError as error:
+            if error.errno != errno.ECONNRESET:
+                raise
+            data = b""
+        if not data:
+            self._hub.selector.unregister(end)
+            end.close()
+            return False
+        self._hub.messages.append(Message(**json.loads(data)))
+        return True
+
+    def _close_ends(self) -> None:
+        selector = self._hub.selector
+        if self._ends and self._ends[0].fileno() >= 0:
+            selector.unregister(self._ends[0])
+            self._ends[0].close()
+        if self._output >= 0:
+            selector.unregister(self._output)
+            os.close(self._output)
+            self._output = -1
+
+
+def other_threads() -> list[str]:
+    """Names of this process's Python threads beside the main one: a fork may copy their locks."""
+    return [t.name for t in threading.enumerate() if t is not threading.main_thread()]

@@ -1,0 +1,48 @@
+"""The process of a host that runs its tunnel; see `distrl.launch.network.tunnel`."""
+
+import contextlib
+import os
+import signal
+import socket
+import traceback
+from collections.abc import Collection, Mapping
+
+from distrl.launch.local import child
+from distrl.launch.network.tunnel import Credentials, run
+
+
+def start_tunnel(
+    listener: socket.socket,
+    credentials: Credentials,
+    open_ports: Collection[int],
+    forwards: Mapping[str, tuple[str, int, int]],
+) -> int:
+    """A process that runs the tunnel and ends with this one; its id."""
+    parent = os.getpid()
+    pid = os.fork()
+    if pid:
+        return pid
+    code = 1
+    try:
+        child.end_with(parent, "distrl:tunnel")
+        signal.set_wakeup_fd(-1)
+        for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD):
+            signal.signal(number, signal.SIG_DFL)
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        os.setsid()
+        for fd in map(int, os.listdir("/proc/self/fd")):
+            if fd > 2 and fd != listener.fileno():
+                with contextlib.suppress(OSError):  # the listing's own
+                    os.close(fd)
+        run(listener, credentials, open_ports, forwards)
+        code = 0
+    except BaseException:
+        os.write(2, traceback.format_exc().encode(errors="replace"))
+    finally:
+        os._exit(code)
+
+
+def end_tunnel(pid: int) -> None:
+    """Ends such a process."""
+    os.kill(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)

@@ -1,0 +1,94 @@
+"""What the launcher itself says: on the terminal, and in its own log file."""
+
+import pathlib
+import sys
+import time
+
+from distrl.launch.supervision.node_logs import Stream
+from distrl.launch.supervision.result import Failure, Result
+
+NAME = "distrl"
+
+
+class Journal:
+    """The supervisor's log, `logs/supervisor.log`, and its lines on the terminal.
+
+    Nodes' lines go to stdout, the launcher's own to stderr.
+    """
+
+    def __init__(self, path: pathlib.Path) -> None:
+        self.path = path
+        self.out = Stream(sys.stdout)
+        self.err = Stream(sys.stderr)
+        if self.err.same_as(self.out):
+            self.err = self.out
+        self._file = path.open("a", buffering=1, encoding="utf-8", errors="replace")
+        self._start = time.monotonic()
+        self._broken = False
+
+    def fds(self) -> list[int]:
+        """What a forked child has to close."""
+        return [self._file.fileno()]
+
+    def note(self, line: str) -> None:
+        """Writes to the log file only."""
+        clock = time.strftime("%Y-%m-%d %H:%M:%S")
+        try:
+            self._file.write(f"{clock} {time.monotonic() - self._start:9.3f} {line}\n")
+        except OSError as error:  # a full disk: the nodes must still be looked after
+            if not self._broken:
+                self._broken = True
+                self.err.write(f"{NAME}: {self.path}: {error.strerror}\n", force=True)
+
+    def say(self, line: str) -> None:
+        """Writes to the log file and the terminal."""
+        self.note(line)
+        self.err.write(f"{NAME}: {line}\n", force=True)
+
+    def waiting(self) -> bool:
+        return self.out.waiting() or self.err.waiting()
+
+    def flush(self, timeout: float = 0.0) -> None:
+        self.out.flush(timeout)
+        self.err.flush(timeout)
+
+    def report(
+        self, result: Result, failure: Failure | None, tail: list[str], log: pathlib.Path | None
+    ) -> None:
+        """Shows the first failure, if there was one, and the line that sums up.
+
+        Args:
+          result: how the program ended.
+          failure: what failed first.
+          tail: the last lines of that node's output.
+          log: its file.
+        """
+        self.flush(timeout=1.0)
+        lines = []
+        if failure is not None and not failure.bad_input:
+            lines = [f"---- {failure.node} failed first: {failure.cause}"]
+            if failure.traceback:
+                lines += failure.traceback.rstrip("\n").split("\n")
+            elif tail:
+                lines += [f"its last {len(tail)} lines:", *(f"    {line}" for line in tail)]
+            lines += [f"log: {log}", "----"]
+        bad = [
+            name
+            for name, how in result.nodes.items()
+            if how.state in ("failed", "killed") and name != result.failed_node
+        ]
+        if bad and failure is None:  # after a failure others may well end badly
+            lines.append(f"{NAME}: while stopping, ended badly: {', '.join(bad)}; see {self.path}")
+        if result.hung:
+            lines.append(f"{NAME}: still running: {', '.join(result.hung)}")
+        lines.append(
+            f"{NAME}: {result.status}: {result.reason} (exit status {result.exit_code}; "
+            f"logs in {self.path.parent})"
+        )
+        for line in lines:
+            self.note(line)
+        self.err.write("".join(line + "\n" for line in lines), force=True)
+        self.flush(timeout=1.0)
+
+    def close(self) -> None:
+        self._file.close()

@@ -1,0 +1,75 @@
+"""What a launch comes back with."""
+
+import dataclasses
+import pathlib
+import signal
+
+from distrl.runtime.files import write_json
+
+EXIT_FINISHED = 0
+EXIT_FAILED = 1
+EXIT_BAD_INPUT = 2
+EXIT_INTERRUPTED = 128 + signal.SIGINT
+
+
+@dataclasses.dataclass
+class NodeExit:
+    """How one node ended.
+
+    Attributes:
+      state: "not started", "running" (it would not end: see `Result.hung`), "ended" (returned, or
+        exited with status 0), "failed" (an exception, another exit status, or a signal), or
+        "killed" (by the supervisor: it did not stop in its time, or the user pressed Ctrl-C twice).
+      code: exit status of its process; None for a thread, and where a signal ended it.
+      signal: name of the signal that ended its process.
+      error: the exception that ended it, as "Type: message".
+      asked: whether it had been asked to stop when it ended.
+      seconds: from its start to its end.
+      causes: why its earlier lives ended, after each of which it was started again.
+    """
+
+    state: str = "not started"
+    code: int | None = None
+    signal: str | None = None
+    error: str | None = None
+    asked: bool = False
+    seconds: float = 0.0
+    causes: list[str] = dataclasses.field(default_factory=list)
+
+
+@dataclasses.dataclass
+class Failure:
+    """The first thing that went wrong."""
+
+    node: str
+    cause: str  # "ValueError: message", "killed by SIGKILL", "exited with status 3"
+    traceback: str | None = None
+    bad_input: bool = False  # a ConfigError or a SpecError: data or settings are wrong, not code
+
+
+@dataclasses.dataclass
+class Result:
+    """How a program ended.
+
+    Attributes:
+      status: "finished" (a node asked for the end, having reached the goal), "failed", or "stopped"
+        (by the user or by a signal).
+      reason: one line.
+      exit_code: 0 finished, 1 failed, 2 failed by bad input, 128 + the signal's number when
+        stopped: 130 for Ctrl-C, 143 for SIGTERM.
+      nodes: by name, "actor/0".
+      failed_node: the node that failed first.
+      hung: nodes that are still running: threads cannot be killed. Where there are any, end the
+        process with `os._exit(result.exit_code)`: an ordinary exit might wait for them.
+    """
+
+    status: str
+    reason: str
+    exit_code: int
+    nodes: dict[str, NodeExit]
+    failed_node: str | None = None
+    hung: tuple[str, ...] = ()
+
+    def write(self, path: pathlib.Path) -> None:
+        """Writes it as JSON; a reader never sees half of it."""
+        write_json(path, dataclasses.asdict(self), durable=False)

@@ -1,0 +1,188 @@
+"""Parameters with their statistics: from eight actors, through a file, into a clean process."""
+
+import importlib.util
+import os
+import runpy
+import signal
+import subprocess
+import sys
+import threading
+from multiprocessing.connection import Listener
+from pathlib import Path
+from types import SimpleNamespace
+
+import jax
+import numpy as np
+import pytest
+
+from distrl.checkpointing.params_file import load_params, save_params
+from distrl.errors import SpecError
+from distrl.learner import Learner
+from distrl.replay.local.buffer import LocalReplayBuffer, LocalTable
+from distrl.transforms import statistics
+from distrl.types import StepType
+
+PROGRAM = Path(__file__).with_name("noise_program.py")
+PATHS = os.pathsep.join(filter(None, (str(PROGRAM.parents[3]), os.environ.get("PYTHONPATH"))))
+noise = SimpleNamespace(**runpy.run_path(str(PROGRAM)))
+KILLED, UPDATES = 3, 40
+UNTIL_S = 60.0
+
+
+def start(*arguments):
+    return subprocess.Popen(
+        [sys.executable, str(PROGRAM), *arguments],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        env={**os.environ, "PYTHONPATH": PATHS},
+    )  # fmt: skip
+
+
+def collect(listener, table, struct):
+    """Adds what each actor sends to the table, until it dies."""
+
+    def one(connection):
+        replay = LocalReplayBuffer(table, struct, noise.CONFIG, noise.BATCH)
+        try:
+            while True:
+                replay.add(*connection.recv())
+                connection.send(None)
+        except (EOFError, ConnectionError):
+            pass  # it was killed
+
+    for _ in range(noise.NUM_ACTORS):
+        threading.Thread(target=one, args=(listener.accept(),), daemon=True).start()
+
+
+class Run:
+    """A learner fed by eight processes, of which one is killed half way; what it consumed."""
+
+    def __init__(self, transport, folder):
+        struct, server, listener = noise.struct(), None, None
+        if transport == "reverb":
+            server = start("serve")
+            address = server.stdout.readline().strip()
+            replay = noise.reverb_client(address)
+        else:
+            address = str(folder / "socket")
+            listener = Listener(address, "AF_UNIX")
+            table = LocalTable(struct, noise.CONFIG, noise.BATCH)
+            threading.Thread(target=collect, args=(listener, table, struct), daemon=True).start()
+            replay = LocalReplayBuffer(table, struct, noise.CONFIG, noise.BATCH)
+        actors = start("actors", transport, address)
+        pids = [int(pid) for pid in actors.stdout.readline().split()]
+        try:
+            self.learner = Learner(noise.make_agent(), replay, seed=0)
+            self.consumed = []
+            for update in range(UPDATES):
+                if update == UPDATES // 2:
+                    os.kill(pids[KILLED], signal.SIGKILL)
+                sample = replay.sample(UNTIL_S)
+                self.learner.update(sample)
+                self.consumed.append(jax.tree.map(np.array, sample.trajectory))
+        finally:
+            for pid in set(pids) - {pids[KILLED]}:
+                os.kill(pid, signal.SIGKILL)
+            actors.wait(10)  # it reaps them
+            replay.close()
+            if server is not None:
+                server.communicate("", timeout=20)
+            if listener is not None:
+                listener.close()
+
+
+@pytest.fixture(scope="module", params=["pipes", pytest.param("reverb", marks=pytest.mark.slow)])
+def run(request, tmp_path_factory):
+    if request.param == "reverb" and importlib.util.find_spec("reverb") is None:
+        pytest.skip("dm-reverb is not installed (it has wheels for Python 3.10 at most)")
+    return Run(request.param, tmp_path_factory.mktemp("run"))
+
+
+def test_statistics_of_eight_actors_are_those_of_the_pooled_data(run):
+    """One of them was killed in between."""
+    steps = [trajectory.timestep for trajectory in run.consumed]
+    rows = {
+        name: np.concatenate([s.observation[name][:-1].reshape(-1, size) for s in steps])
+        for name, size in (("count", 2), ("noise", 4))
+    }
+    streams = np.concatenate([trajectory.stream_id for trajectory in run.consumed])
+    own = range(noise.NUM_ENVS * KILLED, noise.NUM_ENVS * (KILLED + 1))
+    assert set(streams) == set(range(noise.NUM_ACTORS * noise.NUM_ENVS))
+    assert len(np.unique(rows["count"], axis=0)) == len(rows["count"])  # each step once
+    late = np.concatenate([t.stream_id for t in run.consumed[-UPDATES // 4 :]])
+    assert not set(own) & set(late)
+    rewards = np.concatenate([s.reward[1:][s.step_type[:-1] != StepType.LAST] for s in steps])
+    found = run.learner.variables[1]["statistics"]
+    for got, data in (
+        (found["observation_normalizer"], rows["noise"]),
+        (found["reward_normalizer"], rewards),
+    ):
+        data = data.astype(np.float64)
+        assert float(got.rows.hi) == len(data)
+        mean, variance = (
+            jax.tree.leaves(function(got))[0] for function in (statistics.mean, statistics.variance)
+        )
+        np.testing.assert_allclose(mean, data.mean(axis=0), rtol=1e-6)
+        np.testing.assert_allclose(variance, data.var(axis=0), rtol=1e-6)
+
+
+def test_saved_and_loaded_in_a_clean_process_it_does_the_same(run, tmp_path):
+    params, data, out = (tmp_path / f"{name}.npz" for name in ("params", "data", "out"))
+    save_params(params, *run.learner.variables)
+    rng = np.random.default_rng(7)
+    observation = {
+        "count": np.zeros((1000, 2), np.int32),
+        "noise": (rng.normal(size=(1000, 4)) * noise.SPREADS + noise.MEANS).astype(np.float32),
+    }
+    np.savez(data, **observation)
+    want = noise.actions(noise.make_agent(), run.learner.variables[1], observation)
+    process = start("act", str(params), str(data), str(out))
+    process.communicate(timeout=100)
+    assert process.returncode == 0
+    with np.load(out) as found:
+        assert int(found["version"]) == UPDATES
+        for name, actions in want.items():
+            np.testing.assert_array_equal(found[name], actions)
+    assert len(set(want["greedy"].tolist())) > 1
+
+
+@pytest.fixture
+def saved(tmp_path):
+    agent = noise.make_agent()
+    params = jax.jit(agent.initial_params)(jax.random.PRNGKey(0))
+    save_params(tmp_path / "params.npz", 7, params)
+    return tmp_path / "params.npz", params
+
+
+def test_what_was_saved_is_loaded(saved):
+    path, params = saved
+    version, loaded = load_params(path, params)
+    assert version == 7
+    assert jax.tree.structure(loaded) == jax.tree.structure(params)
+    jax.tree.map(np.testing.assert_array_equal, loaded, params)
+
+
+def test_a_policy_without_its_statistics_is_refused(saved):
+    path, params = saved
+    save_params(path, 7, {"agent": params["agent"], "statistics": {}})
+    with pytest.raises(
+        SpecError,
+        match=r"no params\['statistics'\]\['observation_normalizer'\].*expected float32.*other tr",
+    ):
+        load_params(path, params)
+
+
+def test_statistics_that_nobody_would_use_are_refused(saved):
+    path, params = saved
+    like = {"agent": params["agent"], "statistics": {}}
+    with pytest.raises(SpecError, match=r"params\['statistics'\].* is not among the agent's param"):
+        load_params(path, like)
+
+
+def test_another_shape_is_refused(saved):
+    path, params = saved
+    like = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((2, *leaf.shape), leaf.dtype), params)
+    with pytest.raises(SpecError, match=r"params\['agent'\].*: expected float32\[2, .*\], got flo"):
+        load_params(path, like)
+    np.savez(path, a=np.zeros(3))
+    with pytest.raises(SpecError, match="no version in it; it is no file of parameters"):
+        load_params(path, params)

@@ -1,0 +1,200 @@
+"""The inferencer and its service: versions, state by stream, batches, errors of one alone."""
+
+import threading
+
+import jax
+import numpy as np
+import pytest
+
+from distrl import specs
+from distrl.errors import DeadlineExceeded, SpecError
+from distrl.inference.messages import Wire
+from distrl.inference.server import InferenceService, RemoteInferencer
+from distrl.inferencer import Inferencer
+from distrl.runtime.codec import Codec
+from distrl.testing import CheckingConfig, CountingEnvironment
+from distrl.types import StepType
+from distrl.variables import RemoteVariables, VariableClient, VariableService
+
+ENV = CountingEnvironment(0)
+SPEC = specs.EnvironmentSpec(ENV.observation_spec(), ENV.action_spec())
+
+
+class Source:
+    def __init__(self):
+        self.version = 0
+
+    def get_variables(self, newer_than):
+        if self.version <= newer_than:
+            return None
+        return self.version, {"version": np.int32(self.version)}
+
+
+def timestep(n, kind=StepType.MID):
+    step = specs.zeros(specs.timestep_struct(SPEC), n)
+    return step._replace(step_type=np.full(n, kind, np.int8))
+
+
+def make(source=None, served=False, **kwargs):
+    agent = CheckingConfig().make(SPEC)
+    kwargs["wire"] = Wire(agent) if served else None
+    variables = VariableClient(source or Source(), kwargs.pop("sync_interval", 1))
+    options = {"seed": 0, "max_streams": 16, **kwargs}
+    return agent, Inferencer(agent, variables, **options)
+
+
+def test_codec_keeps_values_and_refuses_other_lengths():
+    struct = {
+        "a": jax.ShapeDtypeStruct((3,), np.int8),
+        "b": jax.ShapeDtypeStruct((), np.float32),
+        "c": jax.ShapeDtypeStruct((2, 2), np.int32),
+        "d": jax.ShapeDtypeStruct((), np.bool_),
+    }
+    codec = Codec(struct, "message")
+    nest = {
+        "a": np.arange(15, dtype=np.int8).reshape(5, 3),
+        "b": np.arange(5, dtype=np.float32),
+        "c": np.arange(20, dtype=np.int32).reshape(5, 2, 2),
+        "d": np.arange(5) % 2 == 0,
+    }
+    data = codec.pack(nest, 5)
+    assert len(data) == 5 * codec.row_bytes
+    jax.tree.map(np.testing.assert_array_equal, codec.unpack(data, 5), nest)
+    rows = np.frombuffer(data, np.uint8).reshape(5, codec.row_bytes)
+    jax.tree.map(np.testing.assert_array_equal, jax.jit(codec.from_rows)(rows), nest)
+    again = np.asarray(jax.jit(lambda r: codec.to_rows(codec.from_rows(r)))(rows)).tobytes()
+    jax.tree.map(np.testing.assert_array_equal, codec.unpack(again, 5), nest)
+    with pytest.raises(SpecError, match="message: expected 4 rows"):
+        codec.unpack(data, 4)
+
+
+def test_variables_cross_as_bytes_and_are_packed_once():
+    agent, _ = make()
+    source = Source()
+    service = VariableService(source, agent)
+    client = VariableClient(RemoteVariables(service, agent))
+    assert client.version == 0
+    source.version = 7
+    first = service.get_variables(0)
+    assert service.get_variables(0)[1] is first[1]
+    assert service.get_variables(7) is None
+    client.update()
+    assert (client.version, int(client.params["version"])) == (7, 7)
+
+
+def test_variables_in_the_background_raise_where_they_are_used():
+    class Failing(Source):
+        def get_variables(self, newer_than):
+            if newer_than >= 0:
+                raise ValueError("gone")
+            return super().get_variables(newer_than)
+
+    client = VariableClient(Failing(), background=True)
+    with pytest.raises(ValueError, match="gone"):
+        for _ in range(1000):
+            client.update()
+            threading.Event().wait(0.01)
+    client.close()
+
+
+def test_parameters_are_refreshed_every_sync_interval():
+    source = Source()
+    _, inferencer = make(source, sync_interval=3)
+    versions = []
+    for _ in range(9):
+        source.version += 1
+        versions.append(inferencer.inference(np.arange(2, dtype=np.int32), timestep(2)).version)
+    assert versions == [0, 0, 3, 3, 3, 6, 6, 6, 9]
+
+
+@pytest.mark.parametrize("batch_sizes", [(), (4, 8)])
+def test_state_is_kept_by_stream_in_any_order(batch_sizes):
+    """Random subsets in random order; FIRST and a new life begin at zero."""
+    _, inferencer = make(batch_sizes=batch_sizes)
+    rng = np.random.default_rng(0)
+    count, life = np.zeros(8), np.zeros(8, int)
+    for _ in range(200):
+        streams = rng.permutation(8)[: rng.integers(1, 9)].astype(np.int32)
+        first = rng.random(len(streams)) < 0.2
+        life[streams] += rng.random(len(streams)) < 0.1
+        fresh = life[streams] != getattr(inferencer, "_test_life", np.full(8, -1))[streams]
+        count[streams] = np.where(first | fresh, 0, count[streams])
+        step = timestep(len(streams))
+        step = step._replace(step_type=np.where(first, 0, 1).astype(np.int8))
+        answer = inferencer.inference(streams, step, life[streams].copy(), with_state=True)
+        np.testing.assert_array_equal(answer.extras["seen"], count[streams])
+        np.testing.assert_array_equal(answer.state[:, 0], count[streams])
+        count[streams] += 1
+        seen = getattr(inferencer, "_test_life", np.full(8, -1)).copy()
+        seen[streams] = life[streams]
+        inferencer._test_life = seen
+
+
+def test_one_stream_too_many_is_refused():
+    _, inferencer = make(max_streams=4)
+    with pytest.raises(ValueError, match="one more than the 4"):
+        inferencer.inference(np.arange(5, dtype=np.int32), timestep(5))
+
+
+def service_of(inferencer, agent, timeout=20.0, max_batch=16):
+    wire = Wire(agent)
+    service = InferenceService(inferencer, wire, max_batch, timeout)
+    return service, RemoteInferencer(service, wire)
+
+
+def test_every_caller_gets_its_own_rows():
+    """Many threads, each with streams of its own whose state counts its calls."""
+    agent, inferencer = make(served=True, max_streams=64, batch_sizes=(4, 8, 16))
+    inferencer.warm_up()
+    service, remote = service_of(inferencer, agent)
+    wrong = []
+
+    def caller(index):
+        streams = (np.arange(4) + 4 * index).astype(np.int32)
+        for turn in range(200):
+            kind = StepType.FIRST if turn == 0 else StepType.MID
+            answer = remote.inference(streams, timestep(4, kind), 0, with_state=turn % 3 == 0)
+            if not (answer.extras["seen"] == turn).all():
+                wrong.append((index, turn))
+            if turn % 3 == 0 and not (answer.state[:, 0] == turn).all():
+                wrong.append((index, turn, "state"))
+
+    threads = [threading.Thread(target=caller, args=(i,)) for i in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert not wrong
+    assert service.requests == 8 * 200
+    assert service.batches <= service.requests
+
+
+def test_a_bad_request_fails_alone():
+    agent, inferencer = make(served=True)
+    service, remote = service_of(inferencer, agent)
+    with pytest.raises(SpecError, match="inference request"):
+        service.inference(b"\x02\0\0\0" + b"\0" * 20)
+    remote.inference(np.arange(2, dtype=np.int32), timestep(2))
+
+
+def test_a_stuck_batch_ends_at_the_deadline_and_the_next_is_served():
+    agent, inferencer = make(served=True)
+    gate = threading.Event()
+    entered = threading.Event()
+
+    class Stuck:
+        def infer_rows(self, *args):
+            entered.set()
+            gate.wait(20)
+            return inferencer.infer_rows(*args)
+
+    _, remote = service_of(Stuck(), agent, timeout=0.2)
+    streams = np.arange(2, dtype=np.int32)
+    first = threading.Thread(target=remote.inference, args=(streams, timestep(2)))
+    first.start()
+    assert entered.wait(10)
+    with pytest.raises(DeadlineExceeded, match="no answer for 2 streams"):
+        remote.inference(streams, timestep(2))
+    gate.set()
+    first.join(20)
+    remote.inference(streams, timestep(2))

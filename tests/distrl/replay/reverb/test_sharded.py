@@ -1,0 +1,464 @@
+"""Several Reverb servers as one replay: each unroll, each shard, each limit."""
+
+import dataclasses
+import math
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+
+import numpy as np
+import pytest
+
+from distrl import presets
+from distrl.errors import ConfigError, DeadlineExceeded, Stopped
+from distrl.replay.buffer import ReplayConfig
+from distrl.replay.reverb import calls
+from distrl.replay.reverb.shard_choice import Item, Standing, by_mass, in_turn
+from distrl.replay.reverb.sharded import ShardedReplayBuffer
+from distrl.types import Sample
+
+T = 4
+ONE, OTHER = np.arange(4, dtype=np.int32), np.arange(4, 8, dtype=np.int32)
+with_reverb = pytest.mark.parametrize("make_replay", ["reverb"], indirect=True)
+
+
+def item(key=0, probability=1.0, priority=1.0, size=1):
+    return Item(key, probability, priority, size, None)
+
+
+@pytest.fixture
+def make_shards(make_replay):
+    """`make_shards(config, batch_size, per_item=1)`: the servers, and the learner's client."""
+    made = []
+
+    def make(config, batch_size, per_item=1, saved=(None, None), stop=None):
+        share = per_item * math.ceil(batch_size / per_item / config.num_shards)
+        servers = [make_replay(config.of_shard(), share, per_item, each) for each in saved]
+        learner = ShardedReplayBuffer(
+            [server.client(stop) for server in servers],
+            config,
+            batch_size,
+            seed=0,
+            stop=stop,
+            unrolls_per_item=per_item,
+        )
+        made.append(learner)
+        return servers, learner
+
+    yield make
+    for learner in made:
+        learner.close()
+
+
+@with_reverb
+def test_each_unroll_of_a_queue_is_taken_once(make_shards, streams, make_streams):
+    servers, learner = make_shards(
+        ReplayConfig("queue", T, 16, num_shards=2, backend="reverb"), 8, 4
+    )
+    count = 50
+    adding = [
+        threading.Thread(target=make_streams().add_to, args=(server.client(), ids, count * T + 1))
+        for server, ids in zip(servers, (ONE, OTHER))
+    ]
+    for thread in adding:
+        thread.start()
+    found = []
+    for _ in range(count):
+        found += streams.check(learner.sample(20.0).trajectory)
+    for thread in adding:
+        thread.join(10.0)
+    assert sorted(found) == [(i, 0, k * T) for i in range(8) for k in range(count)]
+    for i in range(8):  # the order within a stream
+        assert [start for stream, _, start in found if stream == i] == list(range(0, count * T, T))
+    assert [info[3:5] for info in learner.infos()] == [(4 * count, 4 * count)] * 2
+    assert learner.info()[1:5] == (0, 16, 8 * count, 8 * count)
+
+
+@with_reverb
+def test_an_empty_shard_of_a_queue_is_not_waited_for(make_shards, streams):
+    servers, learner = make_shards(
+        ReplayConfig("queue", T, 16, num_shards=2, backend="reverb"), 8, 4
+    )
+    actor = servers[1].client()
+    adding = threading.Thread(target=streams.add_to, args=(actor, OTHER, 20 * T + 1))
+    adding.start()
+    found = []
+    for _ in range(10):
+        found += streams.check(learner.sample(10.0).trajectory)
+    adding.join(10.0)
+    assert found == [(i, 0, k * T) for k in range(20) for i in range(4, 8)]
+    with pytest.raises(DeadlineExceeded, match=r"80 inserts, 80 samples"):
+        learner.sample(0.2)
+    assert not learner.can_sample()
+    streams.add_to(servers[0].client(), ONE, T + 1)
+    streams.add_to(actor, OTHER, T)
+    assert {i for i, _, _ in streams.check(learner.sample(10.0).trajectory)} == set(range(8))
+
+
+@with_reverb
+def test_limits_hold_in_each_shard_alone(make_shards, streams):
+    config = ReplayConfig(
+        "uniform", T, 64, min_size_to_sample=8, samples_per_insert=2.0, error_buffer=16.0,
+        num_shards=2, backend="reverb",
+    )  # fmt: skip
+    servers, learner = make_shards(config, 4)
+    assert learner.info().limits == config.limits(4)  # of one table
+    actor = servers[0].client()
+    streams.add_to(actor, ONE, T)
+    for k in range(1, 4):  # 4 unrolls, 8, 12 of one shard; the other has nothing
+        streams.add_to(actor, ONE, 1 if k == 1 else T)
+        actor.flush()
+        # inserts * 2 - samples >= 2 * 4 - 8: so many may be sampled, and all are.
+        deadline = time.monotonic() + 10
+        while learner.infos()[0].samples < 8 * k - max(0, 8 * k - 8 - 4):
+            learner.can_sample()
+            assert time.monotonic() < deadline, learner.infos()
+            time.sleep(0.01)
+        while learner.can_sample():
+            assert {i for i, _, _ in streams.check(learner.sample(5.0).trajectory)} <= set(ONE)
+            time.sleep(0.05)
+    assert [info[3:5] for info in learner.infos()] == [(12, 24), (0, 0)]
+    streams.add_to(servers[1].client(), OTHER, T + 1)
+    assert {i for i, _, _ in streams.check(learner.sample(5.0).trajectory)} <= set(OTHER)
+
+
+@with_reverb
+def test_unrolls_of_all_shards_are_as_likely(make_shards, streams):
+    servers, learner = make_shards(
+        ReplayConfig("uniform", T, 64, num_shards=2, backend="reverb"), 50
+    )
+    streams.add_to(servers[0].client(), ONE, 2 * T + 1)  # 8 unrolls
+    streams.add_to(servers[1].client(), OTHER, 6 * T + 1)  # 24
+    for server, size in zip(servers, (8, 24)):
+        while server.client().info().size < size:
+            time.sleep(0.01)
+    learner.sample(10.0)
+    found = Counter()
+    for _ in range(40):
+        sample = learner.sample(10.0)
+        found.update(streams.check(sample.trajectory))
+        first = sample.trajectory.stream_id < 4
+        # 0.98 of the draws by what they hold, 0.02 alike.
+        each = np.where(first, (0.98 / 4 + 0.01) / 8, (0.98 * 3 / 4 + 0.01) / 24)
+        np.testing.assert_allclose(sample.trajectory.probability, each, rtol=1e-5)
+    assert len(found) == 32 and sum(found.values()) == 2000
+    assert abs(sum(n for (i, _, _), n in found.items() if i < 4) - 510) < 100  # five deviations
+
+
+@with_reverb
+def test_priorities_of_all_shards_are_those_of_one_table(make_shards, streams):
+    config = ReplayConfig(
+        "prioritized", T, 16, priority_exponent=0.5, num_shards=2, backend="reverb"
+    )
+    servers, learner = make_shards(config, 32)
+    clients = [server.client() for server in servers]
+    for client, ids in zip(clients, (ONE, OTHER)):
+        streams.add_to(client, ids, T + 1)
+        client.flush()
+    keys = {}
+    deadline = time.monotonic() + 10
+    while len(keys) < 8:
+        assert time.monotonic() < deadline
+        sample = learner.sample(5.0)
+        keys.update(zip(sample.trajectory.stream_id.tolist(), sample.key.tolist()))
+    priorities = np.array([0, 1, 4, 9, 0, 16, 25, 36], np.float64)
+    learner.update_priorities(np.array([keys[i] for i in range(8)], np.uint64), priorities)
+    for _ in range(8):  # what was fetched before
+        learner.sample(5.0)
+    total = np.sqrt(priorities).sum()
+    for _ in range(20):
+        sample = learner.sample(5.0)
+        stream = sample.trajectory.stream_id
+        within = np.sqrt(priorities)[stream] / np.where(stream < 4, 6, 15)
+        shard = 0.98 * np.where(stream < 4, 6, 15) / total + 0.01
+        np.testing.assert_allclose(sample.trajectory.probability, shard * within, rtol=1e-4)
+
+
+def test_a_priority_goes_to_its_own_shard():
+    class Shard:
+        def __init__(self):
+            self.sent = []
+
+        def send_priorities(self, keys, priorities):
+            self.sent += zip(keys.tolist(), priorities.tolist())
+
+        def close(self):
+            pass
+
+    shards = [Shard(), Shard()]
+    learner = ShardedReplayBuffer(
+        shards, ReplayConfig("prioritized", num_shards=2, backend="reverb"), 2, seed=0
+    )
+    learner._remember(np.array([11, 12], np.uint64), [1, 0])
+    learner.update_priorities(np.array([11, 12, 13], np.uint64), np.array([1.0, 2.0, 3.0]))
+    assert [each.sent for each in shards] == [[(12, 2.0), (13, 3.0)], [(11, 1.0), (13, 3.0)]]
+    with pytest.raises(ValueError, match="priority -1"):
+        learner.update_priorities(np.array([11], np.uint64), np.array([-1.0]))
+    with pytest.raises(TypeError, match="an actor adds by a client of its own one"):
+        learner.flush()
+    learner.close()
+    with pytest.raises(Stopped):
+        learner.sample(1.0)
+
+
+def test_shards_take_turns():
+    choose = in_turn(3)
+    now = [Standing(True, item())] * 3
+    assert [choose(now)[0] for _ in range(4)] == [0, 1, 2, 0]
+    now[1] = Standing(False, item(), 0.1)
+    assert [choose(now)[0] for _ in range(3)] == [2, 0, 2]
+    assert choose([Standing(False, None)] * 3) is None
+
+
+def test_a_shard_is_drawn_by_its_mass():
+    choose = by_mass(0.5, 1.0, np.random.default_rng(0))
+    # Its sum of roots: 2 / 0.5 and 3 / 0.25.
+    now = [
+        Standing(True, item(probability=0.5, priority=4.0)),
+        Standing(True, item(probability=0.25, priority=9.0)),
+    ]
+    drawn = Counter(choose(now) for _ in range(10_000))
+    assert dict(drawn.keys()) == {0: pytest.approx(0.255), 1: pytest.approx(0.745)}
+    assert abs(sum(n for (i, _), n in drawn.items() if i == 0) - 2550) < 220
+
+    nothing = [Standing(True, item(priority=0.0, size=size)) for size in (1, 3)]
+    assert sorted({choose(nothing)[1] for _ in range(100)}) == pytest.approx([0.255, 0.745])
+
+
+def test_a_drawn_shard_is_waited_for_only_so_long():
+    light, heavy = item(probability=1.0), item(probability=1e-6)
+    choose = by_mass(0.0, 1.0, np.random.default_rng(0))
+    assert choose([Standing(True, light), Standing(False, heavy, 0.5)]) is None
+    assert choose([Standing(True, light), Standing(False, heavy, 0.9)]) is None
+    assert choose([Standing(True, light), Standing(False, heavy, 1.1)]) == (0, 1.0)
+    assert choose([Standing(True, light), Standing(True, heavy)])[0] == 1
+    gone = Standing(False, heavy, math.inf)
+    assert choose([Standing(True, light), gone]) == (0, 1.0)
+    assert choose([Standing(True, light), Standing(False, None, 0.9)]) is None  # it begins
+    assert choose([Standing(True, light), Standing(False, None, 1.1)]) == (0, 1.0)
+    impatient = by_mass(0.0, 0.0, np.random.default_rng(0))
+    assert impatient([Standing(True, light), Standing(False, heavy)]) == (0, 1.0)
+
+
+class Fake:
+    """A shard of unrolls that are their keys."""
+
+    def __init__(self, keys):
+        self.keys = iter(keys)
+        self.lost = []
+        self.back = threading.Event()
+        self.closed = threading.Event()
+
+    def make_sampler(self):
+        return self
+
+    def watch(self):
+        return lambda: None
+
+    def item(self, sampler):
+        key = next(self.keys, None)
+        if key is None:
+            assert self.closed.wait(10.0)
+            raise RuntimeError("closed")
+        if key < 0:
+            raise RuntimeError("the server is gone")
+        return item(key)
+
+    def wait_for_another(self, error, lost):
+        self.lost.append(str(error))
+        if not self.back.wait(10.0):
+            raise error
+
+    def batch(self, items):
+        return Sample(None, np.array([item.key for item in items], np.uint64))
+
+    def info(self):
+        raise RuntimeError("the server is gone")
+
+    def Close(self):  # Reverb's
+        self.closed.set()
+
+    def close(self):
+        self.closed.set()
+
+
+@pytest.mark.parametrize("table", ["queue", "uniform"])
+def test_a_shard_is_away_for_a_while(table):
+    one, other = Fake(range(100)), Fake([100, -1, *range(101, 200)])
+    learner = ShardedReplayBuffer(
+        [one, other], ReplayConfig(table, num_shards=2, backend="reverb"), 2, seed=0
+    )
+    found = [key for _ in range(40) for key in learner.sample(10.0).key.tolist()]
+    assert other.lost == ["the server is gone"]
+    assert found.count(100) == 1
+    assert [key for key in found if key < 100] == list(range(79))
+    other.back.set()
+    found += [key for _ in range(50) for key in learner.sample(10.0).key.tolist()]
+    assert [key for key in found if key >= 100] == list(
+        range(100, 100 + sum(k > 99 for k in found))
+    )
+    assert len(set(found)) == 180 and max(found) > 130
+    learner.close()
+
+
+def test_a_shard_that_does_not_come_back_is_named(monkeypatch):
+    monkeypatch.setattr(Fake, "wait_for_another", lambda self, error, lost: _raise(error))
+    learner = ShardedReplayBuffer(
+        [Fake([0]), Fake([-1])], ReplayConfig(num_shards=2, backend="reverb"), 2, seed=0
+    )
+    with pytest.raises(RuntimeError, match="the server is gone"):
+        for _ in range(3):
+            learner.sample(10.0)
+    learner.close()
+
+
+def test_a_program_that_stops_ends_the_wait():
+    stop = threading.Event()
+    shards = [Fake([]), Fake([])]
+    learner = ShardedReplayBuffer(
+        shards, ReplayConfig(num_shards=2, backend="reverb"), 2, seed=0, stop=stop
+    )
+    with pytest.raises(DeadlineExceeded, match="the server is gone; the server is gone"):
+        learner.sample(0.1)
+    stop.set()
+    with pytest.raises(Stopped):
+        learner.sample(10.0)
+    learner.close()
+
+
+def _raise(error):
+    raise error
+
+
+SERVER = """
+import sys, reverb
+server = reverb.Server([reverb.Table.queue("task-1", 4)], int(sys.argv[1]))
+print("up", flush=True)
+sys.stdin.read()
+"""
+
+
+class Server:
+    """Of a queue "task-1", in a process of its own."""
+
+    def __init__(self, port):
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", SERVER, str(port)],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
+        )  # fmt: skip
+        assert self.process.stdout.readline() == "up\n"
+
+    def kill(self):
+        self.process.kill()
+        self.process.communicate(timeout=10)
+
+
+@pytest.mark.slow
+@with_reverb
+def test_a_shard_that_dies_is_done_without_until_it_is_back(make_replay, streams, monkeypatch):
+    import reverb
+
+    from distrl.replay.reverb.buffer import ReverbReplayBuffer
+
+    monkeypatch.setattr(calls, "_CALL_TIMEOUT", 1)
+    monkeypatch.setattr(calls, "_WATCH_INTERVAL", 0.2)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    config = ReplayConfig("queue", T, 16, num_shards=2, backend="reverb")
+    steady = make_replay(config.of_shard(), 4, 4)
+
+    def client():
+        return ReverbReplayBuffer(
+            reverb.Client(f"127.0.0.1:{port}"), streams.struct, config.of_shard(), 4, "task-1",
+            unrolls_per_item=4, comes_back_within=30.0,
+        )  # fmt: skip
+
+    server = Server(port)
+    actor, dying = steady.client(), client()
+    learner = ShardedReplayBuffer(
+        [steady.client(), client()], config, 8, seed=0, unrolls_per_item=4
+    )
+    try:
+        streams.add_to(actor, ONE, T + 1)
+        streams.add_to(dying, OTHER, T + 1)
+        assert len(streams.check(learner.sample(10.0).trajectory)) == 8
+        server.kill()
+        for _ in range(5):  # the other goes on
+            streams.add_to(actor, ONE, 2 * T)
+            assert {i for i, _, _ in streams.check(learner.sample(10.0).trajectory)} == set(ONE)
+        server = Server(port)
+        dying = client()
+        streams.add_to(dying, OTHER, T + 1, life=1)
+        streams.add_to(actor, ONE, T)
+        found = streams.check(learner.sample(30.0).trajectory)
+        assert sorted(found) == [
+            *((i, 0, 11 * T) for i in range(4)),
+            *((i, 1, 0) for i in range(4, 8)),
+        ]
+    finally:
+        learner.close()
+        dying.close()
+        server.kill()
+
+
+@with_reverb
+def test_each_shard_is_saved_and_comes_back(make_shards, streams, tmp_path):
+    config = ReplayConfig("uniform", T, 64, num_shards=2, backend="reverb")
+    servers, learner = make_shards(config, 4)
+    for server, ids, count in zip(servers, (ONE, OTHER), (2, 3)):
+        client = server.client()
+        streams.add_to(client, ids, count * T + 1)
+        client.flush()
+    counts = learner.save(tmp_path / "table", 10.0)
+    assert counts == {"size": 20, "inserts": 20, "samples": 0}
+    saved = [tmp_path / "table" / str(i) for i in range(2)]
+    _, again = make_shards(config, 4, saved=saved)
+    assert [info[1:4] for info in again.infos()] == [(8, 32, 8), (12, 32, 12)]
+    assert len(streams.check(again.sample(10.0).trajectory)) == 4
+
+
+def test_sizes_of_a_shard():
+    config = ReplayConfig(
+        "uniform", T, 90, min_size_to_sample=10, samples_per_insert=4.0, error_buffer=60.0,
+        num_shards=3, backend="reverb",
+    )  # fmt: skip
+    shard = config.of_shard()
+    assert (shard.max_size, shard.min_size_to_sample, shard.num_shards) == (30, 4, 1)
+    assert (shard.samples_per_insert, shard.error_buffer) == (4.0, 20.0)
+    config.check(32)
+    plain = ReplayConfig()
+    assert plain.of_shard() is plain
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"max_size": 100, "num_shards": 3}, r"it is 3 \* 33 \+ 1; take 99 or 102$"),
+        ({"max_size": 2, "num_shards": 3}, r"it is 3 \* 0 \+ 2; take 3$"),
+        ({"num_shards": 0}, "replay.num_shards must be a whole number, 1 or more; got 0"),
+        ({"num_shards": 2, "backend": "auto"}, "which replay.backend=auto does not have; take"),
+        (
+            {"table": "uniform", "samples_per_insert": 8.0, "error_buffer": 12.0, "num_shards": 2},
+            r"^replay.num_shards=2: of each shard: replay.error_buffer=6.0 must be at least",
+        ),
+        (
+            {"table": "uniform", "samples_per_insert": 2.0, "error_buffer": 5.0, "num_shards": 2},
+            r"^replay.num_shards=2: of each shard: replay.error_buffer=2.5 would stall",
+        ),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_split(settings, message):
+    with pytest.raises(ConfigError, match=message):
+        ReplayConfig(**{"backend": "reverb", **settings}).check(8)
+
+
+def test_more_shards_than_actors():
+    made = presets.experiment("CartPole-v1", "impala")
+    replay = dataclasses.replace(made.replay, num_shards=4, backend="reverb")
+    actors = dataclasses.replace(made.actors, num_actors=3)
+    with pytest.raises(ConfigError, match=r"num_shards=4 is more than actors.num_actors=3"):
+        dataclasses.replace(made, replay=replay, actors=actors)

@@ -1,0 +1,103 @@
+"""usable_cores: affinity and both kinds of cgroup quota, on made-up file trees."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from distrl.runtime.host_resources import spread, usable_cores
+
+
+def tree(root, files):
+    for path, text in files.items():
+        file = root / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+    return root
+
+
+@pytest.fixture(autouse=True)
+def many_cores(monkeypatch):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(64)))
+
+
+V2 = {"proc/self/cgroup": "0::/jobs/mine\n"}
+V1 = {"proc/self/cgroup": "5:memory:/mine\n4:cpu,cpuacct:/mine\n0::/\n"}
+
+
+@pytest.mark.parametrize(
+    ("files", "cores"),
+    [
+        ({}, 64),
+        ({**V2, "sys/fs/cgroup/jobs/mine/cpu.max": "max 100000"}, 64),
+        ({**V2, "sys/fs/cgroup/jobs/mine/cpu.max": "250000 100000"}, 3),
+        ({**V2, "sys/fs/cgroup/jobs/mine/cpu.max": "1000 100000"}, 1),
+        (
+            {
+                **V2,
+                "sys/fs/cgroup/jobs/cpu.max": "200000 100000",
+                "sys/fs/cgroup/jobs/mine/cpu.max": "800000 100000",
+            },
+            2,
+        ),
+        ({"proc/self/cgroup": "0::/\n", "sys/fs/cgroup/cpu.max": "400000 100000"}, 4),
+        # A container that sees the host's path, and its own group as the top.
+        ({"proc/self/cgroup": "0::/docker/abc\n", "sys/fs/cgroup/cpu.max": "200000 100000"}, 2),
+        (
+            {
+                **V1,
+                "sys/fs/cgroup/cpu,cpuacct/mine/cpu.cfs_quota_us": "150000\n",
+                "sys/fs/cgroup/cpu,cpuacct/mine/cpu.cfs_period_us": "100000\n",
+            },
+            2,
+        ),
+        (
+            {
+                **V1,
+                "sys/fs/cgroup/cpu/cpu.cfs_quota_us": "-1\n",
+                "sys/fs/cgroup/cpu/cpu.cfs_period_us": "100000\n",
+            },
+            64,
+        ),
+    ],
+)
+def test_the_smallest_limit_counts(tmp_path, files, cores):
+    assert usable_cores(tree(tmp_path, files)) == cores
+
+
+def test_affinity_counts(tmp_path, monkeypatch):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {3, 5})
+    files = {**V2, "sys/fs/cgroup/jobs/mine/cpu.max": "800000 100000"}
+    assert usable_cores(tree(tmp_path, files)) == 2
+
+
+@pytest.mark.parametrize("cores", [1, 2, 3, 4, 6, 8, 12, 16, 64, 96])
+def test_numbers_are_spread_over_all_cores_and_lie_apart(cores):
+    places = [spread(number, cores) for number in range(cores)]
+    assert sorted(places) == list(range(cores))
+    if cores >= 8:
+        assert abs(places[1] - places[0]) not in (1, cores // 2, cores - 1)
+
+
+def test_keeping_to_one_core_takes_every_thread_of_the_process_along():
+    program = """
+import os, threading
+from distrl.cores import keep_to_one_core, spread
+cores = sorted(os.sched_getaffinity(0))
+seen, go = [], threading.Event()
+def look():
+    go.wait(30)
+    seen.append(os.sched_getaffinity(0))
+before = threading.Thread(target=look)
+before.start()
+core = keep_to_one_core(len(cores) + 1)
+after = threading.Thread(target=look)
+after.start()
+go.set()
+before.join()
+after.join()
+assert core == cores[spread(len(cores) + 1, len(cores))], core
+assert seen == [{core}] * 2 and os.sched_getaffinity(0) == {core}, seen
+"""
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)

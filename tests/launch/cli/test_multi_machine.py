@@ -1,0 +1,79 @@
+"""Several hosts, all of them this one: what needs no root. The rest is in tests/cluster."""
+
+import importlib.util
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[3]
+HOSTS = "--hosts=a:address=localhost,b:address=localhost"
+OWN = """
+import dataclasses
+from distrl import presets
+from distrl.agents.impala import IMPALAConfig
+
+
+@dataclasses.dataclass(frozen=True)
+class Mine(IMPALAConfig):
+    def make(self, env_spec):
+        print("made by a file that the hosts do not have")
+        return super().make(env_spec)
+
+
+def experiment():
+    made = presets.experiment("CartPole-v1", "impala")
+    mine = {field.name: getattr(made.agent, field.name) for field in dataclasses.fields(made.agent)}
+    return dataclasses.replace(made, agent=Mine(**mine))
+"""
+
+pytestmark = [
+    pytest.mark.skipif(
+        importlib.util.find_spec("launchpad") is None, reason="Launchpad is not installed"
+    ),
+    pytest.mark.timeout(240),
+]
+
+
+def train(folder: Path, *flags: str) -> subprocess.CompletedProcess[str]:
+    command = [
+        sys.executable, "-m", "distrl", "train", "--topology=multi_machine", *flags,
+        f"--run_dir={folder / 'run'}",
+    ]  # fmt: skip
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    return subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, timeout=200)
+
+
+def test_a_users_own_file_runs_on_two_hosts(tmp_path):
+    (tmp_path / "mine.py").write_text(OWN)
+    done = train(tmp_path, "--experiment=mine.py", HOSTS, "--max_env_steps=20000")
+    assert done.returncode == 0, done.stdout + done.stderr
+    actor = (tmp_path / "run" / "logs" / "actor-0.log").read_text()
+    assert "made by a file that the hosts do not have" in actor
+    relay = (tmp_path / "run" / "logs" / "relay-0.log").read_text()
+    assert "fetched " in relay
+    rows = (tmp_path / "run" / "metrics.csv").read_text().splitlines()
+    assert int(rows[-1].split(",")[1]) >= 20000
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        ([], "name the machines, the learner's first: --hosts=h1,h2,h3"),
+        (["--hosts=h1,h1"], "h1 is there twice"),
+        ([HOSTS, "--config.replay.backend=shared_memory"], "other machines do not reach it"),
+        ([HOSTS, "--debug=actor/0"], "debug on one machine"),
+        ([HOSTS, "--lp_launch_type=local_mt"], "debug on one machine"),
+        ([HOSTS, "--launcher=join"], "give --credentials=FILE"),
+        (["--launcher=slurm"], "runs in no job; say what to submit"),
+        ([HOSTS, "--launcher=kubernetes"], "give --image"),
+        ([HOSTS, "--config.learner.num_gpus=1"], "their host a has 0: say --hosts=a:gpus=1"),
+    ],
+)
+def test_what_cannot_be_is_told_in_one_line(tmp_path, flags, message):
+    done = train(tmp_path, "--env=CartPole-v1", *flags)
+    assert done.returncode == 2, done.stdout
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("distrl: ") and message in line

@@ -1,0 +1,83 @@
+"""The printed command lines do what they say when they are pasted."""
+
+import os
+import shlex
+import shutil
+import stat
+import subprocess
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+from virtual_hosts import Hosts
+
+from distrl.launch.hosts.manual import command_lines, mpirun_line, sheet
+
+COMMAND = ["distrl", "train", "--env=CartPole-v1", "--run_dir=runs/it's $HOME; one"]
+FILE = "/srv/my run/credentials.pem"
+
+
+class Host(NamedTuple):
+    name: str
+
+
+class Placement(NamedTuple):
+    hosts: tuple[Host, ...]
+    nodes: dict[str, str]
+
+
+PLACEMENT = Placement(
+    (Host("h1"), Host("h2"), Host("h3")),
+    {"learner/0": "h1", "replay/0": "h1", "actor/0": "h2", "actor/1": "h3", "actor/2": "h2"},
+)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> str:
+    """A PATH on which `distrl` prints its host, its rank and its arguments, a line each."""
+    script = tmp_path / "distrl"
+    script.write_text('#!/bin/sh\nprintf "%s\\n" "$(hostname) $OMPI_COMM_WORLD_RANK" "$@" ""\n')
+    script.chmod(script.stat().st_mode | stat.S_IXUSR)
+    return f"{tmp_path}{os.pathsep}{os.environ['PATH']}"
+
+
+def arguments(host: str) -> list[str]:
+    return ["agent", "--join=10.0.0.1:7421", f"--credentials={FILE}", f"--name={host}"]
+
+
+def test_lines_are_for_a_shell(path: str):
+    lines = command_lines(PLACEMENT, COMMAND, "10.0.0.1:7421", FILE)
+    expected = [COMMAND[1:], arguments("h1"), arguments("h2"), arguments("h3")]
+    for line, words in zip(lines, expected, strict=True):
+        done = subprocess.run(
+            ["sh", "-c", line], env={**os.environ, "PATH": path}, capture_output=True, text=True
+        )
+        assert done.stdout.splitlines()[1:-1] == words, done.stderr
+
+
+def test_an_agent_may_be_run_in_another_way():
+    agent = ["/opt/my env/bin/python", "-m", "distrl.launch.hosts.daemon"]
+    line = command_lines(PLACEMENT, COMMAND, "h1:7421", FILE, agent)[1]
+    assert shlex.split(line)[:3] == agent and line.startswith("'/opt/my env/bin/python' -m ")
+
+
+def test_the_sheet_says_what_runs_where():
+    text = sheet(PLACEMENT, COMMAND, "h1:7421", FILE)
+    lines = text.splitlines()
+    said = [line for line in lines if line and not line.startswith("#")]
+    assert said == command_lines(PLACEMENT, COMMAND, "h1:7421", FILE)
+    assert lines[lines.index(said[2]) - 1] == "# On h2 (actor/0, actor/2):"
+    assert f"# {mpirun_line(PLACEMENT, 'h1:7421', FILE)}" in lines
+    assert subprocess.run(["sh", "-n"], input=text, text=True).returncode == 0
+
+
+@pytest.mark.skipif(shutil.which("mpirun") is None, reason="needs the Debian package openmpi-bin")
+def test_mpirun_starts_one_agent_on_each_host_in_their_order(hosts: Hosts, path: str):
+    environ = {**os.environ, "PATH": path}
+    if os.geteuid() == 0:
+        environ |= {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+    line = mpirun_line(PLACEMENT, "h1:7421", "/credentials.pem")
+    done = hosts.exec("h1", ["sh", "-c", line], env=environ)
+    lines = done.stdout.splitlines()
+    assert sorted(each for each in lines if each.startswith("h")) == ["h1 0", "h2 1", "h3 2"]
+    assert lines.count("--join=h1:7421") == lines.count("--credentials=/credentials.pem") == 3

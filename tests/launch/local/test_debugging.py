@@ -1,0 +1,91 @@
+"""Breakpoints, pdb at the first failure, and the stacks of a running program."""
+
+import importlib.util
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from distrl.errors import ConfigError
+from distrl.launch.local.debugging import Debug
+
+ROOT = Path(__file__).parents[3]
+EXPERIMENT = ROOT / "tests" / "programs" / "debugged_experiment.py"
+
+needs_launchpad = pytest.mark.skipif(
+    importlib.util.find_spec("launchpad") is None, reason="Launchpad is not installed"
+)
+
+
+def train(folder: Path, typed: str, *flags: str) -> tuple[int, str]:
+    """Runs the command with these lines at its prompt; exit status and output."""
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "distrl",
+            "train",
+            f"--run_dir={folder / 'run'}",
+            *flags,
+        ],
+        cwd=ROOT,
+        input=typed,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=110,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )
+    return done.returncode, done.stdout
+
+
+SPREADS = {
+    "single_process": ("--topology=single_process",),
+    "one node": ("--topology=light_env", "--debug=actor/0"),
+    "threads": ("--topology=heavy_env", "--lp_launch_type=local_mt", "--debug=all"),
+}
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize(
+    "spread",
+    ["single_process", pytest.param("one node", marks=needs_launchpad),
+     pytest.param("threads", marks=[needs_launchpad, pytest.mark.slow])],
+)  # fmt: skip
+def test_a_breakpoint_in_an_environment_is_hit(tmp_path, spread):
+    code, output = train(
+        tmp_path,
+        "p 'steps', self.steps\nimport os\nos._exit(7)\n" if spread != "one node" else
+        "p 'steps', self.steps\ncontinue\n",
+        f"--experiment={EXPERIMENT}:stopping", *SPREADS[spread],
+    )  # fmt: skip
+    assert "(Pdb) ('steps', 20)" in output, output
+    assert code == (0 if spread == "one node" else 7), output
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize(
+    "spread",
+    ["single_process", pytest.param("threads", marks=needs_launchpad),
+     pytest.param("one node", marks=[needs_launchpad, pytest.mark.slow])],
+)  # fmt: skip
+def test_the_first_failure_opens_pdb_where_it_was_raised(tmp_path, spread):
+    flags = SPREADS[spread] + (("--debug=all",) if spread == "single_process" else ())
+    code, output = train(
+        tmp_path,
+        "p 'shelf is', self.shelf\nquit\n",
+        f"--experiment={EXPERIMENT}:failing", *flags,
+    )  # fmt: skip
+    assert "KeyError" in output
+    assert "(Pdb) ('shelf is', 'empty')" in output, output
+    assert code == 1, output
+
+
+def test_what_cannot_be_debugged_is_refused():
+    assert Debug.parse("actor/0") == Debug("actor/0")
+    assert Debug.parse("actor/0:5678") == Debug("actor/0", 5678)
+    for text in ("", ":5678", "actor/0:x:y"):
+        with pytest.raises(ConfigError, match="write NODE or NODE:PORT"):
+            Debug.parse(text)

@@ -1,0 +1,138 @@
+"""The launcher's parts, without starting anything."""
+
+import io
+import os
+import socket
+import subprocess
+import sys
+
+import pytest
+
+lp = pytest.importorskip("launchpad")
+
+from distrl.errors import ConfigError  # noqa: E402
+from distrl.launch import launchpad_adapter  # noqa: E402
+from distrl.launch.local import launch  # noqa: E402
+from distrl.launch.network.ports import Ports  # noqa: E402
+from distrl.launch.supervision.node_logs import NodeLog, Stream  # noqa: E402
+
+
+def _program(*labels: str) -> lp.Program:
+    program = lp.Program("test")
+    for label in labels:
+        program.add_node(lp.PyNode(lambda: None), label=label)
+    return program
+
+
+def test_phases_stop_callers_before_those_they_call():
+    program = _program("replay", "learner", "actor", "other", "inferencer", "monitor", "evaluator")
+    assert launchpad_adapter.phases(launchpad_adapter.named_nodes(program)) == [
+        ["actor/0", "evaluator/0"],
+        ["inferencer/0"],
+        ["learner/0"],
+        ["monitor/0"],
+        ["other/0"],
+        ["replay/0"],
+    ]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"launch_type": "vertex_ai"}, "launch type 'vertex_ai'"),
+        ({"terminal": "xterm"}, "terminal 'xterm'"),
+        ({"local_resources": {"learnr": {}}}, "learnr: the program's groups are learner"),
+        ({"local_resources": {"learner/1": {}}}, "learner/1: the program's groups are learner"),
+        ({"local_resources": {"learner": 3}}, "expected a mapping"),
+    ],
+)
+def test_what_cannot_work_is_refused(tmp_path, arguments, message):
+    with pytest.raises(ConfigError, match=message):
+        launch.launch(_program("learner"), run_dir=tmp_path / "run", **arguments)
+    assert not (tmp_path / "run").exists()
+
+
+def test_ports_are_free_and_held():
+    ports, others = Ports(), Ports()
+    taken = [ports.take() for _ in range(20)] + [others.take() for _ in range(20)]
+    assert len(set(taken)) == 40
+    for port in taken:
+        with socket.socket() as server:
+            server.bind(("0.0.0.0", port))
+    ports.close()
+    others.close()
+
+
+def test_a_port_that_someone_shares_is_not_free(monkeypatch):
+    ports = Ports()
+    with socket.socket(socket.AF_INET6) as server:
+        server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        server.bind(("::", 0))
+        server.listen()
+        tried = iter([server.getsockname()[1]] * 1000)
+        monkeypatch.setattr(ports._random, "randrange", lambda *_: next(tried))
+        with pytest.raises(ConfigError, match="no free port"):
+            ports.take()
+
+
+def test_a_node_log_keeps_bytes_and_shows_lines(tmp_path):
+    out = io.StringIO()
+    log = NodeLog("actor/0", tmp_path / "log", Stream(out), 0)
+    data = b"a\nbc\n\xff\x07\n\n" + b"y" * 9000 + b"\nend"
+    for byte in data:
+        log.feed(bytes([byte]))
+    log.close()
+    assert (tmp_path / "log").read_bytes() == data
+    lines = out.getvalue().splitlines()
+    assert lines[:4] == ["[actor/0] a", "[actor/0] bc", "[actor/0] �\\x07", "[actor/0] "]
+    assert [len(line) - len("[actor/0] ") for line in lines[4:6]] == [8192, 808]
+    assert lines[6] == "[actor/0] end"
+    assert log.tail()[-1] == "end"
+
+
+def test_a_stream_never_waits_for_its_reader():
+    reader, writer = os.pipe()
+    with open(writer, "w") as file:
+        stream = Stream(file, limit=1 << 17)
+        for _ in range(100):
+            stream.write("z" * 9999 + "\n")
+        assert stream.waiting()
+        got = b""
+        while stream.waiting():
+            got += os.read(reader, 1 << 16)
+            stream.flush()
+        stream.write("last\n")
+        got += os.read(reader, 1 << 16)
+    os.close(reader)
+    lines = got.decode().splitlines()
+    left_out = 100 - lines.count("z" * 9999)
+    assert left_out > 0
+    assert lines[-2:] == [
+        f"[{left_out} lines left out: the terminal is slow; see the log files]",
+        "last",
+    ]
+
+
+def test_a_process_that_cannot_be_forked_is_refused(tmp_path):
+    script = """
+import courier, sys
+import launchpad as lp
+from launch import local, processes
+server = courier.Server(port=None); server.Bind("f", lambda: 1); server.Start()
+courier.Client(f"127.0.0.1:{server.port}", call_timeout=5).f()
+server.Stop(); server.Join()
+program = lp.Program("test"); program.add_node(lp.PyNode(lambda: None), label="actor")
+try:
+    local.launch(program, "local_mp", run_dir=sys.argv[1])
+except processes.ForkError as error:
+    print(error)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", script, str(tmp_path / "run")],
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=True,
+        env={**os.environ, "PYTHONPATH": os.getcwd()},
+    )
+    assert "Courier or Reverb has been used in it already" in done.stdout

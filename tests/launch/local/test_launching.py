@@ -1,0 +1,342 @@
+"""Programs in processes and threads: how they end, what they say, what they leave."""
+
+import json
+import os
+import pathlib
+import re
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Callable
+
+import pytest
+
+pytest.importorskip("launchpad")
+
+ROOT = pathlib.Path(__file__).parents[3]
+PROGRAM = ROOT / "tests" / "launch" / "local" / "launched_program.py"
+BOTH = pytest.mark.parametrize("mode", ["local_mp", "local_mt"])
+ENDED_S = 10.0
+
+pytestmark = pytest.mark.timeout(60)
+
+
+class Run:
+    """One run of the program in a process of its own."""
+
+    def __init__(self, folder: pathlib.Path, mode: str, *scenarios: str, prefix: tuple = ()):
+        self.folder = folder
+        self.tag = f"DISTRL_TEST={uuid.uuid4().hex}"
+        name, _, value = self.tag.partition("=")
+        paths = filter(None, (str(ROOT), os.environ.get("PYTHONPATH")))
+        env = {**os.environ, name: value, "PYTHONPATH": os.pathsep.join(paths)}
+        # Importing jax sets it, in this process too; a program must say that its servers run.
+        env.pop("TF_CPP_MIN_LOG_LEVEL", None)
+        self.output_path = folder / "output"
+        with self.output_path.open("wb") as output:
+            self.process = subprocess.Popen(
+                [*prefix, sys.executable, str(PROGRAM), mode, str(folder), *scenarios],
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                stdin=subprocess.DEVNULL,
+                env=env,
+                start_new_session=True,
+            )
+
+    @property
+    def output(self) -> str:
+        return self.output_path.read_text(errors="replace")
+
+    def log(self, scenario: str, name: str) -> str:
+        path = self.folder / scenario / "logs" / f"{name}.log"
+        return path.read_text(errors="replace") if path.exists() else ""
+
+    def result(self, scenario: str) -> dict:
+        return json.loads((self.folder / scenario / "result.json").read_text())
+
+    def wait(self, timeout: float = 30.0) -> int:
+        return self.process.wait(timeout)
+
+    def wait_for(self, scenario: str, name: str, text: str) -> None:
+        until(lambda: text in self.log(scenario, name), f"{text!r} in {name}'s log")
+
+    def processes(self) -> list[int]:
+        """The pids that carry this run's mark."""
+        found = []
+        for entry in pathlib.Path("/proc").iterdir():
+            try:
+                if entry.name.isdigit() and self.tag.encode() in (entry / "environ").read_bytes():
+                    found.append(int(entry.name))
+            except OSError:  # ended meanwhile
+                continue
+        return found
+
+    def check_nothing_left(self) -> None:
+        until(lambda: not self.processes(), "no process left", 3.0)
+        text = self.output + "".join(
+            path.read_text(errors="replace") for path in self.folder.glob("*/logs/*.log")
+        )
+        ports = set(map(int, re.findall(r"Courier server on port (\d+)", text)))
+        assert ports, "no server was ever started"
+        # A dying process loses its environment, the mark, a moment before its sockets.
+        until(lambda: not ports & listening(), f"none of {ports} listened on", 3.0)
+
+    def end(self) -> None:
+        for pid in self.processes():
+            os.kill(pid, signal.SIGKILL)
+        self.process.wait(5)
+
+
+def until(condition: Callable[[], bool], what: str, timeout: float = 15.0) -> None:
+    deadline = time.monotonic() + timeout
+    while not condition():
+        assert time.monotonic() < deadline, f"waited {timeout} s for: {what}"
+        time.sleep(0.02)
+
+
+def listening() -> set[int]:
+    ports = set()
+    for name in ("tcp", "tcp6"):
+        for line in pathlib.Path(f"/proc/net/{name}").read_text().splitlines()[1:]:
+            fields = line.split()
+            if fields[3] == "0A":
+                ports.add(int(fields[1].rpartition(":")[2], 16))
+    return ports
+
+
+@pytest.fixture
+def run(tmp_path):
+    runs = []
+
+    def start(*args, **kwargs) -> Run:
+        runs.append(Run(tmp_path, *args, **kwargs))
+        return runs[-1]
+
+    yield start
+    for each in runs:
+        each.end()
+
+
+@pytest.mark.parametrize("mode", ["local_mp", "local_mt", "test_mt"])
+def test_finishing_twice_in_one_process(run, mode):
+    program = run(mode, "plain_stop", "finish")
+    assert program.wait() == 0
+    for scenario in ("plain_stop", "finish"):
+        result = program.result(scenario)
+        assert result["status"] == "finished"
+        assert {how["state"] for how in result["nodes"].values()} == {"ended"}
+        assert all(how["asked"] for how in result["nodes"].values())
+        for name in ("actor-0", "actor-1"):
+            assert "client: cleaned up" in program.log(scenario, name)
+        assert "server: cleaned up" in program.log(scenario, "learner-0")
+    assert result["reason"] == "goal reached"
+    assert "[actor/1] client: call 1\n" in program.output
+    assert "watcher: stop handler called" in program.output
+    # Leaves first.
+    said = program.log("finish", "supervisor")
+    assert said.index("actor/0 ended") < said.index("asks learner/0 to stop")
+    program.check_nothing_left()
+    if mode == "local_mp":  # devices are seen only where they are declared
+        assert "server: cuda '7'" in program.log("finish", "learner-0")
+        assert "client: cuda ''" in program.log("finish", "actor-0")
+        assert "client: cuda '5'" in program.log("finish", "actor-1")
+
+
+@BOTH
+def test_logs_have_every_line(run, mode):
+    program = run(mode, "chatty")
+    assert program.wait() == 0
+    log = program.log("chatty", "actor-1")
+    assert [f"line {i}" for i in range(5000)] == re.findall(r"^line \d+$", log, re.MULTILINE)
+    assert "x" * 20_000 in log
+    assert "from logging" in log
+    assert "[actor/1] line 4999\n" in program.output
+    assert "[actor/1] 20%\n" in program.output
+    assert "\x00" not in program.output
+    assert "\x1b[2J" not in program.output
+
+
+FAULTS = {
+    "raise": ("actor/1", "RuntimeError: the environment broke"),
+    "thread_raises": ("actor/1", "ZeroDivisionError: division by zero (in thread 'helper')"),
+    "constructor": ("learner/0", "ValueError: no such network"),
+    "server_raises": ("learner/0", "ArithmeticError: loss is nan"),
+    "return": ("actor/1", "ended without being told to"),
+    "stopped": ("actor/1", "ended without being told to"),
+    "exit3": ("actor/1", "exited with status 3"),
+    "sigkill": ("actor/1", "was killed by SIGKILL"),
+    "segv": ("actor/1", "was killed by SIGSEGV"),
+}
+IN_THREADS = ("raise", "thread_raises", "constructor", "server_raises", "return", "stopped")
+
+
+@pytest.mark.parametrize(
+    ("mode", "fault"),
+    [("local_mp", fault) for fault in FAULTS] + [("local_mt", fault) for fault in IN_THREADS],
+)
+def test_the_first_failure_is_named(run, mode, fault):
+    node, cause = FAULTS[fault]
+    program = run(mode, fault)
+    assert program.wait() == 1
+    output, result = program.output, program.result(fault)
+    assert float(re.findall(r"launch took ([\d.]+) s", output)[0]) < ENDED_S
+    report = output[output.index(f"---- {node} failed first: {cause}") :]
+    assert f"log: {program.folder / fault / 'logs' / node.replace('/', '-')}.log" in report
+    if "Error" in cause:
+        assert "Traceback (most recent call last)" in report
+        assert "launched_program.py" in report
+    elif fault == "segv":
+        assert "in _misbehave" in report
+    elif mode == "local_mp":
+        assert "client: call 5" in report
+    assert re.search(rf"^distrl: failed: {node}", report, re.MULTILINE)
+    assert result["status"] == "failed"
+    assert result["failed_node"] == node
+    program.check_nothing_left()
+
+
+def test_giving_up_is_a_failure_with_its_reason(run):
+    program = run("local_mp", "give_up")
+    assert program.wait() == 1
+    assert "learner/0 failed first: diverged: loss is nan" in program.output
+    assert program.result("give_up")["status"] == "failed"
+
+
+def test_a_failure_while_stopping_changes_nothing_and_is_shown(run):
+    program = run("local_mp", "late")
+    assert program.wait() == 0
+    assert "later: learner/0 failed: OSError: could not save" in program.log("late", "supervisor")
+    assert "while stopping, ended badly: learner/0" in program.output
+    assert program.result("late")["nodes"]["learner/0"]["error"] == "OSError: could not save"
+
+
+def test_what_a_node_has_started_ends_with_it(run):
+    program = run("local_mp", "grandchild")
+    assert program.wait() == 1
+    pid = int(re.search(r"grandchild (\d+)", program.log("grandchild", "actor-1")).group(1))
+    until(lambda: not pathlib.Path(f"/proc/{pid}").exists(), "the grandchild to end", 3.0)
+    program.check_nothing_left()
+
+
+@BOTH
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_one_signal_stops_in_order(run, mode, number, code):
+    program = run(mode, "long")
+    program.wait_for("long", "actor-1", "client: call 3")
+    program.process.send_signal(number)
+    assert program.wait() == code
+    assert "client: cleaned up" in program.log("long", "actor-0")
+    assert "server: cleaned up" in program.log("long", "learner-0")
+    assert ("Ctrl-C again ends them at once" in program.output) == (number == signal.SIGINT)
+    assert program.result("long")["status"] == "stopped"
+    program.check_nothing_left()
+
+
+@BOTH
+def test_a_second_interrupt_ends_at_once(run, mode):
+    program = run(mode, "deaf")
+    program.wait_for("deaf", "actor-1", "client: call 5")
+    program.process.send_signal(signal.SIGINT)
+    until(lambda: "Ctrl-C: stopping" in program.output, "the first to be taken")
+    begin = time.monotonic()
+    program.process.send_signal(signal.SIGINT)
+    assert program.wait() == 130
+    assert time.monotonic() - begin < 2.0
+    if mode == "local_mt":
+        assert "still running" in program.output
+    program.check_nothing_left()
+
+
+@BOTH
+def test_a_node_that_does_not_stop_is_named(run, mode):
+    program = run(mode, "deaf")
+    program.wait_for("deaf", "actor-1", "client: call 5")
+    begin = time.monotonic()
+    program.process.send_signal(signal.SIGINT)
+    assert program.wait() == 130
+    assert time.monotonic() - begin < 8.0
+    assert "actor/1 did not stop within 3 s" in program.output
+    assert "in _misbehave" in program.log("deaf", "actor-1")  # its stacks
+    assert "server: cleaned up" in program.log("deaf", "learner-0")
+    node = program.result("deaf")["nodes"]["actor/1"]
+    assert node["state"] == ("killed" if mode == "local_mp" else "running")
+    program.check_nothing_left()
+
+
+def test_interrupts_during_the_start(run):
+    """Wherever one comes, once the launcher has the signals: 130, and nothing left."""
+    for delay in (0.0, 0.01):
+        program = run("local_mp", "long")
+        log = program.folder / "long" / "logs" / "supervisor.log"
+        until(log.exists, "the launcher's start")
+        time.sleep(delay)
+        program.process.send_signal(signal.SIGINT)
+        assert program.wait() == 130
+        until(lambda program=program: not program.processes(), "no process left", 3.0)
+        log.unlink()
+
+
+def test_the_launcher_killed_leaves_nothing(run):
+    program = run("local_mp", "long")
+    program.wait_for("long", "actor-1", "client: call 3")
+    assert len(program.processes()) == 5
+    program.process.kill()
+    program.wait()
+    program.check_nothing_left()
+
+
+def test_a_script_around_it_goes_on(run, tmp_path):
+    script = 'timeout 3 "$@"; echo "status $?; still here"'
+    program = run("local_mp", "long", prefix=("bash", "-c", script, "bash"))
+    assert program.wait() == 0
+    assert "status 124; still here" in program.output
+    assert program.result("long")["exit_code"] == 143
+    program.check_nothing_left()
+
+
+def test_a_reader_that_goes_away_or_sleeps_stops_nothing(tmp_path):
+    """The terminal's pipe is full and no one reads: the program ends all the same."""
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    env.pop("TF_CPP_MIN_LOG_LEVEL", None)
+    process = subprocess.Popen(
+        [sys.executable, str(PROGRAM), "local_mp", str(tmp_path), "chatty"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        env=env,
+    )
+    try:
+        done = tmp_path / "chatty" / "result.json"
+        until(done.exists, "the end, with no one reading", 20.0)
+        assert json.loads(done.read_text())["status"] == "finished"
+        process.stdout.close()
+    finally:
+        process.kill()
+        process.wait(5)
+
+
+@pytest.mark.parametrize(
+    ("mode", "count"),
+    [("local_mp", 8), ("local_mt", 20)]
+    + [pytest.param(mode, 50, marks=pytest.mark.slow) for mode in ("local_mp", "local_mt")],
+)
+@pytest.mark.timeout(400)
+def test_launches_in_a_row_leave_nothing_in_the_process(tmp_path, mode, count):
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    env.pop("TF_CPP_MIN_LOG_LEVEL", None)
+    script = ROOT / "tests" / "launch" / "local" / "launched_often.py"
+    done = subprocess.run(
+        [sys.executable, str(script), mode, str(tmp_path), str(count)],
+        capture_output=True,
+        text=True,
+        timeout=380,
+        env=env,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    found = json.loads(done.stdout.partition("counts:")[2])
+    settled = found[min(5, count // 2)]
+    print(settled, found[-1])
+    if mode == "local_mt":  # gRPC has some threads of its own, more or fewer
+        assert found[-1].pop("threads") <= settled.pop("threads") + 8
+    assert found[-1] == settled

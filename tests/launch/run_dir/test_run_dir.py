@@ -1,0 +1,182 @@
+"""The run folder: what goes on with a run in it, what is refused, and what has changed is said."""
+
+import dataclasses
+import json
+import threading
+
+import pytest
+
+from distrl.checkpointing.store import Checkpoint, CheckpointConfig, Checkpoints
+from distrl.envs import PythonEnvironment
+from distrl.errors import ConfigError
+from distrl.experiment import ActorsConfig, Experiment, LearnerConfig
+from distrl.launch.run_dir import config_diff, run_dir
+from distrl.launch.supervision.result import EXIT_FAILED, EXIT_FINISHED
+from distrl.metrics import Goal
+from distrl.programs.single_process import single_process
+from distrl.replay.buffer import ReplayConfig
+from distrl.replay.columns import Columns
+from distrl.replay.table import files
+from distrl.testing import CheckingConfig, CountingEnvironment
+
+
+def experiment(**more):
+    settings = {
+        "environment": PythonEnvironment(CountingEnvironment, "counting"),
+        "agent": CheckingConfig(),
+        "actors": ActorsConfig(num_actors=1, num_envs=4),
+        "learner": LearnerConfig(batch_size=4),
+        "goal": Goal(max_env_steps=500),
+        **more,
+    }
+    return Experiment(**settings)
+
+
+@pytest.fixture
+def opened(tmp_path, monkeypatch):
+    """Opens the folder as a new program each time; gives it, and the lines that were said."""
+    monkeypatch.setattr(run_dir, "_lock", lambda path: None)
+
+    def open_run(made, topology="single_process"):
+        lines = []
+        folder = run_dir.open_run(str(tmp_path / "run"), made, topology, ["x"], lines.append)
+        return folder, lines
+
+    return open_run
+
+
+def run(folder, made):
+    return single_process(
+        made, stop=threading.Event(), run_dir=folder.path, start=folder.start, printer=lambda x: x
+    )
+
+
+def test_a_run_goes_on_to_a_larger_goal(opened):
+    made = experiment()
+    folder, lines = opened(made)
+    assert folder.start.checkpoint is None and not lines
+    assert run(folder, made)[1]
+    ended, _ = opened(made)
+    assert ended.ended[1] == EXIT_FINISHED and "environment steps trained on" in ended.ended[0]
+    first = Checkpoints(folder.path).latest().manifest
+    goal = first["env_steps"] + 1000
+    larger = experiment(goal=Goal(max_env_steps=goal))
+    folder, lines = opened(larger)
+    assert lines[0] == f"distrl: changed since the checkpoint: goal.max_env_steps: 500 -> {goal}"
+    assert lines[1].startswith("distrl: goes on from checkpoint 0000")
+    run(folder, larger)
+    last = Checkpoints(folder.path).latest().manifest
+    assert last["env_steps"] >= goal
+    assert last["monitor"]["env_steps_acted"] > first["monitor"]["env_steps_acted"]
+    assert last["monitor"]["seconds"] > first["monitor"]["seconds"]
+    assert last["table"]["inserts"] > first["table"]["inserts"]
+    assert set(last["lives"].values()) == {2} and "actor/0" in last["lives"]
+
+
+def test_a_budget_that_ended_stays_ended(opened):
+    made = experiment(goal=Goal(mean_return=1e9, max_env_steps=500))
+    run(opened(made)[0], made)
+    reason, code = opened(made)[0].ended
+    assert code == EXIT_FAILED and "the goal was not reached" in reason
+
+
+OTHERS = {
+    "replay.unroll_length: was 20, is 10": {"replay": ReplayConfig(unroll_length=10)},
+    "environment.name: was counting, is other": {
+        "environment": PythonEnvironment(CountingEnvironment, "other")
+    },
+    "task: was task, is b": {"task": "b"},
+    "agent.recurrent: was True, is False": {"agent": CheckingConfig(recurrent=False)},
+}
+
+
+@pytest.mark.parametrize("message", OTHERS)
+def test_another_run_is_refused(opened, message):
+    made = experiment()
+    run(opened(made)[0], made)
+    with pytest.raises((ConfigError, ValueError)) as error:
+        opened(experiment(**OTHERS[message]))
+    if "recurrent" not in message:  # which the table's columns tell
+        assert message in str(error.value)
+
+
+def test_settings_that_may_change(opened):
+    made = experiment()
+    run(opened(made)[0], made)
+    other = experiment(
+        goal=Goal(max_env_steps=10**6),
+        actors=ActorsConfig(num_actors=1, num_envs=8),
+        checkpoint=CheckpointConfig(period=7.0),
+        replay=ReplayConfig(max_size=64, backend="reverb"),
+        seed=3,
+    )
+    folder, lines = opened(other, "light_env")
+    assert "distrl: the replay begins empty: its contents cannot go to Reverb, or come from it" in (
+        lines
+    )
+    assert folder.start.checkpoint is not None and folder.start.table() is None
+    changed = {line.split(": ")[2] for line in lines if "changed since" in line}
+    assert changed == {
+        "actors.num_envs", "checkpoint.period", "goal.max_env_steps", "replay.backend",
+        "replay.max_size", "seed",
+    }  # fmt: skip
+
+
+def test_a_table_of_other_shards(tmp_path):
+    replay = ReplayConfig(backend="reverb", num_shards=2)
+    made = experiment(replay=replay, actors=ActorsConfig(num_actors=2, num_envs=4))
+    columns = Columns(made.trajectory_struct(), replay.unroll_length)
+    (tmp_path / "replay").mkdir()
+    saved, lines = Checkpoint(tmp_path, {}), []
+    for shards in (2, 3):
+        facts = {"unrolls_per_item": made.unrolls_per_item, "num_shards": shards}
+        files.write_facts(tmp_path / "replay", "reverb", columns, replay, facts)
+        found = run_dir._has_table(saved, made, "heavy_env", lines.append)
+        assert found == (shards == 2)
+    assert lines == ["distrl: the replay begins empty: it was saved as 3 shards"]
+
+
+def test_a_run_without_its_table(opened):
+    made = experiment(checkpoint=CheckpointConfig(period=None, replay=False))
+    run(opened(made)[0], made)
+    larger = dataclasses.replace(made, goal=Goal(max_env_steps=10**6))
+    folder, _ = opened(larger)
+    manifest = Checkpoints(folder.path).latest().manifest
+    assert manifest["table"] is None and manifest["number"] == 1
+    assert folder.start.checkpoint is not None and folder.start.table() is None
+
+
+def test_what_is_no_run_is_refused(opened, tmp_path):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "thesis.tex").write_text("x")
+    with pytest.raises(ConfigError, match="is not empty, and no run's folder; name a new folder"):
+        opened(experiment())
+
+
+def test_a_run_without_a_checkpoint_starts_anew(opened, tmp_path):
+    made = experiment()
+    opened(made)
+    (tmp_path / "run" / "logs").mkdir()
+    (tmp_path / "run" / "metrics.csv").write_text("seconds,env_steps\n1,2\n3,")
+    folder, (line,) = opened(made)
+    assert line.endswith("has no checkpoint: the run starts anew, and its logs go on")
+    assert folder.start.checkpoint is None
+    run(folder, made)
+    assert (tmp_path / "run" / "metrics.csv").read_text().startswith("seconds,env_steps\n1,2\n")
+
+
+def test_settings_are_compared_by_field():
+    def described(made):
+        return json.loads(json.dumps(config_diff.describe(made)))
+
+    old = described(experiment())
+    assert config_diff.compare(old, described(experiment())) == []
+    assert config_diff.compare({}, old) == []
+
+    @dataclasses.dataclass(frozen=True)
+    class OtherConfig(CheckingConfig):
+        depth: int = 3
+
+    (change,) = config_diff.compare(old, described(experiment(agent=OtherConfig())))
+    assert change.fixed and change.field == "agent"
+    assert (change.was, change.now.rpartition(".")[2]) == ("CheckingConfig", "OtherConfig")

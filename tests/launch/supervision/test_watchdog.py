@@ -1,0 +1,112 @@
+"""Nodes that hang, told from nodes that are busy or wait; what processes use."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from distrl.launch.supervision import watchdog
+from distrl.launch.supervision.restart_policy import Limits
+from distrl.launch.supervision.watchdog import Usage, Watch
+from distrl.runtime import heartbeat
+
+LIMITS = Limits(idle=60.0, busy=600.0, stopped=10.0)
+
+
+class Clock:
+    """Time, as the seat and the watch see it, and a node that works in it."""
+
+    def __init__(self, monkeypatch):
+        self.now = 1000.0
+        self.cpu = 0.0
+        monkeypatch.setattr(time, "monotonic_ns", lambda: int(self.now * 1e9))
+        self.seat = heartbeat.Board(["actor/0"]).seat("actor/0")
+        self.seat.begin(0)
+        self.watch = Watch(self.seat, LIMITS)
+
+    def run(self, seconds, cores, stopped=False, beats=True):
+        """What the watch says in the end, having looked every second."""
+        for _ in range(int(seconds)):
+            self.now += 1.0
+            self.cpu += cores
+            if beats:
+                self.seat.beat()
+            cause = self.watch.look(Usage(self.cpu, stopped), self.now)
+            if cause is not None:
+                return cause
+        return None
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    return Clock(monkeypatch)
+
+
+def test_a_node_that_never_says_what_it_does_is_not_judged_by_it(clock):
+    assert clock.run(10_000, 0.0) is None
+
+
+def test_a_node_that_waits_is_left_alone(clock):
+    clock.seat.tick()
+    clock.seat.wait()
+    assert clock.run(10_000, 0.0) is None
+
+
+def test_a_blocked_node_is_found_after_the_idle_limit(clock):
+    clock.seat.tick()
+    assert clock.run(58, 0.0) is None
+    assert clock.run(10, 0.0).startswith("made no progress for 6")
+
+
+def test_a_pure_python_loop_at_full_speed_is_only_busy(clock):
+    clock.seat.tick()
+    assert clock.run(590, 1.0) is None
+    assert "at 100% of a core" in clock.run(20, 1.0)
+
+
+def test_progress_begins_the_count_anew(clock):
+    for _ in range(50):
+        clock.seat.tick()
+        assert clock.run(50, 0.0) is None
+
+
+def test_a_stopped_process_is_found_soon_and_one_that_goes_on_is_not(clock):
+    assert clock.run(8, 0.0, stopped=True) is None
+    assert clock.run(1, 0.0) is None
+    assert clock.run(15, 0.0, stopped=True).startswith("was stopped by a signal")
+
+
+def test_threads_that_do_not_run_are_found_though_the_node_waits(clock):
+    clock.seat.tick()
+    clock.seat.wait()
+    assert clock.run(5, 0.0) is None
+    assert clock.run(100, 0.0, beats=False) is not None
+
+
+def test_usage_counts_descendants_and_sees_a_stop():
+    code = "import subprocess, sys; subprocess.run([sys.executable, '-c', 'while True: pass'])"
+    process = subprocess.Popen([sys.executable, "-c", code], start_new_session=True)
+    try:
+        deadline = time.monotonic() + 20.0
+        while watchdog.usage(process.pid).cpu < 0.5:
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        found = watchdog.usage(process.pid)
+        assert not found.stopped
+        assert found.resident > 5e6
+        os.kill(process.pid, signal.SIGSTOP)
+        while not watchdog.usage(process.pid).stopped:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+    finally:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait(5)
+    assert watchdog.usage(process.pid) is None
+
+
+def test_kills_for_want_of_memory_are_counted():
+    assert watchdog.oom_kills() >= 0
+    assert watchdog._count("low 0\nhigh 2\nmax 3\noom 4\noom_kill 5\noom_group_kill 0\n") == 5
