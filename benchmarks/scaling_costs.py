@@ -24,7 +24,7 @@ from distrl import presets
 from distrl.actor import Actor
 from distrl.agents.agent import Agent
 from distrl.experiment import Experiment
-from distrl.inference.messages import Wire
+from distrl.inference.messages import InferenceMessages
 from distrl.inference.server import RemoteInferencer
 from distrl.inferencer import Inferencer
 from distrl.launch.network import tunnel
@@ -56,7 +56,7 @@ def config_of(experiment: Experiment) -> ReplayConfig:
     return dataclasses.replace(experiment.replay, max_size=_QUEUE, backend="reverb")
 
 
-def inferencer_of(agent: Agent, num_envs: int, wire: Wire | None = None) -> Inferencer:
+def inferencer_of(agent: Agent, num_envs: int, wire: InferenceMessages | None = None) -> Inferencer:
     """One whose parameters never change."""
     params = jax.jit(agent.initial_params)(jax.random.PRNGKey(0))
 
@@ -139,7 +139,7 @@ class Bench:
 
     def sizes(self) -> dict[str, float]:
         """The workload's figures that are not costs."""
-        wire, config = Wire(self.agent), self.experiment
+        wire, config = InferenceMessages(self.agent), self.experiment
         params = jax.eval_shape(self.agent.initial_params, jax.random.PRNGKey(0))
         leaves = jax.tree.leaves(params)
         return {
@@ -262,7 +262,7 @@ def service_costs(bench: Bench, rounds: int, seconds: float) -> dict[str, Figure
     service = Server("inference", env=bench.env, num_envs=bench.num_envs)
     with closing(service):
         remote = RemoteInferencer(
-            courier.Client(service.address, call_timeout=60.0), Wire(bench.agent)
+            courier.Client(service.address, call_timeout=60.0), InferenceMessages(bench.agent)
         )
         ids, timestep = np.arange(bench.num_envs, dtype=np.int32), bench.actor._timestep
         for _ in range(50):

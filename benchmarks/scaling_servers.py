@@ -102,21 +102,21 @@ def _serve_variables(told: dict[str, Any]) -> int:
 
 
 def _serve_inference(told: dict[str, Any]) -> int:
-    """An `InferenceService` for one actor of a workload."""
+    """An `InferenceServer` for one actor of a workload."""
     import jax
 
     jax.config.update("jax_cpu_enable_async_dispatch", False)
     from scaling_costs import inferencer_of, preset
 
-    from distrl.inference.messages import Wire
-    from distrl.inference.server import InferenceService
+    from distrl.inference.messages import InferenceMessages
+    from distrl.inference.server import InferenceServer
 
     agent = preset(told["env"]).make_agent()
-    wire = Wire(agent)
+    wire = InferenceMessages(agent)
     inferencer = inferencer_of(agent, told["num_envs"], wire)
     inferencer.warm_up()
     return _courier(
-        {"inference": InferenceService(inferencer, wire, told["num_envs"], 60.0).inference}
+        {"inference": InferenceServer(inferencer, wire, told["num_envs"], 60.0).inference}
     )
 
 
@@ -137,7 +137,7 @@ def _courier(calls: dict[str, Callable[..., Any]]) -> int:
     server = courier.Server(port=port)  # with as many threads as a node's: Courier's default
     for name, call in calls.items():
         server.Bind(name, call)
-    server.Start()
+    server.ResumePoint()
     _kept.append(server)
     return port
 

@@ -10,7 +10,7 @@ from distrl.checkpointing.store import CheckpointConfig
 from distrl.envs.pool import Environment
 from distrl.errors import ConfigError
 from distrl.learner_group.devices import check_split
-from distrl.lockstep import Score
+from distrl.lockstep import LockstepSchedule
 from distrl.metrics import Goal
 from distrl.replay.buffer import ReplayConfig
 from distrl.transforms.agent import TransformedAgent
@@ -262,7 +262,7 @@ class Experiment:
                 f"actors.num_actors={self.actors.num_actors}: some would serve no one"
             )
         if self.lockstep:
-            self.score()
+            self.lockstep_schedule()
         struct = self.trajectory_struct()  # the agent's own checks, and shapes that do not fit
         memory = self.replay.nbytes(struct)
         limit = _memory_limit()
@@ -289,7 +289,7 @@ class Experiment:
                 f"{trained[:3]}"
             )
 
-    def score(self) -> Score:
+    def lockstep_schedule(self) -> LockstepSchedule:
         """What happens when, in lockstep. Raises ConfigError where that cannot be."""
         if self.actors.wait_num not in (None, self.actors.num_envs):
             raise ConfigError(
@@ -312,7 +312,9 @@ class Experiment:
                 "replay.backend=shared_memory"
             )
         actors = self.actors
-        return Score(self.replay, self.learner.batch_size, actors.num_actors, actors.num_envs)
+        return LockstepSchedule(
+            self.replay, self.learner.batch_size, actors.num_actors, actors.num_envs
+        )
 
     def make_agent(self) -> Agent:
         """The agent, behind its transforms if there are any."""

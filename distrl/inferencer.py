@@ -9,7 +9,7 @@ import numpy as np
 
 from distrl import specs
 from distrl.agents.agent import Agent
-from distrl.inference.messages import Wire
+from distrl.inference.messages import InferenceMessages
 from distrl.lockstep import LockstepVariables
 from distrl.types import Inference, Nest, State, StepType, TimeStep
 from distrl.variables import VariableClient
@@ -28,7 +28,7 @@ class Inferencer:
     """Runs an agent's `actor_step` on the newest parameters it has.
 
     The agent's state lives in a table with a row a stream, and is the initial one at FIRST and in
-    a stream's new life. One object serves one thread; `InferenceService` shares one among many.
+    a stream's new life. One object serves one thread; `InferenceServer` shares one among many.
     """
 
     def __init__(
@@ -40,7 +40,7 @@ class Inferencer:
         max_streams: int,
         batch_sizes: Sequence[int] = (),
         evaluation: bool = False,
-        wire: Wire | None = None,
+        wire: InferenceMessages | None = None,
     ):
         """Args:
         agent: whose `actor_step` chooses.

@@ -12,7 +12,7 @@ import numpy as np
 from distrl.agents.agent import PRIORITIES, Agent
 from distrl.errors import Stopped
 from distrl.learner_group.devices import Devices
-from distrl.learner_group.group import Partners
+from distrl.learner_group.group import LearnerGroup
 from distrl.metrics import Report
 from distrl.replay.buffer import ReplayBuffer
 from distrl.types import Params, Sample, StepType
@@ -42,7 +42,7 @@ class Learner:
         keep: int = 1,
         last: int | None = None,
         devices: Devices | None = None,
-        partners: Partners | None = None,
+        learner_group: LearnerGroup | None = None,
     ):
         """Args:
         agent: whose `learner_step` is run.
@@ -57,7 +57,7 @@ class Learner:
 
         Readers get the parameters of one device.
         """
-        self._partners = partners
+        self._partners = learner_group
         self._last = last
         self._replay = replay
         self._timeout = timeout

@@ -21,7 +21,7 @@ from distrl.replay.wrapper import ReplayWrapper
 from distrl.types import Inference, Params, Sample, TimeStep
 
 
-class Score:
+class LockstepSchedule:
     """What follows from counts. Pure."""
 
     def __init__(self, replay: ReplayConfig, batch_size: int, num_actors: int, num_envs: int):
@@ -109,7 +109,7 @@ class LockstepVariables:
     def __init__(
         self,
         source: VersionSource,
-        score: Score,
+        lockstep_schedule: LockstepSchedule,
         calls_per_round: int,
         stop: Any,
         timeout: float,
@@ -122,7 +122,7 @@ class LockstepVariables:
         timeout: seconds to wait for a version.
         """
         self._source = source
-        self._score = score
+        self._schedule = lockstep_schedule
         self._calls_per_round = calls_per_round
         self._stop = stop
         self._timeout = timeout
@@ -137,7 +137,7 @@ class LockstepVariables:
         number, rest = divmod(self._calls, self._calls_per_round)
         self._calls += 1
         if rest == 0:
-            self._fetch(self._score.version(number))
+            self._fetch(self._schedule.version(number))
 
     def _fetch(self, number: int) -> None:
         deadline = time.monotonic() + self._timeout
@@ -166,7 +166,13 @@ class CountedReplay(Protocol):
 class LockstepReplay(ReplayWrapper):
     """A client of a table that inserts and samples when the score says so."""
 
-    def __init__(self, replay: Any, score: Score, unroll_length: int, actor: int | None = None):
+    def __init__(
+        self,
+        replay: Any,
+        lockstep_schedule: LockstepSchedule,
+        unroll_length: int,
+        actor: int | None = None,
+    ):
         """Args:
         replay: a ReplayBuffer that is a CountedReplay.
         score: says when.
@@ -175,7 +181,7 @@ class LockstepReplay(ReplayWrapper):
         """
         super().__init__(replay)
         self._counted: CountedReplay = replay
-        self._score = score
+        self._schedule = lockstep_schedule
         self._length = unroll_length
         self._actor = actor
         self._steps = 0
@@ -187,8 +193,8 @@ class LockstepReplay(ReplayWrapper):
         number, rest = divmod(self._steps, self._length)
         self._steps += 1
         if rest == 0 and number and self._actor is not None:  # it ends an unroll of each stream
-            inserts = self._score.inserts(self._actor, number - 1)
-            samples = self._score.samples(number - 1)
+            inserts = self._schedule.inserts(self._actor, number - 1)
+            samples = self._schedule.samples(number - 1)
             self._counted.wait_for_counts(
                 lambda now, sampled: now == inserts and sampled >= samples,
                 f"actor {self._actor} waits for its turn after {inserts} inserts",
@@ -196,9 +202,9 @@ class LockstepReplay(ReplayWrapper):
         self._replay.add(stream_ids, timestep, inference, life)
 
     def sample(self, timeout: float | None) -> Sample:
-        rounds = self._score.rounds(self._updates)
+        rounds = self._schedule.rounds(self._updates)
         self._updates += 1
-        inserts = rounds * self._score.streams
+        inserts = rounds * self._schedule.streams
         self._counted.wait_for_counts(
             lambda now, sampled: now >= inserts, f"the learner waits for {inserts} inserts", timeout
         )

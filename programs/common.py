@@ -8,15 +8,15 @@ from typing import Any, NamedTuple
 
 import launchpad as lp
 
-from distrl.checkpointing.checkpointer import Start
+from distrl.checkpointing.checkpointer import ResumePoint
 from distrl.experiment import Experiment
 from distrl.programs import nodes, replay_clients
 from distrl.replay.shared import segment
 from distrl.replay.shared.table import SharedTable
-from distrl.runtime import heartbeat
+from distrl.runtime.heartbeat import current_heartbeat
 
 
-class Common(NamedTuple):
+class CoreHandles(NamedTuple):
     """Handles of the nodes that every topology has, and the replay table's name."""
 
     replay: Any  # Launchpad's ReverbHandles, one a shard; None: the table is in shared memory
@@ -26,10 +26,10 @@ class Common(NamedTuple):
 
 
 def add_common_nodes(
-    program: lp.Program, experiment: Experiment, run_dir: str, start: Start | None
-) -> Common:
+    program: lp.Program, experiment: Experiment, run_dir: str, start: ResumePoint | None
+) -> CoreHandles:
     """Adds replay, monitor, learner and evaluator to `program`."""
-    start = start or Start()
+    start = start or ResumePoint()
     if experiment.lockstep:  # whose rounds begin anew, with an empty table
         start = start._replace(with_table=False)
     # Two servers on one port are both accepted: a name of this program's own tells them apart.
@@ -54,7 +54,7 @@ def add_common_nodes(
     if experiment.evaluator.num_evaluators:
         with program.group("evaluator"):
             add_courier_node(program, nodes.EvaluatorNode, experiment, learner, monitor)
-    return Common(replay, monitor, learner, table)
+    return CoreHandles(replay, monitor, learner, table)
 
 
 class _ReverbNode(lp.ReverbNode):
@@ -80,7 +80,7 @@ class _ReverbNode(lp.ReverbNode):
 
 
 def _reverb_node(
-    experiment: Experiment, table: str, run_dir: str, start: Start, index: int
+    experiment: Experiment, table: str, run_dir: str, start: ResumePoint, index: int
 ) -> lp.ReverbNode:
     """A Reverb server with the experiment's table, or one shard of it."""
     # With TensorFlow, which takes seconds.
@@ -105,13 +105,13 @@ def _reverb_node(
 
 
 def _reverb_checkpointer(
-    experiment: Experiment, table: str, run_dir: str, start: Start, index: int
+    experiment: Experiment, table: str, run_dir: str, start: ResumePoint, index: int
 ) -> Any:
     """Of a server, in its own process: it begins with what was saved last."""
     from distrl.replay.reverb.checkpoints import checkpointer
 
-    if heartbeat.here().restarted:
-        start = Start.latest(run_dir, start)
+    if current_heartbeat().restarted:
+        start = ResumePoint.latest(run_dir, start)
     return checkpointer(
         replay_clients.server_folder(experiment, Path(run_dir).absolute(), index),
         replay_clients.saved_shard(experiment, start.table(), index),
@@ -124,7 +124,7 @@ def _reverb_checkpointer(
 
 
 def add_actor(
-    program: lp.Program, experiment: Experiment, index: int, common: Common, **source: Any
+    program: lp.Program, experiment: Experiment, index: int, common: CoreHandles, **source: Any
 ) -> None:
     """Adds one actor.
 
@@ -145,7 +145,7 @@ def add_courier_node(
     experiment: Experiment,
     *args: object,
     call_timeout: float | None = None,
-    doors: Sequence[lp.Address] = (),
+    endpoints: Sequence[lp.Address] = (),
     **kwargs: object,
 ) -> lp.CourierHandle:
     """Adds a CourierNode whose clients have a deadline.
@@ -158,8 +158,8 @@ def add_courier_node(
       doors: further addresses that the node's object serves by itself.
     """
     node = lp.CourierNode(constructor, experiment, *args, **kwargs)
-    for door in doors:
-        node.allocate_address(door)
+    for endpoint in endpoints:
+        node.allocate_address(endpoint)
     handle = program.add_node(node)
     handle.set_client_kwargs(call_timeout=call_timeout or experiment.supervision.call_timeout)
     return handle

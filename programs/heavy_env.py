@@ -2,12 +2,12 @@
 
 import launchpad as lp
 
-from distrl.checkpointing.checkpointer import Start
+from distrl.checkpointing.checkpointer import ResumePoint
 from distrl.experiment import Experiment
 from distrl.programs.common import add_actor, add_common_nodes
 
 
-def heavy_env(experiment: Experiment, run_dir: str, start: Start | None = None) -> lp.Program:
+def heavy_env(experiment: Experiment, run_dir: str, start: ResumePoint | None = None) -> lp.Program:
     """The program: actors, each with an inferencer, a learner, a replay, a monitor.
 
     Args:

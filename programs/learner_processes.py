@@ -12,12 +12,12 @@ from typing import NamedTuple
 from distrl import seeds
 from distrl.errors import ConfigError
 from distrl.experiment import Experiment
-from distrl.learner_group.group import Partners, end_process, join
+from distrl.learner_group.group import LearnerGroup, end_process, join
 from distrl.learner_group.rendezvous import parse
 from distrl.metrics import Goal
 
 
-class Place(NamedTuple):
+class ProcessGroupSpec(NamedTuple):
     """Which process of a learner this is; as `jax.distributed.initialize` names it."""
 
     coordinator_address: str  # "HOST:PORT", at which process 0 listens
@@ -40,14 +40,14 @@ class Place(NamedTuple):
                 f"got {self.process_id}"
             )
 
-    def join(self, about: Mapping[str, str]) -> Partners:
+    def join(self, about: Mapping[str, str]) -> LearnerGroup:
         """Meets the others; `about`: what must be the same for all, by name."""
         return join(
             self.coordinator_address, self.num_processes, self.process_id, about, end_process
         )
 
 
-def share_of(experiment: Experiment, place: Place) -> Experiment:
+def share_of(experiment: Experiment, place: ProcessGroupSpec) -> Experiment:
     """What one process does of an experiment.
 
     Raises:

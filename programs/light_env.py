@@ -2,15 +2,15 @@
 
 import launchpad as lp
 
-from distrl.checkpointing.checkpointer import Start
+from distrl.checkpointing.checkpointer import ResumePoint
 from distrl.experiment import Experiment
 from distrl.programs import nodes
-from distrl.programs.common import Common, add_actor, add_common_nodes, add_courier_node
+from distrl.programs.common import CoreHandles, add_actor, add_common_nodes, add_courier_node
 
-MAX_DOORS = 8  # servers of one inferencer; see `nodes.InferencerNode`
+MAX_ENDPOINTS = 8  # servers of one inferencer; see `nodes.InferencerNode`
 
 
-def light_env(experiment: Experiment, run_dir: str, start: Start | None = None) -> lp.Program:
+def light_env(experiment: Experiment, run_dir: str, start: ResumePoint | None = None) -> lp.Program:
     """The program: actors, inferencer services, a learner, a replay, a monitor.
 
     Args:
@@ -23,7 +23,7 @@ def light_env(experiment: Experiment, run_dir: str, start: Start | None = None) 
     return program
 
 
-def add_light_actors(program: lp.Program, experiment: Experiment, common: Common) -> None:
+def add_light_actors(program: lp.Program, experiment: Experiment, common: CoreHandles) -> None:
     """Adds inferencers, and actors that ask them."""
     num_actors = experiment.max_actors
     num_inferencers = experiment.inference.num_inferencers
@@ -31,7 +31,7 @@ def add_light_actors(program: lp.Program, experiment: Experiment, common: Common
     with program.group("inferencer"):
         for index in range(num_inferencers):
             clients = len(range(index, num_actors, num_inferencers))
-            doors = [lp.Address("door") for _ in range(min(clients, MAX_DOORS) - 1)]
+            endpoints = [lp.Address("door") for _ in range(min(clients, MAX_ENDPOINTS) - 1)]
             timeout = experiment.inference.timeout
             handle = add_courier_node(
                 program,
@@ -39,15 +39,18 @@ def add_light_actors(program: lp.Program, experiment: Experiment, common: Common
                 experiment,
                 index,
                 common.learner,
-                doors,
+                endpoints,
                 call_timeout=timeout,
-                doors=doors,
+                endpoints=endpoints,
             )
             handles.append(
-                [handle, *(lp.CourierHandle(door, call_timeout=timeout) for door in doors)]
+                [
+                    handle,
+                    *(lp.CourierHandle(endpoint, call_timeout=timeout) for endpoint in endpoints),
+                ]
             )
     with program.group("actor"):
         for index in range(num_actors):
             own = handles[index % num_inferencers]
-            door = own[index // num_inferencers % len(own)]
-            add_actor(program, experiment, index, common, inferencer=door)
+            endpoint = own[index // num_inferencers % len(own)]
+            add_actor(program, experiment, index, common, inferencer=endpoint)

@@ -4,7 +4,7 @@ import dataclasses
 
 import launchpad as lp
 
-from distrl.checkpointing.checkpointer import Start
+from distrl.checkpointing.checkpointer import ResumePoint
 from distrl.errors import ConfigError
 from distrl.experiment import Experiment
 from distrl.programs import nodes
@@ -16,7 +16,7 @@ from distrl.programs.placement import Placement
 def multi_machine(
     experiment: Experiment,
     run_dir: str,
-    start: Start | None = None,
+    start: ResumePoint | None = None,
     *,
     placement: Placement,
 ) -> lp.Program:
@@ -33,7 +33,7 @@ def multi_machine(
     shards = [name for name in placement.nodes if name.startswith("replay/")]
     if any(placement.host_of(name) is not placement.hosts[0] for name in shards):
         # What was saved is on the learner's host; see `placement.place`.
-        start = (start or Start())._replace(with_table=False)
+        start = (start or ResumePoint())._replace(with_table=False)
     program = lp.Program("distrl")
     common = add_common_nodes(program, experiment, run_dir, start)
     if "inferencer/0" in placement.nodes:

@@ -24,7 +24,7 @@ from distrl import seeds
 from distrl.actor import Actor
 from distrl.checkpointing.checkpointer import (
     Checkpointer,
-    Start,
+    ResumePoint,
     note_resumed,
     restore_learner,
     table_counts,
@@ -33,8 +33,8 @@ from distrl.checkpointing.params_file import save_params
 from distrl.errors import PeerError
 from distrl.evaluator import Evaluator
 from distrl.experiment import Experiment
-from distrl.inference.messages import Wire
-from distrl.inference.server import InferenceService, RemoteInferencer
+from distrl.inference.messages import InferenceMessages
+from distrl.inference.server import InferenceServer, RemoteInferencer
 from distrl.inferencer import Inferencer, InferenceSource
 from distrl.learner import Learner
 from distrl.learner_group.devices import Devices, check_gpus
@@ -42,12 +42,12 @@ from distrl.lockstep import LockstepReplay, LockstepVariables
 from distrl.metrics import Monitor, Report
 from distrl.policy import agent_writer
 from distrl.programs.pools import actor_pool, evaluator_pool
-from distrl.programs.remote import Peer, Reporter, turns
+from distrl.programs.remote import Peer, Reporter, stop_and_tick
 from distrl.programs.replay_clients import actor_client, learner_client, server_folder
 from distrl.replay.buffer import ReplayBuffer
 from distrl.replay.late_rewards import with_final_rewards
 from distrl.replay.shared.buffer import SharedReplayBuffer
-from distrl.runtime import heartbeat
+from distrl.runtime.heartbeat import current_heartbeat
 from distrl.runtime.host_resources import keep_to_one_core
 from distrl.variables import RemoteVariables, VariableClient, VariableRelay, VariableService
 
@@ -74,7 +74,7 @@ def _configure_jax() -> None:
 class MonitorNode:
     """Adds up everyone's reports, shows progress, and ends the program at its goal."""
 
-    def __init__(self, experiment: Experiment, run_dir: str, start: Start):
+    def __init__(self, experiment: Experiment, run_dir: str, start: ResumePoint):
         self._stop = lp.stop_event()
         stopper = context.get_context().program_stopper
 
@@ -121,7 +121,7 @@ class LearnerNode:
         run_dir: str,
         replay: Any,
         monitor: Any,
-        start: Start,
+        start: ResumePoint,
     ):
         """Args:
         experiment: what to train.
@@ -144,19 +144,22 @@ class LearnerNode:
         self._call_timeout = experiment.supervision.call_timeout
         source: ReplayBuffer = self._replay
         if experiment.lockstep:
-            score, length = experiment.score(), experiment.replay.unroll_length
-            source = LockstepReplay(self._replay, score, length)
+            lockstep_schedule, length = (
+                experiment.lockstep_schedule(),
+                experiment.replay.unroll_length,
+            )
+            source = LockstepReplay(self._replay, lockstep_schedule, length)
         self._learner = Learner(
             agent,
             source,
             seed=seeds.seed(experiment.seed, "learner", 0),
             timeout=experiment.learner.timeout,
-            keep=experiment.score().versions_kept if experiment.lockstep else 1,
+            keep=experiment.lockstep_schedule().versions_kept if experiment.lockstep else 1,
             last=experiment.goal.max_learner_steps,
             devices=Devices(experiment.learner.batch_size, experiment.learner.num_devices),
         )
-        if heartbeat.here().restarted:  # the table has gone on meanwhile
-            start = Start.latest(run_dir, start)._replace(with_table=False)
+        if current_heartbeat().restarted:  # the table has gone on meanwhile
+            start = ResumePoint.latest(run_dir, start)._replace(with_table=False)
             _say(f"goes on from {start.checkpoint or 'the beginning: there is no checkpoint yet'}")
         if start.checkpoint is not None:
             self._resume(start)
@@ -175,7 +178,7 @@ class LearnerNode:
         )
         self._checkpointer.start(self._stop)
 
-    def _resume(self, start: Start) -> None:
+    def _resume(self, start: ResumePoint) -> None:
         assert start.checkpoint is not None
         checkpoint, table = Path(start.checkpoint), start.table()
         note_resumed(self._run_dir, "learner", restore_learner(self._learner, checkpoint))
@@ -213,13 +216,13 @@ class LearnerNode:
     def run(self) -> None:
         """Learns until the program stops, then saves the parameters, and all."""
         try:
-            self._learner.run(turns(self._stop), self._report)
+            self._learner.run(stop_and_tick(self._stop), self._report)
         except BaseException:
             self._checkpointer.abandon()
             raise
         if not self._stop.is_set():  # it has made its last update: the goal waits to hear of it
             self._reporter.flush(self._call_timeout)
-        heartbeat.here().wait()
+        current_heartbeat().wait()
         self._stop.wait()
         save_params(self._run_dir / "params.npz", *self._learner.variables)
         self._reporter.flush()
@@ -237,7 +240,7 @@ class RelayNode:
     def __init__(self, experiment: Experiment, learner: Any):
         """Args: experiment: unused. learner: its client."""
         del experiment
-        heartbeat.here().tick()
+        current_heartbeat().tick()
         self._stop = lp.stop_event()
         self._relay = VariableRelay(Peer(learner, "learner/0"))
 
@@ -247,7 +250,7 @@ class RelayNode:
 
     def run(self) -> None:
         """Serves until the program stops."""
-        heartbeat.here().wait()
+        current_heartbeat().wait()
         self._stop.wait()
         _say(f"fetched {self._relay.fetched} versions of {self._relay.size} bytes")
 
@@ -260,7 +263,7 @@ class InferencerNode:
         experiment: Experiment,
         index: int,
         learner: Any,
-        doors: Sequence[lp.Address],
+        endpoints: Sequence[lp.Address],
     ):
         """Args:
         experiment: what to train.
@@ -271,11 +274,11 @@ class InferencerNode:
           in a new thread: actors come by different doors.
         """
         _configure_jax()
-        heartbeat.here().tick()
+        current_heartbeat().tick()
         self._stop = lp.stop_event()
-        self._doors = [
-            courier.Server(port=lp.get_port_from_address(door.resolve()), thread_pool_size=16)
-            for door in doors
+        self._endpoints = [
+            courier.Server(port=lp.get_port_from_address(endpoint.resolve()), thread_pool_size=16)
+            for endpoint in endpoints
         ]
         agent = experiment.make_agent()
         num_gpus = experiment.inference.num_gpus
@@ -287,8 +290,8 @@ class InferencerNode:
         sizes = [rows]
         while sizes[-1] < rows * clients:
             sizes.append(min(2 * sizes[-1], rows * clients))
-        wire = Wire(agent)
-        life = heartbeat.here().life
+        wire = InferenceMessages(agent)
+        life = current_heartbeat().life
         self._inferencer = Inferencer(
             agent,
             VariableClient(
@@ -302,25 +305,25 @@ class InferencerNode:
             wire=wire,
         )
         self._inferencer.warm_up()
-        self._service = InferenceService(
-            self._inferencer, wire, sizes[-1], experiment.inference.timeout, heartbeat.here()
+        self._service = InferenceServer(
+            self._inferencer, wire, sizes[-1], experiment.inference.timeout, current_heartbeat()
         )
 
     def inference(self, data: bytes) -> bytes:
-        """See `InferenceService.inference`."""
+        """See `InferenceServer.inference`."""
         return self._service.inference(data)
 
     def run(self) -> None:
         """Opens the doors until the program stops."""
-        heartbeat.here().wait()
-        for door in self._doors:
-            door.Bind("inference", self._service.inference)
-            door.Start()
+        current_heartbeat().wait()
+        for endpoint in self._endpoints:
+            endpoint.Bind("inference", self._service.inference)
+            endpoint.ResumePoint()
         try:
             self._stop.wait()
         finally:
-            for door in self._doors:
-                door.Stop()
+            for endpoint in self._endpoints:
+                endpoint.Stop()
 
 
 class ActorNode:
@@ -348,9 +351,9 @@ class ActorNode:
         variables_from: name of the node behind `learner`: a relay may be in its place.
         """
         _configure_jax()
-        self._seat = heartbeat.here()
-        self._seat.tick()
-        life = self._seat.life
+        self._heartbeat = current_heartbeat()
+        self._heartbeat.tick()
+        life = self._heartbeat.life
         self._stop = lp.stop_event()
         with contextlib.ExitStack() as opened:
             # The pool first: it may fork, which must be done before JAX starts its threads.
@@ -367,15 +370,22 @@ class ActorNode:
             source: InferenceSource
             if inferencer is not None:
                 number = index % experiment.inference.num_inferencers
-                source = RemoteInferencer(Peer(inferencer, f"inferencer/{number}"), Wire(agent))
+                source = RemoteInferencer(
+                    Peer(inferencer, f"inferencer/{number}"), InferenceMessages(agent)
+                )
             else:
                 remote = RemoteVariables(Peer(learner, variables_from), agent)
                 variables: VariableClient | LockstepVariables
                 if experiment.lockstep:
-                    score, length = experiment.score(), experiment.replay.unroll_length
-                    self._replay = LockstepReplay(self._replay, score, length, index)
+                    lockstep_schedule, length = (
+                        experiment.lockstep_schedule(),
+                        experiment.replay.unroll_length,
+                    )
+                    self._replay = LockstepReplay(self._replay, lockstep_schedule, length, index)
                     timeout = experiment.learner.timeout
-                    variables = LockstepVariables(remote, score, length, self._stop, timeout)
+                    variables = LockstepVariables(
+                        remote, lockstep_schedule, length, self._stop, timeout
+                    )
                 else:
                     variables = VariableClient(remote, experiment.sync_interval, background=True)
                 source = Inferencer(
@@ -396,12 +406,12 @@ class ActorNode:
     def run(self) -> None:
         """Acts until the program stops."""
         with self._opened:
-            stopping = turns(self._stop)
-            before = self._seat.acted
+            stopping = stop_and_tick(self._stop)
+            before = self._heartbeat.acted
             self._reporter({"acted_before": before})
 
             def asked_to_stop() -> bool:
-                self._seat.acted = before + self._actor.acted
+                self._heartbeat.acted = before + self._actor.acted
                 return stopping()
 
             self._actor.run(asked_to_stop, self._reporter)
@@ -414,8 +424,8 @@ class EvaluatorNode:
 
     def __init__(self, experiment: Experiment, learner: Any, monitor: Any):
         _configure_jax()
-        heartbeat.here().tick()
-        life = heartbeat.here().life
+        current_heartbeat().tick()
+        life = current_heartbeat().life
         self._stop = lp.stop_event()
         self._config = experiment.evaluator
         with contextlib.ExitStack() as opened:
@@ -438,11 +448,11 @@ class EvaluatorNode:
         """Evaluates every `interval` seconds until the program stops."""
         with self._opened:
             while not self._stop.is_set():
-                heartbeat.here().tick()
+                current_heartbeat().tick()
                 due = time.monotonic() + self._config.interval
-                scores = self._evaluator.evaluate(self._config.episodes, turns(self._stop))
+                scores = self._evaluator.evaluate(self._config.episodes, stop_and_tick(self._stop))
                 if scores is not None:
                     self._reporter(scores)
-                heartbeat.here().wait()
+                current_heartbeat().wait()
                 self._stop.wait(max(0.0, due - time.monotonic()))
             self._reporter.flush()

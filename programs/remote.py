@@ -10,7 +10,7 @@ import launchpad as lp
 
 from distrl.errors import PeerError, Stopped
 from distrl.metrics import Report, first_number
-from distrl.runtime import heartbeat
+from distrl.runtime.heartbeat import DOWN, GONE, UP, current_heartbeat, main_thread_heartbeat
 
 COMES_BACK = 120.0  # seconds that a call waits for a node that is started again
 _NOTICED = 1.0  # seconds within which a death is noticed
@@ -29,19 +29,19 @@ class Peer:
         """Args: client: a courier.Client. name: of the node behind it."""
         self._client = client
         self._name = name
-        seats = heartbeat.here().board
-        self._seat = seats.seat(name) if seats is not None else None
+        heartbeats = current_heartbeat().table
+        self._heartbeat = heartbeats.of(name) if heartbeats is not None else None
         self._stop = lp.stop_event()
 
     def __getattr__(self, method: str) -> Callable[..., Any]:
         remote = getattr(self._client, method)
 
         def call(*args: Any) -> Any:
-            mine = heartbeat.mine()
+            mine = main_thread_heartbeat()
             mine.wait()
             try:
                 while True:
-                    life = self._seat.life if self._seat is not None else 0
+                    life = self._heartbeat.life if self._heartbeat is not None else 0
                     try:
                         return remote(*args)
                     except Exception as error:
@@ -59,19 +59,19 @@ class Peer:
           Stopped: the program stops.
           PeerError: it has not, or not in time.
         """
-        seat = self._seat
+        heartbeat = self._heartbeat
         deadline = time.monotonic() + COMES_BACK
-        while seat is not None and seat.status in (heartbeat.UP, heartbeat.DOWN):
-            if seat.status == heartbeat.UP and seat.life != life:
+        while heartbeat is not None and heartbeat.status in (UP, DOWN):
+            if heartbeat.status == UP and heartbeat.life != life:
                 return
             # A process that has just died still counts as up for a moment.
-            if seat.status == heartbeat.UP and time.monotonic() > deadline - COMES_BACK + _NOTICED:
+            if heartbeat.status == UP and time.monotonic() > deadline - COMES_BACK + _NOTICED:
                 break
             if time.monotonic() > deadline:
                 break
             if self._stop.wait(_LOOK):
                 raise Stopped(f"{what}: the program stops") from error
-        if seat is not None and seat.status == heartbeat.GONE:
+        if heartbeat is not None and heartbeat.status == GONE:
             raise PeerError(f"{what}: {self._name} has ended") from error
         raise PeerError(f"{what}: {error}") from error
 
@@ -83,7 +83,7 @@ class Reporter:
         """Args: monitor: a courier.Client of `MonitorNode`. node: the sender's name."""
         self._monitor = monitor
         self._node = node
-        self._number = first_number(heartbeat.here().life)  # above all those of the lives before
+        self._number = first_number(current_heartbeat().life)  # above all those of the lives before
         self._unsent: list[Report] = []
         self._sending: concurrent.futures.Future | None = None
 
@@ -128,12 +128,12 @@ class Reporter:
         self._sending = None
 
 
-def turns(stop: threading.Event) -> Callable[[], bool]:
+def stop_and_tick(stop: threading.Event) -> Callable[[], bool]:
     """For loops that ask at each turn whether to stop: says that the node gets on, too."""
-    seat = heartbeat.here()
+    heartbeat = current_heartbeat()
 
     def asked_to_stop() -> bool:
-        seat.tick()
+        heartbeat.tick()
         return stop.is_set()
 
     return asked_to_stop

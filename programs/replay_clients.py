@@ -8,7 +8,7 @@ from typing import Any
 import launchpad as lp
 
 from distrl import seeds
-from distrl.checkpointing.checkpointer import Start, note_resumed, table_counts
+from distrl.checkpointing.checkpointer import ResumePoint, note_resumed, table_counts
 from distrl.experiment import Experiment
 from distrl.programs.remote import COMES_BACK
 from distrl.replay.buffer import ReplayBuffer
@@ -16,7 +16,7 @@ from distrl.replay.shared import segment
 from distrl.replay.shared.buffer import SharedReplayBuffer
 from distrl.replay.shared.segment import Process
 from distrl.replay.shared.table import SharedTable
-from distrl.runtime import heartbeat
+from distrl.runtime.heartbeat import current_heartbeat
 
 _LOAD_S = 600.0  # for a table to be there: it may have many gigabytes to load
 
@@ -112,9 +112,9 @@ def _reverb_client(experiment: Experiment, server: Any, table: str, stop: Any) -
 class TableNode:
     """Owns a table in shared memory, from its making to its removal."""
 
-    def __init__(self, experiment: Experiment, table: str, run_dir: str, start: Start):
+    def __init__(self, experiment: Experiment, table: str, run_dir: str, start: ResumePoint):
         self._stop = lp.stop_event()
-        if heartbeat.here().restarted and segment.exists(table):
+        if current_heartbeat().restarted and segment.exists(table):
             self._table = SharedTable.adopt(table)  # its clients have gone on with it meanwhile
             return
         in_own_process = threading.current_thread() is threading.main_thread()

@@ -11,7 +11,7 @@ from distrl import seeds
 from distrl.actor import Actor
 from distrl.checkpointing.checkpointer import (
     Checkpointer,
-    Start,
+    ResumePoint,
     note_resumed,
     restore_learner,
     table_counts,
@@ -24,7 +24,7 @@ from distrl.experiment import Experiment
 from distrl.inferencer import Inferencer
 from distrl.learner import Learner
 from distrl.learner_group.devices import Devices
-from distrl.learner_group.group import Partners
+from distrl.learner_group.group import LearnerGroup
 from distrl.metrics import Monitor, Report, first_number
 from distrl.policy import agent_writer
 from distrl.programs.pools import evaluator_pool, shared_pool
@@ -45,9 +45,9 @@ class SingleProcess:
         stop: threading.Event | None = None,
         printer: Callable[[str], None] = print,
         *,
-        start: Start | None = None,
+        start: ResumePoint | None = None,
         life: int = 0,
-        join: Callable[[], Partners] | None = None,
+        join: Callable[[], LearnerGroup] | None = None,
     ):
         """Args:
         experiment: what to train.
@@ -66,8 +66,10 @@ class SingleProcess:
             if experiment.evaluator.num_evaluators:
                 evaluation_pool = evaluator_pool(experiment, printer, life)
                 opened.callback(evaluation_pool.close)
-            partners = None if join is None else opened.enter_context(join())
-            self._make_parts(experiment, stop, pool, evaluation_pool, start or Start(), partners)
+            learner_group = None if join is None else opened.enter_context(join())
+            self._make_parts(
+                experiment, stop, pool, evaluation_pool, start or ResumePoint(), learner_group
+            )
             self._opened = opened.pop_all()
 
     def _make_parts(
@@ -76,8 +78,8 @@ class SingleProcess:
         stop: threading.Event | None,
         pool: Pool,
         evaluation_pool: Pool | None,
-        start: Start,
-        partners: Partners | None,
+        start: ResumePoint,
+        learner_group: LearnerGroup | None,
     ) -> None:
         agent = experiment.make_agent()
         config, batch_size = experiment.replay, experiment.learner.batch_size
@@ -96,7 +98,7 @@ class SingleProcess:
             timeout=experiment.learner.timeout,
             last=experiment.goal.max_learner_steps,
             devices=Devices(experiment.learner.batch_size, experiment.learner.num_devices),
-            partners=partners,
+            learner_group=learner_group,
         )
         self.resumed: dict[str, dict] = {}  # what was loaded, by part
         if start.checkpoint is not None:
@@ -124,7 +126,7 @@ class SingleProcess:
             )
             self.evaluator = Evaluator(evaluation_pool, inferencer, variables)
 
-    def turn(self) -> None:
+    def run_once(self) -> None:
         """Acts until there is a batch, learns from it, and acts with what it learned."""
         while not self.replay.can_sample():
             self.actor.step()
@@ -150,9 +152,9 @@ def single_process(
     stop: threading.Event,
     run_dir: Path | None = None,
     printer: Callable[[str], None] = print,
-    start: Start | None = None,
+    start: ResumePoint | None = None,
     give_up: Callable[[], None] = lambda: None,
-    join: Callable[[], Partners] | None = None,
+    join: Callable[[], LearnerGroup] | None = None,
 ) -> tuple[str, bool] | None:
     """Trains until the goal, or until `stop` is set.
 
@@ -170,7 +172,7 @@ def single_process(
       The reason for the end, and whether the goal was reached; None when stopped from outside, or
       by another process of the learner.
     """
-    start = start or Start()
+    start = start or ResumePoint()
     manifest = start.manifest()
     ending: list[tuple[str, bool]] = []
     monitor = Monitor(
@@ -216,7 +218,7 @@ def single_process(
         due, evaluation_due = 0.0, time.monotonic() + experiment.evaluator.interval
         while not stop.is_set() and not ending:
             try:
-                parts.turn()
+                parts.run_once()
             except Stopped:  # a wait of the replay ended, or another of the learner's processes has
                 break
             if time.monotonic() >= due or parts.learner.version == last:

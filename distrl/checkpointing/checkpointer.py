@@ -34,7 +34,7 @@ _MAIN_S = 0.3  # seconds that a program which stops has to end by itself before 
 _LEAVE_S = 3.0  # seconds that it has afterwards
 
 
-class Start(NamedTuple):
+class ResumePoint(NamedTuple):
     """How a program begins.
 
     Attributes:
@@ -48,7 +48,7 @@ class Start(NamedTuple):
     with_table: bool = True
 
     @classmethod
-    def latest(cls, run_dir: Path | str, start: "Start") -> "Start":
+    def latest(cls, run_dir: Path | str, start: "ResumePoint") -> "ResumePoint":
         """Of a part of a program that is started again while the others go on."""
         found = Checkpoints(run_dir).latest()
         return start._replace(checkpoint=str(found.path) if found is not None else None)

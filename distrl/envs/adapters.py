@@ -10,7 +10,7 @@ from dm_env import specs as dm_specs
 
 from distrl import specs
 from distrl.envs import spaces
-from distrl.envs.conform import Breach, NestCheck
+from distrl.envs.conform import NestCheck, SpecViolation
 from distrl.envs.stepper import Step, Stepper
 from distrl.envs.wrappers import WrapperConfig, wrap, wrapped_spec
 from distrl.errors import ConfigError, SpecError
@@ -79,7 +79,7 @@ def environment_spec(builder: Builder, name: str, wrappers: WrapperConfig) -> sp
         for step, which in ((first, "first"), (second, "second")):
             try:
                 check(step.observation)
-            except Breach as breach:
+            except SpecViolation as breach:
                 raise SpecError(f"{name}: {which} {breach}") from None
         return spec
     finally:

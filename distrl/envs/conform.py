@@ -12,7 +12,7 @@ from distrl.types import Nest
 _MAX = float(np.finfo(np.float32).max)
 
 
-class Breach(ValueError):
+class SpecViolation(ValueError):
     """What an environment returned is not what its spec says."""
 
 
@@ -37,16 +37,18 @@ class LeafCheck:
         try:
             array = value if type(value) is np.ndarray else np.asarray(value)
         except ValueError as error:  # a ragged list
-            raise Breach(f"{self._name}: expected {self._wanted()}, got {error}") from None
+            raise SpecViolation(f"{self._name}: expected {self._wanted()}, got {error}") from None
         if array.shape != self._shape:
-            raise Breach(f"{self._name}: expected {self._wanted()}, got {_show(value, array)}")
+            raise SpecViolation(
+                f"{self._name}: expected {self._wanted()}, got {_show(value, array)}"
+            )
         if array.dtype != self._dtype:
             array = self._cast(value, array)
         # The sum of squares is cheap, and finite only if all of them are.
         if self._finite and not math.isfinite(np.vdot(array, array)):
             wrong = ~np.isfinite(array)
             if wrong.any():
-                raise Breach(
+                raise SpecViolation(
                     f"{self._name}: expected finite numbers, got {wrong.sum()} of {array.size} "
                     f"that are not; the first is {array[wrong][0]}"
                 )
@@ -59,11 +61,15 @@ class LeafCheck:
         """The array with the spec's dtype, where it is of the same kind."""
         kind = self._dtype.kind
         if array.dtype.kind != kind or kind not in "fi":
-            raise Breach(f"{self._name}: expected {self._wanted()}, got {_show(value, array)}")
+            raise SpecViolation(
+                f"{self._name}: expected {self._wanted()}, got {_show(value, array)}"
+            )
         with np.errstate(over="ignore"):  # an infinite result is refused
             cast = array.astype(self._dtype)
         if kind == "i" and not np.array_equal(cast, array):
-            raise Breach(f"{self._name}: a value of the {array.dtype} does not fit {self._dtype}")
+            raise SpecViolation(
+                f"{self._name}: a value of the {array.dtype} does not fit {self._dtype}"
+            )
         return cast
 
 
@@ -93,11 +99,13 @@ class NestCheck:
             return [self._checks[0](value)]
         if self._empty:
             if value is not None and len(value):
-                raise Breach(f"{self._name}: the spec names nothing, got {value!r:.200}")
+                raise SpecViolation(f"{self._name}: the spec names nothing, got {value!r:.200}")
             return []
         leaves, structure = jax.tree_util.tree_flatten(value)
         if structure != self._structure:
-            raise Breach(f"{self._name}: expected the structure {self._structure}, got {structure}")
+            raise SpecViolation(
+                f"{self._name}: expected the structure {self._structure}, got {structure}"
+            )
         return [check(leaf) for check, leaf in zip(self._checks, leaves)]
 
 
@@ -118,11 +126,13 @@ class RewardCheck:
             return value
         array = np.asarray(value)
         if array.shape != self._shape or array.dtype.kind not in "fiub":
-            raise Breach(f"reward: expected float32{list(self._shape)}, got {_show(value, array)}")
+            raise SpecViolation(
+                f"reward: expected float32{list(self._shape)}, got {_show(value, array)}"
+            )
         with np.errstate(over="ignore"):
             array = array.astype(np.float32)
         if self._finite and not np.isfinite(array).all():
-            raise Breach(f"reward: expected finite numbers, got {value}")
+            raise SpecViolation(f"reward: expected finite numbers, got {value}")
         return array
 
 

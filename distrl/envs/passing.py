@@ -6,7 +6,7 @@ from distrl.envs.python_pool import LOG
 from distrl.envs.slots import BUSY, DONE, Slots
 
 
-class Passing:
+class TransferCost:
     """Measures what passing steps costs, and says once where a loop would be faster.
 
     A step costs the caller of a loop the environment's own time. Here it costs what `send` and

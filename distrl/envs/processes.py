@@ -16,7 +16,7 @@ import numpy as np
 
 from distrl.envs import threads_limit
 from distrl.envs.host import Host, HostDied
-from distrl.envs.passing import Passing
+from distrl.envs.passing import TransferCost
 from distrl.envs.python_pool import LOG, PythonPool, hung, tick, workers_for
 from distrl.envs.slots import ENV, STARTED, Slots
 from distrl.envs.worker import Worker
@@ -69,7 +69,7 @@ class ProcessPool(PythonPool):
             self._poll.register(fd, select.POLLIN)
         self._killed: dict[int, tuple[float, str]] = {}  # worker to when, and why
         self._quiet: dict[int, tuple[float, float]] = {}  # worker to its STARTED, and since when
-        self._passing: Passing | None = Passing(self.name, self._slots)
+        self._passing: TransferCost | None = TransferCost(self.name, self._slots)
         for index in range(num_workers):
             self._start_worker(index)
 

@@ -4,7 +4,7 @@ import time
 import traceback
 from typing import Any
 
-from distrl.envs.conform import Breach, NestCheck, RewardCheck
+from distrl.envs.conform import NestCheck, RewardCheck, SpecViolation
 from distrl.envs.slots import BUSY, DONE, ENV, STARTED, Slots
 from distrl.envs.stepper import Stepper
 from distrl.types import StepType
@@ -95,26 +95,28 @@ class Worker:
             info = self._info(step.env_info)
             if env.ended:
                 if kind != _FIRST:
-                    raise Breach(f"step_type: reset() gave {kind}, expected FIRST ({_FIRST})")
+                    raise SpecViolation(
+                        f"step_type: reset() gave {kind}, expected FIRST ({_FIRST})"
+                    )
                 env.ended = False
                 return kind, 0.0, 1.0, observation, info
             if kind == _LAST:
                 if discount != 0 and discount != 1:
-                    raise Breach(f"discount: expected 0 or 1, got {discount}")
+                    raise SpecViolation(f"discount: expected 0 or 1, got {discount}")
                 env.ended = True
             elif kind != _MID:
-                raise Breach(
+                raise SpecViolation(
                     f"step_type: step() gave {kind}, expected MID ({_MID}) or LAST ({_LAST})"
                 )
             elif discount != 1:
-                raise Breach(
+                raise SpecViolation(
                     f"discount: expected 1 in the middle of an episode, got {discount}; a true "
                     "end is LAST with discount 0"
                     if discount == 0
                     else f"discount: expected 0 or 1, got {discount}"
                 )
             return kind, self._reward(step.reward), discount, observation, info
-        except Breach as breach:
+        except SpecViolation as breach:
             return self._fault(env_id, env, str(breach))
         except self._catch as error:
             self.error = error

@@ -14,7 +14,7 @@ from distrl.types import AgentOutput, Array, Inference, TimeStep
 _HEADER = struct.Struct("<iiii")
 
 
-class Wire:
+class InferenceMessages:
     """What both ends derive from the agent: a header, then rows; then rows of state, if any.
 
     Attributes:

@@ -8,9 +8,9 @@ import jax
 import numpy as np
 
 from distrl.errors import DeadlineExceeded
-from distrl.inference.messages import Wire
+from distrl.inference.messages import InferenceMessages
 from distrl.inferencer import Inferencer
-from distrl.runtime.heartbeat import Seat
+from distrl.runtime.heartbeat import Heartbeat
 from distrl.types import Inference, TimeStep
 
 
@@ -28,7 +28,7 @@ class _Request:
         self.error: BaseException | None = None
 
 
-class InferenceService:
+class InferenceServer:
     """Batches concurrent requests for one `Inferencer`; called from many server threads.
 
     Whatever has arrived while a batch ran is the next batch. It waits for no one, so a dead caller
@@ -39,10 +39,10 @@ class InferenceService:
     def __init__(
         self,
         inferencer: Inferencer,
-        wire: Wire,
+        wire: InferenceMessages,
         max_batch: int,
         timeout: float,
-        seat: Seat | None = None,
+        heartbeat: Heartbeat | None = None,
     ):
         """Args:
         inferencer: what runs the batches; made with the same wire.
@@ -51,7 +51,7 @@ class InferenceService:
         timeout: seconds that a request may wait for its answer.
         seat: where it says that it works on a batch, and in which life it is; None: nowhere.
         """
-        self._seat = seat or Seat()
+        self._heartbeat = heartbeat or Heartbeat()
         self._inferencer = inferencer
         self._wire = wire
         self._max_batch = max_batch
@@ -117,14 +117,14 @@ class InferenceService:
         """Runs one batch. An error is its callers' to raise."""
         self.batches += 1
         self.requests += len(batch)
-        self._seat.tick()
+        self._heartbeat.tick()
         try:
             self._run(batch)
         except Exception as error:
             for request in batch:
                 request.error = error
         finally:
-            self._seat.wait()
+            self._heartbeat.wait()
         for request in batch:
             request.done = True
 
@@ -144,7 +144,7 @@ class InferenceService:
                 own = jax.tree.map(lambda leaf, s=start, e=end: leaf[s:e], states)
                 state = self._wire.state.pack(own, end - start)
             request.answer = self._wire.pack_answer(
-                answers[start:end], version, state, self._seat.life
+                answers[start:end], version, state, self._heartbeat.life
             )
 
 
@@ -155,9 +155,9 @@ class _Service(Protocol):
 class RemoteInferencer:
     """An inferencer elsewhere, with `Inferencer`'s interface."""
 
-    def __init__(self, service: _Service | Any, wire: Wire):
+    def __init__(self, service: _Service | Any, wire: InferenceMessages):
         """Args:
-        service: a client of an `InferenceService`, with a deadline of its own.
+        service: a client of an `InferenceServer`, with a deadline of its own.
         wire: the layout of requests and answers.
         """
         self._service = service

@@ -37,7 +37,7 @@ class Agreement(NamedTuple):
     sums: list[int]  # of what each counted
 
 
-class Partners:
+class LearnerGroup:
     """This process's connection to the others. Enter it: it is closed at the end.
 
     An error that leaves it because another process has ended becomes a PeerError with its name.
@@ -136,7 +136,7 @@ class Partners:
                     continue  # it has ended before
         self._thread.join(_NEWS_S)
 
-    def __enter__(self) -> "Partners":
+    def __enter__(self) -> "LearnerGroup":
         return self
 
     def __exit__(
@@ -243,19 +243,19 @@ def join(
     index: int,
     about: Mapping[str, str],
     on_stuck: Callable[[str], None] | None = None,
-) -> Partners:
+) -> LearnerGroup:
     """Makes this process one of a learner's: from now on JAX has the devices of all of them.
 
     Before anything has used JAX's devices.
 
-    Args, Raises: as of Partners.
+    Args, Raises: as of `LearnerGroup`.
     """
     about = {"jax": jax.__version__, **about}
-    partners = Partners(address, count, index, about, on_stuck=on_stuck)
+    learner_group = LearnerGroup(address, count, index, about, on_stuck=on_stuck)
     host, _ = rendezvous.parse(address)
-    service = f"{host}:{partners.port}"
+    service = f"{host}:{learner_group.port}"
     if index > 0:
-        service = f"127.0.0.1:{rendezvous.lasting_tunnel(host, partners.port)}"
+        service = f"127.0.0.1:{rendezvous.lasting_tunnel(host, learner_group.port)}"
     on_sigterm = signal.getsignal(signal.SIGTERM)
     jax.distributed.initialize(
         service,
@@ -266,7 +266,7 @@ def join(
     )
     if on_sigterm is not None and threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, on_sigterm)  # JAX has taken it, and does nothing
-    return partners
+    return learner_group
 
 
 def end_process(message: str) -> NoReturn:

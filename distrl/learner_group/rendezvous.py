@@ -29,7 +29,7 @@ def meet(
 ) -> Met:
     """Waits until all are there.
 
-    Args: as of `distrl.learner_group.group.Partners`.
+    Args: as of `distrl.learner_group.group.LearnerGroup`.
 
     Raises:
       ConfigError: an address that cannot be, or a process that is not of this learner.
@@ -147,7 +147,7 @@ def lasting_tunnel(host: str, port: int) -> int:
             while data := source.recv(MAX_LINE):
                 sink.sendall(data)
         except OSError:
-            return  # one side is gone; whoever waits at the other is told by `Partners`
+            return  # one side is gone; whoever waits at the other is told by `LearnerGroup`
 
     def serve() -> None:
         ends = []  # kept, or they would be closed

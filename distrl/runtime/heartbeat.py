@@ -14,16 +14,16 @@ ABSENT, UP, DOWN, GONE = range(4)
 _STATUS, _LIFE, _BEAT, _WORKING, _SINCE, _ACTED, _STARTS, _COLUMNS = range(8)
 
 
-class Seat:
-    """One node's row. Without a board it is the node's own: what is written there, nobody reads.
+class Heartbeat:
+    """One node's row. Without a table it is the node's own: what is written there, nobody reads.
 
     Times are nanoseconds of the monotonic clock, which is one for all processes of a machine.
     """
 
-    def __init__(self, values: memoryview | None = None, board: "Board | None" = None):
-        """For `Board.seat`; values: int64 `[_COLUMNS]`."""
+    def __init__(self, values: memoryview | None = None, table: "HeartbeatTable | None" = None):
+        """For `HeartbeatTable.of`; values: int64 `[_COLUMNS]`."""
         self._values = memoryview(bytearray(8 * _COLUMNS)).cast("q") if values is None else values
-        self.board = board
+        self.table = table
 
     # What the node says.
 
@@ -107,7 +107,7 @@ def _seconds_since(nanoseconds: int) -> float:
     return (time.monotonic_ns() - nanoseconds) / 1e9
 
 
-class Board:
+class HeartbeatTable:
     """The rows of all nodes. Made before the nodes' processes are forked, which then share it."""
 
     def __init__(self, names: Sequence[str]):
@@ -115,19 +115,19 @@ class Board:
         self._names = {name: index for index, name in enumerate(names)}
         self._values = memoryview(mmap.mmap(-1, 8 * _COLUMNS * max(1, len(names)))).cast("q")
 
-    def seat(self, name: str) -> Seat | None:
+    def of(self, name: str) -> Heartbeat | None:
         """A node's row; None where there is no such node."""
         index = self._names.get(name)
         if index is None:
             return None
-        return Seat(self._values[index * _COLUMNS : (index + 1) * _COLUMNS], self)
+        return Heartbeat(self._values[index * _COLUMNS : (index + 1) * _COLUMNS], self)
 
 
-_find: Callable[[], tuple[Seat, bool] | None] = lambda: None  # noqa: E731
+_find: Callable[[], tuple[Heartbeat, bool] | None] = lambda: None  # noqa: E731
 _own = threading.local()
 
 
-def install(find: Callable[[], tuple[Seat, bool] | None]) -> None:
+def install_heartbeat_lookup(find: Callable[[], tuple[Heartbeat, bool] | None]) -> None:
     """The launcher's: how a thread finds its node's seat, and whether it is the node's main thread.
 
     `find` gives None for threads that belong to no node.
@@ -136,23 +136,23 @@ def install(find: Callable[[], tuple[Seat, bool] | None]) -> None:
     _find = find
 
 
-def here() -> Seat:
-    """The seat of the node that runs this code; one of its own where there is no launcher."""
+def current_heartbeat() -> Heartbeat:
+    """The heartbeat of the node that runs this code; a private one where there is no launcher."""
     found = _find()
-    return found[0] if found is not None else _nobodys()
+    return found[0] if found is not None else _unwatched()
 
 
-def mine() -> Seat:
-    """As `here`, in the node's main thread; in its other threads a seat that nobody looks at.
+def main_thread_heartbeat() -> Heartbeat:
+    """As `current_heartbeat` in the node's main thread; in its other threads a private one.
 
-    So a thread at the side does not pass for the node's own progress.
+    So a background thread does not pass for the node's own progress.
     """
     found = _find()
-    return found[0] if found is not None and found[1] else _nobodys()
+    return found[0] if found is not None and found[1] else _unwatched()
 
 
-def _nobodys() -> Seat:
-    seat = getattr(_own, "seat", None)
-    if seat is None:
-        seat = _own.seat = Seat()
-    return seat
+def _unwatched() -> Heartbeat:
+    heartbeat = getattr(_own, "heartbeat", None)
+    if heartbeat is None:
+        heartbeat = _own.heartbeat = Heartbeat()
+    return heartbeat

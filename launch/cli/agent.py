@@ -8,7 +8,7 @@ import sys
 from absl import flags
 
 from distrl.errors import ConfigError
-from distrl.launch.hosts.daemon import Agent
+from distrl.launch.hosts.daemon import HostDaemon
 from distrl.launch.hosts.join_server import dial, read_credentials, word
 from distrl.launch.network.tunnel import new_folder
 
@@ -61,4 +61,6 @@ def agent(arguments: list[str]) -> int:
         "word": word(credentials),
     }
     again = [sys.executable, "-m", "distrl", "agent", *arguments[1:]]
-    Agent(connection, os.dup(connection), folder, tunnel, hello, again, values.tunnel_port).run()
+    HostDaemon(
+        connection, os.dup(connection), folder, tunnel, hello, again, values.tunnel_port
+    ).run()

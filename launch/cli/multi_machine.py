@@ -10,7 +10,7 @@ from typing import Any
 
 from absl import flags
 
-from distrl.checkpointing.checkpointer import Start
+from distrl.checkpointing.checkpointer import ResumePoint
 from distrl.errors import ConfigError
 from distrl.experiment import Experiment
 from distrl.launch.hosts import kubernetes, manual, slurm
@@ -134,7 +134,7 @@ def launch(
     experiment: Experiment,
     placement: Placement,
     run_dir: Path,
-    start: Start,
+    start: ResumePoint,
     values: Any,
     say: Callable[[str], None],
 ) -> int:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from distrl.errors import ConfigError
 from distrl.launch.cli import status
-from distrl.launch.supervision.requests import wish
+from distrl.launch.supervision.requests import request
 
 _DUMP_S = 10.0
 _LOOK_S = 0.2
@@ -90,7 +90,7 @@ def _asked_for(run: Path, names: list[str]) -> Iterator[tuple[str, str]]:
     logs = {name: run / "logs" / f"{name.replace('/', '-')}.log" for name in names}
     before = {name: path.stat().st_size for name, path in logs.items()}
     if names:
-        wish(run, {"stacks": names})
+        request(run, {"stacks": names})
     deadline = time.monotonic() + _DUMP_S
     for name, path in logs.items():
         text = ""

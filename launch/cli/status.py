@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from distrl.errors import ConfigError
-from distrl.launch.supervision.node import Worker
-from distrl.runtime import heartbeat
+from distrl.launch.supervision.node import SupervisedNode
 from distrl.runtime.files import write_json
+from distrl.runtime.heartbeat import ABSENT, DOWN, UP
 
-_STATUS = {heartbeat.ABSENT: "not started", heartbeat.UP: "up", heartbeat.DOWN: "restarting"}
+_STATUS = {ABSENT: "not started", UP: "up", DOWN: "restarting"}
 _EVERY = 2.0  # seconds between two writes
 
 
@@ -24,7 +24,7 @@ class StatusFile:
         self._due = 0.0
         self._cpu: dict[str, tuple[float, float]] = {}
 
-    def write(self, workers: Sequence[Worker]) -> None:
+    def write(self, workers: Sequence[SupervisedNode]) -> None:
         """Writes how `workers` are, if it is time; a reader never sees half of it."""
         now = time.monotonic()
         if now < self._due:
@@ -34,14 +34,14 @@ class StatusFile:
         state = {"time": time.time(), "launcher": self._launcher, "nodes": nodes}
         write_json(self._path, state, durable=False)
 
-    def _one(self, worker: Worker, now: float) -> dict[str, Any]:
-        seat = worker.seat
+    def _one(self, worker: SupervisedNode, now: float) -> dict[str, Any]:
+        heartbeat = worker.heartbeat
         usage = worker.usage() if worker.alive else None
         found: dict[str, Any] = {
-            "status": "host lost" if worker.away else _STATUS.get(seat.status, "ended"),
+            "status": "host lost" if worker.away else _STATUS.get(heartbeat.status, "ended"),
             "host": worker.host,
             "pid": getattr(worker, "pid", self._launcher) if worker.alive else None,
-            "life": seat.life,
+            "life": heartbeat.life,
             "restarts": len(worker.exit.causes),
         }
         if usage is not None:
@@ -50,7 +50,7 @@ class StatusFile:
             found["cores"] = round(max(0.0, usage.cpu - cpu) / max(now - then, 1e-3), 2)
             found["resident_mb"] = round(usage.resident / 1e6, 1)
             found["shared_mb"] = round(usage.shared / 1e6, 1)
-            stuck = seat.at_work()
+            stuck = heartbeat.at_work()
             found["seconds_since_progress"] = None if stuck is None else round(stuck, 1)
         return found
 

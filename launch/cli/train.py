@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from absl import flags
 
 from distrl import transforms
-from distrl.checkpointing.checkpointer import Start
+from distrl.checkpointing.checkpointer import ResumePoint
 from distrl.errors import ConfigError, SpecError
 from distrl.experiment import Experiment, SupervisionConfig
 from distrl.launch.cli import config_flags, multi_machine
@@ -29,7 +29,7 @@ from distrl.programs.resources import node_environments
 from distrl.runtime.files import write_json
 
 if TYPE_CHECKING:
-    from distrl.programs.learner_processes import Place
+    from distrl.programs.learner_processes import ProcessGroupSpec
 
 _LAUNCH_TYPES = ("local_mp", "local_mt", "test_mt")
 _TERMINALS = ("current_terminal", "output_to_files")
@@ -140,7 +140,7 @@ def train(arguments: list[str]) -> int:
         )
     place = _place(values, topology)
     if place is not None and not place.is_first:
-        return _run_single_process(experiment, None, Start(), values.debug is not None, place)
+        return _run_single_process(experiment, None, ResumePoint(), values.debug is not None, place)
     placement = None
     if topology == "multi_machine":
         prepared = multi_machine.prepare(experiment, arguments, values, _say)
@@ -256,7 +256,7 @@ def _patient(experiment: Experiment) -> Experiment:
     )
 
 
-def _place(values: flags.FlagValues, topology: str) -> "Place | None":
+def _place(values: flags.FlagValues, topology: str) -> "ProcessGroupSpec | None":
     """Which process of a learner this is, where it has several."""
     names = ("coordinator_address", "num_processes", "process_id")
     given = [name for name in names if values[name].value is not None]
@@ -269,15 +269,19 @@ def _place(values: flags.FlagValues, topology: str) -> "Place | None":
             f"--coordinator_address: {topology} has one learner process; take "
             "--topology=single_process"
         )
-    from distrl.programs.learner_processes import Place
+    from distrl.programs.learner_processes import ProcessGroupSpec
 
-    place = Place(values.coordinator_address, values.num_processes, values.process_id)
+    place = ProcessGroupSpec(values.coordinator_address, values.num_processes, values.process_id)
     place.check()
     return place
 
 
 def _run_single_process(
-    experiment: Experiment, run_dir: Path | None, start: Start, debug: bool, place: "Place | None"
+    experiment: Experiment,
+    run_dir: Path | None,
+    start: ResumePoint,
+    debug: bool,
+    place: "ProcessGroupSpec | None",
 ) -> int:
     import jax
 

@@ -11,7 +11,7 @@ READ = 1 << 20
 LIMIT = 64 << 20  # bytes that may wait to be read, or for a line's end; above, the other is stuck
 
 
-class Lines:
+class JsonLineChannel:
     """Both ways over two descriptors, which it owns, under a selector.
 
     Args:

@@ -20,21 +20,21 @@ import traceback
 from collections.abc import Iterable, Mapping
 from typing import Any, NoReturn
 
-from distrl.launch.hosts.channel import Lines
+from distrl.launch.hosts.channel import JsonLineChannel
 from distrl.launch.hosts.code_identity import identity
 from distrl.launch.network.tunnel import Credentials, new_folder
 from distrl.launch.supervision.node_logs import NodeLog
-from distrl.launch.supervision.signals import Signals, turn
+from distrl.launch.supervision.signals import Signals, run_once
 
 LEASE_S = 10.0  # without a word from the launcher, which speaks every second
 REPORT_S = 1.0
 OUTPUT_LIMIT = 8 << 20  # bytes on their way home; what comes then is left out
 
 
-class Homeward(NodeLog):
+class ForwardedLog(NodeLog):
     """A node's output, sent to the launcher."""
 
-    def __init__(self, name: str, lines: Lines) -> None:
+    def __init__(self, name: str, lines: JsonLineChannel) -> None:
         self.path = pathlib.Path(name)
         self.broken = None
         self._name = name
@@ -59,7 +59,7 @@ class Homeward(NodeLog):
         """Nothing is open."""
 
 
-class Agent:
+class HostDaemon:
     """The loop, from the first message to the last. It is a `processes.Hub`.
 
     Args:
@@ -92,7 +92,7 @@ class Agent:
         self._tunnel_port = tunnel_port
         self._refused = False
         self._heard = self._reported = time.monotonic()
-        self._lines = Lines(self.selector, reader, writer, self._take, self._leave)
+        self._lines = JsonLineChannel(self.selector, reader, writer, self._take, self._leave)
 
     def run(self) -> NoReturn:
         """Until the launcher says goodbye, or nothing more."""
@@ -109,12 +109,12 @@ class Agent:
                 **self._hello,
             )
             while True:
-                turn(self.selector, 0.2)
+                run_once(self.selector, 0.2)
                 signals.pending()  # of SIGTERM and Ctrl-C, which the launcher gets too
                 for name, worker in self._workers.items():
                     if worker.alive and worker.collect():
                         self._tell()
-                        worker.seat.end(False)
+                        worker.heartbeat.end(False)
                         self._lines.send("exit", node=name, **dataclasses.asdict(worker.exit))
                 self._tell()
                 self._report()
@@ -173,8 +173,8 @@ class Agent:
         from distrl.launch.local import processes
         from distrl.launch.network import loopback
         from distrl.launch.network.tunnel_process import start_tunnel
-        from distrl.launch.supervision.restart_policy import Rule
-        from distrl.runtime.heartbeat import Board
+        from distrl.launch.supervision.restart_policy import RestartPolicy
+        from distrl.runtime.heartbeat import HeartbeatTable
 
         forwards: dict[str, tuple[str, int, int]] = {}
 
@@ -190,22 +190,22 @@ class Agent:
         processes.check_can_fork()
         loopback.check()
         launchpad_adapter.prepare_launchpad()
-        board = Board([node.name for node in self._nodes])
-        self._board = board
+        heartbeats = HeartbeatTable([node.name for node in self._nodes])
+        self._heartbeats = heartbeats
         for node in self._nodes:
             if node.name not in self._own:
                 continue
-            seat = board.seat(node.name)
-            assert seat is not None
-            self._workers[node.name] = processes.ProcessWorker(
+            heartbeat = heartbeats.of(node.name)
+            assert heartbeat is not None
+            self._workers[node.name] = processes.SupervisedProcess(
                 node,
-                Homeward(node.name, self._lines),
+                ForwardedLog(node.name, self._lines),
                 self,
                 self._environments.get(node.name, self._environments.get(node.label, {})),
                 None,
                 self._fds,
-                seat,
-                Rule(),
+                heartbeat,
+                RestartPolicy(),
                 stop_signal=signal.SIGUSR1,  # Slurm sends SIGTERM to all processes of a job
             )
         launchpad_adapter.wire(self._program, lp.LaunchType("local_mp"), self._stopper, address)
@@ -219,16 +219,16 @@ class Agent:
         worker = self._workers.get(name)
         return Stopper(name, worker.tell if worker is not None else self.messages.append)
 
-    def _on_seats(self, seats: dict[str, list[int]]) -> None:
+    def _on_seats(self, heartbeats: dict[str, list[int]]) -> None:
         """Of the nodes of all hosts: status and life."""
-        for name, (status, life) in seats.items():
-            seat = self._board.seat(name)
-            if seat is not None and name not in self._own:
-                seat.mirror(status, life)
+        for name, (status, life) in heartbeats.items():
+            heartbeat = self._heartbeats.of(name)
+            if heartbeat is not None and name not in self._own:
+                heartbeat.mirror(status, life)
 
     def _on_start(self, node: str, life: int) -> None:
         worker = self._workers[node]
-        worker.seat.begin(life)
+        worker.heartbeat.begin(life)
         worker.start()
 
     def _on_stop(self, node: str) -> None:
@@ -272,8 +272,8 @@ class Agent:
         for name, worker in self._workers.items():
             usage = worker.usage() if worker.alive else None
             if usage is not None:
-                seat = worker.seat
-                state = [seat.at_work(), seat.silent(), worker.pid]
+                heartbeat = worker.heartbeat
+                state = [heartbeat.at_work(), heartbeat.silent(), worker.pid]
                 nodes[name] = [*state, dataclasses.asdict(usage)]
         self._lines.send("report", nodes=nodes)
 
@@ -319,7 +319,7 @@ def main() -> NoReturn:
     null = os.open(os.devnull, os.O_RDONLY)
     os.dup2(null, 0)
     os.dup2(2, 1)
-    Agent(reader, writer, new_folder()).run()
+    HostDaemon(reader, writer, new_folder()).run()
 
 
 if __name__ == "__main__":

@@ -17,8 +17,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from distrl.errors import ConfigError
-from distrl.launch.hosts.channel import Lines
-from distrl.launch.hosts.remote_host import Machine, State
+from distrl.launch.hosts.channel import JsonLineChannel
+from distrl.launch.hosts.remote_host import RemoteHost, State
 from distrl.launch.network.tunnel import Credentials
 from distrl.launch.network.tunnel_process import end_tunnel, start_tunnel
 from distrl.launch.supervision.session import Session
@@ -63,7 +63,7 @@ def write_credentials(path: pathlib.Path, credentials: Credentials) -> None:
         file.write(credentials.certificate.strip() + b"\n" + credentials.key.strip() + b"\n")
 
 
-class Joining:
+class JoinServer:
     """Where agents come in, at the launcher.
 
     Args:
@@ -76,14 +76,14 @@ class Joining:
     def __init__(
         self,
         session: Session,
-        machines: Sequence[Machine],
+        machines: Sequence[RemoteHost],
         credentials: Credentials,
         port: int,
     ) -> None:
         self._session = session
         self._machines = machines
         self._word = word(credentials)
-        self._pending: dict[Lines, float] = {}  # who has not said who it is, until when
+        self._pending: dict[JsonLineChannel, float] = {}  # who has not said who it is, until when
         try:
             self._socket = socket.create_server(("127.0.0.1", local_port(port)))
             public = socket.create_server(("", port), backlog=128)
@@ -118,17 +118,19 @@ class Joining:
             return  # it has gone again
         reader = os.dup(connection.fileno())
         writer = connection.detach()
-        holder: list[Lines] = []
+        holder: list[JsonLineChannel] = []
 
         def take(message: dict[str, Any]) -> None:
             self._greet(holder[0], message)
 
-        lines = Lines(self._selector, reader, writer, take, lambda why: self._drop(holder[0]))
+        lines = JsonLineChannel(
+            self._selector, reader, writer, take, lambda why: self._drop(holder[0])
+        )
         holder.append(lines)
         lines.send("ping")  # so that it knows that it is through
         self._pending[lines] = time.monotonic() + HELLO_S
 
-    def _greet(self, lines: Lines, message: Mapping[str, Any]) -> None:
+    def _greet(self, lines: JsonLineChannel, message: Mapping[str, Any]) -> None:
         said = str(message.get("word", ""))
         if message.get("kind") != "hello" or not hmac.compare_digest(said, self._word):
             self._drop(lines)
@@ -143,7 +145,7 @@ class Joining:
         machine.attach(lines)
         machine.greeted(message["identity"], message["host"], message["cores"], message["gpus"])
 
-    def _find(self, message: Mapping[str, Any]) -> Machine | str:
+    def _find(self, message: Mapping[str, Any]) -> RemoteHost | str:
         """Whose agent it is, or why it is nobody's."""
         names = [machine.host.name for machine in self._machines]
         name, rank = message.get("name"), message.get("rank")
@@ -156,7 +158,7 @@ class Joining:
             return f"a second agent came as host {name}"
         return machine
 
-    def _drop(self, lines: Lines) -> None:
+    def _drop(self, lines: JsonLineChannel) -> None:
         self._pending.pop(lines, None)
         lines.close()
 

@@ -15,16 +15,22 @@ import launchpad as lp
 from distrl.errors import ConfigError
 from distrl.experiment import Experiment
 from distrl.launch.hosts.code_identity import identity
-from distrl.launch.hosts.join_server import Joining
-from distrl.launch.hosts.remote_host import Machine, RemoteSeat, RemoteWorker, State, check_refused
+from distrl.launch.hosts.join_server import JoinServer
+from distrl.launch.hosts.remote_host import (
+    RemoteHeartbeat,
+    RemoteHost,
+    State,
+    SupervisedRemoteNode,
+    check_refused,
+)
 from distrl.launch.network.tunnel import Credentials, make_credentials
-from distrl.launch.supervision.restart_policy import Limits, Rule
+from distrl.launch.supervision.restart_policy import Limits, RestartPolicy
 from distrl.launch.supervision.result import Result
 from distrl.launch.supervision.session import Session, check_groups
-from distrl.launch.supervision.signals import turn
+from distrl.launch.supervision.signals import run_once
 from distrl.launch.supervision.supervisor import STOP_LEARNER_S
 from distrl.programs.placement import Host, Placement
-from distrl.runtime.heartbeat import Board, Seat
+from distrl.runtime.heartbeat import Heartbeat, HeartbeatTable
 
 COME_S = 120.0  # for all hosts to come
 
@@ -38,7 +44,7 @@ def launch_on_machines(
     run_dir: str | os.PathLike[str],
     terminal: str = "current_terminal",
     learner_grace: float = STOP_LEARNER_S,
-    rules: Mapping[str, Rule] | None = None,
+    rules: Mapping[str, RestartPolicy] | None = None,
     limits: Limits | None = None,
     active: Mapping[str, int] | None = None,
     tunnel_port: int = 0,
@@ -73,11 +79,11 @@ def launch_on_machines(
     logs = [f"host-{host.name}" for host in placement.hosts]
     with Session(program, run_dir, terminal, limits, learner_grace) as session:
         session.journal.note(f"launches {program.name!r} on {', '.join(logs)}")
-        board = Board([node.name for node in session.nodes])
+        heartbeats = HeartbeatTable([node.name for node in session.nodes])
         credentials = credentials or make_credentials()
-        machines: list[Machine] = []
+        machines: list[RemoteHost] = []
         if join_port:
-            joining = Joining(session, machines, credentials, join_port)
+            joining = JoinServer(session, machines, credentials, join_port)
             session.callback(joining.close)
             session.ticks.append(joining.tick)
             session.journal.say(f"waits for the hosts' agents on port {join_port}")
@@ -99,7 +105,7 @@ def launch_on_machines(
                 "payload": base64.b64encode(cloudpickle.dumps(payload)).decode(),
                 "tunnel_port": tunnel_port,
             }
-            machine = Machine(
+            machine = RemoteHost(
                 host,
                 connect(host),
                 own,
@@ -113,20 +119,20 @@ def launch_on_machines(
             session.callback(machine.close)
             session.ticks.append(machine.tick)
 
-        def changed(name: str, seat: Seat) -> None:
+        def changed(name: str, heartbeat: Heartbeat) -> None:
             for machine in machines:
-                machine.send("seats", seats={name: [seat.status, seat.life]})
+                machine.send("seats", heartbeats={name: [heartbeat.status, heartbeat.life]})
 
         by_name = {machine.host.name: machine for machine in machines}
         workers = {}
         for node in session.nodes:
             its = by_name[placement.nodes[node.name]]
-            worker = RemoteWorker(
+            worker = SupervisedRemoteNode(
                 node.name,
                 node.label,
                 session.logs[node.name],
-                RemoteSeat(board, node.name, changed),
-                rules.get(node.label, Rule()),
+                RemoteHeartbeat(heartbeats, node.name, changed),
+                rules.get(node.label, RestartPolicy()),
                 its,
             )
             # It has learner and monitor, or a part of the replay.
@@ -146,7 +152,7 @@ def _without_gpus(experiment: Experiment) -> Experiment:
     return dataclasses.replace(experiment, learner=learner, inference=inference)
 
 
-def _on_ready(machines: Sequence[Machine], machine: Machine) -> None:
+def _on_ready(machines: Sequence[RemoteHost], machine: RemoteHost) -> None:
     """Wires a host as soon as the addresses of all others are known."""
     if not all(each.ports for each in machines):
         return
@@ -161,12 +167,12 @@ def _on_ready(machines: Sequence[Machine], machine: Machine) -> None:
         each.wire(others)
 
 
-def _gather(session: Session, machines: Sequence[Machine], deadline: float) -> Result | None:
+def _gather(session: Session, machines: Sequence[RemoteHost], deadline: float) -> Result | None:
     """Waits until all hosts are up; a result, where a signal came first."""
     while not all(machine.state is State.UP for machine in machines):
         for tick in session.ticks:
             tick()
-        turn(session.supervisor.selector, 0.2)
+        run_once(session.supervisor.selector, 0.2)
         for number in session.signals.pending():
             if number != signal.SIGCHLD:
                 name = signal.Signals(number).name

@@ -12,17 +12,17 @@ from typing import Any
 
 from distrl.errors import ConfigError
 from distrl.launch.hosts import ssh
-from distrl.launch.hosts.channel import Lines
+from distrl.launch.hosts.channel import JsonLineChannel
 from distrl.launch.hosts.code_identity import difference
-from distrl.launch.supervision.node import KILL_S, Message, Worker
+from distrl.launch.supervision.node import KILL_S, Message, SupervisedNode
 from distrl.launch.supervision.node_logs import NodeLog
-from distrl.launch.supervision.restart_policy import Rule
+from distrl.launch.supervision.restart_policy import RestartPolicy
 from distrl.launch.supervision.result import NodeExit
 from distrl.launch.supervision.session import Session
-from distrl.launch.supervision.signals import turn
+from distrl.launch.supervision.signals import run_once
 from distrl.launch.supervision.watchdog import Usage
 from distrl.programs.placement import Host
-from distrl.runtime.heartbeat import Board, Seat
+from distrl.runtime.heartbeat import Heartbeat, HeartbeatTable
 
 SILENT_S = 10.0  # without a word from an agent, which speaks every second
 STARTS_S = 60.0  # for an agent to be ready: it imports everything
@@ -40,7 +40,7 @@ class State(enum.Enum):
     UP = "up"
 
 
-class Machine:
+class RemoteHost:
     """One host: keeps a connection to its agent, and passes on what is said.
 
     Args:
@@ -62,7 +62,7 @@ class Machine:
         session: Session,
         begin: Mapping[str, Any],
         ours: Mapping[str, str],
-        ready: Callable[["Machine"], None],
+        ready: Callable[["RemoteHost"], None],
         errors: pathlib.Path,
     ) -> None:
         self.host = host
@@ -71,7 +71,7 @@ class Machine:
         self.why = "it was not reached yet"  # it is away
         self.ports: dict[str, list[int]] = {}
         self.tunnel = 0
-        self.workers: dict[str, RemoteWorker] = {}
+        self.workers: dict[str, SupervisedRemoteNode] = {}
         self._command = command
         self._own = own
         self._session = session
@@ -80,7 +80,7 @@ class Machine:
         self._ready = ready
         self._errors = errors
         self._process: subprocess.Popen[bytes] | None = None
-        self._lines: Lines | None = None
+        self._lines: JsonLineChannel | None = None
         self._heard = self._pinged = 0.0
         self._next = 0.0
 
@@ -113,7 +113,7 @@ class Machine:
         self.send("bye")
         deadline = time.monotonic() + wait
         while self._lines is not None and time.monotonic() < deadline:
-            turn(self._session.supervisor.selector, 0.1)
+            run_once(self._session.supervisor.selector, 0.1)
         self._end_connection(wait)
 
     def fails_with(self) -> str:
@@ -134,9 +134,9 @@ class Machine:
         process.stdin.close()
         process.stdout.close()
         selector = self._session.supervisor.selector
-        self.attach(Lines(selector, reader, writer, self._take, self._lost))
+        self.attach(JsonLineChannel(selector, reader, writer, self._take, self._lost))
 
-    def attach(self, lines: Lines) -> None:
+    def attach(self, lines: JsonLineChannel) -> None:
         """Takes a connection to the agent."""
         lines.take, lines.ended = self._take, self._lost
         self._lines = lines
@@ -212,36 +212,44 @@ class Machine:
         self.workers[node].exited(how)
 
 
-class RemoteSeat(Seat):
+class RemoteHeartbeat(Heartbeat):
     """Tells all hosts when its node comes or goes, so that its callers know."""
 
-    def __init__(self, board: Board, name: str, changed: Callable[[str, Seat], None]) -> None:
-        own = board.seat(name)
+    def __init__(
+        self, heartbeats: HeartbeatTable, name: str, changed: Callable[[str, Heartbeat], None]
+    ) -> None:
+        own = heartbeats.of(name)
         assert own is not None
-        super().__init__(own._values, board)
+        super().__init__(own._values, heartbeats)
         self._name = name
         self._changed = changed
 
     def begin(self, life: int) -> None:
-        """See `Seat.begin`."""
+        """See `Heartbeat.begin`."""
         super().begin(life)
         self._changed(self._name, self)
 
     def end(self, comes_back: bool) -> None:
-        """See `Seat.end`."""
+        """See `Heartbeat.end`."""
         super().end(comes_back)
         self._changed(self._name, self)
 
 
-class RemoteWorker(Worker):
+class SupervisedRemoteNode(SupervisedNode):
     """A node on a host of its own, run by the agent there."""
 
     last_wait = SILENT_S  # until the host counts as lost
 
     def __init__(
-        self, name: str, label: str, log: NodeLog, seat: Seat, rule: Rule, machine: Machine
+        self,
+        name: str,
+        label: str,
+        log: NodeLog,
+        heartbeat: Heartbeat,
+        rule: RestartPolicy,
+        machine: RemoteHost,
     ) -> None:
-        super().__init__(name, label, log, seat, rule)
+        super().__init__(name, label, log, heartbeat, rule)
         self.host = machine.host.name
         self.pid: int | None = None
         self._machine = machine
@@ -254,7 +262,7 @@ class RemoteWorker(Worker):
         self._how, self._usage, self.pid = None, None, None
         self.started = time.monotonic()
         self.alive = True
-        self._machine.send("start", node=self.name, life=self.seat.life)
+        self._machine.send("start", node=self.name, life=self.heartbeat.life)
 
     def usage(self) -> Usage | None:
         return self._usage
@@ -263,7 +271,7 @@ class RemoteWorker(Worker):
         """What its agent says of it, about once a second."""
         if self.alive:
             self._usage, self.pid = usage, pid
-            self.seat.told(at_work is not None, at_work or 0.0, silent)
+            self.heartbeat.told(at_work is not None, at_work or 0.0, silent)
 
     def exited(self, how: dict[str, Any]) -> None:
         """The node has ended. Args: how: fields of a NodeExit."""
@@ -296,7 +304,7 @@ class RemoteWorker(Worker):
         self._machine.send("stacks", node=self.name, also_if_stopped=also_if_stopped)
 
 
-def check_refused(machines: Sequence[Machine]) -> None:
+def check_refused(machines: Sequence[RemoteHost]) -> None:
     """Raises ConfigError where a host cannot be used."""
     for machine in machines:
         if machine.refused is not None:

@@ -23,11 +23,11 @@ from absl import logging as absl_logging
 from distrl.errors import Stopped
 from distrl.launch import launchpad_adapter
 from distrl.launch.local.debugging import Debug
-from distrl.launch.local.node_hooks import Hooks, Telling, one_line
+from distrl.launch.local.node_hooks import ExceptionHooks, NodeReporter, one_line
 from distrl.launch.network import loopback
 from distrl.launch.supervision.node import Message
 from distrl.launch.supervision.signals import ignore
-from distrl.runtime import heartbeat
+from distrl.runtime.heartbeat import Heartbeat, install_heartbeat_lookup
 
 PR_SET_PDEATHSIG = 1
 PR_SET_NAME = 15
@@ -53,7 +53,7 @@ class ChildSetup:
     output: int  # its end of the pipe
     close: list[int]  # the parent's descriptors
     parent: int  # its pid
-    seat: heartbeat.Seat
+    heartbeat: Heartbeat
     debug: Debug | None = None  # it keeps this terminal
     mask: set[int] = dataclasses.field(default_factory=set)  # of signals, from before the fork
     stop_signal: signal.Signals = signal.SIGTERM
@@ -164,11 +164,11 @@ def _run(setup: ChildSetup) -> int:
     random.seed()
     gc.freeze()  # what was made before the fork stays shared memory
     setup.control.settimeout(SEND_S)
-    telling = Telling(setup.name, lambda message: send(setup.control, message))
+    telling = NodeReporter(setup.name, lambda message: send(setup.control, message))
     main = threading.main_thread()
-    heartbeat.install(lambda: (setup.seat, threading.current_thread() is main))
+    install_heartbeat_lookup(lambda: (setup.heartbeat, threading.current_thread() is main))
     _stop_on_signal(setup)
-    with Hooks(lambda: telling):
+    with ExceptionHooks(lambda: telling):
         try:
             loopback.close_ports()
             if setup.node_setup is not None:
@@ -203,7 +203,7 @@ def _stop_on_signal(setup: ChildSetup) -> None:
 
     def wait() -> None:
         while not select.select([reader], [], [], BEAT_S)[0]:
-            setup.seat.beat()
+            setup.heartbeat.beat()
         manager.stop_event().set()
         manager.stop_and_wait()  # also calls what `lp.register_stop_handler` was given
 

@@ -17,13 +17,13 @@ from distrl.launch.local.debugging import Debug
 from distrl.launch.local.node_hooks import Stopper
 from distrl.launch.network import loopback
 from distrl.launch.network.ports import Ports
-from distrl.launch.supervision.node import Message, Worker
-from distrl.launch.supervision.restart_policy import Limits, Rule
+from distrl.launch.supervision.node import Message, SupervisedNode
+from distrl.launch.supervision.restart_policy import Limits, RestartPolicy
 from distrl.launch.supervision.result import Result
 from distrl.launch.supervision.session import Session, check_groups
 from distrl.launch.supervision.supervisor import STOP_LEARNER_S
 from distrl.replay.shared import segment
-from distrl.runtime.heartbeat import Board
+from distrl.runtime.heartbeat import HeartbeatTable
 
 LAUNCH_TYPES = ("local_mp", "local_mt", "test_mt")
 TERMINALS = ("current_terminal", "output_to_files")
@@ -38,7 +38,7 @@ def launch(
     terminal: str = "current_terminal",
     learner_grace: float = STOP_LEARNER_S,
     node_setup: Callable[[str], None] | None = None,
-    rules: Mapping[str, Rule] | None = None,
+    rules: Mapping[str, RestartPolicy] | None = None,
     limits: Limits | None = None,
     debug: Debug | bool = False,
     active: Mapping[str, int] | None = None,
@@ -98,7 +98,7 @@ def launch(
     with Session(program, run_dir, terminal, limits, learner_grace, others) as session:
         signals, journal, supervisor = session.signals, session.journal, session.supervisor
         ports = session.enter_context(contextlib.closing(Ports()))
-        seats = Board(names)
+        heartbeats = HeartbeatTable(names)
         journal.note(f"launches {program.name!r} as {launch_type}, {len(nodes)} nodes")
         if loopback.left_open():
             journal.say(
@@ -106,7 +106,7 @@ def launch(
                 "of them runs commands as you"
             )
         rules = rules or {}
-        workers: dict[str, Worker] = {}
+        workers: dict[str, SupervisedNode] = {}
         if in_threads:
             if local_resources:
                 journal.note("threads share one environment: local_resources are not used")
@@ -134,19 +134,19 @@ def launch(
         # When all are dead: what was killed could not remove its.
         session.callback(segment.sweep, of_this_process=True)
         for node in nodes:
-            worker: Worker
-            log, rule = session.logs[node.name], rules.get(node.label, Rule())
-            seat = seats.seat(node.name)
-            assert seat is not None
+            worker: SupervisedNode
+            log, rule = session.logs[node.name], rules.get(node.label, RestartPolicy())
+            heartbeat = heartbeats.of(node.name)
+            assert heartbeat is not None
             if in_threads:
-                worker = threads.ThreadWorker(
-                    node, log, node_setup, tell, signals.notify, seat, rule, bool(debug)
+                worker = threads.SupervisedThread(
+                    node, log, node_setup, tell, signals.notify, heartbeat, rule, bool(debug)
                 )
             else:
                 own = env.get(node.name, env.get(node.label, {}))
                 its = debug if isinstance(debug, Debug) and debug.node == node.name else None
-                worker = processes.ProcessWorker(
-                    node, log, supervisor, own, node_setup, close, seat, rule, its
+                worker = processes.SupervisedProcess(
+                    node, log, supervisor, own, node_setup, close, heartbeat, rule, its
                 )
                 session.callback(worker.destroy)
             workers[node.name] = worker

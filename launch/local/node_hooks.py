@@ -45,7 +45,7 @@ class Stopper:
         self._tell(Message(time.monotonic(), self._node, "stop", reason, finished))
 
 
-class Telling:
+class NodeReporter:
     """Tells the supervisor of a node's exceptions, each once."""
 
     def __init__(self, node: str, tell: Callable[[Message], None]) -> None:
@@ -81,7 +81,7 @@ def one_line(error: BaseException) -> str:
     return " ".join(text.split())[:500]
 
 
-class Hooks:
+class ExceptionHooks:
     """While it is entered, two kinds of exception are told that would otherwise go unheard.
 
     One leaves a thread that a node has started. The other leaves the `run` of a CourierNode's
@@ -92,7 +92,7 @@ class Hooks:
       owner: gives the Telling of the node that the current thread belongs to, or None.
     """
 
-    def __init__(self, owner: Callable[[], Telling | None]) -> None:
+    def __init__(self, owner: Callable[[], NodeReporter | None]) -> None:
         self._owner = owner
 
     def __enter__(self) -> None:

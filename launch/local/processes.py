@@ -20,12 +20,12 @@ from distrl.launch.cli import stacks
 from distrl.launch.local import child
 from distrl.launch.local.debugging import Debug
 from distrl.launch.supervision import watchdog
-from distrl.launch.supervision.node import Message, Worker
+from distrl.launch.supervision.node import Message, SupervisedNode
 from distrl.launch.supervision.node_logs import NodeLog
-from distrl.launch.supervision.restart_policy import Rule
+from distrl.launch.supervision.restart_policy import RestartPolicy
 from distrl.launch.supervision.result import NodeExit
 from distrl.launch.supervision.signals import WATCHED
-from distrl.runtime.heartbeat import Seat
+from distrl.runtime.heartbeat import Heartbeat
 
 READ = 1 << 16  # bytes taken from one node before the others have their turn
 MESSAGE = 1 << 18
@@ -58,7 +58,7 @@ class Hub(Protocol):
     messages: "collections.deque[Message]"
 
 
-class ProcessWorker(Worker):
+class SupervisedProcess(SupervisedNode):
     """A node in a process, in a session and a process group of its own.
 
     Args:
@@ -76,12 +76,12 @@ class ProcessWorker(Worker):
         env: Mapping[str, str],
         node_setup: Callable[[str], None] | None,
         close: Callable[[], Iterable[int]],
-        seat: Seat,
-        rule: Rule,
+        heartbeat: Heartbeat,
+        rule: RestartPolicy,
         debug: Debug | None = None,
         stop_signal: signal.Signals = signal.SIGTERM,
     ) -> None:
-        super().__init__(node.name, node.label, log, seat, rule)
+        super().__init__(node.name, node.label, log, heartbeat, rule)
         self._debug = debug
         self._stop_signal = stop_signal
         self._hub = hub
@@ -119,7 +119,7 @@ class ProcessWorker(Worker):
             output,
             [],
             os.getpid(),
-            self.seat,
+            self.heartbeat,
             self._debug,
             stop_signal=self._stop_signal,
         )

@@ -17,25 +17,24 @@ from distrl.errors import Stopped
 from distrl.launch import launchpad_adapter
 from distrl.launch.local.child import redirect_logging
 from distrl.launch.local.debugging import post_mortem, stopping_here
-from distrl.launch.local.node_hooks import Hooks, Telling, one_line
+from distrl.launch.local.node_hooks import ExceptionHooks, NodeReporter, one_line
 from distrl.launch.network import loopback
 from distrl.launch.supervision import watchdog
-from distrl.launch.supervision.node import Message, Worker
+from distrl.launch.supervision.node import Message, SupervisedNode
 from distrl.launch.supervision.node_logs import NodeLog
-from distrl.launch.supervision.restart_policy import Rule
+from distrl.launch.supervision.restart_policy import RestartPolicy
 from distrl.launch.supervision.result import NodeExit
-from distrl.runtime import heartbeat
-from distrl.runtime.heartbeat import Seat
+from distrl.runtime.heartbeat import Heartbeat, install_heartbeat_lookup
 
 _owner = threading.local()
 
 
-def current_worker() -> "ThreadWorker | None":
+def current_worker() -> "SupervisedThread | None":
     """The node whose thread this is; threads that a node has started belong to it too."""
     return getattr(_owner, "worker", None)
 
 
-class ThreadWorker(Worker):
+class SupervisedThread(SupervisedNode):
     """A node in a thread. It can be asked to stop, and cannot be killed.
 
     Args:
@@ -54,14 +53,14 @@ class ThreadWorker(Worker):
         node_setup: Callable[[str], None] | None,
         tell: Callable[[Message], None],
         wake: Callable[[], None],
-        seat: Seat,
-        rule: Rule,
+        heartbeat: Heartbeat,
+        rule: RestartPolicy,
         debug: bool = False,
     ) -> None:
-        super().__init__(node.name, node.label, log, seat, rule)
+        super().__init__(node.name, node.label, log, heartbeat, rule)
         self._debug = debug
         self._tell = tell
-        self.telling = Telling(node.name, tell)
+        self.telling = NodeReporter(node.name, tell)
         self._function = node.node.function
         self._node_setup = node_setup
         self._ready = threading.Event()
@@ -73,7 +72,7 @@ class ThreadWorker(Worker):
 
     def start(self) -> None:
         self.exit = NodeExit(causes=self.history.causes)
-        self.telling = Telling(self.name, self._tell)
+        self.telling = NodeReporter(self.name, self._tell)
         self._failed = self._over = False
         self._ready.clear()
         self.thread = threading.Thread(target=self._run, name=self.name, daemon=True)
@@ -200,30 +199,30 @@ def surroundings(other: NodeLog) -> Iterator[None]:
             thread.run = owned_run  # type: ignore[method-assign]
         start(thread)
 
-    def owner() -> Telling | None:
+    def owner() -> NodeReporter | None:
         worker = current_worker()
         return worker.telling if worker is not None else None
 
-    def seat() -> tuple[Seat, bool] | None:
+    def heartbeat() -> tuple[Heartbeat, bool] | None:
         worker = current_worker()
         if worker is None:
             return None
-        return worker.seat, threading.current_thread() is worker.thread
+        return worker.heartbeat, threading.current_thread() is worker.thread
 
     open_again = loopback.close_ports()
     for name, proxy in proxies.items():
         setattr(sys, name, proxy)
         redirect_logging(streams[name], proxy)
-    heartbeat.install(seat)
+    install_heartbeat_lookup(heartbeat)
     threading.Thread.start = inheriting_start  # type: ignore[assignment,method-assign]
     launchpad_adapter.reach_loopback(os.environ)
     try:
-        with Hooks(owner), stopping_here():
+        with ExceptionHooks(owner), stopping_here():
             yield
     finally:
         open_again()
         threading.Thread.start = start  # type: ignore[method-assign]
-        heartbeat.install(lambda: None)
+        install_heartbeat_lookup(lambda: None)
         if no_proxy is None:
             os.environ.pop(launchpad_adapter.NO_GRPC_PROXY, None)
         else:

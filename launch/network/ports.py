@@ -15,8 +15,8 @@ FIRST, LAST = 15000, 32000
 class Ports:
     """Free ports, kept from other launchers until `close()`.
 
-    Two Reverb servers on one port may both be accepted (see `loopback`), and clients
-    land on either. So a port is only used if nobody listens on it, and it is held by an abstract Unix
+    Two Reverb servers on one port may both be accepted (see `loopback`), and clients land on
+    either. So a port is used only if nobody listens on it, and it is held by an abstract Unix
     socket of its number: a lock that the kernel drops with the process, and that leaves no file.
     """
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from distrl.checkpointing.checkpointer import RESUMED, TABLE, Start, check_agent
+from distrl.checkpointing.checkpointer import RESUMED, TABLE, ResumePoint, check_agent
 from distrl.checkpointing.store import Checkpoint, Checkpoints
 from distrl.errors import ConfigError, SpecError
 from distrl.experiment import Experiment
@@ -30,7 +30,7 @@ class RunFolder(NamedTuple):
     """Where a program writes, and how it begins."""
 
     path: Path
-    start: Start
+    start: ResumePoint
     ended: tuple[str, int] | None = None  # why there is nothing to do, and the exit status
 
 
@@ -68,7 +68,7 @@ def open_run(
         )
     _lock(path)
     old = read_json(path / CONFIG)
-    folder = RunFolder(path, Start(settings))
+    folder = RunFolder(path, ResumePoint(settings))
     if old is not None:
         folder = _resumed(path, old, settings, experiment, topology, say)
     if folder.ended is None:
@@ -130,17 +130,17 @@ def _resumed(
     result = read_json(path / RESULT) or {}
     same_goal = config_diff.goal(old) == config_diff.goal(settings)
     if result.get("status") == "finished" and same_goal:
-        return RunFolder(path, Start(settings), (result["reason"], EXIT_FINISHED))
+        return RunFolder(path, ResumePoint(settings), (result["reason"], EXIT_FINISHED))
     checkpoint = Checkpoints(path).latest(say)
     if checkpoint is None:
         say(f"distrl: {path} has no checkpoint: the run starts anew, and its logs go on")
-        return RunFolder(path, Start(settings))
+        return RunFolder(path, ResumePoint(settings))
     for line in _check(checkpoint, settings, experiment):
         say(line)
     manifest = checkpoint.manifest
     ended = _judge(experiment, manifest["monitor"])
     has_table = _has_table(checkpoint, experiment, topology, say)
-    start = Start(settings, str(checkpoint.path), has_table)
+    start = ResumePoint(settings, str(checkpoint.path), has_table)
     if ended is None:
         say(
             f"distrl: goes on from checkpoint {checkpoint.path.name}: "

@@ -4,10 +4,10 @@ import abc
 import dataclasses
 
 from distrl.launch.supervision.node_logs import NodeLog
-from distrl.launch.supervision.restart_policy import History, Rule
+from distrl.launch.supervision.restart_policy import RestartHistory, RestartPolicy
 from distrl.launch.supervision.result import NodeExit
 from distrl.launch.supervision.watchdog import Usage
-from distrl.runtime.heartbeat import Seat
+from distrl.runtime.heartbeat import Heartbeat
 
 KILL_S = 3.0  # for the kernel to end what was killed
 
@@ -25,19 +25,21 @@ class Message:
     bad_input: bool = False  # the failure is the user's to mend: one line, and its own status
 
 
-class Worker(abc.ABC):
+class SupervisedNode(abc.ABC):
     """One node as the supervisor sees it."""
 
     last_wait = KILL_S  # for it to end after `kill`
     can_be_killed = True
 
-    def __init__(self, name: str, label: str, log: NodeLog, seat: Seat, rule: Rule) -> None:
+    def __init__(
+        self, name: str, label: str, log: NodeLog, heartbeat: Heartbeat, rule: RestartPolicy
+    ) -> None:
         self.name = name
         self.label = label
         self.log = log
-        self.seat = seat
-        self.heals = rule.restarts > 0
-        self.history = History(rule)
+        self.heartbeat = heartbeat
+        self.restartable = rule.restarts > 0
+        self.history = RestartHistory(rule)
         self.exit = NodeExit(causes=self.history.causes)
         self.alive = False
         self.started = 0.0

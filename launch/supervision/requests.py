@@ -18,7 +18,7 @@ _DONE_S = 60.0  # for a wish to come true
 _LOOK_S = 0.2  # between two looks at `status.json`, which is written every two seconds
 
 
-class Wishes:
+class Requests:
     """The launcher's side."""
 
     def __init__(self, run_dir: Path):
@@ -34,8 +34,8 @@ class Wishes:
         yield from wishes.items()
 
 
-def wish(run: Path, wishes: dict[str, Any]) -> None:
-    """The user's side; see `Wishes.take`."""
+def request(run: Path, wishes: dict[str, Any]) -> None:
+    """The user's side; see `Requests.take`."""
     write_json(run / _NAME, wishes, durable=False)
 
 
@@ -62,7 +62,7 @@ def actors(arguments: list[str]) -> int:
             "which is its actors.max_actors"
         )
     path = Path(run) / _NAME
-    wish(Path(run), {"actor": wanted})
+    request(Path(run), {"actor": wanted})
     deadline = time.monotonic() + _DONE_S
     while True:
         nodes = status.read(run)["nodes"]

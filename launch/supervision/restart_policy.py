@@ -8,7 +8,7 @@ _FRAME = re.compile(r'^  File "(.*)", line (\d+), in (.*)$', re.MULTILINE)
 
 
 @dataclasses.dataclass(frozen=True)
-class Rule:
+class RestartPolicy:
     """For the nodes of a group.
 
     Attributes:
@@ -42,10 +42,10 @@ class Limits:
     stopped: float | None = 10.0
 
 
-class History:
+class RestartHistory:
     """The lives of one node that have ended, and whether it may have another."""
 
-    def __init__(self, rule: Rule):
+    def __init__(self, rule: RestartPolicy):
         self._rule = rule
         self._delay = rule.backoff
         self._last = ""

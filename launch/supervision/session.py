@@ -14,9 +14,9 @@ from distrl.errors import ConfigError
 from distrl.launch import launchpad_adapter
 from distrl.launch.cli.status import StatusFile
 from distrl.launch.supervision.journal import Journal
-from distrl.launch.supervision.node import Worker
+from distrl.launch.supervision.node import SupervisedNode
 from distrl.launch.supervision.node_logs import NodeLog
-from distrl.launch.supervision.requests import Wishes
+from distrl.launch.supervision.requests import Requests
 from distrl.launch.supervision.restart_policy import Limits
 from distrl.launch.supervision.result import Result
 from distrl.launch.supervision.signals import Signals
@@ -71,7 +71,7 @@ class Session(contextlib.ExitStack):
         self.signals = self.enter_context(Signals())
         self.journal = self.enter_context(contextlib.closing(Journal(folder / "supervisor.log")))
         self._status = StatusFile(self._run_dir / "status.json", os.getpid())
-        self._wishes = Wishes(self._run_dir)
+        self._wishes = Requests(self._run_dir)
         next_life = functools.partial(incarnations.next_life, self._run_dir)
         self.supervisor = self.enter_context(
             contextlib.closing(
@@ -91,7 +91,7 @@ class Session(contextlib.ExitStack):
             log = NodeLog(name, folder / f"{name.replace('/', '-')}.log", stream, index)
             self.logs[name] = self.enter_context(contextlib.closing(log))
 
-    def _look(self, workers: Sequence[Worker]) -> None:
+    def _look(self, workers: Sequence[SupervisedNode]) -> None:
         try:
             self._status.write(workers)
         except OSError as error:  # a full disk must not take the supervisor down
@@ -106,7 +106,9 @@ class Session(contextlib.ExitStack):
         for tick in self.ticks:
             tick()
 
-    def run(self, workers: Mapping[str, Worker], active: Mapping[str, int] | None) -> Result:
+    def run(
+        self, workers: Mapping[str, SupervisedNode], active: Mapping[str, int] | None
+    ) -> Result:
         """Runs the nodes until the program ends, and says how it did.
 
         Args:

@@ -11,7 +11,7 @@ WATCHED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD)
 NOTICE = 0  # no signal has this number
 
 
-def turn(selector: selectors.BaseSelector, timeout: float) -> None:
+def run_once(selector: selectors.BaseSelector, timeout: float) -> None:
     """Waits for what is registered, at most `timeout` seconds, and calls the `data` of what came.
 
     What has no `data` (a `Signals`) only ends the wait.

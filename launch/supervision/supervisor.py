@@ -1,6 +1,6 @@
 """Watches the nodes of a running program, heals it, finds what failed first, stops it in order.
 
-It knows nothing of processes or threads: those are kinds of `Worker`.
+It knows nothing of processes or threads: those are kinds of `SupervisedNode`.
 """
 
 import collections
@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Sequence
 
 from distrl.launch.supervision.journal import Journal
-from distrl.launch.supervision.node import Message, Worker
+from distrl.launch.supervision.node import Message, SupervisedNode
 from distrl.launch.supervision.restart_policy import Limits
 from distrl.launch.supervision.result import (
     EXIT_BAD_INPUT,
@@ -19,7 +19,7 @@ from distrl.launch.supervision.result import (
     Failure,
     NodeExit,
 )
-from distrl.launch.supervision.signals import Signals, turn
+from distrl.launch.supervision.signals import Signals, run_once
 from distrl.launch.supervision.watchdog import Watch, oom_kills
 
 STOP_S = 3.0  # for a phase to end after it was asked to
@@ -50,7 +50,7 @@ class Supervisor:
         journal: Journal,
         limits: Limits,
         next_life: Callable[[str], int],
-        look: Callable[[Sequence[Worker]], None] = lambda workers: None,
+        look: Callable[[Sequence[SupervisedNode]], None] = lambda workers: None,
         learner_grace: float = STOP_LEARNER_S,
     ) -> None:
         self.selector: selectors.BaseSelector = selectors.DefaultSelector()
@@ -69,20 +69,23 @@ class Supervisor:
         self._watches: dict[str, Watch] = {}
         self._oom_kills = oom_kills()
         self._look_at = 0.0
-        self._restarts: list[tuple[float, Worker]] = []  # when, whom
-        self._workers: dict[str, Worker] = {}
+        self._restarts: list[tuple[float, SupervisedNode]] = []  # when, whom
+        self._workers: dict[str, SupervisedNode] = {}
         self._phases: list[list[str]] = []
         self._phase = 0
         self._deadline: float | None = None
         self._stacks_shown = False
         self._told: list[Message] = []  # not yet judged
         self._spoke: set[str] = set()  # nodes that have said why they end
-        self._silent: list[Worker] = []  # ended without a word, not yet judged
+        self._silent: list[SupervisedNode] = []  # ended without a word, not yet judged
         self._judge_at = float("inf")
         self._interrupts = 0
 
     def run(
-        self, workers: Sequence[Worker], phases: list[list[str]], standby: Sequence[str] = ()
+        self,
+        workers: Sequence[SupervisedNode],
+        phases: list[list[str]],
+        standby: Sequence[str] = (),
     ) -> None:
         """Starts the workers, returns when none is left (or none that can be ended).
 
@@ -97,7 +100,7 @@ class Supervisor:
             if worker.name not in standby:
                 self._start(worker)
         while self._advance():
-            turn(self.selector, self._timeout())
+            run_once(self.selector, self._timeout())
             self._take_signals()
             for worker in self._workers.values():
                 if worker.alive and worker.collect():
@@ -128,11 +131,11 @@ class Supervisor:
                 worker.exit.asked = True
                 worker.ask_to_stop()
 
-    def _start(self, worker: Worker) -> None:
+    def _start(self, worker: SupervisedNode) -> None:
         worker.leaves_by = None
-        worker.seat.begin(self._next_life(worker.name))
+        worker.heartbeat.begin(self._next_life(worker.name))
         worker.failure = worker.hangs = None
-        self._watches[worker.name] = Watch(worker.seat, self._limits)
+        self._watches[worker.name] = Watch(worker.heartbeat, self._limits)
         self._spoke.discard(worker.name)
         worker.start()
 
@@ -179,7 +182,7 @@ class Supervisor:
         else:
             self._journal.say("stopping already; Ctrl-C again ends all nodes at once")
 
-    def _note_end(self, worker: Worker) -> None:
+    def _note_end(self, worker: SupervisedNode) -> None:
         self._take_messages()  # it may have said why before it ended
         how = worker.exit
         error = how.error or how.signal or (f"status {how.code}" if how.code else "")
@@ -194,19 +197,19 @@ class Supervisor:
                 comes_back = True
         elif self.status is None and worker.away is not None and worker.essential:
             self._silent.append(worker)
-        elif self.status is None and worker.away is not None and worker.heals:
+        elif self.status is None and worker.away is not None and worker.restartable:
             self._journal.note(f"{worker.name} is done without: {worker.away}")
             self._restarts.append((time.monotonic(), worker))
             comes_back = True
-        elif self.status is None and worker.heals and worker.name not in self._spoke:
+        elif self.status is None and worker.restartable and worker.name not in self._spoke:
             comes_back = self._plan_restart(worker)
         elif self.status is None and worker.name not in self._spoke:
             self._silent.append(worker)
-        worker.seat.end(comes_back)
+        worker.heartbeat.end(comes_back)
 
     # Healing.
 
-    def _plan_restart(self, worker: Worker) -> bool:
+    def _plan_restart(self, worker: SupervisedNode) -> bool:
         """Of a node that has ended, and heals: True where it will be started again."""
         failure, how = worker.failure, worker.exit
         cause = failure.reason if failure is not None else worker.hangs or self._cause(how)
@@ -248,7 +251,7 @@ class Supervisor:
             elif worker.hangs is not None and now > worker.hangs_since + STACKS_S:
                 self._end_by_force(worker, worker.hangs, None)
 
-    def _end_by_force(self, worker: Worker, cause: str, traceback: str | None) -> None:
+    def _end_by_force(self, worker: SupervisedNode, cause: str, traceback: str | None) -> None:
         """Of a node that will not end by itself; where it cannot be killed, the program ends."""
         if worker.can_be_killed:
             worker.kill()
@@ -291,10 +294,10 @@ class Supervisor:
                 continue
             if message.kind == "failure":
                 worker.exit.error = message.reason
-                if worker.heals and not message.bad_input and self.status is None:
+                if worker.restartable and not message.bad_input and self.status is None:
                     worker.failure = worker.failure or message
                     continue
-            if message.kind == "ended" and worker.heals and self.status is None:
+            if message.kind == "ended" and worker.restartable and self.status is None:
                 continue
             if message.kind != "stop":
                 self._spoke.add(message.node)
@@ -353,7 +356,7 @@ class Supervisor:
         labels = {self._workers[name].label for name in phase}
         return self._learner_grace if "learner" in labels else STOP_S
 
-    def _note_late(self, worker: Worker, budget: float) -> None:
+    def _note_late(self, worker: SupervisedNode, budget: float) -> None:
         line = f"{worker.name} did not stop within {budget:g} s of being asked"
         if self.status == "failed":
             self._journal.note(line)  # it may be waiting for the one that failed

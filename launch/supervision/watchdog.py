@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 from distrl.launch.supervision.restart_policy import Limits
-from distrl.runtime.heartbeat import Seat
+from distrl.runtime.heartbeat import Heartbeat
 
 _TICKS = os.sysconf("SC_CLK_TCK")
 _PAGE = os.sysconf("SC_PAGE_SIZE")
@@ -90,8 +90,8 @@ def _count(text: str) -> int:
 class Watch:
     """Over one node: `look` from time to time."""
 
-    def __init__(self, seat: Seat, limits: Limits):
-        self._seat = seat
+    def __init__(self, heartbeat: Heartbeat, limits: Limits):
+        self._heartbeat = heartbeat
         self._limits = limits
         self._stuck: tuple[float, float] | None = None  # what `at_work` was, and the CPU time, then
         self._stopped = 0.0
@@ -104,14 +104,14 @@ class Watch:
           usage: of the node, now.
           now: seconds of the monotonic clock.
         """
-        limits, seat = self._limits, self._seat
+        limits, heartbeat = self._limits, self._heartbeat
         since = 0.0 if self._last_look is None else min(now - self._last_look, 2.0)
         self._last_look = now
         self._stopped = self._stopped + since if usage.stopped else 0.0
         if limits.stopped is not None and self._stopped > limits.stopped:
             return f"was stopped by a signal (SIGSTOP), {self._stopped:.0f} s ago"
-        stuck = seat.at_work()
-        silent = seat.silent()
+        stuck = heartbeat.at_work()
+        silent = heartbeat.silent()
         if silent is not None and silent > (stuck or 0.0):
             stuck = silent if silent > 2.0 else stuck  # it beats every second
         if stuck is None:

@@ -29,7 +29,7 @@ EXPERIMENT = Experiment(
 def batch():
     parts = SingleProcess(EXPERIMENT)
     for _ in range(6):
-        parts.turn()
+        parts.run_once()
     while not parts.replay.can_sample():
         parts.actor.step()
     return parts.replay.sample(1.0).trajectory
@@ -60,7 +60,7 @@ def test_overlapping_unrolls_have_no_errors(environment, wait_num, period):
     )
     with parts:
         for _ in range(12):
-            parts.turn()
+            parts.run_once()
         report = parts.learner.take_report()
     assert report["checked"] > 500
     assert not {name for name, count in report.items() if name.startswith("wrong_") and count}
@@ -105,7 +105,7 @@ def test_policy_lag_is_measured_on_what_is_consumed():
     """One unroll more is made before each update than the update takes: the lag is known."""
     parts = SingleProcess(EXPERIMENT)
     for _ in range(10):
-        parts.turn()
+        parts.run_once()
     report = parts.learner.take_report()
     assert report["learner_steps"] == 10
     # Acted on by the newest parameters, or by the ones before where a window began.

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from distrl import specs
 from distrl.errors import ConfigError
 from distrl.experiment import Experiment
-from distrl.lockstep import LockstepReplay, LockstepVariables, Score
+from distrl.lockstep import LockstepReplay, LockstepSchedule, LockstepVariables
 from distrl.replay.buffer import ReplayConfig
 from distrl.replay.shared.buffer import SharedReplayBuffer
 from distrl.replay.shared.table import SharedTable
@@ -31,18 +31,20 @@ PRIORITIZED = ReplayConfig(
 
 
 def test_the_score_of_a_queue_by_hand():
-    score = Score(QUEUE, batch_size=8, num_actors=2, num_envs=2)  # 4 unrolls a round
-    assert [score.updates(n) for n in range(6)] == [0, 0, 1, 1, 2, 2]
-    assert [score.version(n) for n in range(6)] == [0, 0, 0, 1, 1, 2]
-    assert [score.rounds(u) for u in range(3)] == [2, 4, 6]
-    assert [score.inserts(actor, 3) for actor in range(2)] == [12, 14]
+    lockstep_schedule = LockstepSchedule(
+        QUEUE, batch_size=8, num_actors=2, num_envs=2
+    )  # 4 unrolls a round
+    assert [lockstep_schedule.updates(n) for n in range(6)] == [0, 0, 1, 1, 2, 2]
+    assert [lockstep_schedule.version(n) for n in range(6)] == [0, 0, 0, 1, 1, 2]
+    assert [lockstep_schedule.rounds(u) for u in range(3)] == [2, 4, 6]
+    assert [lockstep_schedule.inserts(actor, 3) for actor in range(2)] == [12, 14]
 
 
 def test_the_score_of_a_table_that_samples_each_unroll_twice():
-    score = Score(UNIFORM, batch_size=4, num_actors=2, num_envs=2)
-    assert [score.updates(n) for n in range(6)] == [0, 0, 0, 2, 4, 6]
-    assert [score.rounds(u) for u in range(5)] == [3, 3, 4, 4, 5]
-    assert score.samples(3) == 8
+    lockstep_schedule = LockstepSchedule(UNIFORM, batch_size=4, num_actors=2, num_envs=2)
+    assert [lockstep_schedule.updates(n) for n in range(6)] == [0, 0, 0, 2, 4, 6]
+    assert [lockstep_schedule.rounds(u) for u in range(5)] == [3, 3, 4, 4, 5]
+    assert lockstep_schedule.samples(3) == 8
 
 
 @settings(deadline=None)
@@ -53,22 +55,24 @@ def test_the_score_of_a_table_that_samples_each_unroll_twice():
 def test_nobody_waits_for_ever_and_what_is_asked_for_is_kept(batch, actors, envs, replay):
     """Plays the score by turns, as far behind or ahead as each may be."""
     try:
-        score = Score(replay, batch, actors, envs)
+        lockstep_schedule = LockstepSchedule(replay, batch, actors, envs)
     except ConfigError:
         return
     inserts = samples = updates = 0
     turn, number = 0, 0
     for _ in range(2000):
         moved = False
-        if inserts >= score.rounds(updates) * score.streams:
+        if inserts >= lockstep_schedule.rounds(updates) * lockstep_schedule.streams:
             # The learner may run ahead of who acts: it keeps what they will still ask for.
             updates += 1
             samples += batch
             moved = True
-        elif inserts == score.inserts(turn, number) and samples >= score.samples(number):
+        elif inserts == lockstep_schedule.inserts(
+            turn, number
+        ) and samples >= lockstep_schedule.samples(number):
             # It has inferred the next round's first step already.
-            assert score.version(number + 1) <= updates
-            assert updates - score.version(number) < score.versions_kept
+            assert lockstep_schedule.version(number + 1) <= updates
+            assert updates - lockstep_schedule.version(number) < lockstep_schedule.versions_kept
             inserts += envs
             turn = (turn + 1) % actors
             number += turn == 0
@@ -79,7 +83,7 @@ def test_nobody_waits_for_ever_and_what_is_asked_for_is_kept(batch, actors, envs
 def play(replay: ReplayConfig, seed: int, updates: int) -> list[np.ndarray]:
     """Real actors and a learner in threads that dawdle; what the learner sampled."""
     actors, envs, batch = 3, 2, 6
-    score = Score(replay, batch, actors, envs)
+    lockstep_schedule = LockstepSchedule(replay, batch, actors, envs)
     spec = specs.EnvironmentSpec(dm_specs.Array((1,), np.float32), dm_specs.DiscreteArray(2))
     struct = specs.trajectory_struct(spec, (), ())
     table = SharedTable.create(struct, replay, batch, f"lockstep-{uuid.uuid4().hex}", 5)
@@ -96,8 +100,10 @@ def play(replay: ReplayConfig, seed: int, updates: int) -> list[np.ndarray]:
 
     def act(index: int) -> None:
         own = SharedReplayBuffer(table.name, struct, replay, batch, stop)
-        client = LockstepReplay(own, score, replay.unroll_length, index)
-        variables = LockstepVariables(Learned(), score, replay.unroll_length, stop, 30.0)
+        client = LockstepReplay(own, lockstep_schedule, replay.unroll_length, index)
+        variables = LockstepVariables(
+            Learned(), lockstep_schedule, replay.unroll_length, stop, 30.0
+        )
         ids = np.arange(index * envs, (index + 1) * envs, dtype=np.int32)
         step = 0
         try:
@@ -118,7 +124,7 @@ def play(replay: ReplayConfig, seed: int, updates: int) -> list[np.ndarray]:
 
     def learn() -> list[np.ndarray]:
         own = SharedReplayBuffer(table.name, struct, replay, batch, stop)
-        client = LockstepReplay(own, score, replay.unroll_length)
+        client = LockstepReplay(own, lockstep_schedule, replay.unroll_length)
         found = []
         for _ in range(updates):
             sample = client.sample(30.0)
@@ -154,11 +160,11 @@ def test_what_is_sampled_follows_from_counts_alone(replay):
     first, second = play(replay, 1, 40), play(replay, 2, 40)
     np.testing.assert_array_equal(first, second)
     if replay.table == "queue":
-        score = Score(replay, 6, 3, 2)
+        lockstep_schedule = LockstepSchedule(replay, 6, 3, 2)
         for update, row in enumerate(first):
             _, ids, versions, _ = row.reshape(4, 6)
             assert ids.tolist() == [0, 1, 2, 3, 4, 5]
-            assert (versions == score.version(update)).all()
+            assert (versions == lockstep_schedule.version(update)).all()
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from distrl.envs import PythonEnvironment
 from distrl.episodes import EpisodeStatistics, Outcome
 from distrl.errors import ConfigError
 from distrl.evaluator import Evaluator
-from distrl.inference.messages import Wire
+from distrl.inference.messages import InferenceMessages
 from distrl.metrics import Goal, Monitor
 from distrl.replay.buffer import ReplayConfig
 from distrl.replay.local.buffer import LocalReplayBuffer, LocalTable
@@ -262,7 +262,7 @@ def test_vector_rewards_reach_the_learner():
     """Through the request to an inferencer, and through a table."""
     spec = env_spec(dm_specs.Array((2,), np.float32))
     agent = CheckingConfig(recurrent=False).make(spec)
-    wire = Wire(agent)
+    wire = InferenceMessages(agent)
     ids = np.array([3, 5], np.int32)
     sent = steps([1, 1], [[1, 10], [2, 20]])
     rows, _, _ = wire.request_rows(wire.pack_request(ids, sent, 0, False))

@@ -32,7 +32,7 @@ from distrl.inferencer import Inferencer
 from distrl.learner import Learner
 from distrl.metrics import Goal, Monitor
 from distrl.replay.buffer import ReplayConfig
-from distrl.runtime import heartbeat
+from distrl.runtime.heartbeat import Heartbeat, current_heartbeat
 from distrl.testing import CheckingConfig, CountingEnvironment
 
 IDLE_S, BUSY_S, STOPPED_S = 4.0, 15.0, 2.0
@@ -70,9 +70,9 @@ def inject(run_dir: Path, node: str, kind: str, always: bool) -> Callable[[str],
     def setup(name: str) -> None:
         if name != node:
             return
-        seat = heartbeat.here()
+        heartbeat = current_heartbeat()
         if kind == "constructor":
-            if always or not seat.restarted:
+            if always or not heartbeat.restarted:
                 raise RuntimeError("injected")
             return
         if label == "replay":
@@ -82,13 +82,17 @@ def inject(run_dir: Path, node: str, kind: str, always: bool) -> Callable[[str],
         original = getattr(owner, method)
 
         def faulty(self: Any, *args: Any, **kwargs: Any) -> Any:
-            if heartbeat.here() is seat or kind != "raise" or label in ("inferencer", "monitor"):
-                check(seat)
+            if (
+                current_heartbeat() is heartbeat
+                or kind != "raise"
+                or label in ("inferencer", "monitor")
+            ):
+                check(heartbeat)
             return original(self, *args, **kwargs)
 
         setattr(owner, method, faulty)
 
-    def check(seat: heartbeat.Seat) -> None:
+    def check(heartbeat: Heartbeat) -> None:
         now = run_dir / "now"
         if not now.exists():
             return
@@ -101,7 +105,7 @@ def inject(run_dir: Path, node: str, kind: str, always: bool) -> Callable[[str],
         pause = threading.Event()
         while not (run_dir / "now").exists():
             pause.wait(0.05)
-        check(heartbeat.here())
+        check(current_heartbeat())
 
     return setup
 

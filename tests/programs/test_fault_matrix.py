@@ -48,7 +48,7 @@ class Cell(NamedTuple):
     always: bool = False
 
     @property
-    def heals(self) -> bool:
+    def restartable(self) -> bool:
         """Whether the program is to go on."""
         label = self.node.partition("/")[0]
         if self.always or (self.launch_type != "local_mp" and self.kind in ("loop", "block")):
@@ -143,7 +143,7 @@ def watch(program: Program, cell: Cell) -> tuple[str, float]:
         (program.run_dir / "now").touch()
     cause = CAUSES[cell.kind]
     where = f"{cell.node}: {cause}" if "injected" in cause else f"{cell.node} {cause}"
-    if cell.heals:
+    if cell.restartable:
         again = re.compile(rf"^distrl: {re.escape(where)}.*: it is started again", re.MULTILINE)
         seconds = program.until(lambda: again.search(program.output) is not None, again.pattern)
         # It goes on: the goal is out of reach, and steps are counted again.

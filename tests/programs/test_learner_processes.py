@@ -16,7 +16,7 @@ import pytest
 from distrl import presets
 from distrl.errors import ConfigError
 from distrl.experiment import LearnerConfig
-from distrl.programs.learner_processes import Place, share_of
+from distrl.programs.learner_processes import ProcessGroupSpec, share_of
 
 ROOT = Path(__file__).resolve().parents[2]
 EXPERIMENT = presets.experiment("CartPole-v1")
@@ -69,7 +69,7 @@ def start(tmp_path):
 
 
 def test_what_one_process_does():
-    first, second = (share_of(EXPERIMENT, Place("h:1", 2, index)) for index in (0, 1))
+    first, second = (share_of(EXPERIMENT, ProcessGroupSpec("h:1", 2, index)) for index in (0, 1))
     for share in (first, second):
         assert (share.actors.num_actors, share.learner.batch_size) == (1, 32)
         assert share.replay.max_size == EXPERIMENT.replay.max_size // 2
@@ -93,7 +93,7 @@ def test_what_one_process_does():
 def test_what_does_not_split_is_refused(change, place, message):
     experiment = dataclasses.replace(EXPERIMENT, **change)
     with pytest.raises(ConfigError) as caught:
-        share_of(experiment, Place("h:1", *place))
+        share_of(experiment, ProcessGroupSpec("h:1", *place))
     assert message in str(caught.value)
 
 
@@ -107,7 +107,7 @@ def test_what_does_not_split_is_refused(change, place, message):
 )
 def test_a_place_that_cannot_be(place, message):
     with pytest.raises(ConfigError) as caught:
-        Place(*place).check()
+        ProcessGroupSpec(*place).check()
     assert message in str(caught.value)
 
 

@@ -12,7 +12,7 @@ from distrl.replay.client import TableReplayBuffer
 from distrl.replay.columns import Block, Columns
 from distrl.replay.local.stores import LocalQueue, LocalRing
 from distrl.replay.table import reconfigure
-from distrl.replay.table.files import Frozen, Stored
+from distrl.replay.table.files import Stored, TableSnapshot
 from distrl.replay.table.info import Contents, TableInfo, Wait
 from distrl.replay.table.waiting import wait_until
 from distrl.types import Sample, Trajectory
@@ -171,7 +171,7 @@ class LocalTable:
         with self._has_samples:
             return self._info()
 
-    def freeze(self) -> Frozen:
+    def freeze(self) -> TableSnapshot:
         """The table as it is now, to be saved while it goes on."""
         with self._has_samples:
             return self._store.freeze(self._has_samples)

@@ -1,4 +1,4 @@
-"""Tables in this process as they stood at one moment; see `distrl.replay.table.files.Frozen`."""
+"""Tables in this process as they stood at one moment; see `table.files.TableSnapshot`."""
 
 import threading
 

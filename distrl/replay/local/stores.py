@@ -10,7 +10,7 @@ from distrl.replay.buffer import ReplayConfig
 from distrl.replay.columns import Block, Columns
 from distrl.replay.local.snapshot import FrozenQueue, FrozenRing
 from distrl.replay.table import reconfigure
-from distrl.replay.table.files import Frozen, Stored
+from distrl.replay.table.files import Stored, TableSnapshot
 from distrl.replay.table.info import RateLimits
 from distrl.replay.table.rate_limiter import RateLimiter
 from distrl.replay.table.ring import Ring
@@ -80,7 +80,7 @@ class LocalQueue:
         reconfigure.check_room(block.size, room)
         self.insert(self.columns.join([block], copy=True))
 
-    def freeze(self, lock: threading.Condition) -> Frozen:
+    def freeze(self, lock: threading.Condition) -> TableSnapshot:
         """As `Table.freeze`."""
         counts, blocks = self.counts, [block for block, _ in self._blocks]
         return FrozenQueue(self.columns, blocks, counts.inserts, counts.samples)
@@ -165,7 +165,7 @@ class LocalRing:
     def priorities(self) -> np.ndarray | None:
         return self._ring.priorities()
 
-    def freeze(self, lock: threading.Condition) -> Frozen:
+    def freeze(self, lock: threading.Condition) -> TableSnapshot:
         """As `Table.freeze`."""
         return FrozenRing(self.columns, self._stored, self._ring, self._max_size, lock)
 

@@ -31,7 +31,7 @@ from distrl.replay.table.experience import Experience
 from distrl.replay.table.info import Ages, Contents, RateLimits, TableInfo
 from distrl.replay.table.waiting import SLICE
 from distrl.replay.unrolls import Unroller
-from distrl.runtime import heartbeat
+from distrl.runtime.heartbeat import main_thread_heartbeat
 from distrl.types import Inference, Sample, TimeStep, Trajectory
 
 _LOG = logging.getLogger(__name__)
@@ -324,9 +324,9 @@ class ReverbReplayBuffer(ReplayBuffer):
             return
         waited = 0.0
         watch = self._server.watch()
-        seat = heartbeat.mine()
+        heartbeat = main_thread_heartbeat()
         while True:
-            seat.tick()
+            heartbeat.tick()
             try:
                 writer.flush(leave, timeout_ms=int(SLICE * 1000))
                 return

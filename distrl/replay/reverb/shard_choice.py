@@ -37,7 +37,7 @@ class Item(NamedTuple):
     block: Block
 
 
-class Standing(NamedTuple):
+class ShardStatus(NamedTuple):
     """How a shard stands when one is chosen."""
 
     ready: bool  # it has an item
@@ -45,7 +45,7 @@ class Standing(NamedTuple):
     waited: float = 0.0  # seconds that it has had none; infinite while its server is gone
 
 
-Choice = Callable[[Sequence[Standing]], tuple[int, float] | None]
+Choice = Callable[[Sequence[ShardStatus]], tuple[int, float] | None]
 """Which shard gives the next item, and how likely that was; None: there is none to take yet."""
 
 
@@ -53,7 +53,7 @@ def in_turn(count: int) -> Choice:
     """Of so many shards those that have an item, one after the other."""
     last = count - 1
 
-    def choose(shards: Sequence[Standing]) -> tuple[int, float] | None:
+    def choose(shards: Sequence[ShardStatus]) -> tuple[int, float] | None:
         nonlocal last
         for i in range(last + 1, last + 1 + count):
             if shards[i % count].ready:
@@ -93,7 +93,7 @@ def by_mass(exponent: float, patience: float, rng: np.random.Generator) -> Choic
                 return i, share
         return shares[-1]  # they add up to a little less than 1
 
-    def choose(shards: Sequence[Standing]) -> tuple[int, float] | None:
+    def choose(shards: Sequence[ShardStatus]) -> tuple[int, float] | None:
         nonlocal drawn
         if any(each.last is None and each.waited < patience for each in shards):
             return None

@@ -12,7 +12,7 @@ import numpy as np
 
 from distrl.replay.columns import Columns
 from distrl.replay.reverb.calls import ServerSilent
-from distrl.replay.reverb.shard_choice import Item, Standing
+from distrl.replay.reverb.shard_choice import Item, ShardStatus
 from distrl.replay.table.experience import Experience
 from distrl.replay.table.info import TableInfo
 from distrl.types import Sample
@@ -96,12 +96,12 @@ class Reader:
 
     # With `changed` held.
 
-    def standing(self) -> Standing:
+    def standing(self) -> ShardStatus:
         """Now."""
         if self._items:
-            return Standing(True, self._last)
+            return ShardStatus(True, self._last)
         waited = math.inf if self._away else time.monotonic() - self._since
-        return Standing(False, self._last, waited)
+        return ShardStatus(False, self._last, waited)
 
     def pop(self) -> Item:
         """The first that it has."""

@@ -30,7 +30,7 @@ from distrl.replay.shared.slots import QueueSlots, RingSlots, Slots
 from distrl.replay.shared.snapshot import FrozenShared, restore_rng
 from distrl.replay.shared.table import SharedTable
 from distrl.replay.table import reconfigure
-from distrl.replay.table.files import Frozen
+from distrl.replay.table.files import TableSnapshot
 from distrl.replay.table.info import TableInfo
 from distrl.replay.table.sampler import Sampler
 from distrl.replay.table.waiting import wait_until
@@ -315,7 +315,7 @@ class _Client:
         """How the table stands."""
         return self._table.info()
 
-    def freeze(self) -> Frozen:
+    def freeze(self) -> TableSnapshot:
         """The table as it is now, to be saved while it goes on."""
         return FrozenShared(self._table, self._columns, self._stored)
 

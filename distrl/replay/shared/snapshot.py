@@ -11,7 +11,7 @@ from distrl.replay.shared.table import SharedTable
 
 
 class FrozenShared:
-    """See `distrl.replay.table.files.Frozen`.
+    """See `distrl.replay.table.files.TableSnapshot`.
 
     Slots are copied as samples are: without the lock, and afterwards it is looked whether their
     keys are still the same. Slots that are given up are written to again as late as can be, so that

@@ -11,7 +11,7 @@ from distrl.replay.table.info import TableInfo
 from distrl.types import Sample, Trajectory
 
 if TYPE_CHECKING:
-    from distrl.replay.table.files import Frozen
+    from distrl.replay.table.files import TableSnapshot
 
 
 class Table(Protocol):
@@ -53,7 +53,7 @@ class Table(Protocol):
     def prefill(self, block: Block) -> None:
         """As `Experience.extend`."""
 
-    def freeze(self) -> "Frozen":
+    def freeze(self) -> "TableSnapshot":
         """The table as it is now, to be saved while it goes on."""
 
 

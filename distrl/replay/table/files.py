@@ -24,7 +24,7 @@ _FORMAT = 1
 SLICE_BYTES = 8 << 20
 
 
-class Frozen(Protocol):
+class TableSnapshot(Protocol):
     """A table as it stood at one moment, which is copied out while the table goes on.
 
     Attributes:
@@ -48,7 +48,7 @@ class Frozen(Protocol):
         """
 
 
-def save(frozen: Frozen, config: ReplayConfig, folder: Path) -> dict[str, Any]:
+def save(frozen: TableSnapshot, config: ReplayConfig, folder: Path) -> dict[str, Any]:
     """Writes the table to `folder`, which it makes.
 
     Returns:

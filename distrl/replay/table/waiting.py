@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from distrl.errors import DeadlineExceeded, Stopped
-from distrl.runtime import heartbeat
+from distrl.runtime.heartbeat import main_thread_heartbeat
 
 SLICE = 0.1
 """Seconds after which a wait looks again whether the program stops."""
@@ -49,9 +49,9 @@ def wait_until(
         return
     began = time.monotonic()
     told = False
-    seat = heartbeat.mine()
+    heartbeat = main_thread_heartbeat()
     while not done():
-        seat.tick()  # it has a limit of its own, and hears what happens
+        heartbeat.tick()  # it has a limit of its own, and hears what happens
         if stop is not None and stop.is_set():
             raise Stopped(what())
         waited = time.monotonic() - began

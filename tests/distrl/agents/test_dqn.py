@@ -323,7 +323,7 @@ def test_learns_cartpole_a_little():
     parts = SingleProcess(dataclasses.replace(experiment, agent=agent))
     try:
         while parts.learner.version < 800:
-            parts.turn()
+            parts.run_once()
         episodes = parts.actor.take_report()["episodes"][-50:]
     finally:
         parts.actor.close()

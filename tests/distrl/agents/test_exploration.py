@@ -14,8 +14,8 @@ from distrl.agents.networks import NetworkConfig
 from distrl.agents.r2d2 import R2D2Config
 from distrl.agents.td3 import TD3Config
 from distrl.errors import ConfigError
-from distrl.inference.messages import Wire
-from distrl.inference.server import InferenceService, RemoteInferencer
+from distrl.inference.messages import InferenceMessages
+from distrl.inference.server import InferenceServer, RemoteInferencer
 from distrl.inferencer import Inferencer
 from distrl.specs import EnvironmentSpec
 from distrl.transforms.agent import TransformedAgent
@@ -150,10 +150,10 @@ def test_each_stream_has_its_own_epsilon(name, batch_sizes):
 @pytest.mark.parametrize("name", ["dqn", "r2d2"])
 def test_each_stream_has_its_own_epsilon_from_a_service(name):
     agent = agents()[name]
-    wire, greedy = Wire(agent), greedy_action(agent)
+    wire, greedy = InferenceMessages(agent), greedy_action(agent)
     inferencer = make(agent, batch_sizes=(4, 16), wire=wire)
     inferencer.warm_up()
-    remote = RemoteInferencer(InferenceService(inferencer, wire, 16, 20.0), wire)
+    remote = RemoteInferencer(InferenceServer(inferencer, wire, 16, 20.0), wire)
     counts = np.zeros((8, 2))
     actors = [
         threading.Thread(

@@ -8,8 +8,8 @@ import pytest
 
 from distrl import specs
 from distrl.errors import DeadlineExceeded, SpecError
-from distrl.inference.messages import Wire
-from distrl.inference.server import InferenceService, RemoteInferencer
+from distrl.inference.messages import InferenceMessages
+from distrl.inference.server import InferenceServer, RemoteInferencer
 from distrl.inferencer import Inferencer
 from distrl.runtime.codec import Codec
 from distrl.testing import CheckingConfig, CountingEnvironment
@@ -37,7 +37,7 @@ def timestep(n, kind=StepType.MID):
 
 def make(source=None, served=False, **kwargs):
     agent = CheckingConfig().make(SPEC)
-    kwargs["wire"] = Wire(agent) if served else None
+    kwargs["wire"] = InferenceMessages(agent) if served else None
     variables = VariableClient(source or Source(), kwargs.pop("sync_interval", 1))
     options = {"seed": 0, "max_streams": 16, **kwargs}
     return agent, Inferencer(agent, variables, **options)
@@ -137,8 +137,8 @@ def test_one_stream_too_many_is_refused():
 
 
 def service_of(inferencer, agent, timeout=20.0, max_batch=16):
-    wire = Wire(agent)
-    service = InferenceService(inferencer, wire, max_batch, timeout)
+    wire = InferenceMessages(agent)
+    service = InferenceServer(inferencer, wire, max_batch, timeout)
     return service, RemoteInferencer(service, wire)
 
 

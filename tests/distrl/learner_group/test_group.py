@@ -16,7 +16,7 @@ from distrl.agents.networks import NetworkConfig
 from distrl.errors import ConfigError, DeadlineExceeded, PeerError, Stopped
 from distrl.learner import Learner
 from distrl.learner_group.devices import Devices
-from distrl.learner_group.group import Partners, join
+from distrl.learner_group.group import LearnerGroup, join
 from distrl.specs import EnvironmentSpec
 from distrl.testing import random_batch
 from distrl.types import TIME_FIELDS, Sample
@@ -46,15 +46,15 @@ def at_once():
 
 
 def meet(at_once, address, count=3, **more):
-    found = at_once(count, lambda index: Partners(address, count, index, ABOUT, **more))
+    found = at_once(count, lambda index: LearnerGroup(address, count, index, ABOUT, **more))
     return [future.result(WAIT_S) for future in found]
 
 
 def test_all_say_and_all_hear(at_once, address):
-    partners = meet(at_once, address)
+    learner_group = meet(at_once, address)
 
     def work(index):
-        with partners[index] as mine:
+        with learner_group[index] as mine:
             said = [mine.agree(True, (index, turn)) for turn in range(50)]
             said.append(mine.agree(index != 1, (0, 0)))
             mine.leave(2)  # has no one left to tell
@@ -75,16 +75,16 @@ def test_they_come_in_any_order_and_strangers_are_left_alone(at_once, address):
             for data in (b"GET / HTTP/1.0\r\n\r\n", b"[]\n", b'{"index": "x"}\n', b""):
                 with socket.create_connection((host, int(port)), timeout=WAIT_S) as stranger:
                     stranger.sendall(data)
-        return Partners(address, 3, index, ABOUT)
+        return LearnerGroup(address, 3, index, ABOUT)
 
-    partners = [future.result(WAIT_S) for future in at_once(3, come)]
-    assert len({each.port for each in partners}) == 1
-    for each in partners:
+    learner_group = [future.result(WAIT_S) for future in at_once(3, come)]
+    assert len({each.port for each in learner_group}) == 1
+    for each in learner_group:
         each.close()
 
 
 def test_a_process_of_another_experiment_is_refused_in_one_line(at_once, address):
-    found = at_once(2, lambda index: Partners(address, 2, index, {"agent": "AB"[index]}))
+    found = at_once(2, lambda index: LearnerGroup(address, 2, index, {"agent": "AB"[index]}))
     for future in found:
         with pytest.raises(ConfigError) as caught:
             future.result(WAIT_S)
@@ -93,7 +93,7 @@ def test_a_process_of_another_experiment_is_refused_in_one_line(at_once, address
 
 def test_who_is_missing_is_named(at_once, address):
     def come(index):
-        return Partners(address, 3, index, ABOUT, timeout=1.0) if index < 2 else None
+        return LearnerGroup(address, 3, index, ABOUT, timeout=1.0) if index < 2 else None
 
     first, second, _ = at_once(3, come)
     with pytest.raises(DeadlineExceeded, match=r"of 3 processes there is no 2"):
@@ -104,22 +104,22 @@ def test_who_is_missing_is_named(at_once, address):
 
 def test_no_process_0(address):
     with pytest.raises(DeadlineExceeded, match=r"process 1 found no process 0 at 127.0.0.1"):
-        Partners(address, 2, 1, ABOUT, timeout=0.5)
+        LearnerGroup(address, 2, 1, ABOUT, timeout=0.5)
 
 
 def test_an_address_that_cannot_be():
     with pytest.raises(ConfigError, match=r"expected HOST:PORT, got 'here'"):
-        Partners("here", 2, 0, ABOUT)
+        LearnerGroup("here", 2, 0, ABOUT)
     with pytest.raises(ConfigError, match=r"learner process 0 cannot listen at 192.0.2.1:2000"):
-        Partners("192.0.2.1:2000", 2, 0, ABOUT)
+        LearnerGroup("192.0.2.1:2000", 2, 0, ABOUT)
 
 
 @pytest.mark.parametrize("ends", [0, 2])
 def test_who_has_failed_is_named_to_all(at_once, address, ends):
-    partners = meet(at_once, address)
+    learner_group = meet(at_once, address)
 
     def work(index):
-        with partners[index] as mine:
+        with learner_group[index] as mine:
             mine.agree(True)
             if index == ends:
                 raise ZeroDivisionError("its own")
@@ -136,10 +136,10 @@ def test_who_has_failed_is_named_to_all(at_once, address, ends):
 
 
 def test_what_its_end_has_broken_is_blamed_on_it(at_once, address):
-    partners = meet(at_once, address, count=2)
+    learner_group = meet(at_once, address, count=2)
 
     def work(index):
-        with partners[index] as mine:
+        with learner_group[index] as mine:
             if index == 0:
                 raise RuntimeError("Gloo all-reduce failed: Connection closed by peer")
             mine._sockets[0].shutdown(socket.SHUT_RDWR)  # as the kernel does for one that dies
@@ -160,8 +160,8 @@ def test_a_main_thread_that_does_not_notice_is_told_of(at_once, address, monkeyp
         if "learner process 1 (127.0.0.1" in message:
             heard.set()
 
-    partners = meet(at_once, address, count=2, on_stuck=on_stuck)
-    partners[1]._sockets[0].shutdown(socket.SHUT_RDWR)
+    learner_group = meet(at_once, address, count=2, on_stuck=on_stuck)
+    learner_group[1]._sockets[0].shutdown(socket.SHUT_RDWR)
     assert heard.wait(WAIT_S), told
 
 
@@ -196,9 +196,9 @@ def learn(address, index, count, path):
     jax.config.update("jax_disable_most_optimizations", True)
     agent, table = make_agent(), Prioritized()
     own = slice(index * BATCH // count, (index + 1) * BATCH // count)
-    with join(address, count, index, ABOUT) as partners:
+    with join(address, count, index, ABOUT) as learner_group:
         devices = Devices(BATCH // count)
-        learner = Learner(agent, table, seed=index, devices=devices, partners=partners)
+        learner = Learner(agent, table, seed=index, devices=devices, learner_group=learner_group)
         learner.share()
         for i in range(UPDATES):
             batch = make_batch(agent, i % 10)

@@ -70,7 +70,7 @@ def test_hindsight_learns_what_the_same_agent_without_it_does_not(example):
         parts = SingleProcess(dataclasses.replace(experiment, agent=agent, replay=replay))
         try:
             while parts.learner.version < 550:
-                parts.turn()
+                parts.run_once()
                 if parts.learner.version == 450:
                     parts.actor.take_report()
             episodes = parts.actor.take_report()["episodes"]

@@ -8,12 +8,12 @@ import time
 import pytest
 
 from distrl.launch.hosts import channel as lines_module
-from distrl.launch.hosts.channel import Lines
+from distrl.launch.hosts.channel import JsonLineChannel
 from distrl.launch.hosts.code_identity import difference, identity
 
 
 class Ends:
-    """A `Lines`, and the other end as a socket."""
+    """A `JsonLineChannel`, and the other end as a socket."""
 
     def __init__(self):
         self.selector = selectors.DefaultSelector()
@@ -21,7 +21,7 @@ class Ends:
         self.other.settimeout(5.0)
         self.taken, self.ended = [], []
         reader = os.dup(own.fileno())
-        self.lines = Lines(
+        self.lines = JsonLineChannel(
             self.selector, reader, own.detach(), self.taken.append, self.ended.append
         )
 

@@ -117,13 +117,13 @@ def test_a_process_that_cannot_be_forked_is_refused(tmp_path):
     script = """
 import courier, sys
 import launchpad as lp
-from launch import local, processes
+from distrl.launch.local import launch, processes
 server = courier.Server(port=None); server.Bind("f", lambda: 1); server.Start()
 courier.Client(f"127.0.0.1:{server.port}", call_timeout=5).f()
 server.Stop(); server.Join()
 program = lp.Program("test"); program.add_node(lp.PyNode(lambda: None), label="actor")
 try:
-    local.launch(program, "local_mp", run_dir=sys.argv[1])
+    launch.launch(program, "local_mp", run_dir=sys.argv[1])
 except processes.ForkError as error:
     print(error)
 """

@@ -52,7 +52,7 @@ def test_all_interfaces_become_loopback_and_nothing_else_does(address, changed):
 SERVERS = """
     import os, sys, threading
     import courier
-    from launch import loopback
+    from distrl.launch.network import loopback
     from distrl.launch.network.ports import Ports
 
     def listening(*made):
@@ -106,7 +106,7 @@ def test_both_kinds_of_server_are_on_loopback_and_share_no_port():
 AT_ONCE = """
     import os, sys, threading, time
     import courier
-    from launch import loopback
+    from distrl.launch.network import loopback
 
     is_changed = loopback.loopback_for
 

@@ -426,7 +426,7 @@ def test_the_key_is_not_shown():
 SERVICES = """
     import os, sys
     import courier, numpy as np, reverb
-    from launch import loopback
+    from distrl.launch.network import loopback
     from distrl.launch.network.ports import Ports
 
     loopback.close_ports()

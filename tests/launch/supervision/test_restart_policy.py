@@ -1,8 +1,8 @@
 """When a node is started again, and when not."""
 
-from distrl.launch.supervision.restart_policy import History, Rule
+from distrl.launch.supervision.restart_policy import RestartHistory, RestartPolicy
 
-RULE = Rule(restarts=5, backoff=1.0, most_backoff=4.0, steady=10.0)
+RULE = RestartPolicy(restarts=5, backoff=1.0, most_backoff=4.0, steady=10.0)
 
 
 def traceback(line: int) -> str:
@@ -14,13 +14,13 @@ def traceback(line: int) -> str:
 
 
 def test_the_pause_doubles_while_lives_are_short_and_begins_anew_after_a_long_one():
-    history = History(RULE)
+    history = RestartHistory(RULE)
     pauses = [history.another("was killed by SIGKILL", None, s, False) for s in (1, 1, 1, 20, 1)]
     assert pauses == [1.0, 2.0, 4.0, 1.0, 2.0]
 
 
 def test_restarts_are_counted_in_all():
-    history = History(RULE)
+    history = RestartHistory(RULE)
     for _ in range(5):
         assert isinstance(history.another("was killed by SIGKILL", None, 100.0, False), float)
     assert history.another("was killed by SIGKILL", None, 100.0, False) == (
@@ -30,28 +30,28 @@ def test_restarts_are_counted_in_all():
 
 
 def test_the_same_traceback_three_times_ends_it_whatever_its_message_says():
-    history = History(RULE)
+    history = RestartHistory(RULE)
     first = [history.another(f"KeyError: {i}", traceback(3), 100.0) for i in range(2)]
     assert first == [1.0, 1.0]
     assert history.another("KeyError: 2", traceback(3), 100.0) == "as 3 lives in a row"
 
 
 def test_another_traceback_in_between_begins_the_count_anew():
-    history = History(RULE)
+    history = RestartHistory(RULE)
     for line in (3, 3, 4, 3, 3):
         assert isinstance(history.another("KeyError", traceback(line), 100.0), float)
 
 
 def test_a_crash_at_once_counts_as_the_same_and_a_kill_from_outside_does_not():
-    history = History(RULE)
+    history = RestartHistory(RULE)
     assert [history.another("was killed by SIGSEGV", None, 1.0) for _ in range(3)][-1] == (
         "as 3 lives in a row"
     )
-    history = History(RULE)
+    history = RestartHistory(RULE)
     assert isinstance(
         [history.another("was killed by SIGSEGV", None, 100.0) for _ in range(3)][-1], float
     )
-    history = History(RULE)
+    history = RestartHistory(RULE)
     assert isinstance(
         [history.another("was killed by SIGKILL", None, 1.0, False) for _ in range(4)][-1], float
     )

@@ -11,7 +11,7 @@ import pytest
 from distrl.launch.supervision import watchdog
 from distrl.launch.supervision.restart_policy import Limits
 from distrl.launch.supervision.watchdog import Usage, Watch
-from distrl.runtime import heartbeat
+from distrl.runtime.heartbeat import HeartbeatTable
 
 LIMITS = Limits(idle=60.0, busy=600.0, stopped=10.0)
 
@@ -23,9 +23,9 @@ class Clock:
         self.now = 1000.0
         self.cpu = 0.0
         monkeypatch.setattr(time, "monotonic_ns", lambda: int(self.now * 1e9))
-        self.seat = heartbeat.Board(["actor/0"]).seat("actor/0")
-        self.seat.begin(0)
-        self.watch = Watch(self.seat, LIMITS)
+        self.heartbeat = HeartbeatTable(["actor/0"]).of("actor/0")
+        self.heartbeat.begin(0)
+        self.watch = Watch(self.heartbeat, LIMITS)
 
     def run(self, seconds, cores, stopped=False, beats=True):
         """What the watch says in the end, having looked every second."""
@@ -33,7 +33,7 @@ class Clock:
             self.now += 1.0
             self.cpu += cores
             if beats:
-                self.seat.beat()
+                self.heartbeat.beat()
             cause = self.watch.look(Usage(self.cpu, stopped), self.now)
             if cause is not None:
                 return cause
@@ -50,26 +50,26 @@ def test_a_node_that_never_says_what_it_does_is_not_judged_by_it(clock):
 
 
 def test_a_node_that_waits_is_left_alone(clock):
-    clock.seat.tick()
-    clock.seat.wait()
+    clock.heartbeat.tick()
+    clock.heartbeat.wait()
     assert clock.run(10_000, 0.0) is None
 
 
 def test_a_blocked_node_is_found_after_the_idle_limit(clock):
-    clock.seat.tick()
+    clock.heartbeat.tick()
     assert clock.run(58, 0.0) is None
     assert clock.run(10, 0.0).startswith("made no progress for 6")
 
 
 def test_a_pure_python_loop_at_full_speed_is_only_busy(clock):
-    clock.seat.tick()
+    clock.heartbeat.tick()
     assert clock.run(590, 1.0) is None
     assert "at 100% of a core" in clock.run(20, 1.0)
 
 
 def test_progress_begins_the_count_anew(clock):
     for _ in range(50):
-        clock.seat.tick()
+        clock.heartbeat.tick()
         assert clock.run(50, 0.0) is None
 
 
@@ -80,8 +80,8 @@ def test_a_stopped_process_is_found_soon_and_one_that_goes_on_is_not(clock):
 
 
 def test_threads_that_do_not_run_are_found_though_the_node_waits(clock):
-    clock.seat.tick()
-    clock.seat.wait()
+    clock.heartbeat.tick()
+    clock.heartbeat.wait()
     assert clock.run(5, 0.0) is None
     assert clock.run(100, 0.0, beats=False) is not None
 
