@@ -68,9 +68,9 @@ def _run(arguments: list[str]) -> int:
 
             return status.status(own)
         if command == "actors":
-            from distrl.launch.supervision import requests
+            from distrl.launch.cli import actors
 
-            return requests.actors(own)
+            return actors.actors(own)
         if command == "agent":
             from distrl.launch.cli import agent
 

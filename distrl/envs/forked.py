@@ -5,9 +5,11 @@ import os
 import select
 import signal
 import stat
-import sys
 import traceback
 from collections.abc import Callable
+from typing import NoReturn
+
+from distrl.runtime.process_exit import exit_at_once
 
 
 def readable(timeout: float, *descriptors: int) -> list[int]:
@@ -40,7 +42,7 @@ def release_descriptors(keep: set[int]) -> None:
     os.close(null)
 
 
-def become(main: Callable[[], None]) -> None:
+def become(main: Callable[[], None]) -> NoReturn:
     """Ends this copy of a process after `main`, without its parent's exit handlers."""
     code = 1
     try:
@@ -49,12 +51,7 @@ def become(main: Callable[[], None]) -> None:
     except BaseException:
         traceback.print_exc()
     finally:
-        for stream in (sys.stdout, sys.stderr):
-            try:
-                stream.flush()
-            except (OSError, ValueError):
-                code = code or 1
-        os._exit(code)
+        exit_at_once(code)
 
 
 def kill_group(pid: int) -> None:

@@ -9,8 +9,7 @@ from typing import Any
 from absl import flags
 
 from distrl.errors import ConfigError
-
-_SCALARS = (bool, int, float, str)
+from distrl.launch.run_dir.config_dict import SCALARS, is_settings_tuple
 
 
 def define_flags(settings: Any, prefix: str = "config") -> None:
@@ -42,7 +41,7 @@ def apply_flags(settings: Any, values: flags.FlagValues, prefix: str = "config")
             new = apply_flags(old, values, name)
             if new is not old:
                 changes[field.name] = new
-        elif _is_named(old):
+        elif is_settings_tuple(old):
             parts = tuple(apply_flags(part, values, f"{name}.{part.name}") for part in old)
             if any(new is not part for new, part in zip(parts, old, strict=True)):
                 changes[field.name] = parts
@@ -63,20 +62,6 @@ def setting(settings: type, name: str, text: str) -> Any:
         raise ConfigError(f"{name}: {error}") from None
 
 
-def as_dict(settings: Any) -> dict[str, Any]:
-    """The settings as nested dictionaries, for a file; what is no setting becomes its name."""
-    return {
-        field.name: as_dict(value)
-        if dataclasses.is_dataclass(value := getattr(settings, field.name))
-        else {part.name: as_dict(part) for part in value}
-        if _is_named(value)
-        else value
-        if value is None or isinstance(value, (*_SCALARS, tuple))
-        else getattr(value, "__qualname__", repr(value))
-        for field in dataclasses.fields(settings)
-    }
-
-
 def _leaves(settings: Any, prefix: str) -> dict[str, tuple[Any, tuple[Any, ...]]]:
     hints = typing.get_type_hints(type(settings))
     leaves: dict[str, tuple[Any, tuple[Any, ...]]] = {}
@@ -84,25 +69,20 @@ def _leaves(settings: Any, prefix: str) -> dict[str, tuple[Any, tuple[Any, ...]]
         value, name = getattr(settings, field.name), f"{prefix}.{field.name}"
         if dataclasses.is_dataclass(value):
             leaves.update(_leaves(value, name))
-        elif _is_named(value):
+        elif is_settings_tuple(value):
             for part in value:
                 leaves.update(_leaves(part, f"{name}.{part.name}"))
         else:
             kinds = _kinds(hints[field.name])
-            if all(kind in (*_SCALARS, tuple, type(None)) for kind in kinds):
+            if all(kind in (*SCALARS, tuple, type(None)) for kind in kinds):
                 leaves[name] = (value, kinds)
     return leaves
-
-
-def _is_named(value: Any) -> bool:
-    """True for a tuple of dataclasses, such as an experiment's transforms."""
-    return isinstance(value, tuple) and bool(value) and all(map(dataclasses.is_dataclass, value))
 
 
 def _kinds(hint: Any) -> tuple[Any, ...]:
     """The types that a hint allows: `float | None` gives (float, NoneType)."""
     if typing.get_origin(hint) is tuple:
-        plain = all(arg in (*_SCALARS, ...) for arg in typing.get_args(hint))
+        plain = all(arg in (*SCALARS, ...) for arg in typing.get_args(hint))
         return (tuple if plain else object,)
     if isinstance(hint, types.UnionType) or typing.get_origin(hint) is typing.Union:
         return tuple(kind for arg in typing.get_args(hint) for kind in _kinds(arg))

@@ -21,18 +21,21 @@ from distrl.checkpointing.checkpointer import ResumePoint
 from distrl.errors import ConfigError, SpecError
 from distrl.experiment import Experiment, SupervisionConfig
 from distrl.launch.cli import config_flags, multi_machine
-from distrl.launch.run_dir.run_dir import RESULT, open_run
-from distrl.launch.supervision.result import EXIT_BAD_INPUT, EXIT_FAILED, EXIT_FINISHED
+from distrl.launch.launch_types import LAUNCH_TYPES, LOCAL_MP, TERMINALS
+from distrl.launch.run_dir.run_dir import open_run
+from distrl.launch.supervision.result import (
+    EXIT_BAD_INPUT,
+    EXIT_FAILED,
+    EXIT_FINISHED,
+    write_result,
+)
 from distrl.launch.supervision.stop_on_signals import StopOnSignals
 from distrl.programs import TOPOLOGIES
 from distrl.programs.resources import node_environments
-from distrl.runtime.files import write_json
 
 if TYPE_CHECKING:
     from distrl.programs.learner_processes import ProcessGroupSpec
 
-_LAUNCH_TYPES = ("local_mp", "local_mt", "test_mt")
-_TERMINALS = ("current_terminal", "output_to_files")
 _LEAVE_S = 5.0  # seconds beyond the grace time for a program to end by itself
 _LAUNCHPAD_FLAG = re.compile(r"--?(no)?(lp_(?!launch_type)|tmux_)")
 
@@ -74,7 +77,7 @@ flags.DEFINE_string(
 flags.DEFINE_enum(
     "terminal",
     "current_terminal",
-    _TERMINALS,
+    TERMINALS,
     "Where the nodes' output goes, beside their log files.",
 )
 flags.DEFINE_string(
@@ -95,8 +98,8 @@ flags.DEFINE_integer("num_processes", None, "Of the learner; with --coordinator_
 flags.DEFINE_integer("process_id", None, "Of this process, from 0; with --coordinator_address.")
 flags.DEFINE_enum(  # Launchpad defines it again when it is imported
     "lp_launch_type",
-    _LAUNCH_TYPES[0],
-    _LAUNCH_TYPES,
+    LOCAL_MP,
+    LAUNCH_TYPES,
     "Launchpad's: processes, threads, or threads for tests. No effect on single_process.",
     allow_override=True,
 )
@@ -241,7 +244,7 @@ def _import_topology(topology: str) -> Any:
     """The topology's function. It takes seconds: TensorFlow comes with Reverb."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     make_program = getattr(importlib.import_module(f"distrl.programs.{topology}"), topology)
-    flags.FLAGS.set_default("lp_launch_type", _LAUNCH_TYPES[0])
+    flags.FLAGS.set_default("lp_launch_type", LOCAL_MP)
     return make_program
 
 
@@ -353,9 +356,8 @@ def _stopped(run_dir: Path | None, number: int) -> int:
 
 def _write_result(run_dir: Path | None, status: str, reason: str, code: int) -> int:
     """Writes `result.json`, prints the last line and gives the exit status back."""
-    result = {"status": status, "reason": reason, "exit_code": code}
     if run_dir is not None:
-        write_json(run_dir / RESULT, result)
+        write_result(run_dir, status, reason, code)
     if code != EXIT_BAD_INPUT:  # whose one line comes from `main`
         print(f"distrl: {status}: {reason} (exit status {code})", flush=True)
     return code

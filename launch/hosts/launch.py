@@ -141,7 +141,7 @@ def launch_on_machines(
         ended = _gather(session, machines, time.monotonic() + come_within)
         if ended is not None:
             session.journal.say(f"{ended.status}: {ended.reason} (exit status {ended.exit_code})")
-            ended.write(run_dir / "result.json")
+            ended.write(run_dir)
             return ended
         return session.run(workers, active)
 

@@ -1,6 +1,5 @@
 """What a node's process does between the fork and its end."""
 
-import ctypes
 import dataclasses
 import faulthandler
 import gc
@@ -21,24 +20,18 @@ from typing import Any, NoReturn
 from absl import logging as absl_logging
 
 from distrl.errors import Stopped
-from distrl.launch import launchpad_adapter
+from distrl.launch import launchpad_adapter, posix
 from distrl.launch.local.debugging import Debug
 from distrl.launch.local.node_hooks import ExceptionHooks, NodeReporter, one_line
 from distrl.launch.network import loopback
 from distrl.launch.supervision.node import Message
 from distrl.launch.supervision.signals import ignore
 from distrl.runtime.heartbeat import Heartbeat, install_heartbeat_lookup
+from distrl.runtime.process_exit import exit_at_once
 
-PR_SET_PDEATHSIG = 1
-PR_SET_NAME = 15
-PR_SET_PTRACER = 0x59616D61
-PR_SET_PTRACER_ANY = ctypes.c_ulong(-1)
-NAME_LIMIT = 15  # of the kernel
 SEND_S = 5.0
 BEAT_S = 1.0
 STACKS_SIGNAL = signal.SIGUSR2
-
-_libc = ctypes.CDLL(None, use_errno=True)
 
 
 @dataclasses.dataclass
@@ -82,13 +75,7 @@ def run_node(setup: ChildSetup) -> NoReturn:
     except BaseException:
         os.write(2, traceback.format_exc().encode(errors="replace"))
     finally:
-        # No destructors and no atexit: a C++ server's must not keep a process that is done.
-        for stream in (sys.stdout, sys.stderr):
-            try:
-                stream.flush()
-            except (OSError, ValueError):
-                code = code or 1
-        os._exit(code)
+        exit_at_once(code)  # a C++ server's destructor could keep an ordinary exit waiting
 
 
 def _separate(setup: ChildSetup) -> None:
@@ -99,9 +86,9 @@ def _separate(setup: ChildSetup) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # for the supervisor alone
     if setup.debug is None:
         os.setsid()
-    end_with(setup.parent, _short_name(setup.name))
+    posix.end_with_parent(setup.parent, _short_name(setup.name))
     # Where only ancestors may trace: py-spy, which shows our stacks, is a sister.
-    _libc.prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY, 0, 0, 0)
+    posix.allow_any_tracer()
     closing = {setup.output, *setup.close}
     if setup.debug is None:
         null = os.open(os.devnull, os.O_RDONLY)
@@ -114,17 +101,9 @@ def _separate(setup: ChildSetup) -> None:
     _new_streams()
 
 
-def end_with(parent: int, name: str) -> None:
-    """This process is killed when its parent ends, and shows as `name`."""
-    _libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    if os.getppid() != parent:
-        os._exit(1)  # it died before we asked to be told
-    _libc.prctl(PR_SET_NAME, name.encode(), 0, 0, 0)
-
-
 def _short_name(name: str) -> str:
     label, _, index = name.rpartition("/")
-    room = NAME_LIMIT - len("distrl:") - len(index) - 1
+    room = posix.NAME_LIMIT - len("distrl:") - len(index) - 1
     return f"distrl:{label[:room]}/{index}"
 
 

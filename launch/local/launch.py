@@ -12,6 +12,7 @@ from launchpad.launch import serialization
 
 from distrl.errors import ConfigError
 from distrl.launch import launchpad_adapter
+from distrl.launch.launch_types import LAUNCH_TYPES, LOCAL_MP, TERMINALS
 from distrl.launch.local import processes, threads
 from distrl.launch.local.debugging import Debug
 from distrl.launch.local.node_hooks import Stopper
@@ -25,13 +26,10 @@ from distrl.launch.supervision.supervisor import STOP_LEARNER_S
 from distrl.replay.shared import segment
 from distrl.runtime.heartbeat import HeartbeatTable
 
-LAUNCH_TYPES = ("local_mp", "local_mt", "test_mt")
-TERMINALS = ("current_terminal", "output_to_files")
-
 
 def launch(
     program: lp.Program,
-    launch_type: str = "local_mp",
+    launch_type: str = LOCAL_MP,
     *,
     run_dir: str | os.PathLike[str],
     local_resources: Mapping[str, Any] | None = None,
@@ -85,7 +83,7 @@ def launch(
         raise ConfigError(
             f"--debug={debug.node}: there is no such node; there is {', '.join(names)}"
         )
-    in_threads = launch_type != "local_mp"
+    in_threads = launch_type != LOCAL_MP
     env = _environments(program, names, local_resources or {})
     if launch_type == "test_mt":
         for label, group in program.groups.items():

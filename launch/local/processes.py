@@ -16,10 +16,9 @@ from typing import Protocol
 
 from distrl.errors import ConfigError
 from distrl.launch import launchpad_adapter
-from distrl.launch.cli import stacks
 from distrl.launch.local import child
 from distrl.launch.local.debugging import Debug
-from distrl.launch.supervision import watchdog
+from distrl.launch.supervision import stack_dump, watchdog
 from distrl.launch.supervision.node import Message, SupervisedNode
 from distrl.launch.supervision.node_logs import NodeLog
 from distrl.launch.supervision.restart_policy import RestartPolicy
@@ -175,7 +174,7 @@ class SupervisedProcess(SupervisedNode):
 
     def show_stacks(self, also_if_stopped: bool = False) -> None:
         if also_if_stopped and self.pid:
-            self.log.feed(stacks.dump(self.pid).encode())
+            self.log.feed(stack_dump.dump(self.pid).encode())
         else:
             self._signal(child.STACKS_SIGNAL)
 

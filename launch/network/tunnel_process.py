@@ -7,7 +7,7 @@ import socket
 import traceback
 from collections.abc import Collection, Mapping
 
-from distrl.launch.local import child
+from distrl.launch import posix
 from distrl.launch.network.tunnel import Credentials, run
 
 
@@ -24,7 +24,7 @@ def start_tunnel(
         return pid
     code = 1
     try:
-        child.end_with(parent, "distrl:tunnel")
+        posix.end_with_parent(parent, "distrl:tunnel")
         signal.set_wakeup_fd(-1)
         for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD):
             signal.signal(number, signal.SIG_DFL)

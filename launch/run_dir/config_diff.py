@@ -5,7 +5,7 @@ import re
 from typing import Any, NamedTuple
 
 from distrl.experiment import Experiment
-from distrl.launch.cli import config_flags
+from distrl.launch.run_dir.config_dict import as_dict
 
 # Fields, and all that is in them, that fix shapes or what numbers mean; and exceptions to them.
 _FIXED = (
@@ -26,7 +26,7 @@ class Change(NamedTuple):
 
 def describe(experiment: Experiment) -> dict[str, Any]:
     """The settings as plain data: "experiment", nested, and "classes" by field."""
-    return {"experiment": config_flags.as_dict(experiment), "classes": _classes(experiment, "")}
+    return {"experiment": as_dict(experiment), "classes": _classes(experiment, "")}
 
 
 def _classes(settings: Any, prefix: str) -> dict[str, str]:

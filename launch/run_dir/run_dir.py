@@ -14,13 +14,13 @@ from distrl.checkpointing.store import Checkpoint, Checkpoints
 from distrl.errors import ConfigError, SpecError
 from distrl.experiment import Experiment
 from distrl.launch.run_dir import config_diff
-from distrl.launch.supervision.result import EXIT_FAILED, EXIT_FINISHED
+from distrl.launch.supervision.result import EXIT_FAILED, EXIT_FINISHED, RESULT_FILE
 from distrl.metrics import Monitor
 from distrl.replay.columns import Columns
 from distrl.replay.table.files import read_facts
 from distrl.runtime.files import read_json, write_json
 
-CONFIG, RESULT, LOCK = "config.json", "result.json", "lock"
+CONFIG, LOCK = "config.json", "lock"
 SUBMITTED = ("slurm.sh", "slurm.log")  # of a job that waits to run here
 _LOCK_S = 10.0  # seconds for the processes of a program that was killed to be gone
 _LOOK = 0.1
@@ -72,7 +72,7 @@ def open_run(
     if old is not None:
         folder = _resumed(path, old, settings, experiment, topology, say)
     if folder.ended is None:
-        for name in (RESULT, RESUMED):  # of the program before
+        for name in (RESULT_FILE, RESUMED):  # of the program before
             (path / name).unlink(missing_ok=True)
         write_json(path / CONFIG, {"command": command, "topology": topology, **settings})
         if folder.start.checkpoint is not None:
@@ -127,7 +127,7 @@ def _resumed(
     say: Callable[[str], None],
 ) -> RunFolder:
     """How the run in `path` goes on."""
-    result = read_json(path / RESULT) or {}
+    result = read_json(path / RESULT_FILE) or {}
     same_goal = config_diff.goal(old) == config_diff.goal(settings)
     if result.get("status") == "finished" and same_goal:
         return RunFolder(path, ResumePoint(settings), (result["reason"], EXIT_FINISHED))

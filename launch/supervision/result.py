@@ -2,14 +2,14 @@
 
 import dataclasses
 import pathlib
-import signal
 
 from distrl.runtime.files import write_json
+
+RESULT_FILE = "result.json"
 
 EXIT_FINISHED = 0
 EXIT_FAILED = 1
 EXIT_BAD_INPUT = 2
-EXIT_INTERRUPTED = 128 + signal.SIGINT
 
 
 @dataclasses.dataclass
@@ -70,6 +70,17 @@ class Result:
     failed_node: str | None = None
     hung: tuple[str, ...] = ()
 
-    def write(self, path: pathlib.Path) -> None:
-        """Writes it as JSON; a reader never sees half of it."""
-        write_json(path, dataclasses.asdict(self), durable=False)
+    def write(self, run_dir: pathlib.Path) -> None:
+        """Writes `result.json` into the run folder, atomically."""
+        write_json(run_dir / RESULT_FILE, dataclasses.asdict(self), durable=False)
+
+
+def write_result(run_dir: pathlib.Path, status: str, reason: str, exit_code: int) -> None:
+    """Writes `result.json` for a program of one process, which has no `Result.nodes`.
+
+    Args:
+      run_dir: the run folder.
+      status, reason, exit_code: as in `Result`.
+    """
+    result = {"status": status, "reason": reason, "exit_code": exit_code}
+    write_json(run_dir / RESULT_FILE, result)

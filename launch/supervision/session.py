@@ -12,14 +12,14 @@ import launchpad as lp
 
 from distrl.errors import ConfigError
 from distrl.launch import launchpad_adapter
-from distrl.launch.cli.status import StatusFile
 from distrl.launch.supervision.journal import Journal
 from distrl.launch.supervision.node import SupervisedNode
 from distrl.launch.supervision.node_logs import NodeLog
-from distrl.launch.supervision.requests import Requests
+from distrl.launch.supervision.requests import STACKS, Requests
 from distrl.launch.supervision.restart_policy import Limits
 from distrl.launch.supervision.result import Result
 from distrl.launch.supervision.signals import Signals
+from distrl.launch.supervision.status_file import FILE_NAME, StatusFile
 from distrl.launch.supervision.supervisor import Supervisor
 from distrl.runtime import incarnations
 
@@ -70,8 +70,8 @@ class Session(contextlib.ExitStack):
         self.enter_context(launchpad_adapter.alarm_kept())
         self.signals = self.enter_context(Signals())
         self.journal = self.enter_context(contextlib.closing(Journal(folder / "supervisor.log")))
-        self._status = StatusFile(self._run_dir / "status.json", os.getpid())
-        self._wishes = Requests(self._run_dir)
+        self._status = StatusFile(self._run_dir / FILE_NAME, os.getpid())
+        self._requests = Requests(self._run_dir)
         next_life = functools.partial(incarnations.next_life, self._run_dir)
         self.supervisor = self.enter_context(
             contextlib.closing(
@@ -96,8 +96,8 @@ class Session(contextlib.ExitStack):
             self._status.write(workers)
         except OSError as error:  # a full disk must not take the supervisor down
             self.journal.note(f"no status.json: {error}")
-        for group, wanted in self._wishes.take():
-            if group == "stacks":
+        for group, wanted in self._requests.take():
+            if group == STACKS:
                 for worker in workers:
                     if worker.alive and worker.name in wanted:
                         worker.show_stacks(also_if_stopped=True)
@@ -133,7 +133,7 @@ class Session(contextlib.ExitStack):
         failed = self.logs.get(result.failed_node) if result.failed_node else None
         tail = failed.tail() if failed is not None else []
         self.journal.report(result, supervisor.failure, tail, failed.path if failed else None)
-        result.write(self._run_dir / "result.json")
+        result.write(self._run_dir)
         return result
 
 

@@ -10,7 +10,7 @@ from finished import finish
 
 from distrl import presets
 from distrl.experiment import EvaluatorConfig
-from distrl.launch.cli.config_flags import as_dict
+from distrl.launch.run_dir.config_dict import as_dict
 from distrl.metrics import Goal
 from distrl.programs.single_process import single_process
 

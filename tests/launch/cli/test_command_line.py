@@ -15,6 +15,7 @@ from dm_env import specs as dm_specs
 from distrl import specs
 from distrl.errors import ConfigError
 from distrl.launch.cli import config_flags
+from distrl.launch.run_dir.config_dict import as_dict
 from distrl.replay.buffer import ReplayConfig
 from distrl.replay.shared import segment
 from distrl.replay.shared.table import SharedTable
@@ -234,7 +235,7 @@ def test_a_dataclass_checks_what_is_given(values):
 
 
 def test_settings_as_a_file_has_them():
-    written = config_flags.as_dict(Settings())
+    written = as_dict(Settings())
     assert written["inner"] == {"size": 3, "rate": 0.5, "widths": (64, 64)}
     assert written["limit"] is None
     assert written["function"] == "print"

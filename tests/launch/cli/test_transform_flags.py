@@ -8,6 +8,7 @@ from absl import flags
 
 from distrl.errors import ConfigError
 from distrl.launch.cli import config_flags
+from distrl.launch.run_dir.config_dict import as_dict
 from distrl.transforms import ObservationNormalizer, RewardScale, RewardShaping, Transform
 
 
@@ -74,7 +75,7 @@ def test_a_transform_checks_what_is_given(values):
 
 
 def test_transforms_as_a_file_has_them():
-    assert config_flags.as_dict(Settings()) == {
+    assert as_dict(Settings()) == {
         "transforms": {
             "reward_shaping": {"function": "doubled"},
             "observation_normalizer": {"clip": 10.0, "epsilon": 1e-8, "leaves": ()},

@@ -1,0 +1,49 @@
+"""`distrl actors RUN N`: scales a running program to N actors."""
+
+import time
+from pathlib import Path
+
+from distrl.errors import ConfigError, DeadlineExceeded
+from distrl.launch.supervision.requests import is_pending, send_requests
+from distrl.launch.supervision.status_file import read_status
+
+_TIMEOUT_S = 60.0
+_POLL_S = 0.2  # the launcher writes `status.json` every two seconds
+
+
+def actors(arguments: list[str]) -> int:
+    """Asks for a number of actors, and waits until that many run.
+
+    Args:
+      arguments: the command, the run folder and the number.
+
+    Returns:
+      The exit status.
+
+    Raises:
+      ConfigError: see `read_status`; or the program has no room for so many.
+      DeadlineExceeded: the actors did not start or stop in time.
+    """
+    if len(arguments) != 3 or not arguments[2].isdecimal():
+        raise ConfigError("actors: name a run's folder and a number, as in `distrl actors RUN 4`")
+    run, wanted = arguments[1], int(arguments[2])
+    names = [name for name in read_status(run)["nodes"] if name.startswith("actor/")]
+    if not 1 <= wanted <= len(names):
+        raise ConfigError(
+            f"actors: {wanted} of them cannot be; this program has room for 1 to {len(names)}, "
+            "which is its actors.max_actors"
+        )
+    send_requests(Path(run), {"actor": wanted})
+    deadline = time.monotonic() + _TIMEOUT_S
+    while True:
+        nodes = read_status(run)["nodes"]
+        up = [name for name in names if nodes[name]["status"] == "up"]
+        if not is_pending(Path(run)) and up == names[:wanted]:
+            print(f"{wanted} actors act now")
+            return 0
+        if time.monotonic() > deadline:
+            raise DeadlineExceeded(
+                f"actors: {', '.join(up) or 'none'} act after {_TIMEOUT_S:g} s, not {wanted}; "
+                f"see {run}/logs/supervisor.log"
+            )
+        time.sleep(_POLL_S)

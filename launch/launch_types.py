@@ -1,0 +1,5 @@
+"""The names of launch types and terminals; importable without Launchpad."""
+
+LOCAL_MP = "local_mp"
+LAUNCH_TYPES = (LOCAL_MP, "local_mt", "test_mt")
+TERMINALS = ("current_terminal", "output_to_files")

@@ -1,0 +1,31 @@
+"""The settings of an experiment as plain data, for a file."""
+
+import dataclasses
+from typing import Any
+
+SCALARS = (bool, int, float, str)
+
+
+def as_dict(settings: Any) -> dict[str, Any]:
+    """Returns a dataclass's settings as nested dictionaries.
+
+    A value that is no setting, such as a function, is replaced by its name.
+    """
+    return {
+        field.name: _plain(getattr(settings, field.name)) for field in dataclasses.fields(settings)
+    }
+
+
+def is_settings_tuple(value: Any) -> bool:
+    """Returns True for a tuple of dataclasses, such as an experiment's transforms."""
+    return isinstance(value, tuple) and bool(value) and all(map(dataclasses.is_dataclass, value))
+
+
+def _plain(value: Any) -> Any:
+    if dataclasses.is_dataclass(value):
+        return as_dict(value)
+    if is_settings_tuple(value):
+        return {part.name: as_dict(part) for part in value}
+    if value is None or isinstance(value, (*SCALARS, tuple)):
+        return value
+    return getattr(value, "__qualname__", repr(value))

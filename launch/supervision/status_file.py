@@ -1,0 +1,81 @@
+"""`status.json` of a run folder: the launcher writes it, `distrl status` and others read it."""
+
+import json
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from distrl.errors import ConfigError
+from distrl.launch.supervision.node import SupervisedNode
+from distrl.runtime.files import write_json
+from distrl.runtime.heartbeat import ABSENT, DOWN, UP
+
+FILE_NAME = "status.json"
+_STATUS_NAMES = {ABSENT: "not started", UP: "up", DOWN: "restarting"}
+_WRITE_INTERVAL_S = 2.0
+
+
+class StatusFile:
+    """Writes the status of a program's nodes to a file.
+
+    Args:
+      path: the file.
+      launcher: pid of the launcher.
+    """
+
+    def __init__(self, path: Path, launcher: int) -> None:
+        self._path = path
+        self._launcher = launcher
+        self._next_write = 0.0
+        self._cpu: dict[str, tuple[float, float]] = {}  # by node: time and CPU seconds, last write
+
+    def write(self, nodes: Sequence[SupervisedNode]) -> None:
+        """Writes the file if it is due, atomically."""
+        now = time.monotonic()
+        if now < self._next_write:
+            return
+        self._next_write = now + _WRITE_INTERVAL_S
+        status = {
+            "time": time.time(),
+            "launcher": self._launcher,
+            "nodes": {node.name: self._node_status(node, now) for node in nodes},
+        }
+        write_json(self._path, status, durable=False)
+
+    def _node_status(self, node: SupervisedNode, now: float) -> dict[str, Any]:
+        heartbeat = node.heartbeat
+        usage = node.usage() if node.alive else None
+        status: dict[str, Any] = {
+            "status": "host lost" if node.away else _STATUS_NAMES.get(heartbeat.status, "ended"),
+            "host": node.host,
+            "pid": getattr(node, "pid", self._launcher) if node.alive else None,
+            "life": heartbeat.life,
+            "restarts": len(node.exit.causes),
+        }
+        if usage is not None:
+            then, cpu = self._cpu.get(node.name, (node.started, 0.0))
+            self._cpu[node.name] = now, usage.cpu
+            status["cores"] = round(max(0.0, usage.cpu - cpu) / max(now - then, 1e-3), 2)
+            status["resident_mb"] = round(usage.resident / 1e6, 1)
+            status["shared_mb"] = round(usage.shared / 1e6, 1)
+            stuck = heartbeat.at_work()
+            status["seconds_since_progress"] = None if stuck is None else round(stuck, 1)
+        return status
+
+
+def read_status(run_dir: str) -> dict[str, Any]:
+    """Returns the contents of a running program's status file.
+
+    Raises:
+      ConfigError: `run_dir` is not the folder of a run of several nodes, or its program has ended.
+    """
+    path = Path(run_dir) / FILE_NAME
+    if not path.exists():
+        raise ConfigError(
+            f"{run_dir}: no status.json there; name the folder of a run of several nodes"
+        )
+    status = json.loads(path.read_text())
+    if not Path(f"/proc/{status['launcher']}").exists():
+        raise ConfigError(f"{run_dir}: its program, process {status['launcher']}, has ended")
+    return status
