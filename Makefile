@@ -16,7 +16,7 @@ help: ## list the targets
 
 setup: $(STAMP) ## make or update the environment, and nothing else
 
-$(STAMP): requirements/py310.txt requirements/bootstrap.txt setup.py tools/setup_env.sh $(STALE)
+$(STAMP): requirements/py310.txt requirements/bootstrap.txt pyproject.toml tools/setup_env.sh $(STALE)
 	@tools/setup_env.sh $(VENV)
 
 train: $(STAMP) ## train IMPALA on CartPole-v1 (ARGS="..." adds flags)

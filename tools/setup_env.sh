@@ -13,7 +13,7 @@ cd "$root"
 venv=$(realpath -ms "${1:-.venv}")
 stamp=$venv/.stamp            # there: the set-up was finished, for the repository that it names
 incomplete=$venv/.incomplete  # there: a set-up began and did not finish
-inputs=(requirements/py310.txt requirements/bootstrap.txt setup.py tools/setup_env.sh)
+inputs=(requirements/py310.txt requirements/bootstrap.txt pyproject.toml tools/setup_env.sh)
 rejected=()                   # interpreters that looked like Python 3.10 and cannot be used
 scratch=
 trap 'rm -rf "$scratch"' EXIT
@@ -164,7 +164,7 @@ remove_environment() {
 prepare() {
   if [[ -d $venv ]]; then
     if [[ -e $incomplete ]] || ! usable || { [[ -e $stamp ]] && ! finished_here; }; then
-      say "$venv is unfinished, broken or was moved; making it anew"
+      say "$venv is unfinished, broken or was moved; rebuilding it"
       find_python
       remove_environment
     elif ! consider "$venv/bin/python"; then
