@@ -19,8 +19,9 @@ from distrl.checkpointing.checkpointer import PARAMS
 from distrl.checkpointing.params_file import load_params
 from distrl.checkpointing.store import MANIFEST, Checkpoint, Checkpoints
 from distrl.errors import ConfigError
-from distrl.experiment import Experiment, make_agent
+from distrl.experiment import Experiment
 from distrl.inferencer import Inferencer
+from distrl.task import make_agent
 from distrl.types import Nest, Params, StepType, TimeStep
 from distrl.variables import VariableClient
 

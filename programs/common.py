@@ -88,7 +88,7 @@ def _reverb_node(
 
     config, struct = experiment.replay.of_shard(), experiment.trajectory_struct()
     name = replay_clients.shard_name(experiment, table, index)
-    per_item = experiment.unrolls_per_item
+    per_item = experiment.only_task.unrolls_per_item
     return _ReverbNode(
         name,
         functools.partial(about_tables, config, struct, unrolls_per_item=per_item),
@@ -96,7 +96,7 @@ def _reverb_node(
             reverb_tables,
             config,
             struct,
-            experiment.shard_batch,
+            experiment.only_task.shard_batch,
             name,
             unrolls_per_item=per_item,
         ),
@@ -118,8 +118,8 @@ def _reverb_checkpointer(
         table,
         experiment.trajectory_struct(),
         experiment.replay.of_shard(),
-        experiment.shard_batch,
-        experiment.unrolls_per_item,
+        experiment.only_task.shard_batch,
+        experiment.only_task.unrolls_per_item,
     )
 
 

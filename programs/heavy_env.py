@@ -18,6 +18,6 @@ def heavy_env(experiment: Experiment, run_dir: str, start: ResumePoint | None = 
     program = lp.Program("distrl")
     common = add_common_nodes(program, experiment, run_dir, start)
     with program.group("actor"):
-        for index in range(experiment.max_actors):
+        for index in range(experiment.actors.most):
             add_actor(program, experiment, index, common, learner=common.learner)
     return program

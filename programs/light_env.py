@@ -25,7 +25,7 @@ def light_env(experiment: Experiment, run_dir: str, start: ResumePoint | None = 
 
 def add_light_actors(program: lp.Program, experiment: Experiment, common: CoreHandles) -> None:
     """Adds inferencers, and actors that ask them."""
-    num_actors = experiment.max_actors
+    num_actors = experiment.actors.most
     num_inferencers = experiment.inference.num_inferencers
     handles = []  # of each inferencer, one a door
     with program.group("inferencer"):

@@ -46,7 +46,7 @@ def multi_machine(
                 handle = add_courier_node(program, nodes.RelayNode, experiment, common.learner)
                 relays[host] = name, handle
     with program.group("actor"):
-        for index in range(experiment.max_actors):
+        for index in range(experiment.actors.most):
             host = placement.nodes[f"actor/{index}"]
             name, source = relays.get(host, ("learner/0", common.learner))
             add_actor(program, experiment, index, common, learner=source, variables_from=name)

@@ -86,7 +86,7 @@ class MonitorNode:
                 stopper()
 
         self._monitor = Monitor(
-            experiment.resolved_goal(),
+            experiment.only_task.resolved_goal(),
             on_end,
             Path(run_dir),
             printer=_say,
@@ -145,7 +145,7 @@ class LearnerNode:
         source: ReplayBuffer = self._replay
         if experiment.lockstep:
             lockstep_schedule, length = (
-                experiment.lockstep_schedule(),
+                experiment.only_task.lockstep_schedule(),
                 experiment.replay.unroll_length,
             )
             source = LockstepReplay(self._replay, lockstep_schedule, length)
@@ -154,7 +154,9 @@ class LearnerNode:
             source,
             seed=seeds.seed(experiment.seed, "learner", 0),
             timeout=experiment.learner.timeout,
-            keep=experiment.lockstep_schedule().versions_kept if experiment.lockstep else 1,
+            keep=experiment.only_task.lockstep_schedule().versions_kept
+            if experiment.lockstep
+            else 1,
             last=experiment.goal.max_learner_steps,
             devices=Devices(experiment.learner.batch_size, experiment.learner.num_devices),
         )
@@ -285,8 +287,8 @@ class InferencerNode:
         check_gpus(min(num_gpus, 1), f"inference.num_gpus={num_gpus}")
         config = experiment.actors
         count = experiment.inference.num_inferencers
-        clients = len(range(index, experiment.max_actors, count))
-        rows = experiment.wait_num
+        clients = len(range(index, experiment.actors.most, count))
+        rows = experiment.actors.envs_per_step
         sizes = [rows]
         while sizes[-1] < rows * clients:
             sizes.append(min(2 * sizes[-1], rows * clients))
@@ -296,7 +298,7 @@ class InferencerNode:
             agent,
             VariableClient(
                 RemoteVariables(Peer(learner, "learner/0"), agent),
-                experiment.sync_interval,
+                experiment.only_task.sync_interval,
                 background=True,
             ),
             seed=seeds.seed(experiment.seed, "inferencer", index, life),
@@ -378,7 +380,7 @@ class ActorNode:
                 variables: VariableClient | LockstepVariables
                 if experiment.lockstep:
                     lockstep_schedule, length = (
-                        experiment.lockstep_schedule(),
+                        experiment.only_task.lockstep_schedule(),
                         experiment.replay.unroll_length,
                     )
                     self._replay = LockstepReplay(self._replay, lockstep_schedule, length, index)
@@ -387,7 +389,9 @@ class ActorNode:
                         remote, lockstep_schedule, length, self._stop, timeout
                     )
                 else:
-                    variables = VariableClient(remote, experiment.sync_interval, background=True)
+                    variables = VariableClient(
+                        remote, experiment.only_task.sync_interval, background=True
+                    )
                 source = Inferencer(
                     agent,
                     variables,

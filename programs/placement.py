@@ -158,7 +158,7 @@ def place(experiment: Experiment, hosts: Sequence[Host], light: bool) -> Placeme
         )
     taken = dict.fromkeys((host.name for host in others), 0)
     of_actor = {}
-    for index in range(experiment.max_actors):
+    for index in range(experiment.actors.most):
         host = min(others, key=lambda host: (taken[host.name] + 1) / (host.cores or 1))
         taken[host.name] += 1
         of_actor[f"actor/{index}"] = host.name

@@ -23,7 +23,7 @@ def actor_pool(experiment: Experiment, index: int, printer: Printer, life: int =
     """
     num_envs = experiment.actors.num_envs
     own = seeds.environment_seeds(experiment.seed, "actor", index, num_envs, life)
-    pool = experiment.environment.make_pool(num_envs, experiment.wait_num, own)
+    pool = experiment.environment.make_pool(num_envs, experiment.actors.envs_per_step, own)
     printer(_line(f"actor/{index}", pool, own, life))
     return pool
 
@@ -36,7 +36,7 @@ def shared_pool(experiment: Experiment, printer: Printer, life: int = 0) -> Pool
         for index in range(config.num_actors)
     ]
     own = tuple(seed for owner in owners for seed in owner)
-    wait_num = experiment.wait_num * config.num_actors
+    wait_num = experiment.actors.envs_per_step * config.num_actors
     pool = experiment.environment.make_pool(len(own), wait_num, own)
     for index in range(config.num_actors):
         part = slice(index * config.num_envs, (index + 1) * config.num_envs)

@@ -74,7 +74,7 @@ def learner_client(
         experiment.learner.batch_size,
         seed=seeds.seed(experiment.seed, "shards", 0),
         stop=stop,
-        unrolls_per_item=experiment.unrolls_per_item,
+        unrolls_per_item=experiment.only_task.unrolls_per_item,
     )
 
 
@@ -98,9 +98,9 @@ def _reverb_client(experiment: Experiment, server: Any, table: str, stop: Any) -
         server,
         experiment.trajectory_struct(),
         experiment.replay.of_shard(),
-        experiment.shard_batch,
+        experiment.only_task.shard_batch,
         table,
-        unrolls_per_item=experiment.unrolls_per_item,
+        unrolls_per_item=experiment.only_task.unrolls_per_item,
         stop=stop,
         insert_timeout=experiment.supervision.insert_timeout,
         comes_back_within=COMES_BACK if experiment.supervision.restarts else 0.0,

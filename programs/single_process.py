@@ -84,7 +84,7 @@ class SingleProcess:
         agent = experiment.make_agent()
         config, batch_size = experiment.replay, experiment.learner.batch_size
         struct = experiment.trajectory_struct()
-        seed, life, streams = experiment.seed, self._life, experiment.num_streams
+        seed, life, streams = experiment.seed, self._life, experiment.actors.num_streams
         own_seed = seeds.seed(seed, "replay", 0)
         table = LocalTable(struct, config, batch_size, experiment.task, own_seed, streams)
         saved = start.table()
@@ -176,7 +176,7 @@ def single_process(
     manifest = start.manifest()
     ending: list[tuple[str, bool]] = []
     monitor = Monitor(
-        experiment.resolved_goal(),
+        experiment.only_task.resolved_goal(),
         lambda reason, reached: ending.append((reason, reached)),
         run_dir,
         printer=printer,

@@ -182,7 +182,7 @@ def _has_table(
     if facts["kind"] != kind:
         say("distrl: the replay begins empty: its contents cannot go to Reverb, or come from it")
         return False
-    if in_reverb and facts["unrolls_per_item"] != experiment.unrolls_per_item:
+    if in_reverb and facts["unrolls_per_item"] != experiment.only_task.unrolls_per_item:
         say("distrl: the replay begins empty: Reverb's items were of another size")
         return False
     shards = facts.get("num_shards", 1)
@@ -199,7 +199,7 @@ def _judge(experiment: Experiment, monitor: dict[str, Any]) -> tuple[str, int] |
     def on_end(reason: str, reached: bool) -> None:
         ended.append((reason, EXIT_FINISHED if reached else EXIT_FAILED))
 
-    judge = Monitor(experiment.resolved_goal(), on_end, printer=lambda line: None)
+    judge = Monitor(experiment.only_task.resolved_goal(), on_end, printer=lambda line: None)
     judge.restore(monitor)
     judge.judge()
     return ended[0] if ended else None

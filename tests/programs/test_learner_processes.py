@@ -75,7 +75,7 @@ def test_what_one_process_does():
         assert share.replay.max_size == EXPERIMENT.replay.max_size // 2
     assert first.seed == EXPERIMENT.seed != second.seed
     assert first.goal == EXPERIMENT.goal
-    assert second.resolved_goal().mean_return is None
+    assert second.only_task.resolved_goal().mean_return is None
 
 
 @pytest.mark.parametrize(

@@ -495,7 +495,7 @@ def test_presets_suit_every_kind_of_environment(agent):
     pytest.importorskip("envpool")
     for env in ("Acrobot-v1", "LunarLander-v2", "Pong-v5", "HalfCheetah-v4", "Pendulum-v1"):
         experiment = presets.experiment(env, agent)
-        assert experiment.learner.batch_size == experiment.num_streams
+        assert experiment.learner.batch_size == experiment.actors.num_streams
 
 
 @pytest.mark.parametrize("core", ["none", pytest.param("lstm", marks=pytest.mark.slow)])

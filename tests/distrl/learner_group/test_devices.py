@@ -20,11 +20,12 @@ from distrl.agents.sac import SACConfig
 from distrl.agents.td3 import TD3Config
 from distrl.checkpointing.checkpointer import Checkpointer, restore_learner
 from distrl.checkpointing.store import CheckpointConfig
+from distrl.config import LearnerConfig
 from distrl.errors import ConfigError
-from distrl.experiment import LearnerConfig, make_agent
 from distrl.learner import Learner
 from distrl.learner_group.devices import Devices, check_gpus
 from distrl.specs import EnvironmentSpec
+from distrl.task import make_agent
 from distrl.testing import random_batch
 from distrl.transforms.observations import ObservationNormalizer
 from distrl.transforms.rewards import RewardNormalizer

@@ -129,7 +129,7 @@ def test_a_table_of_other_shards(tmp_path):
     (tmp_path / "replay").mkdir()
     saved, lines = Checkpoint(tmp_path, {}), []
     for shards in (2, 3):
-        facts = {"unrolls_per_item": made.unrolls_per_item, "num_shards": shards}
+        facts = {"unrolls_per_item": made.only_task.unrolls_per_item, "num_shards": shards}
         files.write_facts(tmp_path / "replay", "reverb", columns, replay, facts)
         found = run_dir._has_table(saved, made, "heavy_env", lines.append)
         assert found == (shards == 2)

@@ -1,0 +1,193 @@
+"""Settings of an experiment's parts, checked when they are made."""
+
+import dataclasses
+
+from distrl.errors import ConfigError
+from distrl.learner_group.devices import check_split
+
+
+@dataclasses.dataclass(frozen=True)
+class ActorsConfig:
+    """The actors.
+
+    Attributes:
+      num_actors: Actors of the program; in one process their environments form one pool.
+      num_envs: Environments per actor.
+      wait_num: Environments that an actor waits for in each step. None: all (synchronous).
+      pin: Pin an actor's process to one core if a library steps its environments in one thread:
+        the two only ever wait for each other, and waking another core costs more than a step of a
+        cheap environment.
+      max_actors: Upper limit for `distrl actors RUN N`, which scales a running program. None:
+        `num_actors`.
+    """
+
+    num_actors: int = 2
+    num_envs: int = 32
+    wait_num: int | None = None
+    pin: bool = True
+    max_actors: int | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("num_actors", "num_envs"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"actors.{name} must be 1 or more, got {getattr(self, name)}")
+        if self.max_actors is not None and self.max_actors < self.num_actors:
+            raise ConfigError(
+                f"actors.max_actors={self.max_actors} is less than actors.num_actors="
+                f"{self.num_actors}"
+            )
+        if self.wait_num is not None and not 1 <= self.wait_num <= self.num_envs:
+            raise ConfigError(
+                f"actors.wait_num must lie between 1 and actors.num_envs={self.num_envs}, "
+                f"got {self.wait_num}"
+            )
+
+    @property
+    def most(self) -> int:
+        """The largest number of actors that may run at a time."""
+        return self.max_actors or self.num_actors
+
+    @property
+    def envs_per_step(self) -> int:
+        """Environments that an actor waits for in each step."""
+        return self.wait_num or self.num_envs
+
+    @property
+    def num_streams(self) -> int:
+        """Streams of all actors."""
+        return self.num_actors * self.num_envs
+
+
+@dataclasses.dataclass(frozen=True)
+class InferenceConfig:
+    """Inference of actions.
+
+    Attributes:
+      num_inferencers: Inference services in `light_env`; actors are spread over them evenly.
+      sync_interval: Inferences between two refreshes of the parameters. None: one unroll.
+      timeout: Deadline in seconds of a request, the service's first compilation included.
+      num_gpus: GPUs of the services: one each, shared if there are fewer; 0: they run on the CPU
+        and see none.
+    """
+
+    num_inferencers: int = 1
+    sync_interval: int | None = None
+    timeout: float = 120.0
+    num_gpus: int = 0
+
+    def __post_init__(self) -> None:
+        if self.num_inferencers < 1:
+            raise ConfigError(
+                f"inference.num_inferencers must be 1 or more, got {self.num_inferencers}"
+            )
+        if self.sync_interval is not None and self.sync_interval < 1:
+            raise ConfigError(
+                f"inference.sync_interval must be 1 or more, got {self.sync_interval}"
+            )
+        if self.timeout <= 0:
+            raise ConfigError(f"inference.timeout must be more than 0 s, got {self.timeout}")
+        if self.num_gpus < 0:
+            raise ConfigError(f"inference.num_gpus must be 0 or more, got {self.num_gpus}")
+        if self.num_gpus > self.num_inferencers:
+            raise ConfigError(
+                f"inference.num_gpus={self.num_gpus} is more than inference.num_inferencers="
+                f"{self.num_inferencers}: an inferencer uses one"
+            )
+
+
+@dataclasses.dataclass(frozen=True)
+class LearnerConfig:
+    """The learner.
+
+    Attributes:
+      batch_size: Unrolls in an update.
+      timeout: Seconds without a batch after which the learner fails.
+      num_gpus: GPUs of the learner's node; 0: it runs on the CPU and sees none.
+      num_devices: Devices over which a batch is split evenly. 0: all that JAX has in the learner's
+        process: its GPUs, or the one CPU.
+    """
+
+    batch_size: int = 64
+    timeout: float = 120.0
+    num_gpus: int = 0
+    num_devices: int = 0
+
+    def __post_init__(self) -> None:
+        if self.batch_size < 1:
+            raise ConfigError(f"learner.batch_size must be 1 or more, got {self.batch_size}")
+        if self.timeout <= 0:
+            raise ConfigError(f"learner.timeout must be more than 0 s, got {self.timeout}")
+        for name in ("num_gpus", "num_devices"):
+            if getattr(self, name) < 0:
+                raise ConfigError(f"learner.{name} must be 0 or more, got {getattr(self, name)}")
+        if 0 < self.num_gpus < self.num_devices:
+            raise ConfigError(
+                f"learner.num_devices={self.num_devices} is more than "
+                f"learner.num_gpus={self.num_gpus}"
+            )
+        check_split(self.batch_size, self.num_devices or self.num_gpus or 1)
+
+
+@dataclasses.dataclass(frozen=True)
+class EvaluatorConfig:
+    """Evaluation during training, on separate environments.
+
+    Attributes:
+      num_evaluators: 0 (none) or 1.
+      num_envs: Environments of the evaluator.
+      episodes: Episodes played greedily in one evaluation.
+      interval: Seconds between the starts of two evaluations.
+    """
+
+    num_evaluators: int = 0
+    num_envs: int = 10
+    episodes: int = 10
+    interval: float = 10.0
+
+    def __post_init__(self) -> None:
+        if self.num_evaluators not in (0, 1):
+            raise ConfigError(f"evaluator.num_evaluators must be 0 or 1, got {self.num_evaluators}")
+        for name in ("num_envs", "episodes", "interval"):
+            if getattr(self, name) <= 0:
+                raise ConfigError(
+                    f"evaluator.{name} must be more than 0, got {getattr(self, name)}"
+                )
+
+
+@dataclasses.dataclass(frozen=True)
+class SupervisionConfig:
+    """What happens to nodes that die or hang.
+
+    Actors, inferencers, evaluators, a replay in shared memory and the learner (from its last
+    checkpoint) are restarted, with a back-off while they fail soon. Three lives in a row that end
+    with the same traceback end the program with it. Limits are in seconds; None: no limit.
+
+    Attributes:
+      restarts: Restarts of one node, in total; 0: the first failure ends the program.
+      idle_limit: Time without progress or CPU use before a working node is considered hung.
+      busy_limit: Time without progress before a working node that uses the CPU is considered hung:
+        longer than any step of an environment, and than the longest compilation.
+      stopped_limit: Time after which a node that a signal has stopped is considered hung.
+      call_timeout: Deadline of a call to the learner or the monitor.
+      insert_timeout: Time that an actor waits for room in the replay before it fails.
+    """
+
+    restarts: int = 100
+    idle_limit: float | None = 60.0
+    busy_limit: float | None = 600.0
+    stopped_limit: float | None = 10.0
+    call_timeout: float = 60.0
+    insert_timeout: float = 600.0
+
+    def __post_init__(self) -> None:
+        if self.restarts < 0:
+            raise ConfigError(f"supervision.restarts must be 0 or more, got {self.restarts}")
+        for name in ("call_timeout", "insert_timeout"):
+            if not getattr(self, name) > 0:
+                raise ConfigError(
+                    f"supervision.{name} must be more than 0 s, got {getattr(self, name)}"
+                )
+        for name in ("idle_limit", "busy_limit", "stopped_limit"):
+            value = getattr(self, name)
+            if value is not None and not value > 0:
+                raise ConfigError(f"supervision.{name} must be more than 0 s, or None; got {value}")

@@ -1,0 +1,163 @@
+"""A task: what is learned, with everything that belongs to it."""
+
+import dataclasses
+import math
+from typing import Protocol
+
+from distrl import specs
+from distrl.agents.agent import Agent, extras_struct, state_struct
+from distrl.config import ActorsConfig, EvaluatorConfig, InferenceConfig, LearnerConfig
+from distrl.envs.pool import Environment
+from distrl.errors import ConfigError
+from distrl.lockstep import LockstepSchedule
+from distrl.metrics import Goal
+from distrl.replay.buffer import ReplayConfig
+from distrl.transforms.agent import TransformedAgent
+from distrl.transforms.base import Transform, check_order, specs_seen
+from distrl.types import Trajectory
+
+
+class AgentConfig(Protocol):
+    """An algorithm's settings.
+
+    It may also have `check_replay(replay: ReplayConfig, batch_size: int)`, which raises ConfigError
+    if the algorithm can't learn from such a table or batch.
+    """
+
+    def make(self, env_spec: specs.EnvironmentSpec) -> Agent:
+        """Returns the agent. Raises ConfigError if it does not suit the environment."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Task:
+    """An agent that learns, its table, learner, evaluator and goal.
+
+    An experiment has one or more, by name. Tables, nodes, seeds and checkpoints of a task carry its
+    name or its index.
+
+    Attributes:
+      name: Unique in the experiment.
+      index: Position in the experiment; task 0 has the node "learner/0".
+      environment, evaluation_environment, agent, transforms, replay, learner, evaluator, goal:
+        See `Experiment`.
+      actors, inference: The experiment's, from which the task's sizes follow.
+    """
+
+    name: str
+    index: int
+    environment: Environment
+    evaluation_environment: Environment | None
+    agent: AgentConfig
+    transforms: tuple[Transform, ...]
+    replay: ReplayConfig
+    learner: LearnerConfig
+    evaluator: EvaluatorConfig
+    goal: Goal
+    actors: ActorsConfig
+    inference: InferenceConfig
+
+    def check(self) -> None:
+        """Raises ConfigError for what can't work, with the arithmetic."""
+        check_order(self.transforms)
+        self._check_evaluation_environment()
+        if self.replay.num_shards > self.actors.num_actors:
+            raise ConfigError(
+                f"replay.num_shards={self.replay.num_shards} is more than "
+                f"actors.num_actors={self.actors.num_actors}: an actor writes to one shard, and "
+                "some would get nothing"
+            )
+        self.replay.check(self.learner.batch_size, self.actors.num_streams)
+        check_replay = getattr(self.agent, "check_replay", None)
+        if check_replay is not None:
+            check_replay(self.replay, self.learner.batch_size)
+        self.goal.check(self.environment.spec())
+
+    def _check_evaluation_environment(self) -> None:
+        if self.evaluation_environment is None:
+            return
+        trained, played = self.environment.spec(), self.evaluation_environment.spec()
+        if (
+            specs.struct(trained.observation) != specs.struct(played.observation)
+            or trained.action != played.action
+            or specs.struct(trained.reward) != specs.struct(played.reward)
+        ):
+            raise ConfigError(
+                f"evaluation_environment: {self.evaluation_environment.name} has {played[:3]}; the "
+                f"agent is made for {self.environment.name}'s observations, actions and rewards, "
+                f"{trained[:3]}"
+            )
+
+    def make_agent(self) -> Agent:
+        """Returns the agent, behind its transforms if there are any."""
+        return make_agent(self.agent, self.transforms, self.environment.spec())
+
+    def trajectory_struct(self, agent: Agent | None = None) -> Trajectory:
+        """Returns shapes and dtypes of what is stored, for one stream at one step.
+
+        Args:
+          agent: The task's, if it has been made already.
+        """
+        agent = agent or self.make_agent()
+        return specs.trajectory_struct(agent.env_spec, extras_struct(agent), state_struct(agent))
+
+    def lockstep_schedule(self) -> LockstepSchedule:
+        """Returns the order of events in lockstep. Raises ConfigError if there can't be one."""
+        actors = self.actors
+        if actors.envs_per_step != actors.num_envs:
+            raise ConfigError(
+                f"lockstep: actors.wait_num={actors.wait_num} of {actors.num_envs} "
+                "environments come in the order in which they happen to end; leave it None"
+            )
+        if actors.most != actors.num_actors:
+            raise ConfigError(
+                f"lockstep: actors.max_actors={actors.most}: actors that come and go make no "
+                "two runs alike; leave it None"
+            )
+        if self.replay.period not in (None, self.replay.unroll_length):
+            raise ConfigError(
+                f"lockstep: replay.period={self.replay.period} makes more than one unroll of each "
+                "stream a round; leave it None"
+            )
+        if self.replay.backend == "reverb":
+            raise ConfigError(
+                "lockstep: a Reverb server takes what comes first; take "
+                "replay.backend=shared_memory"
+            )
+        return LockstepSchedule(
+            self.replay, self.learner.batch_size, actors.num_actors, actors.num_envs
+        )
+
+    @property
+    def sync_interval(self) -> int:
+        """Inferences of an actor's own inferencer between two refreshes of its parameters."""
+        if self.inference.sync_interval is not None:
+            return self.inference.sync_interval
+        return self.replay.unroll_length * self.actors.num_envs // self.actors.envs_per_step
+
+    @property
+    def unrolls_per_item(self) -> int:
+        """Unrolls in one item of a remote queue: fewer messages, and batches stay whole."""
+        if self.replay.table != "queue":
+            return 1
+        shard_size = self.replay.max_size // self.replay.num_shards
+        return math.gcd(self.actors.envs_per_step, self.learner.batch_size, shard_size)
+
+    @property
+    def shard_batch(self) -> int:
+        """Unrolls of a batch from one of the replay's shards, rounded up to whole items."""
+        per_item = self.unrolls_per_item
+        return per_item * math.ceil(self.learner.batch_size / (per_item * self.replay.num_shards))
+
+    def resolved_goal(self) -> Goal:
+        """Returns the goal with "auto" replaced by the environment's own threshold."""
+        return self.goal.resolve(getattr(self.environment, "return_threshold", None))
+
+
+def make_agent(
+    config: AgentConfig, transforms: tuple[Transform, ...], env_spec: specs.EnvironmentSpec
+) -> Agent:
+    """Returns an agent, behind its transforms if there are any."""
+    if not transforms:
+        return config.make(env_spec)
+    agent = config.make(specs_seen(transforms, env_spec)[-1])
+    return TransformedAgent(agent, transforms, env_spec)
