@@ -8,8 +8,8 @@ from distrl.runtime.jax_import import import_jax
 
 import_jax()  # a test that imports it first could crash by the number of tests before
 
-from virtual_hosts import Hosts  # noqa: E402
-from virtual_slurm import Slurm  # noqa: E402
+from tests.support.cluster.hosts import Hosts  # noqa: E402
+from tests.support.cluster.slurm import Slurm  # noqa: E402
 
 
 @pytest.fixture

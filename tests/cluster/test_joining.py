@@ -5,12 +5,20 @@ import shlex
 import shutil
 import signal
 import sys
-import time
 from pathlib import Path
 
 import pytest
-from virtual_hosts import Hosts
-from virtual_program import CARTPOLE, FOR_EVER, ROOT, SOLVE_S, Program, nothing_is_left
+
+from tests.support.cluster.hosts import Hosts
+from tests.support.cluster.program import (
+    CARTPOLE,
+    FOR_EVER,
+    ROOT,
+    SOLVE_S,
+    Program,
+    nothing_is_left,
+)
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.timeout(400)
 MPI = "# mpirun"
@@ -66,17 +74,18 @@ def test_an_agent_joins_again(hosts: Hosts, tmp_path: Path):
     for number in (1, 2, 3):
         run(hosts, f"h{number}", agents[number - 1], tmp_path / f"h{number}")
 
-    def until(text: str, count: int = 1, limit: float = 120.0) -> None:
-        deadline = time.monotonic() + limit
-        while out.read_text().count(text) < count:
-            assert time.monotonic() < deadline, f"no {text!r}\n{out.read_text()[-3000:]}"
-            time.sleep(0.1)
+    def wait_for(text: str, count: int = 1, limit: float = 120.0) -> None:
+        until(
+            lambda: out.read_text().count(text) >= count,
+            lambda: f"{text!r} {count} times in\n{out.read_text()[-3000:]}",
+            limit,
+        )
 
-    until("first learner step")
+    wait_for("first learner step")
     hosts.cut("h2")
-    until("host h2 is lost", limit=30.0)
+    wait_for("host h2 is lost", limit=30.0)
     hosts.heal("h2")
-    until("[actor/0] actor/0: ", count=2)
+    wait_for("[actor/0] actor/0: ", count=2)
     found = [p for p in hosts.processes("h1") if "--launcher=join" in p.command]
     (own,) = [p.pid for p in found if p.name == "python"]
     os.kill(own, signal.SIGINT)

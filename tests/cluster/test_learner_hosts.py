@@ -4,8 +4,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from virtual_hosts import Hosts
-from virtual_program import ROOT, SOLVE_S, nothing_is_left
+
+from tests.support.cluster.hosts import Hosts
+from tests.support.cluster.program import ROOT, SOLVE_S, nothing_is_left
 
 
 @pytest.mark.slow

@@ -8,8 +8,17 @@ import time
 from pathlib import Path
 
 import pytest
-from virtual_hosts import Hosts
-from virtual_program import CARTPOLE, FOR_EVER, ROOT, SOLVE_S, Program, listening, nothing_is_left
+
+from tests.support.cluster.hosts import Hosts
+from tests.support.cluster.program import (
+    CARTPOLE,
+    FOR_EVER,
+    ROOT,
+    SOLVE_S,
+    Program,
+    listening,
+    nothing_is_left,
+)
 
 pytestmark = pytest.mark.timeout(400)
 

@@ -5,11 +5,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from virtual_hosts import Hosts
-from virtual_program import CARTPOLE, FOR_EVER, SOLVE_S, Program, nothing_is_left
-from virtual_slurm import Slurm
 
 from distrl.launch.hosts.slurm import SBATCH, script
+from tests.support.cluster.hosts import Hosts
+from tests.support.cluster.program import CARTPOLE, FOR_EVER, SOLVE_S, Program, nothing_is_left
+from tests.support.cluster.slurm import Slurm
 
 FAKE = """#!/bin/bash
 [ -n "$SLURM_RESTART_COUNT" ] && echo resumed && exit 0

@@ -5,8 +5,16 @@ import time
 from pathlib import Path
 
 import pytest
-from virtual_hosts import Hosts
-from virtual_program import CARTPOLE, FOR_EVER, ROOT, Program, listening, nothing_is_left
+
+from tests.support.cluster.hosts import Hosts
+from tests.support.cluster.program import (
+    CARTPOLE,
+    FOR_EVER,
+    ROOT,
+    Program,
+    listening,
+    nothing_is_left,
+)
 
 pytestmark = [pytest.mark.timeout(600), pytest.mark.slow]
 STRANGER = Path(__file__).with_name("stranger.py")

@@ -5,20 +5,15 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from virtual_hosts import Hosts
+
+from tests.support.cluster.hosts import Hosts
+from tests.support.commands import ROOT
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.timeout(60)
-
-
-def until(true: Callable[[], bool], what: str, limit: float = 10.0) -> None:
-    deadline = time.monotonic() + limit
-    while not true():
-        assert time.monotonic() < deadline, f"not {what} in {limit:g} s"
-        time.sleep(0.02)
 
 
 def reaches(hosts: Hosts, source: str, target: str, wait: float = 1.0) -> bool:
@@ -138,13 +133,13 @@ def test_a_folder_of_its_own_outlasts_a_power_cut(tmp_path: Path):
 
 def test_nothing_is_left_of_hosts_that_a_test_was_killed_with(tmp_path: Path):
     code = (
-        "import sys, time; sys.path[:0] = [sys.argv[1]]; from virtual_hosts import Hosts; "
+        "import sys, time; from tests.support.cluster.hosts import Hosts; "
         "h = Hosts(1); h.popen('h1', ['sleep', '100'])\n"
         "print(*[p.pid for p in h._machines._roots.values()], *h._inits.values(), flush=True)\n"
         "time.sleep(100)"
     )
-    command = [sys.executable, "-c", code, str(Path(__file__).parent)]
-    environ = {**os.environ, "TMPDIR": str(tmp_path)}
+    command = [sys.executable, "-c", code]
+    environ = {**os.environ, "TMPDIR": str(tmp_path), "PYTHONPATH": str(ROOT)}
     with Hosts(1), subprocess.Popen(command, env=environ, stdout=-1, text=True) as test:
         assert test.stdout is not None
         processes = test.stdout.readline().split()

@@ -3,8 +3,9 @@
 from pathlib import Path
 
 import pytest
-from virtual_hosts import Hosts
-from virtual_slurm import Slurm
+
+from tests.support.cluster.hosts import Hosts
+from tests.support.cluster.slurm import Slurm
 
 pytestmark = pytest.mark.timeout(120)
 

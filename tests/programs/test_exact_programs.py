@@ -8,12 +8,11 @@ import csv
 import importlib.util
 import re
 import sys
-from pathlib import Path
 
 import pytest
-from finished import finish
 
 from distrl.seeds import environment_seeds
+from tests.support.commands import EXPERIMENTS, finish
 
 HAS_LAUNCHPAD = importlib.util.find_spec("launchpad") is not None
 STEPS = 100_000
@@ -30,7 +29,7 @@ def train(tmp_path, name, *flags, steps=STEPS, life=0, limit=110.0):
     """
     command = [
         sys.executable, "-m", "distrl", "train",
-        f"--experiment={Path(__file__).parent / 'checking_experiment.py'}:{name}",
+        f"--experiment={EXPERIMENTS / 'checking.py'}:{name}",
         f"--run_dir={tmp_path / 'run'}", f"--max_env_steps={steps}", *flags,
     ]  # fmt: skip
     done = finish(command, limit)

@@ -15,10 +15,10 @@ from typing import NamedTuple
 
 import pytest
 
-pytest.importorskip("launchpad")
+from tests.support.commands import ROOT, Command
+from tests.support.waiting import until
 
-sys.path.insert(0, str(Path(__file__).parent))
-from test_faults import ROOT, Command
+pytest.importorskip("launchpad")
 
 NODES = ("actor/0", "inferencer/0", "evaluator/0", "learner/0", "monitor/0", "replay/0")
 KINDS = ("raise", "exit", "sigkill", "sigsegv", "sigstop", "loop", "block", "constructor")
@@ -83,13 +83,8 @@ class Program(Command):
         super().__init__(folder, *flags, module=module)
 
     def until(self, condition: Callable[[], bool], what: str, timeout: float = BOUND_S) -> float:
-        """Waits, and says how long it took."""
-        begin = time.monotonic()
-        while not condition():
-            waited = time.monotonic() - begin
-            assert waited < timeout, f"no {what} in {timeout:g} s\n{self.output}"
-            time.sleep(0.02)
-        return time.monotonic() - begin
+        """See `waiting.until`; a failure shows the program's output."""
+        return until(condition, lambda: f"{what}\n{self.output}", timeout)
 
 
 def cells() -> list[Cell]:

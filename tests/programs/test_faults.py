@@ -4,161 +4,23 @@ Each is the real command on a real topology. What is left of it afterwards is lo
 in its processes' environment.
 """
 
-import importlib.util
-import json
 import os
 import re
 import signal
-import subprocess
-import sys
 import time
-import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from distrl.replay.shared.segment import SharedFile
+from tests.support.commands import CARTPOLE, EXPERIMENTS, TRAINING, Command, needs_launchpad
 
-ROOT = Path(__file__).parents[2]
-BREAKING = Path(__file__).parent / "breaking_experiment.py"
-TRAINING = "first learner step"
+BREAKING = EXPERIMENTS / "breaking.py"
 KILL_TO_EXIT_S = 10.0
-CARTPOLE = ("--env=CartPole-v1", "--max_env_steps=1000000000", "--config.goal.mean_return=None")
-
-needs_launchpad = pytest.mark.skipif(
-    importlib.util.find_spec("launchpad") is None, reason="Launchpad is not installed"
-)
 
 
 def slow(*values: object) -> object:
     return pytest.param(*values, marks=pytest.mark.slow)
-
-
-class Command:
-    """`distrl train ...`, or another module, in a session of its own, as from a terminal."""
-
-    def __init__(
-        self,
-        folder: Path,
-        *flags: str,
-        prefix: tuple[str, ...] = (),
-        module: tuple[str, ...] = ("distrl", "train", "--run_dir={}"),
-    ):
-        """Args: module: and its first arguments; "{}" becomes the run's folder."""
-        self.run_dir = folder / "run"
-        self._output = folder / "output"
-        self._tmp = folder / "tmp"
-        self._tmp.mkdir()
-        self._mark = f"DISTRL_TEST={uuid.uuid4().hex}"
-        self._shm = set(os.listdir("/dev/shm"))
-        name, _, value = self._mark.partition("=")
-        command = [sys.executable, "-m", *(word.format(self.run_dir) for word in module)]
-        with self._output.open("wb") as output:
-            self.process = subprocess.Popen(
-                [*prefix, *command, *flags],
-                cwd=ROOT,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                stdin=subprocess.DEVNULL,
-                env={**os.environ, name: value, "TMPDIR": str(self._tmp)},
-                start_new_session=True,
-            )
-
-    @property
-    def output(self) -> str:
-        return self._output.read_text(errors="replace")
-
-    def log(self, name: str) -> str:
-        path = self.run_dir / "logs" / f"{name}.log"
-        return path.read_text(errors="replace") if path.exists() else ""
-
-    def result(self) -> dict:
-        return json.loads((self.run_dir / "result.json").read_text())
-
-    def wait(self, timeout: float = 30.0) -> int:
-        return self.process.wait(timeout)
-
-    def wait_for(self, condition: Callable[[], bool], what: str) -> None:
-        """Waits as long as a start may take on a busy machine; fails if the command ends."""
-        deadline = time.monotonic() + 80.0
-        while not condition():
-            ended = self.process.poll() is not None
-            if ended or time.monotonic() > deadline:
-                raise AssertionError(f"no sign of: {what}\n{self.output}")
-            time.sleep(0.02)
-
-    def learner_steps(self) -> int:
-        """Those that were last printed; 0 before."""
-        found = re.findall(r"learner steps ([\d,]+)", self.output)
-        return int(found[-1].replace(",", "")) if found else 0
-
-    def wait_for_training(self) -> None:
-        self.wait_for(lambda: TRAINING in self.output, TRAINING)
-
-    def wait_until_interrupted(self) -> None:
-        """Until it says that it stops, or is over."""
-        while "Ctrl-C" not in self.output and self.process.poll() is None:
-            time.sleep(0.02)
-
-    def interrupt(self) -> None:
-        """Ctrl-C: the terminal signals the whole group in its foreground."""
-        if self.process.returncode is None:  # else the number may be another's by now
-            os.killpg(self.process.pid, signal.SIGINT)
-
-    def processes(self) -> dict[int, str]:
-        """Name by pid, of those that carry this command's mark."""
-        found = {}
-        for entry in Path("/proc").iterdir():
-            try:
-                if entry.name.isdigit() and self._mark.encode() in (entry / "environ").read_bytes():
-                    found[int(entry.name)] = (entry / "comm").read_text().strip()
-            except OSError:  # it has ended, or is another user's
-                continue
-        return found
-
-    def pid(self, node: str) -> int:
-        """Of the node's process. The kernel keeps 15 characters: "distrl:infere/0"."""
-        label, _, index = node.partition("/")
-        (pid,) = [
-            p for p, comm in self.processes().items() if comm == f"distrl:{label[:6]}/{index}"
-        ]
-        return pid
-
-    def ports(self) -> set[int]:
-        """On which its processes listen now."""
-        sockets = set()
-        for pid in self.processes():
-            for fd in Path(f"/proc/{pid}/fd").iterdir():
-                sockets.add(os.readlink(fd))
-        return {port for port, inode in listening() if f"socket:[{inode}]" in sockets}
-
-    def check_nothing_left(self, ports: set[int] = frozenset()) -> None:
-        """No process, none of `ports`, no shared memory, no temporary file."""
-        deadline = time.monotonic() + 3.0
-        # A dying process loses its environment, the mark, a moment before its sockets.
-        while left := self.processes() or ports & {port for port, _ in listening()}:
-            assert time.monotonic() < deadline, f"still there: {left}"
-            time.sleep(0.02)
-        left = [Path("/dev/shm", name) for name in set(os.listdir("/dev/shm")) - self._shm]
-        tables = {path: SharedFile.parse(path) for path in left}
-        # Its processes are dead: what has a living creator is of another program.
-        assert not [path for path, own in tables.items() if own is None or not own.creator.lives()]
-        assert not list(self._tmp.iterdir())
-
-    def end(self) -> None:
-        for pid in self.processes():
-            os.kill(pid, signal.SIGKILL)
-        self.process.wait(5)
-
-
-def listening() -> Iterator[tuple[int, str]]:
-    """Port and inode of this machine's listening TCP sockets."""
-    for name in ("tcp", "tcp6"):
-        for line in Path(f"/proc/net/{name}").read_text().splitlines()[1:]:
-            fields = line.split()
-            if fields[3] == "0A":
-                yield int(fields[1].rpartition(":")[2], 16), fields[9]
 
 
 @pytest.fixture

@@ -11,13 +11,12 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.commands import EXPERIMENTS, ROOT, Command
+from tests.support.experiments.counted import NUM_ENVS, total
+
 pytest.importorskip("launchpad")
 
-sys.path.insert(0, str(Path(__file__).parent))
-from counted_experiment import NUM_ENVS, total
-from test_faults import ROOT, Command
-
-EXPERIMENT = Path(__file__).parent / "counted_experiment.py"
+EXPERIMENT = EXPERIMENTS / "counted.py"
 
 
 @pytest.fixture

@@ -6,13 +6,13 @@ import sys
 import threading
 
 import pytest
-from finished import finish
 
 from distrl import presets
 from distrl.experiment import EvaluatorConfig
 from distrl.launch.run_dir.config_dict import as_dict
 from distrl.metrics import Goal
 from distrl.programs.single_process import single_process
+from tests.support.commands import finish
 
 
 @pytest.mark.parametrize("core", ["none", "lstm"])

@@ -9,11 +9,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from finished import finish
+
+from tests.support.commands import EXPERIMENTS, finish
 
 pytest.importorskip("launchpad")
 
-DAWDLING = Path(__file__).parent / "dawdling_experiment.py:experiment"
+DAWDLING = EXPERIMENTS / "dawdling.py:experiment"
 
 
 def train(run_dir: Path, updates: int, *flags: str) -> str:

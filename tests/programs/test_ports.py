@@ -1,6 +1,5 @@
 """The ports of a real program: nobody but this host's loopback reaches them."""
 
-import importlib.util
 import os
 import re
 import socket
@@ -11,13 +10,10 @@ from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent))
-from test_faults import CARTPOLE, ROOT, Command
+from tests.support.commands import CARTPOLE, ROOT, Command, needs_launchpad
 
 pytestmark = [
-    pytest.mark.skipif(
-        importlib.util.find_spec("launchpad") is None, reason="Launchpad is not installed"
-    ),
+    needs_launchpad,
     pytest.mark.timeout(150),
 ]
 PAYLOAD = Path(__file__).parent / "payload.py"

@@ -1,6 +1,5 @@
 """Programs that are killed or stopped at any time, and go on by the same command."""
 
-import importlib.util
 import json
 import os
 import random
@@ -14,16 +13,12 @@ from pathlib import Path
 import pytest
 
 from distrl.checkpointing.store import Checkpoint, Checkpoints
+from tests.support.commands import EXPERIMENTS, ROOT, needs_launchpad
 
-ROOT = Path(__file__).parents[2]
-STOPPING = Path(__file__).with_name("stopping_experiment.py")
+STOPPING = EXPERIMENTS / "stopping.py"
 FOREVER = ("--max_env_steps=1000000000", "--config.goal.mean_return=None")
 OFTEN = ("--config.checkpoint.period=0.5", "--config.checkpoint.keep=2")
 WAIT_S = 100.0
-
-needs_launchpad = pytest.mark.skipif(
-    importlib.util.find_spec("launchpad") is None, reason="Launchpad is not installed"
-)
 
 
 class Run:

@@ -5,7 +5,6 @@ import dataclasses
 import math
 import os
 import threading
-import time
 
 import numpy as np
 import pytest
@@ -18,9 +17,11 @@ from distrl.replay.local.buffer import LocalTable
 from distrl.replay.shared.buffer import SharedReplayBuffer
 from distrl.replay.shared.table import SharedTable
 from distrl.replay.table.rate_limiter import RateLimiter
+from tests.support.waiting import until
 
 T = 4
 BATCH = 4
+WAIT_S = 20.0
 RATIO = ReplayConfig(
     "uniform", T, max_size=40, min_size_to_sample=4, samples_per_insert=2.0, error_buffer=8.0
 )
@@ -84,19 +85,12 @@ def waiting(function):
     return thread, raised
 
 
-def until(done, seconds=20.0):
-    deadline = time.monotonic() + seconds
-    while not done():
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
-
-
 @both
 def test_who_waits_is_judged_by_the_new_limits(make_replay, streams):
     replay = make_replay(RATIO, BATCH)
     writer, reader = replay.client(), replay.client()
     thread, raised = waiting(lambda: streams.add_to(writer, ids(4), 10 * T + 1))
-    until(lambda: reader.info().waits)
+    until(lambda: reader.info().waits, "the insert to wait", WAIT_S)
     assert reader.info().inserts == 8
     reader.reconfigure(samples_per_insert=None)  # the limiter is off
     thread.join(10.0)
@@ -109,7 +103,7 @@ def test_who_waits_is_judged_by_the_new_limits(make_replay, streams):
     with pytest.raises(DeadlineExceeded, match=r"36 <= inserts \* 1 - samples.*it is 36"):
         reader.sample(0.1)
     thread, raised = waiting(lambda: reader.sample(20.0))
-    until(lambda: writer.info().waits)
+    until(lambda: writer.info().waits, "the sample to wait", WAIT_S)
     writer.reconfigure(error_buffer=12.0)
     thread.join(10.0)
     assert not thread.is_alive() and not raised
@@ -266,7 +260,7 @@ def test_limits_change_under_threads(make_replay, make_streams):
             info = other.reconfigure(**change)
             # Both get on under the new limits: so many inserts cannot pass without samples.
             target = info.inserts + 60
-            until(lambda target=target: other.info().inserts >= target, 5.0)
+            until(lambda target=target: other.info().inserts >= target, "60 inserts", WAIT_S)
     finally:
         done.set()
         other.reconfigure(samples_per_insert=None, min_size_to_sample=1)
@@ -295,10 +289,11 @@ def test_limits_change_under_processes(streams, elsewhere, request):
             until_closed, name, streams, lambda client: streams.check(client.sample(5.0).trajectory)
         ),
     ]
-    until(lambda: table.info().samples > 0, 60.0)  # both are there
+    until(lambda: table.info().samples > 0, "both processes", 60.0)
     for round_ in range(30):
         before = table.reconfigure(**SOME[round_ % len(SOME)])
-        until(lambda before=before: table.info().inserts >= before.inserts + 60, 5.0)
+        target = before.inserts + 60
+        until(lambda target=target: table.info().inserts >= target, "60 inserts", WAIT_S)
     margins = table.observed_margins()
     table.close()
     assert [child.wait(20.0) for child in children] == [0, 0]

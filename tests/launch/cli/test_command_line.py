@@ -1,7 +1,6 @@
 """The command line: what it refuses, in one line, and how settings are read."""
 
 import dataclasses
-import importlib.util
 import os
 import subprocess
 import sys
@@ -19,14 +18,10 @@ from distrl.launch.run_dir.config_dict import as_dict
 from distrl.replay.buffer import ReplayConfig
 from distrl.replay.shared import segment
 from distrl.replay.shared.table import SharedTable
+from tests.support.commands import EXPERIMENTS, ROOT, needs_launchpad
 
-ROOT = Path(__file__).parents[3]
-BREAKING = ROOT / "tests" / "programs" / "breaking_experiment.py"
+BREAKING = EXPERIMENTS / "breaking.py"
 BUSY_S = 60.0  # some 3 s on an idle machine
-
-needs_launchpad = pytest.mark.skipif(
-    importlib.util.find_spec("launchpad") is None, reason="Launchpad is not installed"
-)
 
 
 def distrl(tmp_path: Path, *arguments: str) -> subprocess.CompletedProcess:

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-from virtual_hosts import Hosts
 
 from distrl.launch.hosts.manual import command_lines, mpirun_line, sheet
+from tests.support.cluster.hosts import Hosts
 
 COMMAND = ["distrl", "train", "--env=CartPole-v1", "--run_dir=runs/it's $HOME; one"]
 FILE = "/srv/my run/credentials.pem"

@@ -1,6 +1,5 @@
 """Breakpoints, pdb at the first failure, and the stacks of a running program."""
 
-import importlib.util
 import os
 import subprocess
 import sys
@@ -10,13 +9,9 @@ import pytest
 
 from distrl.errors import ConfigError
 from distrl.launch.local.debugging import Debug
+from tests.support.commands import EXPERIMENTS, ROOT, needs_launchpad
 
-ROOT = Path(__file__).parents[3]
-EXPERIMENT = ROOT / "tests" / "programs" / "debugged_experiment.py"
-
-needs_launchpad = pytest.mark.skipif(
-    importlib.util.find_spec("launchpad") is None, reason="Launchpad is not installed"
-)
+EXPERIMENT = EXPERIMENTS / "debugged.py"
 
 
 def train(folder: Path, typed: str, *flags: str) -> tuple[int, str]:

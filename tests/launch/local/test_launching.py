@@ -9,13 +9,14 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Callable
 
 import pytest
 
+from tests.support.commands import ROOT, listening
+from tests.support.waiting import until
+
 pytest.importorskip("launchpad")
 
-ROOT = pathlib.Path(__file__).parents[3]
 PROGRAM = ROOT / "tests" / "launch" / "local" / "launched_program.py"
 BOTH = pytest.mark.parametrize("mode", ["local_mp", "local_mt"])
 ENDED_S = 10.0
@@ -81,29 +82,16 @@ class Run:
         ports = set(map(int, re.findall(r"Courier server on port (\d+)", text)))
         assert ports, "no server was ever started"
         # A dying process loses its environment, the mark, a moment before its sockets.
-        until(lambda: not ports & listening(), f"none of {ports} listened on", 3.0)
+        until(
+            lambda: not ports & {port for port, _ in listening()},
+            f"none of {ports} listened on",
+            3.0,
+        )
 
     def end(self) -> None:
         for pid in self.processes():
             os.kill(pid, signal.SIGKILL)
         self.process.wait(5)
-
-
-def until(condition: Callable[[], bool], what: str, timeout: float = 15.0) -> None:
-    deadline = time.monotonic() + timeout
-    while not condition():
-        assert time.monotonic() < deadline, f"waited {timeout} s for: {what}"
-        time.sleep(0.02)
-
-
-def listening() -> set[int]:
-    ports = set()
-    for name in ("tcp", "tcp6"):
-        for line in pathlib.Path(f"/proc/net/{name}").read_text().splitlines()[1:]:
-            fields = line.split()
-            if fields[3] == "0A":
-                ports.add(int(fields[1].rpartition(":")[2], 16))
-    return ports
 
 
 @pytest.fixture

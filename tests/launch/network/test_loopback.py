@@ -8,7 +8,8 @@ import textwrap
 from pathlib import Path
 
 import pytest
-from finished import finish
+
+from tests.support.commands import finish
 
 lp = pytest.importorskip("launchpad")
 

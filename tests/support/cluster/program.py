@@ -8,9 +8,9 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from virtual_hosts import Hosts
+from tests.support.cluster.hosts import Hosts
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 CARTPOLE = ("--env=CartPole-v1", "--seed=1")
 FOR_EVER = ("--max_env_steps=1000000000", "--config.goal.mean_return=None")
 START_S = 150.0  # on a busy machine; each host imports everything

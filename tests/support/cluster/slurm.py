@@ -14,8 +14,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from virtual_hosts import Hosts
-from virtual_machines import find_tools
+from tests.support.cluster.hosts import Hosts
+from tests.support.cluster.machines import find_tools
 
 PACKAGES = {
     "munged": "munge",

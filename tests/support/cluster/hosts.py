@@ -8,7 +8,7 @@ it does not reach the hosts. So commands run on a host, by `exec` or `popen`; th
 No namespace has a name: each lives as long as its processes, and these end with the test's process
 however that ends. Any number of tests can have hosts at the same time.
 
-By hand:  python tests/cluster/virtual_hosts.py 3 [COMMAND...]    (a shell on h1 unless given)
+By hand:  python -m tests.support.cluster.hosts 3 [COMMAND...]   (a shell on h1 unless given)
 """
 
 import contextlib
@@ -22,7 +22,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-from virtual_machines import SWITCH, Machines
+
+from tests.support.cluster.machines import SWITCH, Machines
 
 _SPACES = ("-n", "-u", "-i", "-m", "-p")  # nsenter's, of a host
 _COMMAND_S = 60.0

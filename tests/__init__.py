@@ -1,0 +1,1 @@
+"""The tests. A package, so that test files import `tests.support`."""

@@ -1,0 +1,1 @@
+"""What the tests share: commands and waits, experiments, virtual clusters."""

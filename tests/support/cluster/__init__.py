@@ -1,0 +1,1 @@
+"""Virtual hosts and a Slurm on them, made of Linux namespaces."""

@@ -1,0 +1,1 @@
+"""Experiments that the tests name on a command line: `--experiment=FILE:FUNCTION`."""
