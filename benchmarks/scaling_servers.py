@@ -137,7 +137,7 @@ def _courier(calls: dict[str, Callable[..., Any]]) -> int:
     server = courier.Server(port=port)  # with as many threads as a node's: Courier's default
     for name, call in calls.items():
         server.Bind(name, call)
-    server.ResumePoint()
+    server.Start()
     _kept.append(server)
     return port
 

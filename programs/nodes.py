@@ -320,7 +320,7 @@ class InferencerNode:
         current_heartbeat().wait()
         for endpoint in self._endpoints:
             endpoint.Bind("inference", self._service.inference)
-            endpoint.ResumePoint()
+            endpoint.Start()
         try:
             self._stop.wait()
         finally:
