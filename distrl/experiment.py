@@ -16,6 +16,7 @@ from distrl.envs.pool import Environment
 from distrl.errors import ConfigError
 from distrl.metrics import Goal
 from distrl.replay.buffer import ReplayConfig
+from distrl.runtime.host_resources import memory_limit
 from distrl.task import AgentConfig, Task
 from distrl.transforms.base import Transform
 from distrl.types import Trajectory
@@ -114,22 +115,10 @@ def _check_memory(task: Task) -> None:
     """Raises ConfigError if the table does not fit; the agent's own checks come with its shapes."""
     max_size = task.replay.max_size
     memory = task.replay.nbytes(task.trajectory_struct())
-    limit = _memory_limit()
+    limit = memory_limit()
     if memory > limit:
         raise ConfigError(
             f"replay.max_size={max_size} unrolls of {memory / max_size / 1e6:.1f} MB need "
             f"{memory / 1e9:.1f} GB, and this machine has {limit / 1e9:.1f} GB; at most "
             f"{int(limit / (memory / max_size))} unrolls fit"
         )
-
-
-def _memory_limit() -> int:
-    """Returns the bytes of this machine's memory that the process may use."""
-    with open("/proc/meminfo") as lines:
-        total = int(next(lines).split()[1]) * 1024
-    try:
-        with open("/sys/fs/cgroup/memory.max") as file:
-            text = file.read().strip()
-    except FileNotFoundError:  # no cgroup of the second version: the machine's own limit
-        return total
-    return total if text == "max" else min(total, int(text))

@@ -9,7 +9,7 @@ import launchpad as lp
 from distrl.experiment import Experiment
 from distrl.launch.local.debugging import Debug
 from distrl.launch.local.launch import launch
-from distrl.launch.supervision.restart_policy import Limits, RestartPolicy
+from distrl.launch.supervision.restart_policy import HangLimits, RestartPolicy
 from distrl.launch.supervision.result import Result
 from distrl.programs.placement import Host, Placement
 from distrl.programs.resources import describe_gpus, node_environments
@@ -92,10 +92,10 @@ def supervision(program: lp.Program, experiment: Experiment) -> dict[str, Any]:
     if experiment.lockstep:  # what a node has begun, another life of it would not end alike
         healing = ()
     return {
-        "rules": {
+        "restart_policies": {
             group: RestartPolicy(config.restarts) for group in healing if group in program.groups
         },
-        "limits": Limits(config.idle_limit, config.busy_limit, config.stopped_limit),
-        "learner_grace": experiment.checkpoint.grace,
+        "limits": HangLimits(config.idle_limit, config.busy_limit, config.stopped_limit),
+        "stop_grace": {"learner": experiment.checkpoint.grace},
         "active": {"actor": experiment.actors.num_actors},
     }

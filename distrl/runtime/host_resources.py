@@ -1,25 +1,26 @@
-"""How many cores this process may use, which in a container is not what the machine has."""
+"""The cores and the memory that this process may use, in a container less than the machine's."""
 
 import contextlib
 import math
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 
 def usable_cores(root: Path = Path("/")) -> int:
-    """Cores that this process may keep busy: at least 1.
+    """Returns the number of cores that this process may keep busy: at least 1.
 
     The smaller of its CPU affinity and its cgroup's CPU quota, rounded up (cgroup v2 `cpu.max`,
     v1 `cpu.cfs_quota_us`; of the group and of all groups above it).
 
     Args:
-      root: what `/proc` and `/sys` are looked up under.
+      root: the folder that contains `proc` and `sys`.
     """
     return max(1, math.ceil(min(len(os.sched_getaffinity(0)), _quota(root))))
 
 
 def spread(number: int, cores: int) -> int:
-    """A core, below `cores`, for each number: all in turn, each far from the one before.
+    """Maps numbers to cores below `cores`: all in turn, each far from the one before.
 
     Neighbours, or cores half of them apart, may be two threads of one core.
     """
@@ -29,10 +30,10 @@ def spread(number: int, cores: int) -> int:
 
 
 def keep_to_one_core(number: int) -> int:
-    """Keeps every thread of this process, and those that they will start, to one core.
+    """Pins all threads of this process, current and future, to one core.
 
     Args:
-      number: of the process among those that do so; they come to different cores.
+      number: index of the process among those that are pinned; each gets another core.
 
     Returns:
       The core.
@@ -46,28 +47,78 @@ def keep_to_one_core(number: int) -> int:
     return core
 
 
+def memory_limit(root: Path = Path("/")) -> int:
+    """Returns how many bytes of memory this process may use.
+
+    The machine's memory, or the limit of its cgroup or of a group above it where that is less
+    (`memory.max` of cgroup v2).
+
+    Args:
+      root: the folder that contains `proc` and `sys`.
+    """
+    limit = next(
+        int(line.split()[1]) * 1024
+        for line in (root / "proc/meminfo").read_text().splitlines()
+        if line.startswith("MemTotal:")
+    )
+    for group in _cgroups(root):
+        text = _read(group / "memory.max").strip()
+        if text.isdecimal():  # else "max", or no such file
+            limit = min(limit, int(text))
+    return limit
+
+
+def oom_kills(root: Path = Path("/")) -> int:
+    """Returns how many processes the kernel has killed so far because it was out of memory.
+
+    Those of this process's cgroup, or of the machine where cgroups do not count them.
+
+    Args:
+      root: the folder that contains `proc` and `sys`.
+    """
+    for group in reversed(list(_cgroups(root))):
+        text = _read(group / "memory.events")
+        if text:
+            return _oom_count(text)
+    return _oom_count(_read(root / "proc/vmstat"))
+
+
+def _oom_count(text: str) -> int:
+    """Returns the number after `oom_kill` in a file of names and numbers."""
+    counts = dict(line.split() for line in text.splitlines())
+    return int(counts.get("oom_kill", 0))
+
+
 def _quota(root: Path) -> float:
-    """Cores that the cgroup's quota allows; infinite where there is none."""
+    """Returns the cores that the cgroup's quota allows; infinite if there is none."""
+    return min(map(_quota_of, _cgroups(root, "cpu")), default=math.inf)
+
+
+def _cgroups(root: Path, controller: str = "") -> Iterator[Path]:
+    """Yields the folders of this process's cgroups that may exist, each after those above it.
+
+    Args:
+      root: the folder that contains `proc` and `sys`.
+      controller: of cgroup v1, whose groups are included; "": only v2.
+    """
     mounted = root / "sys/fs/cgroup"
-    quota = math.inf
     for line in _read(root / "proc/self/cgroup").splitlines():
         _, controllers, path = line.split(":", 2)
         if not controllers:  # v2: one hierarchy
             tops = [mounted, mounted / "unified"]
-        elif "cpu" in controllers.split(","):
-            tops = [mounted / controllers, mounted / "cpu"]
+        elif controller in controllers.split(","):
+            tops = [mounted / controllers, mounted / controller]
         else:
             continue
-        # In a container the path may be the host's, of which only the top is to be seen.
+        # In a container the path may be the host's, of which only the top is visible.
         parts = [part for part in path.split("/") if part and part != ".."]
         for top in tops:
             for depth in range(len(parts) + 1):
-                quota = min(quota, _quota_of(top.joinpath(*parts[:depth])))
-    return quota
+                yield top.joinpath(*parts[:depth])
 
 
 def _quota_of(group: Path) -> float:
-    """Of one cgroup's folder, which may not be there."""
+    """Returns the quota of one cgroup's folder, which may not exist."""
     limit = _read(group / "cpu.max").split()  # v2: "max 100000" or "150000 100000"
     if not limit:
         limit = [
@@ -81,7 +132,7 @@ def _quota_of(group: Path) -> float:
 
 
 def _read(path: Path) -> str:
-    """A file's text; nothing where it is missing or may not be read."""
+    """Returns a file's text; "" if it is missing or may not be read."""
     try:
         return path.read_text()
     except OSError:

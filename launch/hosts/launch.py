@@ -24,11 +24,10 @@ from distrl.launch.hosts.remote_host import (
     check_refused,
 )
 from distrl.launch.network.tunnel import Credentials, make_credentials
-from distrl.launch.supervision.restart_policy import Limits, RestartPolicy
+from distrl.launch.supervision.restart_policy import HangLimits, RestartPolicy
 from distrl.launch.supervision.result import Result
 from distrl.launch.supervision.session import Session, check_groups
 from distrl.launch.supervision.signals import run_once
-from distrl.launch.supervision.supervisor import STOP_LEARNER_S
 from distrl.programs.placement import Host, Placement
 from distrl.runtime.heartbeat import Heartbeat, HeartbeatTable
 
@@ -43,9 +42,9 @@ def launch_on_machines(
     *,
     run_dir: str | os.PathLike[str],
     terminal: str = "current_terminal",
-    learner_grace: float = STOP_LEARNER_S,
-    rules: Mapping[str, RestartPolicy] | None = None,
-    limits: Limits | None = None,
+    stop_grace: Mapping[str, float] | None = None,
+    restart_policies: Mapping[str, RestartPolicy] | None = None,
+    limits: HangLimits | None = None,
     active: Mapping[str, int] | None = None,
     tunnel_port: int = 0,
     join_port: int = 0,
@@ -55,8 +54,8 @@ def launch_on_machines(
     """Runs the program until it ends, and leaves nothing of it behind on any host.
 
     As `distrl.launch.local.launch.launch`; what differs: a host that is lost takes its nodes with
-    it. Those of groups with a rule are done without until it is back; a lost host of the learner
-    ends the program.
+    it. Those of groups with a restart policy are done without until it is back; a lost host of the
+    learner ends the program.
 
     Args:
       program: that `distrl.programs.multi_machine` made; not launched before.
@@ -74,10 +73,10 @@ def launch_on_machines(
     Raises:
       ConfigError: an argument that cannot work; a host that does not come, or runs other code.
     """
-    check_groups(program, "rules", rules or {})
+    check_groups(program, "restart_policies", restart_policies or {})
     run_dir = pathlib.Path(run_dir).absolute()
     logs = [f"host-{host.name}" for host in placement.hosts]
-    with Session(program, run_dir, terminal, limits, learner_grace) as session:
+    with Session(program, run_dir, terminal, limits, stop_grace) as session:
         session.journal.note(f"launches {program.name!r} on {', '.join(logs)}")
         heartbeats = HeartbeatTable([node.name for node in session.nodes])
         credentials = credentials or make_credentials()
@@ -87,7 +86,7 @@ def launch_on_machines(
             session.callback(joining.close)
             session.ticks.append(joining.tick)
             session.journal.say(f"waits for the hosts' agents on port {join_port}")
-        rules = dict(rules or {})
+        policies = dict(restart_policies or {})
         ours = identity()
         first = placement.hosts[0]
         for host in placement.hosts:
@@ -132,7 +131,7 @@ def launch_on_machines(
                 node.label,
                 session.logs[node.name],
                 RemoteHeartbeat(heartbeats, node.name, changed),
-                rules.get(node.label, RestartPolicy()),
+                policies.get(node.label, RestartPolicy()),
                 its,
             )
             # It has learner and monitor, or a part of the replay.

@@ -195,7 +195,7 @@ class RemoteHost:
     def _on_wired(self) -> None:
         self.state = State.UP
         for worker in self.workers.values():
-            worker.away = None
+            worker.unavailable_reason = None
 
     def _on_report(self, nodes: dict[str, list[Any]]) -> None:
         for name, (at_work, silent, pid, usage) in nodes.items():
@@ -238,7 +238,7 @@ class RemoteHeartbeat(Heartbeat):
 class SupervisedRemoteNode(SupervisedNode):
     """A node on a host of its own, run by the agent there."""
 
-    last_wait = SILENT_S  # until the host counts as lost
+    kill_timeout = SILENT_S  # until the host counts as lost
 
     def __init__(
         self,
@@ -279,7 +279,7 @@ class SupervisedRemoteNode(SupervisedNode):
 
     def lose(self, why: str) -> None:
         """Its host is lost: it counts as ended, and cannot be started now."""
-        self.away = why
+        self.unavailable_reason = why
         if self.alive and self._how is None:
             self._how = {"state": "failed", "error": why}
 

@@ -19,10 +19,9 @@ from distrl.launch.local.node_hooks import Stopper
 from distrl.launch.network import loopback
 from distrl.launch.network.ports import Ports
 from distrl.launch.supervision.node import Message, SupervisedNode
-from distrl.launch.supervision.restart_policy import Limits, RestartPolicy
+from distrl.launch.supervision.restart_policy import HangLimits, RestartPolicy
 from distrl.launch.supervision.result import Result
 from distrl.launch.supervision.session import Session, check_groups
-from distrl.launch.supervision.supervisor import STOP_LEARNER_S
 from distrl.replay.shared import segment
 from distrl.runtime.heartbeat import HeartbeatTable
 
@@ -34,10 +33,10 @@ def launch(
     run_dir: str | os.PathLike[str],
     local_resources: Mapping[str, Any] | None = None,
     terminal: str = "current_terminal",
-    learner_grace: float = STOP_LEARNER_S,
+    stop_grace: Mapping[str, float] | None = None,
     node_setup: Callable[[str], None] | None = None,
-    rules: Mapping[str, RestartPolicy] | None = None,
-    limits: Limits | None = None,
+    restart_policies: Mapping[str, RestartPolicy] | None = None,
+    limits: HangLimits | None = None,
     debug: Debug | bool = False,
     active: Mapping[str, int] | None = None,
 ) -> Result:
@@ -58,9 +57,10 @@ def launch(
         variables for the processes, as a mapping or in an `lp` PythonProcess. A node that is given
         no CUDA_VISIBLE_DEVICES sees no GPU.
       terminal: "current_terminal" shows nodes' output with their names, "output_to_files" does not.
-      learner_grace: seconds that the learner has to save when the program is stopped.
+      stop_grace: by group, seconds that its nodes have to end when the program is stopped by the
+        user or by its goal; `supervisor.STOP_GRACE` for groups that are not in it.
       node_setup: called with the node's name ("actor/0") in each node's process or thread, first.
-      rules: by group, how often its nodes may be started again; never, where there is none.
+      restart_policies: by group, when its nodes are restarted; nodes of other groups never are.
       limits: how long a node may hang; None: the usual ones.
       debug: with processes, the node that runs in this terminal under a debugger; with threads,
         whether to open pdb at each failure.
@@ -77,7 +77,7 @@ def launch(
     launch_type = getattr(launch_type, "value", launch_type)
     _check(launch_type, terminal)
     nodes = launchpad_adapter.named_nodes(program)
-    check_groups(program, "rules", rules or {})
+    check_groups(program, "restart_policies", restart_policies or {})
     names = [node.name for node in nodes]
     if isinstance(debug, Debug) and debug.node not in names:
         raise ConfigError(
@@ -93,7 +93,7 @@ def launch(
         processes.check_can_fork()
 
     others = ("main",) if in_threads else ()
-    with Session(program, run_dir, terminal, limits, learner_grace, others) as session:
+    with Session(program, run_dir, terminal, limits, stop_grace, others) as session:
         signals, journal, supervisor = session.signals, session.journal, session.supervisor
         ports = session.enter_context(contextlib.closing(Ports()))
         heartbeats = HeartbeatTable(names)
@@ -103,7 +103,7 @@ def launch(
                 f"{loopback.OPEN}=1: the servers listen on all interfaces, and who reaches a port "
                 "of them runs commands as you"
             )
-        rules = rules or {}
+        policies = restart_policies or {}
         workers: dict[str, SupervisedNode] = {}
         if in_threads:
             if local_resources:
@@ -133,7 +133,7 @@ def launch(
         session.callback(segment.sweep, of_this_process=True)
         for node in nodes:
             worker: SupervisedNode
-            log, rule = session.logs[node.name], rules.get(node.label, RestartPolicy())
+            log, rule = session.logs[node.name], policies.get(node.label, RestartPolicy())
             heartbeat = heartbeats.of(node.name)
             assert heartbeat is not None
             if in_threads:

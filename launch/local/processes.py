@@ -76,11 +76,11 @@ class SupervisedProcess(SupervisedNode):
         node_setup: Callable[[str], None] | None,
         close: Callable[[], Iterable[int]],
         heartbeat: Heartbeat,
-        rule: RestartPolicy,
+        restart_policy: RestartPolicy,
         debug: Debug | None = None,
         stop_signal: signal.Signals = signal.SIGTERM,
     ) -> None:
-        super().__init__(node.name, node.label, log, heartbeat, rule)
+        super().__init__(node.name, node.label, log, heartbeat, restart_policy)
         self._debug = debug
         self._stop_signal = stop_signal
         self._hub = hub

@@ -43,7 +43,7 @@ class SupervisedThread(SupervisedNode):
       debug: an exception that ends it comes to the user first, in pdb.
     """
 
-    last_wait = 0.5
+    kill_timeout = 0.5
     can_be_killed = False
 
     def __init__(
@@ -54,10 +54,10 @@ class SupervisedThread(SupervisedNode):
         tell: Callable[[Message], None],
         wake: Callable[[], None],
         heartbeat: Heartbeat,
-        rule: RestartPolicy,
+        restart_policy: RestartPolicy,
         debug: bool = False,
     ) -> None:
-        super().__init__(node.name, node.label, log, heartbeat, rule)
+        super().__init__(node.name, node.label, log, heartbeat, restart_policy)
         self._debug = debug
         self._tell = tell
         self.telling = NodeReporter(node.name, tell)

@@ -1,4 +1,4 @@
-"""What the launcher itself says: on the terminal, and in its own log file."""
+"""The launcher's own messages, on the terminal and in its log file."""
 
 import pathlib
 import sys
@@ -13,7 +13,10 @@ NAME = "distrl"
 class Journal:
     """The supervisor's log, `logs/supervisor.log`, and its lines on the terminal.
 
-    Nodes' lines go to stdout, the launcher's own to stderr.
+    Nodes' output goes to stdout, the launcher's own messages to stderr.
+
+    Args:
+      path: the log file, which is appended to.
     """
 
     def __init__(self, path: pathlib.Path) -> None:
@@ -27,28 +30,30 @@ class Journal:
         self._broken = False
 
     def fds(self) -> list[int]:
-        """What a forked child has to close."""
+        """Returns the descriptors that a forked child has to close."""
         return [self._file.fileno()]
 
     def note(self, line: str) -> None:
-        """Writes to the log file only."""
-        clock = time.strftime("%Y-%m-%d %H:%M:%S")
+        """Writes a line to the log file only."""
+        date = time.strftime("%Y-%m-%d %H:%M:%S")
         try:
-            self._file.write(f"{clock} {time.monotonic() - self._start:9.3f} {line}\n")
-        except OSError as error:  # a full disk: the nodes must still be looked after
+            self._file.write(f"{date} {time.monotonic() - self._start:9.3f} {line}\n")
+        except OSError as error:  # a full disk must not take the supervisor down
             if not self._broken:
                 self._broken = True
                 self.err.write(f"{NAME}: {self.path}: {error.strerror}\n", force=True)
 
     def say(self, line: str) -> None:
-        """Writes to the log file and the terminal."""
+        """Writes a line to the log file and to the terminal."""
         self.note(line)
         self.err.write(f"{NAME}: {line}\n", force=True)
 
     def waiting(self) -> bool:
+        """Returns whether output for the terminal is left to be flushed."""
         return self.out.waiting() or self.err.waiting()
 
     def flush(self, timeout: float = 0.0) -> None:
+        """Writes what the terminal takes now, or within `timeout` seconds for each stream."""
         self.out.flush(timeout)
         self.err.flush(timeout)
 
@@ -61,7 +66,7 @@ class Journal:
           result: how the program ended.
           failure: what failed first.
           tail: the last lines of that node's output.
-          log: its file.
+          log: that node's log file.
         """
         self.flush(timeout=1.0)
         lines = []
@@ -72,13 +77,14 @@ class Journal:
             elif tail:
                 lines += [f"its last {len(tail)} lines:", *(f"    {line}" for line in tail)]
             lines += [f"log: {log}", "----"]
-        bad = [
+        ended_badly = [
             name
-            for name, how in result.nodes.items()
-            if how.state in ("failed", "killed") and name != result.failed_node
+            for name, exit_ in result.nodes.items()
+            if exit_.state in ("failed", "killed") and name != result.failed_node
         ]
-        if bad and failure is None:  # after a failure others may well end badly
-            lines.append(f"{NAME}: while stopping, ended badly: {', '.join(bad)}; see {self.path}")
+        if ended_badly and failure is None:  # after a failure that is to be expected
+            names = ", ".join(ended_badly)
+            lines.append(f"{NAME}: failed while stopping: {names}; see {self.path}")
         if result.hung:
             lines.append(f"{NAME}: still running: {', '.join(result.hung)}")
         lines.append(

@@ -1,4 +1,4 @@
-"""One node as the supervisor sees it, whatever it runs in; and what it says of itself."""
+"""The supervisor's view of a node, and the messages that nodes send it."""
 
 import abc
 import dataclasses
@@ -9,60 +9,91 @@ from distrl.launch.supervision.result import NodeExit
 from distrl.launch.supervision.watchdog import Usage
 from distrl.runtime.heartbeat import Heartbeat
 
-KILL_S = 3.0  # for the kernel to end what was killed
+KILL_S = 3.0  # for the kernel to end a killed process
 
 
 @dataclasses.dataclass
 class Message:
-    """What a node says of itself. `time` is its own reading of the machine's monotonic clock."""
+    """What a node tells the supervisor.
+
+    Attributes:
+      time: seconds of the machine's monotonic clock, read by the node.
+      node: its name, "actor/0".
+      kind: "running", "stop" (it asks for the end of the program), "failure" or "ended".
+      reason: of a stop; of a failure "Type: message".
+      finished: whether a stop means that the goal is reached.
+      traceback: of a failure.
+      bad_input: whether a failure is the user's to fix: one line, and an exit status of its own.
+    """
 
     time: float
     node: str
-    kind: str  # "running", "stop", "failure" or "ended"
-    reason: str = ""  # of a stop; of a failure "Type: message"
-    finished: bool = True  # a stop because the goal is reached
+    kind: str
+    reason: str = ""
+    finished: bool = True
     traceback: str | None = None
-    bad_input: bool = False  # the failure is the user's to mend: one line, and its own status
+    bad_input: bool = False
 
 
 class SupervisedNode(abc.ABC):
-    """One node as the supervisor sees it."""
+    """A node as the supervisor sees it, whatever it runs in.
 
-    last_wait = KILL_S  # for it to end after `kill`
+    Attributes:
+      name: "actor/0".
+      label: its group, "actor".
+      exit: how its current or last life ended.
+      alive: started, and not collected yet.
+      started: when its life began, in seconds of the monotonic clock.
+      failure: message of the exception that ends this life of a restartable node.
+      hung_cause: why the watchdog ends this life.
+      hung_since: when it found that.
+      should_run: False after the group was scaled below this node.
+      stop_deadline: when it is killed, after it was asked to stop while the program continues.
+      host: name of the remote host that it runs on; "" for this machine.
+      unavailable_reason: why it cannot be started now: its host is lost.
+      essential: the program ends when its host is lost.
+    """
+
+    kill_timeout = KILL_S  # seconds for the node to end after `kill`
     can_be_killed = True
 
     def __init__(
-        self, name: str, label: str, log: NodeLog, heartbeat: Heartbeat, rule: RestartPolicy
+        self,
+        name: str,
+        label: str,
+        log: NodeLog,
+        heartbeat: Heartbeat,
+        restart_policy: RestartPolicy,
     ) -> None:
         self.name = name
         self.label = label
         self.log = log
         self.heartbeat = heartbeat
-        self.restartable = rule.restarts > 0
-        self.history = RestartHistory(rule)
+        self.restartable = restart_policy.restarts > 0
+        self.history = RestartHistory(restart_policy)
         self.exit = NodeExit(causes=self.history.causes)
         self.alive = False
         self.started = 0.0
-        self.failure: Message | None = None  # of a node that heals: what ends this life
-        self.hangs: str | None = None  # why the watchdog ends this life
-        self.hangs_since = 0.0
-        self.wanted = True
-        self.leaves_by: float | None = None  # it was asked to stop, while the others go on
-        self.host = ""  # another machine that it runs on
-        self.away: str | None = None  # why it cannot be started now: its host is lost
-        self.essential = False  # the program ends with its host
+        self.failure: Message | None = None
+        self.hung_cause: str | None = None
+        self.hung_since = 0.0
+        self.should_run = True
+        self.stop_deadline: float | None = None
+        self.host = ""
+        self.unavailable_reason: str | None = None
+        self.essential = False
 
     @abc.abstractmethod
     def start(self) -> None:
-        """Starts the node, for the first time or again."""
+        """Starts a life of the node."""
 
     @abc.abstractmethod
     def usage(self) -> Usage | None:
-        """What it uses now; None when it has ended."""
+        """Returns the node's current resource usage; None if it has ended."""
 
     @abc.abstractmethod
     def collect(self) -> bool:
-        """True, once, when the node has ended: `alive` is False then, and `exit` is complete."""
+        """Returns True once when the node has ended, with `alive` False and `exit` complete."""
 
     @abc.abstractmethod
     def ask_to_stop(self) -> None:
@@ -70,12 +101,13 @@ class SupervisedNode(abc.ABC):
 
     @abc.abstractmethod
     def kill(self) -> None:
-        """Ends it by force, where that can be done."""
+        """Ends the node by force, where that is possible."""
 
     @abc.abstractmethod
     def show_stacks(self, also_if_stopped: bool = False) -> None:
-        """Has the stacks of its threads written to its log.
+        """Writes the stacks of the node's threads to its log.
 
         Args:
-          also_if_stopped: by a way that takes a second, and that the node has no part in.
+          also_if_stopped: read them from outside, which takes a second but works for a node that
+            does not respond.
         """

@@ -1,40 +1,40 @@
-"""What is done about a node that ends or hangs: restarted, or the program ends with it."""
+"""When a node that has ended is restarted, and how long a node may hang."""
 
 import dataclasses
 import re
 
-SAME = 3  # lives in a row that one traceback may end
+MAX_SAME_FAILURES = 3  # lives in a row that end alike before the program ends
 _FRAME = re.compile(r'^  File "(.*)", line (\d+), in (.*)$', re.MULTILINE)
 
 
 @dataclasses.dataclass(frozen=True)
 class RestartPolicy:
-    """For the nodes of a group.
+    """How often, and after which pause, a node of a group is restarted.
 
     Attributes:
-      restarts: times that one of them may be started again; 0: its end ends the program.
-      backoff: seconds before the first restart; doubled after each life that ended within
-        `steady` seconds, up to `most_backoff`.
-      most_backoff: seconds.
-      steady: seconds after which a life counts as a good one.
+      restarts: restarts of one node at most; 0: its end ends the program.
+      backoff: seconds before the first restart; doubled after each life shorter than
+        `stable_after`, up to `max_backoff`.
+      max_backoff: seconds.
+      stable_after: seconds after which a life no longer counts as a failed start.
     """
 
     restarts: int = 0
     backoff: float = 0.2
-    most_backoff: float = 20.0
-    steady: float = 10.0
+    max_backoff: float = 20.0
+    stable_after: float = 10.0
 
 
 @dataclasses.dataclass(frozen=True)
-class Limits:
-    """How long a node may hang, in seconds. None: for ever.
+class HangLimits:
+    """Seconds before a node is considered hung. None: never.
 
     Attributes:
-      idle: it works, uses no processor, and does not get on: an environment's step that blocks, a
-        deadlock.
-      busy: it works, uses the processor, and does not get on: a loop without end; but also one
+      idle: a working node without progress and without CPU use: an environment step that blocks,
+        a deadlock.
+      busy: a working node without progress that uses the CPU: an endless loop, but also a single
         long step or compilation.
-      stopped: it is stopped by a signal (SIGSTOP), or its Python threads do not run.
+      stopped: a node stopped by a signal (SIGSTOP), or whose Python threads do not run.
     """
 
     idle: float | None = 60.0
@@ -43,41 +43,51 @@ class Limits:
 
 
 class RestartHistory:
-    """The lives of one node that have ended, and whether it may have another."""
+    """The lives of one node that have ended, and whether it may have another.
 
-    def __init__(self, rule: RestartPolicy):
-        self._rule = rule
-        self._delay = rule.backoff
-        self._last = ""
-        self._same = 0
+    Attributes:
+      causes: why each of them ended, one line each.
+    """
+
+    def __init__(self, policy: RestartPolicy) -> None:
+        self._policy = policy
+        self._next_backoff = policy.backoff
+        self._last_failure = ""
+        self._same_failures = 0
         self.causes: list[str] = []
 
-    def another(
-        self, cause: str, traceback: str | None, seconds: float, tells: bool = True
+    def next_delay(
+        self, cause: str, traceback: str | None, seconds: float, node_at_fault: bool = True
     ) -> float | str:
-        """Of a life that ended: seconds until the next one, or why there is none.
+        """Records the end of a life, and decides about a restart.
 
         Args:
           cause: one line.
           traceback: the exception's, if there was one.
-          seconds: how long it was.
-          tells: the cause lies in the node, as that of a SIGKILL need not.
+          seconds: the length of the life.
+          node_at_fault: False where something else may have ended it, as with SIGKILL.
+
+        Returns:
+          Seconds until the restart; or why there is none, for messages.
         """
+        policy = self._policy
         self.causes.append(cause)
-        place = _place(traceback) or cause
-        counts = traceback is not None or (tells and seconds < self._rule.steady)
-        self._same = self._same + 1 if counts and place == self._last else 1
-        self._last = place if counts else ""
-        if self._same >= SAME:
-            return f"as {SAME} lives in a row"
-        if len(self.causes) > self._rule.restarts:
-            return f"after {self._rule.restarts} restarts, which is all that there may be"
-        if seconds >= self._rule.steady:
-            self._delay = self._rule.backoff
-        delay, self._delay = self._delay, min(2 * self._delay, self._rule.most_backoff)
+        failure = _frames(traceback) or cause
+        counts = traceback is not None or (node_at_fault and seconds < policy.stable_after)
+        same = counts and failure == self._last_failure
+        self._same_failures = self._same_failures + 1 if same else 1
+        self._last_failure = failure if counts else ""
+        if self._same_failures >= MAX_SAME_FAILURES:
+            return f"{MAX_SAME_FAILURES} times in a row"
+        if len(self.causes) > policy.restarts:
+            return f"after {policy.restarts} restarts, the most allowed"
+        if seconds >= policy.stable_after:
+            self._next_backoff = policy.backoff
+        delay = self._next_backoff
+        self._next_backoff = min(2 * delay, policy.max_backoff)
         return delay
 
 
-def _place(traceback: str | None) -> str:
-    """Where an exception came from, without what differs from one time to the next."""
+def _frames(traceback: str | None) -> str:
+    """Returns the frames of a traceback, without what differs between occurrences."""
     return "\n".join("|".join(frame) for frame in _FRAME.findall(traceback or ""))

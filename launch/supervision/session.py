@@ -1,4 +1,4 @@
-"""What every launch has, wherever its nodes run: signals, journal, logs, status, supervisor."""
+"""The parts of every launch, wherever its nodes run: signals, journal, logs, status, supervisor."""
 
 import contextlib
 import functools
@@ -16,7 +16,7 @@ from distrl.launch.supervision.journal import Journal
 from distrl.launch.supervision.node import SupervisedNode
 from distrl.launch.supervision.node_logs import NodeLog
 from distrl.launch.supervision.requests import STACKS, Requests
-from distrl.launch.supervision.restart_policy import Limits
+from distrl.launch.supervision.restart_policy import HangLimits
 from distrl.launch.supervision.result import Result
 from distrl.launch.supervision.signals import Signals
 from distrl.launch.supervision.status_file import FILE_NAME, StatusFile
@@ -25,15 +25,21 @@ from distrl.runtime import incarnations
 
 
 class Session(contextlib.ExitStack):
-    """One launch of a program, from its first line to its result. Main thread.
+    """One launch of a program, from its first log line to its result. Main thread only.
 
     Args:
       program: not launched before.
-      run_dir: gets `logs/`, `status.json` and `result.json`.
+      run_dir: the run folder; gets `logs/`, `status.json` and `result.json`.
       terminal: "current_terminal" shows nodes' output with their names, "output_to_files" does not.
-      limits: how long a node may hang; None: the usual ones.
-      learner_grace: seconds that the learner has to save when the program is stopped.
-      others: names beside the nodes' that have a log.
+      limits: how long nodes may hang; None: the defaults of `HangLimits`.
+      stop_grace: by group, seconds for its nodes to end; see `StopSequence`.
+      other_logs: names, beside those of the nodes, that have a log.
+
+    Attributes:
+      nodes: the program's nodes.
+      logs: by name, of the nodes and of `other_logs`.
+      ticks: functions that are called about once a second.
+      signals, journal, supervisor: of the launch, while the session is entered.
     """
 
     def __init__(
@@ -41,19 +47,19 @@ class Session(contextlib.ExitStack):
         program: lp.Program,
         run_dir: str | os.PathLike[str],
         terminal: str,
-        limits: Limits | None,
-        learner_grace: float,
-        others: Sequence[str] = (),
+        limits: HangLimits | None,
+        stop_grace: Mapping[str, float] | None,
+        other_logs: Sequence[str] = (),
     ) -> None:
         super().__init__()
         self.nodes = launchpad_adapter.named_nodes(program)
+        self.logs: dict[str, NodeLog] = {}
+        self.ticks: list[Callable[[], None]] = []
         self._run_dir = pathlib.Path(run_dir)
         self._terminal = terminal
-        self._limits = limits or Limits()
-        self._learner_grace = learner_grace
-        self._others = others
-        self.logs: dict[str, NodeLog] = {}
-        self.ticks: list[Callable[[], None]] = []  # called about once a second
+        self._limits = limits or HangLimits()
+        self._stop_grace = stop_grace
+        self._other_logs = other_logs
 
     def __enter__(self) -> "Session":
         super().__enter__()
@@ -72,48 +78,42 @@ class Session(contextlib.ExitStack):
         self.journal = self.enter_context(contextlib.closing(Journal(folder / "supervisor.log")))
         self._status = StatusFile(self._run_dir / FILE_NAME, os.getpid())
         self._requests = Requests(self._run_dir)
-        next_life = functools.partial(incarnations.next_life, self._run_dir)
-        self.supervisor = self.enter_context(
-            contextlib.closing(
-                Supervisor(
-                    self.signals,
-                    self.journal,
-                    self._limits,
-                    next_life,
-                    self._look,
-                    self._learner_grace,
-                )
-            )
+        supervisor = Supervisor(
+            self.signals,
+            self.journal,
+            self._limits,
+            functools.partial(incarnations.next_life, self._run_dir),
+            self._on_tick,
+            self._stop_grace,
         )
+        self.supervisor = self.enter_context(contextlib.closing(supervisor))
         stream = self.journal.out if self._terminal == "current_terminal" else None
-        names = [*(node.name for node in self.nodes), *self._others]
+        names = [*(node.name for node in self.nodes), *self._other_logs]
         for index, name in enumerate(names):
             log = NodeLog(name, folder / f"{name.replace('/', '-')}.log", stream, index)
             self.logs[name] = self.enter_context(contextlib.closing(log))
 
-    def _look(self, workers: Sequence[SupervisedNode]) -> None:
+    def _on_tick(self, nodes: Sequence[SupervisedNode]) -> None:
         try:
-            self._status.write(workers)
+            self._status.write(nodes)
         except OSError as error:  # a full disk must not take the supervisor down
-            self.journal.note(f"no status.json: {error}")
+            self.journal.note(f"could not write {FILE_NAME}: {error}")
         for group, wanted in self._requests.take():
             if group == STACKS:
-                for worker in workers:
-                    if worker.alive and worker.name in wanted:
-                        worker.show_stacks(also_if_stopped=True)
+                for node in nodes:
+                    if node.alive and node.name in wanted:
+                        node.show_stacks(also_if_stopped=True)
             else:
-                self.supervisor.want(group, wanted)
+                self.supervisor.scale(group, wanted)
         for tick in self.ticks:
             tick()
 
-    def run(
-        self, workers: Mapping[str, SupervisedNode], active: Mapping[str, int] | None
-    ) -> Result:
-        """Runs the nodes until the program ends, and says how it did.
+    def run(self, nodes: Mapping[str, SupervisedNode], active: Mapping[str, int] | None) -> Result:
+        """Runs the nodes until the program ends, reports and writes the result, and returns it.
 
         Args:
-          workers: of all nodes, by name.
-          active: by group, how many of its nodes are started; all, where there is none.
+          nodes: all nodes of the program, by name.
+          active: by group, how many of its nodes are started; all of the groups not in it.
         """
         standby = [
             name
@@ -121,24 +121,27 @@ class Session(contextlib.ExitStack):
             for name in [node.name for node in self.nodes if node.label == group][wanted:]
         ]
         supervisor = self.supervisor
-        supervisor.run(list(workers.values()), launchpad_adapter.phases(self.nodes), standby)
+        supervisor.run(list(nodes.values()), launchpad_adapter.phases(self.nodes), standby)
+        verdict = supervisor.verdict
+        assert verdict is not None  # `run` returns no earlier
+        failure = verdict.failure
         result = Result(
-            status=supervisor.status or "failed",
-            reason=supervisor.reason,
-            exit_code=supervisor.exit_code,
-            nodes={name: worker.exit for name, worker in workers.items()},
-            failed_node=supervisor.failure.node if supervisor.failure else None,
+            status=verdict.status,
+            reason=verdict.reason,
+            exit_code=verdict.exit_code,
+            nodes={name: node.exit for name, node in nodes.items()},
+            failed_node=failure.node if failure else None,
             hung=supervisor.hung(),
         )
-        failed = self.logs.get(result.failed_node) if result.failed_node else None
-        tail = failed.tail() if failed is not None else []
-        self.journal.report(result, supervisor.failure, tail, failed.path if failed else None)
+        failed_log = self.logs.get(failure.node) if failure else None
+        tail = failed_log.tail() if failed_log is not None else []
+        self.journal.report(result, failure, tail, failed_log.path if failed_log else None)
         result.write(self._run_dir)
         return result
 
 
 def check_groups(program: lp.Program, what: str, groups: Mapping[str, Any]) -> None:
-    """Raises ConfigError where `groups` has one that the program has not."""
+    """Raises ConfigError if `groups` has a key that is no group of the program."""
     unknown = sorted(set(groups) - set(program.groups))
     if unknown:
         raise ConfigError(

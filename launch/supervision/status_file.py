@@ -47,7 +47,9 @@ class StatusFile:
         heartbeat = node.heartbeat
         usage = node.usage() if node.alive else None
         status: dict[str, Any] = {
-            "status": "host lost" if node.away else _STATUS_NAMES.get(heartbeat.status, "ended"),
+            "status": "host lost"
+            if node.unavailable_reason
+            else _STATUS_NAMES.get(heartbeat.status, "ended"),
             "host": node.host,
             "pid": getattr(node, "pid", self._launcher) if node.alive else None,
             "life": heartbeat.life,

@@ -75,7 +75,9 @@ class StopOnSignals:
             os._exit(128 + number)
         self.caught.append(number)
         self._stop.set()
-        print("distrl: stopping; once more stops at once", file=sys.stderr, flush=True)
+        print(
+            "distrl: stopping; press Ctrl-C again to kill immediately", file=sys.stderr, flush=True
+        )
 
 
 def _detach() -> None:

@@ -1,405 +1,328 @@
-"""Watches the nodes of a running program, heals it, finds what failed first, stops it in order.
+"""Runs a program's nodes: starts them, watches and restarts them, and stops them in order.
 
-It knows nothing of processes or threads: those are kinds of `SupervisedNode`.
+Processes and threads are kinds of `SupervisedNode`; the supervisor does not distinguish them.
 """
 
 import collections
 import selectors
 import signal
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from distrl.launch.supervision.journal import Journal
 from distrl.launch.supervision.node import Message, SupervisedNode
-from distrl.launch.supervision.restart_policy import Limits
-from distrl.launch.supervision.result import (
-    EXIT_BAD_INPUT,
-    EXIT_FAILED,
-    EXIT_FINISHED,
-    Failure,
-    NodeExit,
-)
+from distrl.launch.supervision.restart_policy import HangLimits
+from distrl.launch.supervision.result import Failure
 from distrl.launch.supervision.signals import Signals, run_once
-from distrl.launch.supervision.watchdog import Watch, oom_kills
+from distrl.launch.supervision.stop_sequence import STACKS_S, STOP_S, StopSequence
+from distrl.launch.supervision.verdict import Judge, Verdict, describe_exit
+from distrl.launch.supervision.watchdog import HangDetector
+from distrl.runtime.host_resources import oom_kills
 
-STOP_S = 3.0  # for a phase to end after it was asked to
-STOP_LEARNER_S = 30.0  # unless the program says otherwise: it may have much to save
-STOP_AFTER_FAILURE_S = 1.0
-STACKS_S = 0.3  # before its time is over, a node's stacks are written to its log
-LINGER_S = 2.0  # for a node to end after it has told of the exception that ends it
-LOOK_S = 1.0  # between two looks of the watchdog
-JUDGE_S = 0.2  # an exception may be the echo of a sudden death elsewhere, which is seen later
-ENDED = "ended without being told to"
+LINGER_S = 2.0  # for a node to end after it has sent the exception that ends it
+TICK_S = 1.0  # between two checks for hung nodes
 
 
 class Supervisor:
-    """Runs the loop from the first start to the last end.
+    """The launcher's loop, from the first start of a node to the last end.
 
     Args:
-      signals: entered.
-      journal: where it says what it does.
+      signals: entered; the signals to the launcher.
+      journal: where it reports.
       limits: how long nodes may hang.
-      next_life: of a node's name, the number of the life that begins; rises.
-      look: called about once a second, with all workers.
-      learner_grace: seconds for the learner to end after it was asked to.
+      next_life: returns the number of a node's next life; rising.
+      on_tick: called about once a second with all nodes.
+      stop_grace: by group, seconds for its nodes to end; see `StopSequence`.
+      clock: the monotonic clock, for tests.
+      wait: in the place of the loop's wait for messages and signals, for tests; takes seconds.
+
+    Attributes:
+      selector: for what wakes the loop; the `data` of a key is called.
+      messages: those of nodes, appended by `SupervisedNode`s and taken in the loop.
+      verdict: why the program ends; None while it runs.
     """
 
     def __init__(
         self,
         signals: Signals,
         journal: Journal,
-        limits: Limits,
+        limits: HangLimits,
         next_life: Callable[[str], int],
-        look: Callable[[Sequence[SupervisedNode]], None] = lambda workers: None,
-        learner_grace: float = STOP_LEARNER_S,
+        on_tick: Callable[[Sequence[SupervisedNode]], None] = lambda nodes: None,
+        stop_grace: Mapping[str, float] | None = None,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        wait: Callable[[float], None] | None = None,
     ) -> None:
         self.selector: selectors.BaseSelector = selectors.DefaultSelector()
         self.selector.register(signals, selectors.EVENT_READ)
-        self.messages: collections.deque[Message] = collections.deque()  # filled by the workers
-        self.status: str | None = None
-        self.reason = ""
-        self.exit_code = EXIT_FAILED
-        self.failure: Failure | None = None
+        self.messages: collections.deque[Message] = collections.deque()
+        self.verdict: Verdict | None = None
         self._signals = signals
-        self._learner_grace = learner_grace
         self._journal = journal
         self._limits = limits
         self._next_life = next_life
-        self._look = look
-        self._watches: dict[str, Watch] = {}
-        self._oom_kills = oom_kills()
-        self._look_at = 0.0
-        self._restarts: list[tuple[float, SupervisedNode]] = []  # when, whom
-        self._workers: dict[str, SupervisedNode] = {}
-        self._phases: list[list[str]] = []
-        self._phase = 0
-        self._deadline: float | None = None
-        self._stacks_shown = False
-        self._told: list[Message] = []  # not yet judged
-        self._spoke: set[str] = set()  # nodes that have said why they end
-        self._silent: list[SupervisedNode] = []  # ended without a word, not yet judged
-        self._judge_at = float("inf")
+        self._on_tick = on_tick
+        self._stop_grace = stop_grace or {}
+        self._clock = clock
+        self._wait = wait or (lambda seconds: run_once(self.selector, seconds))
+        self._nodes: dict[str, SupervisedNode] = {}
+        self._stop = StopSequence({}, [], {}, journal, clock)
+        self._judge = Judge()
+        self._hang_detectors: dict[str, HangDetector] = {}
+        self._restarts: list[tuple[float, SupervisedNode]] = []  # when, and which
+        self._explained: set[str] = set()  # nodes that have said why their life ends
         self._interrupts = 0
+        self._next_tick = 0.0
+        self._oom_kills_before = oom_kills()
 
     def run(
         self,
-        workers: Sequence[SupervisedNode],
-        phases: list[list[str]],
+        nodes: Sequence[SupervisedNode],
+        phases: Sequence[Sequence[str]],
         standby: Sequence[str] = (),
     ) -> None:
-        """Starts the workers, returns when none is left (or none that can be ended).
+        """Runs the nodes; returns when all have ended, or those left cannot be ended.
 
-        Those in `standby` are only started when `want` says so.
+        Args:
+          nodes: all nodes, in the order in which they are started.
+          phases: their names, in the order in which they are stopped.
+          standby: names of nodes that are only started by `scale`.
         """
-        self._workers = {worker.name: worker for worker in workers}
-        self._phases = phases
-        for worker in workers:
+        self._nodes = {node.name: node for node in nodes}
+        self._stop = StopSequence(self._nodes, phases, self._stop_grace, self._journal, self._clock)
+        for node in nodes:
             self._take_signals()
-            if self.status is not None:
+            if self.verdict is not None:
                 break
-            if worker.name not in standby:
-                self._start(worker)
-        while self._advance():
-            run_once(self.selector, self._timeout())
+            if node.name not in standby:
+                self._start(node)
+        while self.verdict is None or self._stop.advance(self.verdict.status == "failed"):
+            self._wait(self._timeout())
             self._take_signals()
-            for worker in self._workers.values():
-                if worker.alive and worker.collect():
-                    self._note_end(worker)
+            for node in nodes:
+                if node.alive and node.collect():
+                    self._on_end(node)
             self._take_messages()
-            self._judge()
-            self._heal()
-            self._watch()
+            self._reach_verdict()
+            if self.verdict is None:
+                self._restart_due()
+                self._end_failed_and_hung()
+            self._tick()
             self._journal.flush()
 
-    def want(self, label: str, count: int) -> None:
-        """Has the first `count` nodes of a group run, and no others of it."""
-        if self.status is not None:
+    def scale(self, label: str, count: int) -> None:
+        """Runs the first `count` nodes of a group, and stops its others."""
+        if self.verdict is not None:
             return
-        of_group = [worker for worker in self._workers.values() if worker.label == label]
-        waiting = {worker.name for _, worker in self._restarts}
-        for worker in of_group[:count]:
-            worker.wanted = True
-            if not worker.alive and worker.name not in waiting:
-                self._journal.say(f"{worker.name} joins")
-                self._restarts.append((time.monotonic(), worker))
-        for worker in of_group[count:]:
-            worker.wanted = False
-            self._restarts = [(due, each) for due, each in self._restarts if each is not worker]
-            if worker.alive and worker.leaves_by is None:
-                self._journal.say(f"{worker.name} leaves")
-                worker.leaves_by = time.monotonic() + STOP_S
-                worker.exit.asked = True
-                worker.ask_to_stop()
+        group = [node for node in self._nodes.values() if node.label == label]
+        planned = [node for _, node in self._restarts]
+        for node in group[:count]:
+            node.should_run = True
+            if not node.alive and node not in planned:
+                self._journal.say(f"{node.name}: starting, scaled up")
+                self._restarts.append((self._clock(), node))
+        for node in group[count:]:
+            node.should_run = False
+            self._restarts = [(due, other) for due, other in self._restarts if other is not node]
+            if node.alive and node.stop_deadline is None:
+                self._journal.say(f"{node.name}: stopping, scaled down")
+                node.stop_deadline = self._clock() + STOP_S
+                node.exit.asked = True
+                node.ask_to_stop()
 
-    def _start(self, worker: SupervisedNode) -> None:
-        worker.leaves_by = None
-        worker.heartbeat.begin(self._next_life(worker.name))
-        worker.failure = worker.hangs = None
-        self._watches[worker.name] = Watch(worker.heartbeat, self._limits)
-        self._spoke.discard(worker.name)
-        worker.start()
+    def hung(self) -> tuple[str, ...]:
+        """Returns the names of the nodes that still run."""
+        return tuple(node.name for node in self._nodes.values() if node.alive)
 
     def close(self) -> None:
         self.selector.close()
 
-    def hung(self) -> tuple[str, ...]:
-        return tuple(worker.name for worker in self._workers.values() if worker.alive)
+    def _start(self, node: SupervisedNode) -> None:
+        node.stop_deadline = None
+        node.failure = node.hung_cause = None
+        node.heartbeat.begin(self._next_life(node.name))
+        self._hang_detectors[node.name] = HangDetector(node.heartbeat, self._limits)
+        self._explained.discard(node.name)
+        node.start()
 
     def _timeout(self) -> float:
-        now = time.monotonic()
-        starts = [when for when, worker in self._restarts if worker.away is None]
-        due = min(self._judge_at, now + 1.0, *starts)
-        if self._deadline is not None:
-            due = min(due, self._deadline - (0.0 if self._stacks_shown else STACKS_S))
+        now = self._clock()
+        due = min(now + TICK_S, self._stop.due())
+        if self.verdict is None:
+            starts = [when for when, node in self._restarts if node.unavailable_reason is None]
+            due = min(due, self._judge.due, *starts)
         if self._journal.waiting():
             due = min(due, now + 0.05)
         return max(0.0, due - now)
 
-    # What happens, and what it means.
+    # Events, and the verdict.
 
     def _take_signals(self) -> None:
         for number in self._signals.pending():
             if number == signal.SIGINT:
-                self._interrupt()
+                self._on_interrupt()
             elif number in (signal.SIGTERM, signal.SIGHUP):
-                self._judge(now=True)
+                self._reach_verdict(immediately=True)
                 name = signal.Signals(number).name
-                self._decide("stopped", f"{name} to the launcher", 128 + number)
+                self._decide(Verdict("stopped", f"{name} to the launcher", 128 + number))
 
-    def _interrupt(self) -> None:
+    def _on_interrupt(self) -> None:
         self._interrupts += 1
-        self._judge(now=True)
+        self._reach_verdict(immediately=True)
         if self._interrupts > 1:
-            self._journal.say("Ctrl-C again: ending all nodes at once")
-            for worker in self._workers.values():
-                if worker.alive:
-                    worker.kill()
-            self._phase = len(self._phases)
-            self._deadline = None
-        elif self.status is None:
-            self._journal.say("Ctrl-C: stopping the nodes in order; Ctrl-C again ends them at once")
-            self._decide("stopped", "Ctrl-C", 128 + signal.SIGINT)
+            self._journal.say("Ctrl-C again: killing all nodes")
+            self._stop.kill_all()
+        elif self.verdict is None:
+            self._journal.say("stopping; press Ctrl-C again to kill immediately")
+            self._decide(Verdict("stopped", "Ctrl-C", 128 + signal.SIGINT))
         else:
-            self._journal.say("stopping already; Ctrl-C again ends all nodes at once")
-
-    def _note_end(self, worker: SupervisedNode) -> None:
-        self._take_messages()  # it may have said why before it ended
-        how = worker.exit
-        error = how.error or how.signal or (f"status {how.code}" if how.code else "")
-        self._journal.note(f"{worker.name} {how.state} {error}".rstrip())
-        if worker.log.broken is not None:
-            self._journal.note(f"{worker.log.path} is not complete: {worker.log.broken}")
-        comes_back = False
-        if worker.leaves_by is not None:
-            worker.leaves_by = None
-            if worker.wanted and self.status is None:  # again, since it was asked to leave
-                self._restarts.append((time.monotonic(), worker))
-                comes_back = True
-        elif self.status is None and worker.away is not None and worker.essential:
-            self._silent.append(worker)
-        elif self.status is None and worker.away is not None and worker.restartable:
-            self._journal.note(f"{worker.name} is done without: {worker.away}")
-            self._restarts.append((time.monotonic(), worker))
-            comes_back = True
-        elif self.status is None and worker.restartable and worker.name not in self._spoke:
-            comes_back = self._plan_restart(worker)
-        elif self.status is None and worker.name not in self._spoke:
-            self._silent.append(worker)
-        worker.heartbeat.end(comes_back)
-
-    # Healing.
-
-    def _plan_restart(self, worker: SupervisedNode) -> bool:
-        """Of a node that has ended, and heals: True where it will be started again."""
-        failure, how = worker.failure, worker.exit
-        cause = failure.reason if failure is not None else worker.hangs or self._cause(how)
-        traceback = failure.traceback if failure is not None else None
-        separator = ":" if failure is not None else ""
-        tells = how.signal != "SIGKILL" or worker.hangs is not None
-        delay = worker.history.another(cause, traceback, how.seconds, tells)
-        if isinstance(delay, str):
-            reason = f"{worker.name}{separator} {cause} ({delay})"
-            self._decide("failed", reason, EXIT_FAILED, Failure(worker.name, cause, traceback))
-            return False
-        self._journal.say(
-            f"{worker.name}{separator} {cause}: it is started again"
-            + (f" in {delay:.1f} s" if delay >= 1 else "")
-            + f" (restart {len(how.causes)}); see {worker.log.path}"
-        )
-        self._restarts.append((time.monotonic() + delay, worker))
-        return True
-
-    def _heal(self) -> None:
-        """Starts again what is due, and ends what has failed and will not go."""
-        now = time.monotonic()
-        if self.status is not None:
-            self._restarts = []
-        for due, worker in list(self._restarts):
-            if due <= now and worker.away is None:
-                self._restarts.remove((due, worker))
-                self._start(worker)
-        for worker in self._workers.values():
-            failure = worker.failure
-            if not worker.alive or self.status is not None:
-                continue
-            if worker.leaves_by is not None:
-                if now > worker.leaves_by:
-                    worker.kill()
-                continue
-            if failure is not None and now > failure.time + LINGER_S:
-                self._end_by_force(worker, failure.reason, failure.traceback)
-            elif worker.hangs is not None and now > worker.hangs_since + STACKS_S:
-                self._end_by_force(worker, worker.hangs, None)
-
-    def _end_by_force(self, worker: SupervisedNode, cause: str, traceback: str | None) -> None:
-        """Of a node that will not end by itself; where it cannot be killed, the program ends."""
-        if worker.can_be_killed:
-            worker.kill()
-        else:
-            self._decide(
-                "failed",
-                f"{worker.name} {cause}",
-                EXIT_FAILED,
-                Failure(worker.name, cause, traceback),
-            )
-
-    def _watch(self) -> None:
-        """Once in a while, looks for nodes that hang."""
-        now = time.monotonic()
-        if now < self._look_at:
-            return
-        self._look_at = now + LOOK_S
-        if self.status is None:
-            for worker in self._workers.values():
-                usage = worker.usage() if worker.alive and worker.hangs is None else None
-                cause = None if usage is None else self._watches[worker.name].look(usage, now)
-                if cause is not None:
-                    worker.hangs, worker.hangs_since = cause, now
-                    self._journal.say(f"{worker.name} {cause}; its stacks are in {worker.log.path}")
-                    worker.show_stacks(also_if_stopped=True)
-        self._look(list(self._workers.values()))
-
-    # What failed first.
+            self._journal.say("already stopping; press Ctrl-C again to kill immediately")
 
     def _take_messages(self) -> None:
         while self.messages:
-            message = self.messages.popleft()
-            worker = self._workers[message.node]
-            if worker.leaves_by is not None and message.kind != "stop":
-                self._journal.note(f"{message.node}: {message.kind} {message.reason}".rstrip())
-                continue
-            if message.kind == "running":
-                seconds = message.time - worker.started
-                self._journal.note(f"{message.node} runs, {seconds:.3f} s after its start")
-                continue
-            if message.kind == "failure":
-                worker.exit.error = message.reason
-                if worker.restartable and not message.bad_input and self.status is None:
-                    worker.failure = worker.failure or message
-                    continue
-            if message.kind == "ended" and worker.restartable and self.status is None:
-                continue
-            if message.kind != "stop":
-                self._spoke.add(message.node)
-            if self.status is None:
-                self._told.append(message)
-                self._judge_at = min(self._judge_at, time.monotonic() + JUDGE_S)
-            elif message.kind == "failure":
+            self._on_message(self.messages.popleft())
+
+    def _on_message(self, message: Message) -> None:
+        node = self._nodes[message.node]
+        if node.stop_deadline is not None and message.kind != "stop":
+            self._journal.note(f"{message.node}: {message.kind} {message.reason}".rstrip())
+            return
+        if message.kind == "running":
+            seconds = message.time - node.started
+            self._journal.note(f"{message.node} is running, {seconds:.3f} s after its start")
+            return
+        if message.kind == "failure":
+            node.exit.error = message.reason
+        if node.restartable and self.verdict is None:  # `_on_end` restarts it
+            if message.kind == "failure" and not message.bad_input:
+                node.failure = node.failure or message
+                return
+            if message.kind == "ended":
+                return
+        if message.kind != "stop":
+            self._explained.add(message.node)
+        if self.verdict is None:
+            self._judge.add_message(message, self._clock())
+        elif message.kind == "failure":
+            self._journal.note(f"later: {message.node} failed: {message.reason}")
+
+    def _reach_verdict(self, immediately: bool = False) -> None:
+        verdict = self._judge.verdict(self._clock(), immediately) if self.verdict is None else None
+        if verdict is not None:
+            self._decide(verdict)
+            for message in self._judge.other_failures():
                 self._journal.note(f"later: {message.node} failed: {message.reason}")
 
-    def _judge(self, now: bool = False) -> None:
-        """Decides what came first, as soon as that can be told."""
-        if self.status is not None or not (self._told or self._silent):
+    def _decide(self, verdict: Verdict) -> None:
+        """Ends the program, unless it is ending already."""
+        if self.verdict is not None:
             return
-        self._told.sort(key=lambda message: message.time)
-        first = self._told[0] if self._told else None
-        if first is not None and first.kind == "stop":
-            if first.finished:
-                self._decide("finished", first.reason, EXIT_FINISHED)
-            else:
-                self._decide("failed", first.reason, EXIT_FAILED, Failure(first.node, first.reason))
-        elif self._silent:
-            worker = self._silent[0]
-            cause = worker.hangs or worker.away or self._cause(worker.exit)
-            self._decide(
-                "failed", f"{worker.name} {cause}", EXIT_FAILED, Failure(worker.name, cause)
-            )
-        elif first is not None and (now or time.monotonic() >= self._judge_at):
-            cause = first.reason if first.kind == "failure" else ENDED
-            failure = Failure(first.node, cause, first.traceback, first.bad_input)
-            separator = ":" if first.kind == "failure" else ""
-            code = EXIT_BAD_INPUT if first.bad_input else EXIT_FAILED
-            self._decide("failed", f"{first.node}{separator} {cause}", code, failure)
-        if self.status is not None:
-            self._judge_at = float("inf")
-            for message in self._told:
-                if message.kind == "failure" and message is not first:
-                    self._journal.note(f"later: {message.node} failed: {message.reason}")
+        self.verdict = verdict
+        if verdict.failure is not None and not verdict.failure.bad_input:
+            self._journal.say(f"{verdict.failure.node} failed: stopping the other nodes")
+        self._journal.note(f"{verdict.status}: {verdict.reason}")
 
-    def _decide(
-        self, status: str, reason: str, exit_code: int, failure: Failure | None = None
-    ) -> None:
-        """Sets why the program ends; what comes first holds."""
-        if self.status is not None:
-            return
-        self.status, self.reason, self.exit_code = status, reason, exit_code
-        self.failure = failure
-        if failure is not None and not failure.bad_input:
-            self._journal.say(f"{failure.node} failed: stopping the other nodes")
-        self._journal.note(f"{status}: {reason}")
+    # Ends and restarts of nodes.
 
-    # Stopping.
+    def _on_end(self, node: SupervisedNode) -> None:
+        self._take_messages()  # the node may have said why before it ended
+        error = node.exit.error or node.exit.signal
+        error = error or (f"status {node.exit.code}" if node.exit.code else "")
+        self._journal.note(f"{node.name} {node.exit.state} {error}".rstrip())
+        if node.log.broken is not None:
+            self._journal.note(f"{node.log.path} is incomplete: {node.log.broken}")
+        node.heartbeat.end(self._will_restart(node))
 
-    def _budget(self, phase: list[str]) -> float:
-        if self.status == "failed":
-            return STOP_AFTER_FAILURE_S
-        labels = {self._workers[name].label for name in phase}
-        return self._learner_grace if "learner" in labels else STOP_S
-
-    def _note_late(self, worker: SupervisedNode, budget: float) -> None:
-        line = f"{worker.name} did not stop within {budget:g} s of being asked"
-        if self.status == "failed":
-            self._journal.note(line)  # it may be waiting for the one that failed
-        else:
-            self._journal.say(f"{line}; its stacks are in {worker.log.path}")
-
-    def _advance(self) -> bool:
-        """Goes on with stopping as far as it can go now; False when all is over."""
-        if self.status is None:
-            return True
-        while self._phase < len(self._phases):
-            names = self._phases[self._phase]
-            alive = [self._workers[name] for name in names if self._workers[name].alive]
-            now = time.monotonic()
-            if self._deadline is None:
-                self._deadline = now + self._budget(names)
-                self._stacks_shown = self.status == "failed"
-                for worker in alive:
-                    self._journal.note(f"asks {worker.name} to stop")
-                    worker.exit.asked = True
-                    worker.ask_to_stop()
-            if alive and now < self._deadline:
-                if not self._stacks_shown and now >= self._deadline - STACKS_S:
-                    self._stacks_shown = True
-                    for worker in alive:
-                        worker.show_stacks()
+    def _will_restart(self, node: SupervisedNode) -> bool:
+        """Plans the restart of a node that has ended, or tells the judge of its end."""
+        was_asked, node.stop_deadline = node.stop_deadline is not None, None
+        lost = node.unavailable_reason
+        if self.verdict is not None:
+            return False
+        if was_asked:
+            if node.should_run:  # scaled up again since
+                self._restarts.append((self._clock(), node))
+            return node.should_run
+        if lost is None or not node.essential:
+            if lost is not None and node.restartable:
+                self._journal.note(f"continuing without {node.name}: {lost}")
+                self._restarts.append((self._clock(), node))
                 return True
-            for worker in alive:
-                self._note_late(worker, self._budget(names))
-                worker.kill()
-            self._phase += 1
-            self._deadline = None
-        left = [self._workers[name].last_wait for name in self.hung()]
-        if left and self._deadline is None:
-            self._deadline, self._stacks_shown = time.monotonic() + max(left), True
-        return bool(left) and time.monotonic() < (self._deadline or 0.0)
+            if node.name in self._explained:
+                return False
+            if node.restartable:
+                return self._plan_restart(node)
+        cause = node.hung_cause or lost or self._exit_cause(node)
+        self._judge.add_silent_death(node.name, cause)
+        return False
 
-    def _cause(self, how: NodeExit) -> str:
-        """In words, how a process ended that did not say why."""
-        if how.signal == "SIGKILL":
-            if oom_kills() > self._oom_kills:
-                return "was killed by the kernel (SIGKILL): out of memory"
-            return "was killed by SIGKILL"
-        if how.signal:
-            return f"was killed by {how.signal}"
-        return f"exited with status {how.code}" if how.code else ENDED
+    def _plan_restart(self, node: SupervisedNode) -> bool:
+        """Plans a restart, or ends the program where the restart policy allows none."""
+        if node.failure is not None:
+            cause, separator, traceback = node.failure.reason, ":", node.failure.traceback
+        else:
+            cause, separator, traceback = node.hung_cause or self._exit_cause(node), "", None
+        at_fault = node.exit.signal != "SIGKILL" or node.hung_cause is not None
+        delay = node.history.next_delay(cause, traceback, node.exit.seconds, at_fault)
+        if isinstance(delay, str):
+            reason = f"{node.name}{separator} {cause} ({delay})"
+            self._decide(Verdict.failed(Failure(node.name, cause, traceback), reason))
+            return False
+        pause = f" in {delay:.1f} s" if delay >= 1 else ""
+        count = len(node.exit.causes)
+        self._journal.say(
+            f"{node.name}{separator} {cause}: restarting{pause} (restart {count}); "
+            f"see {node.log.path}"
+        )
+        self._restarts.append((self._clock() + delay, node))
+        return True
+
+    def _exit_cause(self, node: SupervisedNode) -> str:
+        return describe_exit(node.exit, oom_kills() > self._oom_kills_before)
+
+    def _restart_due(self) -> None:
+        now = self._clock()
+        for due, node in list(self._restarts):
+            if due <= now and node.unavailable_reason is None:
+                self._restarts.remove((due, node))
+                self._start(node)
+
+    def _end_failed_and_hung(self) -> None:
+        """Kills nodes that are hung, or do not end after they failed or were asked to."""
+        now = self._clock()
+        for node in self._nodes.values():
+            failure = node.failure
+            if not node.alive or self.verdict is not None:
+                continue
+            if node.stop_deadline is not None:
+                if now > node.stop_deadline:
+                    node.kill()
+            elif failure is not None and now > failure.time + LINGER_S:
+                self._end_by_force(node, Failure(node.name, failure.reason, failure.traceback))
+            elif node.hung_cause is not None and now > node.hung_since + STACKS_S:
+                self._end_by_force(node, Failure(node.name, node.hung_cause))
+
+    def _end_by_force(self, node: SupervisedNode, failure: Failure) -> None:
+        """Kills the node; ends the program where the node cannot be killed."""
+        if node.can_be_killed:
+            node.kill()
+        else:
+            self._decide(Verdict.failed(failure))
+
+    def _tick(self) -> None:
+        """Once a second, looks for hung nodes and calls `on_tick`."""
+        now = self._clock()
+        if now < self._next_tick:
+            return
+        self._next_tick = now + TICK_S
+        for node in self._nodes.values() if self.verdict is None else ():
+            usage = node.usage() if node.alive and node.hung_cause is None else None
+            if usage is None:
+                continue
+            cause = self._hang_detectors[node.name].check(usage, now)
+            if cause is not None:
+                node.hung_cause, node.hung_since = cause, now
+                self._journal.say(f"{node.name} {cause}; see its stacks in {node.log.path}")
+                node.show_stacks(also_if_stopped=True)
+        self._on_tick(list(self._nodes.values()))

@@ -1,27 +1,29 @@
-"""Tells nodes that hang from nodes that are busy or wait, and samples what they use."""
+"""Finds hung nodes, and samples the resources that nodes use."""
 
 import contextlib
 import dataclasses
 import os
 from pathlib import Path
 
-from distrl.launch.supervision.restart_policy import Limits
+from distrl.launch.supervision.restart_policy import HangLimits
 from distrl.runtime.heartbeat import Heartbeat
 
-_TICKS = os.sysconf("SC_CLK_TCK")
+_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 _PAGE = os.sysconf("SC_PAGE_SIZE")
-IDLE = 0.05  # of a core: a node that uses less while it should work is idle
+_IDLE_CORES = 0.05  # a working node that uses less CPU is idle
+_SILENCE_S = 2.0  # without a heartbeat, which a node sends every second
+_MAX_CHECK_GAP_S = 2.0  # counted between two checks: the launcher may have been stopped itself
 
 
 @dataclasses.dataclass
 class Usage:
-    """What a node's process uses; of a node that is a thread, only its processor time is its own.
+    """The resources that a node uses. For a node that is a thread, only `cpu` is set.
 
     Attributes:
-      cpu: seconds, of the node and of the processes that it started.
-      stopped: by a signal, or by a tracer.
-      resident: bytes in memory, shared ones included.
-      shared: bytes of it that it shares with others.
+      cpu: CPU seconds of the node's process and of its descendants.
+      stopped: whether the process is stopped by a signal or by a tracer.
+      resident: bytes in memory, including shared ones.
+      shared: bytes of it that are shared with other processes.
     """
 
     cpu: float = 0.0
@@ -31,100 +33,99 @@ class Usage:
 
 
 def usage(pid: int, thread: int | None = None) -> Usage | None:
-    """Of a process with its descendants, or of one thread; None when it has ended."""
+    """Returns the usage of a process and its descendants, or of one thread; None if it has ended.
+
+    Args:
+      pid: the process.
+      thread: the native id of one of its threads.
+    """
     if thread is not None:
-        found = _stat(f"/proc/{pid}/task/{thread}/stat")
-        return None if found is None else Usage(cpu=found[1])
-    found = _stat(f"/proc/{pid}/stat")
-    if found is None:
+        thread_state = _state_and_cpu(f"/proc/{pid}/task/{thread}/stat")
+        return None if thread_state is None else Usage(cpu=thread_state[1])
+    process_state = _state_and_cpu(f"/proc/{pid}/stat")
+    if process_state is None:
         return None
-    state, cpu = found
+    state, cpu = process_state
     total = Usage(cpu, state in "Tt")
     with contextlib.suppress(OSError, ValueError):
         pages = Path(f"/proc/{pid}/statm").read_text().split()
         total.resident, total.shared = int(pages[1]) * _PAGE, int(pages[2]) * _PAGE
     for child in _children(pid):
-        own = usage(child)
-        if own is not None:
-            total.cpu += own.cpu
-            total.resident += own.resident - own.shared  # what it shares is counted already
+        child_usage = usage(child)
+        if child_usage is not None:
+            total.cpu += child_usage.cpu
+            # What it shares is counted already.
+            total.resident += child_usage.resident - child_usage.shared
     return total
 
 
-def _stat(path: str) -> tuple[str, float] | None:
-    """State and seconds of processor time."""
+def _state_and_cpu(path: str) -> tuple[str, float] | None:
+    """Returns the state's letter and the CPU seconds of a `stat` file."""
     try:
         text = Path(path).read_text()
     except (FileNotFoundError, ProcessLookupError):
         return None
     fields = text[text.rindex(")") + 2 :].split()
-    return fields[0], (int(fields[11]) + int(fields[12])) / _TICKS
+    return fields[0], (int(fields[11]) + int(fields[12])) / _TICKS_PER_S
 
 
 def _children(pid: int) -> list[int]:
-    found = []
+    children = []
     for path in Path(f"/proc/{pid}/task").glob("*/children"):
         with contextlib.suppress(OSError):  # the thread has ended
-            found += [int(child) for child in path.read_text().split()]
-    return found
+            children += [int(child) for child in path.read_text().split()]
+    return children
 
 
-def oom_kills() -> int:
-    """Processes that the kernel has killed for want of memory, in our cgroup or on the machine."""
-    with contextlib.suppress(OSError):
-        lines = Path("/proc/self/cgroup").read_text().splitlines()
-        own = next((line[3:] for line in lines if line.startswith("0::")), "/")
-        for path in (f"/sys/fs/cgroup{own}/memory.events", "/sys/fs/cgroup/memory.events"):
-            with contextlib.suppress(OSError):
-                return _count(Path(path).read_text())
-    with contextlib.suppress(OSError):
-        return _count(Path("/proc/vmstat").read_text())
-    return 0
+class HangDetector:
+    """Decides whether one node is hung; to be asked about once a second.
 
+    Args:
+      heartbeat: the node's.
+      limits: how long it may hang.
+    """
 
-def _count(text: str) -> int:
-    """The number behind `oom_kill` in a file of names and numbers."""
-    return sum(int(n) for name, n in map(str.split, text.splitlines()) if name == "oom_kill")
-
-
-class Watch:
-    """Over one node: `look` from time to time."""
-
-    def __init__(self, heartbeat: Heartbeat, limits: Limits):
+    def __init__(self, heartbeat: Heartbeat, limits: HangLimits) -> None:
         self._heartbeat = heartbeat
         self._limits = limits
-        self._stuck: tuple[float, float] | None = None  # what `at_work` was, and the CPU time, then
-        self._stopped = 0.0
-        self._last_look: float | None = None
+        self._baseline: tuple[float, float] | None = None  # seconds without progress, CPU seconds
+        self._stopped_s = 0.0
+        self._last_check: float | None = None
 
-    def look(self, usage: Usage, now: float) -> str | None:
-        """Why the node counts as hanging, or None.
+    def check(self, usage: Usage, now: float) -> str | None:
+        """Returns why the node is considered hung, or None.
 
         Args:
-          usage: of the node, now.
+          usage: the node's, now.
           now: seconds of the monotonic clock.
         """
-        limits, heartbeat = self._limits, self._heartbeat
-        since = 0.0 if self._last_look is None else min(now - self._last_look, 2.0)
-        self._last_look = now
-        self._stopped = self._stopped + since if usage.stopped else 0.0
-        if limits.stopped is not None and self._stopped > limits.stopped:
-            return f"was stopped by a signal (SIGSTOP), {self._stopped:.0f} s ago"
-        stuck = heartbeat.at_work()
-        silent = heartbeat.silent()
-        if silent is not None and silent > (stuck or 0.0):
-            stuck = silent if silent > 2.0 else stuck  # it beats every second
+        limits = self._limits
+        if self._last_check is not None and usage.stopped:
+            self._stopped_s += min(now - self._last_check, _MAX_CHECK_GAP_S)
+        if not usage.stopped:
+            self._stopped_s = 0.0
+        self._last_check = now
+        if limits.stopped is not None and self._stopped_s > limits.stopped:
+            return f"was stopped by a signal (SIGSTOP), {self._stopped_s:.0f} s ago"
+        stuck = self._seconds_stuck()
         if stuck is None:
-            self._stuck = None
+            self._baseline = None
             return None
-        if self._stuck is None or stuck < self._stuck[0]:
-            self._stuck = stuck, usage.cpu
+        if self._baseline is None or stuck < self._baseline[0]:
+            self._baseline = stuck, usage.cpu
             return None
-        spent = stuck - self._stuck[0]
-        cores = (usage.cpu - self._stuck[1]) / spent if spent > 0 else 1.0
-        if cores < IDLE:
+        elapsed = stuck - self._baseline[0]
+        cores = (usage.cpu - self._baseline[1]) / elapsed if elapsed > 0 else 1.0
+        if cores < _IDLE_CORES:
             if limits.idle is not None and stuck > limits.idle:
-                return f"made no progress for {stuck:.0f} s, and uses no processor (it is blocked)"
+                return f"made no progress for {stuck:.0f} s without using the CPU (it is blocked)"
         elif limits.busy is not None and stuck > limits.busy:
             return f"made no progress for {stuck:.0f} s, at {cores:.0%} of a core"
         return None
+
+    def _seconds_stuck(self) -> float | None:
+        """Returns the seconds without progress; None for a node that waits for others."""
+        stuck, silent = self._heartbeat.at_work(), self._heartbeat.silent()
+        if silent is not None and silent > max(stuck or 0.0, _SILENCE_S):
+            return silent
+        return stuck

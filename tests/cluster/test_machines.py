@@ -99,7 +99,7 @@ def test_shards_of_the_replay_on_two_hosts(hosts: Hosts, tmp_path: Path):
         ["replay/0", "h2"],
         ["replay/1", "h3"],
     ]
-    again = "replay/1 was killed by SIGKILL: it is started again"
+    again = "replay/1 was killed by SIGKILL: restarting"
     (shard,) = [each.pid for each in hosts.processes("h3") if each.name == "distrl:replay/1"]
     os.kill(shard, signal.SIGKILL)
     program.wait_for(lambda: again in program.output, again, 30.0)

@@ -139,7 +139,7 @@ def watch(program: Program, cell: Cell) -> tuple[str, float]:
     cause = CAUSES[cell.kind]
     where = f"{cell.node}: {cause}" if "injected" in cause else f"{cell.node} {cause}"
     if cell.restartable:
-        again = re.compile(rf"^distrl: {re.escape(where)}.*: it is started again", re.MULTILINE)
+        again = re.compile(rf"^distrl: {re.escape(where)}.*: restarting", re.MULTILINE)
         seconds = program.until(lambda: again.search(program.output) is not None, again.pattern)
         # It goes on: the goal is out of reach, and steps are counted again.
         before = program.learner_steps()

@@ -36,9 +36,9 @@ def start(tmp_path, monkeypatch):
 
 def kill(command: Command, node: str) -> None:
     """Kills the node, and waits until the program goes on with a new one."""
-    said = command.output.count(f"{node} was killed by SIGKILL: it is started again")
+    said = command.output.count(f"{node} was killed by SIGKILL: restarting")
     os.kill(command.pid(node), signal.SIGKILL)
-    again = f"{node} was killed by SIGKILL: it is started again"
+    again = f"{node} was killed by SIGKILL: restarting"
     command.wait_for(lambda: command.output.count(again) > said, again)
     command.wait_for(
         lambda: f"{node} runs" in command.log("supervisor").rpartition(again)[2], f"{node} again"
@@ -209,7 +209,7 @@ def test_stopping_one_program_leaves_another_alone(start, tmp_path):
         other.wait_for(lambda: other.learner_steps() > before + 20, "the other's training")
         other.interrupt()
         assert other.wait(30.0) == 130
-        assert "started again" not in other.output
+        assert "restarting" not in other.output
         one.check_nothing_left()
         other.check_nothing_left()
     finally:

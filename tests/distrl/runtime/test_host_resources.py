@@ -1,4 +1,4 @@
-"""usable_cores: affinity and both kinds of cgroup quota, on made-up file trees."""
+"""Cores, memory and out-of-memory kills of a process's cgroup, on made-up file trees."""
 
 import os
 import subprocess
@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from distrl.runtime.host_resources import spread, usable_cores
+from distrl.runtime.host_resources import memory_limit, oom_kills, spread, usable_cores
 
 
 def tree(root, files):
@@ -72,6 +72,66 @@ def test_affinity_counts(tmp_path, monkeypatch):
     assert usable_cores(tree(tmp_path, files)) == 2
 
 
+MEMINFO = {"proc/meminfo": "MemTotal:       1000 kB\nMemFree:        100 kB\n"}
+
+
+@pytest.mark.parametrize(
+    ("files", "limit"),
+    [
+        ({}, 1_024_000),
+        ({**V2, "sys/fs/cgroup/jobs/mine/memory.max": "max\n"}, 1_024_000),
+        ({**V2, "sys/fs/cgroup/jobs/mine/memory.max": "5000\n"}, 5000),
+        (
+            {
+                **V2,
+                "sys/fs/cgroup/jobs/memory.max": "4000\n",
+                "sys/fs/cgroup/jobs/mine/memory.max": "5000\n",
+            },
+            4000,
+        ),
+        ({"proc/self/cgroup": "0::/docker/abc\n", "sys/fs/cgroup/memory.max": "3000"}, 3000),
+    ],
+)
+def test_the_smallest_memory_limit_counts(tmp_path, files, limit):
+    assert memory_limit(tree(tmp_path, {**MEMINFO, **files})) == limit
+
+
+EVENTS = "low 0\nhigh 2\nmax 3\noom 4\noom_kill {}\noom_group_kill 0\n"
+
+
+@pytest.mark.parametrize(
+    ("files", "kills"),
+    [
+        ({}, 0),
+        ({"proc/vmstat": "nr_free_pages 9\noom_kill 2\n"}, 2),
+        ({**V2, "proc/vmstat": "oom_kill 2\n"}, 2),
+        (
+            {
+                **V2,
+                "proc/vmstat": "oom_kill 9\n",
+                "sys/fs/cgroup/memory.events": EVENTS.format(8),
+                "sys/fs/cgroup/jobs/mine/memory.events": EVENTS.format(5),
+            },
+            5,
+        ),
+        (
+            {
+                "proc/self/cgroup": "0::/docker/abc\n",
+                "sys/fs/cgroup/memory.events": EVENTS.format(3),
+            },
+            3,
+        ),
+    ],
+)
+def test_kills_of_the_nearest_group_are_counted(tmp_path, files, kills):
+    assert oom_kills(tree(tmp_path, files)) == kills
+
+
+def test_this_machine_can_be_read():
+    assert memory_limit() > 0
+    assert oom_kills() >= 0
+
+
 @pytest.mark.parametrize("cores", [1, 2, 3, 4, 6, 8, 12, 16, 64, 96])
 def test_numbers_are_spread_over_all_cores_and_lie_apart(cores):
     places = [spread(number, cores) for number in range(cores)]
@@ -83,7 +143,7 @@ def test_numbers_are_spread_over_all_cores_and_lie_apart(cores):
 def test_keeping_to_one_core_takes_every_thread_of_the_process_along():
     program = """
 import os, threading
-from distrl.cores import keep_to_one_core, spread
+from distrl.runtime.host_resources import keep_to_one_core, spread
 cores = sorted(os.sched_getaffinity(0))
 seen, go = [], threading.Event()
 def look():

@@ -124,7 +124,7 @@ def test_finishing_twice_in_one_process(run, mode):
     assert "watcher: stop handler called" in program.output
     # Leaves first.
     said = program.log("finish", "supervisor")
-    assert said.index("actor/0 ended") < said.index("asks learner/0 to stop")
+    assert said.index("actor/0 ended") < said.index("asking learner/0 to stop")
     program.check_nothing_left()
     if mode == "local_mp":  # devices are seen only where they are declared
         assert "server: cuda '7'" in program.log("finish", "learner-0")
@@ -196,7 +196,7 @@ def test_a_failure_while_stopping_changes_nothing_and_is_shown(run):
     program = run("local_mp", "late")
     assert program.wait() == 0
     assert "later: learner/0 failed: OSError: could not save" in program.log("late", "supervisor")
-    assert "while stopping, ended badly: learner/0" in program.output
+    assert "failed while stopping: learner/0" in program.output
     assert program.result("late")["nodes"]["learner/0"]["error"] == "OSError: could not save"
 
 
@@ -217,7 +217,7 @@ def test_one_signal_stops_in_order(run, mode, number, code):
     assert program.wait() == code
     assert "client: cleaned up" in program.log("long", "actor-0")
     assert "server: cleaned up" in program.log("long", "learner-0")
-    assert ("Ctrl-C again ends them at once" in program.output) == (number == signal.SIGINT)
+    assert ("press Ctrl-C again to kill immediately" in program.output) == (number == signal.SIGINT)
     assert program.result("long")["status"] == "stopped"
     program.check_nothing_left()
 
@@ -227,7 +227,7 @@ def test_a_second_interrupt_ends_at_once(run, mode):
     program = run(mode, "deaf")
     program.wait_for("deaf", "actor-1", "client: call 5")
     program.process.send_signal(signal.SIGINT)
-    until(lambda: "Ctrl-C: stopping" in program.output, "the first to be taken")
+    until(lambda: "stopping; press Ctrl-C again" in program.output, "the first to be taken")
     begin = time.monotonic()
     program.process.send_signal(signal.SIGINT)
     assert program.wait() == 130

@@ -1,8 +1,8 @@
-"""When a node is started again, and when not."""
+"""When a node is restarted, and when not."""
 
 from distrl.launch.supervision.restart_policy import RestartHistory, RestartPolicy
 
-RULE = RestartPolicy(restarts=5, backoff=1.0, most_backoff=4.0, steady=10.0)
+POLICY = RestartPolicy(restarts=5, backoff=1.0, max_backoff=4.0, stable_after=10.0)
 
 
 def traceback(line: int) -> str:
@@ -13,45 +13,45 @@ def traceback(line: int) -> str:
     )
 
 
-def test_the_pause_doubles_while_lives_are_short_and_begins_anew_after_a_long_one():
-    history = RestartHistory(RULE)
-    pauses = [history.another("was killed by SIGKILL", None, s, False) for s in (1, 1, 1, 20, 1)]
+def test_the_pause_doubles_while_lives_are_short_and_is_reset_by_a_long_one():
+    history = RestartHistory(POLICY)
+    pauses = [history.next_delay("was killed by SIGKILL", None, s, False) for s in (1, 1, 1, 20, 1)]
     assert pauses == [1.0, 2.0, 4.0, 1.0, 2.0]
 
 
 def test_restarts_are_counted_in_all():
-    history = RestartHistory(RULE)
+    history = RestartHistory(POLICY)
     for _ in range(5):
-        assert isinstance(history.another("was killed by SIGKILL", None, 100.0, False), float)
-    assert history.another("was killed by SIGKILL", None, 100.0, False) == (
-        "after 5 restarts, which is all that there may be"
+        assert isinstance(history.next_delay("was killed by SIGKILL", None, 100.0, False), float)
+    assert history.next_delay("was killed by SIGKILL", None, 100.0, False) == (
+        "after 5 restarts, the most allowed"
     )
     assert len(history.causes) == 6
 
 
 def test_the_same_traceback_three_times_ends_it_whatever_its_message_says():
-    history = RestartHistory(RULE)
-    first = [history.another(f"KeyError: {i}", traceback(3), 100.0) for i in range(2)]
+    history = RestartHistory(POLICY)
+    first = [history.next_delay(f"KeyError: {i}", traceback(3), 100.0) for i in range(2)]
     assert first == [1.0, 1.0]
-    assert history.another("KeyError: 2", traceback(3), 100.0) == "as 3 lives in a row"
+    assert history.next_delay("KeyError: 2", traceback(3), 100.0) == "3 times in a row"
 
 
-def test_another_traceback_in_between_begins_the_count_anew():
-    history = RestartHistory(RULE)
+def test_another_traceback_in_between_resets_the_count():
+    history = RestartHistory(POLICY)
     for line in (3, 3, 4, 3, 3):
-        assert isinstance(history.another("KeyError", traceback(line), 100.0), float)
+        assert isinstance(history.next_delay("KeyError", traceback(line), 100.0), float)
 
 
 def test_a_crash_at_once_counts_as_the_same_and_a_kill_from_outside_does_not():
-    history = RestartHistory(RULE)
-    assert [history.another("was killed by SIGSEGV", None, 1.0) for _ in range(3)][-1] == (
-        "as 3 lives in a row"
+    history = RestartHistory(POLICY)
+    assert [history.next_delay("was killed by SIGSEGV", None, 1.0) for _ in range(3)][-1] == (
+        "3 times in a row"
     )
-    history = RestartHistory(RULE)
+    history = RestartHistory(POLICY)
     assert isinstance(
-        [history.another("was killed by SIGSEGV", None, 100.0) for _ in range(3)][-1], float
+        [history.next_delay("was killed by SIGSEGV", None, 100.0) for _ in range(3)][-1], float
     )
-    history = RestartHistory(RULE)
+    history = RestartHistory(POLICY)
     assert isinstance(
-        [history.another("was killed by SIGKILL", None, 1.0, False) for _ in range(4)][-1], float
+        [history.next_delay("was killed by SIGKILL", None, 1.0, False) for _ in range(4)][-1], float
     )

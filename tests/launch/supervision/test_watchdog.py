@@ -1,4 +1,4 @@
-"""Nodes that hang, told from nodes that are busy or wait; what processes use."""
+"""Hung nodes, told from nodes that are busy or wait; resource usage of processes."""
 
 import os
 import signal
@@ -9,15 +9,15 @@ import time
 import pytest
 
 from distrl.launch.supervision import watchdog
-from distrl.launch.supervision.restart_policy import Limits
-from distrl.launch.supervision.watchdog import Usage, Watch
+from distrl.launch.supervision.restart_policy import HangLimits
+from distrl.launch.supervision.watchdog import HangDetector, Usage
 from distrl.runtime.heartbeat import HeartbeatTable
 
-LIMITS = Limits(idle=60.0, busy=600.0, stopped=10.0)
+LIMITS = HangLimits(idle=60.0, busy=600.0, stopped=10.0)
 
 
 class Clock:
-    """Time, as the seat and the watch see it, and a node that works in it."""
+    """Time, as the heartbeat and the detector see it, and a node that works in it."""
 
     def __init__(self, monkeypatch):
         self.now = 1000.0
@@ -25,16 +25,16 @@ class Clock:
         monkeypatch.setattr(time, "monotonic_ns", lambda: int(self.now * 1e9))
         self.heartbeat = HeartbeatTable(["actor/0"]).of("actor/0")
         self.heartbeat.begin(0)
-        self.watch = Watch(self.heartbeat, LIMITS)
+        self.detector = HangDetector(self.heartbeat, LIMITS)
 
     def run(self, seconds, cores, stopped=False, beats=True):
-        """What the watch says in the end, having looked every second."""
+        """Returns what the detector says at the end, having checked every second."""
         for _ in range(int(seconds)):
             self.now += 1.0
             self.cpu += cores
             if beats:
                 self.heartbeat.beat()
-            cause = self.watch.look(Usage(self.cpu, stopped), self.now)
+            cause = self.detector.check(Usage(self.cpu, stopped), self.now)
             if cause is not None:
                 return cause
         return None
@@ -94,9 +94,9 @@ def test_usage_counts_descendants_and_sees_a_stop():
         while watchdog.usage(process.pid).cpu < 0.5:
             assert time.monotonic() < deadline
             time.sleep(0.05)
-        found = watchdog.usage(process.pid)
-        assert not found.stopped
-        assert found.resident > 5e6
+        usage = watchdog.usage(process.pid)
+        assert not usage.stopped
+        assert usage.resident > 5e6
         os.kill(process.pid, signal.SIGSTOP)
         while not watchdog.usage(process.pid).stopped:
             assert time.monotonic() < deadline
@@ -105,8 +105,3 @@ def test_usage_counts_descendants_and_sees_a_stop():
         os.killpg(process.pid, signal.SIGKILL)
         process.wait(5)
     assert watchdog.usage(process.pid) is None
-
-
-def test_kills_for_want_of_memory_are_counted():
-    assert watchdog.oom_kills() >= 0
-    assert watchdog._count("low 0\nhigh 2\nmax 3\noom 4\noom_kill 5\noom_group_kill 0\n") == 5

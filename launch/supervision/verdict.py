@@ -1,0 +1,110 @@
+"""Why a program ends: which of several failures, exits and stop requests came first."""
+
+import dataclasses
+
+from distrl.launch.supervision.node import Message
+from distrl.launch.supervision.result import (
+    EXIT_BAD_INPUT,
+    EXIT_FAILED,
+    EXIT_FINISHED,
+    Failure,
+    NodeExit,
+)
+
+ENDED = "ended without being told to"
+JUDGE_DELAY_S = 0.2  # an exception may be the echo of a death elsewhere that is seen later
+
+
+@dataclasses.dataclass(frozen=True)
+class Verdict:
+    """Why the program ends; see `Result`."""
+
+    status: str
+    reason: str
+    exit_code: int
+    failure: Failure | None = None
+
+    @classmethod
+    def failed(cls, failure: Failure, reason: str | None = None) -> "Verdict":
+        """Returns the verdict on a program that a node's failure ends.
+
+        Args:
+          failure: the failure.
+          reason: one line; the node and the cause by default.
+        """
+        reason = f"{failure.node} {failure.cause}" if reason is None else reason
+        code = EXIT_BAD_INPUT if failure.bad_input else EXIT_FAILED
+        return cls("failed", reason, code, failure)
+
+
+class Judge:
+    """Collects what may end the program, and decides what came first.
+
+    A stop request decides if it is the first message. Otherwise a silent death decides, and a
+    node's exception only if no silent death is seen within `JUDGE_DELAY_S`.
+
+    Attributes:
+      due: when `verdict` can decide on an exception; infinite if there is none.
+    """
+
+    def __init__(self) -> None:
+        self._messages: list[Message] = []
+        self._silent_deaths: list[Failure] = []
+        self._decisive: Message | None = None
+        self.due = float("inf")
+
+    def add_message(self, message: Message, now: float) -> None:
+        """Adds a "stop", "failure" or "ended" message."""
+        self._messages.append(message)
+        self.due = min(self.due, now + JUDGE_DELAY_S)
+
+    def add_silent_death(self, node: str, cause: str) -> None:
+        """Adds the end of a node that did not say why."""
+        self._silent_deaths.append(Failure(node, cause))
+
+    def verdict(self, now: float, immediately: bool = False) -> Verdict | None:
+        """Returns the verdict on what came first; None if nothing did, or it is too early to tell.
+
+        Args:
+          now: seconds of the monotonic clock.
+          immediately: decide now, though a death may not be seen yet.
+        """
+        first = min(self._messages, key=lambda message: message.time, default=None)
+        if first is not None and first.kind == "stop":
+            self._decisive = first
+            if first.finished:
+                return Verdict("finished", first.reason, EXIT_FINISHED)
+            return Verdict.failed(Failure(first.node, first.reason), first.reason)
+        if self._silent_deaths:
+            return Verdict.failed(self._silent_deaths[0])
+        if first is None or not (immediately or now >= self.due):
+            return None
+        self._decisive = first
+        if first.kind == "ended":
+            return Verdict.failed(Failure(first.node, ENDED))
+        failure = Failure(first.node, first.reason, first.traceback, first.bad_input)
+        return Verdict.failed(failure, f"{first.node}: {first.reason}")
+
+    def other_failures(self) -> list[Message]:
+        """Returns the exceptions that did not decide the verdict, in order of time."""
+        failures = [
+            message
+            for message in self._messages
+            if message.kind == "failure" and message is not self._decisive
+        ]
+        return sorted(failures, key=lambda message: message.time)
+
+
+def describe_exit(exit_: NodeExit, out_of_memory: bool) -> str:
+    """Returns why a process ended that did not say so.
+
+    Args:
+      exit_: how it ended.
+      out_of_memory: the kernel has killed a process for lack of memory since the launch.
+    """
+    if exit_.signal == "SIGKILL":
+        killer = " by the kernel (SIGKILL): out of memory" if out_of_memory else " by SIGKILL"
+        return f"was killed{killer}"
+    if exit_.signal:
+        return f"was killed by {exit_.signal}"
+    return f"exited with status {exit_.code}" if exit_.code else ENDED
