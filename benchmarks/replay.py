@@ -33,7 +33,8 @@ from dm_env import specs as dm_specs
 from distrl import specs
 from distrl.replay.buffer import ReplayBuffer, ReplayConfig
 from distrl.replay.columns import Block, Columns
-from distrl.replay.local.buffer import LocalReplayBuffer, LocalTable
+from distrl.replay.local.buffer import LocalReplayBuffer
+from distrl.replay.local.table import LocalTable
 from distrl.types import Inference, TimeStep, Trajectory
 
 CLOCKS = {"wall": time.perf_counter, "cpu": time.process_time}

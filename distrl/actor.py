@@ -10,7 +10,7 @@ from distrl.episodes import EpisodeStatistics
 from distrl.errors import Stopped
 from distrl.inferencer import InferenceSource
 from distrl.metrics import Report
-from distrl.replay.buffer import ReplayBuffer
+from distrl.replay.buffer import ReplayWriter
 from distrl.types import Inference, TimeStep
 
 _LIFE_BITS = 16  # of a stream's life, that rise when the inferencer restarts; above, the actor's
@@ -23,7 +23,7 @@ class Actor:
         self,
         pool: Pool,
         inferencer: InferenceSource,
-        replay: ReplayBuffer,
+        replay: ReplayWriter,
         *,
         first_stream: int = 0,
         life: int = 0,

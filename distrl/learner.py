@@ -1,9 +1,10 @@
 """The learner: replay -> parameters."""
 
 import collections
+import functools
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import jax
@@ -14,7 +15,7 @@ from distrl.errors import Stopped
 from distrl.learner_group.devices import Devices
 from distrl.learner_group.group import LearnerGroup
 from distrl.metrics import Report
-from distrl.replay.buffer import ReplayBuffer
+from distrl.replay.buffer import ReplayReader
 from distrl.types import Params, Sample, StepType
 
 
@@ -35,7 +36,7 @@ class Learner:
     def __init__(
         self,
         agent: Agent,
-        replay: ReplayBuffer,
+        replay: ReplayReader,
         *,
         seed: int,
         timeout: float = 60.0,
@@ -133,6 +134,11 @@ class Learner:
         with self._made:
             return self._made.wait_for(lambda: self.recent[-1][0] >= version, timeout)
 
+    @functools.cached_property
+    def _dataset(self) -> Iterator[Sample]:
+        """The replay's batches, each with the learner's timeout."""
+        return self._replay.make_dataset(self._timeout)
+
     def step(self) -> None:
         """One update, on one sample.
 
@@ -142,7 +148,7 @@ class Learner:
           PeerError: another process of the learner has ended.
         """
         began = time.monotonic()
-        sample = self._replay.sample(self._timeout)
+        sample = next(self._dataset)
         self._waited += time.monotonic() - began
         self.update(sample)
 

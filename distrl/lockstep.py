@@ -15,9 +15,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from distrl.errors import ConfigError, DeadlineExceeded, Stopped
-from distrl.replay.buffer import ReplayConfig
-from distrl.replay.table.info import TableInfo
-from distrl.replay.wrapper import ReplayWrapper
+from distrl.replay.buffer import ReplayConfig, ReplayReader, ReplayWriter
 from distrl.types import Inference, Params, Sample, TimeStep
 
 
@@ -160,39 +158,41 @@ class CountedReplay(Protocol):
     def wait_for_counts(
         self, done: Callable[[int, int], bool], what: str, timeout: float | None = None
     ) -> None:
-        """Waits until `done(inserts, samples)`; raises as `ReplayBuffer.add`."""
+        """Waits until `done(inserts, samples)`; raises as `ReplayWriter.add`."""
 
 
-class LockstepReplay(ReplayWrapper):
-    """A client of a table that inserts and samples when the score says so."""
+class LockstepWriter(ReplayWriter):
+    """An actor's writer that inserts when the schedule says so."""
 
     def __init__(
         self,
         replay: Any,
         lockstep_schedule: LockstepSchedule,
         unroll_length: int,
-        actor: int | None = None,
+        actor: int,
     ):
         """Args:
-        replay: a ReplayBuffer that is a CountedReplay.
-        score: says when.
-        unroll_length: transitions of an unroll.
-        actor: whose client it is; None: the learner's.
+        replay: a ReplayWriter that is a CountedReplay.
+        lockstep_schedule: says when to insert.
+        unroll_length: transitions per unroll.
+        actor: index of the actor that writes.
         """
-        super().__init__(replay)
+        self._replay: ReplayWriter = replay
         self._counted: CountedReplay = replay
         self._schedule = lockstep_schedule
         self._length = unroll_length
         self._actor = actor
         self._steps = 0
-        self._updates = 0
+
+    def needs_state(self, stream_ids: np.ndarray, life: int | None = None) -> bool:
+        return self._replay.needs_state(stream_ids, life)
 
     def add(
         self, stream_ids: np.ndarray, timestep: TimeStep, inference: Inference, life: int = 0
     ) -> None:
         number, rest = divmod(self._steps, self._length)
         self._steps += 1
-        if rest == 0 and number and self._actor is not None:  # it ends an unroll of each stream
+        if rest == 0 and number:  # this step ends an unroll of each stream
             inserts = self._schedule.inserts(self._actor, number - 1)
             samples = self._schedule.samples(number - 1)
             self._counted.wait_for_counts(
@@ -200,6 +200,27 @@ class LockstepReplay(ReplayWrapper):
                 f"actor {self._actor} waits for its turn after {inserts} inserts",
             )
         self._replay.add(stream_ids, timestep, inference, life)
+
+    def flush(self) -> None:
+        self._replay.flush()
+
+
+class LockstepReader(ReplayReader):
+    """A learner's reader that samples when the schedule says so."""
+
+    def __init__(self, replay: Any, lockstep_schedule: LockstepSchedule):
+        """Args:
+        replay: a ReplayReader that is a CountedReplay.
+        lockstep_schedule: says when to sample.
+        """
+        self._replay: ReplayReader = replay
+        self._counted: CountedReplay = replay
+        self._schedule = lockstep_schedule
+        self._updates = 0
+
+    @property
+    def is_prioritized(self) -> bool:
+        return self._replay.is_prioritized
 
     def sample(self, timeout: float | None) -> Sample:
         rounds = self._schedule.rounds(self._updates)
@@ -210,5 +231,8 @@ class LockstepReplay(ReplayWrapper):
         )
         return self._replay.sample(timeout)
 
-    def reconfigure(self, **changes: object) -> TableInfo:
-        raise ConfigError("lockstep: what a table does is settled before the run, and stays so")
+    def update_priorities(self, keys: np.ndarray, priorities: np.ndarray) -> None:
+        self._replay.update_priorities(keys, priorities)
+
+    def can_sample(self) -> bool:
+        return self._replay.can_sample()

@@ -38,13 +38,13 @@ from distrl.inference.server import InferenceServer, RemoteInferencer
 from distrl.inferencer import Inferencer, InferenceSource
 from distrl.learner import Learner
 from distrl.learner_group.devices import Devices, check_gpus
-from distrl.lockstep import LockstepReplay, LockstepVariables
+from distrl.lockstep import LockstepReader, LockstepVariables, LockstepWriter
 from distrl.metrics import Monitor, Report
 from distrl.policy import agent_writer
 from distrl.programs.pools import actor_pool, evaluator_pool
 from distrl.programs.remote import Peer, Reporter, stop_and_tick
 from distrl.programs.replay_clients import actor_client, learner_client, server_folder
-from distrl.replay.buffer import ReplayBuffer
+from distrl.replay.buffer import ReplayReader, ReplayWriter
 from distrl.replay.late_rewards import with_final_rewards
 from distrl.replay.shared.buffer import SharedReplayBuffer
 from distrl.runtime.heartbeat import current_heartbeat
@@ -142,13 +142,9 @@ class LearnerNode:
         self._monitor = monitor
         self._reporter = Reporter(monitor, "learner/0")
         self._call_timeout = experiment.supervision.call_timeout
-        source: ReplayBuffer = self._replay
+        source: ReplayReader = self._replay
         if experiment.lockstep:
-            lockstep_schedule, length = (
-                experiment.only_task.lockstep_schedule(),
-                experiment.replay.unroll_length,
-            )
-            source = LockstepReplay(self._replay, lockstep_schedule, length)
+            source = LockstepReader(self._replay, experiment.only_task.lockstep_schedule())
         self._learner = Learner(
             agent,
             source,
@@ -369,6 +365,7 @@ class ActorNode:
             agent = experiment.make_agent()
             self._reporter = Reporter(monitor, f"actor/{index}")
             self._replay = actor_client(experiment, replay, table, self._stop, index)
+            writer: ReplayWriter = self._replay
             source: InferenceSource
             if inferencer is not None:
                 number = index % experiment.inference.num_inferencers
@@ -383,7 +380,7 @@ class ActorNode:
                         experiment.only_task.lockstep_schedule(),
                         experiment.replay.unroll_length,
                     )
-                    self._replay = LockstepReplay(self._replay, lockstep_schedule, length, index)
+                    writer = LockstepWriter(self._replay, lockstep_schedule, length, index)
                     timeout = experiment.learner.timeout
                     variables = LockstepVariables(
                         remote, lockstep_schedule, length, self._stop, timeout
@@ -401,7 +398,7 @@ class ActorNode:
             self._actor = Actor(
                 pool,
                 source,
-                with_final_rewards(self._replay, experiment.trajectory_struct(), pool.spec),
+                with_final_rewards(writer, experiment.trajectory_struct(), pool.spec),
                 first_stream=index * config.num_envs,
                 life=life,
             )

@@ -12,6 +12,7 @@ from distrl.checkpointing.checkpointer import ResumePoint, note_resumed, table_c
 from distrl.experiment import Experiment
 from distrl.programs.remote import COMES_BACK
 from distrl.replay.buffer import ReplayBuffer
+from distrl.replay.reverb.sharded import ShardedReplayBuffer
 from distrl.replay.shared import segment
 from distrl.replay.shared.buffer import SharedReplayBuffer
 from distrl.replay.shared.segment import Process
@@ -56,7 +57,7 @@ def actor_client(
 
 def learner_client(
     experiment: Experiment, servers: Sequence[Any] | None, table: str, stop: Any
-) -> ReplayBuffer:
+) -> ReplayBuffer | ShardedReplayBuffer:
     """The learner's client of the table, of all its shards. Arguments as of `actor_client`."""
     if servers is None:
         return _shared_client(experiment, table, stop)
@@ -66,8 +67,6 @@ def learner_client(
     ]
     if len(shards) == 1:
         return shards[0]
-    from distrl.replay.reverb.sharded import ShardedReplayBuffer
-
     return ShardedReplayBuffer(
         shards,
         experiment.replay,

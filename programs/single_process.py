@@ -30,7 +30,8 @@ from distrl.policy import agent_writer
 from distrl.programs.pools import evaluator_pool, shared_pool
 from distrl.replay.columns import Columns
 from distrl.replay.late_rewards import with_final_rewards
-from distrl.replay.local.buffer import LocalReplayBuffer, LocalTable
+from distrl.replay.local.buffer import LocalReplayBuffer
+from distrl.replay.local.table import LocalTable
 from distrl.replay.table.files import Stored
 from distrl.runtime.incarnations import next_life
 from distrl.variables import VariableClient

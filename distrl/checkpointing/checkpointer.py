@@ -19,7 +19,7 @@ from distrl.checkpointing.store import Checkpoint, CheckpointConfig, Checkpoints
 from distrl.errors import DeadlineExceeded, PeerError, SpecError
 from distrl.experiment import Experiment
 from distrl.learner import Learner, LearnerState
-from distrl.replay.buffer import ReplayBuffer
+from distrl.replay.buffer import ReplayAdministration
 from distrl.replay.table.info import TableInfo
 from distrl.runtime.files import update_json
 from distrl.runtime.incarnations import lives
@@ -83,7 +83,7 @@ class Checkpointer:
         run_dir: Path,
         config: CheckpointConfig,
         learner: Learner,
-        replay: ReplayBuffer,
+        replay: ReplayAdministration,
         counters: Callable[[], dict[str, Any]],
         about: dict[str, Any],
         *,
@@ -271,7 +271,7 @@ def note_resumed(run_dir: Path | str, part: str, facts: dict[str, Any]) -> None:
 
 
 def table_counts(info: TableInfo) -> dict[str, int]:
-    """As `ReplayBuffer.save` gives them."""
+    """As `ReplayAdministration.save` gives them."""
     return {"size": info.size, "inserts": info.inserts, "samples": info.samples}
 
 

@@ -1,5 +1,6 @@
-"""A client of a table that takes finished blocks: what a replay does before its table."""
+"""What the clients of all kinds of tables share: they cut steps into unrolls before inserting."""
 
+import abc
 import threading
 from pathlib import Path
 from typing import Any
@@ -7,16 +8,50 @@ from typing import Any
 import numpy as np
 
 from distrl.errors import Stopped
-from distrl.replay.buffer import ReplayBuffer, ReplayConfig, checked_priorities
+from distrl.replay.buffer import ReplayBuffer, checked_priorities
+from distrl.replay.columns import Block, Columns
+from distrl.replay.config import ReplayConfig
 from distrl.replay.table import files
-from distrl.replay.table.experience import Experience, Table
+from distrl.replay.table.experience import Experience
 from distrl.replay.table.info import TableInfo
+from distrl.replay.table.table import Table
 from distrl.replay.unrolls import Unroller
 from distrl.types import Inference, Sample, TimeStep, Trajectory
 
 
-class TableReplayBuffer(ReplayBuffer):
-    """Cuts steps into unrolls and hands them to a `Table`."""
+class UnrollingReplayBuffer(ReplayBuffer):
+    """Cuts the steps of its own streams into unrolls; subclasses insert them into a table."""
+
+    def __init__(self, struct: Trajectory, config: ReplayConfig):
+        """Args:
+        struct: one stream at one step, from `distrl.specs.trajectory_struct`.
+        config: the table's settings.
+        """
+        self._config = config
+        self._unroller = Unroller(struct, config.unroll_length, config.period)
+
+    @property
+    def columns(self) -> Columns:
+        """The columns of an unroll."""
+        return self._unroller.columns
+
+    def needs_state(self, stream_ids: np.ndarray, life: int | None = None) -> bool:
+        return self._unroller.needs_state(stream_ids, life)
+
+    def add(
+        self, stream_ids: np.ndarray, timestep: TimeStep, inference: Inference, life: int = 0
+    ) -> None:
+        block = self._unroller.cut(stream_ids, timestep, inference, life)
+        if block is not None:
+            self._insert(block)
+
+    @abc.abstractmethod
+    def _insert(self, block: Block) -> None:
+        """Inserts finished unrolls. Raises as `ReplayWriter.add`."""
+
+
+class TableReplayBuffer(UnrollingReplayBuffer):
+    """A client of a `Table`, in this process or in shared memory."""
 
     def __init__(
         self,
@@ -27,15 +62,14 @@ class TableReplayBuffer(ReplayBuffer):
         insert_timeout: float,
     ):
         """Args:
-        table: that takes what is finished.
-        struct: of one stream at one step.
-        config: the table's.
+        table: the table to use.
+        struct: one stream at one step.
+        config: the table's settings.
         stop: set when the program stops; ends waits.
         insert_timeout: seconds that an insert waits for room before it fails.
         """
+        super().__init__(struct, config)
         self._table = table
-        self._config = config
-        self._unroller = Unroller(struct, config.unroll_length, config.period)
         self._stop = stop
         self._insert_timeout = insert_timeout
         self._closed = False
@@ -44,23 +78,12 @@ class TableReplayBuffer(ReplayBuffer):
     def is_prioritized(self) -> bool:
         return self._table.is_prioritized
 
-    @property
-    def experience(self) -> Experience:
-        return Experience(self._table)
-
-    def needs_state(self, stream_ids: np.ndarray, life: int | None = None) -> bool:
-        return self._unroller.needs_state(stream_ids, life)
-
-    def add(
-        self, stream_ids: np.ndarray, timestep: TimeStep, inference: Inference, life: int = 0
-    ) -> None:
-        block = self._unroller.cut(stream_ids, timestep, inference, life)
-        if block is not None:
-            self._check_open()
-            self._table.insert(block, self._stop, self._insert_timeout)
+    def _insert(self, block: Block) -> None:
+        self._check_open()
+        self._table.insert(block, self._stop, self._insert_timeout)
 
     def flush(self) -> None:
-        self._check_open()
+        self._check_open()  # `add` returns when its unrolls are in the table
 
     def sample(self, timeout: float | None) -> Sample:
         self._check_open()
@@ -72,14 +95,32 @@ class TableReplayBuffer(ReplayBuffer):
     def can_sample(self) -> bool:
         return self._table.can_sample()
 
+    @property
+    def experience(self) -> Experience:
+        """The table's unrolls as a list: to inspect, and to fill it before training."""
+        return Experience(self._table)
+
     def reconfigure(self, **changes: object) -> TableInfo:
+        """Changes settings of the live table, for all its clients.
+
+        Blocked calls wake and re-check the new limits.
+
+        Args:
+          **changes: settings of `ReplayConfig` in `distrl.replay.table.reconfigure.CHANGEABLE`.
+
+        Returns:
+          The table's counts and new limits.
+
+        Raises:
+          ConfigError: the settings could stall, or cannot be changed; nothing was.
+        """
         return self._table.reconfigure(**changes)
 
     def info(self) -> TableInfo:
         return self._table.info()
 
     def save(self, folder: Path, timeout: float) -> dict[str, Any]:
-        return files.save(self._table.freeze(), self._config, folder)
+        return files.save(self._table.snapshot(), self._config, folder)
 
     def close(self) -> None:
         self._closed = True

@@ -1,12 +1,11 @@
-"""Puts rewards that become known later back to the steps that they belong to."""
+"""Assigns rewards that become known late to the steps that they belong to."""
 
 import jax
 import numpy as np
 
 from distrl.errors import SpecError
-from distrl.replay.buffer import ReplayBuffer
+from distrl.replay.buffer import ReplayWriter
 from distrl.replay.stream_index import StreamIndex
-from distrl.replay.wrapper import ReplayWrapper
 from distrl.specs import EnvironmentSpec, check
 from distrl.types import Inference, StepType, TimeStep, Trajectory
 
@@ -14,46 +13,46 @@ _NAMES = (
     "timestep.step_type", "timestep.reward", "timestep.discount", "timestep.observation",
     "timestep.prev_action", "action", "extras", "state",
 )  # fmt: skip
-_STEP_TYPE, _REWARD = 0, 1  # of the columns
+_STEP_TYPE, _REWARD = 0, 1  # indices of columns
 
 
 def with_final_rewards(
-    replay: ReplayBuffer, struct: Trajectory, spec: EnvironmentSpec
-) -> ReplayBuffer:
-    """An actor's replay for environments of `spec`: itself, where rewards are never late.
+    replay: ReplayWriter, struct: Trajectory, spec: EnvironmentSpec
+) -> ReplayWriter:
+    """Returns a writer for environments of `spec`: `replay` itself if rewards are never late.
 
     Args:
-      replay: takes the steps.
-      struct: of one stream at one step, from `distrl.specs.trajectory_struct`.
-      spec: of the environment whose steps are added.
+      replay: takes the steps with their final rewards.
+      struct: one stream at one step, from `distrl.specs.trajectory_struct`.
+      spec: spec of the environments whose steps are added.
     """
     return LateRewards(replay, struct, spec) if spec.reward_delay else replay
 
 
-class LateRewards(ReplayWrapper):
-    """Holds back the last `reward_delay` steps of each stream, until their rewards are final.
+class LateRewards(ReplayWriter):
+    """Holds back the last `reward_delay` steps of each stream until their rewards are final.
 
-    A step comes with `env_info["late_reward"]` `[B, reward_delay + 1, *reward.shape]`: the parts
-    that became known in it, of its own reward, of the reward of the step before it, and so on. A
-    held step collects its parts, and passes on with the stream's `reward_delay`-th step after it:
-    so does an episode's end, as the next episode goes on. Each `add` thus passes on at most one
-    step of each stream, and streams in lockstep stay in lockstep.
+    A step has `env_info["late_reward"]` `[B, reward_delay + 1, *reward.shape]`: the parts that
+    became known in it, of its own reward, of the reward of the step before it, and so on. A held
+    step collects its parts, and is forwarded with the stream's `reward_delay`-th step after it,
+    across ends of episodes. Each `add` thus forwards at most one step of each stream, and streams
+    in lockstep stay in lockstep.
 
-    Memory is keyed by stream; a stream's new life drops what is held of the one before.
+    Held steps are kept by stream; a stream's new life drops those of its previous life.
     """
 
-    def __init__(self, replay: ReplayBuffer, struct: Trajectory, spec: EnvironmentSpec):
+    def __init__(self, replay: ReplayWriter, struct: Trajectory, spec: EnvironmentSpec):
         """Args:
         replay: takes each step with its final reward.
-        struct: of one stream at one step, from `distrl.specs.trajectory_struct`.
-        spec: of the environment; its `reward_delay` is 1 or more.
+        struct: one stream at one step, from `distrl.specs.trajectory_struct`.
+        spec: the environment's spec; its `reward_delay` is 1 or more.
 
         Raises:
           SpecError: `env_info` does not declare `late_reward` as `EnvironmentSpec` says.
         """
-        super().__init__(replay)
+        self._replay = replay
         self._late = _late_reward_struct(spec)
-        self._size = spec.reward_delay + 1  # of a stream's ring: the steps held, and the one added
+        self._size = spec.reward_delay + 1  # rows of a stream's ring: held steps and the new one
         self._parts = np.arange(self._size)
         step = struct.timestep
         self._struct = (
@@ -63,16 +62,16 @@ class LateRewards(ReplayWrapper):
         self._leaves, self._structure = jax.tree.flatten(self._struct)
         self._has_state = bool(jax.tree.leaves(struct.state))
         self._index = StreamIndex(np.zeros(0, np.int32))
-        # By row of the ring and place of the stream; the versions come last.
-        self._columns = self._room(0)
-        # By place of the stream:
+        # By row of the ring and slot of the stream; the versions come last.
+        self._columns = self._allocate(0)
+        # By slot of the stream:
         self._next = np.zeros(0, int)  # row of its next step
-        self._held = np.zeros(0, int)  # steps that wait
+        self._held = np.zeros(0, int)  # number of held steps
         self._age = np.zeros(0, int)  # steps since the episode's FIRST
         self._lives = np.zeros(0, int)
 
     def needs_state(self, stream_ids: np.ndarray, life: int | None = None) -> bool:
-        # Unrolls are cut from steps that pass on later: any of them may begin one.
+        # Unrolls are cut from steps that are forwarded later: any step may begin one.
         return self._has_state
 
     def add(
@@ -80,48 +79,48 @@ class LateRewards(ReplayWrapper):
     ) -> None:
         leaves = self._checked(stream_ids, timestep, inference)
         late = self._late_parts(stream_ids, timestep)
-        places = self._find(stream_ids)
-        new = self._lives[places] != life
+        slots = self._find(stream_ids)
+        new = self._lives[slots] != life
         if new.any():
-            self._held[places[new]] = 0
-            self._age[places[new]] = self._size  # what it began with is not known
-            self._lives[places] = life
-        self._check_owners(stream_ids, timestep.step_type, late, places)
-        row = self._next[places]
+            self._held[slots[new]] = 0
+            self._age[slots[new]] = self._size  # a life may begin within an episode
+            self._lives[slots] = life
+        self._check_owners(stream_ids, timestep.step_type, late, slots)
+        row = self._next[slots]
         for column, leaf in zip(self._columns, leaves):
-            column[row, places] = leaf
-        self._columns[-1][row, places] = inference.version
+            column[row, slots] = leaf
+        self._columns[-1][row, slots] = inference.version
         rewards = self._columns[_REWARD]
-        rewards[row, places] = 0.0  # it was the sum of parts of several steps
-        rewards[(row[:, None] - self._parts) % self._size, places[:, None]] += late
-        self._next[places] = (row + 1) % self._size
-        self._held[places] += 1
-        ready = self._held[places] == self._size
+        rewards[row, slots] = 0.0  # replaced by the parts: it was a sum over several steps
+        rewards[(row[:, None] - self._parts) % self._size, slots[:, None]] += late
+        self._next[slots] = (row + 1) % self._size
+        self._held[slots] += 1
+        ready = self._held[slots] == self._size
         if ready.all():
-            self._pass_on(stream_ids, places, life)
+            self._forward(stream_ids, slots, life)
         elif ready.any():
-            self._pass_on(stream_ids[ready], places[ready], life)
+            self._forward(stream_ids[ready], slots[ready], life)
 
     def flush(self) -> None:
-        """Passes on what is held of ended episodes, whose rewards are final; then flushes."""
+        """Forwards the held steps of ended episodes, whose rewards are final; then flushes."""
         count = len(self._index)
-        places, held = np.arange(count), self._held[:count]
+        slots, held = np.arange(count), self._held[:count]
         steps = self._parts[:, None]
-        rows = (self._next[:count] - held + steps) % self._size  # of each stream, oldest first
-        last = (self._columns[_STEP_TYPE][rows, places] == StepType.LAST) & (steps < held)
+        rows = (self._next[:count] - held + steps) % self._size  # the oldest first
+        last = (self._columns[_STEP_TYPE][rows, slots] == StepType.LAST) & (steps < held)
         final = np.max(np.where(last, steps + 1, 0), axis=0, initial=0)
         for step in range(final.max(initial=0)):
             for life in np.unique(self._lives[:count]):
                 some = np.flatnonzero((final > step) & (self._lives[:count] == life))
                 if len(some):
-                    self._pass_on(self._index.ids[some], some, int(life))
+                    self._forward(self._index.ids[some], some, int(life))
         self._replay.flush()
 
-    def _pass_on(self, stream_ids: np.ndarray, places: np.ndarray, life: int) -> None:
-        """The oldest step of each of these streams."""
-        row = (self._next[places] - self._held[places]) % self._size
-        self._held[places] -= 1
-        *leaves, version = [column[row, places] for column in self._columns]
+    def _forward(self, stream_ids: np.ndarray, slots: np.ndarray, life: int) -> None:
+        """Forwards the oldest held step of each of these streams."""
+        row = (self._next[slots] - self._held[slots]) % self._size
+        self._held[slots] -= 1
+        *leaves, version = [column[row, slots] for column in self._columns]
         *step, action, extras, state = self._structure.unflatten(leaves)
         self._replay.add(
             stream_ids, TimeStep(*step), Inference(action, extras, version, state), life
@@ -130,7 +129,7 @@ class LateRewards(ReplayWrapper):
     def _checked(
         self, stream_ids: np.ndarray, timestep: TimeStep, inference: Inference
     ) -> list[np.ndarray]:
-        """The leaves of a step, in the order of the columns."""
+        """Returns the checked leaves of a step, in the order of the columns."""
         if self._has_state and inference.state is None:
             raise SpecError(
                 f"state: the inference for streams {stream_ids.tolist()} has none; ask "
@@ -156,28 +155,28 @@ class LateRewards(ReplayWrapper):
         return info["late_reward"]
 
     def _check_owners(
-        self, ids: np.ndarray, step_type: np.ndarray, late: np.ndarray, places: np.ndarray
+        self, ids: np.ndarray, step_type: np.ndarray, late: np.ndarray, slots: np.ndarray
     ) -> None:
-        """Refuses a reward for a step before the episode's first action."""
-        age = np.where(step_type == StepType.FIRST, 0, self._age[places] + 1)
-        self._age[places] = age
+        """Raises SpecError for a reward for a step before the episode's first action."""
+        age = np.where(step_type == StepType.FIRST, 0, self._age[slots] + 1)
+        self._age[slots] = age
         wrong = late.reshape(len(ids), self._size, -1).any(-1) & (self._parts >= age[:, None])
         if wrong.any():
             row, part = np.argwhere(wrong)[0]
             raise SpecError(
                 f"env_info['late_reward'] of stream {ids[row]}, step {age[row]} of its episode: "
-                f"part {part} is {late[row, part]}, and no action was taken {part + 1} steps before"
+                f"part {part} is {late[row, part]}, but there was no action {part + 1} steps before"
             )
 
     def _find(self, stream_ids: np.ndarray) -> np.ndarray:
-        """The place of each stream; makes room for those that are new."""
-        places, known = self._index.find(stream_ids)
+        """Returns the slot of each stream; allocates slots for new ones."""
+        slots, known = self._index.find(stream_ids)
         if known.all():
-            return places
+            return slots
         self._index.add(stream_ids[~known])
         count, capacity = len(self._index), len(self._next)
         if count > capacity:
-            columns = self._room(max(2 * capacity, count))
+            columns = self._allocate(max(2 * capacity, count))
             for new, old in zip(columns, self._columns):
                 new[:, :capacity] = old
             self._columns = columns
@@ -187,18 +186,18 @@ class LateRewards(ReplayWrapper):
             self._lives = np.pad(self._lives, (0, more))
         return self._index.find(stream_ids)[0]
 
-    def _room(self, streams: int) -> list[np.ndarray]:
+    def _allocate(self, streams: int) -> list[np.ndarray]:
         leaves = [*self._leaves, jax.ShapeDtypeStruct((), np.int32)]
         return [np.zeros((self._size, streams, *leaf.shape), leaf.dtype) for leaf in leaves]
 
 
 def _late_reward_struct(spec: EnvironmentSpec) -> jax.ShapeDtypeStruct:
-    """Of `env_info["late_reward"]`, one stream."""
+    """Returns shape and dtype of `env_info["late_reward"]` for one stream."""
     shape = (spec.reward_delay + 1, *spec.reward.shape)
     declared = dict(spec.env_info or {}).get("late_reward")
     if declared is None or tuple(declared.shape) != shape or declared.dtype != np.float32:
         raise SpecError(
-            f"an environment with reward_delay={spec.reward_delay} declares env_info "
+            f"an environment with reward_delay={spec.reward_delay} must declare env_info "
             f"'late_reward' as float32{list(shape)}, got {declared}"
         )
     return jax.ShapeDtypeStruct(shape, np.float32)

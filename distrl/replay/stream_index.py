@@ -1,13 +1,13 @@
-"""Finds the place of a stream by its id."""
+"""Finds the slot of a stream by its id."""
 
 import numpy as np
 
 
 class StreamIndex:
-    """Places 0, 1, ... of streams, in the order in which they became known."""
+    """Assigns slots 0, 1, ... to streams in the order in which they are added."""
 
     def __init__(self, ids: np.ndarray):
-        """Args: ids: int32 `[n]`, known from the start, each once."""
+        """Args: ids: int32 `[n]`, the initial streams, without duplicates."""
         self._set(ids.copy())
 
     def _set(self, ids: np.ndarray) -> None:
@@ -20,17 +20,17 @@ class StreamIndex:
 
     @property
     def ids(self) -> np.ndarray:
-        """By place, int32 `[n]`."""
+        """Stream ids by slot, int32 `[n]`."""
         return self._ids
 
     def find(self, ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Places of `ids`, and which of them are known; the places of others mean nothing."""
+        """Returns the slots of `ids`, and which of them are known; other slots are arbitrary."""
         if not len(self._ids):
             return np.zeros(len(ids), np.intp), np.zeros(len(ids), bool)
-        at = np.searchsorted(self._sorted, ids)
-        at[at == len(self._sorted)] = 0
-        return self._order[at], self._sorted[at] == ids
+        ranks = np.searchsorted(self._sorted, ids)
+        ranks[ranks == len(self._sorted)] = 0
+        return self._order[ranks], self._sorted[ranks] == ids
 
     def add(self, ids: np.ndarray) -> None:
-        """Makes `ids` known, none of which were."""
+        """Adds `ids`, none of which is known yet."""
         self._set(np.concatenate([self._ids, ids]))

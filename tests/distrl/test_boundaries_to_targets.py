@@ -9,7 +9,8 @@ from distrl.actor import Actor
 from distrl.agents.impala import IMPALAConfig, vtrace
 from distrl.envs import PythonEnvironment
 from distrl.replay.buffer import ReplayConfig
-from distrl.replay.local.buffer import LocalReplayBuffer, LocalTable
+from distrl.replay.local.buffer import LocalReplayBuffer
+from distrl.replay.local.table import LocalTable
 from distrl.specs import EnvironmentSpec, trajectory_struct
 from distrl.types import Inference
 

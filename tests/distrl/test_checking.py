@@ -1,6 +1,7 @@
 """The checks of distrl.testing find what they are for: each mutation of a right batch is seen."""
 
 import dataclasses
+import itertools
 
 import jax
 import numpy as np
@@ -120,8 +121,8 @@ class Noted:
     def __init__(self, sample):
         self._sample = sample
 
-    def sample(self, timeout):
-        return self._sample
+    def make_dataset(self, timeout):
+        return itertools.repeat(self._sample)
 
 
 def test_learner_counts_real_transitions_and_lag(batch):

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from distrl import specs
 from distrl.errors import ConfigError
 from distrl.experiment import Experiment
-from distrl.lockstep import LockstepReplay, LockstepSchedule, LockstepVariables
+from distrl.lockstep import LockstepReader, LockstepSchedule, LockstepVariables, LockstepWriter
 from distrl.replay.buffer import ReplayConfig
 from distrl.replay.shared.buffer import SharedReplayBuffer
 from distrl.replay.shared.table import SharedTable
@@ -100,7 +100,7 @@ def play(replay: ReplayConfig, seed: int, updates: int) -> list[np.ndarray]:
 
     def act(index: int) -> None:
         own = SharedReplayBuffer(table.name, struct, replay, batch, stop)
-        client = LockstepReplay(own, lockstep_schedule, replay.unroll_length, index)
+        client = LockstepWriter(own, lockstep_schedule, replay.unroll_length, index)
         variables = LockstepVariables(
             Learned(), lockstep_schedule, replay.unroll_length, stop, 30.0
         )
@@ -124,7 +124,7 @@ def play(replay: ReplayConfig, seed: int, updates: int) -> list[np.ndarray]:
 
     def learn() -> list[np.ndarray]:
         own = SharedReplayBuffer(table.name, struct, replay, batch, stop)
-        client = LockstepReplay(own, lockstep_schedule, replay.unroll_length)
+        client = LockstepReader(own, lockstep_schedule)
         found = []
         for _ in range(updates):
             sample = client.sample(30.0)

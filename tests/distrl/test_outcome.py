@@ -16,7 +16,8 @@ from distrl.evaluator import Evaluator
 from distrl.inference.messages import InferenceMessages
 from distrl.metrics import Goal, Monitor
 from distrl.replay.buffer import ReplayConfig
-from distrl.replay.local.buffer import LocalReplayBuffer, LocalTable
+from distrl.replay.local.buffer import LocalReplayBuffer
+from distrl.replay.local.table import LocalTable
 from distrl.testing import CheckingConfig, CountingEnvironment, LateCountingEnvironment
 from distrl.types import Inference, TimeStep
 

@@ -1,194 +1,11 @@
 """Replay in this process."""
 
-import contextlib
 import threading
-import time
-from collections.abc import Callable, Iterator
 
-import numpy as np
-
-from distrl.replay.buffer import ReplayConfig
 from distrl.replay.client import TableReplayBuffer
-from distrl.replay.columns import Block, Columns
-from distrl.replay.local.stores import LocalQueue, LocalRing
-from distrl.replay.table import reconfigure
-from distrl.replay.table.files import Stored, TableSnapshot
-from distrl.replay.table.info import Contents, TableInfo, Wait
-from distrl.replay.table.waiting import wait_until
-from distrl.types import Sample, Trajectory
-
-
-class LocalTable:
-    """A table that several `LocalReplayBuffer`s share, in any threads."""
-
-    def __init__(
-        self,
-        struct: Trajectory,
-        config: ReplayConfig,
-        batch_size: int,
-        name: str = "replay",
-        seed: int | None = None,
-        streams: int = 1,
-    ):
-        """Args:
-        struct: of one stream at one step, from `distrl.specs.trajectory_struct`.
-        config: checked against `batch_size` here.
-        batch_size: unrolls of a sample.
-        name: for messages.
-        seed: of the choice of samples; None: a fresh one.
-        streams: as of `ReplayConfig.check`.
-        """
-        config.check(batch_size, streams)
-        self._config = config
-        self._streams = streams
-        self._batch_size = batch_size
-        self._name = name
-        columns = Columns(struct, config.unroll_length)
-        self._store: LocalQueue | LocalRing
-        if config.table == "queue":
-            self._store = LocalQueue(columns, config.max_size)
-        else:
-            self._store = LocalRing(columns, config, batch_size, np.random.default_rng(seed))
-        self._waits: dict[tuple[threading.Thread, str], float] = {}  # since when, of what
-        lock = threading.Lock()
-        self._has_room = threading.Condition(lock)
-        self._has_samples = threading.Condition(lock)
-
-    def insert(self, block: Block, stop: threading.Event | None, timeout: float) -> None:
-        """Takes the unrolls of `block` in turn, as soon as there is room.
-
-        Raises:
-          Stopped, DeadlineExceeded: nothing of the rest could be taken.
-        """
-        with self._has_room:
-            while True:
-                count = self._store.can_insert(block.size)
-                if count == block.size:
-                    self._store.insert(block)
-                    self._has_samples.notify_all()
-                    return
-                if count:
-                    first, block = block.split(count, self._store.columns.has_time)
-                    self._store.insert(first)
-                    self._has_samples.notify_all()
-                with self._waiting("room"):
-                    wait_until(
-                        self._has_room,
-                        lambda: self._store.can_insert(1) > 0,
-                        stop=stop,
-                        timeout=timeout,
-                        what=self._what("an insert waits for room"),
-                    )
-
-    def sample(self, stop: threading.Event | None, timeout: float | None) -> Sample:
-        """A batch. Raises as `ReplayBuffer.sample`."""
-        with self._has_samples:
-            if not self._can_sample():
-                with self._waiting("samples"):
-                    wait_until(
-                        self._has_samples,
-                        self._can_sample,
-                        stop=stop,
-                        timeout=timeout,
-                        what=self._what(f"a batch of {self._batch_size} waits for samples"),
-                    )
-            sample = self._store.sample(self._batch_size)
-            self._has_room.notify_all()
-        return sample
-
-    @contextlib.contextmanager
-    def _waiting(self, what: str) -> Iterator[None]:
-        """Notes that this thread waits."""
-        thread = threading.current_thread()
-        self._waits[thread, what] = time.monotonic()
-        try:
-            yield
-        finally:
-            del self._waits[thread, what]
-
-    def _what(self, who: str) -> Callable[[], str]:
-        return lambda: f"{who}: {self._info()}"
-
-    def _can_sample(self) -> bool:
-        return self._store.can_sample(self._batch_size)
-
-    def can_sample(self) -> bool:
-        """True where `sample` would not wait."""
-        return self._can_sample()  # one comparison; a lock would make it no truer
-
-    @property
-    def is_prioritized(self) -> bool:
-        """Whether the table samples by priority, now."""
-        return self._config.table == "prioritized"
-
-    def reconfigure(self, **changes: object) -> TableInfo:
-        """As `distrl.replay.shared.table.SharedTable.reconfigure`."""
-        with self._has_samples:
-            new = reconfigure.changed(self._config, changes, self._batch_size, self._streams)
-            assert isinstance(self._store, LocalRing)  # live.changed refuses a queue
-            self._store.reconfigure(new, self._batch_size)
-            self._config = new
-            self._has_samples.notify_all()
-            self._has_room.notify_all()
-            return self._info()
-
-    def update_priorities(self, keys: np.ndarray, priorities: np.ndarray) -> None:
-        """As `Table.update_priorities`."""
-        with self._has_samples:
-            self._store.update_priorities(keys, priorities)
-
-    def _info(self) -> TableInfo:
-        counts = self._store.counts
-        now = time.monotonic()
-        return TableInfo(
-            self._name,
-            counts.size,
-            self._config.max_size,
-            counts.inserts,
-            counts.samples,
-            counts.limits,
-            tuple(Wait(t.name, what, now - since) for (t, what), since in self._waits.items()),
-        )
-
-    @property
-    def columns(self) -> Columns:
-        """Of its unrolls."""
-        return self._store.columns
-
-    def read(self, places: slice) -> Block:
-        """As `Table.read`."""
-        with self._has_samples:
-            return self._store.read(places)
-
-    def prefill(self, block: Block) -> None:
-        """As `Experience.extend`."""
-        with self._has_samples:
-            self._store.prefill(block)
-            self._has_samples.notify_all()
-
-    def info(self) -> TableInfo:
-        """How the table stands."""
-        with self._has_samples:
-            return self._info()
-
-    def freeze(self) -> TableSnapshot:
-        """The table as it is now, to be saved while it goes on."""
-        with self._has_samples:
-            return self._store.freeze(self._has_samples)
-
-    def restore(self, stored: Stored) -> None:
-        """Takes what was saved. Of a table that nothing was inserted into yet."""
-        with self._has_samples:
-            self._store.restore(stored)
-            self._has_samples.notify_all()
-
-    def contents(self) -> Contents:
-        """What it holds: sizes in bytes, sampler, ages, and a histogram of the priorities."""
-        with self._has_samples:
-            config, priorities = self._config, self._store.priorities()
-            inserted = self._store.inserted()
-        unroll_bytes = self._store.columns.nbytes(1)
-        return Contents.of(unroll_bytes, config.max_size, config.sampling, inserted, priorities)
+from distrl.replay.config import ReplayConfig
+from distrl.replay.local.table import LocalTable
+from distrl.types import Trajectory
 
 
 class LocalReplayBuffer(TableReplayBuffer):
@@ -204,10 +21,10 @@ class LocalReplayBuffer(TableReplayBuffer):
         insert_timeout: float = 600.0,
     ):
         """Args:
-        table: shared.
-        struct: of one stream at one step.
-        config: the table's.
-        batch_size: the table's.
+        table: the table, which other clients may share.
+        struct: one stream at one step.
+        config: the table's settings.
+        batch_size: the table's batch size.
         stop: set when the program stops; ends waits.
         insert_timeout: seconds that an insert waits for room before it fails.
         """

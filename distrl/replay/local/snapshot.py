@@ -1,4 +1,4 @@
-"""Tables in this process as they stood at one moment; see `table.files.TableSnapshot`."""
+"""Snapshots of tables in this process; see `distrl.replay.table.files.TableSnapshot`."""
 
 import threading
 
@@ -8,13 +8,18 @@ from distrl.replay.columns import Block, Columns
 from distrl.replay.table.ring import Ring
 
 
-class FrozenQueue:
-    """Blocks are never written to, so that it is enough to hold them."""
+class QueueSnapshot:
+    """Holds the queue's blocks, which are never modified."""
 
     priorities: np.ndarray | None = None
 
     def __init__(self, columns: Columns, blocks: list[Block], inserts: int, samples: int):
-        """Args: blocks: the oldest first. inserts, samples: that the table has had."""
+        """Args:
+        columns: the columns of the table's unrolls.
+        blocks: the table's blocks, the oldest first.
+        inserts: the table's insert count.
+        samples: the table's sample count.
+        """
         self.columns = columns
         self._blocks = blocks
         self._ends = np.cumsum([block.size for block in blocks])
@@ -36,8 +41,8 @@ class FrozenQueue:
         return self.columns.join(parts), 0
 
 
-class FrozenRing:
-    """What is overwritten meanwhile is gone."""
+class RingSnapshot:
+    """Reads from the table itself, except unrolls that have been overwritten meanwhile."""
 
     def __init__(
         self,
@@ -47,7 +52,13 @@ class FrozenRing:
         max_size: int,
         lock: threading.Condition,
     ):
-        """Args: stored: the table's data. lock: the table's, which is held now."""
+        """Args:
+        columns: the columns of the table's unrolls.
+        stored: the table's data.
+        ring: the table's ring.
+        max_size: the table's capacity.
+        lock: the table's lock, held by the caller.
+        """
         counts = ring.counts
         self.columns = columns
         self.size = counts.size

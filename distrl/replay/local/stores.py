@@ -1,4 +1,4 @@
-"""The unrolls of a table in this process. Nothing locks: every method needs the table's lock."""
+"""The unrolls of a table in this process. Every method needs the table's lock to be held."""
 
 import collections
 import threading
@@ -6,19 +6,18 @@ import time
 
 import numpy as np
 
-from distrl.replay.buffer import ReplayConfig
 from distrl.replay.columns import Block, Columns
-from distrl.replay.local.snapshot import FrozenQueue, FrozenRing
+from distrl.replay.config import RateLimits, ReplayConfig
+from distrl.replay.local.snapshot import QueueSnapshot, RingSnapshot
 from distrl.replay.table import reconfigure
 from distrl.replay.table.files import Stored, TableSnapshot
-from distrl.replay.table.info import RateLimits
 from distrl.replay.table.rate_limiter import RateLimiter
 from distrl.replay.table.ring import Ring
 from distrl.types import Sample
 
 
-class _Counts:
-    """Of a queue."""
+class _QueueCounts:
+    """The counts of a queue, which has no limits."""
 
     limits: RateLimits | None = None
 
@@ -27,13 +26,13 @@ class _Counts:
 
 
 class LocalQueue:
-    """Blocks in the order in which they came; a block that is just one batch is never copied."""
+    """Blocks in insertion order; a block that is exactly one batch is never copied."""
 
     def __init__(self, columns: Columns, max_size: int):
         self.columns = columns
-        self.counts = _Counts()
+        self.counts = _QueueCounts()
         self._max_size = max_size
-        self._blocks: collections.deque[tuple[Block, int]] = collections.deque()  # and when
+        self._blocks: collections.deque[tuple[Block, int]] = collections.deque()  # with times
 
     def can_insert(self, count: int) -> int:
         return min(count, self._max_size - self.counts.size)
@@ -64,15 +63,15 @@ class LocalQueue:
         return Sample(self.columns.trajectory(batch, np.ones(count, np.float32)), keys)
 
     def update_priorities(self, keys: np.ndarray, priorities: np.ndarray) -> None:
-        """A queue has none."""
+        """Does nothing: a queue has no priorities."""
 
     def priorities(self) -> None:
-        """A queue has none."""
+        """Does nothing: a queue has no priorities."""
 
-    def read(self, places: slice) -> Block:
+    def read(self, indices: slice) -> Block:
         """As `Table.read`."""
         joined = self.columns.join([self.columns.allocate(0), *(b for b, _ in self._blocks)])
-        return self.columns.take(joined, np.arange(self.counts.size)[places])
+        return self.columns.take(joined, np.arange(self.counts.size)[indices])
 
     def prefill(self, block: Block) -> None:
         """As `Experience.extend`."""
@@ -80,10 +79,10 @@ class LocalQueue:
         reconfigure.check_room(block.size, room)
         self.insert(self.columns.join([block], copy=True))
 
-    def freeze(self, lock: threading.Condition) -> TableSnapshot:
-        """As `Table.freeze`."""
+    def snapshot(self, lock: threading.Condition) -> TableSnapshot:
+        """As `Table.snapshot`."""
         counts, blocks = self.counts, [block for block, _ in self._blocks]
-        return FrozenQueue(self.columns, blocks, counts.inserts, counts.samples)
+        return QueueSnapshot(self.columns, blocks, counts.inserts, counts.samples)
 
     def restore(self, stored: Stored) -> None:
         """As `LocalTable.restore`."""
@@ -94,13 +93,13 @@ class LocalQueue:
         counts.size, counts.inserts, counts.samples = stored.size, stored.inserts, stored.samples
 
     def inserted(self) -> np.ndarray:
-        """When each unroll came, as `Ages.of` takes it."""
+        """Returns insertion times as for `Ages.of`."""
         sizes = [block.size for block, _ in self._blocks]
         return np.array([when for _, when in self._blocks], np.int64).repeat(sizes)
 
 
 class LocalRing:
-    """A `Ring` with its data; an unroll lies in the column of its place."""
+    """A `Ring` with its data, which is stored by ring index."""
 
     def __init__(
         self,
@@ -118,32 +117,32 @@ class LocalRing:
         self._inserted = np.zeros(config.max_size, np.int64)
 
     def reconfigure(self, config: ReplayConfig, batch_size: int) -> None:
-        self.counts.limits = self.counts.carried_on(config.limits(batch_size))
-        self._ring.expect(config)
+        self.counts.limits = self.counts.rebased(config.limits(batch_size))
+        self._ring.prepare_change(config)
         self._ring.use(config)
         self._ring.rebuild()
 
     def can_insert(self, count: int) -> int:
         return self.counts.can_insert(count, self._max_size)
 
-    def read(self, places: slice) -> Block:
+    def read(self, indices: slice) -> Block:
         """As `Table.read`."""
-        return self.columns.take(self._stored, self._ring.present()[places])
+        return self.columns.take(self._stored, self._ring.present()[indices])
 
     def prefill(self, block: Block) -> None:
         """As `Experience.extend`."""
-        limits = self.counts.moved(block.size)
+        limits = self.counts.shifted(block.size)
         self.insert(block)
         self.counts.limits = limits
 
     def insert(self, block: Block) -> None:
-        # More than fits at once goes in parts, the later ones over the earlier ones.
+        # In parts that do not wrap around; later unrolls may overwrite earlier ones.
         while block.size:
-            slot = self.counts.inserts % self._max_size
-            count = min(block.size, self._max_size - slot)
+            first = self.counts.inserts % self._max_size
+            count = min(block.size, self._max_size - first)
             part, block = block.split(count, self.columns.has_time)
-            self.columns.put(self._stored, slice(slot, slot + count), part)
-            self._inserted[slot : slot + count] = time.monotonic_ns()
+            self.columns.put(self._stored, slice(first, first + count), part)
+            self._inserted[first : first + count] = time.monotonic_ns()
             if self._ring.is_weighted:
                 self._ring.prepare(count)
             self._ring.insert(count)
@@ -152,12 +151,11 @@ class LocalRing:
         return self.counts.can_sample(count)
 
     def sample(self, count: int) -> Sample:
-        chosen = self._ring.choose(count, self._sampler)
-        batch = self.columns.take(self._stored, chosen.places)
+        draw = self._ring.choose(count, self._sampler)
+        batch = self.columns.take(self._stored, draw.indices)
         self.counts.samples += count
-        return Sample(
-            self.columns.trajectory(batch, chosen.probability), chosen.keys.astype(np.uint64)
-        )
+        trajectory = self.columns.trajectory(batch, draw.probability)
+        return Sample(trajectory, draw.keys.astype(np.uint64))
 
     def update_priorities(self, keys: np.ndarray, priorities: np.ndarray) -> None:
         self._ring.update_priorities(keys, priorities)
@@ -165,16 +163,16 @@ class LocalRing:
     def priorities(self) -> np.ndarray | None:
         return self._ring.priorities()
 
-    def freeze(self, lock: threading.Condition) -> TableSnapshot:
-        """As `Table.freeze`."""
-        return FrozenRing(self.columns, self._stored, self._ring, self._max_size, lock)
+    def snapshot(self, lock: threading.Condition) -> TableSnapshot:
+        """As `Table.snapshot`."""
+        return RingSnapshot(self.columns, self._stored, self._ring, self._max_size, lock)
 
     def restore(self, stored: Stored) -> None:
         """As `LocalTable.restore`."""
         keys = stored.keys()
         for start, stop in stored.slices():
-            places = keys[start:stop] % self._max_size
-            self.columns.put(self._stored, places, stored.read(start, stop))
+            indices = keys[start:stop] % self._max_size
+            self.columns.put(self._stored, indices, stored.read(start, stop))
         self._inserted[:] = time.monotonic_ns()
         if stored.priorities is not None:
             self._ring.set_priorities(keys, stored.priorities)

@@ -20,19 +20,18 @@ import reverb
 from reverb import errors, pybind
 
 from distrl.errors import ConfigError, DeadlineExceeded, PeerError, Stopped
-from distrl.replay.buffer import ReplayBuffer, ReplayConfig, checked_priorities
+from distrl.replay.buffer import checked_priorities
+from distrl.replay.client import UnrollingReplayBuffer
 from distrl.replay.columns import Block, Columns
+from distrl.replay.config import RateLimits, ReplayConfig
 from distrl.replay.reverb import checkpoints
 from distrl.replay.reverb.calls import ServerCalls, ServerSilent
 from distrl.replay.reverb.fetcher import Fetcher
 from distrl.replay.reverb.shard_choice import Item
-from distrl.replay.table import reconfigure
-from distrl.replay.table.experience import Experience
-from distrl.replay.table.info import Ages, Contents, RateLimits, TableInfo
+from distrl.replay.table.info import Ages, Contents, TableInfo
 from distrl.replay.table.waiting import SLICE
-from distrl.replay.unrolls import Unroller
 from distrl.runtime.heartbeat import main_thread_heartbeat
-from distrl.types import Inference, Sample, TimeStep, Trajectory
+from distrl.types import Sample, Trajectory
 
 _LOG = logging.getLogger(__name__)
 
@@ -177,7 +176,7 @@ def _close(writer: Any, fetcher: Fetcher[Any] | None) -> None:
             writer.close()
 
 
-class ReverbReplayBuffer(ReplayBuffer):
+class ReverbReplayBuffer(UnrollingReplayBuffer):
     """A client of a Reverb table.
 
     `add` returns when at most one item awaits its confirmation, so that a full table holds its
@@ -220,15 +219,13 @@ class ReverbReplayBuffer(ReplayBuffer):
         """
         self._comes_back_within = comes_back_within
         _check_items(config, batch_size, unrolls_per_item)
-        self._config = config
+        super().__init__(struct, config)
         self._batch_size = batch_size
         self._per_item = unrolls_per_item
         self._name = name
         self._stop = stop
         self._insert_timeout = insert_timeout
         self._flush_timeout = flush_timeout
-        self._unroller = Unroller(struct, config.unroll_length, config.period)
-        self._columns = self._unroller.columns
         self._server = ServerCalls(client, name)
         self._client = client
         self._writer: reverb.TrajectoryWriter | None = None
@@ -241,11 +238,6 @@ class ReverbReplayBuffer(ReplayBuffer):
     @property
     def is_prioritized(self) -> bool:
         return self._config.table == "prioritized"
-
-    @property
-    def columns(self) -> Columns:
-        """Of an unroll."""
-        return self._columns
 
     def watch(self) -> Callable[[], None]:
         """See `ServerCalls.watch`."""
@@ -267,15 +259,7 @@ class ReverbReplayBuffer(ReplayBuffer):
                 if time.monotonic() >= deadline:
                     raise
 
-    def needs_state(self, stream_ids: np.ndarray, life: int | None = None) -> bool:
-        return self._unroller.needs_state(stream_ids, life)
-
-    def add(
-        self, stream_ids: np.ndarray, timestep: TimeStep, inference: Inference, life: int = 0
-    ) -> None:
-        block = self._unroller.cut(stream_ids, timestep, inference, life)
-        if block is None:
-            return
+    def _insert(self, block: Block) -> None:
         if not self._pending and block.size == self._per_item:
             self._write(block)
             return
@@ -292,14 +276,14 @@ class ReverbReplayBuffer(ReplayBuffer):
             while parts and size < self._per_item:
                 block = parts.pop(0)
                 if size + block.size > self._per_item:
-                    block, rest = block.split(self._per_item - size, self._columns.has_time)
+                    block, rest = block.split(self._per_item - size, self.columns.has_time)
                     parts.insert(0, rest)
                 taken.append(block)
                 size += block.size
             if size < self._per_item:
                 self._pending, self._pending_size = taken, size
                 return
-            self._write(self._columns.join(taken))
+            self._write(self.columns.join(taken))
 
     def _write(self, block: Block) -> None:
         self._check_open()
@@ -311,7 +295,7 @@ class ReverbReplayBuffer(ReplayBuffer):
         # costs a third of an item where there is one column of one step.
         writer = self._writer._writer
         try:
-            references = writer.Append([self._columns.pack(block)])
+            references = writer.Append([self.columns.pack(block)])
             writer.CreateItem(self._name, self._config.initial_priority, [references], [True])
             self._confirm(_IN_FLIGHT, self._insert_timeout, "an insert waits for room")
         except (RuntimeError, ServerSilent) as error:
@@ -412,15 +396,15 @@ class ReverbReplayBuffer(ReplayBuffer):
           RuntimeError: the server is gone, or the sampler was closed.
         """
         key, probability, size, priority, buffer = sampler.GetNextTrajectory()
-        block = self._columns.unpack(buffer, self._per_item)
+        block = self.columns.unpack(buffer, self._per_item)
         return Item(key, probability, priority, size, block)
 
     def batch(self, items: Sequence[Item]) -> Sample:
         """A sample of these items, of tables like this one."""
-        batch = self._columns.join([item.block for item in items])
+        batch = self.columns.join([item.block for item in items])
         probability = np.array([item.probability for item in items], np.float32)
         return Sample(
-            self._columns.trajectory(batch, probability.repeat(self._per_item)),
+            self.columns.trajectory(batch, probability.repeat(self._per_item)),
             np.array([item.key for item in items], np.uint64).repeat(self._per_item),
         )
 
@@ -446,16 +430,6 @@ class ReverbReplayBuffer(ReplayBuffer):
     def can_sample(self) -> bool:
         return not self._closed and self._started().ready()
 
-    def reconfigure(self, **changes: object) -> TableInfo:
-        raise reconfigure.refused_by_reverb(changes, str(self._server))
-
-    @property
-    def experience(self) -> Experience:
-        raise ConfigError(
-            f"{self._server} cannot be indexed: Reverb gives unrolls as samples only; with "
-            "replay.backend=shared_memory it can be"
-        )
-
     def info(self) -> TableInfo:
         return _info_of(self._server.info(self._stop), self._per_item)
 
@@ -475,7 +449,7 @@ class ReverbReplayBuffer(ReplayBuffer):
             raise PeerError(str(error)) from error
         folder.mkdir()
         shutil.move(made, folder / checkpoints.FOLDER)
-        return checkpoints.describe(folder, self._name, self._columns, self._config, self._per_item)
+        return checkpoints.describe(folder, self._name, self.columns, self._config, self._per_item)
 
     def close(self) -> None:
         self._closed = True

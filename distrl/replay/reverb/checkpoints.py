@@ -17,9 +17,9 @@ import tensorflow as tf
 from reverb.cc.checkpointing import checkpoint_pb2
 
 from distrl.errors import ConfigError
-from distrl.replay.buffer import ReplayConfig
 from distrl.replay.columns import Columns
-from distrl.replay.table.files import read_facts, samples_by_now, write_facts
+from distrl.replay.config import ReplayConfig
+from distrl.replay.table.files import read_facts, samples_under_ratio, write_facts
 from distrl.types import Trajectory
 
 FOLDER = "reverb"
@@ -135,6 +135,6 @@ def _limit(
     limiter.min_size_to_sample = limits.min_size_to_sample
     limiter.min_diff = max(limits.min_diff, -largest)
     limiter.max_diff = min(limits.max_diff, largest)
-    limiter.sample_count = samples_by_now(facts, config)
+    limiter.sample_count = samples_under_ratio(facts, config)
     if config.table == "prioritized":
         table.sampler.prioritized.priority_exponent = config.priority_exponent

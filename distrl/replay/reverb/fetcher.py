@@ -56,7 +56,7 @@ class Fetcher(Generic[Batch]):
                     stop=stop,
                     timeout=timeout,
                     what=lambda: f"a batch waits for samples of table {self._name!r}",
-                    turn=watch,
+                    poll=watch,
                 )
             finally:
                 self._wanted = 0

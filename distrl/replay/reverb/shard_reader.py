@@ -13,7 +13,6 @@ import numpy as np
 from distrl.replay.columns import Columns
 from distrl.replay.reverb.calls import ServerSilent
 from distrl.replay.reverb.shard_choice import Item, ShardStatus
-from distrl.replay.table.experience import Experience
 from distrl.replay.table.info import TableInfo
 from distrl.types import Sample
 
@@ -42,13 +41,6 @@ class Shard(Protocol):
 
     def send_priorities(self, keys: np.ndarray, priorities: np.ndarray) -> None:
         """Sets priorities."""
-
-    def reconfigure(self, **changes: object) -> TableInfo:
-        """Refuses."""
-
-    @property
-    def experience(self) -> Experience:
-        """Refuses."""
 
     def info(self) -> TableInfo:
         """How the table stands."""

@@ -17,16 +17,16 @@ from typing import Any
 import numpy as np
 
 from distrl.errors import DeadlineExceeded, Stopped
-from distrl.replay.buffer import ReplayBuffer, ReplayConfig, checked_priorities
+from distrl.replay.buffer import ReplayAdministration, ReplayReader, checked_priorities
+from distrl.replay.config import RateLimits, ReplayConfig
 from distrl.replay.reverb.calls import ServerSilent
 from distrl.replay.reverb.fetcher import Fetcher
 from distrl.replay.reverb.shard_choice import PATIENCE, Choice, Item, by_mass, in_turn
 from distrl.replay.reverb.shard_reader import Reader, Shard
 from distrl.replay.table import files
-from distrl.replay.table.experience import Experience
-from distrl.replay.table.info import RateLimits, TableInfo
+from distrl.replay.table.info import TableInfo
 from distrl.replay.table.waiting import wait_until
-from distrl.types import Inference, Sample, TimeStep
+from distrl.types import Sample
 
 _AHEAD = 16  # items of a shard, at most
 _KEYS_OF = 64  # batches whose keys' shards are remembered
@@ -34,7 +34,7 @@ _KEYS_OF = 64  # batches whose keys' shards are remembered
 _LOG = logging.getLogger(__name__)
 
 
-class ShardedReplayBuffer(ReplayBuffer):
+class ShardedReplayBuffer(ReplayReader, ReplayAdministration):
     """The learner's client of all shards of a table.
 
     What is fetched ahead counts as sampled: a batch in Reverb's samplers, split over the shards; up
@@ -86,21 +86,6 @@ class ShardedReplayBuffer(ReplayBuffer):
     @property
     def is_prioritized(self) -> bool:
         return self._config.table == "prioritized"
-
-    def needs_state(self, stream_ids: np.ndarray, life: int | None = None) -> bool:
-        raise self._no_actors()
-
-    def add(
-        self, stream_ids: np.ndarray, timestep: TimeStep, inference: Inference, life: int = 0
-    ) -> None:
-        raise self._no_actors()
-
-    def flush(self) -> None:
-        raise self._no_actors()
-
-    @staticmethod
-    def _no_actors() -> TypeError:
-        return TypeError("a client of all shards samples; an actor adds by a client of its own one")
 
     def sample(self, timeout: float | None) -> Sample:
         self._check_open()
@@ -185,13 +170,6 @@ class ShardedReplayBuffer(ReplayBuffer):
 
     def can_sample(self) -> bool:
         return not self._closed and self._started().ready()
-
-    def reconfigure(self, **changes: object) -> TableInfo:
-        return self._shards[0].reconfigure(**changes)
-
-    @property
-    def experience(self) -> Experience:
-        return self._shards[0].experience
 
     def infos(self) -> list[TableInfo]:
         """How each shard stands."""

@@ -21,18 +21,18 @@ from pathlib import Path
 import numpy as np
 
 from distrl.errors import ConfigError, SpecError
-from distrl.replay.buffer import ReplayConfig
 from distrl.replay.client import TableReplayBuffer
 from distrl.replay.columns import Block, Columns
+from distrl.replay.config import ReplayConfig
+from distrl.replay.sampler import Sampler
 from distrl.replay.shared import clients
 from distrl.replay.shared.segment import Process
 from distrl.replay.shared.slots import QueueSlots, RingSlots, Slots
-from distrl.replay.shared.snapshot import FrozenShared, restore_rng
+from distrl.replay.shared.snapshot import SharedSnapshot, restore_rng
 from distrl.replay.shared.table import SharedTable
 from distrl.replay.table import reconfigure
 from distrl.replay.table.files import TableSnapshot
 from distrl.replay.table.info import TableInfo
-from distrl.replay.table.sampler import Sampler
 from distrl.replay.table.waiting import wait_until
 from distrl.types import Sample, Trajectory
 
@@ -103,10 +103,10 @@ class _Client:
                 reconfigure.check_room(block.size, max(0, store.room(block.size)))
         self._insert(block, None, _PREFILL_TIMEOUT, store.room, free=True)
 
-    def read(self, places: slice) -> Block:
+    def read(self, indices: slice) -> Block:
         """As `distrl.replay.table.experience.Table.read`."""
         with self._table.lock:
-            return self._columns.take(self._stored, self._table.store.present()[places])
+            return self._columns.take(self._stored, self._table.store.present()[indices])
 
     def _insert(
         self,
@@ -315,9 +315,9 @@ class _Client:
         """How the table stands."""
         return self._table.info()
 
-    def freeze(self) -> TableSnapshot:
+    def snapshot(self) -> TableSnapshot:
         """The table as it is now, to be saved while it goes on."""
-        return FrozenShared(self._table, self._columns, self._stored)
+        return SharedSnapshot(self._table, self._columns, self._stored)
 
     def leave(self) -> None:
         """Gives back what it has."""

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from distrl.replay.buffer import ReplayConfig
+from distrl.replay.config import ReplayConfig
 from distrl.replay.shared import clients
 from distrl.replay.shared.lock import LOCK_BYTES
 from distrl.replay.shared.settings import SETTINGS_BYTES

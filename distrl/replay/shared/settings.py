@@ -9,8 +9,7 @@ import json
 
 import numpy as np
 
-from distrl.replay.buffer import ReplayConfig
-from distrl.replay.table.info import RateLimits
+from distrl.replay.config import RateLimits, ReplayConfig
 
 _BYTES = 2048
 SETTINGS_BYTES = 2 * _BYTES

@@ -12,9 +12,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from distrl.replay.sampler import Sampler
 from distrl.replay.table.rate_limiter import RateLimiter
-from distrl.replay.table.ring import Choice, Ring
-from distrl.replay.table.sampler import Sampler
+from distrl.replay.table.ring import Draw, Ring
 
 # Numbers in the table's `ints`; the first three are RateLimiter's.
 INSERTS, SAMPLES, _DELETES, PENDING, _FREE_FIRST, _FREE_COUNT, _FIRST = range(7)
@@ -248,8 +248,8 @@ class RingSlots(Slots):
         count = len(slots)
         first = self.counts.inserts
         self._set_free(self._order[self.ring.oldest(count)])
-        places = self.ring.prepare(count)
-        self._order[places] = slots
+        indices = self.ring.prepare(count)
+        self._order[indices] = slots
         self.key[slots] = np.arange(first, first + count)
         self._time[slots] = time.monotonic_ns()
         self.word[slots] = READY
@@ -260,10 +260,10 @@ class RingSlots(Slots):
         """Slots of the unrolls that are there, the oldest first: int64 `[size]`."""
         return self._order[self.ring.present()]
 
-    def choose(self, count: int, sampler: Sampler | None = None) -> tuple[np.ndarray, Choice]:
+    def choose(self, count: int, sampler: Sampler | None = None) -> tuple[np.ndarray, Draw]:
         """Slots int64 `[count]` to sample, and what is in them. Args: sampler: as of `Ring`."""
-        choice = self.ring.choose(count, sampler)
-        return self._order[choice.places], choice
+        draw = self.ring.choose(count, sampler)
+        return self._order[draw.indices], draw
 
     def overwritten(self, slots: np.ndarray, keys: np.ndarray) -> np.ndarray:
         """Which of `slots` do not hold the unrolls with these keys any more: bool `[n]`."""

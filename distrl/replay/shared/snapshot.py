@@ -10,7 +10,7 @@ from distrl.replay.shared.slots import INSERTS, SAMPLES, RingSlots
 from distrl.replay.shared.table import SharedTable
 
 
-class FrozenShared:
+class SharedSnapshot:
     """See `distrl.replay.table.files.TableSnapshot`.
 
     Slots are copied as samples are: without the lock, and afterwards it is looked whether their

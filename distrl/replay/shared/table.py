@@ -16,8 +16,8 @@ from pathlib import Path
 import numpy as np
 
 from distrl.errors import Blocked, ConfigError, PeerError, Stopped
-from distrl.replay.buffer import ReplayConfig
 from distrl.replay.columns import Block, Columns
+from distrl.replay.config import ReplayConfig
 from distrl.replay.shared import clients, segment
 from distrl.replay.shared.clients import Members
 from distrl.replay.shared.layout import HEADER_BYTES, SLOT_ARRAYS, Layout
@@ -197,7 +197,7 @@ class SharedTable:
         """Changes settings of the table while it is used, for all its clients.
 
         Who waits is woken, and judged by the new limits. They count from here on: see
-        `RateLimiter.carried_on`. Priorities stay; in a table that was uniform all are those of new
+        `RateLimiter.rebased`. Priorities stay; in a table that was uniform all are those of new
         unrolls. A process that dies in here has changed all or nothing.
 
         Args:
@@ -215,8 +215,8 @@ class SharedTable:
             new = reconfigure.changed(self.config, changes, self.batch_size)
             store = self.store
             assert isinstance(store, RingSlots)  # live.changed refuses a queue
-            limits = store.counts.carried_on(new.limits(self.batch_size), self._ints[PENDING])
-            store.ring.expect(new)
+            limits = store.counts.rebased(new.limits(self.batch_size), self._ints[PENDING])
+            store.ring.prepare_change(new)
             self.lock.change(lambda number: self._settings.write(number, new, limits))
             store.ring.rebuild()
             for event in self.events.values():
@@ -232,7 +232,7 @@ class SharedTable:
         """
         if isinstance(self.store, RingSlots):
             counts = self.store.counts
-            limits = counts.moved(count, self._ints[PENDING] - count)
+            limits = counts.shifted(count, self._ints[PENDING] - count)
             if limits != counts.limits:
                 self.lock.change(lambda number: self._settings.write(number, self.config, limits))
 

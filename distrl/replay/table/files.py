@@ -1,8 +1,8 @@
-"""A table's contents in files: each column as a NumPy file, the oldest unroll first.
+"""Saved tables: each column as a NumPy file, the oldest unroll first.
 
-They are the same of a table in one process and in shared memory. Columns are copied slice by slice,
-so that a table of any size needs little memory more, while the table goes on: what it removes
-meanwhile is the oldest, which is therefore copied last, and left out where it comes too late.
+The format is the same for tables in one process and in shared memory. Columns are copied slice by
+slice, which needs little extra memory, while the table stays in use. Unrolls that it removes
+meanwhile are the oldest ones; these are copied last, and left out if they are already gone.
 """
 
 import contextlib
@@ -15,8 +15,8 @@ from typing import Any, Protocol
 import numpy as np
 
 from distrl.errors import ConfigError, SpecError
-from distrl.replay.buffer import ReplayConfig
 from distrl.replay.columns import Block, Columns
+from distrl.replay.config import ReplayConfig
 
 _FACTS = "table.json"
 _PRIORITIES = "priorities.npy"
@@ -25,14 +25,14 @@ SLICE_BYTES = 8 << 20
 
 
 class TableSnapshot(Protocol):
-    """A table as it stood at one moment, which is copied out while the table goes on.
+    """A table's contents at one moment, to be copied while the table stays in use.
 
     Attributes:
-      columns: of its unrolls.
-      facts: "inserts", "samples" and "first" (the key of the oldest unroll), and "rng" (of the
-        choice of samples; None: a queue, which has none).
-      size: unrolls.
-      priorities: float64 `[size]`; None: all alike.
+      columns: the columns of its unrolls.
+      facts: "inserts", "samples", "first" (the key of the oldest unroll) and "rng" (state of the
+        random generator for samples; None for a queue).
+      size: number of unrolls.
+      priorities: float64 `[size]`; None: the table has none.
     """
 
     columns: Columns
@@ -41,51 +41,51 @@ class TableSnapshot(Protocol):
     priorities: np.ndarray | None
 
     def read(self, start: int, stop: int) -> tuple[Block, int]:
-        """Unrolls `start` to `stop - 1`, counted from the oldest, without those that are gone.
+        """Reads unrolls `start` to `stop - 1`, counted from the oldest, except overwritten ones.
 
         Returns:
-          The unrolls, and how many are gone: always the oldest.
+          The unrolls, and how many have been overwritten: always the oldest.
         """
 
 
-def save(frozen: TableSnapshot, config: ReplayConfig, folder: Path) -> dict[str, Any]:
-    """Writes the table to `folder`, which it makes.
+def save(snapshot: TableSnapshot, config: ReplayConfig, folder: Path) -> dict[str, Any]:
+    """Creates `folder` and writes the table to it.
 
     Returns:
-      Its counts, for the manifest.
+      The table's counts, for the manifest.
 
     Raises:
-      OSError: the disk is full, say.
+      OSError: writing failed, e.g. the disk is full.
     """
     folder.mkdir()
-    columns, size = frozen.columns, frozen.size
+    columns, size = snapshot.columns, snapshot.size
     gone = 0
     with contextlib.ExitStack() as stack:
         files = []
         for i, leaf in enumerate(columns.leaves):
             file = stack.enter_context(open(folder / f"{i}.npy", "wb"))
-            shape, kind = _shape(columns, i, size), np.dtype(leaf.dtype).str
+            shape, kind = _file_shape(columns, i, size), np.dtype(leaf.dtype).str
             header = {"descr": kind, "fortran_order": False, "shape": shape}
             np.lib.format.write_array_header_1_0(file, header)
             file.flush()
             files.append((file.fileno(), file.tell()))
-        step = _slice(columns)
+        step = _unrolls_per_slice(columns)
         for stop in range(size, 0, -step):
             start = max(0, stop - step)
-            block, late = frozen.read(start, stop)
+            block, overwritten = snapshot.read(start, stop)
             for (descriptor, offset), column, time in zip(files, block.columns, columns.has_time):
                 rows = np.ascontiguousarray(np.moveaxis(column, 1, 0) if time else column)
                 row = rows.nbytes // max(1, block.size)
-                _write(descriptor, rows, offset + (start + late) * row)
-            if late:
-                gone = start + late
+                _write(descriptor, rows, offset + (start + overwritten) * row)
+            if overwritten:
+                gone = start + overwritten
                 break
-    if frozen.priorities is not None:
-        np.save(folder / _PRIORITIES, frozen.priorities)
-    counts = {**frozen.facts, "size": size - gone, "first": frozen.facts["first"] + gone}
+    if snapshot.priorities is not None:
+        np.save(folder / _PRIORITIES, snapshot.priorities)
+    counts = {**snapshot.facts, "size": size - gone, "first": snapshot.facts["first"] + gone}
     if config.table == "queue":
-        counts["samples"] = counts["first"]  # what is not there has been sampled
-    facts = {**counts, "skipped": gone}  # rows of the files that hold nothing
+        counts["samples"] = counts["first"]  # missing unrolls have been sampled
+    facts = {**counts, "skipped": gone}  # rows of the files without an unroll
     write_facts(folder, "files", columns, config, facts)
     return {name: counts[name] for name in ("size", "inserts", "samples")}
 
@@ -93,8 +93,8 @@ def save(frozen: TableSnapshot, config: ReplayConfig, folder: Path) -> dict[str,
 def write_facts(
     folder: Path, kind: str, columns: Columns, config: ReplayConfig, facts: dict[str, Any]
 ) -> None:
-    """Writes what `read_facts` checks, and `facts`. `kind`: "files" or "reverb"."""
-    about = {
+    """Writes `facts` and what `read_facts` checks. Args: kind: "files" or "reverb"."""
+    described = {
         "format": _FORMAT,
         "kind": kind,
         **facts,
@@ -103,11 +103,11 @@ def write_facts(
         "samples_per_insert": config.samples_per_insert,
         "columns": _described(columns),
     }
-    (folder / _FACTS).write_text(json.dumps(about, indent=2) + "\n")
+    (folder / _FACTS).write_text(json.dumps(described, indent=2) + "\n")
 
 
 def read_facts(folder: Path, columns: Columns, config: ReplayConfig) -> dict[str, Any]:
-    """What is known of a table in files, which suits the one that is made now.
+    """Returns the facts of a saved table, after checking that the table of `config` can load it.
 
     Raises:
       ConfigError: it is another kind of table.
@@ -119,32 +119,33 @@ def read_facts(folder: Path, columns: Columns, config: ReplayConfig) -> dict[str
     for name in ("table", "unroll_length"):
         if facts[name] != getattr(config, name):
             raise ConfigError(
-                f"{folder} is of a table with replay.{name}={facts[name]}, not "
+                f"{folder} was saved by a table with replay.{name}={facts[name]}, not "
                 f"{getattr(config, name)}"
             )
-    mine, its = _described(columns), facts["columns"]
-    for name in [*mine, *its]:
-        if mine.get(name) != its.get(name):
+    expected, saved = _described(columns), facts["columns"]
+    for name in [*expected, *saved]:
+        if expected.get(name) != saved.get(name):
             raise SpecError(
-                f"{folder}: an unroll{name}: expected {mine.get(name, 'none')}, got "
-                f"{its.get(name, 'none')}; it was saved with another environment, agent or "
+                f"{folder}: an unroll{name}: expected {expected.get(name, 'none')}, got "
+                f"{saved.get(name, 'none')}; it was saved with another environment, agent or "
                 "unroll length"
             )
     return facts
 
 
 def _described(columns: Columns) -> dict[str, str]:
-    """By column, what an unroll has of it."""
+    """Returns dtype and shape by column name, of one unroll."""
     return {
-        name: f"{np.dtype(leaf.dtype).name}{list(_shape(columns, i, 1)[1:])}"
+        name: f"{np.dtype(leaf.dtype).name}{list(_file_shape(columns, i, 1)[1:])}"
         for i, (name, leaf) in enumerate(zip(columns.names, columns.leaves, strict=True))
     }
 
 
-def samples_by_now(facts: dict[str, Any], config: ReplayConfig) -> int:
-    """Samples of a uniform or prioritized table, counted as if its ratio had always been this one.
+def samples_under_ratio(facts: dict[str, Any], config: ReplayConfig) -> int:
+    """Returns a saved uniform or prioritized table's sample count under the ratio of `config`.
 
-    Otherwise one side would wait until the other has made up for the whole past.
+    If the ratio has changed, one side would otherwise block until the other has made up for the
+    whole past.
     """
     ratio = config.samples_per_insert
     if ratio is None or ratio == facts["samples_per_insert"]:
@@ -152,14 +153,14 @@ def samples_by_now(facts: dict[str, Any], config: ReplayConfig) -> int:
     return max(0, math.floor(ratio * (facts["inserts"] - config.min_size_to_sample)))
 
 
-def _shape(columns: Columns, column: int, size: int) -> tuple[int, ...]:
-    """Of a column's file: the unrolls come first, also where a block has time before them."""
+def _file_shape(columns: Columns, column: int, size: int) -> tuple[int, ...]:
+    """Returns the shape of a column's file: unrolls first, unlike in a block, then time."""
     shape = columns.shape(column, size)
     return (size, columns.rows, *shape[2:]) if columns.has_time[column] else shape
 
 
-def _slice(columns: Columns) -> int:
-    """Unrolls that are copied at once."""
+def _unrolls_per_slice(columns: Columns) -> int:
+    """Returns the number of unrolls to copy at a time."""
     return max(1, SLICE_BYTES // columns.nbytes(1))
 
 
@@ -171,21 +172,22 @@ def _write(descriptor: int, rows: np.ndarray, offset: int) -> None:
 
 
 class Stored:
-    """What `save` wrote, for a table that is made now.
+    """A table that `save` wrote, to be loaded into a new one.
 
     Attributes:
-      inserts, samples: that the table has had.
+      inserts: the table's insert count.
+      samples: the table's sample count.
       first: key of the oldest unroll.
-      size: unrolls.
-      priorities: float64 `[size]`, of a prioritized table; None: all alike.
-      rng: of the choice of samples; None: a queue, which has none.
+      size: number of unrolls.
+      priorities: float64 `[size]` for a prioritized table; None: the table has none.
+      rng: state of the random generator for samples; None for a queue.
     """
 
     def __init__(self, folder: Path, columns: Columns, config: ReplayConfig):
         """Args:
-        folder: written by `save`.
-        columns: of the table.
-        config: of the table. Its sizes and limits hold, whatever they were.
+        folder: the folder that `save` wrote.
+        columns: the new table's columns.
+        config: the new table's settings; its sizes and limits replace the saved ones.
 
         Raises:
           ConfigError: it is another kind of table.
@@ -193,20 +195,22 @@ class Stored:
         """
         facts = read_facts(folder, columns, config)
         if facts["kind"] != "files":
-            raise ConfigError(f"{folder} was written by a {facts['kind']} server, which reads it")
+            raise ConfigError(
+                f"{folder} was written by a {facts['kind']} server, and only that can load it"
+            )
         self._columns = columns
         self._skipped = facts["skipped"]
         self.inserts, self.samples = facts["inserts"], facts["samples"]
         self.first, self.size, self.rng = facts["first"], facts["size"], facts["rng"]
         excess = max(0, self.size - config.max_size)
-        if excess:  # the newest stay
+        if excess:  # keep the newest
             self._skipped += excess
             self.first += excess
             self.size -= excess
         if config.table == "queue":
-            self.samples = self.first  # what is not there has been sampled
+            self.samples = self.first  # missing unrolls have been sampled
         else:
-            self.samples = samples_by_now(facts, config)
+            self.samples = samples_under_ratio(facts, config)
         self._files = [
             np.load(folder / f"{i}.npy", mmap_mode="r") for i in range(len(columns.names))
         ]
@@ -215,16 +219,16 @@ class Stored:
             self.priorities = np.load(folder / _PRIORITIES)[self._skipped :]
 
     def keys(self) -> np.ndarray:
-        """Int64 `[size]`, the oldest first."""
+        """Returns the unrolls' keys: int64 `[size]`, the oldest first."""
         return np.arange(self.first, self.first + self.size)
 
     def slices(self) -> list[tuple[int, int]]:
-        """From where to where to `read` it."""
-        step = _slice(self._columns)
+        """Returns the ranges `(start, stop)` in which to `read` it."""
+        step = _unrolls_per_slice(self._columns)
         return [(i, min(i + step, self.size)) for i in range(0, self.size, step)]
 
     def read(self, start: int, stop: int) -> Block:
-        """Unrolls `start` to `stop - 1`, counted from the oldest."""
+        """Reads unrolls `start` to `stop - 1`, counted from the oldest."""
         block = self._columns.allocate(stop - start)
         rows = slice(self._skipped + start, self._skipped + stop)
         for file, column, leaf, time in zip(

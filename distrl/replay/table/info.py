@@ -1,4 +1,4 @@
-"""How a table stands: its counts, its limits, and who waits for it."""
+"""What is known of a table: its counts, its limits, its contents, and the calls blocked on it."""
 
 import math
 import time
@@ -6,31 +6,25 @@ from typing import NamedTuple
 
 import numpy as np
 
-
-class RateLimits(NamedTuple):
-    """Bounds on `inserts * samples_per_insert - samples`, as `reverb.rate_limiters` has them."""
-
-    samples_per_insert: float
-    min_size_to_sample: int
-    min_diff: float
-    max_diff: float
+from distrl.replay.config import RateLimits
 
 
 class Wait(NamedTuple):
-    """Somebody waits for a table."""
+    """A call that is blocked on a table."""
 
     who: str  # a thread's name, or "process 123"
     what: str  # "room" for an insert, or "samples"
-    seconds: float  # until now
+    seconds: float  # so far
 
     def __str__(self) -> str:
-        return f"{self.who} waits for {self.what} since {self.seconds:.1f} s"
+        return f"{self.who} has waited for {self.what} for {self.seconds:.1f} s"
 
 
 class Ages(NamedTuple):
-    """How old the oldest unroll of a table is, and the one in the middle.
+    """The ages of a table's oldest and median unroll.
 
-    In inserts: how many unrolls came after it. In seconds, since it was inserted; None: not known.
+    In inserts: how many unrolls were inserted after it. In seconds since its insertion; None:
+    unknown.
     """
 
     oldest: int
@@ -40,9 +34,12 @@ class Ages(NamedTuple):
 
     @classmethod
     def of(cls, size: int, inserted: np.ndarray | None = None) -> "Ages | None":
-        """Args:
-        size: unrolls in the table; None for an empty one.
-        inserted: int64 `[size]`, when, in nanoseconds of the monotonic clock, the oldest first.
+        """Returns the ages of a table's unrolls; None for an empty table.
+
+        Args:
+          size: number of unrolls in the table.
+          inserted: int64 `[size]`, insertion times in nanoseconds of the monotonic clock, the
+            oldest first; None: unknown.
         """
         if size == 0:
             return None
@@ -62,13 +59,13 @@ class Ages(NamedTuple):
 
 
 class Contents(NamedTuple):
-    """What a table holds."""
+    """The contents of a table."""
 
-    nbytes: int  # of the unrolls
-    capacity_bytes: int  # of the memory that it has for them
+    nbytes: int  # size of the unrolls
+    capacity_bytes: int  # memory allocated for unrolls
     sampler: str  # "in order", "uniform" or "prioritized, exponent 0.6"
-    ages: Ages | None  # None: it is empty
-    # Of the priorities: counts `[10]` and edges `[11]`, as np.histogram has them; None: all alike.
+    ages: Ages | None  # None: the table is empty
+    # Histogram of the priorities: counts `[10]` and edges `[11]`; None: the table has none.
     priorities: tuple[tuple[int, ...], tuple[float, ...]] | None = None
 
     @classmethod
@@ -80,12 +77,14 @@ class Contents(NamedTuple):
         inserted: np.ndarray,
         priorities: np.ndarray | None,
     ) -> "Contents":
-        """Args:
-        unroll_bytes: of one unroll.
-        slots: for how many unrolls there is memory.
-        sampler: see above.
-        inserted: as of `Ages.of`.
-        priorities: float64 `[size]`, or None.
+        """Summarizes a table.
+
+        Args:
+          unroll_bytes: size of one unroll.
+          slots: number of unrolls for which memory is allocated.
+          sampler: description of the sampler.
+          inserted: insertion times, see `Ages.of`.
+          priorities: float64 `[size]`, or None.
         """
         histogram = None
         if priorities is not None and len(priorities):
@@ -107,15 +106,15 @@ class Contents(NamedTuple):
 
 
 class TableInfo(NamedTuple):
-    """How a table stands. Counted in unrolls."""
+    """A table's counts and limits, in unrolls."""
 
     name: str
     size: int
     max_size: int
     inserts: int
     samples: int
-    limits: RateLimits | None = None  # None: a queue, which hands out each unroll once
-    waits: tuple[Wait, ...] = ()  # empty for Reverb, whose server does not say who waits
+    limits: RateLimits | None = None  # None: a queue, which has no rate limits
+    waits: tuple[Wait, ...] = ()  # always empty for Reverb, whose server does not report them
 
     @property
     def error(self) -> float:

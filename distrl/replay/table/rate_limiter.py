@@ -1,11 +1,11 @@
-"""When a table takes inserts and samples: the rules of Reverb's `RateLimiter`."""
+"""The rate limiter: when a table admits inserts and samples, as Reverb's `RateLimiter`."""
 
 import math
 from collections.abc import MutableSequence
 
 import numpy as np
 
-from distrl.replay.table.info import RateLimits
+from distrl.replay.config import RateLimits
 
 _INSERTS, _SAMPLES, _DELETES = range(3)
 
@@ -14,14 +14,14 @@ class RateLimiter:
     """Counts inserts, samples and deletes; not thread safe.
 
     As in `reverb/cc/rate_limiter.cc`: a sample needs `min_size_to_sample` unrolls in the table
-    and `inserts * samples_per_insert - samples >= min_diff` after it; an insert is free until
-    there are as many, and from then on needs the same quantity to be `<= max_diff` after it.
+    and `inserts * samples_per_insert - samples >= min_diff` after it. An insert is free while the
+    table is smaller than that; beyond, the same quantity must be `<= max_diff` after it.
     """
 
     def __init__(self, limits: RateLimits, counts: MutableSequence[int] | memoryview | None = None):
         """Args:
-        limits: in unrolls.
-        counts: where the three counts are kept; None: here, all 0 at first.
+        limits: the limits, in unrolls.
+        counts: storage for the three counts; None: a new list of zeros.
         """
         self.limits = limits
         self._counts: MutableSequence[int] | memoryview = [0, 0, 0] if counts is None else counts
@@ -52,7 +52,7 @@ class RateLimiter:
 
     @property
     def size(self) -> int:
-        """Unrolls in the table."""
+        """Number of unrolls in the table."""
         return self.inserts - self.deletes
 
     @property
@@ -60,19 +60,19 @@ class RateLimiter:
         """`inserts * samples_per_insert - samples`, which the limits bound."""
         return self.inserts * self.limits.samples_per_insert - self.samples
 
-    def carried_on(self, limits: RateLimits, pending: int = 0) -> RateLimits:
-        """New limits, with the bounds moved so that the table goes on from where it is.
+    def rebased(self, limits: RateLimits, pending: int = 0) -> RateLimits:
+        """Returns new limits with the bounds shifted so that the table continues from its counts.
 
-        What was inserted and sampled under another ratio would mean nothing under the new one: the
-        error could lie far outside of the bounds, and one side would wait until the other has made
-        up for the whole past. So the bounds move, and not the counts. The error keeps its distance
-        from their middle, which is what the table owes or has ahead, in samples; and no more of it
-        than the new bounds allow. A table that is smaller than `min_size_to_sample` begins like a
-        new one: it will be in their middle when it is filled.
+        Counts accumulated under another ratio mean nothing under the new one: the error could lie
+        far outside of the bounds, and one side would block until the other has made up for the
+        whole past. So the bounds move, not the counts. The error keeps its distance from their
+        middle (the samples that the table owes or is ahead), clipped to the new bounds. A table
+        smaller than `min_size_to_sample` starts like a new one: its error will be in the middle of
+        the bounds when it reaches that size.
 
         Args:
-          limits: as `ReplayConfig.limits` has them, for an empty table.
-          pending: as of `can_insert`.
+          limits: the limits of an empty table, from `ReplayConfig.limits`.
+          pending: see `can_insert`.
         """
         old, size = self.limits, self.size + pending
         if limits[:2] == old[:2] and _width(limits) == _width(old):
@@ -89,13 +89,14 @@ class RateLimiter:
         middle = error - ahead
         return limits._replace(min_diff=middle - half, max_diff=middle + half)
 
-    def moved(self, count: int, pending: int = 0) -> RateLimits:
-        """The limits after `count` inserts that nobody has to sample: the bounds move with them.
+    def shifted(self, count: int, pending: int = 0) -> RateLimits:
+        """Returns the limits after `count` inserts that are exempt: the bounds move with them.
 
-        Those that fill a table up to `min_size_to_sample` are free as they are.
+        Inserts that fill a table up to `min_size_to_sample` are free anyway.
 
         Args:
-          pending: as of `can_insert`.
+          count: number of exempt inserts.
+          pending: see `can_insert`.
         """
         limits, size = self.limits, self.size + pending
         start = max(0, limits.min_size_to_sample - size)
@@ -103,29 +104,29 @@ class RateLimiter:
         return limits._replace(min_diff=limits.min_diff + move, max_diff=limits.max_diff + move)
 
     def can_insert(self, count: int, max_size: int, pending: int = 0) -> int:
-        """How many of `count` inserts, one after the other, may pass now.
+        """Returns how many of `count` consecutive inserts are admitted now.
 
         Args:
-          count: of inserts wanted.
-          max_size: of the table: an insert beyond it deletes one.
-          pending: inserts that passed and are not counted yet.
+          count: number of inserts wanted.
+          max_size: capacity of the table: an insert beyond it deletes one.
+          pending: inserts that were admitted and are not counted yet.
         """
         limits = self.limits
         inserts, size = self.inserts + pending, self.size + pending
-        # Once one may not pass, none after it may: most often the last one tells all.
+        # Once one is refused, so are all after it: usually checking the last one is enough.
         if (
             size + count <= limits.min_size_to_sample
             or (inserts + count) * limits.samples_per_insert - self.samples <= limits.max_diff
         ):
             return count
         more = np.arange(1, count + 1)
-        sizes = np.minimum(size + more, max_size + 1)  # before what is too much is deleted
+        sizes = np.minimum(size + more, max_size + 1)  # before the excess is deleted
         error = (inserts + more) * limits.samples_per_insert - self.samples
-        passes = (sizes <= limits.min_size_to_sample) | (error <= limits.max_diff)
-        return int(passes.argmin())
+        admitted = (sizes <= limits.min_size_to_sample) | (error <= limits.max_diff)
+        return int(admitted.argmin())
 
     def can_sample(self, count: int) -> bool:
-        """True where `count` samples may pass now."""
+        """Returns whether `count` samples are admitted now."""
         limits = self.limits
         return self.size >= limits.min_size_to_sample and self.error - count >= limits.min_diff
 

@@ -1,4 +1,4 @@
-"""What of a live table's settings can be changed: the checks that every table makes."""
+"""Which settings of a live table can change, and the checks that every kind of table makes."""
 
 import dataclasses
 import difflib
@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from distrl.errors import ConfigError
-from distrl.replay.buffer import ReplayConfig
+from distrl.replay.config import ReplayConfig
 
 CHANGEABLE = (
     "table",
@@ -21,18 +21,18 @@ CHANGEABLE = (
 def changed(
     config: ReplayConfig, changes: Mapping[str, Any], batch_size: int, streams: int = 1
 ) -> ReplayConfig:
-    """`config` with `changes`, if a live table can have them.
+    """Returns `config` with `changes` applied, if a live table can change to that.
 
-    `samples_per_insert=None` switches the rate limiter off, and takes `error_buffer` with it.
+    `samples_per_insert=None` switches the rate limiter off and resets `error_buffer`.
 
     Args:
-      config: of the table until now.
-      changes: by names of `ReplayConfig`, those in `CHANGEABLE`.
-      batch_size: unrolls of a sample.
-      streams: as of `ReplayConfig.check`.
+      config: the table's current settings.
+      changes: new values by names of `ReplayConfig`, of those in `CHANGEABLE`.
+      batch_size: unrolls per sample.
+      streams: see `ReplayConfig.check`.
 
     Raises:
-      ConfigError: a name that cannot be changed, or settings that could stall, with the arithmetic.
+      ConfigError: a setting that cannot change, or settings that could stall, with the arithmetic.
     """
     if not changes:
         raise ConfigError(f"nothing to change: give one of {', '.join(CHANGEABLE)}")
@@ -41,11 +41,11 @@ def changed(
     if config.table == "queue":
         raise ConfigError(
             f"replay.{next(iter(changes))} cannot be changed: a queue hands out each unroll once, "
-            "and has neither rate limits nor a sampler; take replay.table=uniform"
+            "and has neither rate limits nor a sampler; use replay.table=uniform"
         )
     if changes.get("table") == "queue":
         raise ConfigError(
-            "replay.table=queue: a live table changes between uniform and prioritized only"
+            "replay.table=queue: a live table can change between uniform and prioritized only"
         )
     changes = dict(changes)
     if changes.get("samples_per_insert", 0) is None:
@@ -56,7 +56,7 @@ def changed(
 
 
 def check_name(name: str) -> None:
-    """Raises ConfigError where `name` is no setting, or one that a live table keeps."""
+    """Raises ConfigError if `name` is no setting, or one that is fixed in a live table."""
     if name in CHANGEABLE:
         return
     these = f"these can be changed: {', '.join(CHANGEABLE)}"
@@ -69,7 +69,7 @@ def check_name(name: str) -> None:
 
 
 def refused_by_reverb(changes: Iterable[str], table: str) -> ConfigError:
-    """Why no setting of a Reverb table changes. Args: table: which, and where."""
+    """Returns the error for changing a Reverb table. Args: table: its name and address."""
     return ConfigError(
         f"replay.{next(iter(changes), 'table')} of {table} cannot be changed: Reverb fixes a "
         "table's rate limiter and sampler when it is made; with replay.backend=shared_memory they "
@@ -78,9 +78,9 @@ def refused_by_reverb(changes: Iterable[str], table: str) -> ConfigError:
 
 
 def check_room(count: int, room: int) -> None:
-    """Raises ConfigError where a queue has no room for so many unrolls that are put in at once."""
+    """Raises ConfigError if a queue has no room for `count` unrolls inserted at once."""
     if count > room:
         raise ConfigError(
             f"a queue with room for {room} unrolls cannot take {count} more: it keeps each until "
-            "it is sampled; give fewer, or take replay.table=uniform"
+            "it is sampled; insert fewer, or use replay.table=uniform"
         )

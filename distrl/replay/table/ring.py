@@ -1,30 +1,29 @@
 """Which unrolls a uniform or prioritized table holds, and which it samples; not their data."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from distrl.replay.buffer import ReplayConfig
+from distrl.replay.config import ReplayConfig
+from distrl.replay.sampler import Sampler, TableView, checked_choice
 from distrl.replay.table.rate_limiter import RateLimiter
-from distrl.replay.table.sampler import Sampler, TableView, checked
 from distrl.replay.table.sum_tree import SumTree
 
 
-class Choice:
-    """What is sampled: `places` and `keys`, int64 `[n]`, and `probability`, float32 `[n]`."""
+class Draw(NamedTuple):
+    """Unrolls chosen for a sample."""
 
-    __slots__ = ("keys", "places", "probability")
-
-    def __init__(self, places: np.ndarray, keys: np.ndarray, probability: np.ndarray):
-        self.places, self.keys, self.probability = places, keys, probability
+    indices: np.ndarray  # int64 [n], in the ring
+    keys: np.ndarray  # int64 [n]
+    probability: np.ndarray  # float32 [n]
 
 
 class Ring:
-    """The newest `max_size` unrolls; sampled with replacement.
+    """The newest `max_size` unrolls, sampled with replacement.
 
-    An unroll's key is its number in the order of inserts; its place is `key % max_size`. Not
-    thread safe.
+    An unroll's key is its number in insertion order; its index is `key % max_size`. Not thread
+    safe.
     """
 
     def __init__(
@@ -36,11 +35,11 @@ class Ring:
         priorities: np.ndarray | None = None,
     ):
         """Args:
-        config: of a uniform or prioritized table.
-        limiter: with the counts.
-        rng: for the choice of samples.
-        sums: float64, where the sum tree of a prioritized table is kept; None: here.
-        priorities: float64 `[max_size]`, where priorities are kept, by place; None: here.
+        config: settings of a uniform or prioritized table.
+        limiter: the table's counts.
+        rng: the source of samples' randomness.
+        sums: float64, storage for a prioritized table's sum tree; None: allocated here.
+        priorities: float64 `[max_size]`, storage for priorities by index; None: allocated here.
         """
         self.counts = limiter
         self._max_size = config.max_size
@@ -51,7 +50,7 @@ class Ring:
         self.use(config)
 
     def use(self, config: ReplayConfig) -> None:
-        """Samples as `config` says from now on; where it is not as before, `rebuild` comes next."""
+        """Samples as `config` says from now on; if that is a change, `rebuild` must follow."""
         self._exponent = config.priority_exponent
         self._initial_priority = config.initial_priority
         self._initial_weight = self._weights(np.array(config.initial_priority, np.float64))
@@ -60,10 +59,10 @@ class Ring:
         elif self._tree is None:
             self._tree = SumTree(self._max_size, self._sums)
 
-    def expect(self, config: ReplayConfig) -> None:
-        """Prepares for a change to `config`, while what was before is still in force.
+    def prepare_change(self, config: ReplayConfig) -> None:
+        """Prepares a change to `config` while the previous settings are still in force.
 
-        The priorities of a table that had none begin as those of new unrolls; others stay.
+        A table without priorities gives all unrolls the initial one; existing priorities stay.
         """
         if self._tree is None:
             self._priorities[:] = config.initial_priority
@@ -74,17 +73,17 @@ class Ring:
         return self._tree is not None
 
     def rebuild(self) -> None:
-        """Makes the sums anew, from the priorities of the unrolls that are there."""
+        """Recomputes the sum tree from the priorities of the unrolls in the table."""
         if self._tree is not None:
-            places = self.present()
-            self._tree.reset(places, self._weights(self._priorities[places]))
+            indices = self.present()
+            self._tree.reset(indices, self._weights(self._priorities[indices]))
 
     def present(self) -> np.ndarray:
-        """Places of the unrolls that are there, the oldest first: int64 `[size]`."""
+        """Returns the indices of the unrolls in the table, the oldest first: int64 `[size]`."""
         return np.arange(self.counts.deletes, self.counts.inserts) % self._max_size
 
     def reseed(self, seed: Sequence[int]) -> None:
-        """Makes the choices that follow a function of `seed`."""
+        """Restarts the random generator from `seed`."""
         self._rng = np.random.default_rng(seed)
 
     def _weights(self, priorities: np.ndarray) -> np.ndarray:
@@ -92,72 +91,72 @@ class Ring:
         return np.where(priorities == 0, 0.0, priorities**self._exponent)
 
     def prepare(self, count: int) -> np.ndarray:
-        """Sets the first weights of the next `count` unrolls, at most `max_size`.
+        """Sets the initial weights of the next `count` unrolls, at most `max_size`.
 
         Returns:
-          their places, int64 `[count]`.
+          Their indices, int64 `[count]`.
         """
         first = self.counts.inserts
-        places = np.arange(first, first + count) % self._max_size
+        indices = np.arange(first, first + count) % self._max_size
         if self._tree is not None:
-            self._priorities[places] = self._initial_priority
-            self._tree.set(places, np.full(count, self._initial_weight))
-        return places
+            self._priorities[indices] = self._initial_priority
+            self._tree.set(indices, np.full(count, self._initial_weight))
+        return indices
 
     def oldest(self, count: int) -> np.ndarray:
-        """Places of the unrolls that must go before `count` more come: int64 `[n]`."""
+        """Returns the indices that must be freed before `count` inserts: int64 `[n]`."""
         counts = self.counts
         excess = max(0, counts.size + count - self._max_size)
         return np.arange(counts.deletes, counts.deletes + excess) % self._max_size
 
     def insert(self, count: int) -> None:
-        """Counts the unrolls of the last `prepare`; the oldest ones are gone."""
+        """Counts the unrolls of the last `prepare`, and the deletion of the oldest ones."""
         counts = self.counts
         counts.inserts += count
         counts.deletes = max(counts.deletes, counts.inserts - self._max_size)
 
-    def choose(self, count: int, sampler: Sampler | None = None) -> Choice:
-        """Places of samples; they are not counted yet. Args: sampler: instead of the table's."""
+    def choose(self, count: int, sampler: Sampler | None = None) -> Draw:
+        """Draws samples; they are not counted yet. Args: sampler: replaces the table's own."""
         counts = self.counts
         oldest, size = counts.deletes, counts.size
         if sampler is not None:
-            view = TableView(counts, self._priorities)
-            numbers, probability = checked(sampler, self._rng, count, view)
-            keys = oldest + numbers
-            places = keys % self._max_size
+            view = TableView(oldest, size, self._priorities)
+            offsets, probability = checked_choice(sampler, self._rng, count, view)
+            keys = oldest + offsets
+            indices = keys % self._max_size
         elif self._tree is not None and (total := self._tree.total) > 0:
-            places = self._tree.find(self._rng.random(count) * total)
-            probability = (self._tree.get(places) / total).astype(np.float32)
-            keys = oldest + (places - oldest) % self._max_size
+            indices = self._tree.find(self._rng.random(count) * total)
+            probability = (self._tree.get(indices) / total).astype(np.float32)
+            keys = oldest + (indices - oldest) % self._max_size
         else:
             keys = oldest + self._rng.integers(size, size=count)
-            places = keys % self._max_size
+            indices = keys % self._max_size
             probability = np.full(count, 1.0 / size, np.float32)
-        return Choice(places, keys, probability)
+        return Draw(indices, keys, probability)
 
     def update_priorities(self, keys: np.ndarray, priorities: np.ndarray) -> None:
-        """As `ReplayBuffer.update_priorities`."""
+        """As `ReplayReader.update_priorities`."""
         if self._tree is None:
             return
         keys = keys.astype(np.int64)
         counts = self.counts
         present = (keys >= counts.deletes) & (keys < counts.inserts)
         if present.any():
-            places, priorities = keys[present] % self._max_size, priorities[present]
-            self._priorities[places] = priorities
-            self._tree.set(places, self._weights(priorities))
+            indices, priorities = keys[present] % self._max_size, priorities[present]
+            self._priorities[indices] = priorities
+            self._tree.set(indices, self._weights(priorities))
 
     def priorities(self) -> np.ndarray | None:
-        """Of the unrolls that are there, the oldest first, float64 `[size]`; None: all alike."""
+        """Returns priorities float64 `[size]`, the oldest unroll's first; None: there are none."""
         return None if self._tree is None else self._priorities[self.present()]
 
     def set_priorities(self, keys: np.ndarray, priorities: np.ndarray) -> None:
-        """Of keys int64 `[n]`, which `restore` then says are there; priorities float64 `[n]`."""
+        """Sets priorities, float64 `[n]`, of keys, int64 `[n]`; `restore` must follow."""
         self._priorities[keys % self._max_size] = priorities
 
     @property
     def rng_state(self) -> Mapping[str, Any]:
-        """Of the choice of samples; plain data for JSON."""
+        """The random generator's state as plain data for JSON."""
         return self._rng.bit_generator.state
 
     @rng_state.setter
@@ -165,6 +164,6 @@ class Ring:
         self._rng.bit_generator.state = state
 
     def restore(self, deletes: int, inserts: int) -> None:
-        """Makes counts and sums anew: the keys from `deletes` to `inserts` are there."""
+        """Sets the counts, so that the keys from `deletes` to `inserts` are in the table."""
         self.counts.inserts, self.counts.deletes = inserts, deletes
         self.rebuild()

@@ -1,4 +1,4 @@
-"""A wait that has an end: something happens, the program stops, or the time is over."""
+"""Waiting for a condition with a deadline, ended early when the program stops."""
 
 import logging
 import threading
@@ -10,16 +10,16 @@ from distrl.errors import DeadlineExceeded, Stopped
 from distrl.runtime.heartbeat import main_thread_heartbeat
 
 SLICE = 0.1
-"""Seconds after which a wait looks again whether the program stops."""
+"""Seconds between two checks for whether the program is stopping."""
 
-_PATIENCE = 30.0  # seconds after which a wait is worth a line in the log
+_LOG_AFTER = 30.0  # seconds after which a wait is logged
 
 
 class Waitable(Protocol):
     """What `wait_until` needs of a `threading.Condition`."""
 
     def wait(self, timeout: float) -> Any:
-        """Lets go of its lock, waits for a change, or for `timeout` seconds, and has it again."""
+        """Releases its lock, waits for a change or `timeout` seconds, and reacquires the lock."""
 
 
 def wait_until(
@@ -29,37 +29,37 @@ def wait_until(
     stop: threading.Event | None,
     timeout: float | None,
     what: Callable[[], str],
-    turn: Callable[[], None] | None = None,
+    poll: Callable[[], None] | None = None,
 ) -> None:
-    """Waits, holding `condition`, until `done()`.
+    """Waits until `done()`.
 
     Args:
       condition: held by the caller; notified when `done` may have changed.
-      done: asked with `condition` held.
+      done: called with `condition` held.
       stop: set when the program stops.
       timeout: seconds; None: no limit but `stop`.
-      what: who waits for what, for the messages.
-      turn: called, holding `condition`, each time that the wait looks around; may raise.
+      what: describes the wait, for messages.
+      poll: called with `condition` held before each partial wait; may raise.
 
     Raises:
-      Stopped: `stop` was set, and it is not `done`.
-      DeadlineExceeded: the time is over.
+      Stopped: `stop` was set before `done()`.
+      DeadlineExceeded: `timeout` seconds have passed.
     """
     if done():
         return
     began = time.monotonic()
-    told = False
+    logged = False
     heartbeat = main_thread_heartbeat()
     while not done():
-        heartbeat.tick()  # it has a limit of its own, and hears what happens
+        heartbeat.tick()  # this wait has its own deadline and message
         if stop is not None and stop.is_set():
             raise Stopped(what())
         waited = time.monotonic() - began
         if timeout is not None and waited >= timeout:
             raise DeadlineExceeded(f"{what()}: nothing in {timeout:g} s")
-        if waited > _PATIENCE and not told:
-            told = True
-            logging.getLogger(__name__).warning("%s: waiting for %.0f s", what(), waited)
-        if turn is not None:
-            turn()
+        if waited > _LOG_AFTER and not logged:
+            logged = True
+            logging.getLogger(__name__).warning("%s: waiting for %.0f s so far", what(), waited)
+        if poll is not None:
+            poll()
         condition.wait(SLICE if timeout is None else min(SLICE, timeout - waited))

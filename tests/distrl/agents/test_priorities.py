@@ -14,7 +14,8 @@ from distrl.agents.networks import NetworkConfig
 from distrl.agents.prioritized import importance_weights, unroll_priorities
 from distrl.learner import Learner
 from distrl.replay.buffer import ReplayConfig
-from distrl.replay.local.buffer import LocalReplayBuffer, LocalTable
+from distrl.replay.local.buffer import LocalReplayBuffer
+from distrl.replay.local.table import LocalTable
 from distrl.specs import EnvironmentSpec
 from distrl.transforms.agent import TransformedAgent
 from distrl.transforms.rewards import RewardScale

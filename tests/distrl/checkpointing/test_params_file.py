@@ -18,7 +18,8 @@ import pytest
 from distrl.checkpointing.params_file import load_params, save_params
 from distrl.errors import SpecError
 from distrl.learner import Learner
-from distrl.replay.local.buffer import LocalReplayBuffer, LocalTable
+from distrl.replay.local.buffer import LocalReplayBuffer
+from distrl.replay.local.table import LocalTable
 from distrl.transforms import statistics
 from distrl.types import StepType
 

@@ -17,7 +17,8 @@ from dm_env import specs as dm_specs
 from distrl import specs
 from distrl.replay.buffer import ReplayBuffer, ReplayConfig
 from distrl.replay.columns import Columns
-from distrl.replay.local.buffer import LocalReplayBuffer, LocalTable
+from distrl.replay.local.buffer import LocalReplayBuffer
+from distrl.replay.local.table import LocalTable
 from distrl.replay.shared.buffer import SharedReplayBuffer
 from distrl.replay.shared.table import SharedTable
 from distrl.replay.table.files import Stored

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from distrl.errors import ConfigError, Stopped
 from distrl.replay.buffer import ReplayConfig
-from distrl.replay.local.buffer import LocalReplayBuffer, LocalTable
+from distrl.replay.local.buffer import LocalReplayBuffer
+from distrl.replay.local.table import LocalTable
 from distrl.replay.shared.buffer import SharedReplayBuffer
 from distrl.replay.shared.table import SharedTable
 

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from distrl.errors import ConfigError, DeadlineExceeded, SpecError
-from distrl.replay.buffer import ReplayConfig
-from distrl.replay.local.buffer import LocalTable
+from distrl.replay.buffer import ReplayBuffer, ReplayConfig
+from distrl.replay.local.table import LocalTable
 from distrl.replay.shared.buffer import SharedReplayBuffer
 from distrl.replay.table.experience import Experience
 
@@ -31,8 +31,8 @@ class NewestFirst:
     def choose(self, rng, count, view):
         weights = view.priorities / view.priorities.sum()
         chances = self.share * (view.ages == 0) + (1 - self.share) * weights
-        places = rng.choice(view.size, count, p=chances)
-        return places, chances[places]
+        indices = rng.choice(view.size, count, p=chances)
+        return indices, chances[indices]
 
 
 @both
@@ -48,10 +48,10 @@ def test_a_sampler_of_ones_own(make_replay, streams):
     counts = np.zeros(6)
     for _ in range(50):
         sample = client.sample(5.0)
-        places = sample.key.astype(int) - 2
-        np.testing.assert_allclose(sample.trajectory.probability, chances[places], rtol=1e-6)
-        np.testing.assert_array_equal(sample.trajectory.stream_id, (places + 2) % 4)
-        counts += np.bincount(places, minlength=6)
+        indices = sample.key.astype(int) - 2
+        np.testing.assert_allclose(sample.trajectory.probability, chances[indices], rtol=1e-6)
+        np.testing.assert_array_equal(sample.trajectory.stream_id, (indices + 2) % 4)
+        counts += np.bincount(indices, minlength=6)
     expected = 50 * 200 * chances
     assert ((counts - expected) ** 2 / expected).sum() < 30.9  # 5 degrees: once in 10^5
     table = replay._table or replay._shared
@@ -62,9 +62,9 @@ def test_a_sampler_of_ones_own(make_replay, streams):
 @pytest.mark.parametrize(
     "choice, message",
     [
-        (lambda view: ([0], [1.0]), r"places must have shape \[2\], got \[1\]"),
+        (lambda view: ([0], [1.0]), r"indices must have shape \[2\], got \[1\]"),
         (lambda view: ([0, view.size], [1.0, 1.0]), "integers from 0 to 3, got int64 from 0 to 4"),
-        (lambda view: ([0.0, 1.0], [1.0, 1.0]), "places must be integers"),
+        (lambda view: ([0.0, 1.0], [1.0, 1.0]), "indices must be integers"),
         (lambda view: ([0, 1], [0.0, 1.0]), "above 0 and at most 1"),
     ],
 )
@@ -217,7 +217,7 @@ def test_another_process_fills_a_table(make_replay, streams, elsewhere):
 
 
 @pytest.mark.parametrize("make_replay", ["reverb"], indirect=True)
-def test_reverb_is_no_list(make_replay):
+def test_a_reverb_client_has_no_list_and_no_reconfigure(make_replay):
     client = make_replay(ReplayConfig("queue", T), 2).client()
-    with pytest.raises(ConfigError, match=r"cannot be indexed.*replay.backend=shared_memory"):
-        _ = client.experience
+    assert isinstance(client, ReplayBuffer)
+    assert not hasattr(client, "experience") and not hasattr(client, "reconfigure")

@@ -10,7 +10,8 @@ from distrl.envs.simulator import Simulator
 from distrl.errors import SpecError
 from distrl.replay.buffer import ReplayConfig
 from distrl.replay.late_rewards import LateRewards, with_final_rewards
-from distrl.replay.local.buffer import LocalReplayBuffer, LocalTable
+from distrl.replay.local.buffer import LocalReplayBuffer
+from distrl.replay.local.table import LocalTable
 from distrl.types import Inference, StepType, TimeStep
 
 LENGTH = 3  # of an unroll
@@ -103,12 +104,13 @@ class Streams:
 def buffer(streams):
     config = ReplayConfig(unroll_length=LENGTH, max_size=5000)
     table = LocalTable(streams.struct, config, 1)
-    inner = LocalReplayBuffer(table, streams.struct, config, 1)
-    return with_final_rewards(inner, streams.struct, streams.spec)
+    replay = LocalReplayBuffer(table, streams.struct, config, 1)
+    return with_final_rewards(replay, streams.struct, streams.spec)
 
 
-def unrolls(replay):
+def unrolls(writer):
     """By stream, in order."""
+    replay = writer._replay if isinstance(writer, LateRewards) else writer
     found = {}
     while replay.can_sample():
         trajectory = replay.sample(0.0).trajectory
@@ -244,5 +246,5 @@ def test_what_is_refused():
     with pytest.raises(SpecError, match=r"stream 1, step 0 of its episode: part 1 is 7"):
         replay.add(ids, timestep._replace(env_info={"late_reward": early}), inference)
     undeclared = streams.spec._replace(env_info=())
-    with pytest.raises(SpecError, match=r"declares env_info 'late_reward' as float32\[3\]"):
+    with pytest.raises(SpecError, match=r"must declare env_info 'late_reward' as float32\[3\]"):
         with_final_rewards(replay, streams.struct, undeclared)

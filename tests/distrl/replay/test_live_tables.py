@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 
 from distrl.errors import ConfigError, DeadlineExceeded, Stopped
 from distrl.replay.buffer import ReplayConfig
-from distrl.replay.local.buffer import LocalTable
+from distrl.replay.local.table import LocalTable
 from distrl.replay.shared.buffer import SharedReplayBuffer
 from distrl.replay.shared.table import SharedTable
+from distrl.replay.table import reconfigure
 from distrl.replay.table.rate_limiter import RateLimiter
 from tests.support.waiting import until
 
@@ -55,12 +56,18 @@ def test_what_could_stall_is_refused_and_changes_nothing(make_replay, changes, m
     assert client.info() == before
 
 
-def test_a_queue_and_reverb_are_refused(make_replay, request):
+@both
+def test_a_queue_is_refused(make_replay):
     client = make_replay(ReplayConfig("queue", T), BATCH, 4).client()
-    of_reverb = request.node.callspec.params["make_replay"] == "reverb"
-    message = "replay.backend=shared_memory they can" if of_reverb else "a queue hands out each"
-    with pytest.raises(ConfigError, match=f"table.*{message}" if of_reverb else message):
+    with pytest.raises(ConfigError, match=r"replay\.table cannot be .* a queue hands out each"):
         client.reconfigure(table="uniform")
+
+
+def test_reverb_is_refused():
+    error = reconfigure.refused_by_reverb({"table": "uniform"}, "table 'task-1' at h1:80")
+    message = r"^replay\.table of table 'task-1' at h1:80 .* replay.backend=shared_memory they can"
+    with pytest.raises(ConfigError, match=message):
+        raise error
 
 
 def test_in_one_thread_a_step_of_all_streams_must_fit(streams):
@@ -86,7 +93,7 @@ def waiting(function):
 
 
 @both
-def test_who_waits_is_judged_by_the_new_limits(make_replay, streams):
+def test_blocked_calls_recheck_the_new_limits(make_replay, streams):
     replay = make_replay(RATIO, BATCH)
     writer, reader = replay.client(), replay.client()
     thread, raised = waiting(lambda: streams.add_to(writer, ids(4), 10 * T + 1))
@@ -192,7 +199,7 @@ def test_a_table_goes_on_from_where_it_is(first, changes, batch, turns):
     for change, times in zip(changes, turns[1:], strict=False):
         new = made(*change)
         old = limiter.limits
-        limiter.limits = limiter.carried_on(new)
+        limiter.limits = limiter.rebased(new)
         low, high = limiter.limits[2:]
         assert limiter.limits[:2] == new[:2]
         assert high - low == pytest.approx(new.max_diff - new.min_diff)

@@ -196,6 +196,12 @@ def test_make_dataset(make_replay, streams):
     dataset = learner.make_dataset(10.0)
     starts = [streams.check(next(dataset).trajectory)[0][2] for _ in range(2)]
     assert starts == [0, T]
+    soon = learner.make_dataset(0.2)
+    for _ in range(2):  # each batch has the deadline, and an error does not end the iterator
+        with pytest.raises(DeadlineExceeded, match=r"batch.*size 0 of 16"):
+            next(soon)
+    streams.add_to(actor, np.arange(4, dtype=np.int32), T)
+    assert streams.check(next(dataset).trajectory)[0][2] == 2 * T
 
 
 def test_uniform_is_uniform_over_the_newest(make_replay, streams, take):

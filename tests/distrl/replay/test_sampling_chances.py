@@ -33,7 +33,7 @@ class Tally:
         self.chances: set[bytes] = set()
 
     def add(self, drawn, priorities, exponent):
-        """Args: drawn: places. priorities: `[SIZE]` at that moment."""
+        """Args: drawn: indices. priorities: `[SIZE]` at that moment."""
         weights = np.where(priorities > 0, priorities**exponent, 0.0)
         chances = weights / weights.sum()
         self.counts += np.bincount(drawn, minlength=SIZE)
@@ -76,14 +76,14 @@ def test_sampled_as_weighted_while_weights_change(make_replay, streams, elsewher
 
     def watched(count, sampler=None):  # with the table's lock held
         priorities, exponent = ring.priorities().copy(), ring._exponent
-        choice = choose(count, sampler)
-        tally.add(choice.places, priorities, exponent)
-        chosen.append(choice.places)
-        wrong.add(choice.places, priorities, exponent + 0.1)
+        draw = choose(count, sampler)
+        tally.add(draw.indices, priorities, exponent)
+        chosen.append(draw.indices)
+        wrong.add(draw.indices, priorities, exponent + 0.1)
         weights = np.where(priorities > 0, priorities**exponent, 0.0)
-        chances = (weights / weights.sum())[choice.places]
-        np.testing.assert_allclose(choice.probability, chances, rtol=1e-5)
-        return choice
+        chances = (weights / weights.sum())[draw.indices]
+        np.testing.assert_allclose(draw.probability, chances, rtol=1e-5)
+        return draw
 
     ring.choose = watched
     done = threading.Event()

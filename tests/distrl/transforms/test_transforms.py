@@ -14,7 +14,8 @@ from distrl.envs import PythonEnvironment
 from distrl.inferencer import Inferencer
 from distrl.learner import Learner
 from distrl.replay.buffer import ReplayConfig
-from distrl.replay.local.buffer import LocalReplayBuffer, LocalTable
+from distrl.replay.local.buffer import LocalReplayBuffer
+from distrl.replay.local.table import LocalTable
 from distrl.specs import EnvironmentSpec, trajectory_struct, zeros
 from distrl.testing import COUNT, SEED, CheckingAgent, CountingEnvironment
 from distrl.transforms import (

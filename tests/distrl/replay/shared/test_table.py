@@ -101,7 +101,7 @@ import sys
 import numpy as np
 from distrl import specs
 from distrl.replay.buffer import ReplayConfig
-from distrl.replay.shared_table import SharedTable
+from distrl.replay.shared.table import SharedTable
 from dm_env import specs as dm_specs
 spec = specs.EnvironmentSpec(dm_specs.Array((2,), np.float32), dm_specs.DiscreteArray(2, np.int32))
 struct = specs.trajectory_struct(spec, {}, ())
@@ -254,7 +254,7 @@ def test_the_owner_closes(streams, name):
         time.sleep(0.01)
     (waits,) = table.info().waits
     assert waits.who == f"process {os.getpid()}" and waits.what == "samples"
-    assert "waits for samples since" in str(table.info())
+    assert "has waited for samples for" in str(table.info())
     table.close()
     thread.join(5.0)
     assert "closed by its owner" in str(raised[0])

@@ -1,0 +1,85 @@
+"""The interface for custom samplers, used instead of `uniform` or `prioritized` sampling."""
+
+from typing import Protocol
+
+import numpy as np
+
+from distrl.errors import SpecError
+
+
+class TableView:
+    """What a sampler may see of a table while it chooses; the oldest unroll has index 0.
+
+    Attributes:
+      size: number of unrolls in the table, at least 1.
+    """
+
+    def __init__(self, oldest: int, size: int, priorities: np.ndarray):
+        """Args:
+        oldest: key of the oldest unroll.
+        size: number of unrolls in the table.
+        priorities: float64 `[max_size]`, indexed by key modulo `max_size`.
+        """
+        self.size = size
+        self._oldest = oldest
+        self._priorities = priorities
+
+    @property
+    def keys(self) -> np.ndarray:
+        """Keys of the unrolls in insertion order: int64 `[size]`, consecutive."""
+        return np.arange(self._oldest, self._oldest + self.size)
+
+    @property
+    def ages(self) -> np.ndarray:
+        """Number of unrolls inserted after each one: int64 `[size]`, from `size - 1` to 0."""
+        return np.arange(self.size - 1, -1, -1)
+
+    @property
+    def priorities(self) -> np.ndarray:
+        """Float64 `[size]`; meaningful for `prioritized` tables only."""
+        return self._priorities[self.keys % len(self._priorities)]
+
+
+class Sampler(Protocol):
+    """A custom sampler. Must be picklable for programs of several processes."""
+
+    def choose(
+        self, rng: np.random.Generator, count: int, view: TableView
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Chooses unrolls. Called with the table's lock held, so nothing is inserted meanwhile.
+
+        Args:
+          rng: the source of all randomness.
+          count: number of unrolls to choose; one may be chosen more than once.
+          view: the table's contents; valid during this call only.
+
+        Returns:
+          Indices, integers `[count]` from 0 (the oldest) to `size - 1`, and the probabilities
+          `[count]` with which they were chosen, for `Trajectory.probability`.
+        """
+
+
+def checked_choice(
+    sampler: Sampler, rng: np.random.Generator, count: int, view: TableView
+) -> tuple[np.ndarray, np.ndarray]:
+    """Returns the sampler's choice as int64 and float32 `[count]`.
+
+    Raises:
+      SpecError: the choice breaks the contract of `Sampler.choose`.
+    """
+    indices, probability = map(np.asarray, sampler.choose(rng, count, view))
+    name = f"replay.sampler {type(sampler).__name__}.choose"
+    for what, array in (("indices", indices), ("probabilities", probability)):
+        if array.shape != (count,):
+            raise SpecError(f"{name}: {what} must have shape [{count}], got {list(array.shape)}")
+    if indices.dtype.kind not in "iu" or not ((indices >= 0) & (indices < view.size)).all():
+        raise SpecError(
+            f"{name}: indices must be integers from 0 to {view.size - 1}, got {indices.dtype} "
+            f"from {indices.min()} to {indices.max()}"
+        )
+    if not ((probability > 0) & (probability <= 1)).all():
+        raise SpecError(
+            f"{name}: probabilities must be above 0 and at most 1, got {probability.min()} to "
+            f"{probability.max()}"
+        )
+    return indices.astype(np.int64), probability.astype(np.float32)
