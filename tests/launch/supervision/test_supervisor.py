@@ -1,0 +1,680 @@
+"""The supervisor's decisions, with nodes and a clock that only exist in the test."""
+
+import heapq
+import itertools
+import os
+import signal
+import time
+import types
+
+import pytest
+
+from distrl.launch.supervision.node import Message, SupervisedNode
+from distrl.launch.supervision.restart_policy import HangLimits, RestartPolicy
+from distrl.launch.supervision.result import NodeExit
+from distrl.launch.supervision.supervisor import Supervisor
+from distrl.launch.supervision.watchdog import Usage
+from distrl.runtime.heartbeat import DOWN, GONE, UP, HeartbeatTable
+
+PHASES = [["actor/0", "actor/1"], ["learner/0"], ["replay/0"]]
+NAMES = [name for phase in PHASES for name in phase]
+POLICY = RestartPolicy(restarts=5, backoff=1.0, max_backoff=4.0, stable_after=10.0)
+NEVER = RestartPolicy()
+TRACEBACK = 'Traceback:\n  File "environment.py", line 3, in step\nKeyError: 3\n'
+
+
+class FakeNode(SupervisedNode):
+    """A node that does what the test says, at the times that it says.
+
+    Attributes:
+      stops_in: seconds from being asked to stop to its end; None: it never stops.
+      killable: whether a kill ends it.
+      events: "start", "stop", "stacks" and "kill", with the time of each.
+      on_start: called at each start.
+    """
+
+    def __init__(self, world, name, policy):
+        log = types.SimpleNamespace(path=f"{name}.log", broken=None)
+        heartbeat = world.heartbeats.of(name)
+        super().__init__(name, name.partition("/")[0], log, heartbeat, policy)
+        self._world = world
+        self._pending = None
+        self.stops_in = 0.0
+        self.killable = True
+        self.events = []
+        self.on_start = lambda: None
+        self.cores = 0.0
+        self.is_stopped = False
+
+    def times(self, kind):
+        return [at for event, at in self.events if event == kind]
+
+    def _record(self, kind):
+        self.events.append((kind, round(self._world.now, 3)))
+
+    # What the test has the node do.
+
+    def end(self, state="failed", **fields):
+        """Ends its process, which wakes the supervisor; `fields` are those of a NodeExit."""
+        self._pending = {"state": state, **fields}
+        self._world.after(0.0, lambda: None)
+
+    def say(self, kind, reason="", age=0.0, **fields):
+        message = Message(self._world.now - age, self.name, kind, reason, **fields)
+        self._world.supervisor.messages.append(message)
+
+    def fail(self, reason="KeyError: 3", traceback=TRACEBACK, **fields):
+        """Sends an exception and ends with it."""
+        self.say("failure", reason, traceback=traceback, **fields)
+        self.end(code=1)
+
+    # What the supervisor asks of it.
+
+    def start(self):
+        self._record("start")
+        self.exit = NodeExit(causes=self.history.causes, state="running")
+        self.started = self._world.now
+        self.alive = True
+        self._pending = None
+        self.on_start()
+
+    def usage(self):
+        return Usage(self.cores * (self._world.now - self.started), self.is_stopped)
+
+    def collect(self):
+        if self._pending is None:
+            return False
+        for name, value in self._pending.items():
+            setattr(self.exit, name, value)
+        self.exit.seconds = self._world.now - self.started
+        self.alive = False
+        return True
+
+    def ask_to_stop(self):
+        self._record("stop")
+        if self.stops_in is not None:
+            self._world.after(self.stops_in, lambda: self._pending or self.end("ended", code=0))
+
+    def kill(self):
+        self._record("kill")
+        if self.killable:
+            self.end("killed", signal="SIGKILL")
+
+    def show_stacks(self, also_if_stopped=False):
+        self._record("stacks")
+
+
+class World:
+    """A program of fake nodes under a real supervisor, and its time, which starts at 0.
+
+    Attributes:
+      said, noted: the journal's lines on the terminal, and only in its file.
+    """
+
+    def __init__(self, monkeypatch):
+        self.now = 0.0
+        self.said, self.noted = [], []
+        self._events = []
+        self._order = itertools.count()
+        self._signals = []
+        self._lives = dict.fromkeys(NAMES, 0)
+        self._fd = os.eventfd(0)
+        self.heartbeats = HeartbeatTable(NAMES)
+        monkeypatch.setattr(time, "monotonic_ns", lambda: int((1000.0 + self.now) * 1e9))
+        self.nodes = {name: FakeNode(self, name, NEVER) for name in NAMES}
+
+    def use(self, **policies):
+        """Gives groups a restart policy."""
+        for name in NAMES:
+            if name.partition("/")[0] in policies:
+                self.nodes[name] = FakeNode(self, name, policies[name.partition("/")[0]])
+
+    def at(self, when, action):
+        """Has `action` called at a time."""
+        heapq.heappush(self._events, (when, next(self._order), action))
+
+    def after(self, seconds, action):
+        self.at(self.now + seconds, action)
+
+    def signal(self, number):
+        self._signals.append(number)
+
+    def run(self, *, standby=(), grace=None, limits=None, until=5000.0):
+        """Runs the program to its end, which must come before the time `until`."""
+
+        def wait(seconds):
+            assert seconds >= 0.0
+            due = self._events[0][0] if self._events else float("inf")
+            self.now = max(self.now, min(self.now + seconds, due))
+            assert self.now < until, "the program should have ended"
+            while self._events and self._events[0][0] <= self.now:
+                heapq.heappop(self._events)[2]()
+
+        def next_life(name):
+            self._lives[name] += 1
+            return self._lives[name] - 1
+
+        self.supervisor = Supervisor(
+            types.SimpleNamespace(fileno=lambda: self._fd, pending=self._pending),
+            types.SimpleNamespace(
+                say=self.said.append,
+                note=self.noted.append,
+                waiting=lambda: False,
+                flush=lambda: None,
+            ),
+            limits or HangLimits(),
+            next_life,
+            stop_grace=grace,
+            clock=lambda: self.now,
+            wait=wait,
+        )
+        try:
+            self.supervisor.run(list(self.nodes.values()), PHASES, standby)
+        finally:
+            self.supervisor.close()
+        return self.supervisor.verdict
+
+    def _pending(self):
+        numbers, self._signals = self._signals, []
+        return numbers
+
+    def close(self):
+        os.close(self._fd)
+
+
+@pytest.fixture
+def world(monkeypatch):
+    world = World(monkeypatch)
+    yield world
+    world.close()
+
+
+def finish_at(world, when):
+    world.at(when, lambda: world.nodes["learner/0"].say("stop", "goal reached"))
+
+
+# Restarts.
+
+
+def test_pauses_before_restarts_double_and_are_reset_by_a_long_life(world):
+    world.use(actor=POLICY)
+    actor = world.nodes["actor/0"]
+    lives = iter([1.0, 1.0, 1.0, 20.0])
+    actor.on_start = lambda: world.after(next(lives, 1000.0), lambda: actor.end(signal="SIGKILL"))
+    finish_at(world, 100.0)
+    assert world.run().status == "finished"
+    # Pauses of 1, 2, 4 and, after 20 s, 1 s.
+    assert actor.times("start") == [0.0, 2.0, 5.0, 10.0, 31.0]
+    assert actor.heartbeat.life == 4
+    assert world.said[:4] == [
+        "actor/0 was killed by SIGKILL: restarting in 1.0 s (restart 1); see actor/0.log",
+        "actor/0 was killed by SIGKILL: restarting in 2.0 s (restart 2); see actor/0.log",
+        "actor/0 was killed by SIGKILL: restarting in 4.0 s (restart 3); see actor/0.log",
+        "actor/0 was killed by SIGKILL: restarting in 1.0 s (restart 4); see actor/0.log",
+    ]
+    assert actor.exit.causes == ["was killed by SIGKILL"] * 4
+    assert world.nodes["actor/1"].times("start") == [0.0]
+
+
+def test_callers_see_whether_a_node_will_come_back(world):
+    world.use(actor=POLICY)
+    actor, seen = world.nodes["actor/0"], []
+    world.at(5.0, lambda: actor.end(signal="SIGKILL"))
+    for when in (4.0, 5.5, 7.0):
+        world.at(when, lambda: seen.append(actor.heartbeat.status))
+    finish_at(world, 10.0)
+    world.run()
+    assert seen == [UP, DOWN, UP]
+    assert actor.heartbeat.status == GONE
+
+
+def test_a_used_up_budget_ends_the_program(world):
+    world.use(actor=RestartPolicy(restarts=2, backoff=1.0))
+    actor = world.nodes["actor/0"]
+    actor.on_start = lambda: world.after(50.0, lambda: actor.end(signal="SIGKILL"))
+    verdict = world.run()
+    assert actor.times("start") == [0.0, 51.0, 102.0]
+    assert (verdict.status, verdict.exit_code) == ("failed", 1)
+    assert verdict.reason == "actor/0 was killed by SIGKILL (after 2 restarts, the most allowed)"
+    assert verdict.failure.node == "actor/0"
+
+
+def test_three_lives_with_the_same_traceback_end_the_program(world):
+    world.use(actor=POLICY)
+    actor = world.nodes["actor/0"]
+    actor.on_start = lambda: world.after(50.0, actor.fail)
+    verdict = world.run()
+    assert actor.times("start") == [0.0, 51.0, 102.0]
+    assert verdict.reason == "actor/0: KeyError: 3 (3 times in a row)"
+    assert verdict.failure.traceback == TRACEBACK
+
+
+def test_different_tracebacks_do_not_end_the_program(world):
+    world.use(actor=POLICY)
+    actor, line = world.nodes["actor/0"], itertools.count(3)
+    actor.on_start = lambda: world.after(
+        50.0, lambda: actor.fail(traceback=TRACEBACK.replace("3", str(next(line))))
+    )
+    finish_at(world, 210.0)
+    assert world.run().status == "finished"
+    assert len(actor.times("start")) == 5
+
+
+def test_a_node_that_failed_and_does_not_end_is_killed(world):
+    world.use(actor=POLICY)
+    actor = world.nodes["actor/0"]
+    world.at(5.0, lambda: actor.say("failure", "KeyError: 3", traceback=TRACEBACK))
+    finish_at(world, 20.0)
+    assert world.run().status == "finished"
+    (killed,) = actor.times("kill")
+    assert 7.0 < killed <= 8.0
+    assert world.said[0].startswith("actor/0: KeyError: 3: restarting in 1.0 s (restart 1)")
+
+
+def test_bad_input_is_not_restarted(world):
+    world.use(actor=POLICY)
+    actor = world.nodes["actor/0"]
+    world.at(5.0, lambda: actor.fail("ConfigError: no", None, bad_input=True))
+    verdict = world.run()
+    assert (verdict.reason, verdict.exit_code) == ("actor/0: ConfigError: no", 2)
+    assert actor.times("start") == [0.0]
+    assert world.said == []  # its one line is the result's
+
+
+def test_nothing_is_restarted_once_the_program_stops(world):
+    world.use(actor=POLICY)
+    actor = world.nodes["actor/0"]
+    actor.stops_in = None
+    world.at(5.0, lambda: actor.end(signal="SIGKILL"))
+    finish_at(world, 5.5)  # while it waits to be restarted
+    world.run()
+    assert actor.times("start") == [0.0]
+
+
+# Lost hosts.
+
+
+def test_a_node_of_a_lost_host_is_restarted_when_the_host_is_back(world):
+    world.use(actor=POLICY)
+    actor = world.nodes["actor/0"]
+
+    def lose():
+        actor.unavailable_reason = "host h2 is lost"
+        actor.end(error="host h2 is lost")
+
+    world.at(5.0, lose)
+    world.at(500.0, lambda: setattr(actor, "unavailable_reason", None))
+    finish_at(world, 600.0)
+    assert world.run().status == "finished"
+    assert actor.times("start")[0] == 0.0
+    assert 500.0 <= actor.times("start")[1] <= 501.0
+    assert actor.exit.causes == []  # it is not the node's failure
+    assert "continuing without actor/0: host h2 is lost" in world.noted
+
+
+def test_a_lost_host_of_an_essential_node_ends_the_program(world):
+    world.use(replay=POLICY)
+    replay = world.nodes["replay/0"]
+    replay.essential = True
+
+    def lose():
+        replay.unavailable_reason = "host h1 is lost"
+        replay.end(error="host h1 is lost")
+
+    world.at(5.0, lose)
+    verdict = world.run()
+    assert (verdict.status, verdict.reason) == ("failed", "replay/0 host h1 is lost")
+
+
+# Hung nodes.
+
+
+@pytest.mark.parametrize(
+    ("cores", "stopped", "found", "cause"),
+    [
+        (0.0, False, 61.0, "made no progress for 6"),
+        (1.0, False, 601.0, "made no progress for 60"),
+        (0.0, True, 12.0, "was stopped by a signal (SIGSTOP)"),
+    ],
+    ids=["idle", "busy", "stopped"],
+)
+def test_a_hung_node_is_killed_and_restarted(world, cores, stopped, found, cause):
+    world.use(actor=POLICY)
+    actor = world.nodes["actor/0"]
+    actor.cores, actor.is_stopped = cores, stopped
+    actor.on_start = lambda: None if actor.events[1:] else actor.heartbeat.tick()
+
+    def recover():
+        actor.is_stopped = False
+
+    world.at(found + 1.5, recover)
+    finish_at(world, found + 5.0)
+    assert world.run().status == "finished"
+    # The supervisor looks once a second.
+    assert actor.times("stacks") == [found]
+    assert actor.times("kill") == [found + 1.0]
+    assert actor.times("start") == [0.0, found + 2.0]
+    assert world.said[0].startswith(f"actor/0 {cause}")
+    assert world.said[0].endswith("see its stacks in actor/0.log")
+    assert actor.exit.causes[0].startswith(cause)
+
+
+def test_a_node_that_gets_on_or_waits_is_left_alone(world):
+    world.use(actor=POLICY)
+    works, waits = world.nodes["actor/0"], world.nodes["actor/1"]
+
+    def tick():
+        works.heartbeat.tick()
+        world.after(50.0, tick)
+
+    works.on_start = tick
+    waits.on_start = waits.heartbeat.wait
+    finish_at(world, 1000.0)
+    assert world.run().status == "finished"
+    assert world.said == []
+
+
+def test_a_hung_node_that_may_not_be_restarted_ends_the_program(world):
+    learner = world.nodes["learner/0"]
+    learner.on_start = learner.heartbeat.tick
+    verdict = world.run(limits=HangLimits(idle=30.0))
+    assert verdict.reason.startswith("learner/0 made no progress for 3")
+    assert verdict.failure.node == "learner/0"
+    assert learner.times("kill") == [32.0]
+
+
+def test_a_hung_node_that_cannot_be_killed_ends_the_program(world):
+    """Nodes that are threads."""
+    actor = world.nodes["actor/0"]
+    actor.can_be_killed = actor.killable = False
+    actor.stops_in, actor.kill_timeout = None, 0.5
+    actor.on_start = actor.heartbeat.tick
+    verdict = world.run(limits=HangLimits(idle=30.0))
+    assert verdict.reason.startswith("actor/0 made no progress for 3")
+    assert world.supervisor.hung() == ("actor/0",)
+    assert world.now < 35.0
+
+
+def test_without_limits_nothing_counts_as_hung(world):
+    actor = world.nodes["actor/0"]
+    actor.on_start = actor.heartbeat.tick
+    finish_at(world, 1000.0)
+    assert world.run(limits=HangLimits(None, None, None)).status == "finished"
+
+
+# Stopping.
+
+
+def test_nodes_are_stopped_phase_by_phase(world):
+    for seconds, name in enumerate(NAMES):
+        world.nodes[name].stops_in = 0.5 * seconds
+    finish_at(world, 5.0)
+    verdict = world.run()
+    assert (verdict.status, verdict.reason, verdict.exit_code) == ("finished", "goal reached", 0)
+    # The second actor takes 0.5 s, the learner 1 s.
+    asked = {name: node.times("stop") for name, node in world.nodes.items()}
+    assert asked == {"actor/0": [5.0], "actor/1": [5.0], "learner/0": [5.5], "replay/0": [6.5]}
+    assert world.now == 8.0
+    for node in world.nodes.values():
+        assert node.exit.asked and node.exit.state == "ended"
+        assert node.times("kill") == []
+
+
+def test_nodes_that_do_not_stop_are_killed_after_their_grace_period(world):
+    actor, learner = world.nodes["actor/0"], world.nodes["learner/0"]
+    actor.stops_in = learner.stops_in = None
+    finish_at(world, 5.0)
+    world.run(grace={"learner": 10.0})
+    assert actor.events == [("start", 0.0), ("stop", 5.0), ("stacks", 7.7), ("kill", 8.0)]
+    assert learner.events == [("start", 0.0), ("stop", 8.0), ("stacks", 17.7), ("kill", 18.0)]
+    assert world.nodes["replay/0"].times("stop") == [18.0]
+    assert actor.exit.state == learner.exit.state == "killed"
+    assert world.said == [
+        "actor/0 did not stop within 3 s; see its stacks in actor/0.log",
+        "learner/0 did not stop within 10 s; see its stacks in learner/0.log",
+    ]
+
+
+def test_the_learner_has_thirty_seconds_unless_told_otherwise(world):
+    world.nodes["learner/0"].stops_in = 29.0
+    finish_at(world, 5.0)
+    world.run()
+    assert world.nodes["learner/0"].exit.state == "ended"
+    assert world.nodes["replay/0"].times("stop") == [34.0]
+
+
+def test_after_a_failure_grace_periods_are_short(world):
+    for name in ("actor/1", "learner/0"):
+        world.nodes[name].stops_in = None
+    world.at(5.0, lambda: world.nodes["actor/0"].end(signal="SIGSEGV"))
+    verdict = world.run()
+    assert (verdict.reason, verdict.exit_code) == ("actor/0 was killed by SIGSEGV", 1)
+    assert world.nodes["actor/1"].events[1:] == [("stop", 5.0), ("kill", 6.0)]
+    assert world.nodes["learner/0"].events[1:] == [("stop", 6.0), ("kill", 7.0)]
+    assert world.said == ["actor/0 failed: stopping the other nodes"]
+    assert "actor/1 did not stop within 1 s" in world.noted
+
+
+def test_what_a_kill_does_not_end_is_given_up(world):
+    actor = world.nodes["actor/0"]
+    actor.stops_in, actor.killable, actor.kill_timeout = None, False, 0.5
+    finish_at(world, 5.0)
+    world.run()
+    assert world.supervisor.hung() == ("actor/0",)
+    assert world.now == 8.5
+
+
+# What failed first.
+
+
+def test_an_exception_that_echoes_a_sudden_death_is_not_blamed(world):
+    actor, replay = world.nodes["actor/0"], world.nodes["replay/0"]
+    world.at(5.0, lambda: actor.fail("CallError: replay is gone"))
+    world.at(5.1, lambda: replay.end(signal="SIGKILL"))
+    verdict = world.run()
+    assert verdict.reason == "replay/0 was killed by SIGKILL"
+    assert "later: actor/0 failed: CallError: replay is gone" in world.noted
+
+
+def test_an_exception_without_a_death_is_blamed_after_a_moment(world):
+    actor, replay = world.nodes["actor/0"], world.nodes["replay/0"]
+    world.at(5.0, lambda: actor.fail("KeyError: 3"))
+    world.at(5.3, lambda: replay.end(signal="SIGKILL"))
+    verdict = world.run()
+    assert verdict.reason == "actor/0: KeyError: 3"
+    assert verdict.failure.traceback == TRACEBACK
+    assert world.nodes["learner/0"].times("stop") == [5.2]
+
+
+def test_the_earliest_exception_is_blamed_in_whatever_order_they_arrive(world):
+    world.at(5.0, lambda: world.nodes["actor/0"].fail("ValueError: second"))
+    world.at(5.1, lambda: world.nodes["learner/0"].fail("KeyError: first", age=0.5))
+    verdict = world.run()
+    assert verdict.reason == "learner/0: KeyError: first"
+    assert "later: actor/0 failed: ValueError: second" in world.noted
+
+
+def test_a_stop_request_before_a_failure_counts(world):
+    world.at(5.0, lambda: world.nodes["learner/0"].say("stop", "goal reached", age=0.1))
+    world.at(5.0, lambda: world.nodes["replay/0"].end(signal="SIGKILL"))
+    world.at(5.0, lambda: world.nodes["actor/0"].fail("CallError"))
+    verdict = world.run()
+    assert (verdict.status, verdict.reason) == ("finished", "goal reached")
+    assert "later: actor/0 failed: CallError" in world.noted
+
+
+def test_a_stop_request_after_a_failure_does_not(world):
+    world.at(5.0, lambda: world.nodes["actor/0"].fail("KeyError: 3", age=0.1))
+    world.at(5.0, lambda: world.nodes["learner/0"].say("stop", "goal reached"))
+    verdict = world.run()
+    assert (verdict.status, verdict.reason) == ("failed", "actor/0: KeyError: 3")
+
+
+def test_a_stop_request_may_say_that_the_goal_was_not_reached(world):
+    world.at(5.0, lambda: world.nodes["learner/0"].say("stop", "loss is nan", finished=False))
+    verdict = world.run()
+    assert (verdict.status, verdict.reason, verdict.exit_code) == ("failed", "loss is nan", 1)
+    assert verdict.failure.node == "learner/0"
+
+
+@pytest.mark.parametrize(
+    ("ending", "cause"),
+    [
+        ({"state": "ended", "code": 0}, "ended without being told to"),
+        ({"code": 3}, "exited with status 3"),
+        ({"signal": "SIGSEGV"}, "was killed by SIGSEGV"),
+        ({"signal": "SIGKILL"}, "was killed by SIGKILL"),
+    ],
+)
+def test_a_silent_end_is_described(world, ending, cause):
+    world.at(5.0, lambda: world.nodes["learner/0"].end(**ending))
+    assert world.run().reason == f"learner/0 {cause}"
+
+
+def test_a_kill_for_lack_of_memory_is_told(world, monkeypatch):
+    kills = iter([7, 8])
+    monkeypatch.setattr("distrl.launch.supervision.supervisor.oom_kills", lambda: next(kills))
+    world.at(5.0, lambda: world.nodes["learner/0"].end(signal="SIGKILL"))
+    expected = "learner/0 was killed by the kernel (SIGKILL): out of memory"
+    assert world.run().reason == expected
+
+
+def test_a_node_that_says_that_it_ended_is_blamed(world):
+    def end():
+        world.nodes["actor/0"].say("ended")
+        world.nodes["actor/0"].end("ended", code=0)
+
+    world.at(5.0, end)
+    assert world.run().reason == "actor/0 ended without being told to"
+
+
+# Scaling.
+
+
+def test_standby_nodes_start_when_the_group_is_scaled_up(world):
+    world.at(5.0, lambda: world.supervisor.scale("actor", 2))
+    finish_at(world, 10.0)
+    world.run(standby=["actor/1"])
+    assert world.nodes["actor/1"].events == [("start", 5.0), ("stop", 10.0)]
+    assert world.said[0] == "actor/1: starting, scaled up"
+
+
+def test_scaling_down_stops_the_last_nodes_of_the_group(world):
+    world.use(actor=POLICY)
+    actor = world.nodes["actor/1"]
+    world.at(5.0, lambda: world.supervisor.scale("actor", 1))
+    finish_at(world, 100.0)
+    world.run()
+    assert actor.events == [("start", 0.0), ("stop", 5.0)]
+    assert actor.exit.state == "ended" and actor.exit.causes == []
+    assert actor.heartbeat.status == GONE
+    assert world.nodes["actor/0"].times("stop") == [100.0]
+    assert world.said == ["actor/1: stopping, scaled down"]
+
+
+def test_a_node_that_ignores_being_scaled_down_is_killed(world):
+    world.use(actor=POLICY)
+    actor = world.nodes["actor/1"]
+    actor.stops_in = None
+    world.at(5.0, lambda: world.supervisor.scale("actor", 1))
+    finish_at(world, 100.0)
+    assert world.run().status == "finished"
+    (killed,) = actor.times("kill")
+    assert 8.0 < killed <= 9.0
+    assert len(actor.times("start")) == 1
+
+
+def test_scaling_up_again_while_a_node_stops_restarts_it(world):
+    actor = world.nodes["actor/1"]
+    actor.stops_in = 2.0
+    world.at(5.0, lambda: world.supervisor.scale("actor", 1))
+    world.at(6.0, lambda: world.supervisor.scale("actor", 2))
+    finish_at(world, 100.0)
+    assert world.run().status == "finished"
+    assert actor.times("start") == [0.0, 7.0]
+
+
+def test_scaling_down_cancels_a_planned_restart(world):
+    world.use(actor=POLICY)
+    actor = world.nodes["actor/1"]
+    world.at(5.0, lambda: actor.end(signal="SIGKILL"))
+    world.at(5.5, lambda: world.supervisor.scale("actor", 1))
+    world.at(20.0, lambda: world.supervisor.scale("actor", 2))
+    finish_at(world, 100.0)
+    world.run()
+    assert actor.times("start") == [0.0, 20.0]
+
+
+def test_what_a_stopping_node_says_does_not_count(world):
+    actor = world.nodes["actor/1"]
+    actor.stops_in = None
+
+    def complain():
+        actor.fail("CallError: interrupted")
+
+    world.at(5.0, lambda: world.supervisor.scale("actor", 1))
+    world.at(6.0, complain)
+    finish_at(world, 100.0)
+    assert world.run().status == "finished"
+    assert "actor/1: failure CallError: interrupted" in world.noted
+
+
+# Signals.
+
+
+def test_ctrl_c_stops_in_order(world):
+    world.nodes["actor/0"].stops_in = 1.0
+    world.at(5.0, lambda: world.signal(signal.SIGINT))
+    verdict = world.run()
+    assert (verdict.status, verdict.reason, verdict.exit_code) == ("stopped", "Ctrl-C", 130)
+    assert world.said == ["stopping; press Ctrl-C again to kill immediately"]
+    assert world.nodes["actor/0"].times("stop") == [5.0]
+    assert world.nodes["learner/0"].times("stop") == [6.0]
+    assert {node.exit.state for node in world.nodes.values()} == {"ended"}
+
+
+def test_ctrl_c_twice_kills_at_once(world):
+    for node in world.nodes.values():
+        node.stops_in = None
+    world.at(5.0, lambda: world.signal(signal.SIGINT))
+    world.at(6.0, lambda: world.signal(signal.SIGINT))
+    verdict = world.run()
+    assert (verdict.status, verdict.exit_code) == ("stopped", 130)
+    assert [node.times("kill") for node in world.nodes.values()] == [[6.0]] * 4
+    assert world.nodes["learner/0"].times("stop") == []
+    assert world.said[-1] == "Ctrl-C again: killing all nodes"
+    assert world.now == 6.0
+
+
+def test_ctrl_c_while_stopping_explains_itself_and_kills_the_second_time(world):
+    world.nodes["learner/0"].stops_in = None
+    finish_at(world, 5.0)
+    for when in (6.0, 7.0):
+        world.at(when, lambda: world.signal(signal.SIGINT))
+    assert world.run().status == "finished"
+    assert world.said == [
+        "already stopping; press Ctrl-C again to kill immediately",
+        "Ctrl-C again: killing all nodes",
+    ]
+    assert world.nodes["learner/0"].times("kill") == [7.0]
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_other_signals_stop_in_order(world, number):
+    world.at(5.0, lambda: world.signal(number))
+    verdict = world.run()
+    assert (verdict.status, verdict.exit_code) == ("stopped", 128 + number)
+    assert verdict.reason == f"{number.name} to the launcher"
+    assert world.nodes["actor/0"].times("stop") == [5.0]
+
+
+def test_a_signal_before_the_first_node_starts_none(world):
+    world.signal(signal.SIGINT)
+    assert world.run().exit_code == 130
+    assert all(node.events == [] for node in world.nodes.values())
+
+
+def test_a_failure_just_before_ctrl_c_is_still_the_cause(world):
+    world.at(5.0, lambda: world.nodes["actor/0"].fail("KeyError: 3"))
+    world.at(5.1, lambda: world.signal(signal.SIGINT))
+    assert world.run().reason == "actor/0: KeyError: 3"
