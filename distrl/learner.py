@@ -13,7 +13,7 @@ import numpy as np
 from distrl.agents.agent import PRIORITIES, Agent
 from distrl.errors import Stopped
 from distrl.learner_group.devices import Devices
-from distrl.learner_group.group import LearnerGroup
+from distrl.learner_group.group import LearnerGroup, SingleProcessGroup
 from distrl.metrics import Report
 from distrl.replay.buffer import ReplayReader
 from distrl.types import Params, Sample, StepType
@@ -53,12 +53,12 @@ class Learner:
         keep: so many of the newest parameters are in `recent`.
         last: the version after which `run` makes no more; None: it goes on.
         devices: that updates are computed on; None: JAX's default one.
-        partners: the learner's other processes, each with a replay of its own, with whose samples
-          every update is made; None: there are none. See `share` and `leave`.
+        learner_group: all processes of the learner, each with its own replay; an update is made of
+          the samples of all. None: this process is the whole group. See `share` and `leave`.
 
         Readers get the parameters of one device.
         """
-        self._partners = learner_group
+        self._learner_group = learner_group or SingleProcessGroup()
         self._last = last
         self._replay = replay
         self._timeout = timeout
@@ -111,19 +111,18 @@ class Learner:
             self.recent.append(self.variables)
 
     def share(self) -> None:
-        """Goes on from process 0's state. Called once by all processes, before their updates."""
-        if self._partners is None:
-            return
-        state, first = self._state, self._partners.index == 0
-        numbers = (state.version, state.env_steps, state.consumed) if first else (0, 0, 0)
-        version, env_steps, consumed = self._partners.agree(True, numbers).sums
-        params, agent = self._devices.share((state.params, state.agent))
+        """Takes process 0's state. All processes call it once, before their first update."""
+        group, state = self._learner_group, self._state
+        numbers = (state.version, state.env_steps, state.consumed)
+        version, env_steps, consumed = group.agree(
+            True, numbers if group.index == 0 else [0] * 3
+        ).sums
+        params, agent = group.broadcast((state.params, state.agent))
         self.restore(LearnerState(version, params, agent, env_steps, consumed, state.waited))
 
     def leave(self) -> None:
-        """Ends the updates of all of the learner's processes, unless another one has."""
-        if self._partners is not None:
-            self._partners.leave(2)
+        """Ends the updates of all of the learner's processes, unless they have ended already."""
+        self._learner_group.leave()
 
     def get_variables(self, newer_than: int = -1) -> tuple[int, Params] | None:
         """See `VariableSource`. Never blocks the learner; safe in any thread."""
@@ -157,10 +156,10 @@ class Learner:
         state, trajectory = self._state, sample.trajectory
         real = trajectory.timestep.step_type[:-1] != StepType.LAST
         env_steps, consumed = int(np.count_nonzero(real)), len(sample.key)
-        if self._partners is not None:
-            going, (env_steps, consumed) = self._partners.agree(True, (env_steps, consumed))
-            if not going:
-                raise Stopped("another process of the learner has ended the updates")
+        agreement = self._learner_group.agree(True, (env_steps, consumed))
+        if not agreement.proceed:
+            raise Stopped("another process of the learner has ended the updates")
+        env_steps, consumed = agreement.sums
         params, agent_state, self._logs = self._update(
             state.params, state.agent, self._devices.put(trajectory)
         )

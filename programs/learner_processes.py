@@ -12,7 +12,7 @@ from typing import NamedTuple
 from distrl import seeds
 from distrl.errors import ConfigError
 from distrl.experiment import Experiment
-from distrl.learner_group.group import LearnerGroup, end_process, join
+from distrl.learner_group.process_group import ProcessGroup, end_process, join
 from distrl.learner_group.rendezvous import parse
 from distrl.metrics import Goal
 
@@ -40,7 +40,7 @@ class ProcessGroupSpec(NamedTuple):
                 f"got {self.process_id}"
             )
 
-    def join(self, about: Mapping[str, str]) -> LearnerGroup:
+    def join(self, about: Mapping[str, str]) -> ProcessGroup:
         """Meets the others; `about`: what must be the same for all, by name."""
         return join(
             self.coordinator_address, self.num_processes, self.process_id, about, end_process

@@ -24,7 +24,7 @@ from distrl.experiment import Experiment
 from distrl.inferencer import Inferencer
 from distrl.learner import Learner
 from distrl.learner_group.devices import Devices
-from distrl.learner_group.group import LearnerGroup
+from distrl.learner_group.group import LearnerGroup, SingleProcessGroup
 from distrl.metrics import Monitor, Report, first_number
 from distrl.policy import agent_writer
 from distrl.programs.pools import evaluator_pool, shared_pool
@@ -48,7 +48,7 @@ class SingleProcess:
         *,
         start: ResumePoint | None = None,
         life: int = 0,
-        join: Callable[[], LearnerGroup] | None = None,
+        join: Callable[[], LearnerGroup] = SingleProcessGroup,
     ):
         """Args:
         experiment: what to train.
@@ -56,7 +56,7 @@ class SingleProcess:
         printer: takes a line about each actor's environments.
         start: from which checkpoint the learner and the table go on; None: they begin anew.
         life: that all parts begin.
-        join: meets the learner's other processes; None: there are none.
+        join: connects to the learner's other processes.
         """
         self._life = life
         with contextlib.ExitStack() as opened:
@@ -67,7 +67,7 @@ class SingleProcess:
             if experiment.evaluator.num_evaluators:
                 evaluation_pool = evaluator_pool(experiment, printer, life)
                 opened.callback(evaluation_pool.close)
-            learner_group = None if join is None else opened.enter_context(join())
+            learner_group = opened.enter_context(join())
             self._make_parts(
                 experiment, stop, pool, evaluation_pool, start or ResumePoint(), learner_group
             )
@@ -80,7 +80,7 @@ class SingleProcess:
         pool: Pool,
         evaluation_pool: Pool | None,
         start: ResumePoint,
-        learner_group: LearnerGroup | None,
+        learner_group: LearnerGroup,
     ) -> None:
         agent = experiment.make_agent()
         config, batch_size = experiment.replay, experiment.learner.batch_size
@@ -155,7 +155,7 @@ def single_process(
     printer: Callable[[str], None] = print,
     start: ResumePoint | None = None,
     give_up: Callable[[], None] = lambda: None,
-    join: Callable[[], LearnerGroup] | None = None,
+    join: Callable[[], LearnerGroup] = SingleProcessGroup,
 ) -> tuple[str, bool] | None:
     """Trains until the goal, or until `stop` is set.
 
@@ -167,7 +167,7 @@ def single_process(
       start: from which checkpoint it goes on; None: it begins anew.
       give_up: called in another thread when `stop` was set and all is saved, and this call does not
         return: it compiles, say, or waits for a step of an environment.
-      join: meets the learner's other processes; None: there are none.
+      join: connects to the learner's other processes.
 
     Returns:
       The reason for the end, and whether the goal was reached; None when stopped from outside, or

@@ -11,7 +11,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.experimental import multihost_utils
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from distrl.errors import ConfigError
@@ -107,12 +106,6 @@ class Devices:
             return jax.device_put(nest)
         make = jax.make_array_from_process_local_data
         return jax.tree.map(lambda x: make(self._whole, np.asarray(x)), nest)
-
-    def share(self, nest: Nest) -> Nest:
-        """Process 0's values, on the host. All processes call it, with nests of one structure."""
-        local = jax.tree.map(np.asarray, nest)
-        found = multihost_utils.broadcast_one_to_all(local)
-        return jax.tree.map(lambda x, like: np.asarray(x).astype(like.dtype), found, local)
 
     def one(self, nest: Nest) -> Nest:
         """The first of this process's replicas of what an update gave; no copy."""

@@ -1,4 +1,4 @@
-"""How the processes of one learner find each other: all come to process 0, in any order."""
+"""How the processes of one learner find each other: all connect to process 0, in any order."""
 
 import json
 import socket
@@ -9,15 +9,15 @@ from typing import Any, NamedTuple
 
 from distrl.errors import ConfigError, DeadlineExceeded, PeerError
 
-MEET_S = 300.0  # for all processes to come
+RENDEZVOUS_S = 300.0  # for all processes to connect
 MAX_LINE = 65_536  # bytes
-_HELLO_S = 5.0  # for a process that has come to say which one it is
-_PAUSE_S = 0.2  # between two tries to reach process 0
-_SILENCE_S = 20  # after which a host that does not even answer its kernel's probes is gone
+_HELLO_S = 5.0  # for a new connection to say which process it is
+_RETRY_S = 0.2  # between two attempts to reach process 0
+_SILENCE_S = 20  # a host whose kernel does not answer keepalive probes for so long is gone
 
 
-class Met(NamedTuple):
-    """Connections to the others: process 0's to all, and everyone's to process 0."""
+class Peers(NamedTuple):
+    """Connections to the other processes: process 0's to all, all others' to process 0."""
 
     sockets: dict[int, socket.socket]  # by index
     names: dict[int, str]  # for messages
@@ -25,174 +25,178 @@ class Met(NamedTuple):
 
 
 def meet(
-    address: str, count: int, index: int, about: Mapping[str, str], timeout: float = MEET_S
-) -> Met:
-    """Waits until all are there.
+    address: str, count: int, index: int, must_match: Mapping[str, str], timeout: float
+) -> Peers:
+    """Waits until all processes are connected.
 
-    Args: as of `distrl.learner_group.group.LearnerGroup`.
+    Args: see `distrl.learner_group.process_group.ProcessGroup`.
 
     Raises:
-      ConfigError: an address that cannot be, or a process that is not of this learner.
-      DeadlineExceeded: not all have come.
-      PeerError: process 0 has ended before all had come.
+      ConfigError: the address is invalid, or a process belongs to another learner.
+      DeadlineExceeded: not all processes connected in time.
+      PeerError: process 0 ended before all were connected.
     """
     host, port = parse(address)
     deadline = time.monotonic() + timeout
-    about = {**about, "num_processes": str(count)}
-    met = Met({}, {}, 0)
+    must_match = {**must_match, "num_processes": str(count)}
+    peers = Peers({}, {}, 0)
     try:
         if index == 0:
-            return _await_all(met, host, port, about, deadline)
-        return _reach(met, host, port, index, about, deadline)
+            return _await_all(peers, host, port, must_match, deadline)
+        return _reach_first(peers, host, port, index, must_match, deadline)
     except BaseException:
-        for found in met.sockets.values():
-            found.close()
+        for connection in peers.sockets.values():
+            connection.close()
         raise
 
 
-def _await_all(met: Met, host: str, port: int, about: dict[str, str], deadline: float) -> Met:
-    """Process 0 takes in the others."""
-    count = int(about["num_processes"])
+def _await_all(
+    peers: Peers, host: str, port: int, must_match: dict[str, str], deadline: float
+) -> Peers:
+    """Process 0 accepts the others."""
+    count = int(must_match["num_processes"])
     try:
         server = socket.create_server((host, port))
     except OSError as error:
         raise ConfigError(f"learner process 0 cannot listen at {host}:{port}: {error}") from error
     with server:
-        while len(met.sockets) < count - 1:
+        while len(peers.sockets) < count - 1:
             server.settimeout(max(0.001, deadline - time.monotonic()))
             try:
-                found, peer = server.accept()
+                connection, peer = server.accept()
             except TimeoutError as error:
-                missing = sorted(set(range(1, count)) - set(met.sockets))
+                missing = sorted(set(range(1, count)) - set(peers.sockets))
                 raise DeadlineExceeded(
-                    f"learner process 0 waits at {host}:{port}: of {count} processes there is no "
-                    f"{', '.join(map(str, missing))}"
+                    f"learner process 0 waits at {host}:{port}: of {count} processes these are "
+                    f"missing: {', '.join(map(str, missing))}"
                 ) from error
-            _take_in(met, found, f"{peer[0]}:{peer[1]}", about)
+            _accept(peers, connection, f"{peer[0]}:{peer[1]}", must_match)
     with socket.create_server((host, 0)) as free:
         port = free.getsockname()[1]
-    for found in met.sockets.values():
-        send(found, {"port": port})
-    return met._replace(port=port)
+    for connection in peers.sockets.values():
+        send(connection, {"port": port})
+    return peers._replace(port=port)
 
 
-def _take_in(met: Met, found: socket.socket, peer: str, about: dict[str, str]) -> None:
-    """A process that has come; or a stranger, who is left alone."""
-    hello = _line(found, time.monotonic() + _HELLO_S)
-    index, its = (hello or {}).get("index"), (hello or {}).get("about")
-    if not isinstance(index, int) or not isinstance(its, dict):
-        found.close()
+def _accept(peers: Peers, connection: socket.socket, peer: str, must_match: dict[str, str]) -> None:
+    """Adds the process behind a new connection; closes one that is no learner process."""
+    hello = _first_line(connection, time.monotonic() + _HELLO_S) or {}
+    index, settings = hello.get("index"), hello.get("about")
+    if not isinstance(index, int) or not isinstance(settings, dict):
+        connection.close()
         return
     name = f"learner process {index} ({peer})"
-    differing = [name for name in about if its.get(name) != about[name]]
+    differing = [key for key in must_match if settings.get(key) != must_match[key]]
     if differing:
-        first = differing[0]
-        refusal = f"its {first} is {its.get(first)}, that of process 0 is {about[first]}"
-    elif not 0 < index < int(about["num_processes"]) or index in met.sockets:
-        refusal = f"there is one already, or none of {about['num_processes']}"
+        key = differing[0]
+        refusal = f"its {key} is {settings.get(key)}, that of process 0 is {must_match[key]}"
+    elif not 0 < index < int(must_match["num_processes"]) or index in peers.sockets:
+        refusal = (
+            f"another process has this index, or it is not below {must_match['num_processes']}"
+        )
     else:
-        _watch(found)
-        met.sockets[index], met.names[index] = found, name
+        _set_keepalive(connection)
+        peers.sockets[index], peers.names[index] = connection, name
         return
-    message = f"{name} is not of this learner: {refusal}"
-    send(found, {"refused": message})
-    found.close()
+    message = f"{name} belongs to another learner: {refusal}"
+    send(connection, {"refused": message})
+    connection.close()
     raise ConfigError(message)
 
 
-def _reach(
-    met: Met, host: str, port: int, index: int, about: dict[str, str], deadline: float
-) -> Met:
-    """Another process finds process 0, which may start later."""
+def _reach_first(
+    peers: Peers, host: str, port: int, index: int, must_match: dict[str, str], deadline: float
+) -> Peers:
+    """Another process connects to process 0, which may start later."""
     try:
-        found = _connect(host, port, deadline)
+        connection = _connect(host, port, deadline)
     except OSError as error:
         raise DeadlineExceeded(
             f"learner process {index} found no process 0 at {host}:{port}: {error}"
         ) from error
     name = f"learner process 0 ({host}:{port})"
-    met.sockets[0], met.names[0] = found, name
-    _watch(found)
-    send(found, {"index": index, "about": about})
-    answer = _line(found, deadline)
+    peers.sockets[0], peers.names[0] = connection, name
+    _set_keepalive(connection)
+    send(connection, {"index": index, "about": must_match})
+    answer = _first_line(connection, deadline)
+    if answer is None and time.monotonic() >= deadline:
+        raise DeadlineExceeded(f"{name} still waits for other processes")
     if answer is None:
-        late = time.monotonic() >= deadline
-        what = "waits for others, who have not come" if late else "has ended before all had come"
-        raise (DeadlineExceeded if late else PeerError)(f"{name} {what}")
+        raise PeerError(f"{name} has ended before all processes were connected")
     if "refused" in answer:
         raise ConfigError(answer["refused"])
-    return met._replace(port=int(answer["port"]))
+    return peers._replace(port=int(answer["port"]))
 
 
 def _connect(host: str, port: int, deadline: float) -> socket.socket:
-    """A connection to one who may start to listen later. Raises OSError."""
+    """Returns a connection to a process that may start to listen later. Raises OSError."""
     while True:
         try:
             return socket.create_connection((host, port), timeout=_HELLO_S)
         except OSError:
             if time.monotonic() > deadline:
                 raise
-        time.sleep(_PAUSE_S)
+        time.sleep(_RETRY_S)
 
 
 def lasting_tunnel(host: str, port: int) -> int:
-    """A port of this host that leads to another's, and stays open when that one is closed.
+    """Returns a local port that leads to another host's, and stays open when that one is closed.
 
-    JAX aborts its process, without a word of ours, when its service's connection ends.
+    JAX aborts its process without a useful message when the connection to its service ends.
     """
     server = socket.create_server(("127.0.0.1", 0))
 
-    def carry(source: socket.socket, sink: socket.socket) -> None:
+    def copy(source: socket.socket, sink: socket.socket) -> None:
         try:
             while data := source.recv(MAX_LINE):
                 sink.sendall(data)
         except OSError:
-            return  # one side is gone; whoever waits at the other is told by `LearnerGroup`
+            return  # one side is gone; `ProcessGroup` tells the process at the other
 
     def serve() -> None:
-        ends = []  # kept, or they would be closed
+        connections = []  # kept, or they would be closed
         while True:
             near, _ = server.accept()
             try:
-                far = _connect(host, port, time.monotonic() + MEET_S)
+                far = _connect(host, port, time.monotonic() + RENDEZVOUS_S)
             except OSError:
-                near.close()  # JAX says whom it did not reach
+                near.close()  # JAX says what it did not reach
                 continue
             far.settimeout(None)
-            ends.append((near, far))
+            connections.append((near, far))
             for pair in ((near, far), (far, near)):
-                threading.Thread(target=carry, args=pair, name="tunnel", daemon=True).start()
+                threading.Thread(target=copy, args=pair, name="tunnel", daemon=True).start()
 
     threading.Thread(target=serve, name="tunnel", daemon=True).start()
     return server.getsockname()[1]
 
 
 def parse(address: str, setting: str = "coordinator_address") -> tuple[str, int]:
-    """Host and port of "HOST:PORT". Raises ConfigError, which names the setting."""
+    """Returns host and port of "HOST:PORT". Raises ConfigError, which names the setting."""
     host, _, port = address.rpartition(":")
     if not host or not port.isdigit() or not 0 < int(port) < 65_536:
         raise ConfigError(f"{setting}: expected HOST:PORT, got {address!r}")
     return host, int(port)
 
 
-def send(found: socket.socket, message: dict[str, Any]) -> None:
-    """One message, a line of JSON. Raises OSError."""
-    found.sendall(json.dumps(message).encode() + b"\n")
+def send(connection: socket.socket, message: dict[str, Any]) -> None:
+    """Sends one message, a line of JSON. Raises OSError."""
+    connection.sendall(json.dumps(message).encode() + b"\n")
 
 
-def _line(found: socket.socket, deadline: float) -> dict[str, Any] | None:
-    """The first message; None: none comes in time, or the other side ends, or is a stranger."""
+def _first_line(connection: socket.socket, deadline: float) -> dict[str, Any] | None:
+    """Returns the first message; None at the deadline, at an early end, or for any other data."""
     data = b""
     while not data.endswith(b"\n") and len(data) < MAX_LINE:
-        found.settimeout(max(0.001, deadline - time.monotonic()))
+        connection.settimeout(max(0.001, deadline - time.monotonic()))
         try:
-            more = found.recv(1)  # what follows the line is for others to read
+            more = connection.recv(1)  # what follows the line is read by `ProcessGroup`
         except OSError:
             return None
         if not more:
             return None
         data += more
-    found.settimeout(_SILENCE_S)
+    connection.settimeout(_SILENCE_S)
     try:
         message = json.loads(data)
     except ValueError:
@@ -200,11 +204,11 @@ def _line(found: socket.socket, deadline: float) -> dict[str, Any] | None:
     return message if isinstance(message, dict) else None
 
 
-def _watch(found: socket.socket) -> None:
-    """Has the kernel notice that the other host is gone, also while nothing is sent."""
-    found.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    found.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    found.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, _SILENCE_S // 4)
-    found.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, _SILENCE_S // 4)
-    found.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3)
-    found.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _SILENCE_S * 1000)
+def _set_keepalive(connection: socket.socket) -> None:
+    """Makes the kernel notice that the other host is gone, even while nothing is sent."""
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, _SILENCE_S // 4)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, _SILENCE_S // 4)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _SILENCE_S * 1000)

@@ -11,6 +11,7 @@ import signal
 import sys
 import threading
 import traceback
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -288,11 +289,12 @@ def _run_single_process(
 ) -> int:
     import jax
 
+    from distrl.learner_group.group import LearnerGroup, SingleProcessGroup
     from distrl.programs.single_process import single_process
 
     jax.config.update("jax_cpu_enable_async_dispatch", False)
     stop = threading.Event()
-    join = None
+    join: Callable[[], LearnerGroup] = SingleProcessGroup
     if place is not None:
         from distrl.programs import learner_processes
 

@@ -1,6 +1,7 @@
-"""The processes of one learner meet, agree, and notice each other's end; here most are threads."""
+"""A learner's processes connect, agree, and notice each other's end; most tests use threads."""
 
 import concurrent.futures
+import errno
 import os
 import pickle
 import socket
@@ -15,8 +16,11 @@ from distrl.agents.dqn import DQNConfig
 from distrl.agents.networks import NetworkConfig
 from distrl.errors import ConfigError, DeadlineExceeded, PeerError, Stopped
 from distrl.learner import Learner
+from distrl.learner_group import process_group
 from distrl.learner_group.devices import Devices
-from distrl.learner_group.group import LearnerGroup, join
+from distrl.learner_group.group import SingleProcessGroup
+from distrl.learner_group.process_group import ProcessGroup, join
+from distrl.learner_group.rendezvous import send
 from distrl.specs import EnvironmentSpec
 from distrl.testing import random_batch
 from distrl.types import TIME_FIELDS, Sample
@@ -32,8 +36,8 @@ def address():
 
 
 @pytest.fixture
-def at_once():
-    """Runs functions of an index in threads; gives their futures."""
+def in_threads():
+    """Runs `function(index)` in a thread for each index; returns the futures."""
     executors = []
 
     def run(count, function):
@@ -45,58 +49,81 @@ def at_once():
         executor.shutdown(wait=False)
 
 
-def meet(at_once, address, count=3, **more):
-    found = at_once(count, lambda index: LearnerGroup(address, count, index, ABOUT, **more))
-    return [future.result(WAIT_S) for future in found]
+def meet(in_threads, address, count=3, **options):
+    futures = in_threads(count, lambda index: ProcessGroup(address, count, index, ABOUT, **options))
+    return [future.result(WAIT_S) for future in futures]
 
 
-def test_all_say_and_all_hear(at_once, address):
-    learner_group = meet(at_once, address)
+def test_all_get_the_same_answers(in_threads, address):
+    groups = meet(in_threads, address)
 
     def work(index):
-        with learner_group[index] as mine:
-            said = [mine.agree(True, (index, turn)) for turn in range(50)]
-            said.append(mine.agree(index != 1, (0, 0)))
-            mine.leave(2)  # has no one left to tell
-            return said
+        with groups[index] as group:
+            answers = [group.agree(True, (index, round_)) for round_ in range(50)]
+            answers.append(group.agree(index != 1, (0, 0)))
+            group.leave()  # all have left
+            return answers
 
-    for future in at_once(3, work):
-        *said, last = future.result(WAIT_S)
-        assert said == [(True, [3, 3 * turn]) for turn in range(50)]
+    for future in in_threads(3, work):
+        *answers, last = future.result(WAIT_S)
+        assert answers == [(True, [3, 3 * round_]) for round_ in range(50)]
         assert last == (False, [0, 0])
 
 
-def test_they_come_in_any_order_and_strangers_are_left_alone(at_once, address):
+def test_a_process_that_leaves_ends_the_updates_of_all(in_threads, address):
+    groups = meet(in_threads, address)
+
+    def work(index):
+        with groups[index] as group:
+            if index == 1:
+                return group.leave()
+            return group.agree(True, (1, 2)).proceed
+
+    began = time.monotonic()
+    assert [future.result(WAIT_S) for future in in_threads(3, work)] == [False, None, False]
+    assert time.monotonic() - began < 10.0
+
+
+def test_a_group_of_one_agrees_with_itself():
+    with SingleProcessGroup() as group:
+        assert group.agree(True, (3, 4)) == (True, [3, 4])
+        nest = {"w": np.ones(2)}
+        assert group.broadcast(nest) is nest
+        group.leave()
+
+
+def test_processes_start_in_any_order_and_other_connections_are_closed(in_threads, address):
     host, port = address.rsplit(":", 1)
 
-    def come(index):
+    def start(index):
         time.sleep((0.3, 0.0, 0.6)[index])
         if index == 2:
             for data in (b"GET / HTTP/1.0\r\n\r\n", b"[]\n", b'{"index": "x"}\n', b""):
-                with socket.create_connection((host, int(port)), timeout=WAIT_S) as stranger:
-                    stranger.sendall(data)
-        return LearnerGroup(address, 3, index, ABOUT)
+                with socket.create_connection((host, int(port)), timeout=WAIT_S) as other:
+                    other.sendall(data)
+        return ProcessGroup(address, 3, index, ABOUT)
 
-    learner_group = [future.result(WAIT_S) for future in at_once(3, come)]
-    assert len({each.port for each in learner_group}) == 1
-    for each in learner_group:
-        each.close()
+    groups = [future.result(WAIT_S) for future in in_threads(3, start)]
+    assert len({group.port for group in groups}) == 1
+    for group in groups:
+        group.close()
 
 
-def test_a_process_of_another_experiment_is_refused_in_one_line(at_once, address):
-    found = at_once(2, lambda index: LearnerGroup(address, 2, index, {"agent": "AB"[index]}))
-    for future in found:
+def test_a_process_of_another_experiment_is_refused_in_one_line(in_threads, address):
+    futures = in_threads(2, lambda index: ProcessGroup(address, 2, index, {"agent": "AB"[index]}))
+    for future in futures:
         with pytest.raises(ConfigError) as caught:
             future.result(WAIT_S)
-        assert "is not of this learner: its agent is B, that of process 0 is A" in str(caught.value)
+        message = "belongs to another learner: its agent is B, that of process 0 is A"
+        assert message in str(caught.value)
 
 
-def test_who_is_missing_is_named(at_once, address):
-    def come(index):
-        return LearnerGroup(address, 3, index, ABOUT, timeout=1.0) if index < 2 else None
+def test_a_missing_process_is_named(in_threads, address):
+    def start(index):
+        return ProcessGroup(address, 3, index, ABOUT, timeout=1.0) if index < 2 else None
 
-    first, second, _ = at_once(3, come)
-    with pytest.raises(DeadlineExceeded, match=r"of 3 processes there is no 2"):
+    first, second, _ = in_threads(3, start)
+    with pytest.raises(DeadlineExceeded, match=r"of 3 processes these are missing: 2$"):
         first.result(WAIT_S)
     with pytest.raises((DeadlineExceeded, PeerError), match=r"learner process 0 \(127.0.0.1"):
         second.result(WAIT_S)
@@ -104,65 +131,122 @@ def test_who_is_missing_is_named(at_once, address):
 
 def test_no_process_0(address):
     with pytest.raises(DeadlineExceeded, match=r"process 1 found no process 0 at 127.0.0.1"):
-        LearnerGroup(address, 2, 1, ABOUT, timeout=0.5)
+        ProcessGroup(address, 2, 1, ABOUT, timeout=0.5)
 
 
-def test_an_address_that_cannot_be():
+def test_an_invalid_address():
     with pytest.raises(ConfigError, match=r"expected HOST:PORT, got 'here'"):
-        LearnerGroup("here", 2, 0, ABOUT)
+        ProcessGroup("here", 2, 0, ABOUT)
     with pytest.raises(ConfigError, match=r"learner process 0 cannot listen at 192.0.2.1:2000"):
-        LearnerGroup("192.0.2.1:2000", 2, 0, ABOUT)
+        ProcessGroup("192.0.2.1:2000", 2, 0, ABOUT)
 
 
-@pytest.mark.parametrize("ends", [0, 2])
-def test_who_has_failed_is_named_to_all(at_once, address, ends):
-    learner_group = meet(at_once, address)
+def fail_one(in_threads, groups, failing):
+    """Has one process fail after an update; checks that the others name it."""
 
     def work(index):
-        with learner_group[index] as mine:
-            mine.agree(True)
-            if index == ends:
-                raise ZeroDivisionError("its own")
-            mine.agree(True)
+        with groups[index] as group:
+            group.agree(True)
+            if index == failing:
+                raise ZeroDivisionError("its own error")
+            group.agree(True)
 
-    for index, future in enumerate(at_once(3, work)):
+    for index, future in enumerate(in_threads(len(groups), work)):
         error = future.exception(WAIT_S)
-        if index == ends:
+        if index == failing:
             assert isinstance(error, ZeroDivisionError)
         else:
             assert isinstance(error, PeerError)
-            assert str(error).startswith(f"learner process {ends} (127.0.0.1:")
+            assert str(error).startswith(f"learner process {failing} (127.0.0.1:")
             assert str(error).endswith("has failed")
 
 
-def test_what_its_end_has_broken_is_blamed_on_it(at_once, address):
-    learner_group = meet(at_once, address, count=2)
+@pytest.mark.parametrize("failing", [0, 2])
+def test_a_process_that_fails_is_named_to_all(in_threads, address, failing):
+    fail_one(in_threads, meet(in_threads, address), failing)
+
+
+@pytest.mark.parametrize("failing", [0, 2])
+def test_a_connection_stays_open_until_the_last_message_is_sent(
+    in_threads, address, failing, monkeypatch
+):
+    def send_late(connection, message):
+        if "failed" in message:
+            time.sleep(0.5)  # the scheduler lets the listening thread run first
+        send(connection, message)
+
+    monkeypatch.setattr(process_group, "send", send_late)
+    fail_one(in_threads, meet(in_threads, address), failing)
+
+
+def test_a_broken_connection_is_read_to_its_end_before_it_is_judged(
+    in_threads, address, monkeypatch
+):
+    groups = meet(in_threads, address)
+
+    def fail_to_send(connection, message):
+        if connection is groups[1]._sockets[0]:
+            raise BrokenPipeError(errno.EPIPE, "Broken pipe")
+        send(connection, message)
 
     def work(index):
-        with learner_group[index] as mine:
+        with groups[index] as group:
+            if index == 0:
+                time.sleep(0.3)  # its last message comes after process 1's error
+                group.close()
+            else:
+                group.agree(True)
+
+    monkeypatch.setattr(process_group, "send", fail_to_send)
+    monkeypatch.setattr(process_group, "_CAUSE_S", 10.0)
+    for future in in_threads(3, work)[1:]:
+        error = future.exception(WAIT_S)
+        assert isinstance(error, PeerError)
+        assert str(error).startswith("learner process 0 (127.0.0.1:")
+        assert str(error).endswith("has failed")
+
+
+def test_a_failure_is_the_cause_also_if_another_connection_ends_first(
+    in_threads, address, monkeypatch
+):
+    monkeypatch.setattr(process_group, "_GRACE_S", 5.0)
+    groups = meet(in_threads, address)
+    groups[2]._sockets[0].shutdown(socket.SHUT_RDWR)  # as XLA's abort does
+    time.sleep(0.3)
+    send(groups[1]._sockets[0], {"failed": True})
+    cause = r"^learner process 1 \(127\.0\.0\.1:\d+\) has failed$"
+    with groups[0] as group, pytest.raises(PeerError, match=cause):
+        group.agree(True)
+
+
+def test_an_error_caused_by_a_lost_process_is_blamed_on_it(in_threads, address):
+    groups = meet(in_threads, address, count=2)
+
+    def work(index):
+        with groups[index] as group:
             if index == 0:
                 raise RuntimeError("Gloo all-reduce failed: Connection closed by peer")
-            mine._sockets[0].shutdown(socket.SHUT_RDWR)  # as the kernel does for one that dies
+            group._sockets[0].shutdown(socket.SHUT_RDWR)  # as the kernel does for a dead process
 
-    error = at_once(2, work)[0].exception(WAIT_S)
+    error = in_threads(2, work)[0].exception(WAIT_S)
     assert isinstance(error, PeerError)
     assert str(error).startswith("learner process 1 (127.0.0.1:")
     assert str(error).endswith("has ended")
     assert "Gloo" in str(error.__cause__)
 
 
-def test_a_main_thread_that_does_not_notice_is_told_of(at_once, address, monkeypatch):
-    monkeypatch.setattr("distrl.learner_group.group._STUCK_S", 0.2)
-    told, heard = [], threading.Event()
+def test_on_stuck_is_called_if_the_main_thread_does_not_notice(in_threads, address, monkeypatch):
+    monkeypatch.setattr(process_group, "_STUCK_S", 0.2)
+    messages, heard = [], threading.Event()
 
-    def on_stuck(message):  # each of the two may be told of the other
-        told.append(message)
+    def on_stuck(message):  # called in each of the two processes
+        messages.append(message)
         if "learner process 1 (127.0.0.1" in message:
             heard.set()
 
-    learner_group = meet(at_once, address, count=2, on_stuck=on_stuck)
-    learner_group[1]._sockets[0].shutdown(socket.SHUT_RDWR)
-    assert heard.wait(WAIT_S), told
+    groups = meet(in_threads, address, count=2, on_stuck=on_stuck)
+    groups[1]._sockets[0].shutdown(socket.SHUT_RDWR)
+    assert heard.wait(WAIT_S), messages
 
 
 class Prioritized:
@@ -195,7 +279,7 @@ def learn(address, index, count, path):
     """One process's part of the learning, with its rows of each batch."""
     jax.config.update("jax_disable_most_optimizations", True)
     agent, table = make_agent(), Prioritized()
-    own = slice(index * BATCH // count, (index + 1) * BATCH // count)
+    rows = slice(index * BATCH // count, (index + 1) * BATCH // count)
     with join(address, count, index, ABOUT) as learner_group:
         devices = Devices(BATCH // count)
         learner = Learner(agent, table, seed=index, devices=devices, learner_group=learner_group)
@@ -204,11 +288,11 @@ def learn(address, index, count, path):
             batch = make_batch(agent, i % 10)
             part = {
                 name: jax.tree.map(
-                    lambda x, name=name: x[:, own] if name in TIME_FIELDS else x[own], nest
+                    lambda x, name=name: x[:, rows] if name in TIME_FIELDS else x[rows], nest
                 )
                 for name, nest in batch._asdict().items()
             }
-            keys = np.arange(BATCH, dtype=np.uint64)[own]
+            keys = np.arange(BATCH, dtype=np.uint64)[rows]
             learner.update(Sample(batch._replace(**part), keys))
         if index == 0:
             learner.leave()
@@ -216,8 +300,8 @@ def learn(address, index, count, path):
             with pytest.raises(Stopped):
                 learner.update(Sample(batch._replace(**part), keys))
     state = learner.state()
-    found = (state.params, state.agent, learner.variables, state.env_steps, table.sent)
-    path.write_bytes(pickle.dumps(jax.tree.map(np.asarray, found)))
+    result = (state.params, state.agent, learner.variables, state.env_steps, table.sent)
+    path.write_bytes(pickle.dumps(jax.tree.map(np.asarray, result)))
 
 
 def test_two_processes_learn_what_one_learns(elsewhere, address, tmp_path):
@@ -234,11 +318,11 @@ def test_two_processes_learn_what_one_learns(elsewhere, address, tmp_path):
     sent = []
     for index, child in enumerate(children):
         assert child.wait(100.0) == 0
-        *got, its = pickle.loads((tmp_path / str(index)).read_bytes())
+        *got, priorities = pickle.loads((tmp_path / str(index)).read_bytes())
         for a, b in zip(jax.tree.leaves(got), jax.tree.leaves(want)):
             np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-5)
-        sent.append(its)
+        sent.append(priorities)
     for (keys, priorities), *parts in zip(table.sent, *sent):
         np.testing.assert_array_equal(keys, np.concatenate([part[0] for part in parts]))
-        found = np.concatenate([part[1] for part in parts])
-        np.testing.assert_allclose(found, priorities, rtol=1e-3, atol=1e-5)
+        joined = np.concatenate([part[1] for part in parts])
+        np.testing.assert_allclose(joined, priorities, rtol=1e-3, atol=1e-5)
