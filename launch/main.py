@@ -1,6 +1,6 @@
 """The command line: `distrl train --env=CartPole-v1 --topology=light_env`.
 
-Nothing heavy is imported before the arguments are read, so that bad input is told at once.
+Nothing heavy is imported before the arguments are read, so that bad input is refused at once.
 """
 
 import contextlib
@@ -13,13 +13,23 @@ from typing import NoReturn
 
 _USAGE = """usage: distrl train --env=NAME [--agent=NAME] [--topology=NAME] [flags]
        distrl train --experiment=FILE.py[:NAME] [--topology=NAME] [flags]
-       distrl train --help    every flag, and every setting of the experiment (--config.*)
-       distrl status RUN      how the nodes of a running program are
-       distrl actors RUN N    have N actors act, of those that `actors.max_actors` makes room for
-       distrl stacks RUN      where in their code its nodes are now
-       distrl tables [NAME]   how the replay tables of running programs on this machine stand
-       distrl tables NAME --set SETTING=VALUE    change a table while its program runs
-       distrl agent --join=HOST:PORT --credentials=FILE    a host's part of a program"""
+           Train an experiment.
+       distrl train --help
+           List all flags, including every setting of the experiment (--config.*).
+       distrl status RUN
+           Show the status of a run's nodes.
+       distrl actors RUN N
+           Scale to N actors (at most `actors.max_actors`).
+       distrl stacks RUN [NODE ...]
+           Print the Python stacks of a run's nodes.
+       distrl tables [NAME ...]
+           Show the replay tables of the programs running on this machine.
+       distrl tables NAME --set SETTING=VALUE
+           Change a setting of a replay table while its program runs.
+       distrl agent --join=HOST:PORT --credentials=FILE
+           Run this host's nodes for the launcher at HOST:PORT.
+       distrl --version
+           Print the version."""
 _COMMANDS = ("train", "status", "actors", "stacks", "tables", "agent")
 
 
@@ -33,24 +43,31 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def _on_interrupt(number: int, frame: FrameType | None) -> NoReturn:
-    """Ends this process on Ctrl-C while nothing is started yet.
+    """Ends this process on Ctrl-C while nothing has been started yet.
 
-    Not by KeyboardInterrupt: an extension module's import makes an ImportError of it, and one that
-    is raised in a callback (of the garbage collector) is printed and forgotten.
+    KeyboardInterrupt would not do: an extension module's import turns it into an ImportError, and
+    one that is raised in a callback of the garbage collector is printed and dropped.
     """
     with contextlib.suppress(OSError):  # stderr is closed
         os.write(2, b"distrl: stopped by Ctrl-C\n")
     os._exit(128 + number)
 
 
-def _run(arguments: list[str]) -> int:
-    command = arguments[1] if len(arguments) > 1 else ""
+def _run(argv: list[str]) -> int:
+    command = argv[1] if len(argv) > 1 else ""
     if command in ("", "-h", "--help", "help"):
         print(_USAGE)
         return 0 if command else 2
+    if command == "--version":
+        from distrl.version import __version__
+
+        print(f"distrl {__version__}")
+        return 0
     if command not in _COMMANDS:
-        known = ", ".join(_COMMANDS)
-        print(f"distrl: no command {command!r}; there is: {known}", file=sys.stderr)
+        print(
+            f"distrl: unknown command {command!r}; choose from: {', '.join(_COMMANDS)}",
+            file=sys.stderr,
+        )
         return 2
     # absl's errors, without importing the rest of the program for them.
     from absl import flags
@@ -58,36 +75,40 @@ def _run(arguments: list[str]) -> int:
     from distrl.errors import ConfigError, SpecError
 
     try:
-        own = [f"{arguments[0]} {command}", *arguments[2:]]
-        if command == "tables":
-            from distrl.launch.cli import tables
-
-            return tables.tables(own)
-        if command == "status":
-            from distrl.launch.cli import status
-
-            return status.status(own)
-        if command == "actors":
-            from distrl.launch.cli import actors
-
-            return actors.actors(own)
-        if command == "agent":
-            from distrl.launch.cli import agent
-
-            return agent.agent(own)
-        if command == "stacks":
-            from distrl.launch.cli import stacks
-
-            return stacks.stacks(own)
-        from distrl.runtime.jax_import import import_jax
-
-        import_jax()
-        from distrl.launch.cli import train
-
-        return train.train(own)
+        return _call(command, [f"{argv[0]} {command}", *argv[2:]])
     except (ConfigError, SpecError, flags.Error) as error:
         print(f"distrl: {' '.join(str(error).split())}", file=sys.stderr)
         return 2
+
+
+def _call(command: str, arguments: list[str]) -> int:
+    """Imports a command's module and returns its exit status."""
+    if command == "tables":
+        from distrl.launch.cli import tables
+
+        return tables.tables(arguments)
+    if command == "status":
+        from distrl.launch.cli import status
+
+        return status.status(arguments)
+    if command == "actors":
+        from distrl.launch.cli import actors
+
+        return actors.actors(arguments)
+    if command == "agent":
+        from distrl.launch.cli import agent
+
+        return agent.agent(arguments)
+    if command == "stacks":
+        from distrl.launch.cli import stacks
+
+        return stacks.stacks(arguments)
+    from distrl.runtime.jax_import import import_jax
+
+    import_jax()
+    from distrl.launch.cli import train
+
+    return train.train(arguments)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Where this project lies, for processes that are started by a command."""
+"""Paths of this project's code, for processes that are started by a command."""
 
 from pathlib import Path
 
@@ -8,4 +8,4 @@ PACKAGE = Path(distrl.__file__).parent
 """The folder of the package `distrl`."""
 
 ROOT = PACKAGE.parent
-"""What a process needs on its `PYTHONPATH` to import this very code."""
+"""The folder to put on a process's `PYTHONPATH` so that it imports this same code."""

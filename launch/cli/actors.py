@@ -25,13 +25,15 @@ def actors(arguments: list[str]) -> int:
       DeadlineExceeded: the actors did not start or stop in time.
     """
     if len(arguments) != 3 or not arguments[2].isdecimal():
-        raise ConfigError("actors: name a run's folder and a number, as in `distrl actors RUN 4`")
+        raise ConfigError(
+            "actors: name a run folder and a number, as in `distrl actors runs/NAME 4`"
+        )
     run, wanted = arguments[1], int(arguments[2])
     names = [name for name in read_status(run)["nodes"] if name.startswith("actor/")]
     if not 1 <= wanted <= len(names):
         raise ConfigError(
-            f"actors: {wanted} of them cannot be; this program has room for 1 to {len(names)}, "
-            "which is its actors.max_actors"
+            f"actors: cannot scale to {wanted}; this program can have 1 to {len(names)} actors "
+            "(actors.max_actors)"
         )
     send_requests(Path(run), {"actor": wanted})
     deadline = time.monotonic() + _TIMEOUT_S
@@ -39,11 +41,11 @@ def actors(arguments: list[str]) -> int:
         nodes = read_status(run)["nodes"]
         up = [name for name in names if nodes[name]["status"] == "up"]
         if not is_pending(Path(run)) and up == names[:wanted]:
-            print(f"{wanted} actors act now")
+            print(f"{wanted} actors running")
             return 0
         if time.monotonic() > deadline:
             raise DeadlineExceeded(
-                f"actors: {', '.join(up) or 'none'} act after {_TIMEOUT_S:g} s, not {wanted}; "
+                f"actors: not {wanted} after {_TIMEOUT_S:g} s, but {', '.join(up) or 'none'}; "
                 f"see {run}/logs/supervisor.log"
             )
         time.sleep(_POLL_S)

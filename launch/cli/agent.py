@@ -1,4 +1,4 @@
-"""`distrl agent --join=HOST:PORT`: this host's agent, which dials its launcher."""
+"""`distrl agent --join=HOST:PORT`: this host's daemon, which connects to its launcher."""
 
 import os
 import shutil
@@ -9,43 +9,29 @@ from absl import flags
 
 from distrl.errors import ConfigError
 from distrl.launch.hosts.daemon import HostDaemon
-from distrl.launch.hosts.join_server import dial, read_credentials, word
+from distrl.launch.hosts.join_server import dial, join_token
+from distrl.launch.network.credentials import read_credentials
 from distrl.launch.network.tunnel import new_folder
 
 _WAIT_S = 600.0
-# Set by what starts one process a host: Slurm, Open MPI, MPICH, a Kubernetes Job with an index.
+# Set by programs that start one process per host: Slurm, Open MPI, MPICH, a Kubernetes indexed Job.
 _RANKS = ("SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "JOB_COMPLETION_INDEX")
 
 
 def agent(arguments: list[str]) -> int:
-    """Runs this host's nodes for a launcher; when that is lost, waits for it again.
+    """Runs this host's nodes for a launcher; when the launcher is lost, waits for it again.
 
     Args:
       arguments: the command and its flags.
 
     Returns:
-      The exit status. It does not return once a launcher was found: 0 when the program has ended.
+      The exit status. Once a launcher has answered, this function does not return: the process
+      exits with status 0 when the program has ended.
 
     Raises:
-      ConfigError, flags.Error: bad input, or no launcher there.
+      ConfigError, flags.Error: bad input, or no launcher in time.
     """
-    values = flags.FlagValues()
-    flags.DEFINE_string("join", None, "HOST:PORT of the launcher.", flag_values=values)
-    flags.DEFINE_string("credentials", None, "PEM file of the program's.", flag_values=values)
-    flags.DEFINE_string(
-        "name", None, "This host's in --hosts; its host name unless given.", flag_values=values
-    )
-    flags.DEFINE_float(
-        "wait", _WAIT_S, "Seconds to wait for the launcher.", flag_values=values, lower_bound=0.0
-    )
-    flags.DEFINE_integer(
-        "tunnel_port", 0, "For the other hosts; the launcher's unless given.", flag_values=values
-    )
-    rest = values(arguments)[1:]
-    if rest:
-        raise ConfigError(f"unexpected argument {rest[0]!r}; flags are written --name=value")
-    if values.join is None or values.credentials is None:
-        raise ConfigError("agent: give --join=HOST:PORT and --credentials=FILE")
+    values = _parse(arguments)
     credentials = read_credentials(values.credentials)
     rank = next((int(os.environ[n]) for n in _RANKS if os.environ.get(n, "").isdecimal()), None)
     folder = new_folder()
@@ -54,13 +40,48 @@ def agent(arguments: list[str]) -> int:
     except BaseException:
         shutil.rmtree(folder, ignore_errors=True)
         raise
-    print(f"distrl agent: joins {values.join}", file=sys.stderr, flush=True)
+    print(f"distrl agent: connected to {values.join}", file=sys.stderr, flush=True)
     hello = {
         "name": values.name or (None if rank is not None else socket.gethostname()),
         "rank": rank,
-        "word": word(credentials),
+        "token": join_token(credentials),
     }
-    again = [sys.executable, "-m", "distrl", "agent", *arguments[1:]]
+    reconnect_command = [sys.executable, "-m", "distrl", "agent", *arguments[1:]]
     HostDaemon(
-        connection, os.dup(connection), folder, tunnel, hello, again, values.tunnel_port
+        connection,
+        os.dup(connection),
+        folder,
+        tunnel,
+        hello,
+        reconnect_command,
+        values.tunnel_port,
     ).run()
+
+
+def _parse(arguments: list[str]) -> flags.FlagValues:
+    values = flags.FlagValues()
+    flags.DEFINE_string("join", None, "HOST:PORT of the launcher.", flag_values=values)
+    flags.DEFINE_string(
+        "credentials", None, "PEM file with the program's credentials.", flag_values=values
+    )
+    flags.DEFINE_string(
+        "name",
+        None,
+        "Name of this host in --hosts; its host name unless given.",
+        flag_values=values,
+    )
+    flags.DEFINE_float(
+        "wait", _WAIT_S, "Seconds to wait for the launcher.", flag_values=values, lower_bound=0.0
+    )
+    flags.DEFINE_integer(
+        "tunnel_port",
+        0,
+        "Port for connections from other hosts; chosen by the launcher unless given.",
+        flag_values=values,
+    )
+    rest = values(arguments)[1:]
+    if rest:
+        raise ConfigError(f"unexpected argument {rest[0]!r}; flags are written --name=value")
+    if values.join is None or values.credentials is None:
+        raise ConfigError("agent: give --join=HOST:PORT and --credentials=FILE")
+    return values

@@ -11,25 +11,36 @@ from absl import flags
 from distrl.errors import ConfigError
 from distrl.launch.run_dir.config_dict import SCALARS, is_settings_tuple
 
+MODULE_NAME = "settings of the experiment"  # under which absl lists the flags
+
 
 def define_flags(settings: Any, prefix: str = "config") -> None:
-    """Defines a flag for each field of a dataclass that a command line can give.
+    """Defines a flag for each field of a dataclass that can be given on a command line.
 
-    Nested dataclasses become dotted names, and those of a tuple go by their `name`. absl then does
-    what its users know: near matches for an unknown flag, `--help` with every setting and its
-    default.
+    Fields of nested dataclasses get dotted names; dataclasses in a tuple are addressed by their
+    `name`. absl then suggests near matches for an unknown flag, and lists each setting with its
+    default in `--help`.
+
+    Args:
+      settings: a dataclass; its values become the flags' defaults.
+      prefix: first part of the flags' names.
     """
     for name, (value, hint) in _leaves(settings, prefix).items():
         parser: flags.ArgumentParser = _SettingParser(hint)
         serializer: flags.ArgumentSerializer = flags.ArgumentSerializer()
         flags.DEFINE(
             parser, name, value, _text(hint), serializer=serializer, allow_override=True,
-            module_name="settings of the experiment",
+            module_name=MODULE_NAME,
         )  # fmt: skip
 
 
 def apply_flags(settings: Any, values: flags.FlagValues, prefix: str = "config") -> Any:
-    """`settings` with the flags that were given; dataclasses check themselves anew.
+    """Returns `settings` with the values of the flags that were given.
+
+    Args:
+      settings: the dataclass that `define_flags` was called with.
+      values: the parsed flags.
+      prefix: as of `define_flags`.
 
     Raises:
       ConfigError: a value that its dataclass refuses.
@@ -51,10 +62,15 @@ def apply_flags(settings: Any, values: flags.FlagValues, prefix: str = "config")
 
 
 def setting(settings: type, name: str, text: str) -> Any:
-    """The value that `text` is for a field of a dataclass.
+    """Parses the value of a dataclass's field.
+
+    Args:
+      settings: the dataclass.
+      name: the field.
+      text: the value as on a command line.
 
     Raises:
-      ConfigError: it is none of the field's type.
+      ConfigError: the text is no value of the field's type.
     """
     try:
         return _SettingParser(_kinds(typing.get_type_hints(settings)[name])).parse(text)
@@ -80,7 +96,7 @@ def _leaves(settings: Any, prefix: str) -> dict[str, tuple[Any, tuple[Any, ...]]
 
 
 def _kinds(hint: Any) -> tuple[Any, ...]:
-    """The types that a hint allows: `float | None` gives (float, NoneType)."""
+    """Returns the types that a hint allows: (float, NoneType) for `float | None`."""
     if typing.get_origin(hint) is tuple:
         plain = all(arg in (*SCALARS, ...) for arg in typing.get_args(hint))
         return (tuple if plain else object,)
@@ -94,14 +110,14 @@ def _text(kinds: tuple[Any, ...]) -> str:
 
 
 class _SettingParser(flags.ArgumentParser):
-    """Reads a Python literal, or else a string, of one of the types allowed."""
+    """Parses a Python literal, or else a string, of one of the given types."""
 
     def __init__(self, kinds: tuple[Any, ...]):
         self._kinds = kinds
         self.syntactic_help = _text(kinds)
 
     def parse(self, argument: Any) -> Any:
-        """See the class. Raises ValueError, which absl turns into one line with the flag."""
+        """Raises ValueError, which absl turns into one line with the flag's name."""
         value = argument
         if isinstance(argument, str):
             try:
@@ -111,7 +127,7 @@ class _SettingParser(flags.ArgumentParser):
         if isinstance(value, list):
             value = tuple(value)
         if isinstance(value, float) and float not in self._kinds and value.is_integer():
-            value = int(value)  # 1e6 where an integer is meant
+            value = int(value)  # 1e6 for an integer
         if type(value) in self._kinds:
             return value
         if type(value) is int and float in self._kinds:

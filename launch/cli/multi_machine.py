@@ -1,4 +1,4 @@
-"""`distrl train --topology=multi_machine`: its flags, and who starts the agents of its hosts."""
+"""`distrl train --topology=multi_machine`: its flags, and how the hosts' daemons are started."""
 
 import os
 import shlex
@@ -18,61 +18,80 @@ from distrl.launch.run_dir.run_dir import new_name
 from distrl.programs.placement import Host, Placement, parse_hosts, place
 
 LAUNCHERS = {
-    "ssh": "this command, by SSH",
-    "slurm": "this command, as steps of the job that it runs in; outside of one it submits one",
-    "join": "others: they dial this command",
-    "commands": "you: it prints the command lines, and ends",
-    "kubernetes": "Kubernetes: it writes a file for kubectl, and ends",
+    "ssh": "this command starts them by SSH",
+    "slurm": "this command starts them as steps of its Slurm job; outside of a job it submits one",
+    "join": "this command waits for them to connect",
+    "commands": "prints the command lines for you to run, and exits",
+    "kubernetes": "writes a file for kubectl, and exits",
 }
 
 flags.DEFINE_string(
     "hosts",
     None,
-    "multi_machine: the machines, the learner's first: h1,h2:cores=8,h3:address=10.0.0.3 or @FILE "
-    "with one a line; gpus=1 says how many one has, replay=1 that a shard of the replay is on it.",
+    "multi_machine: the hosts, the learner's first: h1,h2:cores=8,h3:address=10.0.0.3, or @FILE "
+    "with one per line. gpus=N: the host has N GPUs; replay=N: it has N shards of the replay.",
 )
 flags.DEFINE_bool(
     "light",
     False,
-    "multi_machine: actors ask inferencers on the learner's host, as in light_env; else they infer "
-    "for themselves, as in heavy_env.",
+    "multi_machine: actors call inferencers on the learner's host, as in light_env; otherwise they "
+    "run the policy themselves, as in heavy_env.",
 )
 flags.DEFINE_enum(
     "launcher",
     "ssh",
     list(LAUNCHERS),
-    "multi_machine: who starts the hosts' agents. "
-    + "; ".join(f"{name}: {what}" for name, what in LAUNCHERS.items()),
+    "multi_machine: how the hosts' daemons are started. "
+    + "; ".join(f"{name}: {what}" for name, what in LAUNCHERS.items())
+    + ".",
 )
-flags.DEFINE_string("ssh", "", "--launcher=ssh: options of ssh, as in --ssh='-F my_config'.")
+flags.DEFINE_string(
+    "ssh", "", "--launcher=ssh: additional options of ssh, as in --ssh='-F my_config'."
+)
 flags.DEFINE_string(
     "slurm",
     "",
-    "--launcher=slurm outside of a job: options of sbatch: --slurm='--nodes=3', or with a GPU for "
-    "the learner --slurm='--nodes=1 --gpus=1 : --nodes=4'.",
+    "--launcher=slurm outside of a job: options of sbatch, as in --slurm='--nodes=3', or with a "
+    "GPU for the learner --slurm='--nodes=1 --gpus=1 : --nodes=4'.",
 )
-flags.DEFINE_string("remote_python", None, "ssh, slurm: Python there; the same as here.")
-flags.DEFINE_string("remote_folder", None, "ssh, slurm: the project's folder there; as here.")
-flags.DEFINE_integer(
-    "tunnel_port", 0, "multi_machine: the one port of each host; any that is free unless given."
-)
-flags.DEFINE_integer(
-    "join_port", kubernetes.JOIN_PORT, "--launcher=join: where the hosts' agents dial this command."
-)
-flags.DEFINE_string("credentials", None, "--launcher=join: PEM file that the agents have too.")
 flags.DEFINE_string(
-    "join_address", None, "commands: by what the hosts reach the launcher; its host name."
+    "remote_python", None, "ssh, slurm: path of Python on the hosts; the same as here unless given."
 )
-flags.DEFINE_string("image", None, "kubernetes: the image that the project's Dockerfile makes.")
-flags.DEFINE_string("name", None, "kubernetes: of the run, unique in its namespace.")
+flags.DEFINE_string(
+    "remote_folder",
+    None,
+    "ssh, slurm: the project's folder on the hosts; the same as here unless given.",
+)
+flags.DEFINE_integer(
+    "tunnel_port",
+    0,
+    "multi_machine: port on which each host listens for the others; any free one unless given.",
+)
+flags.DEFINE_integer(
+    "join_port",
+    kubernetes.JOIN_PORT,
+    "--launcher=join: port on which this command waits for the daemons.",
+)
+flags.DEFINE_string(
+    "credentials", None, "--launcher=join: PEM file with the program's credentials."
+)
+flags.DEFINE_string(
+    "join_address",
+    None,
+    "commands: address of the launcher for the hosts; its host name unless given.",
+)
+flags.DEFINE_string("image", None, "kubernetes: the image, made by the project's Dockerfile.")
+flags.DEFINE_string("name", None, "kubernetes: name of the run, unique in its namespace.")
 flags.DEFINE_string(
     "storage",
     None,
-    "kubernetes: of run folders: claim:NAME, a PersistentVolumeClaim, or path:/FOLDER.",
+    "kubernetes: storage for run folders: claim:NAME, a PersistentVolumeClaim, or path:/FOLDER.",
 )
 
-_OTHERS_RUN = ("commands", "kubernetes")
-_OWN = ("--run_dir", "--slurm", "--launcher", "--image", "--name", "--storage", "--join_", "--cred")
+# Flags of `distrl train` that do not go into the command lines of the hosts' launcher.
+_LOCAL_FLAGS = (
+    "--run_dir", "--slurm", "--launcher", "--image", "--name", "--storage", "--join_", "--cred",
+)  # fmt: skip
 
 
 def prepare(
@@ -81,30 +100,30 @@ def prepare(
     values: Any,
     say: Callable[[str], None],
 ) -> tuple[Experiment, Placement] | None:
-    """Checks what several machines need.
+    """Prepares a program on several machines.
 
     Args:
-      experiment: of the user.
-      arguments: of the command.
-      values: of the flags.
-      say: takes lines for the user.
+      experiment: the user's experiment.
+      arguments: the command and its flags.
+      values: the flags' values.
+      say: called with lines for the user.
 
     Returns:
-      The experiment over the network, and where its nodes run; None where others will run it, who
-      have been told.
+      The experiment with a replay that other machines reach, and the placement of its nodes. None
+      where this command starts nothing: it has submitted a job, or written what the user runs.
 
     Raises:
-      ConfigError: what cannot work.
+      ConfigError: flags that cannot work.
     """
     if values.debug is not None or values.lp_launch_type != "local_mp":
         raise ConfigError(
-            "multi_machine: its nodes are processes on other hosts; debug on one machine, with "
+            "multi_machine: nodes are processes on other hosts; debug on one machine, with "
             "--topology=heavy_env or light_env"
         )
     from distrl.programs.multi_machine import over_network
 
     experiment = over_network(experiment)
-    if values.experiment is not None:  # a file of the user's, which the hosts need not have
+    if values.experiment is not None:  # the hosts may lack the user's file
         import cloudpickle
 
         cloudpickle.register_pickle_by_value(
@@ -122,12 +141,12 @@ def prepare(
     placement = place(experiment, hosts, values.light)
     gpus = {"learner": experiment.learner.num_gpus, "inferencer": experiment.inference.num_gpus}
     say(placement.table(gpus))
-    if values.launcher in _OTHERS_RUN:
-        {"commands": _commands, "kubernetes": _kubernetes}[values.launcher](
-            experiment, placement, [a for a in arguments[1:] if not a.startswith(_OWN)], values, say
-        )
-        return None
-    return experiment, placement
+    write = {"commands": _write_commands, "kubernetes": _write_manifests}.get(values.launcher)
+    if write is None:
+        return experiment, placement
+    arguments = [a for a in arguments[1:] if not a.startswith(_LOCAL_FLAGS)]
+    write(experiment, placement, arguments, values, say)
+    return None
 
 
 def launch(
@@ -136,38 +155,36 @@ def launch(
     run_dir: Path,
     start: ResumePoint,
     values: Any,
-    say: Callable[[str], None],
 ) -> int:
     """Runs the program until it ends.
 
     Args:
-      experiment, placement: of `prepare`.
-      run_dir: of the run.
-      start: from which checkpoint it goes on.
-      values: of the flags.
-      say: takes lines for the user.
+      experiment, placement: from `prepare`.
+      run_dir: the run folder.
+      start: the checkpoint to resume from.
+      values: the flags' values.
 
     Returns:
       The exit status.
     """
     from distrl.launch.hosts import ssh
-    from distrl.launch.hosts.join_server import read_credentials
     from distrl.launch.launcher import run_on_machines
+    from distrl.launch.network.credentials import read_credentials
     from distrl.programs.multi_machine import multi_machine
 
-    agent = ssh.agent_command(
+    daemon = ssh.daemon_command(
         values.remote_python or sys.executable, Path(values.remote_folder or ssh.ROOT)
     )
     joined = values.launcher == "join"
     if joined and values.credentials is None:
-        raise ConfigError("--launcher=join: give --credentials=FILE, as --launcher=commands makes")
+        raise ConfigError("--launcher=join: give --credentials=FILE; --launcher=commands makes one")
 
     def connect(host: Host) -> list[str]:
         if joined:
             return []
         if values.launcher == "slurm":
-            return slurm.step(host, (), agent)
-        return ssh.ssh(host, shlex.split(values.ssh), agent)
+            return slurm.step(host, (), daemon)
+        return ssh.ssh(host, shlex.split(values.ssh), daemon)
 
     run_dir = run_dir.absolute()
     program = multi_machine(experiment, str(run_dir), start, placement=placement)
@@ -188,27 +205,26 @@ def launch(
 def _submit(
     experiment: Experiment, arguments: Sequence[str], values: Any, say: Callable[[str], None]
 ) -> None:
-    """Has Slurm run this command, in a folder that is known now, so that it can resume."""
+    """Submits this command as a Slurm job; its run folder is chosen now, so that it can resume."""
     if not values.slurm:
         raise ConfigError(
-            "--launcher=slurm: this process runs in no job; say what to submit: --slurm='--nodes=3'"
+            "--launcher=slurm: not in a Slurm job; give --slurm='--nodes=3' to submit one"
         )
     run_dir = _run_dir(experiment, values)
     plain = [a for a in arguments[1:] if not a.startswith(("--run_dir", "--slurm"))]
     job = slurm.submit([*plain, f"--run_dir={run_dir}"], run_dir, shlex.split(values.slurm))
-    say(f"distrl: job {job}; everything is written to {run_dir}, its output to slurm.log there")
+    say(f"distrl: submitted job {job}; everything is written to {run_dir}, its output to slurm.log")
 
 
-def _commands(
+def _write_commands(
     experiment: Experiment,
     placement: Placement,
     arguments: list[str],
     values: Any,
     say: Callable[[str], None],
 ) -> None:
-    """Prints what to run where, and writes the credentials."""
-    from distrl.launch.hosts.join_server import write_credentials
-    from distrl.launch.network.tunnel import make_credentials
+    """Prints the command line of each host, and writes the credentials."""
+    from distrl.launch.network.credentials import make_credentials, write_credentials
 
     run_dir = _run_dir(experiment, values)
     path = Path(values.credentials or f"{run_dir}.pem").absolute()
@@ -222,7 +238,7 @@ def _commands(
     say(manual.sheet(placement, command, f"{address}:{values.join_port}", str(path)))
 
 
-def _kubernetes(
+def _write_manifests(
     experiment: Experiment,
     placement: Placement,
     arguments: list[str],
@@ -230,7 +246,7 @@ def _kubernetes(
     say: Callable[[str], None],
 ) -> None:
     """Writes the file for kubectl."""
-    from distrl.launch.network.tunnel import make_credentials
+    from distrl.launch.network.credentials import make_credentials
 
     for flag in ("image", "name", "storage"):
         if getattr(values, flag) is None:
@@ -262,7 +278,7 @@ def _kubernetes(
     )
     path = f"{values.name}.yaml"
     kubernetes.write(path, documents)
-    say(f"distrl: wrote {path}: kubectl create -f {path}")
+    say(f"distrl: wrote {path}; run it with: kubectl create -f {path}")
 
 
 def _run_dir(experiment: Experiment, values: Any) -> Path:

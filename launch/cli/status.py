@@ -1,4 +1,4 @@
-"""`distrl status RUN`: how the nodes of a running program are; the launcher writes it down."""
+"""`distrl status RUN`: shows the status of a run's nodes."""
 
 import time
 
@@ -10,7 +10,7 @@ def status(arguments: list[str]) -> int:
     """Prints a table of a running program's nodes.
 
     Args:
-      arguments: the command, and the run's folder.
+      arguments: the command and the run folder.
 
     Returns:
       The exit status.
@@ -19,13 +19,13 @@ def status(arguments: list[str]) -> int:
       ConfigError: see `read_status`.
     """
     if len(arguments) != 2:
-        raise ConfigError("status: name one run's folder, as in `distrl status runs/NAME`")
-    state = read_status(arguments[1])
-    hosts = any(node["host"] for node in state["nodes"].values())
+        raise ConfigError("status: name one run folder, as in `distrl status runs/NAME`")
+    status_data = read_status(arguments[1])
+    hosts = any(node["host"] for node in status_data["nodes"].values())
     where = f"{'host':<12} " if hosts else ""
     head = f"{'node':<14} {where}{'pid':>8} {'state':<11} {'life':>4}"
     print(f"{head} {'cores':>6} {'MB':>8} {'shared':>8}")
-    for name, node in state["nodes"].items():
+    for name, node in status_data["nodes"].items():
         pid = node["pid"] or "-"
         where = f"{node['host']:<12} " if hosts else ""
         line = f"{name:<14} {where}{pid:>8} {node['status']:<11} {node['life']:>4}"
@@ -35,5 +35,5 @@ def status(arguments: list[str]) -> int:
             if stuck is not None and stuck > 2:
                 line += f"  no progress for {stuck:.0f} s"
         print(line)
-    print(f"written {time.time() - state['time']:.0f} s ago")
+    print(f"written {time.time() - status_data['time']:.0f} s ago")
     return 0

@@ -1,4 +1,4 @@
-"""`distrl tables`: how this machine's replay tables stand, and changes of their settings."""
+"""`distrl tables`: shows this machine's replay tables, and changes their settings."""
 
 from typing import Any
 
@@ -13,28 +13,32 @@ from distrl.replay.table.info import Contents, TableInfo
 
 
 def tables(arguments: list[str]) -> int:
-    """Prints two lines for each table of this user: counts, limits, waits; bytes, sampler, ages.
+    """Prints two lines for each of this user's tables, after changing the settings of one.
+
+    The first line has counts, limits and blocked processes; the second one bytes, sampler and ages.
 
     Args:
-      arguments: the command, and names of tables (none: all); `--set NAME=VALUE`, once or more,
-        changes a setting of the one table named, first.
+      arguments: the command, and names of tables (none: all); each `--set NAME=VALUE` changes a
+        setting of the table, of which one must be named.
 
     Returns:
       The exit status.
 
     Raises:
-      ConfigError: there is no table of a name, or the change is refused.
+      ConfigError: an unknown table, or a change that is refused.
     """
     names, changes = _parse(arguments[1:])
     files = {file.name: file for file in segment.existing() if file.creator.lives()}
     known = ", ".join(sorted(files)) or "none"
     for name in names:
         if name not in files:
-            raise ConfigError(f"tables: no {name!r} on this machine; there is {known}")
+            raise ConfigError(
+                f"tables: no table {name!r} on this machine; existing tables: {known}"
+            )
     if changes and len(names) != 1:
-        raise ConfigError(f"tables: --set needs the name of one table; there is {known}")
+        raise ConfigError(f"tables: --set needs the name of one table; existing tables: {known}")
     if not files:
-        print("no tables on this machine: no program of this user has one now")
+        print("no tables: none of this user's running programs has one on this machine")
     for name in names or sorted(files):
         file = files[name]
         try:
@@ -42,12 +46,12 @@ def tables(arguments: list[str]) -> int:
         except ConfigError as error:
             if names:
                 raise
-            print(f"table {name!r}: {error}")  # another version's; the others are shown
+            print(f"table {name!r}: {error}")  # of another version of distrl
             continue
         except (DeadlineExceeded, Stopped, FileNotFoundError, RuntimeError) as error:
             if changes:
                 raise ConfigError(f"tables: nothing was changed: {error}") from error
-            if file.creator.lives():  # or else its program ended a moment ago
+            if file.creator.lives():  # otherwise its program has just ended
                 print(f"table {name!r}: {error}")
             continue
         print(f"{info}; made by process {file.creator.pid}")
@@ -56,7 +60,7 @@ def tables(arguments: list[str]) -> int:
 
 
 def _shared(file: SharedFile, changes: dict[str, Any]) -> tuple[TableInfo, Contents]:
-    """Changes and shows a table in shared memory."""
+    """Changes and describes a table in shared memory."""
     table = SharedTable.open(file.name, timeout=1.0)
     if changes:
         table.reconfigure(**changes)
@@ -64,18 +68,18 @@ def _shared(file: SharedFile, changes: dict[str, Any]) -> tuple[TableInfo, Conte
 
 
 def _served(file: SharedFile, changes: dict[str, Any]) -> tuple[TableInfo, Contents]:
-    """Shows a table of a Reverb server, of which nothing can be changed."""
+    """Describes a table of a Reverb server, where nothing can be changed."""
     about = file.about()
     if changes:
         where = f"table {file.name!r} at {about['address']}"
         raise reconfigure.refused_by_reverb(changes, where)
-    from distrl.replay.reverb.buffer import served_table  # brings TensorFlow, which takes seconds
+    from distrl.replay.reverb.buffer import served_table  # imports TensorFlow: seconds
 
     return served_table(file.name, about)
 
 
 def _parse(arguments: list[str]) -> tuple[list[str], dict[str, Any]]:
-    """Names of tables, and settings to change."""
+    """Returns names of tables, and settings to change."""
     names: list[str] = []
     changes: dict[str, Any] = {}
     rest = iter(arguments)
@@ -85,7 +89,9 @@ def _parse(arguments: list[str]) -> tuple[list[str], dict[str, Any]]:
             continue
         flag, _, setting = argument.lstrip("-").partition("=")
         if flag != "set":
-            raise ConfigError(f"tables: no flag {argument!r}; there is --set NAME=VALUE")
+            raise ConfigError(
+                f"tables: unknown flag {argument!r}; the only one is --set NAME=VALUE"
+            )
         setting = setting or next(rest, "")
         name, equals, text = setting.partition("=")
         if not equals:

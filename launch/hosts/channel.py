@@ -1,4 +1,4 @@
-"""JSON messages, one a line, between a launcher and the agents of its hosts; never blocks."""
+"""A connection between a launcher and a host daemon: JSON messages, one per line, non-blocking."""
 
 import contextlib
 import json
@@ -8,17 +8,19 @@ from collections.abc import Callable
 from typing import Any
 
 READ = 1 << 20
-LIMIT = 64 << 20  # bytes that may wait to be read, or for a line's end; above, the other is stuck
+LIMIT = 64 << 20  # bytes of unsent data, or of one line; beyond that the other side is stuck
 
 
 class JsonLineChannel:
-    """Both ways over two descriptors, which it owns, under a selector.
+    """Sends and receives messages over two descriptors, which it owns, in a selector's loop.
+
+    A message is a dictionary whose "kind" is a string.
 
     Args:
-      selector: whose loop calls the `data` of what is ready.
+      selector: the selector whose loop calls the `data` of every ready descriptor.
       reader, writer: descriptors; made non-blocking.
-      take: called with each message.
-      ended: called once, with why, when the other side is gone.
+      on_message: called with each message.
+      on_close: called once, with the reason, when the connection has broken.
     """
 
     def __init__(
@@ -26,14 +28,14 @@ class JsonLineChannel:
         selector: selectors.BaseSelector,
         reader: int,
         writer: int,
-        take: Callable[[dict[str, Any]], None],
-        ended: Callable[[str], None],
+        on_message: Callable[[dict[str, Any]], None],
+        on_close: Callable[[str], None],
     ) -> None:
         self._selector = selector
         self._reader, self._writer = reader, writer
-        self.take, self.ended = take, ended
-        self._in = bytearray()
-        self._out = bytearray()
+        self.on_message, self.on_close = on_message, on_close
+        self._received = bytearray()
+        self._unsent = bytearray()
         self._open = self._writing = False
         for fd in (reader, writer):
             os.set_blocking(fd, False)
@@ -41,24 +43,24 @@ class JsonLineChannel:
         self._open = True
 
     def fds(self) -> list[int]:
-        """What a forked child has to close."""
+        """Returns the descriptors that a forked child has to close."""
         return [self._reader, self._writer] if self._open else []
 
-    def waiting(self) -> int:
-        """Bytes that are not on their way yet."""
-        return len(self._out)
+    def unsent(self) -> int:
+        """Returns the number of bytes that are not sent yet."""
+        return len(self._unsent)
 
     def send(self, kind: str, **fields: Any) -> None:
-        """Sends a message, now or when there is room; one to a side that is gone is dropped."""
+        """Sends a message, now or as soon as there is room; drops it if the channel is closed."""
         if not self._open:
             return
-        self._out += json.dumps({"kind": kind, **fields}).encode() + b"\n"
+        self._unsent += json.dumps({"kind": kind, **fields}).encode() + b"\n"
         self._flush()
-        if len(self._out) > LIMIT:
-            self._end(f"it has not read {len(self._out) >> 20} MB")
+        if len(self._unsent) > LIMIT:
+            self._break(f"it has {len(self._unsent) >> 20} MB of messages left to read")
 
     def close(self) -> None:
-        """Ends it, without telling `ended`."""
+        """Closes the connection without calling `on_close`."""
         if not self._open:
             return
         self._open = False
@@ -69,21 +71,21 @@ class JsonLineChannel:
             with contextlib.suppress(OSError):
                 os.close(fd)
 
-    def _end(self, why: str) -> None:
+    def _break(self, reason: str) -> None:
         if self._open:
             self.close()
-            self.ended(why)
+            self.on_close(reason)
 
     def _flush(self) -> None:
         try:
-            while self._out:
-                del self._out[: os.write(self._writer, self._out[:READ])]
+            while self._unsent:
+                del self._unsent[: os.write(self._writer, self._unsent[:READ])]
         except BlockingIOError:
             pass
         except OSError as error:
-            self._end(f"the connection broke: {error.strerror}")
+            self._break(f"the connection broke: {error.strerror}")
             return
-        if bool(self._out) != self._writing:
+        if bool(self._unsent) != self._writing:
             self._writing = not self._writing
             if self._writing:
                 self._selector.register(self._writer, selectors.EVENT_WRITE, self._flush)
@@ -96,16 +98,15 @@ class JsonLineChannel:
         except BlockingIOError:
             return
         except OSError as error:
-            self._end(f"the connection broke: {error.strerror}")
+            self._break(f"the connection broke: {error.strerror}")
             return
         if not data:
-            self._end("the connection was closed")
+            self._break("the connection was closed")
             return
-        self._in += data
-        *lines, rest = self._in.split(b"\n")
-        self._in = rest
-        if len(rest) > LIMIT:
-            self._end("it sent a line without end")
+        self._received += data
+        *lines, self._received = self._received.split(b"\n")
+        if len(self._received) > LIMIT:
+            self._break("it sent an endless line")
         for line in lines:
             if not self._open:
                 return
@@ -113,7 +114,7 @@ class JsonLineChannel:
                 message = json.loads(line)
                 kind = message["kind"]
             except (ValueError, TypeError, KeyError):
-                self._end(f"it sent what is no message: {bytes(line[:80])!r}")
+                self._break(f"it sent a malformed message: {bytes(line[:80])!r}")
                 return
             if isinstance(kind, str):
-                self.take(message)
+                self.on_message(message)

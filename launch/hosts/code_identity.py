@@ -1,4 +1,4 @@
-"""What a host runs: hosts of one program must run the same code with the same versions."""
+"""The code and versions that a host runs, which must be the same on all hosts of a program."""
 
 import hashlib
 import importlib.metadata
@@ -16,34 +16,43 @@ PACKAGES = (
 
 
 def identity() -> dict[str, str]:
-    """Name to version of what must be equal; `code` is a hash of this project's own files."""
-    found = {"python": platform.python_version(), "code": _code()}
+    """Returns the versions that must be equal, by name; `code` is a hash of distrl's own files."""
+    versions = {"python": platform.python_version(), "code": _code_hash()}
     for package in PACKAGES:
         try:
-            found[package] = importlib.metadata.version(package)
+            versions[package] = importlib.metadata.version(package)
         except importlib.metadata.PackageNotFoundError:
             continue
-    return found
+    return versions
 
 
 def difference(host: str, theirs: Mapping[str, str], ours: Mapping[str, str]) -> str | None:
-    """One line that says what differs on `host`, or None."""
+    """Returns one line about the first difference between two hosts' identities, or None.
+
+    Args:
+      host: name of the other host.
+      theirs: identity of the other host.
+      ours: identity of this host.
+    """
     for name in sorted({*theirs, *ours}):
-        its, own = theirs.get(name, "none"), ours.get(name, "none")
-        if its == own:
+        their_version, our_version = theirs.get(name, "none"), ours.get(name, "none")
+        if their_version == our_version:
             continue
         if name == "code":
             return (
-                f"host {host} has other code of distrl (hash {its}; here {own}): give all hosts "
-                "the same"
+                f"host {host} has other code of distrl (hash {their_version}; here "
+                f"{our_version}): install the same code on all hosts"
             )
-        return f"host {host} has {name} {its}; here it is {own}: give all hosts the same versions"
+        return (
+            f"host {host} has {name} {their_version}; here it is {our_version}: install the same "
+            "versions on all hosts"
+        )
     return None
 
 
-def _code() -> str:
+def _code_hash() -> str:
     digest = hashlib.sha256()
-    # Not `rglob`, which passes over `distrl/launch` where that is a link, as in a checkout.
+    # Not `rglob`: it skips `distrl/launch` where that is a symbolic link, as in a checkout.
     for folder, subfolders, files in os.walk(PACKAGE, followlinks=True):
         subfolders.sort()
         for path in (Path(folder, name) for name in sorted(files) if name.endswith(".py")):

@@ -1,8 +1,8 @@
-"""One on each host of a program over several machines: runs the nodes placed there, as it is told.
+"""The host daemon: runs the nodes placed on its host, as the launcher tells it.
 
   python -m distrl.launch.hosts.daemon    stdin and stdout are the connection to the launcher
 
-It ends, with all that it has started, when the connection does, or is silent for `LEASE_S`.
+It ends, with everything that it has started, when the connection ends or is silent for `LEASE_S`.
 """
 
 import base64
@@ -22,53 +22,25 @@ from typing import Any, NoReturn
 
 from distrl.launch.hosts.channel import JsonLineChannel
 from distrl.launch.hosts.code_identity import identity
+from distrl.launch.hosts.forwarded_log import ForwardedLog
 from distrl.launch.network.tunnel import Credentials, new_folder
-from distrl.launch.supervision.node_logs import NodeLog
 from distrl.launch.supervision.signals import Signals, run_once
 
-LEASE_S = 10.0  # without a word from the launcher, which speaks every second
+LEASE_S = 10.0  # without a message from the launcher, which sends one every second
 REPORT_S = 1.0
-OUTPUT_LIMIT = 8 << 20  # bytes on their way home; what comes then is left out
-
-
-class ForwardedLog(NodeLog):
-    """A node's output, sent to the launcher."""
-
-    def __init__(self, name: str, lines: JsonLineChannel) -> None:
-        self.path = pathlib.Path(name)
-        self.broken = None
-        self._name = name
-        self._lines = lines
-        self._left_out = 0
-
-    def fds(self) -> list[int]:
-        """None."""
-        return []
-
-    def feed(self, data: bytes) -> None:
-        """See `NodeLog.feed`."""
-        if self._lines.waiting() > OUTPUT_LIMIT:
-            self._left_out += len(data)
-            return
-        if self._left_out:
-            note = f"\n[{self._left_out} bytes left out: the launcher is slow to read]\n"
-            data, self._left_out = note.encode() + data, 0
-        self._lines.send("output", node=self._name, data=base64.b64encode(data).decode())
-
-    def close(self) -> None:
-        """Nothing is open."""
 
 
 class HostDaemon:
-    """The loop, from the first message to the last. It is a `processes.Hub`.
+    """Runs a host's nodes for a launcher. It is a `processes.Hub`.
 
     Args:
-      reader, writer: descriptors of the connection.
-      folder: nobody else's, for sockets.
-      way_home: the process of the tunnel that the connection goes through; 0: none.
-      hello: what it says of itself beside what it finds.
-      again: what this process becomes when it has lost the launcher; None: it ends.
-      tunnel_port: for the other hosts; 0: as the launcher says.
+      reader, writer: descriptors of the connection to the launcher.
+      folder: a private folder for sockets.
+      launcher_tunnel: pid of the tunnel that carries the connection; 0: it needs none.
+      hello: fields of the first message besides those that the daemon finds out itself.
+      reconnect_command: the command that replaces this process when the launcher is lost; None:
+        the process ends.
+      tunnel_port: port for the other hosts' connections; 0: the launcher chooses it.
     """
 
     def __init__(
@@ -76,68 +48,73 @@ class HostDaemon:
         reader: int,
         writer: int,
         folder: pathlib.Path,
-        way_home: int = 0,
+        launcher_tunnel: int = 0,
         hello: Mapping[str, Any] | None = None,
-        again: list[str] | None = None,
+        reconnect_command: list[str] | None = None,
         tunnel_port: int = 0,
     ) -> None:
         self.selector: selectors.BaseSelector = selectors.DefaultSelector()
         self.messages: collections.deque[Any] = collections.deque()
-        self._workers: dict[str, Any] = {}
+        self._nodes: dict[str, Any] = {}
         self._folder = folder
-        self._tunnel = 0  # its process
-        self._way_home = way_home
+        self._tunnel = 0  # pid
+        self._launcher_tunnel = launcher_tunnel
         self._hello = dict(hello or {})
-        self._again = again
+        self._reconnect_command = reconnect_command
         self._tunnel_port = tunnel_port
         self._refused = False
-        self._heard = self._reported = time.monotonic()
-        self._lines = JsonLineChannel(self.selector, reader, writer, self._take, self._leave)
+        self._last_heard = self._last_report = time.monotonic()
+        self._channel = JsonLineChannel(self.selector, reader, writer, self._handle, self._leave)
 
     def run(self) -> NoReturn:
-        """Until the launcher says goodbye, or nothing more."""
+        """Runs until the launcher says goodbye or is lost."""
         with Signals() as signals:
             self._signals = signals
             self.selector.register(signals, selectors.EVENT_READ)
-            gpus = os.environ.get("CUDA_VISIBLE_DEVICES")
-            self._lines.send(
+            self._channel.send(
                 "hello",
                 identity=identity(),
                 host=socket.gethostname(),
                 cores=len(os.sched_getaffinity(0)),
-                gpus=gpus,
+                gpus=os.environ.get("CUDA_VISIBLE_DEVICES"),
                 **self._hello,
             )
             while True:
                 run_once(self.selector, 0.2)
-                signals.pending()  # of SIGTERM and Ctrl-C, which the launcher gets too
-                for name, worker in self._workers.items():
-                    if worker.alive and worker.collect():
-                        self._tell()
-                        worker.heartbeat.end(False)
-                        self._lines.send("exit", node=name, **dataclasses.asdict(worker.exit))
-                self._tell()
+                signals.pending()  # drops SIGTERM and Ctrl-C, which the launcher gets too
+                for name, node in self._nodes.items():
+                    if node.alive and node.collect():
+                        self._forward_messages()
+                        node.heartbeat.end(False)
+                        self._channel.send("exit", node=name, **dataclasses.asdict(node.exit))
+                self._forward_messages()
                 self._report()
-                if time.monotonic() - self._heard > LEASE_S:
-                    self._leave(f"no word from the launcher for {LEASE_S:g} s")
+                if time.monotonic() - self._last_heard > LEASE_S:
+                    self._leave(f"no message from the launcher for {LEASE_S:g} s")
 
-    # What the launcher says.
+    # Messages from the launcher.
 
-    def _take(self, message: dict[str, Any]) -> None:
-        self._heard = time.monotonic()
+    def _handle(self, message: dict[str, Any]) -> None:
+        self._last_heard = time.monotonic()
         kind = message.pop("kind")
         try:
             getattr(self, f"_on_{kind}")(**message)
         except Exception as error:
             text = "".join(traceback.format_exception(error))
-            self._lines.send("broken", error=f"{type(error).__name__}: {error}", traceback=text)
-        self._heard = time.monotonic()  # to make a program takes long
+            self._channel.send("broken", error=f"{type(error).__name__}: {error}", traceback=text)
+        self._last_heard = time.monotonic()  # building a program takes long
 
     def _on_ping(self) -> None:
-        pass
+        """Does nothing: the message itself is the sign of life."""
 
-    def _on_begin(self, payload: str, own: list[str], tunnel_port: int) -> None:
-        """Makes the program; answers with the ports of its nodes here."""
+    def _on_begin(self, payload: str, nodes: list[str], tunnel_port: int) -> None:
+        """Builds the program, and answers with the ports of this host's nodes.
+
+        Args:
+          payload: the pickled program and what belongs to it.
+          nodes: names of this host's nodes.
+          tunnel_port: the launcher's choice of a port for the other hosts; 0: any free one.
+        """
         import cloudpickle
 
         from distrl.runtime.jax_import import import_jax
@@ -151,22 +128,27 @@ class HostDaemon:
             base64.b64decode(payload)
         )
         self._credentials = Credentials(*credentials)
-        self._nodes = launchpad_adapter.named_nodes(self._program)
-        self._own = set(own)
+        self._program_nodes = launchpad_adapter.named_nodes(self._program)
+        self._local_names = set(nodes)
         self._environments = node_environments(experiment, topology)
         pathlib.Path(run_dir).mkdir(parents=True, exist_ok=True)
         self._ports = Ports()
-        self._taken = {
+        self._node_ports = {
             node.name: [self._ports.take() for _ in node.node.addresses]
-            for node in self._nodes
-            if node.name in self._own
+            for node in self._program_nodes
+            if node.name in self._local_names
         }
         self._listener = socket.create_server(("", self._tunnel_port or tunnel_port), backlog=128)
         port = self._listener.getsockname()[1]
-        self._lines.send("ready", ports=self._taken, tunnel=port)
+        self._channel.send("ready", ports=self._node_ports, tunnel_port=port)
 
-    def _on_wire(self, others: dict[str, list[list[Any]]]) -> None:
-        """Args: others: by node, address by address: host, port of its tunnel, port there."""
+    def _on_wire(self, remote_addresses: dict[str, list[list[Any]]]) -> None:
+        """Resolves the program's addresses, starts the tunnel and prepares this host's nodes.
+
+        Args:
+          remote_addresses: for each node of another host and each of its addresses: the host, its
+            tunnel's port, and the port of the server there.
+        """
         import launchpad as lp
 
         from distrl.launch import launchpad_adapter
@@ -179,27 +161,26 @@ class HostDaemon:
         forwards: dict[str, tuple[str, int, int]] = {}
 
         def address(name: str, number: int) -> str:
-            if name in self._own:
-                return launchpad_adapter.local(self._taken[name][number])
+            if name in self._local_names:
+                return launchpad_adapter.local(self._node_ports[name][number])
             path = str(self._folder / str(len(forwards)))
-            if name in others:
-                host, tunnel, port = others[name][number]
-                forwards[path] = host, tunnel, port
+            if name in remote_addresses:
+                host, tunnel_port, port = remote_addresses[name][number]
+                forwards[path] = host, tunnel_port, port
             return f"unix:{path}"
 
         processes.check_can_fork()
         loopback.check()
         launchpad_adapter.prepare_launchpad()
-        heartbeats = HeartbeatTable([node.name for node in self._nodes])
-        self._heartbeats = heartbeats
-        for node in self._nodes:
-            if node.name not in self._own:
+        self._heartbeats = HeartbeatTable([node.name for node in self._program_nodes])
+        for node in self._program_nodes:
+            if node.name not in self._local_names:
                 continue
-            heartbeat = heartbeats.of(node.name)
+            heartbeat = self._heartbeats.of(node.name)
             assert heartbeat is not None
-            self._workers[node.name] = processes.SupervisedProcess(
+            self._nodes[node.name] = processes.SupervisedProcess(
                 node,
-                ForwardedLog(node.name, self._lines),
+                ForwardedLog(node.name, self._channel),
                 self,
                 self._environments.get(node.name, self._environments.get(node.label, {})),
                 None,
@@ -209,111 +190,113 @@ class HostDaemon:
                 stop_signal=signal.SIGUSR1,  # Slurm sends SIGTERM to all processes of a job
             )
         launchpad_adapter.wire(self._program, lp.LaunchType("local_mp"), self._stopper, address)
-        open_ports = {port for ports in self._taken.values() for port in ports}
+        open_ports = {port for ports in self._node_ports.values() for port in ports}
         self._tunnel = start_tunnel(self._listener, self._credentials, open_ports, forwards)
-        self._lines.send("wired")
+        self._channel.send("wired")
 
     def _stopper(self, name: str) -> Any:
         from distrl.launch.local.node_hooks import Stopper
 
-        worker = self._workers.get(name)
-        return Stopper(name, worker.tell if worker is not None else self.messages.append)
+        node = self._nodes.get(name)
+        return Stopper(name, node.tell if node is not None else self.messages.append)
 
-    def _on_seats(self, heartbeats: dict[str, list[int]]) -> None:
-        """Of the nodes of all hosts: status and life."""
+    def _on_heartbeats(self, heartbeats: dict[str, list[int]]) -> None:
+        """Takes over status and life of nodes on other hosts."""
         for name, (status, life) in heartbeats.items():
             heartbeat = self._heartbeats.of(name)
-            if heartbeat is not None and name not in self._own:
+            if heartbeat is not None and name not in self._local_names:
                 heartbeat.mirror(status, life)
 
     def _on_start(self, node: str, life: int) -> None:
-        worker = self._workers[node]
-        worker.heartbeat.begin(life)
-        worker.start()
+        self._nodes[node].heartbeat.begin(life)
+        self._nodes[node].start()
 
     def _on_stop(self, node: str) -> None:
-        if self._workers[node].alive:
-            self._workers[node].ask_to_stop()
+        if self._nodes[node].alive:
+            self._nodes[node].ask_to_stop()
 
     def _on_kill(self, node: str) -> None:
-        if self._workers[node].alive:
-            self._workers[node].kill()
+        if self._nodes[node].alive:
+            self._nodes[node].kill()
 
     def _on_stacks(self, node: str, also_if_stopped: bool) -> None:
-        if self._workers[node].alive:
-            self._workers[node].show_stacks(also_if_stopped)
+        if self._nodes[node].alive:
+            self._nodes[node].show_stacks(also_if_stopped)
 
-    def _on_refused(self, why: str) -> None:
+    def _on_refused(self, reason: str) -> None:
         self._refused = True
-        self._leave(why)
+        self._leave(reason)
 
     def _on_bye(self) -> None:
         self._leave("")
 
-    # What it says.
+    # Messages to the launcher.
 
-    def _tell(self) -> None:
+    def _forward_messages(self) -> None:
         while self.messages:
             message = dataclasses.asdict(self.messages.popleft())
             message["age"] = time.monotonic() - message.pop("time")
-            message["what"] = message.pop("kind")
-            self._lines.send("message", **message)
+            message["node_message"] = message.pop("kind")
+            self._channel.send("message", **message)
 
     def _report(self) -> None:
-        """How the nodes are; also a sign of life."""
+        """Sends the nodes' state, which is also the daemon's sign of life."""
         now = time.monotonic()
-        if now - self._reported < REPORT_S:
+        if now - self._last_report < REPORT_S:
             return
-        self._reported = now
+        self._last_report = now
         if self._tunnel and os.waitpid(self._tunnel, os.WNOHANG) != (0, 0):
             self._tunnel = 0
             self._leave("its tunnel to the other hosts has ended")
-        nodes = {}
-        for name, worker in self._workers.items():
-            usage = worker.usage() if worker.alive else None
+        reports = {}
+        for name, node in self._nodes.items():
+            usage = node.usage() if node.alive else None
             if usage is not None:
-                heartbeat = worker.heartbeat
-                state = [heartbeat.at_work(), heartbeat.silent(), worker.pid]
-                nodes[name] = [*state, dataclasses.asdict(usage)]
-        self._lines.send("report", nodes=nodes)
+                state = [node.heartbeat.at_work(), node.heartbeat.silent(), node.pid]
+                reports[name] = [*state, dataclasses.asdict(usage)]
+        self._channel.send("report", nodes=reports)
 
-    # What it starts and ends.
+    # Processes.
 
     def _fds(self) -> Iterable[int]:
-        """Which a node's process has no use for."""
+        """Yields the descriptors that a node's process closes."""
         yield from self._signals.fds()
-        yield from self._lines.fds()
+        yield from self._channel.fds()
         yield from self._ports.fds()
         yield self._listener.fileno()
         yield self.selector.fileno()  # type: ignore[attr-defined]
-        for worker in self._workers.values():
-            yield from worker.fds()
+        for node in self._nodes.values():
+            yield from node.fds()
 
-    def _leave(self, why: str) -> NoReturn:
-        """Ends this process and all that it has started."""
-        if why:
-            sys.stderr.write(f"distrl agent on {socket.gethostname()}: {why}: ends its nodes\n")
-            sys.stderr.flush()
-        for worker in self._workers.values():
-            worker.destroy()
-        tunnels = [pid for pid in (self._tunnel, self._way_home) if pid]
-        if tunnels:  # else what it takes to import may not be there yet
+    def _leave(self, reason: str) -> NoReturn:
+        """Ends this process and everything that it has started.
+
+        Args:
+          reason: why, for the log; "": the launcher said goodbye.
+        """
+        if reason:
+            line = f"distrl agent on {socket.gethostname()}: {reason}; ending its nodes"
+            print(line, file=sys.stderr, flush=True)
+        for node in self._nodes.values():
+            node.destroy()
+        tunnels = [pid for pid in (self._tunnel, self._launcher_tunnel) if pid]
+        if tunnels:  # without one, the packages for this import may be missing
             from distrl.launch.network.tunnel_process import end_tunnel
 
             for pid in tunnels:
                 end_tunnel(pid)
-        if self._workers:
+        if self._nodes:
             from distrl.replay.shared import segment
 
             segment.sweep(of_this_process=True)
         shutil.rmtree(self._folder, ignore_errors=True)
-        if why and self._again is not None and not self._refused:
-            os.execv(self._again[0], self._again)
-        os._exit(1 if why else 0)
+        if reason and self._reconnect_command is not None and not self._refused:
+            os.execv(self._reconnect_command[0], self._reconnect_command)
+        os._exit(1 if reason else 0)
 
 
 def main() -> NoReturn:
-    """Keeps the connection to itself: whatever else is printed goes to stderr."""
+    """Runs a daemon on stdin and stdout; everything else that is printed goes to stderr."""
     reader, writer = os.dup(0), os.dup(1)
     os.set_inheritable(reader, False)
     null = os.open(os.devnull, os.O_RDONLY)

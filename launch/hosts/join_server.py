@@ -1,8 +1,8 @@
-"""Agents that dial their launcher: for engines that start them themselves (see `manual`).
+"""Daemons that connect to their launcher, where something else starts them (see `manual`).
 
-The launcher listens on loopback; a tunnel of its own, on the join port, lets in those that show the
-program's credentials. Other users of this machine reach loopback too: an agent says a word that
-only who has the credentials can say.
+The launcher listens on loopback. A tunnel on the join port admits daemons that show the program's
+credentials. Other users of the launcher's machine reach loopback too, so a daemon also sends a
+token that can only be computed from the credentials.
 """
 
 import contextlib
@@ -18,78 +18,53 @@ from typing import Any
 
 from distrl.errors import ConfigError
 from distrl.launch.hosts.channel import JsonLineChannel
-from distrl.launch.hosts.remote_host import RemoteHost, State
+from distrl.launch.hosts.remote_host import HostState, RemoteHost
 from distrl.launch.network.tunnel import Credentials
 from distrl.launch.network.tunnel_process import end_tunnel, start_tunnel
 from distrl.launch.supervision.session import Session
 from distrl.learner_group.rendezvous import parse
 
-JOIN_PORT = 7421
-HELLO_S = 20.0  # for one who has connected to say who it is
+HELLO_S = 20.0  # for a daemon that has connected to introduce itself
+_RETRY_S = 0.5
 
 
-def local_port(port: int) -> int:
-    """Of loopback, behind the tunnel on `port`; both sides know it."""
-    return port + 1
+def local_port(join_port: int) -> int:
+    """Returns the port on loopback behind the tunnel, which both sides derive from `join_port`."""
+    return join_port + 1
 
 
-def word(credentials: Credentials) -> str:
-    """What an agent says to prove that it has the credentials."""
+def join_token(credentials: Credentials) -> str:
+    """Returns the token by which a daemon proves that it has the credentials."""
     return hmac.new(credentials.key, b"distrl join", hashlib.sha256).hexdigest()
 
 
-def read_credentials(path: str) -> Credentials:
-    """Certificate and key from one PEM file.
-
-    Raises:
-      ConfigError: it is not there, others can read it, or it is no such file.
-    """
-    try:
-        text = pathlib.Path(path).read_bytes()
-    except OSError as error:
-        raise ConfigError(f"--credentials={path}: {error.strerror}") from error
-    parts = [b"-----BEGIN " + part for part in text.split(b"-----BEGIN ")[1:]]
-    certificate = b"".join(part for part in parts if b" CERTIFICATE" in part.splitlines()[0])
-    key = b"".join(part for part in parts if b"PRIVATE KEY" in part.splitlines()[0])
-    if not certificate or not key:
-        raise ConfigError(f"--credentials={path}: expected a certificate and a private key (PEM)")
-    return Credentials(certificate, key)
-
-
-def write_credentials(path: pathlib.Path, credentials: Credentials) -> None:
-    """One PEM file, which nobody else can read."""
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    with os.fdopen(descriptor, "wb") as file:
-        file.write(credentials.certificate.strip() + b"\n" + credentials.key.strip() + b"\n")
-
-
 class JoinServer:
-    """Where agents come in, at the launcher.
+    """Accepts the connections of daemons, at the launcher.
 
     Args:
-      session: of the launch.
-      machines: in the order of their hosts.
-      credentials: of the program.
-      port: on which strangers and agents knock.
+      session: the launch.
+      hosts: the program's hosts, in the order of the placement.
+      credentials: the program's credentials.
+      port: the join port, on all interfaces.
     """
 
     def __init__(
         self,
         session: Session,
-        machines: Sequence[RemoteHost],
+        hosts: Sequence[RemoteHost],
         credentials: Credentials,
         port: int,
     ) -> None:
         self._session = session
-        self._machines = machines
-        self._word = word(credentials)
-        self._pending: dict[JsonLineChannel, float] = {}  # who has not said who it is, until when
+        self._hosts = hosts
+        self._token = join_token(credentials).encode()
+        self._unidentified: dict[JsonLineChannel, float] = {}  # connections, and their deadlines
         try:
             self._socket = socket.create_server(("127.0.0.1", local_port(port)))
             public = socket.create_server(("", port), backlog=128)
         except OSError as error:
             raise ConfigError(
-                f"--join_port={port}: it or {local_port(port)} is taken here: {error.strerror}"
+                f"--join_port={port}: port {port} or {local_port(port)} is taken: {error.strerror}"
             ) from error
         self._socket.setblocking(False)
         self._selector = session.supervisor.selector
@@ -98,87 +73,85 @@ class JoinServer:
         self._selector.register(self._socket, selectors.EVENT_READ, self._accept)
 
     def tick(self) -> None:
-        """From time to time: who does not say who it is, is shown out."""
-        for lines, until in list(self._pending.items()):
-            if time.monotonic() > until:
-                self._drop(lines)
+        """Closes connections that have not introduced themselves in time."""
+        for channel, deadline in list(self._unidentified.items()):
+            if time.monotonic() > deadline:
+                self._drop(channel)
 
     def close(self) -> None:
         """Ends the tunnel with all its connections."""
         self._selector.unregister(self._socket)
         self._socket.close()
-        for lines in list(self._pending):
-            self._drop(lines)
+        for channel in list(self._unidentified):
+            self._drop(channel)
         end_tunnel(self._tunnel)
 
     def _accept(self) -> None:
         try:
             connection, _ = self._socket.accept()
         except OSError:
-            return  # it has gone again
+            return  # the client has disconnected already
         reader = os.dup(connection.fileno())
         writer = connection.detach()
-        holder: list[JsonLineChannel] = []
-
-        def take(message: dict[str, Any]) -> None:
-            self._greet(holder[0], message)
-
-        lines = JsonLineChannel(
-            self._selector, reader, writer, take, lambda why: self._drop(holder[0])
+        channel = JsonLineChannel(
+            self._selector,
+            reader,
+            writer,
+            lambda message: self._on_hello(channel, message),
+            lambda reason: self._drop(channel),
         )
-        holder.append(lines)
-        lines.send("ping")  # so that it knows that it is through
-        self._pending[lines] = time.monotonic() + HELLO_S
+        self._unidentified[channel] = time.monotonic() + HELLO_S
+        channel.send("ping")  # tells the daemon that the connection is complete
 
-    def _greet(self, lines: JsonLineChannel, message: Mapping[str, Any]) -> None:
-        said = str(message.get("word", ""))
-        if message.get("kind") != "hello" or not hmac.compare_digest(said, self._word):
-            self._drop(lines)
+    def _on_hello(self, channel: JsonLineChannel, message: Mapping[str, Any]) -> None:
+        token = str(message.get("token", "")).encode(errors="replace")
+        if message.get("kind") != "hello" or not hmac.compare_digest(token, self._token):
+            self._drop(channel)
             return
-        del self._pending[lines]
-        machine = self._find(message)
-        if isinstance(machine, str):
-            lines.send("refused", why=machine)
-            lines.close()
-            self._session.journal.say(machine)
+        del self._unidentified[channel]
+        host = self._find_host(message)
+        if isinstance(host, str):
+            channel.send("refused", reason=host)
+            channel.close()
+            self._session.journal.say(host)
             return
-        machine.attach(lines)
-        machine.greeted(message["identity"], message["host"], message["cores"], message["gpus"])
+        host.attach(channel)
+        host.on_hello(message["identity"], message["host"], message["cores"], message["gpus"])
 
-    def _find(self, message: Mapping[str, Any]) -> RemoteHost | str:
-        """Whose agent it is, or why it is nobody's."""
-        names = [machine.host.name for machine in self._machines]
+    def _find_host(self, message: Mapping[str, Any]) -> RemoteHost | str:
+        """Returns the host that a daemon belongs to, or why it belongs to none."""
+        names = [host.host.name for host in self._hosts]
         name, rank = message.get("name"), message.get("rank")
         if name not in names and isinstance(rank, int) and 0 <= rank < len(names):
             name = names[rank]
         if name not in names:
-            return f"an agent came as {name!r} (rank {rank}): the hosts are {', '.join(names)}"
-        machine = self._machines[names.index(name)]
-        if machine.state is not State.AWAY:
-            return f"a second agent came as host {name}"
-        return machine
+            return f"a daemon joined as {name!r} (rank {rank}); the hosts are {', '.join(names)}"
+        host = self._hosts[names.index(name)]
+        if host.state is not HostState.AWAY:
+            return f"a second daemon joined as host {name}"
+        return host
 
-    def _drop(self, lines: JsonLineChannel) -> None:
-        self._pending.pop(lines, None)
-        lines.close()
+    def _drop(self, channel: JsonLineChannel) -> None:
+        self._unidentified.pop(channel, None)
+        channel.close()
 
 
 def dial(
-    address: str, credentials: Credentials, folder: pathlib.Path, wait: float
+    address: str, credentials: Credentials, folder: pathlib.Path, timeout: float
 ) -> tuple[int, int]:
-    """Connects to a launcher, however long that takes to come.
+    """Connects a daemon to its launcher, which may be started later.
 
     Args:
-      address: HOST:PORT.
-      credentials: of the program.
-      folder: private to this process.
-      wait: seconds at most.
+      address: HOST:PORT of the launcher's join port.
+      credentials: the program's credentials.
+      folder: a private folder for sockets.
+      timeout: seconds to wait for the launcher.
 
     Returns:
-      The connection's descriptor, and its tunnel's process.
+      The connection's descriptor, and the pid of its tunnel.
 
     Raises:
-      ConfigError: no such address, or nobody there.
+      ConfigError: a malformed address, or no launcher in time.
     """
     host, port = parse(address, "--join")
     path = str(folder / "join")
@@ -186,16 +159,16 @@ def dial(
     forwards = {path: (host, port, local_port(port))}
     tunnel = start_tunnel(unused, credentials, (), forwards)
     unused.close()
-    deadline = time.monotonic() + wait
+    deadline = time.monotonic() + timeout
     while True:
         connection = socket.socket(socket.AF_UNIX)
         with contextlib.suppress(OSError):
             connection.connect(path)
             connection.settimeout(HELLO_S)
-            if connection.recv(1, socket.MSG_PEEK):  # the launcher speaks first
+            if connection.recv(1, socket.MSG_PEEK):  # the launcher sends first
                 return connection.detach(), tunnel
         connection.close()
         if time.monotonic() > deadline:
             end_tunnel(tunnel)
-            raise ConfigError(f"--join={address}: no launcher answered within {wait:g} s")
-        time.sleep(0.5)
+            raise ConfigError(f"--join={address}: no launcher answered within {timeout:g} s")
+        time.sleep(_RETRY_S)

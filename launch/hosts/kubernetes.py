@@ -1,12 +1,12 @@
-"""A program over several machines as Kubernetes objects: for `kubectl create -f FILE`.
+"""A program on several machines as Kubernetes objects, for `kubectl create -f FILE`.
 
-Each host of the placement is a Job of one pod that runs `distrl agent`; the launcher is one more.
-A headless Service gives the pods names, NetworkPolicies close them to all others, and a Secret has
-the credentials of this run, which both ends of every connection must show.
+Each host of the placement is a Job of one pod that runs `distrl agent`; the launcher is one more
+Job. A headless Service gives the pods names, NetworkPolicies close them to all other pods, and a
+Secret holds the run's credentials, which both ends of every connection must show.
 
-A pod that is lost is replaced. So is the launcher's, which then goes on from the last checkpoint;
-but not before the cluster knows that the old one has ended, and not where the program failed by
-itself (status 1) or cannot work (2). Needs Kubernetes 1.26.
+A lost pod is replaced. The launcher's is too, and then resumes from the last checkpoint; but not
+before the cluster knows that the old one has ended, and not after the program has failed (exit
+status 1) or had bad input (2). Needs Kubernetes 1.26.
 """
 
 import os
@@ -43,8 +43,8 @@ __all__ = [
 
 _LABEL = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")  # RFC 1123
 _DOMAIN = re.compile(rf"{_LABEL.pattern}(\.{_LABEL.pattern})*")
-_LONGEST = 63  # characters of a label
-_GRACE_S = 30.0  # for a host that has nothing to save
+_LABEL_LENGTH = 63
+_GRACE_S = 30.0  # for a host without checkpoints to save
 
 
 def manifests(
@@ -59,47 +59,49 @@ def manifests(
     tunnel_port: int = TUNNEL_PORT,
     join_port: int = JOIN_PORT,
 ) -> list[Document]:
-    """The objects of one run.
+    """Returns the Kubernetes objects of one run.
 
     Args:
-      placement: its hosts; each says its cores and memory.
-      command: of the launcher, in its pod: it writes below RUNS, takes CREDENTIALS and listens on
-        `join_port`.
-      image: that the repository's Dockerfile makes, or one that has `distrl` on its path.
-      name: of the run, unique in its namespace; every object's name begins with it.
+      placement: the program's hosts, each with its cores and memory.
+      command: the launcher's command in its pod. It must write to a folder in RUNS, read
+        CREDENTIALS and listen on `join_port`.
+      image: an image that the repository's Dockerfile makes, or one with `distrl` on its path.
+      name: name of the run, unique in its namespace; all objects' names begin with it.
       credentials: certificate and private key (PEM).
-      storage: of RUNS: `claim:NAME`, a PersistentVolumeClaim that is there, or `path:/FOLDER`, a
-        folder of the node that the learner's host is on.
-      grace: seconds that the program needs to stop, its last checkpoint included.
-      tunnel_port: on which every host listens for the others.
-      join_port: on which the launcher listens for the hosts.
+      storage: what is mounted at RUNS: `claim:NAME`, an existing PersistentVolumeClaim, or
+        `path:/FOLDER`, a folder of the cluster node that runs the learner's host.
+      grace: seconds that the program needs to stop, including its last checkpoint.
+      tunnel_port: port on which each host listens for the others.
+      join_port: port on which the launcher listens for the hosts.
 
     Raises:
-      ConfigError: a name that Kubernetes does not take; a host without cores or memory.
+      ConfigError: a name that Kubernetes does not accept; a host without cores or memory.
     """
     _check_label(name, "name")
     if not name[0].isalpha():
-        raise ConfigError(f"name {name!r}: Kubernetes wants a letter first")
+        raise ConfigError(f"name {name!r}: Kubernetes requires a letter first")
     for host in placement.hosts:
         _check_host(host, name)
     pods = Pods(image, name, _storage(storage), tunnel_port, join_port)
     first = placement.hosts[0].name
     jobs = [
-        pods.host(host, lasting=host.name == first, grace=grace if host.name == first else _GRACE_S)
+        pods.host(
+            host, persistent=host.name == first, grace=grace if host.name == first else _GRACE_S
+        )
         for host in placement.hosts
     ]
     return [
         pods.secret(credentials),
         pods.service(),
         pods.policy(name, pods.labels, tunnel_port),
-        pods.policy(f"{name}-{LAUNCHER}", pods.of(LAUNCHER), join_port),
+        pods.policy(f"{name}-{LAUNCHER}", pods.pod_labels(LAUNCHER), join_port),
         *jobs,
         pods.launcher(command, first, grace),
     ]
 
 
 def write(path: str | os.PathLike[str], documents: Sequence[Document]) -> None:
-    """Writes a file for kubectl. It holds the run's private key: nobody else may read it."""
+    """Writes a file for kubectl, readable by this user alone: it has the run's private key."""
     import yaml
 
     path = Path(path)
@@ -114,7 +116,7 @@ def _storage(storage: str) -> Document:
     kind, _, where = storage.partition(":")
     if kind == "claim":
         if not _DOMAIN.fullmatch(where) or len(where) > 253:
-            raise ConfigError(f"storage {storage!r}: Kubernetes has no claim of such a name")
+            raise ConfigError(f"storage {storage!r}: not a valid name of a claim in Kubernetes")
         return {"persistentVolumeClaim": {"claimName": where}}
     if kind == "path" and where.startswith("/"):
         return {"hostPath": {"path": where, "type": "Directory"}}
@@ -126,29 +128,29 @@ def _storage(storage: str) -> Document:
 
 def _check_host(host: "Host", name: str) -> None:
     if host.name == LAUNCHER:
-        raise ConfigError(f"host {LAUNCHER}: the launcher's pod has that name; take another one")
+        raise ConfigError(f"host {LAUNCHER}: the launcher's pod has this name; choose another one")
     _check_label(host.name, "host")
     _check_label(f"{name}-{host.name}", "name and host")
     if not host.cores or not host.memory_gb:
         raise ConfigError(
-            f"host {host.name}: Kubernetes is told what a pod needs: "
+            f"host {host.name}: Kubernetes needs to know its cores and memory: "
             f"--hosts={host.name}:cores=8:memory_gb=16"
         )
 
 
 def _check_label(text: str, what: str) -> None:
-    if not _LABEL.fullmatch(text) or len(text) > _LONGEST:
+    if not _LABEL.fullmatch(text) or len(text) > _LABEL_LENGTH:
         raise ConfigError(
-            f"{what} {text!r}: Kubernetes takes lower-case letters, digits and -, at most "
-            f"{_LONGEST} of them, a letter or digit first and last"
+            f"{what} {text!r}: Kubernetes allows lower-case letters, digits and -, at most "
+            f"{_LABEL_LENGTH} of them, with a letter or digit first and last"
         )
 
 
 def _plain_dumper() -> Any:
-    """Of YAML that every reader takes for the same.
+    """Returns a dumper of YAML that all parsers read alike.
 
-    Without references, which labels in many places would become; and what is a string here but
-    might be a number or a truth elsewhere (`1e3`, `y`) is quoted.
+    It writes no references, which repeated labels would become, and quotes strings that some
+    parsers take for a number or a boolean (`1e3`, `y`).
     """
     import yaml
 
@@ -157,8 +159,8 @@ def _plain_dumper() -> Any:
             return True
 
     def string(dumper: Plain, text: str) -> Any:
-        doubtful = len(text) < 2 or text[0] in "0123456789+-."
-        return dumper.represent_scalar("tag:yaml.org,2002:str", text, '"' if doubtful else None)
+        ambiguous = len(text) < 2 or text[0] in "0123456789+-."
+        return dumper.represent_scalar("tag:yaml.org,2002:str", text, '"' if ambiguous else None)
 
     Plain.add_representer(str, string)
     return Plain

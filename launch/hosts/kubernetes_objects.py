@@ -1,4 +1,4 @@
-"""The objects of one run in Kubernetes, each as a dictionary; see `kubernetes`."""
+"""The Kubernetes objects of one run, each as a dictionary; see `kubernetes`."""
 
 import base64
 import dataclasses
@@ -11,29 +11,42 @@ if TYPE_CHECKING:
     from distrl.programs.placement import Host
 
 CREDENTIALS = "/etc/distrl/credentials.pem"  # in every pod: certificate, then key
-RUNS = "/runs"  # in every pod; what the launcher and the learner's host write there lasts
+RUNS = "/runs"  # in every pod; persistent for the launcher and the learner's host
 LAUNCHER = "launcher"
 TUNNEL_PORT, JOIN_PORT = 7420, 7421
 
 Document = dict[str, Any]
 
-_USER = 1000  # the image's
+_USER = 1000  # of the image
 _CONTAINER = "distrl"
 _NODE = {"topologyKey": "kubernetes.io/hostname"}
 _LAUNCHER_CORES, _LAUNCHER_GB = 1, 4.0
-_UNREACHABLE_S = 30  # until the pods of a node that is gone are replaced; five minutes otherwise
-_LAUNCHER_RESTARTS, _AGENT_RESTARTS = 10, 100
+_UNREACHABLE_S = 30  # until the pods of a lost cluster node are replaced; default: five minutes
+_LAUNCHER_RESTARTS, _DAEMON_RESTARTS = 10, 100
 _FAILED, _BAD_INPUT = 1, 2  # exit statuses; see distrl.launch.supervision.result
 
 
 def host_address(name: str, host: str) -> str:
-    """By which the pods of the run `name` reach the pod of a host, or of the LAUNCHER."""
+    """Returns the DNS name of a host's pod, for the other pods of its run.
+
+    Args:
+      name: name of the run.
+      host: name of a host, or LAUNCHER.
+    """
     return f"{host}.{name}"
 
 
 @dataclasses.dataclass
 class Pods:
-    """What all pods of a run have in common."""
+    """Makes the objects of a run.
+
+    Attributes:
+      image: the image of all pods.
+      name: name of the run.
+      storage: the volume that is mounted at RUNS.
+      tunnel_port: port on which each host listens for the others.
+      join_port: port on which the launcher listens for the hosts.
+    """
 
     image: str
     name: str
@@ -44,8 +57,8 @@ class Pods:
     def __post_init__(self) -> None:
         self.labels = {"app.kubernetes.io/name": "distrl", "app.kubernetes.io/instance": self.name}
 
-    def of(self, host: str) -> dict[str, str]:
-        """The labels of one pod."""
+    def pod_labels(self, host: str) -> dict[str, str]:
+        """Returns the labels of one pod."""
         return {**self.labels, "distrl/host": host}
 
     def _object(self, api: str, kind: str, name: str, **rest: Any) -> Document:
@@ -53,12 +66,13 @@ class Pods:
         return {"apiVersion": api, "kind": kind, "metadata": metadata, **rest}
 
     def secret(self, credentials: tuple[bytes, bytes]) -> Document:
+        """Returns the secret with the certificate and the private key."""
         pem = b"\n".join(part.strip() for part in credentials) + b"\n"
         data = {Path(CREDENTIALS).name: base64.b64encode(pem).decode()}
         return self._object("v1", "Secret", self.name, type="Opaque", immutable=True, data=data)
 
     def service(self) -> Document:
-        """It has no address of its own: it makes the pods' names."""
+        """Returns a headless service, which gives the pods their DNS names."""
         ports = [
             {"name": "tunnel", "port": self.tunnel_port},
             {"name": "join", "port": self.join_port},
@@ -72,7 +86,13 @@ class Pods:
         return self._object("v1", "Service", self.name, spec=spec)
 
     def policy(self, name: str, to: dict[str, str], port: int) -> Document:
-        """Only the run's pods may connect to those with the labels `to`, and to this port."""
+        """Returns a policy that lets only the run's pods connect, and only to one port.
+
+        Args:
+          name: name of the policy.
+          to: labels of the pods that the policy protects.
+          port: the port.
+        """
         ingress = {
             "from": [{"podSelector": {"matchLabels": self.labels}}],
             "ports": [{"protocol": "TCP", "port": port}],
@@ -84,10 +104,18 @@ class Pods:
         }
         return self._object("networking.k8s.io/v1", "NetworkPolicy", name, spec=spec)
 
-    def host(self, host: "Host", lasting: bool, grace: float) -> Document:
-        """A host's Job. One that is cut off ends by itself, so another may begin before it has."""
+    def host(self, host: "Host", persistent: bool, grace: float) -> Document:
+        """Returns a host's Job.
+
+        A pod that is cut off ends by itself, so another one may start before it has ended.
+
+        Args:
+          host: the host.
+          persistent: whether RUNS is the persistent storage.
+          grace: seconds that it needs to stop.
+        """
         term = {"labelSelector": {"matchLabels": self.labels}, **_NODE}
-        preferred = [{"weight": 100, "podAffinityTerm": term}]  # each on a node of its own
+        preferred = [{"weight": 100, "podAffinityTerm": term}]  # spread over the cluster's nodes
         command = [
             "distrl",
             "agent",
@@ -96,7 +124,7 @@ class Pods:
             f"--name={host.name}",
             f"--tunnel_port={self.tunnel_port}",
         ]
-        pod = self._pod(host.name, "OnFailure", lasting, grace)
+        pod = self._pod(host.name, "OnFailure", persistent, grace)
         pod["affinity"] = {
             "podAntiAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": preferred}
         }
@@ -107,11 +135,17 @@ class Pods:
                 {"name": "tunnel", "containerPort": self.tunnel_port},
             )
         ]
-        return self._job(host.name, pod, {"backoffLimit": _AGENT_RESTARTS})
+        return self._job(host.name, pod, {"backoffLimit": _DAEMON_RESTARTS})
 
     def launcher(self, command: Sequence[str], first: str, grace: float) -> Document:
-        """The launcher's Job: on the node of the host `first`, with which it shares the storage."""
-        term = {"labelSelector": {"matchLabels": self.of(first)}, **_NODE}
+        """Returns the launcher's Job.
+
+        Args:
+          command: the launcher's command.
+          first: the learner's host; the launcher runs beside it and shares its storage.
+          grace: seconds that it needs to stop.
+        """
+        term = {"labelSelector": {"matchLabels": self.pod_labels(first)}, **_NODE}
         pod = self._pod(LAUNCHER, "Never", True, grace)
         pod["affinity"] = {
             "podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}
@@ -126,21 +160,25 @@ class Pods:
         disrupted = [{"type": "DisruptionTarget", "status": "True"}]
         final = {"containerName": _CONTAINER, "operator": "In", "values": [_FAILED, _BAD_INPUT]}
         rules = [
-            {"action": "Ignore", "onPodConditions": disrupted},  # the cluster took it away
-            # The schemas before 1.29 want the empty list.
+            {"action": "Ignore", "onPodConditions": disrupted},  # the cluster evicted it
+            # Schemas before 1.29 require the empty list.
             {"action": "FailJob", "onExitCodes": final, "onPodConditions": []},
         ]
         options = {"backoffLimit": _LAUNCHER_RESTARTS, "podFailurePolicy": {"rules": rules}}
         return self._job(LAUNCHER, pod, options)
 
     def _job(self, host: str, pod: Document, options: Document) -> Document:
-        template = {"metadata": {"labels": self.of(host)}, "spec": pod}
+        template = {"metadata": {"labels": self.pod_labels(host)}, "spec": pod}
         spec = {**options, "template": template}
         return self._object("batch/v1", "Job", f"{self.name}-{host}", spec=spec)
 
-    def _pod(self, host: str, restart: str, lasting: bool, grace: float) -> Document:
-        """All but what it runs and where; RUNS is the storage where `lasting`."""
-        gone = {"operator": "Exists", "effect": "NoExecute", "tolerationSeconds": _UNREACHABLE_S}
+    def _pod(self, host: str, restart: str, persistent: bool, grace: float) -> Document:
+        """Returns a pod without its containers and its affinity."""
+        unreachable = {
+            "operator": "Exists",
+            "effect": "NoExecute",
+            "tolerationSeconds": _UNREACHABLE_S,
+        }
         return {
             "hostname": host,
             "subdomain": self.name,
@@ -156,14 +194,14 @@ class Pods:
                 "seccompProfile": {"type": "RuntimeDefault"},
             },
             "tolerations": [
-                {"key": f"node.kubernetes.io/{state}", **gone}
+                {"key": f"node.kubernetes.io/{state}", **unreachable}
                 for state in ("not-ready", "unreachable")
             ],
             "volumes": [
                 {"name": "credentials", "secret": {"secretName": self.name, "defaultMode": 0o440}},
-                {"name": "runs", **(self.storage if lasting else {"emptyDir": {}})},
+                {"name": "runs", **(self.storage if persistent else {"emptyDir": {}})},
                 {"name": "tmp", "emptyDir": {}},
-                {"name": "shm", "emptyDir": {"medium": "Memory"}},  # without it there are 64 MB
+                {"name": "shm", "emptyDir": {"medium": "Memory"}},  # the default has 64 MB
             ],
         }
 
@@ -171,7 +209,7 @@ class Pods:
         return {
             "name": _CONTAINER,
             "image": self.image,
-            "args": command,  # of the image's entry point, which collects what ended
+            "args": command,  # arguments of the image's entry point, which reaps orphans
             "env": [{"name": "HOME", "value": "/tmp"}],
             "ports": [port],
             "resources": resources,
@@ -194,7 +232,7 @@ class Pods:
 
 
 def _resources(cores: int, memory_gb: float, gpus: int) -> Document:
-    """No limit on cores: a node that is not full may give more."""
+    """Returns requests and limits; cores have no limit, so that a pod may use idle ones."""
     memory = f"{math.ceil(memory_gb * 1000)}M"
     limits: Document = {"memory": memory}
     if gpus:

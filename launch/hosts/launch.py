@@ -1,4 +1,4 @@
-"""Runs a Launchpad program on several machines: an agent on each, one supervisor here."""
+"""Runs a Launchpad program on several hosts: a daemon on each, one supervisor here."""
 
 import base64
 import dataclasses
@@ -16,13 +16,8 @@ from distrl.errors import ConfigError
 from distrl.experiment import Experiment
 from distrl.launch.hosts.code_identity import identity
 from distrl.launch.hosts.join_server import JoinServer
-from distrl.launch.hosts.remote_host import (
-    RemoteHeartbeat,
-    RemoteHost,
-    State,
-    SupervisedRemoteNode,
-    check_refused,
-)
+from distrl.launch.hosts.remote_host import HostState, RemoteHost, check_refused
+from distrl.launch.hosts.remote_node import RemoteHeartbeat, SupervisedRemoteNode
 from distrl.launch.network.tunnel import Credentials, make_credentials
 from distrl.launch.supervision.restart_policy import HangLimits, RestartPolicy
 from distrl.launch.supervision.result import Result
@@ -31,7 +26,7 @@ from distrl.launch.supervision.signals import run_once
 from distrl.programs.placement import Host, Placement
 from distrl.runtime.heartbeat import Heartbeat, HeartbeatTable
 
-COME_S = 120.0  # for all hosts to come
+JOIN_S = 120.0  # for all hosts to join
 
 
 def launch_on_machines(
@@ -49,100 +44,90 @@ def launch_on_machines(
     tunnel_port: int = 0,
     join_port: int = 0,
     credentials: Credentials | None = None,
-    come_within: float = COME_S,
+    join_timeout: float = JOIN_S,
 ) -> Result:
     """Runs the program until it ends, and leaves nothing of it behind on any host.
 
-    As `distrl.launch.local.launch.launch`; what differs: a host that is lost takes its nodes with
-    it. Those of groups with a restart policy are done without until it is back; a lost host of the
-    learner ends the program.
+    Works like `distrl.launch.local.launch.launch`, except that a lost host takes its nodes with it.
+    Nodes of restartable groups are restarted when the host is back, and the program runs without
+    them until then; losing the learner's host ends the program.
 
     Args:
-      program: that `distrl.programs.multi_machine` made; not launched before.
-      experiment: of it, for what each group gets of a host.
-      placement: of its nodes.
-      connect: from a host to the command that connects to its agent, see `distrl.launch.hosts.ssh`;
-        none: the agents come by themselves, to `join_port`.
-      run_dir: here for logs, `status.json` and `result.json`, and on the learner's host for what
-        the nodes write.
-      tunnel_port: on which each host listens for the others; 0: any that is free there.
-      join_port: on which the launcher listens for agents; 0: it does not.
-      credentials: that agents which come by themselves have; None: new ones.
-      come_within: seconds for all hosts to come, in any order.
+      program: a program from `distrl.programs.multi_machine`, not launched before.
+      experiment: the program's experiment, which says what each group gets of a host.
+      placement: the host of each node.
+      connect: returns the command that connects to a host's daemon, see
+        `distrl.launch.hosts.ssh`; an empty command: the daemon connects to `join_port`.
+      run_dir: the run folder: here for logs, `status.json` and `result.json`, and on the learner's
+        host for what the nodes write.
+      terminal, stop_grace, restart_policies, limits, active: as of `launch`.
+      tunnel_port: port on which each host listens for the others; 0: any port that is free there.
+      join_port: port on which the launcher listens for daemons; 0: it does not.
+      credentials: the credentials of daemons that connect by themselves; None: new ones.
+      join_timeout: seconds for all hosts to join, in any order.
 
     Raises:
-      ConfigError: an argument that cannot work; a host that does not come, or runs other code.
+      ConfigError: an argument that cannot work; a host that does not join, or runs other code.
     """
     check_groups(program, "restart_policies", restart_policies or {})
     run_dir = pathlib.Path(run_dir).absolute()
-    logs = [f"host-{host.name}" for host in placement.hosts]
+    log_names = [f"host-{host.name}" for host in placement.hosts]
     with Session(program, run_dir, terminal, limits, stop_grace) as session:
-        session.journal.note(f"launches {program.name!r} on {', '.join(logs)}")
-        heartbeats = HeartbeatTable([node.name for node in session.nodes])
+        session.journal.note(f"launching {program.name!r} on {', '.join(log_names)}")
         credentials = credentials or make_credentials()
-        machines: list[RemoteHost] = []
+        hosts: list[RemoteHost] = []
         if join_port:
-            joining = JoinServer(session, machines, credentials, join_port)
-            session.callback(joining.close)
-            session.ticks.append(joining.tick)
-            session.journal.say(f"waits for the hosts' agents on port {join_port}")
-        policies = dict(restart_policies or {})
-        ours = identity()
-        first = placement.hosts[0]
+            join_server = JoinServer(session, hosts, credentials, join_port)
+            session.callback(join_server.close)
+            session.ticks.append(join_server.tick)
+            session.journal.say(f"waiting for the hosts' daemons on port {join_port}")
+        launcher_identity = identity()
         for host in placement.hosts:
-            own = placement.on(host.name)
-            if not own:
+            node_names = placement.on(host.name)
+            if not node_names:
                 continue
-            payload: tuple[object, ...] = (
-                program,
-                experiment if host is first else _without_gpus(experiment),
-                "light_env" if "inferencer" in program.groups else "heavy_env",
-                str(run_dir),
-                (credentials.certificate, credentials.key),
-            )
-            begin = {
-                "payload": base64.b64encode(cloudpickle.dumps(payload)).decode(),
-                "tunnel_port": tunnel_port,
-            }
-            machine = RemoteHost(
+            remote_host = RemoteHost(
                 host,
                 connect(host),
-                own,
+                node_names,
                 session,
-                begin,
-                ours,
-                functools.partial(_on_ready, machines),
+                {
+                    "payload": _payload(program, experiment, placement, host, run_dir, credentials),
+                    "tunnel_port": tunnel_port,
+                },
+                launcher_identity,
+                functools.partial(_wire_hosts, hosts),
                 run_dir / "logs" / f"host-{host.name}.log",
             )
-            machines.append(machine)
-            session.callback(machine.close)
-            session.ticks.append(machine.tick)
-
-        def changed(name: str, heartbeat: Heartbeat) -> None:
-            for machine in machines:
-                machine.send("seats", heartbeats={name: [heartbeat.status, heartbeat.life]})
-
-        by_name = {machine.host.name: machine for machine in machines}
-        workers = {}
-        for node in session.nodes:
-            its = by_name[placement.nodes[node.name]]
-            worker = SupervisedRemoteNode(
-                node.name,
-                node.label,
-                session.logs[node.name],
-                RemoteHeartbeat(heartbeats, node.name, changed),
-                policies.get(node.label, RestartPolicy()),
-                its,
+            hosts.append(remote_host)
+            session.callback(remote_host.close)
+            session.ticks.append(remote_host.tick)
+        nodes = _make_nodes(session, hosts, placement, restart_policies or {})
+        result = _wait_for_hosts(session, hosts, time.monotonic() + join_timeout)
+        if result is not None:
+            session.journal.say(
+                f"{result.status}: {result.reason} (exit status {result.exit_code})"
             )
-            # It has learner and monitor, or a part of the replay.
-            worker.essential = its.host is first or node.label == "replay"
-            workers[node.name] = worker
-        ended = _gather(session, machines, time.monotonic() + come_within)
-        if ended is not None:
-            session.journal.say(f"{ended.status}: {ended.reason} (exit status {ended.exit_code})")
-            ended.write(run_dir)
-            return ended
-        return session.run(workers, active)
+            result.write(run_dir)
+            return result
+        return session.run(nodes, active)
+
+
+def _payload(
+    program: lp.Program,
+    experiment: Experiment,
+    placement: Placement,
+    host: Host,
+    run_dir: pathlib.Path,
+    credentials: Credentials,
+) -> str:
+    """Returns what a host's daemon builds its part of the program from, as text."""
+    if host is not placement.hosts[0]:  # only the learner's host needs GPUs
+        experiment = _without_gpus(experiment)
+    topology = "light_env" if "inferencer" in program.groups else "heavy_env"
+    secrets = (credentials.certificate, credentials.key)
+    payload = cloudpickle.dumps((program, experiment, topology, str(run_dir), secrets))
+    return base64.b64encode(payload).decode()
 
 
 def _without_gpus(experiment: Experiment) -> Experiment:
@@ -151,24 +136,58 @@ def _without_gpus(experiment: Experiment) -> Experiment:
     return dataclasses.replace(experiment, learner=learner, inference=inference)
 
 
-def _on_ready(machines: Sequence[RemoteHost], machine: RemoteHost) -> None:
-    """Wires a host as soon as the addresses of all others are known."""
-    if not all(each.ports for each in machines):
+def _make_nodes(
+    session: Session,
+    hosts: Sequence[RemoteHost],
+    placement: Placement,
+    restart_policies: Mapping[str, RestartPolicy],
+) -> dict[str, SupervisedRemoteNode]:
+    """Returns the supervisor's view of each node, by name."""
+    heartbeats = HeartbeatTable([node.name for node in session.nodes])
+
+    def send_to_all(name: str, heartbeat: Heartbeat) -> None:
+        for host in hosts:
+            host.send("heartbeats", heartbeats={name: [heartbeat.status, heartbeat.life]})
+
+    by_name = {host.host.name: host for host in hosts}
+    nodes = {}
+    for program_node in session.nodes:
+        host = by_name[placement.nodes[program_node.name]]
+        node = SupervisedRemoteNode(
+            program_node.name,
+            program_node.label,
+            session.logs[program_node.name],
+            RemoteHeartbeat(heartbeats, program_node.name, send_to_all),
+            restart_policies.get(program_node.label, RestartPolicy()),
+            host.host.name,
+            host.send,
+        )
+        # The learner's host also has the monitor; a replay's shard exists once.
+        node.essential = host.host is placement.hosts[0] or program_node.label == "replay"
+        host.nodes[program_node.name] = node
+        nodes[program_node.name] = node
+    return nodes
+
+
+def _wire_hosts(hosts: Sequence[RemoteHost], host: RemoteHost) -> None:
+    """Sends addresses to the ready hosts once the addresses of all hosts are known."""
+    if not all(each.ports for each in hosts):
         return
-    waiting = [each for each in machines if each.state is State.READY]
-    for each in waiting:
-        others = {
-            name: [(other.host.reached_at, other.tunnel, port) for port in ports]
-            for other in machines
-            if other is not each
+    for ready in [each for each in hosts if each.state is HostState.READY]:
+        remote_addresses = {
+            name: [(other.host.reached_at, other.tunnel_port, port) for port in ports]
+            for other in hosts
+            if other is not ready
             for name, ports in other.ports.items()
         }
-        each.wire(others)
+        ready.wire(remote_addresses)
 
 
-def _gather(session: Session, machines: Sequence[RemoteHost], deadline: float) -> Result | None:
-    """Waits until all hosts are up; a result, where a signal came first."""
-    while not all(machine.state is State.UP for machine in machines):
+def _wait_for_hosts(
+    session: Session, hosts: Sequence[RemoteHost], deadline: float
+) -> Result | None:
+    """Waits until all hosts are up; returns a result if a signal arrives before that."""
+    while not all(host.state is HostState.UP for host in hosts):
         for tick in session.ticks:
             tick()
         run_once(session.supervisor.selector, 0.2)
@@ -177,10 +196,10 @@ def _gather(session: Session, machines: Sequence[RemoteHost], deadline: float) -
                 name = signal.Signals(number).name
                 reason = f"{name} while waiting for the hosts"
                 return Result("stopped", reason, 128 + number, {})
-        check_refused(machines)
+        check_refused(hosts)
         if time.monotonic() > deadline:
-            late = [machine for machine in machines if machine.state is not State.UP]
-            why = "; ".join(f"{m.host.name}: {m.why}{m.fails_with()}" for m in late)
-            raise ConfigError(f"not all hosts came in time: {why}")
+            late = [host for host in hosts if host.state is not HostState.UP]
+            reasons = "; ".join(f"{h.host.name}: {h.away_because}{h.last_errors()}" for h in late)
+            raise ConfigError(f"not all hosts joined in time: {reasons}")
         session.journal.flush()
     return None

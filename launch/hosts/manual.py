@@ -1,7 +1,7 @@
-"""The command lines of a program over several machines, for engines that have no launcher here.
+"""Command lines of a program on several hosts, for users and schedulers that start them.
 
-Each runs anywhere that its host's shell does: by hand, in a tmux, from Nomad, under mpirun. No line
-has a secret: the credentials are a file that every host must have.
+Each line runs in a shell of its host: by hand, in tmux, under Nomad or mpirun. No line contains a
+secret: the credentials are in a file that every host must have.
 """
 
 import shlex
@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from distrl.programs.placement import Host, Placement
 
 AGENT = ("distrl", "agent")
-# One agent a host. Left alone, mpirun would bind it, and all nodes that it starts, to one core, and
-# end all hosts when one fails.
+# One daemon per host. By default, mpirun would bind it, with all nodes that it starts, to one core,
+# and end all hosts when one fails.
 _MPIRUN = (
     "mpirun", "--map-by", "ppr:1:node", "--bind-to", "none",
     "--mca", "orte_abort_on_non_zero_status", "0", "-x", "PATH",
@@ -27,14 +27,14 @@ def command_lines(
     credentials_file: str,
     agent: Sequence[str] = AGENT,
 ) -> list[str]:
-    """What to run: the launcher's line, then one for each host, in any order.
+    """Returns the launcher's line, then one for each host; they may be started in any order.
 
     Args:
-      placement: its hosts.
-      command: of the launcher, words as for a process.
-      join_address: HOST:PORT of the launcher, as the hosts reach it.
-      credentials_file: path of the run's credentials, on every host.
-      agent: what runs an agent on a host.
+      placement: the program's hosts.
+      command: the launcher's command, as a list of words.
+      join_address: HOST:PORT at which the hosts reach the launcher.
+      credentials_file: path of the credentials, on every host.
+      agent: the command that runs a host's daemon.
 
     Returns:
       Lines for a POSIX shell.
@@ -52,9 +52,12 @@ def mpirun_line(
     credentials_file: str,
     agent: Sequence[str] = AGENT,
 ) -> str:
-    """The line that has mpirun (Open MPI 4 or newer) start the agents of all hosts, in their order.
+    """Returns the line by which mpirun (Open MPI 4 or newer) starts the daemons of all hosts.
 
-    Args: see `command_lines`. An agent knows its host by its rank.
+    A daemon finds out its host by its rank.
+
+    Args:
+      placement, join_address, credentials_file, agent: as of `command_lines`.
     """
     hosts = ",".join(host.name for host in placement.hosts)
     return shlex.join([*_MPIRUN, "--host", hosts, *_agent(agent, join_address, credentials_file)])
@@ -67,13 +70,14 @@ def sheet(
     credentials_file: str,
     agent: Sequence[str] = AGENT,
 ) -> str:
-    """All of it for the user, as a shell script of which each line is run where its comment says.
+    """Returns all lines for the user, each with a comment that says where to run it.
 
-    Args: see `command_lines`.
+    Args:
+      placement, command, join_address, credentials_file, agent: as of `command_lines`.
     """
     launcher, *agents = command_lines(placement, command, join_address, credentials_file, agent)
     lines = [
-        f"# Every host needs {credentials_file}, for nobody else to read, and the same distrl.",
+        f"# Every host needs {credentials_file}, readable by you alone, and the same distrl.",
         "",
         f"# The launcher, at {join_address}:",
         launcher,
@@ -81,7 +85,7 @@ def sheet(
     for host, line in zip(placement.hosts, agents, strict=True):
         lines += ["", f"# On {host.name}{_nodes(placement, host)}:", line]
     mpirun = mpirun_line(placement, join_address, credentials_file, agent)
-    lines += ["", "# Or, instead of one on each host, by MPI:", f"# {mpirun}"]
+    lines += ["", "# Or, instead of a line on each host, by MPI:", f"# {mpirun}"]
     return "\n".join(lines) + "\n"
 
 
@@ -90,6 +94,6 @@ def _agent(agent: Sequence[str], join_address: str, credentials_file: str) -> li
 
 
 def _nodes(placement: "Placement", host: "Host") -> str:
-    """What runs there."""
-    nodes = [node for node, its in placement.nodes.items() if its == host.name]
+    """Returns a host's nodes, for its comment."""
+    nodes = placement.on(host.name)
     return f" ({', '.join(nodes)})" if nodes else ""

@@ -1,4 +1,4 @@
-"""A host of the program as the launcher sees it, and its nodes as workers of the supervisor."""
+"""A host of the program, as the launcher sees it: the connection to its daemon."""
 
 import base64
 import enum
@@ -14,119 +14,116 @@ from distrl.errors import ConfigError
 from distrl.launch.hosts import ssh
 from distrl.launch.hosts.channel import JsonLineChannel
 from distrl.launch.hosts.code_identity import difference
-from distrl.launch.supervision.node import KILL_S, Message, SupervisedNode
-from distrl.launch.supervision.node_logs import NodeLog
-from distrl.launch.supervision.restart_policy import RestartPolicy
-from distrl.launch.supervision.result import NodeExit
+from distrl.launch.hosts.remote_node import SILENT_S, SupervisedRemoteNode
+from distrl.launch.supervision.node import KILL_S, Message
 from distrl.launch.supervision.session import Session
 from distrl.launch.supervision.signals import run_once
 from distrl.launch.supervision.watchdog import Usage
 from distrl.programs.placement import Host
-from distrl.runtime.heartbeat import Heartbeat, HeartbeatTable
 
-SILENT_S = 10.0  # without a word from an agent, which speaks every second
-STARTS_S = 60.0  # for an agent to be ready: it imports everything
-AGAIN_S = 3.0  # between two attempts to reach a host
+START_S = 60.0  # for a daemon to be ready: it imports everything
+RETRY_S = 3.0  # between two attempts to reach a host
 PING_S = 1.0
-ENDS_S = 1.0  # for what connects to an agent to end, when the connection has
+DISCONNECT_S = 1.0  # for the connecting command to end after the connection
 
 
-class State(enum.Enum):
-    """Of a host: not reached, its agent starts, it has its ports, it runs nodes."""
+class HostState(enum.Enum):
+    """A host's state as the launcher sees it."""
 
-    AWAY = "away"
-    STARTING = "starting"
-    READY = "ready"
-    UP = "up"
+    AWAY = "away"  # no connection to its daemon
+    STARTING = "starting"  # connected; the daemon builds the program
+    READY = "ready"  # its nodes' ports are known
+    UP = "up"  # it can run nodes
 
 
 class RemoteHost:
-    """One host: keeps a connection to its agent, and passes on what is said.
+    """Keeps a connection to a host's daemon, and passes messages on.
 
     Args:
-      host: which.
-      command: that connects to its agent, see `transports`; empty: the agent comes by itself.
-      own: names of its nodes.
-      session: of the launch.
-      begin: what the agent is told first.
-      ours: the launcher's own identity.
-      ready: called when the agent has told its ports.
-      errors: file for what the connection says.
+      host: the host.
+      command: the command that starts and connects to its daemon, see `distrl.launch.hosts.ssh`;
+        empty: the daemon connects to the launcher.
+      node_names: names of the host's nodes.
+      session: the launch.
+      begin: fields of the first message to the daemon.
+      identity: the launcher's `code_identity.identity()`.
+      on_ready: called when the daemon has sent its nodes' ports.
+      error_log: file for the stderr of `command`.
     """
 
     def __init__(
         self,
         host: Host,
         command: Sequence[str],
-        own: Sequence[str],
+        node_names: Sequence[str],
         session: Session,
         begin: Mapping[str, Any],
-        ours: Mapping[str, str],
-        ready: Callable[["RemoteHost"], None],
-        errors: pathlib.Path,
+        identity: Mapping[str, str],
+        on_ready: Callable[["RemoteHost"], None],
+        error_log: pathlib.Path,
     ) -> None:
         self.host = host
-        self.state = State.AWAY
-        self.refused: str | None = None  # why it cannot be used at all
-        self.why = "it was not reached yet"  # it is away
-        self.ports: dict[str, list[int]] = {}
-        self.tunnel = 0
-        self.workers: dict[str, SupervisedRemoteNode] = {}
+        self.state = HostState.AWAY
+        self.refused: str | None = None  # why the host cannot be used at all
+        self.away_because = "it was not reached yet"
+        self.ports: dict[str, list[int]] = {}  # by node
+        self.tunnel_port = 0
+        self.nodes: dict[str, SupervisedRemoteNode] = {}
         self._command = command
-        self._own = own
+        self._node_names = node_names
         self._session = session
         self._begin = begin
-        self._ours = ours
-        self._ready = ready
-        self._errors = errors
+        self._identity = identity
+        self._on_ready_callback = on_ready
+        self._error_log = error_log
         self._process: subprocess.Popen[bytes] | None = None
-        self._lines: JsonLineChannel | None = None
-        self._heard = self._pinged = 0.0
-        self._next = 0.0
+        self._channel: JsonLineChannel | None = None
+        self._last_heard = self._last_ping = 0.0
+        self._next_attempt = 0.0
 
     def tick(self) -> None:
-        """From time to time: pings, notices silence, tries again to reach it."""
+        """Pings the daemon, notices its silence, or reconnects; called about once a second."""
         now = time.monotonic()
-        if self._lines is None:
-            if self._command and now >= self._next and self.refused is None:
+        if self._channel is None:
+            if self._command and now >= self._next_attempt and self.refused is None:
                 self._connect()
             return
-        if now - self._pinged >= PING_S:
-            self._pinged = now
-            self._lines.send("ping")
-        patience = SILENT_S if self.state is State.UP else STARTS_S
-        if now - self._heard > patience:
-            self._lost(f"no word from its agent for {patience:g} s")
+        if now - self._last_ping >= PING_S:
+            self._last_ping = now
+            self._channel.send("ping")
+        limit = SILENT_S if self.state is HostState.UP else START_S
+        if now - self._last_heard > limit:
+            self._lost(f"no message from its daemon for {limit:g} s")
 
     def send(self, kind: str, **fields: Any) -> None:
-        """To the agent, if it is there."""
-        if self._lines is not None:
-            self._lines.send(kind, **fields)
+        """Sends a message to the daemon, if it is connected."""
+        if self._channel is not None:
+            self._channel.send(kind, **fields)
 
-    def wire(self, others: Mapping[str, list[tuple[str, int, int]]]) -> None:
-        """Tells the agent where the other hosts' nodes are; it is up when it has answered."""
-        self.send("wire", others=others)
+    def wire(self, remote_addresses: Mapping[str, list[tuple[str, int, int]]]) -> None:
+        """Sends the addresses of the other hosts' nodes; the host is up when it has answered."""
+        self.send("wire", remote_addresses=remote_addresses)
 
-    def close(self, wait: float = 5.0) -> None:
-        """Says goodbye, waits for the agent to end, and ends the connection."""
-        self.state = State.AWAY  # it is no loss now
+    def close(self, timeout: float = 5.0) -> None:
+        """Says goodbye, waits for the daemon to end, and closes the connection."""
+        self.state = HostState.AWAY  # so that its end is no loss
         self.send("bye")
-        deadline = time.monotonic() + wait
-        while self._lines is not None and time.monotonic() < deadline:
+        deadline = time.monotonic() + timeout
+        while self._channel is not None and time.monotonic() < deadline:
             run_once(self._session.supervisor.selector, 0.1)
-        self._end_connection(wait)
+        self._disconnect(timeout)
 
-    def fails_with(self) -> str:
-        """The last lines of what the connection said, for messages."""
+    def last_errors(self) -> str:
+        """Returns the last lines of the connecting command's stderr, for messages."""
         try:
-            lines = self._errors.read_text(errors="replace").splitlines()[-3:]
+            lines = self._error_log.read_text(errors="replace").splitlines()[-3:]
         except OSError:
             return ""
         return f" ({' | '.join(line.strip() for line in lines)})" if lines else ""
 
     def _connect(self) -> None:
-        self._next = time.monotonic() + AGAIN_S
-        with open(self._errors, "ab") as errors:
+        self._next_attempt = time.monotonic() + RETRY_S
+        with open(self._error_log, "ab") as errors:
             self._process = ssh.start(self._command, errors.fileno())
         process = self._process
         assert process.stdin is not None and process.stdout is not None
@@ -134,178 +131,95 @@ class RemoteHost:
         process.stdin.close()
         process.stdout.close()
         selector = self._session.supervisor.selector
-        self.attach(JsonLineChannel(selector, reader, writer, self._take, self._lost))
+        self.attach(JsonLineChannel(selector, reader, writer, self._handle, self._lost))
 
-    def attach(self, lines: JsonLineChannel) -> None:
-        """Takes a connection to the agent."""
-        lines.take, lines.ended = self._take, self._lost
-        self._lines = lines
-        self._heard = self._pinged = time.monotonic()
-        self.state = State.STARTING
+    def attach(self, channel: JsonLineChannel) -> None:
+        """Takes over a connection to the daemon."""
+        channel.on_message, channel.on_close = self._handle, self._lost
+        self._channel = channel
+        self._last_heard = self._last_ping = time.monotonic()
+        self.state = HostState.STARTING
 
-    def _end_connection(self, wait: float) -> None:
-        if self._lines is not None:
-            self._lines.close()
-            self._lines = None
+    def _disconnect(self, timeout: float) -> None:
+        if self._channel is not None:
+            self._channel.close()
+            self._channel = None
         process, self._process = self._process, None
         if process is None:
             return
         try:
-            process.wait(wait)
+            process.wait(timeout)
         except subprocess.TimeoutExpired:
             os.killpg(process.pid, signal.SIGKILL)
             process.wait(KILL_S)
 
-    def _lost(self, why: str) -> None:
-        was, self.state = self.state, State.AWAY
-        self._end_connection(ENDS_S)
-        self._next = time.monotonic() + AGAIN_S
-        self.why = f"host {self.host.name} is lost: {why}{self.fails_with()}"
-        if was is State.UP:
-            self._session.journal.say(self.why)
-            for worker in self.workers.values():
-                worker.lose(self.why)
+    def _lost(self, reason: str) -> None:
+        previous, self.state = self.state, HostState.AWAY
+        self._disconnect(DISCONNECT_S)
+        self._next_attempt = time.monotonic() + RETRY_S
+        self.away_because = f"host {self.host.name} is lost: {reason}{self.last_errors()}"
+        if previous is HostState.UP:
+            self._session.journal.say(self.away_because)
+            for node in self.nodes.values():
+                node.lose(self.away_because)
 
-    def _take(self, message: dict[str, Any]) -> None:
-        self._heard = time.monotonic()
+    # Messages from the daemon.
+
+    def _handle(self, message: dict[str, Any]) -> None:
+        self._last_heard = time.monotonic()
         getattr(self, f"_on_{message.pop('kind')}")(**message)
 
-    def _on_hello(self, **said: Any) -> None:
-        self.greeted(said["identity"], said["host"], said["cores"], said["gpus"])
+    def _on_hello(self, **fields: Any) -> None:
+        self.on_hello(fields["identity"], fields["host"], fields["cores"], fields["gpus"])
 
-    def greeted(self, identity: dict[str, str], host: str, cores: int, gpus: str | None) -> None:
-        """The agent has said who it is: is told to begin, or refused."""
-        self.refused = difference(self.host.name, identity, self._ours)
+    def on_hello(self, identity: dict[str, str], host: str, cores: int, gpus: str | None) -> None:
+        """Has a daemon that has introduced itself begin, or refuses it.
+
+        Args:
+          identity: the daemon's `code_identity.identity()`.
+          host: the name that the host has for itself.
+          cores: number of cores that the daemon may use.
+          gpus: its CUDA_VISIBLE_DEVICES.
+        """
+        self.refused = difference(self.host.name, identity, self._identity)
         self._session.journal.note(f"{self.host.name} is {host}: {cores} cores, GPUs {gpus}")
         if self.refused is None:
-            self.send("begin", **self._begin, own=list(self._own))
+            self.send("begin", **self._begin, nodes=list(self._node_names))
         else:
             self._lost(self.refused)
 
     def _on_broken(self, error: str, traceback: str) -> None:
-        self._session.journal.note(f"the agent of {self.host.name}:\n{traceback}")
+        self._session.journal.note(f"the daemon of host {self.host.name} failed:\n{traceback}")
         self.refused = f"host {self.host.name}: {error}"
         self._lost(error)
 
-    def _on_ready(self, ports: dict[str, list[int]], tunnel: int) -> None:
-        self.ports, self.tunnel = ports, tunnel
-        self.state = State.READY
-        self._ready(self)
+    def _on_ready(self, ports: dict[str, list[int]], tunnel_port: int) -> None:
+        self.ports, self.tunnel_port = ports, tunnel_port
+        self.state = HostState.READY
+        self._on_ready_callback(self)
 
     def _on_wired(self) -> None:
-        self.state = State.UP
-        for worker in self.workers.values():
-            worker.unavailable_reason = None
+        self.state = HostState.UP
+        for node in self.nodes.values():
+            node.unavailable_reason = None
 
     def _on_report(self, nodes: dict[str, list[Any]]) -> None:
         for name, (at_work, silent, pid, usage) in nodes.items():
-            self.workers[name].reported(at_work, silent, pid, Usage(**usage))
+            self.nodes[name].reported(at_work, silent, pid, Usage(**usage))
 
     def _on_output(self, node: str, data: str) -> None:
-        self.workers[node].log.feed(base64.b64decode(data))
+        self.nodes[node].log.feed(base64.b64decode(data))
 
-    def _on_message(self, age: float, what: str, **fields: Any) -> None:
-        message = Message(time.monotonic() - age, kind=what, **fields)
+    def _on_message(self, age: float, node_message: str, **fields: Any) -> None:
+        message = Message(time.monotonic() - age, kind=node_message, **fields)
         self._session.supervisor.messages.append(message)
 
-    def _on_exit(self, node: str, **how: Any) -> None:
-        self.workers[node].exited(how)
+    def _on_exit(self, node: str, **exit_fields: Any) -> None:
+        self.nodes[node].exited(exit_fields)
 
 
-class RemoteHeartbeat(Heartbeat):
-    """Tells all hosts when its node comes or goes, so that its callers know."""
-
-    def __init__(
-        self, heartbeats: HeartbeatTable, name: str, changed: Callable[[str, Heartbeat], None]
-    ) -> None:
-        own = heartbeats.of(name)
-        assert own is not None
-        super().__init__(own._values, heartbeats)
-        self._name = name
-        self._changed = changed
-
-    def begin(self, life: int) -> None:
-        """See `Heartbeat.begin`."""
-        super().begin(life)
-        self._changed(self._name, self)
-
-    def end(self, comes_back: bool) -> None:
-        """See `Heartbeat.end`."""
-        super().end(comes_back)
-        self._changed(self._name, self)
-
-
-class SupervisedRemoteNode(SupervisedNode):
-    """A node on a host of its own, run by the agent there."""
-
-    kill_timeout = SILENT_S  # until the host counts as lost
-
-    def __init__(
-        self,
-        name: str,
-        label: str,
-        log: NodeLog,
-        heartbeat: Heartbeat,
-        rule: RestartPolicy,
-        machine: RemoteHost,
-    ) -> None:
-        super().__init__(name, label, log, heartbeat, rule)
-        self.host = machine.host.name
-        self.pid: int | None = None
-        self._machine = machine
-        self._usage: Usage | None = None
-        self._how: dict[str, Any] | None = None
-        machine.workers[name] = self
-
-    def start(self) -> None:
-        self.exit = NodeExit(causes=self.history.causes, state="running")
-        self._how, self._usage, self.pid = None, None, None
-        self.started = time.monotonic()
-        self.alive = True
-        self._machine.send("start", node=self.name, life=self.heartbeat.life)
-
-    def usage(self) -> Usage | None:
-        return self._usage
-
-    def reported(self, at_work: float | None, silent: float | None, pid: int, usage: Usage) -> None:
-        """What its agent says of it, about once a second."""
-        if self.alive:
-            self._usage, self.pid = usage, pid
-            self.heartbeat.told(at_work is not None, at_work or 0.0, silent)
-
-    def exited(self, how: dict[str, Any]) -> None:
-        """The node has ended. Args: how: fields of a NodeExit."""
-        self._how = how
-
-    def lose(self, why: str) -> None:
-        """Its host is lost: it counts as ended, and cannot be started now."""
-        self.unavailable_reason = why
-        if self.alive and self._how is None:
-            self._how = {"state": "failed", "error": why}
-
-    def collect(self) -> bool:
-        if self._how is None:
-            return False
-        for name in ("state", "code", "signal", "error"):
-            value = self._how.get(name)
-            if value is not None:
-                setattr(self.exit, name, value)
-        self.exit.seconds = time.monotonic() - self.started
-        self._how, self.alive, self._usage = None, False, None
-        return True
-
-    def ask_to_stop(self) -> None:
-        self._machine.send("stop", node=self.name)
-
-    def kill(self) -> None:
-        self._machine.send("kill", node=self.name)
-
-    def show_stacks(self, also_if_stopped: bool = False) -> None:
-        self._machine.send("stacks", node=self.name, also_if_stopped=also_if_stopped)
-
-
-def check_refused(machines: Sequence[RemoteHost]) -> None:
+def check_refused(hosts: Sequence[RemoteHost]) -> None:
     """Raises ConfigError where a host cannot be used."""
-    for machine in machines:
-        if machine.refused is not None:
-            raise ConfigError(machine.refused)
+    for host in hosts:
+        if host.refused is not None:
+            raise ConfigError(host.refused)

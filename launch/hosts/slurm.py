@@ -1,4 +1,4 @@
-"""Slurm: the hosts of the job that this process runs in, steps on them, and submitting a job."""
+"""Slurm: the hosts of this process's job, steps on them, and submitting a job."""
 
 import os
 import re
@@ -22,33 +22,33 @@ _CPUS = re.compile(r"(\d+)(?:\(x(\d+)\))?")
 
 
 def in_job(environ: Mapping[str, str] = os.environ) -> bool:
-    """Whether this process runs in a job."""
+    """Returns whether this process runs in a Slurm job."""
     return "SLURM_JOB_ID" in environ
 
 
 def hosts(environ: Mapping[str, str] = os.environ) -> tuple[Host, ...]:
-    """The job's nodes in their order, those of the first het group first, the learner's first.
+    """Returns the job's nodes in Slurm's order, by het group; the first is the learner's.
 
     Raises:
-      ConfigError: Slurm does not tell.
+      ConfigError: this process runs in no job, or Slurm does not answer.
     """
-    found: list[Host] = []
+    job_hosts: list[Host] = []
     for suffix in _groups(environ):
         cpus = _per_node(environ.get(f"SLURM_JOB_CPUS_PER_NODE{suffix}", ""))
         gpus = _gpus(environ, suffix)
         for index, name in enumerate(_names(environ[f"SLURM_JOB_NODELIST{suffix}"])):
             cores = cpus[index] if index < len(cpus) else 0
-            found.append(Host(name, cores=cores, gpus=gpus))
-    return tuple(found)
+            job_hosts.append(Host(name, cores=cores, gpus=gpus))
+    return tuple(job_hosts)
 
 
-def step(host: Host, options: Sequence[str], agent: Sequence[str]) -> list[str]:
-    """The command that runs an agent as a step of this job.
+def step(host: Host, options: Sequence[str], daemon: Sequence[str]) -> list[str]:
+    """Returns the command that runs a host's daemon as a step of this job.
 
     Args:
-      host: of the job.
-      options: of srun.
-      agent: the agent's command.
+      host: a host of the job.
+      options: additional options of srun.
+      daemon: the command that runs the daemon.
     """
     group = next(
         (
@@ -60,20 +60,21 @@ def step(host: Host, options: Sequence[str], agent: Sequence[str]) -> list[str]:
     )
     return [
         "srun", *group, "--nodes=1", "--ntasks=1", f"--nodelist={host.name}", "--overlap",
-        "--quiet", "--unbuffered", *options, *agent,
+        "--quiet", "--unbuffered", *options, *daemon,
     ]  # fmt: skip
 
 
 def script(command: Sequence[str], folder: Path) -> str:
-    """A batch script that runs a command, and has Slurm run it again when the job's time is over.
+    """Returns a batch script that runs a command, and requeues the job when its time is over.
 
     Args:
-      command: that ends with status 143 on SIGTERM, and goes on where it was when run again.
-      folder: in which it runs.
+      command: the command. On SIGTERM it must end with status 143, and when it is run again it must
+        resume.
+      folder: the folder to run it in.
     """
     return f"""#!/bin/bash
-trap 'over=yes; kill -TERM $launcher' USR1  # two minutes are left: it stops in order, and saves
-trap : TERM                                 # which the launcher gets, too: wait for it
+trap 'over=yes; kill -TERM $launcher' USR1  # two minutes are left: the launcher saves and stops
+trap : TERM                                 # the launcher gets it too: wait for it
 cd {shlex.quote(str(folder))}
 {shlex.join(command)} &
 launcher=$!
@@ -86,21 +87,22 @@ exit $code
 
 
 def submit(arguments: Sequence[str], run_dir: Path, options: Sequence[str]) -> str:
-    """Submits a job that runs this command.
+    """Submits a job that runs `distrl train`.
 
-    It runs again, and resumes, when its time was over, when a node was lost, and when Slurm took
-    the nodes away.
+    Slurm requeues the job, which then resumes, when its time is over, when it loses a node, and
+    when it is preempted.
 
     Args:
-      arguments: of `distrl train`, with the run's folder.
-      run_dir: of the run, where the job's own output goes.
-      options: of sbatch: `--nodes=3 --gpus-per-node=1`, or `--nodes=1 --gpus=1 : --nodes=4`.
+      arguments: arguments of `distrl train`, with the run folder.
+      run_dir: the run folder, where the job's output goes too.
+      options: options of sbatch, such as `--nodes=3 --gpus-per-node=1`, or
+        `--nodes=1 --gpus=1 : --nodes=4`.
 
     Returns:
       The job's id.
 
     Raises:
-      ConfigError: Slurm does not take it.
+      ConfigError: Slurm refuses the job.
     """
     run_dir.mkdir(parents=True, exist_ok=True)
     path, log = (run_dir / name for name in SUBMITTED)
@@ -110,18 +112,18 @@ def submit(arguments: Sequence[str], run_dir: Path, options: Sequence[str]) -> s
 
 
 def _groups(environ: Mapping[str, str]) -> list[str]:
-    """Suffixes of the job's variables: one for each het group, or "" alone."""
-    found = [
+    """Returns the suffixes of the job's variables: one for each het group, or "" alone."""
+    suffixes = [
         name.removeprefix("SLURM_JOB_NODELIST")
         for name in environ
         if re.fullmatch(r"SLURM_JOB_NODELIST_HET_GROUP_\d+", name)
     ]
-    if found:
-        return sorted(found, key=lambda suffix: int(suffix.rpartition("_")[2]))
+    if suffixes:
+        return sorted(suffixes, key=lambda suffix: int(suffix.rpartition("_")[2]))
     if "SLURM_JOB_NODELIST" not in environ:
         raise ConfigError(
-            "--launcher=slurm: this process runs in no Slurm job; say what to submit, as in "
-            "--slurm='--nodes=3', or name --hosts"
+            "--launcher=slurm: not in a Slurm job; give --slurm='--nodes=3' to submit one, or name "
+            "the hosts with --hosts"
         )
     return [""]
 
@@ -131,12 +133,12 @@ def _names(nodes: str) -> list[str]:
 
 
 def _per_node(text: str) -> list[int]:
-    """ "4(x2),8" as [4, 4, 8]."""
+    """Returns [4, 4, 8] for "4(x2),8"."""
     return [int(n) for n, times in _CPUS.findall(text) for _ in range(int(times or 1))]
 
 
 def _gpus(environ: Mapping[str, str], suffix: str) -> int:
-    """Of each node: the number of GPUs, which Slurm tells as one, or as their numbers."""
+    """Returns the GPUs of each node; Slurm gives their number, or a list of their indices."""
     count = environ.get("SLURM_GPUS_ON_NODE", "")
     if not suffix and count.isdecimal():
         return int(count)
@@ -145,13 +147,13 @@ def _gpus(environ: Mapping[str, str], suffix: str) -> int:
 
 def _run(command: Sequence[str]) -> str:
     try:
-        done = subprocess.run(
+        completed = subprocess.run(
             command, capture_output=True, text=True, timeout=_COMMAND_S, stdin=subprocess.DEVNULL
         )
     except FileNotFoundError:
-        raise ConfigError(f"--launcher=slurm: there is no {command[0]} here") from None
+        raise ConfigError(f"--launcher=slurm: {command[0]} is not installed here") from None
     except subprocess.TimeoutExpired:
         raise ConfigError(f"Slurm: {command[0]} did not answer in {_COMMAND_S:g} s") from None
-    if done.returncode:
-        raise ConfigError(f"Slurm: {command[0]}: {done.stderr.strip()}")
-    return done.stdout
+    if completed.returncode:
+        raise ConfigError(f"Slurm: {command[0]}: {completed.stderr.strip()}")
+    return completed.stdout

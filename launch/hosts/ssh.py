@@ -1,4 +1,4 @@
-"""How a launcher starts the agent of a host: a command whose pipes are the connection."""
+"""Starts a host's daemon by SSH: a command whose stdin and stdout are the connection to it."""
 
 import os
 import shlex
@@ -18,30 +18,37 @@ SSH = (
 )  # fmt: skip
 
 
-def agent_command(python: str = sys.executable, folder: Path = ROOT) -> list[str]:
-    """What runs on the host: the agent, from the project's folder there."""
+def daemon_command(python: str = sys.executable, folder: Path = ROOT) -> list[str]:
+    """Returns the command that runs a host daemon.
+
+    Args:
+      python: path of the Python interpreter on the host.
+      folder: the project's folder on the host.
+    """
     return ["env", f"PYTHONPATH={folder}", python, "-m", "distrl.launch.hosts.daemon"]
 
 
-def ssh(host: Host, options: Sequence[str], agent: Sequence[str]) -> list[str]:
-    """By SSH with the user's own keys; without it where the host is this one.
+def ssh(host: Host, options: Sequence[str], daemon: Sequence[str]) -> list[str]:
+    """Returns the command that runs a host's daemon by SSH, or directly where the host is this one.
 
     Args:
-      host: where to.
-      options: of ssh, as `-F FILE`.
-      agent: the agent's command.
+      host: the host to run it on.
+      options: additional options of ssh, such as `-F FILE`.
+      daemon: the command that runs the daemon.
     """
     if host.name in HERE or host.address in HERE:
-        return list(agent)
-    return [*SSH, *options, host.name, shlex.join(agent)]
+        return list(daemon)
+    return [*SSH, *options, host.name, shlex.join(daemon)]
 
 
 def start(command: Sequence[str], errors: IO[bytes] | int) -> "subprocess.Popen[bytes]":
-    """The connection. It ends with its stdin, and has signals of its own (Ctrl-C is not for it).
+    """Starts a command whose pipes are the connection to a daemon.
+
+    It ends when its stdin is closed. It has a session of its own, so that Ctrl-C does not reach it.
 
     Args:
-      command: of `ssh`, or of `distrl.launch.hosts.slurm.step`.
-      errors: where its stderr goes, and the agent's.
+      command: from `ssh`, or from `distrl.launch.hosts.slurm.step`.
+      errors: file for its stderr, which is the daemon's too.
     """
     return subprocess.Popen(
         command,

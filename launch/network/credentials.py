@@ -1,12 +1,13 @@
-"""What the hosts of one program know each other by: one certificate, and its key, for them all.
+"""Credentials by which the hosts of one program recognise each other: one certificate and its key.
 
-It is made for one program and signed by itself. A host is one of the program's if it has the key;
-there is nothing else to trust, to renew or to revoke.
+They are made for one program, the certificate is self-signed, and all hosts have both. A host that
+has the key belongs to the program; there is nothing else to trust, renew or revoke.
 """
 
 import dataclasses
 import datetime
 import os
+import pathlib
 import ssl
 
 from cryptography import x509
@@ -14,23 +15,30 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-NAME = "distrl"  # of every host, to TLS
+from distrl.errors import ConfigError
 
-# Hosts' clocks may be far off, and the certificate is only good for as long as the program runs.
-_FROM = datetime.datetime(1970, 1, 1)
-_UNTIL = datetime.datetime(9999, 12, 31, 23, 59, 59)  # "no expiry", RFC 5280
+NAME = "distrl"  # every host's name in TLS
+
+# Hosts' clocks may be far off, and the certificate only matters while the program runs.
+_NOT_BEFORE = datetime.datetime(1970, 1, 1)
+_NOT_AFTER = datetime.datetime(9999, 12, 31, 23, 59, 59)  # "no expiry", RFC 5280
 
 
 @dataclasses.dataclass(frozen=True)
 class Credentials:
-    """Attributes: certificate, key: PEM. The key is secret, and is never printed."""
+    """A program's credentials.
+
+    Attributes:
+      certificate: PEM.
+      key: PEM. It is secret, and never printed.
+    """
 
     certificate: bytes
     key: bytes = dataclasses.field(repr=False)
 
 
 def make_credentials() -> Credentials:
-    """Makes those of one program: an elliptic-curve key (P-256) and its certificate."""
+    """Makes new credentials: an elliptic-curve key (P-256) and its certificate."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, NAME)])
     certificate = (
@@ -39,38 +47,63 @@ def make_credentials() -> Credentials:
         .issuer_name(name)
         .public_key(key.public_key())
         .serial_number(x509.random_serial_number())
-        .not_valid_before(_FROM)
-        .not_valid_after(_UNTIL)
+        .not_valid_before(_NOT_BEFORE)
+        .not_valid_after(_NOT_AFTER)
         .add_extension(x509.SubjectAlternativeName([x509.DNSName(NAME)]), critical=False)
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         .sign(key, hashes.SHA256())
     )
     encoding = serialization.Encoding.PEM
-    plain = serialization.NoEncryption()
+    unencrypted = serialization.NoEncryption()
     return Credentials(
         certificate.public_bytes(encoding),
-        key.private_bytes(encoding, serialization.PrivateFormat.PKCS8, plain),
+        key.private_bytes(encoding, serialization.PrivateFormat.PKCS8, unencrypted),
     )
 
 
+def read_credentials(path: str) -> Credentials:
+    """Reads credentials from a PEM file.
+
+    Raises:
+      ConfigError: the file cannot be read, or has no certificate or no private key.
+    """
+    try:
+        text = pathlib.Path(path).read_bytes()
+    except OSError as error:
+        raise ConfigError(f"--credentials={path}: {error.strerror}") from error
+    parts = [b"-----BEGIN " + part for part in text.split(b"-----BEGIN ")[1:]]
+    certificate = b"".join(part for part in parts if b" CERTIFICATE" in part.splitlines()[0])
+    key = b"".join(part for part in parts if b"PRIVATE KEY" in part.splitlines()[0])
+    if not certificate or not key:
+        raise ConfigError(f"--credentials={path}: expected a certificate and a private key (PEM)")
+    return Credentials(certificate, key)
+
+
+def write_credentials(path: pathlib.Path, credentials: Credentials) -> None:
+    """Writes credentials to a PEM file that nobody else can read."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(credentials.certificate.strip() + b"\n" + credentials.key.strip() + b"\n")
+
+
 def server_context(credentials: Credentials) -> ssl.SSLContext:
-    """TLS 1.3 for those who accept connections; clients without the credentials are refused."""
+    """Returns a TLS 1.3 context to accept connections; it refuses clients without credentials."""
     context = _context(ssl.PROTOCOL_TLS_SERVER, credentials)
     context.verify_mode = ssl.CERT_REQUIRED
-    context.num_tickets = 0  # a connection lives long; none is resumed
+    context.num_tickets = 0  # connections are long-lived, and none is resumed
     return context
 
 
 def client_context(credentials: Credentials) -> ssl.SSLContext:
-    """TLS 1.3 for those who connect, with `server_hostname=NAME`."""
+    """Returns a TLS 1.3 context to connect, with `server_hostname=NAME`."""
     return _context(ssl.PROTOCOL_TLS_CLIENT, credentials)
 
 
 def _context(protocol: int, credentials: Credentials) -> ssl.SSLContext:
     context = ssl.SSLContext(protocol)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
-    context.load_verify_locations(cadata=credentials.certificate.decode())  # and no other
-    # Python takes them from a file only; this one is in memory, and in no folder.
+    context.load_verify_locations(cadata=credentials.certificate.decode())  # trusts no other
+    # Python loads a certificate chain only from a file; this one is in memory, in no folder.
     fd = os.memfd_create("credentials")
     with open(fd, "wb") as file:
         file.write(credentials.certificate + credentials.key)
@@ -80,6 +113,6 @@ def _context(protocol: int, credentials: Credentials) -> ssl.SSLContext:
 
 
 def is_ours(peer: ssl.SSLObject, credentials: Credentials) -> bool:
-    """Whether the other end of a connection showed the program's own certificate."""
+    """Returns whether the other end of a connection has shown the program's certificate."""
     shown = peer.getpeercert(binary_form=True)
     return shown == ssl.PEM_cert_to_DER_cert(credentials.certificate.decode())

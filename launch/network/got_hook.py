@@ -1,8 +1,9 @@
-"""The addresses by which loaded shared objects call a function of another: found and replaced.
+"""Redirects a loaded shared object's calls of a function that it imports.
 
-A shared object calls what it imports through a table of its own (GOT), which the dynamic linker
-fills in. Replacing an entry redirects that one object's calls, with no compiler and no LD_PRELOAD.
-64-bit Linux on x86-64 and aarch64; the tables' layout is that of the ELF specification.
+A shared object calls imported functions through its global offset table (GOT), which the dynamic
+linker fills in. Replacing an entry redirects the calls of this one object, without a compiler and
+without LD_PRELOAD. Supports 64-bit Linux on x86-64 and aarch64; the layout of the tables follows
+the ELF specification.
 """
 
 import contextlib
@@ -14,27 +15,30 @@ import struct
 from collections.abc import Iterator
 from typing import NamedTuple
 
-# By machine, the relocations whose place holds a function's address: a word, GLOB_DAT, JUMP_SLOT.
+# By machine: the types of relocations whose target is a function's address: 64-bit word, GLOB_DAT,
+# JUMP_SLOT.
 _RELOCATIONS = {"x86_64": {1, 6, 7}, "aarch64": {257, 1025, 1026}}
 _PT_DYNAMIC, _PT_GNU_RELRO = 2, 0x6474E552
 _DT_PLTRELSZ, _DT_STRTAB, _DT_SYMTAB, _DT_RELA, _DT_RELASZ, _DT_JMPREL = 2, 5, 6, 7, 8, 23
-_HEADER = struct.Struct("=IIQQQQQQ")  # type, flags, offset, address, -, size in file, size, align
+_HEADER = struct.Struct(
+    "=IIQQQQQQ"
+)  # type, flags, offset, address, -, file size, memory size, align
 _DYNAMIC = struct.Struct("=qQ")  # tag, value
-_RELA = struct.Struct("=QQq")  # place, symbol << 32 | kind, addend
-_SYMBOL_SIZE = 24  # begins with the name's place, 4 bytes
+_RELA = struct.Struct("=QQq")  # target, symbol << 32 | type, addend
+_SYMBOL_SIZE = 24  # a symbol begins with its name's offset, 4 bytes
 _PROT_READ, _PROT_WRITE = mmap.PROT_READ, mmap.PROT_WRITE
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
 class SharedObject(NamedTuple):
-    """One that is loaded.
+    """A loaded shared object.
 
     Attributes:
-      path: of its file, with links resolved.
-      base: what is added to the addresses in its file.
+      path: path of its file, with links resolved.
+      base: offset between the addresses in its file and in memory.
       dynamic: address of its dynamic section; 0: it has none.
-      read_only: first and last + 1 of the addresses that are read-only since it was loaded.
+      read_only: the address range that became read-only after loading: first, last + 1.
     """
 
     path: str
@@ -56,24 +60,25 @@ _Visit = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(_Info), ctypes.c_size_t, 
 
 
 def is_supported() -> bool:
-    """Whether this machine's tables can be read."""
-    known = platform.system() == "Linux" and platform.machine() in _RELOCATIONS
-    return known and ctypes.sizeof(ctypes.c_void_p) == 8 and hasattr(_libc, "dl_iterate_phdr")
+    """Returns whether this machine's tables can be read."""
+    known_machine = platform.system() == "Linux" and platform.machine() in _RELOCATIONS
+    return (
+        known_machine and ctypes.sizeof(ctypes.c_void_p) == 8 and hasattr(_libc, "dl_iterate_phdr")
+    )
 
 
 def loaded() -> list[SharedObject]:
-    """The shared objects of this process, without the main program."""
-    found: list[tuple[int, bytes, bytes]] = []
+    """Returns the shared objects of this process, without the main program."""
+    entries: list[tuple[int, bytes, bytes]] = []
 
     def visit(info: "ctypes._Pointer[_Info]", size: int, data: int | None) -> int:
-        one = info.contents
-        found.append(
-            (one.base, one.name or b"", ctypes.string_at(one.headers, _HEADER.size * one.count))
-        )
+        entry = info.contents
+        headers = ctypes.string_at(entry.headers, _HEADER.size * entry.count)
+        entries.append((entry.base, entry.name or b"", headers))
         return 0
 
     _libc.dl_iterate_phdr(_Visit(visit), None)
-    return [_shared_object(*each) for each in found if each[1]]
+    return [_shared_object(*entry) for entry in entries if entry[1]]
 
 
 def _shared_object(base: int, name: bytes, headers: bytes) -> SharedObject:
@@ -81,33 +86,38 @@ def _shared_object(base: int, name: bytes, headers: bytes) -> SharedObject:
     for kind, _, _, address, _, _, size, _ in _HEADER.iter_unpack(headers):
         if kind == _PT_DYNAMIC:
             dynamic = base + address
-        elif kind == _PT_GNU_RELRO:  # what of a page is beyond it stays writable
+        elif kind == _PT_GNU_RELRO:  # the rest of its last page stays writable
             read_only = (base + address, (base + address + size) & -mmap.PAGESIZE)
     return SharedObject(os.path.realpath(os.fsdecode(name)), base, dynamic, read_only)
 
 
 def slots(shared: SharedObject, function: str) -> list[int]:
-    """Where the object keeps the address of a function that it imports; none if it does not."""
+    """Returns the addresses of the object's GOT entries for a function.
+
+    Args:
+      shared: the shared object.
+      function: name of the function. Without an import of it there are no entries.
+    """
     if not shared.dynamic:
         return []
     entries = dict(_dynamic_section(shared.dynamic))
 
     def address(tag: int) -> int:
-        value = entries.get(tag, 0)  # glibc has added the base already, others have not
+        value = entries.get(tag, 0)  # glibc adds the base when it loads the object, others do not
         return value + shared.base if 0 < value < shared.base else value
 
     symbols, names = address(_DT_SYMTAB), address(_DT_STRTAB)
-    found = set()
+    addresses = set()
     for table, size in ((_DT_RELA, _DT_RELASZ), (_DT_JMPREL, _DT_PLTRELSZ)):
         relocations = ctypes.string_at(address(table), entries.get(size, 0))
-        for place, info, _ in _RELA.iter_unpack(relocations):
+        for target, info, _ in _RELA.iter_unpack(relocations):
             if info & 0xFFFFFFFF not in _RELOCATIONS[platform.machine()]:
                 continue
             symbol = symbols + _SYMBOL_SIZE * (info >> 32)
             name = ctypes.string_at(names + ctypes.c_uint32.from_address(symbol).value)
             if name == function.encode():
-                found.add(shared.base + place)
-    return sorted(found)
+                addresses.add(shared.base + target)
+    return sorted(addresses)
 
 
 def _dynamic_section(address: int) -> Iterator[tuple[int, int]]:
@@ -120,12 +130,18 @@ def _dynamic_section(address: int) -> Iterator[tuple[int, int]]:
 
 
 def replace(shared: SharedObject, slot: int, value: int) -> int:
-    """Puts another address into a slot, and returns the one before. Raises OSError."""
+    """Writes an address to a GOT entry and returns the previous one. Raises OSError.
+
+    Args:
+      shared: the shared object.
+      slot: address of the entry, from `slots`.
+      value: the new address.
+    """
     first, last = shared.read_only
     with _writable(slot) if first <= slot < last else contextlib.nullcontext():
         entry = ctypes.c_uint64.from_address(slot)
-        before, entry.value = entry.value, value
-    return before
+        previous, entry.value = entry.value, value
+    return previous
 
 
 @contextlib.contextmanager

@@ -1,9 +1,9 @@
-"""Keeps Courier's and Reverb's servers on loopback, out of other machines' reach.
+"""Keeps Courier's and Reverb's servers on loopback, where other machines cannot reach them.
 
-Both always listen on all interfaces, and take no other address; and a Courier server calls what it
-is sent. So their calls of `bind`, in the process that serves, are redirected to one that puts
-127.0.0.1 in the place of "all interfaces", and leaves other addresses as they are. Where that
-cannot be done, nothing is started, unless the user allows open ports (see `OPEN`).
+Both always listen on all interfaces, which cannot be configured, and a Courier server executes what
+it receives. So their calls of `bind` are redirected, in the process that serves, to a function that
+replaces "all interfaces" by 127.0.0.1 and leaves other addresses unchanged. Where that cannot be
+done, nothing is started, unless the user allows open ports (see `OPEN`).
 """
 
 import contextlib
@@ -25,13 +25,14 @@ from distrl.launch.network import got_hook
 
 OPEN = "DISTRL_OPEN_PORTS"  # "1" lets the servers listen on all interfaces
 
-# By package, the extension module that serves, and what in it makes a server.
+# By package: its extension module with the server. By module: the function that makes a server.
 _SERVERS = {"courier": "courier.python.server", "reverb": "reverb.libpybind"}
 _MAKERS = {
     "courier.python.server": ("BuildAndStart",),
     "reverb.libpybind": ("Server", "__init__"),
 }
-# By family: size of an address, place of the host in it, what there is all interfaces, loopback.
+# By family: size of an address, position of the host in it, the hosts that mean all interfaces, and
+# loopback.
 _MAPPED = bytes(10) + b"\xff\xff"  # before an IPv4 address in an IPv6 one
 _LOCALHOST = bytes([127, 0, 0, 1])
 _ADDRESS: dict[int, tuple[int, slice, tuple[bytes, ...], bytes]] = {
@@ -43,7 +44,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def loopback_for(address: bytes) -> bytes | None:
-    """The address on loopback in the place of one on all interfaces; None for any other.
+    """Returns the loopback address to use instead of all interfaces; None for other addresses.
 
     Args:
       address: a `struct sockaddr`.
@@ -57,45 +58,45 @@ def loopback_for(address: bytes) -> bytes | None:
     return address[: host.start] + loopback + address[host.stop :]
 
 
-# ctypes takes the GIL for it: both servers call it in the thread that makes them. It lives as long
-# as the process, since a slot may hold its address.
+# Both servers call it in the thread that makes them; ctypes acquires the GIL for it. It must live
+# as long as the process, since GOT entries may have its address.
 @ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_int, ctypes.c_void_p, ctypes.c_uint32, use_errno=True)
 def _bind(fd: int, address: int | None, length: int) -> int:
     try:
-        changed = loopback_for(ctypes.string_at(address, length)) if address else None
-        if changed is None:
+        replacement = loopback_for(ctypes.string_at(address, length)) if address else None
+        if replacement is None:
             return _libc.bind(fd, ctypes.c_void_p(address), length)
-        # Reverb asks to share its port: then a second server on it would be accepted too, and
-        # clients land on either.
+        # Reverb sets SO_REUSEPORT: a second server could then bind the port too, and clients would
+        # reach either one.
         off = ctypes.c_int(0)
         share = (fd, socket.SOL_SOCKET, socket.SO_REUSEPORT, ctypes.byref(off), 4)
-        return _libc.setsockopt(*share) or _libc.bind(fd, changed, length)
-    except BaseException:  # else ctypes says 0, and `listen` takes any port on all interfaces
+        return _libc.setsockopt(*share) or _libc.bind(fd, replacement, length)
+    except BaseException:  # otherwise ctypes returns 0, and `listen` binds a port on all interfaces
         ctypes.set_errno(errno.EACCES)
         return -1
 
 
 def left_open() -> bool:
-    """Whether the user has the servers listen on all interfaces."""
+    """Returns whether the user lets the servers listen on all interfaces."""
     return os.environ.get(OPEN) == "1"
 
 
 def check() -> None:
-    """Raises ConfigError where `close_ports` would."""
+    """Raises ConfigError where `close_ports` would raise it."""
     if not left_open():
         _all_slots()
 
 
 def close_ports() -> Callable[[], None]:
-    """Has all servers that this process makes from now on listen on loopback only.
+    """Makes all servers of this process that are created from now on listen on loopback only.
 
-    Those of packages that are imported later too, and those of its forks.
+    This includes servers of packages that are imported later, and of forked processes.
 
     Returns:
-      What undoes it, for servers made later.
+      A function that undoes it, for servers that are created later.
 
     Raises:
-      ConfigError: it cannot be done here.
+      ConfigError: it is not possible here.
     """
     undo = contextlib.ExitStack()
     if left_open():
@@ -121,72 +122,73 @@ def close_ports() -> Callable[[], None]:
 
 
 def _redirect(undo: contextlib.ExitStack, *imported: str) -> None:
-    ours = ctypes.cast(_bind, ctypes.c_void_p).value
-    assert ours is not None
+    replacement = ctypes.cast(_bind, ctypes.c_void_p).value
+    assert replacement is not None
     for shared, slot in _all_slots(*imported):
         try:
-            before = got_hook.replace(shared, slot, ours)
+            previous = got_hook.replace(shared, slot, replacement)
         except OSError as error:
             raise _cannot(f"{shared.path}: {error}") from error
-        if before != ours:
-            undo.callback(got_hook.replace, shared, slot, before)
+        if previous != replacement:
+            undo.callback(got_hook.replace, shared, slot, previous)
 
 
 def _make_one_at_a_time(undo: contextlib.ExitStack, module: ModuleType) -> None:
-    """Has the threads that make servers take turns.
+    """Makes the creation of servers mutually exclusive, to avoid a deadlock.
 
-    With its first server gRPC tries, within `pthread_once`, whether ::1 can be bound. `_bind` may
-    hand the GIL to another thread meanwhile. If that makes a server too it waits for the first one,
-    and keeps the GIL, which the first one waits for.
+    For its first server gRPC tests, within `pthread_once`, whether ::1 can be bound. Meanwhile
+    `_bind` may hand the GIL to another thread. If that thread creates a server too, it waits for
+    the first one while it holds the GIL, for which the first one waits.
     """
     *path, name = _MAKERS[module.__name__]
     owner = functools.reduce(getattr, path, module)
-    make, turn = getattr(owner, name), threading.Lock()
+    make, lock = getattr(owner, name), threading.Lock()
     if hasattr(make, "__wrapped__"):
         return
 
     @functools.wraps(make)
-    def in_turn(*args: Any, **kwargs: Any) -> Any:
-        with turn:
+    def make_exclusively(*args: Any, **kwargs: Any) -> Any:
+        with lock:
             return make(*args, **kwargs)
 
-    setattr(owner, name, in_turn)
+    setattr(owner, name, make_exclusively)
     undo.callback(setattr, owner, name, make)
 
 
 def _all_slots(name: str = "", path: str = "") -> list[tuple[got_hook.SharedObject, int]]:
-    """Where the loaded servers' packages keep the address of `bind`.
+    """Returns the GOT entries for `bind` in the packages of the loaded servers.
 
     Args:
-      name, path: of a server's module that is being imported.
+      name: name of a server's module that is being imported; "": all that are loaded.
+      path: path of this module.
     """
-    serving = {name: path} if name else {}
+    servers = {name: path} if name else {}
     for package, server in _SERVERS.items():
         if package in sys.modules and not name:
             module = sys.modules.get(server)
             if module is None or not module.__file__:
                 raise _cannot(f"{package} has no module {server}, as its known versions have")
-            serving[server] = module.__file__
-    if not serving:
+            servers[server] = module.__file__
+    if not servers:
         return []
     if not got_hook.is_supported():
-        raise _cannot(f"{platform.system()} on {platform.machine()} is not known")
+        raise _cannot(f"{platform.system()} on {platform.machine()} is not supported")
     loaded = got_hook.loaded()
-    found = []
-    for server, file in serving.items():
+    slots = []
+    for server, file in servers.items():
         root = os.path.dirname(os.path.realpath(file))
         for _ in range(server.count(".") - 1):
             root = os.path.dirname(root)
-        own = [each for each in loaded if each.path.startswith(root + os.sep)]
-        pairs = [(shared, slot) for shared in own for slot in got_hook.slots(shared, "bind")]
+        objects = [shared for shared in loaded if shared.path.startswith(root + os.sep)]
+        pairs = [(shared, slot) for shared in objects for slot in got_hook.slots(shared, "bind")]
         if os.path.realpath(file) not in [shared.path for shared, _ in pairs]:
-            raise _cannot(f"{file} does not import `bind` as was expected")
-        found += pairs
-    return found
+            raise _cannot(f"{file} does not import `bind` as expected")
+        slots += pairs
+    return slots
 
 
-def _cannot(why: str) -> ConfigError:
+def _cannot(reason: str) -> ConfigError:
     return ConfigError(
-        f"Courier's and Reverb's ports cannot be kept from other machines: {why}; {OPEN}=1 leaves "
-        "them open: anyone who reaches them then runs commands as you"
+        f"cannot close Courier's and Reverb's ports to other machines: {reason}; {OPEN}=1 leaves "
+        "them open: anyone who can reach them can then run commands as you"
     )

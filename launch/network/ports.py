@@ -7,25 +7,25 @@ import socket
 
 from distrl.errors import ConfigError
 
-# Below the range that Linux gives to outgoing connections (from 32768): a port of that range may
-# be taken by any client between our look and the server's bind.
+# Below the range that Linux uses for outgoing connections (from 32768): any client may take a port
+# in that range between our check and the server's bind.
 FIRST, LAST = 15000, 32000
 
 
 class Ports:
-    """Free ports, kept from other launchers until `close()`.
+    """Reserves free ports, so that other launchers do not take them until `close()`.
 
-    Two Reverb servers on one port may both be accepted (see `loopback`), and clients land on
-    either. So a port is used only if nobody listens on it, and it is held by an abstract Unix
-    socket of its number: a lock that the kernel drops with the process, and that leaves no file.
+    Two Reverb servers can bind the same port (see `loopback`), and clients then reach either one.
+    So a port is used only if nobody listens on it, and an abstract Unix socket with its number
+    reserves it: the kernel releases this lock when the process ends, and it leaves no file behind.
     """
 
     def __init__(self) -> None:
         self._locks: list[socket.socket] = []
-        self._random = random.SystemRandom()  # two launches must not try the same ports in turn
+        self._random = random.SystemRandom()  # launches must not try the same sequence
 
     def take(self) -> int:
-        """Returns a port that nobody has."""
+        """Reserves a free port and returns it."""
         for _ in range(1000):
             port = self._random.randrange(FIRST, LAST)
             lock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -41,17 +41,18 @@ class Ports:
         raise ConfigError(f"no free port between {FIRST} and {LAST} on this machine")
 
     def fds(self) -> list[int]:
-        """What a forked child has to close."""
+        """Returns the descriptors that a forked child has to close."""
         return [lock.fileno() for lock in self._locks]
 
     def close(self) -> None:
+        """Releases all ports."""
         for lock in self._locks:
             lock.close()
         self._locks.clear()
 
 
 def _is_free(port: int) -> bool:
-    """Whether nobody has the port, on loopback or any other address."""
+    """Returns whether nobody has bound the port, on any address."""
     for family, host in ((socket.AF_INET6, "::"), (socket.AF_INET, "0.0.0.0")):
         try:
             with contextlib.closing(socket.socket(family, socket.SOCK_STREAM)) as probe:
@@ -60,6 +61,6 @@ def _is_free(port: int) -> bool:
                 probe.bind((host, port))
         except OSError as error:
             if error.errno in (errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL):
-                continue  # this machine has no IPv6
+                continue  # no IPv6 on this machine
             return False
     return True

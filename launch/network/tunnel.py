@@ -1,13 +1,14 @@
-"""Connections between the hosts of one program: encrypted, and refused to everyone else.
+"""Connections between the hosts of one program: encrypted, and closed to everyone else.
 
-All servers listen on loopback. Each host has one process that runs `run`: it holds the host's only
-open port, and a Unix socket for every server of another host. A connection to such a socket
-becomes one TLS connection to that host's port, and there one to the server:
+All servers listen on loopback. On each host one process executes `run`: it has the host's only open
+port, and a Unix socket for each server of another host. A connection to such a socket becomes a TLS
+connection to that host's port, and there a connection to the server:
 
     client -> unix socket -> [tunnel] == mutual TLS 1.3 ==> [tunnel] -> 127.0.0.1:port -> server
 
-It begins with a header, which names the server's port; see `tunnel_connection` for what follows. A
-GB takes 1.1 to 2 s of a core on each of the two hosts, and a call 0.25 ms (see docs/security.md).
+The TLS connection begins with a header that has the server's port; `tunnel_connection` describes
+what follows. A GB takes 1.1 to 2 s of a core on each of the two hosts, and a call takes 0.25 ms
+(see docs/security.md).
 """
 
 import asyncio
@@ -28,30 +29,30 @@ from typing import Any
 from distrl.errors import ConfigError
 from distrl.launch.network import credentials as tls
 from distrl.launch.network.credentials import Credentials, make_credentials
-from distrl.launch.network.tunnel_connection import Plain, Secure
+from distrl.launch.network.tunnel_connection import PlainEnd, TlsEnd
 
 __all__ = ["Credentials", "make_credentials", "new_folder", "run"]
 
-HANDSHAKE_S = 5.0  # until a stranger is shown the door
-STRANGERS = 64  # connections that have not shown the credentials; of more, the oldest is closed
+HANDSHAKE_S = 5.0  # Timeout for unauthenticated peers.
+MAX_UNAUTHENTICATED = 64  # unauthenticated connections; beyond that the oldest is closed
 CONNECT_S = 5.0
-DIALLING = 4  # handshakes that a host has under way with another: many actors may begin at once
-TURN_S = 15.0  # for one of these; gRPC gives a connection up after 20 s
+MAX_HANDSHAKES = 4  # at a time with one host: many actors may start at once
+HANDSHAKE_SLOT_S = 15.0  # to wait for one of these; gRPC gives up a connection after 20 s
 WATCH_S = 1.0
-SAY_S = 10.0  # between two lines of a kind
-PATH_LIMIT = 107  # bytes, of a Unix socket, by the kernel
+LOG_INTERVAL_S = 10.0  # between two log lines of one kind
+PATH_LIMIT = 107  # bytes of a Unix socket's path, a limit of the kernel
 PARENT_LIMIT = 60
 
 _HEADER = struct.Struct("!6sH")  # _MAGIC, the server's port
 _MAGIC = b"distrl"
 
-Tasks = dict["asyncio.Task[None]", None]  # oldest first
+Tasks = dict["asyncio.Task[None]", None]  # a set, oldest first
 
 
 def new_folder() -> pathlib.Path:
-    """For Unix sockets: with a short path, and only this user can enter it."""
-    usual = tempfile.gettempdir()
-    parent = usual if len(os.fsencode(usual)) <= PARENT_LIMIT else "/tmp"
+    """Makes a folder for Unix sockets, with a short path, that only this user can enter."""
+    temporary = tempfile.gettempdir()
+    parent = temporary if len(os.fsencode(temporary)) <= PARENT_LIMIT else "/tmp"
     return pathlib.Path(tempfile.mkdtemp(prefix="distrl-", dir=parent))
 
 
@@ -65,12 +66,12 @@ def run(
     """Carries connections until the process is killed.
 
     Args:
-      listener: bound to the host's open port.
-      credentials: of the program.
-      open_ports: of this host's servers, to which the other hosts may connect.
-      forwards: by the path of a Unix socket, to be made in a folder that only this user can enter:
-        the host, its open port, and the port of the server there.
-      ready: called when all of it can be connected to.
+      listener: a socket bound to the host's open port.
+      credentials: the program's credentials.
+      open_ports: ports of this host's servers, to which the other hosts may connect.
+      forwards: for the path of each Unix socket to make: the other host, its open port, and the
+        port of the server there. Only this user may be able to enter the paths' folder.
+      ready: called when the port and all sockets accept connections.
 
     Raises:
       ConfigError: a path that cannot be used.
@@ -82,17 +83,17 @@ def run(
 
 def _check(path: str) -> None:
     if len(os.fsencode(path)) > PATH_LIMIT:
-        raise ConfigError(f"{path}: a Unix socket's path has at most {PATH_LIMIT} bytes")
+        raise ConfigError(f"{path}: a Unix socket's path can have at most {PATH_LIMIT} bytes")
     folder = os.stat(os.path.dirname(path) or ".")
     if folder.st_uid != os.geteuid() or stat.S_IMODE(folder.st_mode) & 0o077:
         raise ConfigError(f"{path}: other users can enter its folder")
 
 
 class _Refused(Exception):
-    """A connection that is not carried, and why."""
+    """A connection is not carried; the message says why."""
 
 
-_FAILURES = (OSError, asyncio.TimeoutError, _Refused)  # of one connection; others go on
+_FAILURES = (OSError, asyncio.TimeoutError, _Refused)  # of one connection; the others continue
 
 
 class _Tunnel:
@@ -102,12 +103,12 @@ class _Tunnel:
         self._as_client = tls.client_context(credentials)
         self._open_ports = frozenset(open_ports)
         self._tasks: Tasks = {}
-        self._strangers: Tasks = {}
-        self._carried: set[Secure] = set()
-        self._said: dict[str, tuple[float, int]] = {}
-        # By host and port: one that does not answer must not hold up the others.
-        self._dialling: dict[tuple[str, int], asyncio.Semaphore] = collections.defaultdict(
-            lambda: asyncio.Semaphore(DIALLING)
+        self._unauthenticated: Tasks = {}
+        self._carried: set[TlsEnd] = set()
+        self._log_state: dict[str, tuple[float, int]] = {}  # next line not before; lines left out
+        # By host and port: a host that does not answer must not delay the others.
+        self._handshakes: dict[tuple[str, int], asyncio.Semaphore] = collections.defaultdict(
+            lambda: asyncio.Semaphore(MAX_HANDSHAKES)
         )
 
     async def run(
@@ -119,7 +120,7 @@ class _Tunnel:
         running = [self._watch(), self._accept(listener, self._admit)]
         for path, (host, port, target) in forwards.items():
             with contextlib.suppress(FileNotFoundError):
-                os.unlink(path)  # of a tunnel that was killed
+                os.unlink(path)  # left by a tunnel that was killed
             unix = socket.socket(socket.AF_UNIX)
             unix.bind(path)
 
@@ -135,7 +136,7 @@ class _Tunnel:
     def _accept(
         self, listener: socket.socket, handle: Callable[[socket.socket], Coroutine[Any, Any, None]]
     ) -> Coroutine[Any, Any, None]:
-        """Listens, and returns what accepts."""
+        """Starts to listen, and returns the coroutine that accepts connections."""
         listener.listen(socket.SOMAXCONN)
         listener.setblocking(False)
 
@@ -147,26 +148,26 @@ class _Tunnel:
                 except OSError as error:
                     if error.errno not in (errno.EMFILE, errno.ENFILE):
                         raise
-                    self._say("cannot accept", error)
-                    self._close_oldest_stranger()
+                    self._log("cannot accept a connection", error)
+                    self._close_oldest_unauthenticated()
                     await asyncio.sleep(WATCH_S)
                     continue
                 task = loop.create_task(handle(sock))
-                self._tasks[task] = None  # asyncio itself does not keep it
+                self._tasks[task] = None  # asyncio does not keep a reference
                 task.add_done_callback(self._tasks.pop)
 
         return accept()
 
     async def _admit(self, sock: socket.socket) -> None:
-        """Takes a connection from another host, if it is one of the program's."""
+        """Carries a connection from another host, if that host belongs to the program."""
         loop = asyncio.get_running_loop()
         task = asyncio.current_task()
         assert task is not None
-        self._strangers[task] = None
-        if len(self._strangers) > STRANGERS:
-            self._close_oldest_stranger()
-        secure = Secure(_HEADER.size)
-        what = "refused a connection"
+        self._unauthenticated[task] = None
+        if len(self._unauthenticated) > MAX_UNAUTHENTICATED:
+            self._close_oldest_unauthenticated()
+        secure = TlsEnd(_HEADER.size)
+        event = "refused a connection"
         with contextlib.ExitStack() as failed:
             try:
                 await loop.connect_accepted_socket(
@@ -175,43 +176,43 @@ class _Tunnel:
                 failed.callback(secure.transport.abort)
                 self._check_peer(secure)
                 magic, port = _HEADER.unpack(await asyncio.wait_for(secure.header, HANDSHAKE_S))
-                self._strangers.pop(task, None)
+                self._unauthenticated.pop(task, None)
                 if magic != _MAGIC or port not in self._open_ports:
                     raise _Refused(f"port {port} is not open to other hosts")
-                what = f"no connection to the server at port {port}"
+                event = f"no connection to the server at port {port}"
                 await asyncio.wait_for(
-                    loop.create_connection(lambda: Plain(secure), "127.0.0.1", port), CONNECT_S
+                    loop.create_connection(lambda: PlainEnd(secure), "127.0.0.1", port), CONNECT_S
                 )
             except _FAILURES as error:
-                self._say(what, error)
+                self._log(event, error)
                 return
             finally:
-                self._strangers.pop(task, None)
+                self._unauthenticated.pop(task, None)
             failed.pop_all()
             self._carried.add(secure)
 
-    def _close_oldest_stranger(self) -> None:
-        if self._strangers:
-            oldest = next(iter(self._strangers))
-            del self._strangers[oldest]
+    def _close_oldest_unauthenticated(self) -> None:
+        if self._unauthenticated:
+            oldest = next(iter(self._unauthenticated))
+            del self._unauthenticated[oldest]
             oldest.cancel()
 
-    def _check_peer(self, secure: Secure) -> None:
+    def _check_peer(self, secure: TlsEnd) -> None:
         peer = secure.transport.get_extra_info("ssl_object")
         if not tls.is_ours(peer, self._credentials):
-            raise _Refused("it showed another certificate")
+            raise _Refused("the peer has another certificate")
 
     async def _forward(self, sock: socket.socket, host: str, port: int, target: int) -> None:
-        """Carries a connection of this host to a server of another."""
+        """Carries a connection from this host to a server of another host."""
         loop = asyncio.get_running_loop()
-        secure = Secure()
+        secure = TlsEnd()
         with contextlib.ExitStack() as failed:
             failed.callback(sock.close)
-            turn = self._dialling[host, port]
+            handshakes = self._handshakes[host, port]
             try:
-                await asyncio.wait_for(turn.acquire(), TURN_S)
+                await asyncio.wait_for(handshakes.acquire(), HANDSHAKE_SLOT_S)
             except asyncio.TimeoutError as error:
-                self._say(f"no turn to connect to {host}:{port}", error)
+                self._log(f"too many pending connections to {host}:{port}", error)
                 return
             try:
                 await asyncio.wait_for(
@@ -228,17 +229,17 @@ class _Tunnel:
                 failed.callback(secure.transport.abort)
                 self._check_peer(secure)
                 secure.transport.write(_HEADER.pack(_MAGIC, target))
-                await loop.connect_accepted_socket(lambda: Plain(secure), sock)
+                await loop.connect_accepted_socket(lambda: PlainEnd(secure), sock)
             except _FAILURES as error:
-                self._say(f"no connection to {host}:{port}", error)
+                self._log(f"no connection to {host}:{port}", error)
                 return
             finally:
-                turn.release()
+                handshakes.release()
             failed.pop_all()
             self._carried.add(secure)
 
     async def _watch(self) -> None:
-        """Breaks what is carried to hosts that are gone: a cut cable says nothing."""
+        """Breaks connections to hosts that do not answer: a cut cable causes no error."""
         while True:
             await asyncio.sleep(WATCH_S)
             for secure in list(self._carried):
@@ -246,17 +247,17 @@ class _Tunnel:
                     self._carried.discard(secure)
                 elif secure.is_dead():
                     host = secure.transport.get_extra_info("peername")[0]
-                    self._say(f"{host} is gone", _Refused("it does not answer"))
+                    self._log(f"lost {host}", _Refused("it does not answer"))
                     secure.transport.abort()
 
-    def _say(self, what: str, why: Exception) -> None:
-        """Says it to the log, seldom: strangers must not fill it."""
+    def _log(self, event: str, reason: Exception) -> None:
+        """Logs an event at a limited rate: unauthenticated peers must not fill the log."""
         now = time.monotonic()
-        due, silent = self._said.get(what, (now, 0))
+        due, left_out = self._log_state.get(event, (now, 0))
         if now < due:
-            self._said[what] = due, silent + 1
+            self._log_state[event] = due, left_out + 1
             return
-        self._said[what] = now + SAY_S, 0
-        more = f" (and {silent} more)" if silent else ""
-        sys.stderr.write(f"tunnel: {what}: {type(why).__name__}: {why}{more}\n")
+        self._log_state[event] = now + LOG_INTERVAL_S, 0
+        more = f" (and {left_out} more)" if left_out else ""
+        sys.stderr.write(f"tunnel: {event}: {type(reason).__name__}: {reason}{more}\n")
         sys.stderr.flush()

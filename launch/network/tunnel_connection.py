@@ -1,17 +1,18 @@
-"""One carried connection: its plain end on this host, its TLS end to another, bytes in between.
+"""One carried connection: a plain end on this host and a TLS end to another host.
 
-On the TLS end bytes come in frames: a length, and as many bytes. A frame of length 0 ends its
-direction, so that a connection that broke is told from one that ended; TLS in asyncio cannot end
-one direction by itself.
+On the TLS end, data comes in frames: a length, and as many bytes. A frame of length 0 ends its
+direction: it distinguishes an ended connection from a broken one, and TLS in asyncio cannot close a
+single direction.
 """
 
 import asyncio
 import socket
 import struct
-from typing import Any
 
-BUFFER = 1 << 20  # bytes that wait to be written before the other end is not read any more
-DEAD_MS = 8000  # without a sign of the other host, which was asked for one
+from distrl.runtime.sockets import keep_alive
+
+BUFFER = 1 << 20  # unsent bytes at one end beyond which the other end is not read
+DEAD_MS = 8000  # without a packet from the other host after it was probed
 
 _FRAME = struct.Struct("!I")
 _TCP_INFO = struct.Struct("=8B13I")  # how Linux's `struct tcp_info` begins
@@ -19,31 +20,29 @@ _PROBES, _UNACKED, _LAST_ACK_MS = 3, 12, 20
 _RESET = struct.pack("ii", 1, 0)  # SO_LINGER: closing sends a reset
 
 
-def tune(sock: Any) -> None:
-    """Has a TCP connection without traffic break 9 s after the other host is cut off."""
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 3)
-    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 2)
-    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3)
-
-
-class Secure(asyncio.Protocol):
-    """The end to another host.
+class TlsEnd(asyncio.Protocol):
+    """The TLS end, to another host.
 
     Args:
-      header_size: bytes that come before the frames.
+      header_size: number of bytes before the first frame.
+
+    Attributes:
+      header: the bytes before the first frame.
+      plain: the other end, once it is connected.
+      ended: whether the other host has ended its direction.
+      lost: whether the connection is closed.
     """
 
     transport: asyncio.Transport
 
     def __init__(self, header_size: int = 0) -> None:
         self.header: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
-        self.plain: Plain | None = None
-        self.ended = False  # the other host's end came
+        self.plain: PlainEnd | None = None
+        self.ended = False
         self.lost = False
         self._header_size = header_size
-        self._early = bytearray()  # what came before there was a plain end
-        self._rest = b""  # of a frame's length
+        self._early = bytearray()  # data received before there was a plain end
+        self._partial_length = b""  # the first bytes of a frame's length
         self._left = 0  # bytes of the frame that are still to come
         self._probed = False
 
@@ -51,15 +50,15 @@ class Secure(asyncio.Protocol):
         assert isinstance(transport, asyncio.Transport)
         self.transport = transport
         transport.set_write_buffer_limits(BUFFER)
-        self._sock = transport.get_extra_info("socket")  # which the transport forgets
-        tune(self._sock)
+        self._sock = transport.get_extra_info("socket")  # the transport drops it when it closes
+        keep_alive(self._sock, idle=3, interval=2)
 
     def send(self, data: bytes) -> None:
-        """Sends one frame; without bytes, the end of this direction."""
+        """Sends one frame; an empty one ends this direction."""
         self.transport.write(_FRAME.pack(len(data)) + data)
 
-    def join(self, plain: "Plain") -> None:
-        """Takes the end that what comes is for."""
+    def join(self, plain: "PlainEnd") -> None:
+        """Connects the plain end, which gets the data received."""
         self.plain = plain
         self.transport.resume_reading()
         early, self._early = bytes(self._early), bytearray()
@@ -78,8 +77,8 @@ class Secure(asyncio.Protocol):
 
     def _pass_on(self, data: bytes) -> None:
         assert self.plain is not None
-        view = memoryview(self._rest + data if self._rest else data)
-        self._rest = b""
+        view = memoryview(self._partial_length + data if self._partial_length else data)
+        self._partial_length = b""
         while view:
             if self._left:
                 part = view[: self._left]
@@ -87,7 +86,7 @@ class Secure(asyncio.Protocol):
                 self._left -= len(part)
                 view = view[len(part) :]
             elif len(view) < _FRAME.size:
-                self._rest = bytes(view)
+                self._partial_length = bytes(view)
                 return
             else:
                 (self._left,) = _FRAME.unpack_from(view)
@@ -109,43 +108,47 @@ class Secure(asyncio.Protocol):
         self.lost = True
         if not self.header.done():
             self.header.set_exception(exc or ConnectionResetError("it was closed"))
-            self.header.exception()  # known; nobody may be waiting for it
+            self.header.exception()  # marks it as retrieved: nobody may be waiting for it
         if self.plain is not None and not (self.ended and self.plain.ended):
             self.plain.abort()
 
     @property
     def closed(self) -> bool:
-        """Also when `connection_lost` is only about to say so: asyncio may call others before."""
+        """Whether the socket is closed, which may be some time before `connection_lost`."""
         return self._sock.fileno() < 0
 
     def is_dead(self) -> bool:
-        """Whether the other host has not answered for too long. To be asked every second.
+        """Returns whether the other host has not answered for too long; to be called every second.
 
         The kernel's own limit (TCP_USER_TIMEOUT) would also break connections to a host that does
-        answer, and only has no room for more, for as long.
+        answer, but has had no room for more data for as long.
         """
         if self.closed:
             return False
-        got = self._sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO.size)
-        info = _TCP_INFO.unpack(got)
-        # A question for room is mostly just under way when it is seen, hence the second look.
-        probed, self._probed = self._probed, info[_PROBES] > 0
-        asked = info[_UNACKED] > 0 or (probed and self._probed)
-        return asked and info[_LAST_ACK_MS] > DEAD_MS
+        data = self._sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO.size)
+        info = _TCP_INFO.unpack(data)
+        # A probe that is seen once is usually just being answered; it counts if seen twice.
+        probed_before, self._probed = self._probed, info[_PROBES] > 0
+        waiting = info[_UNACKED] > 0 or (probed_before and self._probed)
+        return waiting and info[_LAST_ACK_MS] > DEAD_MS
 
 
-class Plain(asyncio.Protocol):
-    """The end on this host, to a server or a client.
+class PlainEnd(asyncio.Protocol):
+    """The plain end on this host, to a server or a client.
 
     Args:
       secure: the other end.
+
+    Attributes:
+      ended: whether the end of this host's direction was passed on.
+      lost: whether the connection is closed.
     """
 
     transport: asyncio.Transport
 
-    def __init__(self, secure: Secure) -> None:
+    def __init__(self, secure: TlsEnd) -> None:
         self.secure = secure
-        self.ended = False  # this host's end was passed on
+        self.ended = False
         self.lost = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -161,23 +164,23 @@ class Plain(asyncio.Protocol):
         self.secure.send(data)
 
     def eof_received(self) -> bool:
-        if not self.ended:  # reading that was paused, and goes on, finds it once more
+        if not self.ended:  # resuming paused reading reports it again
             self.ended = True
             self.secure.send(b"")
             self._close_if_done()
-        return True  # the other direction goes on
+        return True  # keeps the other direction open
 
     def end(self) -> None:
-        """No more comes from the other host."""
+        """Ends the direction to this host: the other host sends no more data."""
         try:
             self.transport.write_eof()
-        except OSError:  # it is gone already, as `connection_lost` will say
+        except OSError:  # already closed; `connection_lost` will be called
             self.secure.transport.abort()
             return
         self._close_if_done()
 
     def _close_if_done(self) -> None:
-        if self.ended and self.secure.ended:  # each is closed when all is written
+        if self.ended and self.secure.ended:  # closing writes what is left first
             self.transport.close()
             self.secure.transport.close()
 
@@ -195,10 +198,10 @@ class Plain(asyncio.Protocol):
             self.secure.transport.abort()
 
     def abort(self) -> None:
-        """Breaks the connection; what waits to be written is lost."""
+        """Breaks the connection; unsent data is lost."""
         if self.lost:
             return
         sock = self.transport.get_extra_info("socket")
-        if sock.family != socket.AF_UNIX:  # for which there are no resets
+        if sock.family != socket.AF_UNIX:  # Unix sockets have no resets
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
         self.transport.abort()

@@ -1,4 +1,4 @@
-"""The process of a host that runs its tunnel; see `distrl.launch.network.tunnel`."""
+"""The process that runs a host's tunnel; see `distrl.launch.network.tunnel`."""
 
 import contextlib
 import os
@@ -17,7 +17,14 @@ def start_tunnel(
     open_ports: Collection[int],
     forwards: Mapping[str, tuple[str, int, int]],
 ) -> int:
-    """A process that runs the tunnel and ends with this one; its id."""
+    """Starts a process that runs the tunnel, and ends when this process ends.
+
+    Args:
+      listener, credentials, open_ports, forwards: see `tunnel.run`.
+
+    Returns:
+      The pid.
+    """
     parent = os.getpid()
     pid = os.fork()
     if pid:
@@ -32,7 +39,7 @@ def start_tunnel(
         os.setsid()
         for fd in map(int, os.listdir("/proc/self/fd")):
             if fd > 2 and fd != listener.fileno():
-                with contextlib.suppress(OSError):  # the listing's own
+                with contextlib.suppress(OSError):  # the one that lists the folder
                     os.close(fd)
         run(listener, credentials, open_ports, forwards)
         code = 0
@@ -43,6 +50,6 @@ def start_tunnel(
 
 
 def end_tunnel(pid: int) -> None:
-    """Ends such a process."""
+    """Ends a tunnel's process."""
     os.kill(pid, signal.SIGKILL)
     os.waitpid(pid, 0)

@@ -92,7 +92,7 @@ def test_counters_stay_true_and_no_unroll_mixes_two_lives(start, tmp_path):
             str(wanted),
         ]
         done = subprocess.run(ask, cwd=ROOT, capture_output=True, text=True, timeout=70, check=True)
-        assert done.stdout == f"{wanted} actors act now\n"
+        assert done.stdout == f"{wanted} actors running\n"
         before = command.learner_steps()
         command.wait_for(lambda before=before: command.learner_steps() > before + 3, "training")
     check(command, tmp_path, 2, ends=4 + 2 + 1)

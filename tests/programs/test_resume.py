@@ -232,4 +232,4 @@ def test_what_was_killed_learns_on(run):
     assert "the mean return of the last 100 episodes is" in made.output
     made.start()
     assert made.process.wait(WAIT_S) == 0
-    assert "has ended already" in made.output
+    assert "has already ended" in made.output

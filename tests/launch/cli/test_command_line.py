@@ -18,6 +18,7 @@ from distrl.launch.run_dir.config_dict import as_dict
 from distrl.replay.buffer import ReplayConfig
 from distrl.replay.shared import segment
 from distrl.replay.shared.table import SharedTable
+from distrl.version import __version__
 from tests.support.commands import EXPERIMENTS, ROOT, needs_launchpad
 
 BREAKING = EXPERIMENTS / "breaking.py"
@@ -37,13 +38,19 @@ def distrl(tmp_path: Path, *arguments: str) -> subprocess.CompletedProcess:
 
 
 BAD = {
-    "command": (["trian"], "no command 'trian'; there is: train, status, actors, stacks, tables"),
+    "command": (
+        ["trian"],
+        "unknown command 'trian'; choose from: train, status, actors, stacks, tables, agent",
+    ),
     "environment": (
         ["train", "--env=CartPol-v1"],
         "environment: there is no 'CartPol-v1'; did you mean CartPole-v1",
     ),
     "agent": (["train", "--agent=impalla"], "agent: no 'impalla'; did you mean impala?"),
-    "table": (["tables", "nothing"], "tables: no 'nothing' on this machine; there is "),
+    "table": (
+        ["tables", "nothing"],
+        "tables: no table 'nothing' on this machine; existing tables: ",
+    ),
     "table's setting": (
         ["tables", "nothing", "--set", "error_bufer=3"],
         "replay has no setting 'error_bufer'; did you mean 'error_buffer'?",
@@ -62,7 +69,7 @@ BAD = {
     ),
     "topology": (
         ["train", "--topology=ligth_env"],
-        "topology: no 'ligth_env'; did you mean light_env?",
+        "topology: unknown name 'ligth_env'; did you mean light_env?",
     ),
     "flag": (
         ["train", "--topologi=single_process"],
@@ -125,6 +132,19 @@ def test_what_cannot_be_forked_is_refused_in_one_line(tmp_path):
     assert done.stderr.count("\n") == 1
 
 
+@pytest.mark.parametrize("arguments", [["-m", "distrl"], ["-m", "distrl.launch.main"]])
+def test_version(tmp_path, arguments):
+    done = subprocess.run(
+        [sys.executable, *arguments, "--version"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=BUSY_S,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, f"distrl {__version__}\n", "")
+
+
 def test_help_lists_the_settings(tmp_path):
     done = distrl(tmp_path, "train", "--help")
     assert done.returncode == 0
@@ -133,6 +153,7 @@ def test_help_lists_the_settings(tmp_path):
         assert flag in done.stdout
     assert "--config.agent." in done.stdout
     assert "(default: '64')" in done.stdout
+    assert "pdb_post_mortem" not in done.stdout  # absl's own
 
 
 @dataclasses.dataclass(frozen=True)
@@ -295,4 +316,4 @@ def test_tables_finds_reverb_servers(tmp_path):
     assert refused.returncode == 2
     assert "Reverb fixes a table's rate limiter and sampler" in refused.stderr
     assert "with replay.backend=shared_memory they can be" in refused.stderr
-    assert gone.returncode == 2 and f"no '{name}'" in gone.stderr
+    assert gone.returncode == 2 and f"no table '{name}'" in gone.stderr

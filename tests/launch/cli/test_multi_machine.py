@@ -67,7 +67,7 @@ def test_a_users_own_file_runs_on_two_hosts(tmp_path):
         ([HOSTS, "--debug=actor/0"], "debug on one machine"),
         ([HOSTS, "--lp_launch_type=local_mt"], "debug on one machine"),
         ([HOSTS, "--launcher=join"], "give --credentials=FILE"),
-        (["--launcher=slurm"], "runs in no job; say what to submit"),
+        (["--launcher=slurm"], "not in a Slurm job; give --slurm='--nodes=3' to submit one"),
         ([HOSTS, "--launcher=kubernetes"], "give --image"),
         ([HOSTS, "--config.learner.num_gpus=1"], "their host a has 0: say --hosts=a:gpus=1"),
     ],

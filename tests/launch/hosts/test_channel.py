@@ -1,4 +1,4 @@
-"""What a launcher and its agents say to each other, and how they look at each other's code."""
+"""The channel between a launcher and a host daemon, and the comparison of their code."""
 
 import os
 import selectors
@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from distrl.launch.hosts import channel as lines_module
+from distrl.launch.hosts import channel as channel_module
 from distrl.launch.hosts.channel import JsonLineChannel
 from distrl.launch.hosts.code_identity import difference, identity
 
@@ -17,15 +17,15 @@ class Ends:
 
     def __init__(self):
         self.selector = selectors.DefaultSelector()
-        self.other, own = socket.socketpair()
+        self.other, near = socket.socketpair()
         self.other.settimeout(5.0)
-        self.taken, self.ended = [], []
-        reader = os.dup(own.fileno())
-        self.lines = JsonLineChannel(
-            self.selector, reader, own.detach(), self.taken.append, self.ended.append
+        self.messages, self.closed = [], []
+        reader = os.dup(near.fileno())
+        self.channel = JsonLineChannel(
+            self.selector, reader, near.detach(), self.messages.append, self.closed.append
         )
 
-    def turn(self, true):
+    def run_until(self, true):
         deadline = time.monotonic() + 5.0
         while not true():
             assert time.monotonic() < deadline
@@ -37,55 +37,55 @@ class Ends:
 def ends():
     made = Ends()
     yield made
-    made.lines.close()
+    made.channel.close()
     made.other.close()
 
 
 def test_messages_come_whole_however_they_are_cut(ends):
     for byte in b'{"kind": "a", "n": 1}\n{"kind": "b"}\n':
         ends.other.sendall(bytes([byte]))
-    ends.turn(lambda: len(ends.taken) == 2)
-    assert ends.taken == [{"kind": "a", "n": 1}, {"kind": "b"}]
+    ends.run_until(lambda: len(ends.messages) == 2)
+    assert ends.messages == [{"kind": "a", "n": 1}, {"kind": "b"}]
 
 
 def test_more_than_a_pipe_holds_goes_when_it_is_read(ends):
-    ends.lines.send("big", data="x" * 3_000_000)
-    assert ends.lines.waiting() > 0
+    ends.channel.send("big", data="x" * 3_000_000)
+    assert ends.channel.unsent() > 0
     got = 0
     while got < 3_000_000:
         for key, _ in ends.selector.select(0.0):
             key.data()
         got += len(ends.other.recv(1 << 20))
-    assert ends.lines.waiting() == 0 and not ends.ended
+    assert ends.channel.unsent() == 0 and not ends.closed
 
 
 @pytest.mark.parametrize("sent", [b"hello\n", b"[1]\n", b"{}\n", b"\xff\n"])
-def test_what_is_no_message_ends_it(ends, sent):
+def test_a_malformed_message_closes_it(ends, sent):
     ends.other.sendall(sent)
-    ends.turn(lambda: ends.ended)
-    assert "no message" in ends.ended[0] and not ends.taken
+    ends.run_until(lambda: ends.closed)
+    assert "malformed message" in ends.closed[0] and not ends.messages
 
 
-def test_a_line_without_end_ends_it(ends, monkeypatch):
-    monkeypatch.setattr(lines_module, "LIMIT", 1000)
+def test_an_endless_line_closes_it(ends, monkeypatch):
+    monkeypatch.setattr(channel_module, "LIMIT", 1000)
     ends.other.sendall(b"x" * 2000)
-    ends.turn(lambda: ends.ended)
-    assert ends.ended == ["it sent a line without end"]
+    ends.run_until(lambda: ends.closed)
+    assert ends.closed == ["it sent an endless line"]
 
 
-def test_the_end_is_told_once_and_nothing_can_be_said_after_it(ends):
+def test_the_end_is_reported_once_and_nothing_is_sent_after_it(ends):
     ends.other.close()
-    ends.turn(lambda: ends.ended)
-    ends.lines.send("more")
-    assert ends.ended == ["the connection was closed"]
-    assert not ends.lines.fds()
+    ends.run_until(lambda: ends.closed)
+    ends.channel.send("more")
+    assert ends.closed == ["the connection was closed"]
+    assert not ends.channel.fds()
 
 
 def test_other_code_and_other_versions_are_named():
     ours = identity()
     assert difference("h2", dict(ours), ours) is None
     assert difference("h2", {**ours, "jax": "0.0.1"}, ours) == (
-        f"host h2 has jax 0.0.1; here it is {ours['jax']}: give all hosts the same versions"
+        f"host h2 has jax 0.0.1; here it is {ours['jax']}: install the same versions on all hosts"
     )
     assert "host h2 has other code of distrl" in str(difference("h2", {**ours, "code": "0"}, ours))
     without = {name: version for name, version in ours.items() if name != "numpy"}

@@ -234,12 +234,12 @@ def test_names_that_look_like_numbers_stay_names(tmp_path: Path):
         ({"name": "r" * 61}, "name and host '.*': .*at most 63"),
         ({"name": "-a"}, "first and last"),
         ({"placement": Placement((Host("node.example"),))}, "host 'node.example'"),
-        ({"placement": Placement((Host("launcher"),))}, "take another one"),
+        ({"placement": Placement((Host("launcher"),))}, "choose another one"),
         ({"placement": Placement((Host("h1", cores=0),))}, r"--hosts=h1:cores=8:memory_gb=16"),
         ({"placement": Placement((Host("h1", memory_gb=0),))}, r"cores=8:memory_gb=16"),
         ({"storage": "runs"}, "expected claim:NAME"),
         ({"storage": "path:runs"}, "expected claim:NAME"),
-        ({"storage": "claim:My Claim"}, "no claim of such a name"),
+        ({"storage": "claim:My Claim"}, "not a valid name of a claim"),
     ],
 )
 def test_what_kubernetes_does_not_take_is_refused(options: dict[str, Any], told: str):

@@ -6,24 +6,15 @@ import shutil
 import stat
 import subprocess
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
 
 from distrl.launch.hosts.manual import command_lines, mpirun_line, sheet
+from distrl.programs.placement import Host, Placement
 from tests.support.cluster.hosts import Hosts
 
 COMMAND = ["distrl", "train", "--env=CartPole-v1", "--run_dir=runs/it's $HOME; one"]
 FILE = "/srv/my run/credentials.pem"
-
-
-class Host(NamedTuple):
-    name: str
-
-
-class Placement(NamedTuple):
-    hosts: tuple[Host, ...]
-    nodes: dict[str, str]
 
 
 PLACEMENT = Placement(

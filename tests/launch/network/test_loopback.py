@@ -156,7 +156,7 @@ def refused(tmp_path: Path, message: str) -> None:
 
 def test_an_unknown_machine_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(platform, "machine", lambda: "riscv64")
-    refused(tmp_path, "Linux on riscv64 is not known")
+    refused(tmp_path, "Linux on riscv64 is not supported")
     monkeypatch.setenv("DISTRL_OPEN_PORTS", "1")
     loopback.check()
 

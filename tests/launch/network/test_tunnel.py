@@ -1,4 +1,4 @@
-"""Connections between hosts: what is carried comes whole, and strangers come nowhere."""
+"""Connections between hosts: data arrives complete, and unauthenticated peers are refused."""
 
 import asyncio
 import contextlib
@@ -252,7 +252,7 @@ def test_a_port_that_is_not_open_to_other_hosts_is_refused(hosts):
     assert nobody_came(server) and nobody_came(other)
 
 
-def strangers_contexts() -> dict[str, ssl.SSLContext]:
+def unauthenticated_contexts() -> dict[str, ssl.SSLContext]:
     nobody = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     nobody.check_hostname, nobody.verify_mode = False, ssl.CERT_NONE
     other = tls.client_context(tunnel.make_credentials())
@@ -264,7 +264,7 @@ HELLO = struct.Struct("!6sH").pack
 
 
 @pytest.mark.parametrize("who", ["no certificate", "another program's", "old TLS", "plain text"])
-def test_strangers_are_refused_before_a_byte_reaches_a_server(hosts, who):
+def test_unauthenticated_peers_are_refused_before_a_byte_reaches_a_server(hosts, who):
     server, port = hosts.listen()
     hosts.join(port)
     with socket.create_connection(("127.0.0.1", hosts.port), WAIT_S) as sock:
@@ -279,7 +279,7 @@ def test_strangers_are_refused_before_a_byte_reaches_a_server(hosts, who):
                 context.wrap_socket(sock, server_hostname=tls.NAME)
         else:
             # In TLS 1.3 a client only learns of the refusal when it reads.
-            secure = strangers_contexts()[who].wrap_socket(sock)
+            secure = unauthenticated_contexts()[who].wrap_socket(sock)
             with pytest.raises((ssl.SSLError, ConnectionError)):
                 secure.sendall(HELLO(b"distrl", port) + b"data")
                 assert not secure.recv(1)
@@ -288,7 +288,7 @@ def test_strangers_are_refused_before_a_byte_reaches_a_server(hosts, who):
 
 
 def test_the_credentials_are_enough(hosts):
-    """What the strangers above lack: with it, the same bytes do reach the server."""
+    """With the credentials, which the peers above lack, the same bytes reach the server."""
     server, port = hosts.listen()
     hosts.join(port)
     context = tls.client_context(hosts.credentials)
@@ -321,7 +321,7 @@ def test_a_host_that_is_not_of_the_program_gets_nothing(hosts):
     assert "CERTIFICATE_VERIFY_FAILED" in hosts.log(0)
 
 
-def test_strangers_cost_the_program_nothing(hosts):
+def test_unauthenticated_peers_cost_the_program_nothing(hosts):
     client, server = hosts.pair()
     pid = hosts.processes[0].pid
 
@@ -336,17 +336,17 @@ def test_strangers_cost_the_program_nothing(hosts):
 
     before = open_files()
     with contextlib.ExitStack() as stack:
-        strangers = []
+        peers = []
         for number in range(300):
             sock = socket.create_connection(("127.0.0.1", hosts.port), WAIT_S)
-            strangers.append(stack.enter_context(sock))
+            peers.append(stack.enter_context(sock))
             with contextlib.suppress(ConnectionError):
                 if number % 3 == 1:
                     sock.sendall(random.Random(number).randbytes(1000))
                 elif number % 3 == 2:
                     sock.sendall(b"GET / HTTP/1.1\r\n\r\n")
             goes_on()
-        assert open_files() <= before + tunnel.STRANGERS + 5
+        assert open_files() <= before + tunnel.MAX_UNAUTHENTICATED + 5
         # New connections of the program are made meanwhile.
         again = socket.create_connection(("127.0.0.1", hosts.port), WAIT_S)
         context = tls.client_context(hosts.credentials)
@@ -364,7 +364,7 @@ def test_an_end_that_was_lost_before_its_other_end_came_breaks_that_one():
     here, there = socket.socketpair()
 
     async def meet() -> None:
-        secure = tunnel_connection.Secure()
+        secure = tunnel_connection.TlsEnd()
         secure._sock, _ = lost = socket.socketpair()
         for each in lost:
             each.close()
@@ -372,7 +372,7 @@ def test_an_end_that_was_lost_before_its_other_end_came_breaks_that_one():
         secure.transport.is_closing.return_value = False
         secure.transport.resume_reading.side_effect = AttributeError
         loop = asyncio.get_running_loop()
-        await loop.connect_accepted_socket(lambda: tunnel_connection.Plain(secure), here)
+        await loop.connect_accepted_socket(lambda: tunnel_connection.PlainEnd(secure), here)
 
     with here, there:
         there.settimeout(WAIT_S)
@@ -381,18 +381,18 @@ def test_an_end_that_was_lost_before_its_other_end_came_breaks_that_one():
 
 
 def test_many_that_come_at_once_are_carried_or_told(hosts):
-    """Of more than may be strangers at a time some are shown the door: none waits for ever."""
+    """Beyond the limit of unauthenticated peers some are refused; none waits forever."""
     (port, echo) = hosts.start(open_ports=[], echo=True)
     path = hosts.path()
     hosts.start(forwards={path: ("127.0.0.1", port, echo)})
-    clients = [hosts.connect(path) for _ in range(6 * tunnel.STRANGERS)]
+    clients = [hosts.connect(path) for _ in range(6 * tunnel.MAX_UNAUTHENTICATED)]
     for client in clients:
         client.sendall(b"hello")
     carried = 0
     for client in clients:
         with contextlib.suppress(ConnectionResetError):
             carried += client.recv(5, socket.MSG_WAITALL) == b"hello"
-    assert carried >= tunnel.STRANGERS
+    assert carried >= tunnel.MAX_UNAUTHENTICATED
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Who is not of the program, and what crosses between those who are."""
+"""Hosts that do not belong to the program, and traffic between those that do."""
 
 import sys
 import time
@@ -17,12 +17,12 @@ from tests.support.cluster.program import (
 )
 
 pytestmark = [pytest.mark.timeout(600), pytest.mark.slow]
-STRANGER = Path(__file__).with_name("stranger.py")
+PEER = Path(__file__).with_name("unauthenticated_peer.py")
 
 
 @pytest.mark.parametrize("hosts", [4], indirect=True)
 @pytest.mark.parametrize("light", [False, True])
-def test_a_stranger_reaches_nothing(hosts: Hosts, tmp_path: Path, light: bool):
+def test_an_unauthenticated_peer_reaches_nothing(hosts: Hosts, tmp_path: Path, light: bool):
     program = Program(hosts, tmp_path, *CARTPOLE, *FOR_EVER, f"--light={light}")
     program.wait_for_training()
     for name in ("h1", "h2", "h3"):
@@ -32,7 +32,7 @@ def test_a_stranger_reaches_nothing(hosts: Hosts, tmp_path: Path, light: bool):
             for address in listening(hosts, name)
             if "127.0.0.1" not in address
         ]
-        words = [sys.executable, STRANGER, tmp_path / "marker", hosts.address(name), tunnel]
+        words = [sys.executable, PEER, tmp_path / "marker", hosts.address(name), tunnel]
         command = ["env", f"PYTHONPATH={ROOT}", *words, *sorted(ports - {tunnel})]
         said = hosts.exec("h4", command, timeout=200.0).stdout
         assert "answered" not in said and "done" in said, said

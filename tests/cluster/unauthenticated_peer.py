@@ -1,7 +1,7 @@
-"""What a stranger tries from another host: `stranger.py MARKER HOST TUNNEL_PORT PORT...`.
+"""Attacks a host from another one: `unauthenticated_peer.py MARKER HOST TUNNEL_PORT PORT...`.
 
-It sends each port of the host a Courier call that would make a file there; then, with credentials
-of a program of its own, the same through the host's tunnel.
+It sends a Courier call that would make a file there to each port of the host; and the same through
+the host's tunnel, with another program's credentials.
 """
 
 import os
@@ -27,20 +27,20 @@ def send(address: str, command: str) -> None:
     for method in METHODS:
         client = courier.Client(address, call_timeout=1.0, wait_for_ready=False)
         try:
-            getattr(client, method)(stranger.Payload(command))
+            getattr(client, method)(unauthenticated_peer.Payload(command))
             print(address, method, "answered")
         except Exception as error:
             print(address, method, str(error)[:100])
 
 
 if __name__ == "__main__":
-    import stranger  # Courier sends no class of __main__
+    import unauthenticated_peer  # Courier cannot send a class of __main__
 
     from distrl.launch.network.tunnel import make_credentials
     from distrl.launch.network.tunnel_process import end_tunnel, start_tunnel
 
     marker, host, tunnel_port, *ports = sys.argv[1:]
-    folder = Path(tempfile.mkdtemp(prefix="stranger-"))
+    folder = Path(tempfile.mkdtemp(prefix="peer-"))
     forwards = {
         str(folder / port): (host, int(tunnel_port), int(port)) for port in [*ports, tunnel_port]
     }

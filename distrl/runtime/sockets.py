@@ -1,0 +1,25 @@
+"""Settings of TCP connections."""
+
+import socket
+
+
+def keep_alive(
+    sock: socket.socket, *, idle: int, interval: int, send_timeout: int | None = None
+) -> None:
+    """Has the kernel break a connection without traffic when the other host is gone.
+
+    It breaks `idle + 3 * interval` seconds after the last packet from the other host.
+
+    Args:
+      sock: a TCP socket, or asyncio's view of one.
+      idle: seconds without traffic before the kernel probes the other host.
+      interval: seconds between two probes, of which three may stay unanswered.
+      send_timeout: seconds that sent data may stay unacknowledged; None: the kernel's default,
+        which is minutes.
+    """
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, idle)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, interval)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3)
+    if send_timeout is not None:
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, send_timeout * 1000)

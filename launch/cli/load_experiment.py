@@ -1,0 +1,91 @@
+"""The experiment that the command line describes: --env, --agent, --experiment, --transforms."""
+
+import dataclasses
+import importlib.util
+import os
+import sys
+from pathlib import Path
+
+from absl import flags
+
+from distrl import transforms
+from distrl.errors import ConfigError
+from distrl.experiment import Experiment, SupervisionConfig
+from distrl.launch.cli import config_flags
+
+_DAY_S = 86_400.0
+
+
+def load_experiment(values: flags.FlagValues) -> Experiment:
+    """Returns the experiment that the flags name, before its settings are changed by flags.
+
+    Raises:
+      ConfigError: an unknown name, or a file that defines no experiment.
+    """
+    experiment = _preset(values) if values.experiment is None else _from_file(values)
+    if values.transforms is None:
+        return experiment
+    chosen = transforms.by_name(values.transforms, experiment.transforms)
+    return dataclasses.replace(experiment, transforms=chosen)
+
+
+def apply_settings(experiment: Experiment, values: flags.FlagValues) -> Experiment:
+    """Returns the experiment with the settings that were given as flags.
+
+    Raises:
+      ConfigError: a value that the experiment refuses.
+    """
+    experiment = config_flags.apply_flags(experiment, values)
+    if values.max_env_steps is not None:
+        goal = dataclasses.replace(experiment.goal, max_env_steps=values.max_env_steps)
+        experiment = dataclasses.replace(experiment, goal=goal)
+    if values.debug is not None:
+        experiment = _with_long_timeouts(experiment)
+    if values.seed is not None:
+        experiment = dataclasses.replace(experiment, seed=values.seed)
+    return experiment
+
+
+def _preset(values: flags.FlagValues) -> Experiment:
+    from distrl import presets
+
+    env = "CartPole-v1" if values.env is None else values.env
+    return presets.experiment(env, values.agent, values.seed or 0)
+
+
+def _from_file(values: flags.FlagValues) -> Experiment:
+    if values.env is not None:
+        raise ConfigError(
+            "--env and --experiment exclude each other: the file names its environment"
+        )
+    path, _, name = values.experiment.partition(":")
+    name = name or "experiment"
+    if not os.path.isfile(path):
+        raise ConfigError(f"--experiment: no file {path!r}")
+    spec = importlib.util.spec_from_file_location(Path(path).stem, path)
+    if spec is None or spec.loader is None:
+        raise ConfigError(f"--experiment: {path!r} is not a Python file")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    experiment = getattr(module, name, None)
+    if callable(experiment):
+        experiment = experiment()
+    if not isinstance(experiment, Experiment):
+        raise ConfigError(
+            f"--experiment: {path} must define {name}, an Experiment or a function that returns "
+            f"one; got {type(experiment).__name__}"
+        )
+    return experiment
+
+
+def _with_long_timeouts(experiment: Experiment) -> Experiment:
+    """Replaces timeouts that would expire while the user is at a debugger's prompt."""
+    return dataclasses.replace(
+        experiment,
+        inference=dataclasses.replace(experiment.inference, timeout=_DAY_S),
+        learner=dataclasses.replace(experiment.learner, timeout=_DAY_S),
+        supervision=SupervisionConfig(
+            0, None, None, None, call_timeout=_DAY_S, insert_timeout=_DAY_S
+        ),
+    )

@@ -1,0 +1,106 @@
+"""The flags of `distrl train`, besides the experiment's settings and those of several machines."""
+
+import re
+
+from absl import flags
+
+from distrl.errors import ConfigError
+from distrl.launch.launch_types import LAUNCH_TYPES, LOCAL_MP, TERMINALS
+from distrl.programs import TOPOLOGIES
+
+_LAUNCHPAD_FLAG = re.compile(r"--?(no)?(lp_(?!launch_type)|tmux_)")
+_HELP_FLAGS = ("--help", "-help", "--helpshort", "--helpfull", "-h")
+
+flags.DEFINE_string(
+    "env",
+    None,
+    "Environment name, looked up in EnvPool, gymnasium and dm_control, in that order: CartPole-v1, "
+    "Pong-v5, MiniGrid-Empty-5x5-v0, cartpole-swingup. A prefix selects one suite: envpool:, gym:, "
+    "dm_control:, minigrid:, ale:. CartPole-v1 unless given.",
+)
+flags.DEFINE_string("agent", "impala", "Algorithm name.")
+flags.DEFINE_string(
+    "experiment",
+    None,
+    "FILE.py or FILE.py:NAME, instead of --env and --agent: your own Experiment, or a function "
+    "that returns one. NAME is `experiment` unless given.",
+)
+flags.DEFINE_list(
+    "transforms",
+    None,
+    "Names of data transforms, in order from the time step to the agent. They replace the "
+    "experiment's: --transforms=observation_normalizer,reward_clip; --transforms= for none.",
+)
+flags.DEFINE_string(
+    "topology",
+    "light_env",
+    "How the parts are distributed. "
+    + "; ".join(f"{name}: {what}" for name, what in TOPOLOGIES.items())
+    + ".",
+)
+flags.DEFINE_integer("seed", None, "Root of all seeds of the run; the experiment's unless given.")
+flags.DEFINE_integer("max_env_steps", None, "Short for --config.goal.max_env_steps.")
+flags.DEFINE_string(
+    "run_dir",
+    None,
+    "Folder to write the run to, or the folder of a run to resume; a new folder in runs/ unless "
+    "given.",
+)
+flags.DEFINE_enum(
+    "terminal",
+    "current_terminal",
+    TERMINALS,
+    "Where to show the nodes' output, which is always in their log files too.",
+)
+flags.DEFINE_string(
+    "debug",
+    None,
+    "NODE (such as actor/0): run this node in the terminal, where breakpoint() and an exception "
+    "open pdb; the other nodes are processes that wait for it without a timeout. NODE:PORT: wait "
+    "for an editor's debugpy on this port instead. `all`, with single_process or "
+    "--lp_launch_type=local_mt: open pdb at the first exception of any node.",
+)
+flags.DEFINE_string(
+    "coordinator_address",
+    None,
+    "For a learner of several processes (single_process only): HOST:PORT at which process 0 "
+    "listens. Start the same command in each process, with a different --process_id.",
+)
+flags.DEFINE_integer(
+    "num_processes", None, "Number of learner processes; with --coordinator_address."
+)
+flags.DEFINE_integer(
+    "process_id", None, "Index of this learner process, from 0; with --coordinator_address."
+)
+flags.DEFINE_enum(  # Launchpad defines it again when it is imported
+    "lp_launch_type",
+    LOCAL_MP,
+    LAUNCH_TYPES,
+    "Launchpad's launch type: processes, threads, or threads for tests. No effect on "
+    "single_process.",
+    allow_override=True,
+)
+
+
+def asks_for_help(arguments: list[str]) -> bool:
+    """Returns whether a help flag was given."""
+    return any(argument in _HELP_FLAGS for argument in arguments)
+
+
+def without_help(arguments: list[str]) -> list[str]:
+    """Returns the arguments without help flags."""
+    return [a for a in arguments if "help" not in a and a != "-h"]
+
+
+def parse_all_but_launchpads(arguments: list[str]) -> None:
+    """Parses the arguments, all of which must be flags that are defined.
+
+    Launchpad's flags are left out: they become known when it is imported, which takes seconds, and
+    everything else should be checked before that.
+
+    Raises:
+      ConfigError, flags.Error: an argument that is no known flag, or a bad value.
+    """
+    rest = flags.FLAGS([a for a in arguments if not _LAUNCHPAD_FLAG.match(a)])[1:]
+    if rest:
+        raise ConfigError(f"unexpected argument {rest[0]!r}; flags are written --name=value")
