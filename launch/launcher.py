@@ -11,10 +11,9 @@ from distrl.launch.local.debugging import Debug
 from distrl.launch.local.launch import launch
 from distrl.launch.supervision.restart_policy import HangLimits, RestartPolicy
 from distrl.launch.supervision.result import Result
+from distrl.programs.groups import group_of
 from distrl.programs.placement import Host, Placement
 from distrl.programs.resources import describe_gpus, node_environments
-
-HEALING = ("actor", "evaluator", "inferencer", "relay", "learner", "replay")
 
 
 def run(
@@ -88,14 +87,17 @@ def run_on_machines(
 def supervision(program: lp.Program, experiment: Experiment) -> dict[str, Any]:
     """What the experiment says of healing and stopping, as arguments of a launch."""
     config = experiment.supervision
-    healing: tuple[str, ...] = HEALING
-    if experiment.lockstep:  # what a node has begun, another life of it would not end alike
-        healing = ()
+    restartable = [
+        label
+        for label in program.groups
+        # In lockstep, another life of a node would not end what the one before has begun alike.
+        if group_of(label).restartable and not experiment.lockstep
+    ]
     return {
-        "restart_policies": {
-            group: RestartPolicy(config.restarts) for group in healing if group in program.groups
-        },
+        "restart_policies": {label: RestartPolicy(config.restarts) for label in restartable},
         "limits": HangLimits(config.idle_limit, config.busy_limit, config.stopped_limit),
-        "stop_grace": {"learner": experiment.checkpoint.grace},
+        "stop_grace": {
+            label: experiment.checkpoint.grace for label in program.groups if group_of(label).saves
+        },
         "active": {"actor": experiment.actors.num_actors},
     }

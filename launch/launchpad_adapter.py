@@ -12,15 +12,11 @@ from absl import flags
 from launchpad.launch import worker_manager
 
 from distrl.errors import ConfigError
+from distrl.programs.groups import group_of
 
 FLAGS = flags.FLAGS
 HOST = "127.0.0.1"
 NO_GRPC_PROXY = "no_grpc_proxy"
-
-# Actors may be blocked in a call to a server, so those who only call are stopped first, and the
-# replay, which everyone calls, last.
-PHASES = (("actor", "evaluator"), ("inferencer", "relay"), ("learner",), ("monitor",))
-LAST = ("replay",)
 
 _managers: list[worker_manager.WorkerManager] = []
 
@@ -85,11 +81,12 @@ def wire(
 
 
 def phases(nodes: Sequence[NamedNode]) -> list[list[str]]:
-    """The names of the nodes in the order in which they are stopped."""
-    known = {label for phase in PHASES for label in phase} | set(LAST)
-    middle = [node.name for node in nodes if node.label not in known]
-    named = [[node.name for node in nodes if node.label in phase] for phase in (*PHASES, LAST)]
-    return [phase for phase in (*named[:-1], middle, named[-1]) if phase]
+    """Returns nodes' names in the order in which they are stopped, those of a phase together."""
+    numbers = sorted({group_of(node.label).stop_phase for node in nodes})
+    return [
+        [node.name for node in nodes if group_of(node.label).stop_phase == number]
+        for number in numbers
+    ]
 
 
 @contextlib.contextmanager

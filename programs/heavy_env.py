@@ -1,23 +1,36 @@
-"""Heavy environments: every actor infers for itself."""
+"""Heavy environments: every actor has its own inferencer."""
 
 import launchpad as lp
 
 from distrl.checkpointing.checkpointer import ResumePoint
 from distrl.experiment import Experiment
-from distrl.programs.common import add_actor, add_common_nodes
+from distrl.programs.nodes.actor import add_actor
+from distrl.programs.nodes.evaluator import add_evaluator
+from distrl.programs.nodes.learner import add_learner
+from distrl.programs.nodes.monitor import add_monitor
+from distrl.programs.nodes.replay import add_replay
+from distrl.programs.program import ExperimentProgram
 
 
-def heavy_env(experiment: Experiment, run_dir: str, start: ResumePoint | None = None) -> lp.Program:
-    """The program: actors, each with an inferencer, a learner, a replay, a monitor.
+def heavy_env(
+    experiment: Experiment, run_dir: str, resume_point: ResumePoint | None = None
+) -> lp.Program:
+    """Returns a program of actors with inferencers, and learner, replay and evaluator of each task.
 
     Args:
-      experiment: what to train.
-      run_dir: where it writes.
-      start: from which checkpoint it goes on; None: it begins anew.
+      experiment: What to train.
+      run_dir: The run folder.
+      resume_point: The checkpoint to resume from; None: start from scratch.
     """
-    program = lp.Program("distrl")
-    common = add_common_nodes(program, experiment, run_dir, start)
-    with program.group("actor"):
-        for index in range(experiment.actors.most):
-            add_actor(program, experiment, index, common, learner=common.learner)
-    return program
+    program = ExperimentProgram(experiment, run_dir, resume_point)
+    tasks = experiment.tasks
+    replay = {name: add_replay(program, task) for name, task in tasks.items()}
+    monitor = add_monitor(program)
+    learner = {
+        name: add_learner(program, task, replay[name], monitor) for name, task in tasks.items()
+    }
+    for name, task in tasks.items():
+        add_evaluator(program, task, learner[name], monitor)
+    for index in range(experiment.actors.most):
+        add_actor(program, index, replay, monitor, variables=learner)
+    return program.launchpad

@@ -4,53 +4,38 @@ import launchpad as lp
 
 from distrl.checkpointing.checkpointer import ResumePoint
 from distrl.experiment import Experiment
-from distrl.programs import nodes
-from distrl.programs.common import CoreHandles, add_actor, add_common_nodes, add_courier_node
+from distrl.programs.nodes.actor import add_actor
+from distrl.programs.nodes.evaluator import add_evaluator
+from distrl.programs.nodes.inferencer import add_inferencers
+from distrl.programs.nodes.learner import add_learner
+from distrl.programs.nodes.monitor import add_monitor
+from distrl.programs.nodes.replay import add_replay
+from distrl.programs.program import ExperimentProgram
 
-MAX_ENDPOINTS = 8  # servers of one inferencer; see `nodes.InferencerNode`
 
-
-def light_env(experiment: Experiment, run_dir: str, start: ResumePoint | None = None) -> lp.Program:
-    """The program: actors, inferencer services, a learner, a replay, a monitor.
+def light_env(
+    experiment: Experiment, run_dir: str, resume_point: ResumePoint | None = None
+) -> lp.Program:
+    """Returns a program of actors, and inferencers, learner, replay and evaluator of each task.
 
     Args:
-      experiment: what to train.
-      run_dir: where it writes.
-      start: from which checkpoint it goes on; None: it begins anew.
+      experiment: What to train.
+      run_dir: The run folder.
+      resume_point: The checkpoint to resume from; None: start from scratch.
     """
-    program = lp.Program("distrl")
-    add_light_actors(program, experiment, add_common_nodes(program, experiment, run_dir, start))
-    return program
-
-
-def add_light_actors(program: lp.Program, experiment: Experiment, common: CoreHandles) -> None:
-    """Adds inferencers, and actors that ask them."""
-    num_actors = experiment.actors.most
-    num_inferencers = experiment.inference.num_inferencers
-    handles = []  # of each inferencer, one a door
-    with program.group("inferencer"):
-        for index in range(num_inferencers):
-            clients = len(range(index, num_actors, num_inferencers))
-            endpoints = [lp.Address("door") for _ in range(min(clients, MAX_ENDPOINTS) - 1)]
-            timeout = experiment.inference.timeout
-            handle = add_courier_node(
-                program,
-                nodes.InferencerNode,
-                experiment,
-                index,
-                common.learner,
-                endpoints,
-                call_timeout=timeout,
-                endpoints=endpoints,
-            )
-            handles.append(
-                [
-                    handle,
-                    *(lp.CourierHandle(endpoint, call_timeout=timeout) for endpoint in endpoints),
-                ]
-            )
-    with program.group("actor"):
-        for index in range(num_actors):
-            own = handles[index % num_inferencers]
-            endpoint = own[index // num_inferencers % len(own)]
-            add_actor(program, experiment, index, common, inferencer=endpoint)
+    program = ExperimentProgram(experiment, run_dir, resume_point)
+    tasks = experiment.tasks
+    replay = {name: add_replay(program, task) for name, task in tasks.items()}
+    monitor = add_monitor(program)
+    learner = {
+        name: add_learner(program, task, replay[name], monitor) for name, task in tasks.items()
+    }
+    for name, task in tasks.items():
+        add_evaluator(program, task, learner[name], monitor)
+    inferencer_of_actor = {
+        name: add_inferencers(program, task, learner[name]) for name, task in tasks.items()
+    }
+    for index in range(experiment.actors.most):
+        inferencer = {name: inferencer_of_actor[name][index] for name in tasks}
+        add_actor(program, index, replay, monitor, inferencer=inferencer)
+    return program.launchpad

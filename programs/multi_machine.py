@@ -7,57 +7,65 @@ import launchpad as lp
 from distrl.checkpointing.checkpointer import ResumePoint
 from distrl.errors import ConfigError
 from distrl.experiment import Experiment
-from distrl.programs import nodes
-from distrl.programs.common import add_actor, add_common_nodes, add_courier_node
-from distrl.programs.light_env import add_light_actors
+from distrl.programs.light_env import light_env
+from distrl.programs.nodes.actor import add_actor
+from distrl.programs.nodes.evaluator import add_evaluator
+from distrl.programs.nodes.learner import add_learner
+from distrl.programs.nodes.monitor import add_monitor
+from distrl.programs.nodes.relay import add_relay
+from distrl.programs.nodes.replay import add_replay
 from distrl.programs.placement import Placement
+from distrl.programs.program import ExperimentProgram
 
 
 def multi_machine(
     experiment: Experiment,
     run_dir: str,
-    start: ResumePoint | None = None,
+    resume_point: ResumePoint | None = None,
     *,
     placement: Placement,
 ) -> lp.Program:
-    """The program of `light_env` where the placement has inferencers, else of `heavy_env`.
+    """Returns `light_env` if the placement has inferencers, else `heavy_env` with relays.
 
-    Where actors infer for themselves, each host of theirs has a relay of the learner's parameters.
+    Each host with actors that infer for themselves has a relay of the learner's parameters.
 
     Args:
-      experiment: what to train, as `over_network` gives it.
-      run_dir: where the nodes of the learner's host write.
-      start: from which checkpoint it goes on; None: it begins anew.
-      placement: of the program's nodes.
+      experiment: What to train, as `over_network` returns it.
+      run_dir: The run folder on the learner's host.
+      resume_point: The checkpoint to resume from; None: start from scratch.
+      placement: Host of each node.
     """
     shards = [name for name in placement.nodes if name.startswith("replay/")]
     if any(placement.host_of(name) is not placement.hosts[0] for name in shards):
-        # What was saved is on the learner's host; see `placement.place`.
-        start = (start or ResumePoint())._replace(with_table=False)
-    program = lp.Program("distrl")
-    common = add_common_nodes(program, experiment, run_dir, start)
+        # Saved tables are on the learner's host; see `placement.place`.
+        resume_point = (resume_point or ResumePoint())._replace(with_table=False)
     if "inferencer/0" in placement.nodes:
-        add_light_actors(program, experiment, common)
-        return program
-    relays = {}
-    with program.group("relay"):
-        for name, host in placement.nodes.items():
-            if name.startswith("relay/"):
-                handle = add_courier_node(program, nodes.RelayNode, experiment, common.learner)
-                relays[host] = name, handle
-    with program.group("actor"):
-        for index in range(experiment.actors.most):
-            host = placement.nodes[f"actor/{index}"]
-            name, source = relays.get(host, ("learner/0", common.learner))
-            add_actor(program, experiment, index, common, learner=source, variables_from=name)
-    return program
+        return light_env(experiment, run_dir, resume_point)
+    program = ExperimentProgram(experiment, run_dir, resume_point)
+    tasks = experiment.tasks
+    replay = {name: add_replay(program, task) for name, task in tasks.items()}
+    monitor = add_monitor(program)
+    learner = {
+        name: add_learner(program, task, replay[name], monitor) for name, task in tasks.items()
+    }
+    for name, task in tasks.items():
+        add_evaluator(program, task, learner[name], monitor)
+    relay = {
+        host: {name: add_relay(program, learner[name]) for name in tasks}
+        for node, host in placement.nodes.items()
+        if node.startswith("relay/")
+    }
+    for index in range(experiment.actors.most):
+        host = placement.nodes[f"actor/{index}"]
+        add_actor(program, index, replay, monitor, variables=relay.get(host, learner))
+    return program.launchpad
 
 
 def over_network(experiment: Experiment) -> Experiment:
-    """The experiment with a replay that other machines reach.
+    """Returns the experiment with a replay that other machines reach.
 
     Raises:
-      ConfigError: it asks for one that they do not, or for lockstep.
+      ConfigError: It asks for one that they can't reach, or for lockstep.
     """
     if experiment.replay.backend == "shared_memory":
         raise ConfigError(

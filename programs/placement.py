@@ -7,6 +7,7 @@ from pathlib import Path
 
 from distrl.errors import ConfigError
 from distrl.experiment import Experiment
+from distrl.programs.groups import INFERENCER, LEARNER
 
 _SETTINGS = {"address": str, "cores": int, "gpus": int, "memory_gb": float, "replay": int}
 _NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?")
@@ -144,11 +145,11 @@ def place(experiment: Experiment, hosts: Sequence[Host], light: bool) -> Placeme
     hosts = tuple(hosts)
     first, others = hosts[0], hosts[1:] or hosts
     nodes = {**_shards(experiment, hosts), "monitor/0": first.name, "learner/0": first.name}
-    wanted = experiment.learner.num_gpus
+    wanted = LEARNER.num_gpus(experiment)
     if experiment.evaluator.num_evaluators:
         nodes["evaluator/0"] = first.name
     if light:
-        wanted += experiment.inference.num_gpus
+        wanted += INFERENCER.num_gpus(experiment)
         for index in range(experiment.inference.num_inferencers):
             nodes[f"inferencer/{index}"] = first.name
     if wanted > first.gpus:

@@ -1,140 +1,109 @@
-"""The replay's table as a node, and clients of it."""
+"""Clients of a task's replay table, wherever the table is."""
 
-import threading
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-import launchpad as lp
-
-from distrl import seeds
-from distrl.checkpointing.checkpointer import ResumePoint, note_resumed, table_counts
-from distrl.experiment import Experiment
-from distrl.programs.remote import COMES_BACK
+from distrl.programs.build import Builder
+from distrl.programs.remote import RESTART_TIMEOUT_S
 from distrl.replay.buffer import ReplayBuffer
 from distrl.replay.reverb.sharded import ShardedReplayBuffer
-from distrl.replay.shared import segment
 from distrl.replay.shared.buffer import SharedReplayBuffer
-from distrl.replay.shared.segment import Process
-from distrl.replay.shared.table import SharedTable
-from distrl.runtime.heartbeat import current_heartbeat
+from distrl.task import Task
 
-_LOAD_S = 600.0  # for a table to be there: it may have many gigabytes to load
+LOAD_TIMEOUT_S = 600.0  # for a table to open: it may have many gigabytes to load
 
 
-def shard_name(experiment: Experiment, table: str, index: int) -> str:
-    """Of one shard's table: its own, so that a server of another shard is not taken for it."""
-    return f"{table}-{index}" if experiment.replay.num_shards > 1 else table
+class ReplayHandle(NamedTuple):
+    """What nodes need to use a task's table.
+
+    Attributes:
+      table: Its name.
+      servers: Launchpad's handles of its Reverb servers, one a shard; in a node that got them as
+        arguments, the clients. None: the table is in shared memory.
+    """
+
+    table: str
+    servers: tuple[Any, ...] | None
 
 
-def server_folder(experiment: Experiment, run_dir: Path, index: int) -> Path:
-    """Where a Reverb server writes its checkpoints."""
-    return run_dir / (f"replay-{index}" if experiment.replay.num_shards > 1 else "replay")
+def shard_name(task: Task, table: str, index: int) -> str:
+    """Returns the name of a shard's table: unique, so that no other shard's is taken for it."""
+    return f"{table}-{index}" if task.replay.num_shards > 1 else table
 
 
-def saved_shard(experiment: Experiment, saved: Path | None, index: int) -> Path | None:
-    """What was saved of one shard. Args: saved: what was saved of the table; None: nothing."""
-    return saved / str(index) if saved is not None and experiment.replay.num_shards > 1 else saved
+def server_folder(task: Task, run_dir: Path, index: int) -> Path:
+    """Returns the folder to which a Reverb server writes its checkpoints."""
+    return run_dir / (f"replay-{index}" if task.replay.num_shards > 1 else "replay")
 
 
-def actor_client(
-    experiment: Experiment, servers: Sequence[Any] | None, table: str, stop: Any, actor: int
-) -> ReplayBuffer:
-    """An actor's client of the table, or of the one shard that it writes to.
+def saved_shard(task: Task, saved: Path | None, index: int) -> Path | None:
+    """Returns the folder of a saved shard, in that of the saved table; None: nothing was saved."""
+    return saved / str(index) if saved is not None and task.replay.num_shards > 1 else saved
+
+
+def actor_client(builder: Builder, replay: ReplayHandle, stop: Any, actor: int) -> ReplayBuffer:
+    """Returns an actor's client of the table, or of the one shard that it writes to.
 
     Args:
-      experiment: with the table's settings.
-      servers: clients of the Reverb servers; None: the table is in shared memory.
-      table: name.
-      stop: set when the program stops.
-      actor: its index.
+      builder: Of the table's task.
+      replay: The table.
+      stop: Event that is set when the program stops.
+      actor: Index of the actor.
     """
-    if servers is None:
-        return _shared_client(experiment, table, stop)
-    index = actor % len(servers)
-    return _reverb_client(experiment, servers[index], shard_name(experiment, table, index), stop)
+    if replay.servers is None:
+        return _shared_client(builder, replay.table, stop)
+    index = actor % len(replay.servers)
+    return _reverb_client(builder, replay, index, stop)
 
 
 def learner_client(
-    experiment: Experiment, servers: Sequence[Any] | None, table: str, stop: Any
+    builder: Builder, replay: ReplayHandle, stop: Any
 ) -> ReplayBuffer | ShardedReplayBuffer:
-    """The learner's client of the table, of all its shards. Arguments as of `actor_client`."""
-    if servers is None:
-        return _shared_client(experiment, table, stop)
-    shards = [
-        _reverb_client(experiment, server, shard_name(experiment, table, index), stop)
-        for index, server in enumerate(servers)
-    ]
+    """Returns the learner's client of the table, of all its shards. For arguments see above."""
+    if replay.servers is None:
+        return _shared_client(builder, replay.table, stop)
+    shards = [_reverb_client(builder, replay, i, stop) for i in range(len(replay.servers))]
     if len(shards) == 1:
         return shards[0]
+    task = builder.task
     return ShardedReplayBuffer(
         shards,
-        experiment.replay,
-        experiment.learner.batch_size,
-        seed=seeds.seed(experiment.seed, "shards", 0),
+        task.replay,
+        task.learner.batch_size,
+        seed=builder.seed("shards", task.index),
         stop=stop,
-        unrolls_per_item=experiment.only_task.unrolls_per_item,
+        unrolls_per_item=task.unrolls_per_item,
     )
 
 
-def _shared_client(experiment: Experiment, table: str, stop: Any) -> ReplayBuffer:
+def _shared_client(builder: Builder, table: str, stop: Any) -> ReplayBuffer:
     return SharedReplayBuffer(
         table,
-        experiment.trajectory_struct(),
-        experiment.replay,
-        experiment.learner.batch_size,
+        builder.struct,
+        builder.task.replay,
+        builder.task.learner.batch_size,
         stop,
-        experiment.supervision.insert_timeout,
-        open_timeout=_LOAD_S,
+        builder.experiment.supervision.insert_timeout,
+        open_timeout=LOAD_TIMEOUT_S,
     )
 
 
-def _reverb_client(experiment: Experiment, server: Any, table: str, stop: Any) -> Any:
-    """A `ReverbReplayBuffer`, of one shard."""
+def _reverb_client(builder: Builder, replay: ReplayHandle, index: int, stop: Any) -> Any:
+    """Returns a `ReverbReplayBuffer` of one shard."""
     from distrl.replay.reverb.buffer import ReverbReplayBuffer  # brings TensorFlow
 
+    assert replay.servers is not None
+    task, supervision = builder.task, builder.experiment.supervision
     buffer = ReverbReplayBuffer(
-        server,
-        experiment.trajectory_struct(),
-        experiment.replay.of_shard(),
-        experiment.only_task.shard_batch,
-        table,
-        unrolls_per_item=experiment.only_task.unrolls_per_item,
+        replay.servers[index],
+        builder.struct,
+        task.replay.of_shard(),
+        task.shard_batch,
+        shard_name(task, replay.table, index),
+        unrolls_per_item=task.unrolls_per_item,
         stop=stop,
-        insert_timeout=experiment.supervision.insert_timeout,
-        comes_back_within=COMES_BACK if experiment.supervision.restarts else 0.0,
+        insert_timeout=supervision.insert_timeout,
+        comes_back_within=RESTART_TIMEOUT_S if supervision.restarts else 0.0,
     )
-    buffer.wait_for_server(_LOAD_S)
+    buffer.wait_for_server(LOAD_TIMEOUT_S)
     return buffer
-
-
-class TableNode:
-    """Owns a table in shared memory, from its making to its removal."""
-
-    def __init__(self, experiment: Experiment, table: str, run_dir: str, start: ResumePoint):
-        self._stop = lp.stop_event()
-        if current_heartbeat().restarted and segment.exists(table):
-            self._table = SharedTable.adopt(table)  # its clients have gone on with it meanwhile
-            return
-        in_own_process = threading.current_thread() is threading.main_thread()
-        self._table = SharedTable.create(
-            experiment.trajectory_struct(),
-            experiment.replay,
-            experiment.learner.batch_size,
-            table,
-            seeds.seed(experiment.seed, "replay", 0),
-            saved=start.table(),
-            # The launcher's: it is there as long as the program.
-            owner=Process.parent() if in_own_process else Process.this(),
-        )
-        if start.checkpoint is not None:
-            note_resumed(run_dir, "table", table_counts(self._table.info()))
-
-    def info(self) -> str:
-        """How the table stands: counts, limits, and who waits since when."""
-        return str(self._table.info())
-
-    def run(self) -> None:
-        """Keeps the table until the program stops."""
-        self._stop.wait()
-        self._table.close()

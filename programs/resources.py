@@ -1,4 +1,4 @@
-"""What each node of a program gets of the machine: GPUs, threads. For `local_resources`."""
+"""GPUs and threads of each node of a program, as environment variables for `local_resources`."""
 
 import glob
 import math
@@ -6,18 +6,18 @@ import os
 
 from distrl.errors import ConfigError
 from distrl.experiment import Experiment
+from distrl.programs.groups import GROUPS, INFERENCER, LEARNER, NodeGroup
 
 Env = dict[str, str]
 
 # Small networks: XLA's threads would take the cores that other nodes act on.
 _ONE_THREAD = "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"
-_GROUPS = ("replay", "monitor", "learner", "inferencer", "relay", "actor", "evaluator")
 _MEMORY = "XLA_PYTHON_CLIENT_MEM_FRACTION"
 _MEMORY_SHARE = 0.75  # of a GPU: what JAX takes at its start unless told otherwise
 
 
 def node_environments(experiment: Experiment, topology: str) -> dict[str, Env]:
-    """Environment variables by group, and by name ("inferencer/0") of nodes that differ from it.
+    """Returns environment variables by group, and by name for nodes that differ from their group.
 
     A node sees a GPU only where the experiment declares one for its group
     (`learner.num_gpus`, `inference.num_gpus`), counted from the user's own
@@ -25,38 +25,38 @@ def node_environments(experiment: Experiment, topology: str) -> dict[str, Env]:
     which it shares where there are fewer GPUs than inferencers.
 
     Raises:
-      ConfigError: more GPUs are declared than there are, or they are declared and hidden.
+      ConfigError: More GPUs are declared than there are, or they are declared and hidden.
     """
-    mine, shared = _take_gpus(experiment, topology)
-    environments = {group: _without_gpu(group) for group in _GROUPS}
-    if mine:
-        environments["learner"] = _with_gpus(*mine)
-    if shared:
+    of_learner, of_inferencers = _take_gpus(experiment, topology)
+    environments = {name: _without_gpu(group) for name, group in GROUPS.items()}
+    if of_learner:
+        environments[LEARNER.name] = _with_gpus(*of_learner)
+    if of_inferencers:
         count = experiment.inference.num_inferencers
-        users = math.ceil(count / len(shared))
+        users = math.ceil(count / len(of_inferencers))
         for index in range(count):
-            own = _with_gpus(shared[index % len(shared)])
+            environment = _with_gpus(of_inferencers[index % len(of_inferencers)])
             if users > 1 and _MEMORY not in os.environ:
-                own[_MEMORY] = f"{_MEMORY_SHARE / users:.2f}"
-            environments[f"inferencer/{index}"] = own
+                environment[_MEMORY] = f"{_MEMORY_SHARE / users:.2f}"
+            environments[f"{INFERENCER.name}/{index}"] = environment
     return environments
 
 
 def describe_gpus(environments: dict[str, Env]) -> str:
-    """Which nodes have which GPUs, in one line; empty where none has any."""
-    having = [
+    """Returns one line that says which nodes have which GPUs; empty if none has any."""
+    assigned = [
         f"{name} {environment['CUDA_VISIBLE_DEVICES']}"
         for name, environment in environments.items()
         if environment["CUDA_VISIBLE_DEVICES"]
     ]
-    return f"GPUs: {'; '.join(having)}; no other node sees one" if having else ""
+    return f"GPUs: {'; '.join(assigned)}; no other node sees one" if assigned else ""
 
 
 def _take_gpus(experiment: Experiment, topology: str) -> tuple[list[str], list[str]]:
-    """The learner's GPUs and the inferencers'."""
-    wanted = {"learner": experiment.learner.num_gpus}
+    """Returns the learner's GPUs and the inferencers'."""
+    wanted = {"learner": LEARNER.num_gpus(experiment)}
     if topology == "light_env":
-        wanted["inference"] = experiment.inference.num_gpus
+        wanted["inference"] = INFERENCER.num_gpus(experiment)
     asked = ", ".join(f"{part}.num_gpus={count}" for part, count in wanted.items() if count)
     visible = visible_gpus()
     if sum(wanted.values()) > len(visible):
@@ -72,22 +72,22 @@ def _take_gpus(experiment: Experiment, topology: str) -> tuple[list[str], list[s
 
 
 def _with_gpus(*gpus: str) -> Env:
-    # Named, or JAX goes on with the CPU where it is not built for GPUs.
+    # Named, or JAX silently takes the CPU if it is not built for GPUs.
     return {"CUDA_VISIBLE_DEVICES": ",".join(gpus), "JAX_PLATFORMS": "cuda,cpu"}
 
 
-def _without_gpu(group: str) -> Env:
+def _without_gpu(group: NodeGroup) -> Env:
     environment = {"CUDA_VISIBLE_DEVICES": "", "JAX_PLATFORMS": "cpu"}
-    if group in ("actor", "inferencer", "relay", "evaluator"):
+    if group.one_thread:
         flags = os.environ.get("XLA_FLAGS", "")
         environment["XLA_FLAGS"] = f"{flags} {_ONE_THREAD}".strip()
     return environment
 
 
 def visible_gpus() -> list[str]:
-    """The GPUs that this process may use, as `CUDA_VISIBLE_DEVICES` names them."""
+    """Returns the GPUs that this process may use, as `CUDA_VISIBLE_DEVICES` names them."""
     mask = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if mask is None:  # CUDA counts from 0 what it finds, whatever the files' numbers are
+    if mask is None:  # CUDA counts what it finds from 0, whatever the files' numbers are
         return [str(index) for index in range(len(glob.glob("/dev/nvidia[0-9]*")))]
     gpus: list[str] = []
     for name in (part.strip() for part in mask.split(",")):

@@ -6,11 +6,9 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
-from distrl import seeds
-from distrl.actor import Actor
 from distrl.checkpointing.checkpointer import (
-    Checkpointer,
     ResumePoint,
     note_resumed,
     restore_learner,
@@ -21,24 +19,23 @@ from distrl.envs.pool import Pool
 from distrl.errors import Stopped
 from distrl.evaluator import Evaluator
 from distrl.experiment import Experiment
-from distrl.inferencer import Inferencer
-from distrl.learner import Learner
-from distrl.learner_group.devices import Devices
 from distrl.learner_group.group import LearnerGroup, SingleProcessGroup
-from distrl.metrics import Monitor, Report, first_number
-from distrl.policy import agent_writer
-from distrl.programs.pools import evaluator_pool, shared_pool
-from distrl.replay.columns import Columns
-from distrl.replay.late_rewards import with_final_rewards
-from distrl.replay.local.buffer import LocalReplayBuffer
-from distrl.replay.local.table import LocalTable
-from distrl.replay.table.files import Stored
+from distrl.metrics import Report, first_number
+from distrl.programs.build import NEVER, Builder
 from distrl.runtime.incarnations import next_life
 from distrl.variables import VariableClient
 
+_REPORT_S = 0.2  # between two reports
+
 
 class SingleProcess:
-    """The parts of an experiment in this process. All actors' environments form one pool."""
+    """The parts of an experiment in this process. All actors' environments form one pool.
+
+    Attributes:
+      replay, learner, variables, inferencer, actor: The parts.
+      evaluator: None if the experiment has none.
+      resumed: Facts about what was loaded from a checkpoint, by part.
+    """
 
     def __init__(
         self,
@@ -46,86 +43,54 @@ class SingleProcess:
         stop: threading.Event | None = None,
         printer: Callable[[str], None] = print,
         *,
-        start: ResumePoint | None = None,
+        resume_point: ResumePoint | None = None,
         life: int = 0,
         join: Callable[[], LearnerGroup] = SingleProcessGroup,
     ):
         """Args:
-        experiment: what to train.
-        stop: ends waits of the replay.
-        printer: takes a line about each actor's environments.
-        start: from which checkpoint the learner and the table go on; None: they begin anew.
-        life: that all parts begin.
-        join: connects to the learner's other processes.
+        experiment: What to train.
+        stop: Ends waits of the replay.
+        printer: Takes a line about each actor's environments.
+        resume_point: The checkpoint to resume from; None: start from scratch.
+        life: Life that all parts begin.
+        join: Connects to the learner's other processes.
         """
-        self._life = life
+        self.builder = Builder(experiment, printer=printer)
         with contextlib.ExitStack() as opened:
             # Pools first: they may fork, which must be done before JAX starts its threads.
-            pool = shared_pool(experiment, printer, life)
+            pool = self.builder.make_shared_pool(life)
             opened.callback(pool.close)
-            evaluation_pool = None
+            evaluator_pool = None
             if experiment.evaluator.num_evaluators:
-                evaluation_pool = evaluator_pool(experiment, printer, life)
-                opened.callback(evaluation_pool.close)
-            learner_group = opened.enter_context(join())
-            self._make_parts(
-                experiment, stop, pool, evaluation_pool, start or ResumePoint(), learner_group
-            )
+                evaluator_pool = self.builder.make_evaluator_pool(life)
+                opened.callback(evaluator_pool.close)
+            group = opened.enter_context(join())
+            self._make_parts(resume_point or ResumePoint(), stop, group, pool, life)
+            self.evaluator: Evaluator | None = None
+            if evaluator_pool is not None:
+                self.evaluator = self.builder.make_evaluator(evaluator_pool, self.learner, life)
             self._opened = opened.pop_all()
 
     def _make_parts(
         self,
-        experiment: Experiment,
+        resume_point: ResumePoint,
         stop: threading.Event | None,
+        group: LearnerGroup,
         pool: Pool,
-        evaluation_pool: Pool | None,
-        start: ResumePoint,
-        learner_group: LearnerGroup,
+        life: int,
     ) -> None:
-        agent = experiment.make_agent()
-        config, batch_size = experiment.replay, experiment.learner.batch_size
-        struct = experiment.trajectory_struct()
-        seed, life, streams = experiment.seed, self._life, experiment.actors.num_streams
-        own_seed = seeds.seed(seed, "replay", 0)
-        table = LocalTable(struct, config, batch_size, experiment.task, own_seed, streams)
-        saved = start.table()
-        if saved is not None:
-            table.restore(Stored(saved, Columns(struct, config.unroll_length), config))
-        self.replay = LocalReplayBuffer(table, struct, config, batch_size, stop=stop)
-        self.learner = Learner(
-            agent,
-            self.replay,
-            seed=seeds.seed(seed, "learner", 0),
-            timeout=experiment.learner.timeout,
-            last=experiment.goal.max_learner_steps,
-            devices=Devices(experiment.learner.batch_size, experiment.learner.num_devices),
-            learner_group=learner_group,
-        )
-        self.resumed: dict[str, dict] = {}  # what was loaded, by part
-        if start.checkpoint is not None:
-            self.resumed["learner"] = restore_learner(self.learner, Path(start.checkpoint))
+        builder = self.builder
+        self.replay = builder.make_local_replay(resume_point.table(), stop)
+        self.learner = builder.make_learner(self.replay, group)
+        self.resumed: dict[str, dict[str, Any]] = {}
+        if resume_point.checkpoint is not None:
+            checkpoint = Path(resume_point.checkpoint)
+            self.resumed["learner"] = restore_learner(self.learner, checkpoint)
             self.resumed["table"] = table_counts(self.replay.info())
         self.learner.share()
-        self.variables = VariableClient(self.learner, 2**62)  # `turn` refreshes them
-        self.inferencer = Inferencer(
-            agent,
-            self.variables,
-            seed=seeds.seed(seed, "inferencer", 0, life),
-            max_streams=pool.num_envs,
-        )
-        replay = with_final_rewards(self.replay, struct, pool.spec)
-        self.actor = Actor(pool, self.inferencer, replay, life=life)
-        self.evaluator: Evaluator | None = None
-        if evaluation_pool is not None:
-            variables = VariableClient(self.learner, 2**62)
-            inferencer = Inferencer(
-                agent,
-                variables,
-                seed=seeds.seed(seed, "evaluator", 1, life),
-                max_streams=evaluation_pool.num_envs,
-                evaluation=True,
-            )
-            self.evaluator = Evaluator(evaluation_pool, inferencer, variables)
+        self.variables = VariableClient(self.learner, NEVER)  # `run_once` refreshes them
+        self.inferencer = builder.make_inferencer(self.variables, pool.num_envs, life=life)
+        self.actor = builder.make_actor(pool, self.inferencer, self.replay, life=life)
 
     def run_once(self) -> None:
         """Acts until there is a batch, learns from it, and acts with what it learned."""
@@ -143,7 +108,7 @@ class SingleProcess:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Ends the environments, and the connection to the learner's other processes."""
+        """Closes the environments, and the connection to the learner's other processes."""
         self._opened.__exit__(kind, error, trace)
 
 
@@ -153,38 +118,37 @@ def single_process(
     stop: threading.Event,
     run_dir: Path | None = None,
     printer: Callable[[str], None] = print,
-    start: ResumePoint | None = None,
+    resume_point: ResumePoint | None = None,
     give_up: Callable[[], None] = lambda: None,
     join: Callable[[], LearnerGroup] = SingleProcessGroup,
 ) -> tuple[str, bool] | None:
     """Trains until the goal, or until `stop` is set.
 
     Args:
-      experiment: what to train.
-      stop: set from outside (by a thread that hears of signals) to end the run.
-      run_dir: where metrics, checkpoints and final parameters are written; None: nowhere.
-      printer: takes lines of progress.
-      start: from which checkpoint it goes on; None: it begins anew.
-      give_up: called in another thread when `stop` was set and all is saved, and this call does not
-        return: it compiles, say, or waits for a step of an environment.
-      join: connects to the learner's other processes.
+      experiment: What to train.
+      stop: Set from outside, e.g. by a thread that handles signals, to end the run.
+      run_dir: Where metrics, checkpoints and final parameters are written; None: nowhere.
+      printer: Takes lines of progress.
+      resume_point: The checkpoint to resume from; None: start from scratch.
+      give_up: Called in another thread when `stop` was set and everything is saved, and this call
+        does not return: it compiles, say, or waits for a step of an environment.
+      join: Connects to the learner's other processes.
 
     Returns:
-      The reason for the end, and whether the goal was reached; None when stopped from outside, or
-      by another process of the learner.
+      The reason for the end, and whether the goal was reached; None if stopped from outside, or by
+      another process of the learner.
     """
-    start = start or ResumePoint()
-    manifest = start.manifest()
+    resume_point = resume_point or ResumePoint()
+    manifest = resume_point.manifest()
     ending: list[tuple[str, bool]] = []
-    monitor = Monitor(
-        experiment.only_task.resolved_goal(),
-        lambda reason, reached: ending.append((reason, reached)),
-        run_dir,
-        printer=printer,
-        spec=experiment.environment.spec(),
+    monitor = Builder(experiment, printer=printer).make_monitor(
+        lambda reason, reached: ending.append((reason, reached)), run_dir
     )
     life = 0 if run_dir is None else next_life(run_dir, *_nodes(experiment))
-    parts = SingleProcess(experiment, stop, printer, start=start, life=life, join=join)
+    parts = SingleProcess(
+        experiment, stop, printer, resume_point=resume_point, life=life, join=join
+    )
+    learner, evaluator, config = parts.learner, parts.evaluator, experiment.evaluator
     number = first_number(life)
 
     def report(*reports: Report) -> None:
@@ -202,44 +166,35 @@ def single_process(
                 note_resumed(run_dir, part, facts)
         checkpointer = None
         if run_dir is not None:
-            checkpointer = Checkpointer(
-                run_dir,
-                experiment.checkpoint,
-                parts.learner,
-                parts.replay,
-                monitor.state,
-                start.about(experiment),
-                fill=agent_writer(experiment, printer),
-                give_up=give_up,
-                printer=printer,
+            checkpointer = parts.builder.make_checkpointer(
+                run_dir, learner, parts.replay, monitor.state, resume_point, give_up
             )
             checkpointer.start(stop)
             opened.callback(checkpointer.close)
-        last = experiment.goal.max_learner_steps
-        due, evaluation_due = 0.0, time.monotonic() + experiment.evaluator.interval
+        due, evaluation_due = 0.0, time.monotonic() + config.interval
         while not stop.is_set() and not ending:
             try:
                 parts.run_once()
             except Stopped:  # a wait of the replay ended, or another of the learner's processes has
                 break
-            if time.monotonic() >= due or parts.learner.version == last:
-                report(parts.actor.take_report(), parts.learner.take_report())
-                due = time.monotonic() + 0.2
-            if parts.evaluator is not None and time.monotonic() >= evaluation_due:
-                scores = parts.evaluator.evaluate(experiment.evaluator.episodes, stop.is_set)
+            if time.monotonic() >= due or learner.version == experiment.goal.max_learner_steps:
+                report(parts.actor.take_report(), learner.take_report())
+                due = time.monotonic() + _REPORT_S
+            if evaluator is not None and time.monotonic() >= evaluation_due:
+                scores = evaluator.evaluate(config.episodes, stop.is_set)
                 if scores is not None:
                     report(scores)
-                evaluation_due = time.monotonic() + experiment.evaluator.interval
+                evaluation_due = time.monotonic() + config.interval
             if checkpointer is not None:
                 checkpointer.check()
-        parts.learner.leave()
-        report(parts.actor.take_report(), parts.learner.take_report())
+        learner.leave()
+        report(parts.actor.take_report(), learner.take_report())
         if run_dir is not None:
-            save_params(run_dir / "params.npz", *parts.learner.variables)
+            save_params(run_dir / "params.npz", *learner.variables)
     return ending[0] if ending else None
 
 
 def _nodes(experiment: Experiment) -> list[str]:
-    """The nodes that other topologies have for the parts, whose lives are counted as well."""
+    """Returns the nodes of other topologies whose parts are here; their lives are counted too."""
     actors = [f"actor/{index}" for index in range(experiment.actors.num_actors)]
     return ["single_process", *actors, "inferencer/0", "evaluator/0"]

@@ -15,6 +15,7 @@ from distrl.errors import ConfigError
 from distrl.experiment import Experiment
 from distrl.launch.hosts import kubernetes, manual, slurm
 from distrl.launch.run_dir.run_dir import new_name
+from distrl.programs.groups import GROUPS
 from distrl.programs.placement import Host, Placement, parse_hosts, place
 
 LAUNCHERS = {
@@ -139,7 +140,7 @@ def prepare(
     else:
         hosts = parse_hosts(values.hosts)
     placement = place(experiment, hosts, values.light)
-    gpus = {"learner": experiment.learner.num_gpus, "inferencer": experiment.inference.num_gpus}
+    gpus = {group.name: group.num_gpus(experiment) for group in GROUPS.values()}
     say(placement.table(gpus))
     write = {"commands": _write_commands, "kubernetes": _write_manifests}.get(values.launcher)
     if write is None:

@@ -23,6 +23,7 @@ from distrl.launch.supervision.restart_policy import HangLimits, RestartPolicy
 from distrl.launch.supervision.result import Result
 from distrl.launch.supervision.session import Session, check_groups
 from distrl.launch.supervision.signals import run_once
+from distrl.programs.groups import group_of
 from distrl.programs.placement import Host, Placement
 from distrl.runtime.heartbeat import Heartbeat, HeartbeatTable
 
@@ -163,7 +164,7 @@ def _make_nodes(
             host.send,
         )
         # The learner's host also has the monitor; a replay's shard exists once.
-        node.essential = host.host is placement.hosts[0] or program_node.label == "replay"
+        node.essential = host.host is placement.hosts[0] or group_of(program_node.label).keeps_data
         host.nodes[program_node.name] = node
         nodes[program_node.name] = node
     return nodes

@@ -75,7 +75,7 @@ def run_single_process(
                 stop=stop,
                 run_dir=run_dir,
                 printer=lambda line: print(line, flush=True),
-                start=start,
+                resume_point=start,
                 give_up=lambda: leave(signals.caught[0]),
                 join=join,
             )

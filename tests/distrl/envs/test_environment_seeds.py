@@ -66,7 +66,6 @@ class Recording:
 
     def __init__(self, of):
         self.seed, self.actors, self.evaluator = of.seed, of.actors, of.evaluator
-        self.wait_num = of.wait_num
         self.evaluation_environment = None
         self.environment = self
         self.seeds = []

@@ -7,6 +7,7 @@ import pytest
 pytest.importorskip("launchpad")
 
 from distrl.errors import PeerError
+from distrl.programs.program import NodeHandle
 from distrl.programs.remote import Reporter
 
 
@@ -25,7 +26,7 @@ class Monitor:
 
 def test_a_report_behind_one_that_is_under_way_is_sent_by_flush():
     monitor = Monitor()
-    reporter = Reporter(monitor, "learner/0")
+    reporter = Reporter(NodeHandle("monitor/0", monitor), "learner/0")
     reporter({"learner_steps": 1})
     reporter({"learner_steps": 2})
     reporter({"learner_steps": 3})
@@ -43,7 +44,7 @@ def test_a_report_behind_one_that_is_under_way_is_sent_by_flush():
 
 
 def test_a_monitor_that_does_not_answer_is_named():
-    reporter = Reporter(Monitor(), "learner/0")
+    reporter = Reporter(NodeHandle("monitor/0", Monitor()), "learner/0")
     reporter({"learner_steps": 1})
     with pytest.raises(PeerError, match=r"monitor/0.report\(\) failed"):
         reporter.flush(0.01)

@@ -1,0 +1,264 @@
+"""Makes every part of a task, for one process and for nodes alike."""
+
+import functools
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from distrl import seeds
+from distrl.actor import Actor
+from distrl.agents.agent import Agent
+from distrl.checkpointing.checkpointer import Checkpointer, ResumePoint
+from distrl.envs.pool import Pool
+from distrl.evaluator import Evaluator
+from distrl.experiment import Experiment
+from distrl.inference.messages import InferenceMessages
+from distrl.inferencer import Inferencer, InferenceSource
+from distrl.learner import Learner
+from distrl.learner_group.devices import Devices
+from distrl.learner_group.group import LearnerGroup
+from distrl.lockstep import (
+    LockstepReader,
+    LockstepSchedule,
+    LockstepVariables,
+    LockstepWriter,
+)
+from distrl.metrics import Monitor
+from distrl.policy import agent_writer
+from distrl.programs import pools
+from distrl.replay.buffer import ReplayAdministration, ReplayReader, ReplayWriter
+from distrl.replay.columns import Columns
+from distrl.replay.late_rewards import with_final_rewards
+from distrl.replay.local.buffer import LocalReplayBuffer
+from distrl.replay.local.table import LocalTable
+from distrl.replay.table.files import Stored
+from distrl.types import Trajectory
+from distrl.variables import VariableClient
+
+NEVER = 2**62  # sync interval of parameters that are refreshed by hand
+
+
+def print_line(line: str) -> None:
+    """Prints a line at once, as a node's log wants it."""
+    print(line, flush=True)
+
+
+class Builder:
+    """The parts of one task of an experiment.
+
+    What follows from the experiment is derived once. Environments may fork, which must come before
+    JAX starts its threads: make pools first.
+
+    Attributes:
+      experiment: What to train.
+      task: The task whose parts are made.
+      printer: Takes lines of progress.
+    """
+
+    def __init__(
+        self,
+        experiment: Experiment,
+        task: str | None = None,
+        printer: Callable[[str], None] = print_line,
+    ):
+        """Args:
+        experiment: What to train.
+        task: Name of the task; None: the only one.
+        printer: Takes lines of progress.
+        """
+        self.experiment = experiment
+        self.task = experiment.only_task if task is None else experiment.tasks[task]
+        self.printer = printer
+
+    @functools.cached_property
+    def agent(self) -> Agent:
+        """The task's agent, behind its transforms."""
+        return self.task.make_agent()
+
+    @functools.cached_property
+    def struct(self) -> Trajectory:
+        """Shapes and dtypes of what is stored, for one stream at one step."""
+        return self.task.trajectory_struct(self.agent)
+
+    @functools.cached_property
+    def schedule(self) -> LockstepSchedule | None:
+        """The order of events in lockstep; None: actors and learner run freely."""
+        return self.task.lockstep_schedule() if self.experiment.lockstep else None
+
+    def seed(self, part: str, index: int, life: int = 0) -> int:
+        """Returns the seed of a part in one of its lives."""
+        return seeds.seed(self.experiment.seed, part, index, life)
+
+    # Environments.
+
+    def make_actor_pool(self, index: int, life: int) -> Pool:
+        """Returns the environments of one actor."""
+        return pools.actor_pool(self.experiment, index, self.printer, life)
+
+    def make_shared_pool(self, life: int) -> Pool:
+        """Returns the environments of all actors, as one pool."""
+        return pools.shared_pool(self.experiment, self.printer, life)
+
+    def make_evaluator_pool(self, life: int) -> Pool:
+        """Returns the evaluator's environments."""
+        return pools.evaluator_pool(self.experiment, self.printer, life)
+
+    # Acting.
+
+    def make_variables(self, source: Any, stop: Any) -> VariableClient | LockstepVariables:
+        """Returns an actor's parameters, refreshed in the background or as the schedule says.
+
+        Args:
+          source: A `VariableSource`, in lockstep a `VersionSource`.
+          stop: Event that ends waits.
+        """
+        if self.schedule is None:
+            return VariableClient(source, self.task.sync_interval, background=True)
+        return LockstepVariables(
+            source,
+            self.schedule,
+            self.task.replay.unroll_length,
+            stop,
+            self.task.learner.timeout,
+        )
+
+    def make_inferencer(
+        self,
+        variables: VariableClient | LockstepVariables,
+        max_streams: int,
+        *,
+        index: int = 0,
+        life: int = 0,
+        batch_sizes: Sequence[int] = (),
+        wire: InferenceMessages | None = None,
+    ) -> Inferencer:
+        """Returns an inferencer for actors.
+
+        Args:
+          variables: Its parameters.
+          max_streams: Streams that it serves at most.
+          index: Of the inferencer, or of the actor that it belongs to.
+          life: Its node's life.
+          batch_sizes, wire: See `Inferencer`.
+        """
+        return Inferencer(
+            self.agent,
+            variables,
+            seed=self.seed("inferencer", index, life),
+            max_streams=max_streams,
+            batch_sizes=batch_sizes,
+            wire=wire,
+        )
+
+    def make_actor(
+        self,
+        pool: Pool,
+        inferencer: InferenceSource,
+        replay: ReplayWriter,
+        *,
+        first_stream: int = 0,
+        life: int = 0,
+    ) -> Actor:
+        """Returns an actor; see `Actor`."""
+        replay = with_final_rewards(replay, self.struct, pool.spec)
+        return Actor(pool, inferencer, replay, first_stream=first_stream, life=life)
+
+    def scheduled_writer(self, replay: ReplayWriter, actor: int) -> ReplayWriter:
+        """Returns an actor's writer, in lockstep behind the schedule."""
+        if self.schedule is None:
+            return replay
+        return LockstepWriter(replay, self.schedule, self.task.replay.unroll_length, actor)
+
+    # Learning.
+
+    def scheduled_reader(self, replay: ReplayReader) -> ReplayReader:
+        """Returns the learner's reader, in lockstep behind the schedule."""
+        return replay if self.schedule is None else LockstepReader(replay, self.schedule)
+
+    def make_learner(
+        self, replay: ReplayReader, learner_group: LearnerGroup | None = None
+    ) -> Learner:
+        """Returns the learner; see `Learner`."""
+        config = self.task.learner
+        return Learner(
+            self.agent,
+            replay,
+            seed=self.seed("learner", self.task.index),
+            timeout=config.timeout,
+            keep=1 if self.schedule is None else self.schedule.versions_kept,
+            last=self.task.goal.max_learner_steps,
+            devices=Devices(config.batch_size, config.num_devices),
+            learner_group=learner_group,
+        )
+
+    def make_checkpointer(
+        self,
+        run_dir: Path,
+        learner: Learner,
+        replay: ReplayAdministration,
+        counters: Callable[[], dict[str, Any]],
+        resume_point: ResumePoint,
+        give_up: Callable[[], None],
+    ) -> Checkpointer:
+        """Returns what saves the task; see `Checkpointer`."""
+        return Checkpointer(
+            run_dir,
+            self.experiment.checkpoint,
+            learner,
+            replay,
+            counters,
+            resume_point.about(self.experiment),
+            fill=agent_writer(self.experiment, self.printer),
+            give_up=give_up,
+            printer=self.printer,
+        )
+
+    def make_local_replay(self, saved: Path | None, stop: Any) -> LocalReplayBuffer:
+        """Returns a replay in this process.
+
+        Args:
+          saved: Folder of a saved table to start from; None: it starts empty.
+          stop: Event that ends waits.
+        """
+        config, batch_size = self.task.replay, self.task.learner.batch_size
+        table = LocalTable(
+            self.struct,
+            config,
+            batch_size,
+            self.task.name,
+            self.seed("replay", self.task.index),
+            self.task.actors.num_streams,
+        )
+        if saved is not None:
+            table.restore(Stored(saved, Columns(self.struct, config.unroll_length), config))
+        return LocalReplayBuffer(table, self.struct, config, batch_size, stop=stop)
+
+    # Evaluation and metrics.
+
+    def make_evaluator(self, pool: Pool, source: Any, life: int) -> Evaluator:
+        """Returns the evaluator.
+
+        Args:
+          pool: Its environments.
+          source: A `VariableSource`.
+          life: Its node's life.
+        """
+        variables = VariableClient(source, NEVER)
+        inferencer = Inferencer(
+            self.agent,
+            variables,
+            seed=self.seed("evaluator", 1, life),
+            max_streams=pool.num_envs,
+            evaluation=True,
+        )
+        return Evaluator(pool, inferencer, variables)
+
+    def make_monitor(self, on_end: Callable[[str, bool], None], run_dir: Path | None) -> Monitor:
+        """Returns what adds up reports and ends the run at its goal; see `Monitor`."""
+        return Monitor(
+            self.task.resolved_goal(),
+            on_end,
+            run_dir,
+            printer=self.printer,
+            spec=self.task.environment.spec(),
+        )

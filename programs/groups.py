@@ -1,0 +1,71 @@
+"""The node groups of a program, a row each: how its nodes are stopped, restarted and equipped."""
+
+import dataclasses
+from collections.abc import Callable
+
+from distrl.experiment import Experiment
+
+
+def _none(experiment: Experiment) -> int:
+    del experiment
+    return 0
+
+
+@dataclasses.dataclass(frozen=True)
+class NodeGroup:
+    """What holds for all nodes of a group.
+
+    Attributes:
+      name: Launchpad's label; its nodes are "name/0", "name/1" and so on.
+      stop_phase: Groups are stopped in ascending phases, those of one phase together.
+      restartable: Whether a node that dies or hangs may be restarted while the others run.
+      one_thread: Whether XLA gets one thread: more would take the cores that other nodes act on.
+      saves: Whether its nodes get the checkpoint's grace time to save when they are stopped.
+      keeps_data: Whether the program ends if a host that has one of its nodes is lost.
+      num_gpus: From an experiment to the GPUs that all nodes of the group have together.
+    """
+
+    name: str
+    stop_phase: int
+    restartable: bool = False
+    one_thread: bool = False
+    saves: bool = False
+    keeps_data: bool = False
+    num_gpus: Callable[[Experiment], int] = _none
+
+
+# Actors may be blocked in a call to a server, so nodes that only call are stopped first, and the
+# replay, which everyone calls, last.
+ACTOR = NodeGroup("actor", stop_phase=0, restartable=True, one_thread=True)
+EVALUATOR = NodeGroup("evaluator", stop_phase=0, restartable=True, one_thread=True)
+INFERENCER = NodeGroup(
+    "inferencer",
+    stop_phase=1,
+    restartable=True,
+    one_thread=True,
+    num_gpus=lambda experiment: experiment.inference.num_gpus,
+)
+RELAY = NodeGroup("relay", stop_phase=1, restartable=True, one_thread=True)
+LEARNER = NodeGroup(
+    "learner",
+    stop_phase=2,
+    restartable=True,
+    saves=True,
+    num_gpus=lambda experiment: sum(t.learner.num_gpus for t in experiment.tasks.values()),
+)
+MONITOR = NodeGroup("monitor", stop_phase=3)
+REPLAY = NodeGroup("replay", stop_phase=5, restartable=True, keeps_data=True)
+
+GROUPS = {
+    group.name: group for group in (REPLAY, MONITOR, LEARNER, EVALUATOR, INFERENCER, RELAY, ACTOR)
+}
+_OTHERS_PHASE = 4  # of groups that a user's own program adds
+
+
+def group_of(label: str) -> NodeGroup:
+    """Returns the row of a group; of one that isn't ours, what holds unless a row says otherwise.
+
+    Args:
+      label: Launchpad's label, e.g. "actor".
+    """
+    return GROUPS.get(label) or NodeGroup(label, stop_phase=_OTHERS_PHASE)

@@ -1,0 +1,115 @@
+"""The actor: with an inferencer of its own, or asking a service."""
+
+import contextlib
+import os
+from collections.abc import Mapping
+
+import launchpad as lp
+
+from distrl.experiment import Experiment
+from distrl.inference.messages import InferenceMessages
+from distrl.inference.server import RemoteInferencer
+from distrl.inferencer import InferenceSource
+from distrl.programs.build import Builder
+from distrl.programs.groups import ACTOR
+from distrl.programs.nodes.process import configure_jax, has_own_process
+from distrl.programs.program import ExperimentProgram, NodeHandle
+from distrl.programs.remote import Peer, Reporter, stop_and_tick
+from distrl.programs.replay_clients import ReplayHandle, actor_client
+from distrl.runtime.heartbeat import current_heartbeat
+from distrl.runtime.host_resources import keep_to_one_core
+from distrl.variables import RemoteVariables
+
+
+def add_actor(
+    program: ExperimentProgram,
+    index: int,
+    replay: Mapping[str, ReplayHandle],
+    monitor: NodeHandle,
+    *,
+    variables: Mapping[str, NodeHandle] | None = None,
+    inferencer: Mapping[str, NodeHandle] | None = None,
+) -> None:
+    """Adds an actor.
+
+    Args:
+      program: The program.
+      index: Index of the actor.
+      replay: By task, the table that it writes to.
+      monitor: Takes its reports.
+      variables: By task, where the parameters of its own inferencers come from; or
+      inferencer: by task, the service that it asks.
+    """
+    program.add_courier_node(
+        ACTOR,
+        ActorNode,
+        index,
+        dict(replay),
+        monitor,
+        variables=dict(variables or {}),
+        inferencer=dict(inferencer or {}),
+    )
+
+
+class ActorNode:
+    """Runs an `Actor`."""
+
+    def __init__(
+        self,
+        experiment: Experiment,
+        index: int,
+        replay: Mapping[str, ReplayHandle],
+        monitor: NodeHandle,
+        variables: Mapping[str, NodeHandle],
+        inferencer: Mapping[str, NodeHandle],
+    ):
+        """Args: see `add_actor`; of `variables` and `inferencer`, one is empty."""
+        configure_jax()
+        heartbeat = self._heartbeat = current_heartbeat()
+        heartbeat.tick()
+        stop = self._stop = lp.stop_event()
+        builder = Builder(experiment)
+        task, config = builder.task, experiment.actors
+        with contextlib.ExitStack() as opened:
+            pool = builder.make_actor_pool(index, heartbeat.life)  # before JAX: it may fork
+            opened.callback(pool.close)
+            if config.pin and pool.one_thread and has_own_process():
+                # Offset, so that another program's actors begin at another core.
+                keep_to_one_core(os.getppid() + index)
+            self._reporter = Reporter(monitor, f"actor/{index}")
+            self._replay = actor_client(builder, replay[task.name], stop, index)
+            source: InferenceSource
+            if inferencer:
+                messages = InferenceMessages(builder.agent)
+                source = RemoteInferencer(Peer(inferencer[task.name]), messages)
+            else:
+                remote = RemoteVariables(Peer(variables[task.name]), builder.agent)
+                source = builder.make_inferencer(
+                    builder.make_variables(remote, stop),
+                    config.num_envs,
+                    index=index,
+                    life=heartbeat.life,
+                )
+            self._actor = builder.make_actor(
+                pool,
+                source,
+                builder.scheduled_writer(self._replay, index),
+                first_stream=index * config.num_envs,
+                life=heartbeat.life,
+            )
+            self._opened = opened.pop_all()
+
+    def run(self) -> None:
+        """Acts until the program stops."""
+        with self._opened:
+            stopping = stop_and_tick(self._stop)
+            before = self._heartbeat.acted
+            self._reporter({"acted_before": before})
+
+            def should_stop() -> bool:
+                self._heartbeat.acted = before + self._actor.acted
+                return stopping()
+
+            self._actor.run(should_stop, self._reporter)
+            self._replay.close()
+            self._reporter.flush()

@@ -1,0 +1,145 @@
+"""The learner, with its parameters as a service."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import launchpad as lp
+
+from distrl.checkpointing.checkpointer import (
+    ResumePoint,
+    note_resumed,
+    restore_learner,
+    table_counts,
+)
+from distrl.checkpointing.params_file import save_params
+from distrl.errors import PeerError
+from distrl.experiment import Experiment
+from distrl.learner_group.devices import check_gpus
+from distrl.metrics import Report
+from distrl.programs.build import Builder, print_line
+from distrl.programs.groups import LEARNER
+from distrl.programs.nodes.process import configure_jax, has_own_process, leave
+from distrl.programs.program import ExperimentProgram, NodeHandle
+from distrl.programs.remote import Reporter, stop_and_tick
+from distrl.programs.replay_clients import ReplayHandle, learner_client, server_folder
+from distrl.replay.shared.buffer import SharedReplayBuffer
+from distrl.runtime.heartbeat import current_heartbeat
+from distrl.task import Task
+from distrl.variables import VariableService
+
+_COUNTERS_S = 5.0  # for the monitor to give its state
+
+
+def add_learner(
+    program: ExperimentProgram, task: Task, replay: ReplayHandle, monitor: NodeHandle
+) -> NodeHandle:
+    """Adds the learner of a task."""
+    return program.add_courier_node(
+        LEARNER, LearnerNode, task.name, program.run_dir, replay, monitor, program.resume_point
+    )
+
+
+class LearnerNode:
+    """Learns, saves checkpoints, and serves the parameters."""
+
+    def __init__(
+        self,
+        experiment: Experiment,
+        task: str,
+        run_dir: str,
+        replay: ReplayHandle,
+        monitor: NodeHandle,
+        resume_point: ResumePoint,
+    ):
+        """Args:
+        experiment: What to train.
+        task: Name of the task.
+        run_dir: The run folder.
+        replay: The task's table.
+        monitor: Takes reports, and gives counters for checkpoints.
+        resume_point: The checkpoint to resume from, if any.
+        """
+        configure_jax()
+        self._stop = lp.stop_event()
+        self._run_dir = Path(run_dir)
+        builder = Builder(experiment, task)
+        self._task = builder.task
+        num_gpus = self._task.learner.num_gpus
+        check_gpus(num_gpus, f"learner.num_gpus={num_gpus}")
+        self._replay = learner_client(builder, replay, self._stop)
+        self._monitor = monitor
+        self._reporter = Reporter(monitor, f"learner/{self._task.index}")
+        self._call_timeout = experiment.supervision.call_timeout
+        self._learner = builder.make_learner(builder.scheduled_reader(self._replay))
+        if current_heartbeat().restarted:  # the table was in use meanwhile
+            resume_point = ResumePoint.latest(run_dir, resume_point)._replace(with_table=False)
+            print_line(f"resuming from {resume_point.checkpoint or 'scratch: no checkpoint yet'}")
+        if resume_point.checkpoint is not None:
+            self._resume(resume_point)
+        self._variables = VariableService(self._learner, builder.agent)
+        self._checkpointer = builder.make_checkpointer(
+            self._run_dir,
+            self._learner,
+            self._replay,
+            self._counters,
+            resume_point,
+            leave if has_own_process() else lambda: None,
+        )
+        self._checkpointer.start(self._stop)
+
+    def _resume(self, resume_point: ResumePoint) -> None:
+        assert resume_point.checkpoint is not None
+        checkpoint, table = Path(resume_point.checkpoint), resume_point.table()
+        note_resumed(self._run_dir, "learner", restore_learner(self._learner, checkpoint))
+        if table is None:
+            return
+        if isinstance(self._replay, SharedReplayBuffer):
+            self._replay.restore_rng(table)
+            return
+        loaded = table_counts(self._replay.info())  # actors may have inserted already
+        saved = json.loads((checkpoint / "manifest.json").read_text())["table"]
+        if loaded["inserts"] < saved["inserts"]:
+            raise RuntimeError(f"the Reverb server has not loaded {table}: {loaded}, not {saved}")
+        note_resumed(self._run_dir, "table", loaded)
+        from distrl.replay.reverb.checkpoints import copy_of
+
+        for index in range(self._task.replay.num_shards):
+            copy = copy_of(server_folder(self._task, self._run_dir, index))
+            shutil.rmtree(copy, ignore_errors=True)
+
+    def _counters(self) -> dict[str, Any]:
+        """Returns the monitor's state."""
+        try:
+            return json.loads(self._monitor.client.futures.state().result(_COUNTERS_S))
+        except Exception as error:
+            raise PeerError(f"{self._monitor.name}.state() failed: {error!r}") from error
+
+    def get_variables(self, newer_than: int) -> tuple[int, bytes] | None:
+        """See `VariableService.get_variables`."""
+        return self._variables.get_variables(newer_than)
+
+    def get_variables_at(self, number: int) -> tuple[int, bytes] | None:
+        """See `VariableService.get_variables_at`."""
+        return self._variables.get_variables_at(number)
+
+    def run(self) -> None:
+        """Learns until the program stops, then saves the parameters and a checkpoint."""
+        try:
+            self._learner.run(stop_and_tick(self._stop), self._report)
+        except BaseException:
+            self._checkpointer.abandon()
+            raise
+        if not self._stop.is_set():  # after its last update: the goal depends on hearing of it
+            self._reporter.flush(self._call_timeout)
+        current_heartbeat().wait()
+        self._stop.wait()
+        save_params(self._run_dir / "params.npz", *self._learner.variables)
+        self._reporter.flush()
+        self._checkpointer.close()
+        self._replay.close()
+
+    def _report(self, report: Report) -> None:
+        self._checkpointer.check()
+        self._reporter(report)

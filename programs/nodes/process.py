@@ -1,0 +1,28 @@
+"""What nodes do with the process or thread that they run in."""
+
+import os
+import sys
+import threading
+from typing import NoReturn
+
+import jax
+
+from distrl.programs.build import print_line
+
+
+def configure_jax() -> None:
+    """Applies settings that must come before the node's first computation."""
+    # A dispatch to another thread costs more than a small network's whole step.
+    jax.config.update("jax_cpu_enable_async_dispatch", False)
+
+
+def has_own_process() -> bool:
+    """Returns whether the calling node is a process, not a thread of its launcher's."""
+    return threading.current_thread() is threading.main_thread()
+
+
+def leave() -> NoReturn:
+    """Ends the process of a node that has been saved and does not return from its work."""
+    print_line("saved; leaving in the middle of its work")
+    sys.stderr.flush()
+    os._exit(0)

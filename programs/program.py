@@ -1,0 +1,78 @@
+"""A Launchpad program of an experiment, to which a topology adds its nodes."""
+
+import uuid
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import launchpad as lp
+
+from distrl.checkpointing.checkpointer import ResumePoint
+from distrl.experiment import Experiment
+from distrl.programs.groups import NodeGroup
+
+
+class NodeHandle(NamedTuple):
+    """What other nodes need to call a node.
+
+    Attributes:
+      name: Its name, e.g. "learner/0".
+      client: Its handle; in a node that got it as an argument, the client.
+    """
+
+    name: str
+    client: Any
+
+
+class ExperimentProgram:
+    """An `lp.Program` with what all of its nodes share.
+
+    Attributes:
+      launchpad: The `lp.Program`.
+      experiment: What to train.
+      run_dir: The run folder.
+      resume_point: The checkpoint to resume from, if any.
+      unique_name: Differs from program to program: two Reverb servers on one port are both
+        accepted, and clients tell them apart by their tables' names.
+    """
+
+    def __init__(self, experiment: Experiment, run_dir: str, resume_point: ResumePoint | None):
+        resume_point = resume_point or ResumePoint()
+        if experiment.lockstep:  # its rounds restart, with an empty table
+            resume_point = resume_point._replace(with_table=False)
+        self.launchpad = lp.Program("distrl")
+        self.experiment = experiment
+        self.run_dir = run_dir
+        self.resume_point = resume_point
+        self.unique_name = uuid.uuid4().hex[:8]
+
+    def add_courier_node(
+        self,
+        group: NodeGroup,
+        constructor: type,
+        *args: object,
+        call_timeout: float | None = None,
+        endpoints: Sequence[lp.Address] = (),
+        **kwargs: object,
+    ) -> NodeHandle:
+        """Adds a CourierNode whose clients have a deadline.
+
+        Args:
+          group: The node's group.
+          constructor: Makes the node's object, in the node, from the experiment, `args` and
+            `kwargs`; handles among them arrive as clients.
+          call_timeout: Deadline in seconds of every call to it; None: `supervision.call_timeout`.
+          endpoints: Further addresses that the node's object serves by itself.
+        """
+        node = lp.CourierNode(constructor, self.experiment, *args, **kwargs)
+        for endpoint in endpoints:
+            node.allocate_address(endpoint)
+        handle = self.add_node(group, node)
+        timeout = call_timeout or self.experiment.supervision.call_timeout
+        handle.client.set_client_kwargs(call_timeout=timeout)
+        return handle
+
+    def add_node(self, group: NodeGroup, node: Any) -> NodeHandle:
+        """Adds any Launchpad node."""
+        index = len(self.launchpad.groups.get(group.name, ()))
+        with self.launchpad.group(group.name):
+            return NodeHandle(f"{group.name}/{index}", self.launchpad.add_node(node))
