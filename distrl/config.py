@@ -1,6 +1,7 @@
 """Settings of an experiment's parts, checked when they are made."""
 
 import dataclasses
+import math
 
 from distrl.errors import ConfigError
 from distrl.learner_group.devices import check_split
@@ -191,3 +192,31 @@ class SupervisionConfig:
             value = getattr(self, name)
             if value is not None and not value > 0:
                 raise ConfigError(f"supervision.{name} must be more than 0 s, or None; got {value}")
+
+
+@dataclasses.dataclass(frozen=True)
+class CheckpointConfig:
+    """When the whole program is saved, and what is kept.
+
+    Attributes:
+      period: Seconds between two checkpoints. None: only when the run ends or is stopped.
+      keep: Newest checkpoints to keep, beside the one with the best mean return.
+      replay: Save the replay's table too; without it a resumed run starts with an empty one.
+      grace: Seconds that the learner may take to save when the program is stopped.
+    """
+
+    period: float | None = 300.0
+    keep: int = 3
+    replay: bool = True
+    grace: float = 30.0
+
+    def __post_init__(self) -> None:
+        if self.period is not None and not (math.isfinite(self.period) and self.period > 0):
+            raise ConfigError(
+                f"checkpoint.period must be more than 0 s, or None for the end only; got "
+                f"{self.period}"
+            )
+        if isinstance(self.keep, bool) or self.keep < 1:
+            raise ConfigError(f"checkpoint.keep must be 1 or more, got {self.keep}")
+        if not (math.isfinite(self.grace) and self.grace > 0):
+            raise ConfigError(f"checkpoint.grace must be more than 0 s, got {self.grace}")

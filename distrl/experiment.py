@@ -4,9 +4,9 @@ import dataclasses
 from collections.abc import Mapping
 
 from distrl.agents.agent import Agent
-from distrl.checkpointing.store import CheckpointConfig
 from distrl.config import (
     ActorsConfig,
+    CheckpointConfig,
     EvaluatorConfig,
     InferenceConfig,
     LearnerConfig,

@@ -15,7 +15,8 @@ import numpy as np
 
 from distrl.agents.agent import Agent
 from distrl.checkpointing.params_file import load_nest, load_params, save_nest, save_params
-from distrl.checkpointing.store import Checkpoint, CheckpointConfig, Checkpoints
+from distrl.checkpointing.store import Checkpoint, Checkpoints
+from distrl.config import CheckpointConfig
 from distrl.errors import DeadlineExceeded, PeerError, SpecError
 from distrl.experiment import Experiment
 from distrl.learner import Learner, LearnerState

@@ -7,7 +7,6 @@ dies meanwhile, there is a whole checkpoint, or rubbish that the next write remo
 Arrays are NumPy's own files, so that any Python can read them.
 """
 
-import dataclasses
 import json
 import math
 import os
@@ -30,34 +29,6 @@ _NAME = re.compile(r"(\d{6,})(?:-(\d+))?")
 _CHUNK = 1 << 22  # bytes
 # Seconds of rest after each file: for tests, that end programs in the middle of a checkpoint.
 _REST = "DISTRL_CHECKPOINT_REST"
-
-
-@dataclasses.dataclass(frozen=True)
-class CheckpointConfig:
-    """When the whole program is saved, and what is kept.
-
-    Attributes:
-      period: seconds between two checkpoints. None: only when the run ends or is stopped.
-      keep: the newest so many are kept, and the one with the best mean return.
-      replay: save the replay's table as well; without it a resumed run begins with an empty one.
-      grace: seconds that the learner may take to save when the program is stopped.
-    """
-
-    period: float | None = 300.0
-    keep: int = 3
-    replay: bool = True
-    grace: float = 30.0
-
-    def __post_init__(self) -> None:
-        if self.period is not None and not (math.isfinite(self.period) and self.period > 0):
-            raise ConfigError(
-                f"checkpoint.period must be more than 0 s, or None for the end only; got "
-                f"{self.period}"
-            )
-        if isinstance(self.keep, bool) or self.keep < 1:
-            raise ConfigError(f"checkpoint.keep must be 1 or more, got {self.keep}")
-        if not (math.isfinite(self.grace) and self.grace > 0):
-            raise ConfigError(f"checkpoint.grace must be more than 0 s, got {self.grace}")
 
 
 class Checkpoint(NamedTuple):

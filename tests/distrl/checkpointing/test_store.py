@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from distrl.checkpointing.store import Checkpoint, CheckpointConfig, Checkpoints
+from distrl.checkpointing.store import Checkpoint, Checkpoints
+from distrl.config import CheckpointConfig
 from distrl.errors import ConfigError
 from distrl.runtime.incarnations import lives, next_life
 

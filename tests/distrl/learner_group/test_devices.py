@@ -19,8 +19,7 @@ from distrl.agents.r2d2 import R2D2Config
 from distrl.agents.sac import SACConfig
 from distrl.agents.td3 import TD3Config
 from distrl.checkpointing.checkpointer import Checkpointer, restore_learner
-from distrl.checkpointing.store import CheckpointConfig
-from distrl.config import LearnerConfig
+from distrl.config import CheckpointConfig, LearnerConfig
 from distrl.errors import ConfigError
 from distrl.learner import Learner
 from distrl.learner_group.devices import Devices, check_gpus

@@ -6,7 +6,8 @@ import threading
 
 import pytest
 
-from distrl.checkpointing.store import Checkpoint, CheckpointConfig, Checkpoints
+from distrl.checkpointing.store import Checkpoint, Checkpoints
+from distrl.config import CheckpointConfig
 from distrl.envs import PythonEnvironment
 from distrl.errors import ConfigError
 from distrl.experiment import ActorsConfig, Experiment, LearnerConfig

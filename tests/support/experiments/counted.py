@@ -9,7 +9,7 @@ import gymnasium
 import numpy as np
 
 from distrl.agents.impala import IMPALAConfig
-from distrl.checkpointing.store import CheckpointConfig
+from distrl.config import CheckpointConfig
 from distrl.envs import PythonEnvironment
 from distrl.experiment import ActorsConfig, Experiment, LearnerConfig
 from distrl.metrics import Goal
