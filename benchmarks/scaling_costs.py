@@ -56,7 +56,9 @@ def config_of(experiment: Experiment) -> ReplayConfig:
     return dataclasses.replace(experiment.replay, max_size=_QUEUE, backend="reverb")
 
 
-def inferencer_of(agent: Agent, num_envs: int, wire: InferenceMessages | None = None) -> Inferencer:
+def inferencer_of(
+    agent: Agent, num_envs: int, codec: InferenceMessages | None = None
+) -> Inferencer:
     """One whose parameters never change."""
     params = jax.jit(agent.initial_params)(jax.random.PRNGKey(0))
 
@@ -66,7 +68,7 @@ def inferencer_of(agent: Agent, num_envs: int, wire: InferenceMessages | None = 
 
     variables = VariableClient(Source(), 2**62)
     return Inferencer(
-        agent, variables, seed=0, max_streams=num_envs, batch_sizes=[num_envs], wire=wire
+        agent, variables, seed=0, max_streams=num_envs, batch_sizes=[num_envs], codec=codec
     )
 
 
@@ -139,7 +141,7 @@ class Bench:
 
     def sizes(self) -> dict[str, float]:
         """The workload's figures that are not costs."""
-        wire, config = InferenceMessages(self.agent), self.experiment
+        messages, config = InferenceMessages(self.agent), self.experiment
         params = jax.eval_shape(self.agent.initial_params, jax.random.PRNGKey(0))
         leaves = jax.tree.leaves(params)
         return {
@@ -149,8 +151,8 @@ class Bench:
             "unrolls_per_item": self.block.size,
             "unroll_bytes": self.columns.nbytes(self.block.size) / self.block.size,
             "param_bytes": sum(leaf.size * leaf.dtype.itemsize for leaf in leaves),
-            "request_bytes": wire.request.row_bytes,
-            "answer_bytes": wire.answer.row_bytes,
+            "request_bytes": messages.request.row_bytes,
+            "answer_bytes": messages.answer.row_bytes,
         }
 
     def acting(self) -> dict[str, float]:

@@ -112,11 +112,11 @@ def _serve_inference(told: dict[str, Any]) -> int:
     from distrl.inference.server import InferenceServer
 
     agent = preset(told["env"]).make_agent()
-    wire = InferenceMessages(agent)
-    inferencer = inferencer_of(agent, told["num_envs"], wire)
+    messages = InferenceMessages(agent)
+    inferencer = inferencer_of(agent, told["num_envs"], messages)
     inferencer.warm_up()
     return _courier(
-        {"inference": InferenceServer(inferencer, wire, told["num_envs"], 60.0).inference}
+        {"inference": InferenceServer(inferencer, messages, told["num_envs"], 60.0).inference}
     )
 
 

@@ -7,9 +7,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from distrl import specs
 from distrl.agents.agent import Agent
-from distrl.inference.messages import InferenceMessages
+from distrl.inference.codecs import InferenceCodec, TimeStepCodec
 from distrl.lockstep import LockstepVariables
 from distrl.types import Inference, Nest, State, StepType, TimeStep
 from distrl.variables import VariableClient
@@ -40,7 +39,7 @@ class Inferencer:
         max_streams: int,
         batch_sizes: Sequence[int] = (),
         evaluation: bool = False,
-        wire: InferenceMessages | None = None,
+        codec: InferenceCodec | None = None,
     ):
         """Args:
         agent: whose `actor_step` chooses.
@@ -48,13 +47,12 @@ class Inferencer:
         seed: of the sampling of actions.
         max_streams: rows of the state table.
         batch_sizes: requests are padded to the least of these that holds them, so that nothing
-          compiles anew; a request of another size runs at its own.
+          is compiled again; a larger request runs at its own size.
         evaluation: act greedily.
-        wire: take and give rows of bytes, by `infer_rows`.
+        codec: the form of `infer`'s batches; None: time steps.
         """
-        self._wire = wire
+        self._codec = codec = codec or TimeStepCodec(agent.env_spec)
         self._variables = variables
-        self._timestep = specs.acting_struct(agent.env_spec)
         self._max_streams = max_streams
         self._batch_sizes = sorted(batch_sizes)
         self._key = jax.random.PRNGKey(seed)
@@ -70,15 +68,14 @@ class Inferencer:
 
         def stateless(params: Any, key: Any, calls: Any, data: Any) -> Any:
             rng = jax.random.fold_in(key, calls)
-            timestep = data if wire is None else wire.timestep(data)
-            output, _ = agent.actor_step(rng, params, timestep, (), evaluation)
-            return output if wire is None else wire.answer.to_rows(output)
+            output, _ = agent.actor_step(rng, params, codec.decode(data), (), evaluation)
+            return codec.encode(output)
 
         def stateful(
             params: Any, key: Any, calls: Any, data: Any, table: Nest, slots: Any, new: Any
         ) -> tuple[Any, Nest, Nest]:
             rng = jax.random.fold_in(key, calls)
-            timestep = data if wire is None else wire.timestep(data)
+            timestep = codec.decode(data)
             reset = new | (timestep.step_type == StepType.FIRST)
 
             def row(old: jax.Array, first: jax.Array) -> jax.Array:
@@ -88,7 +85,7 @@ class Inferencer:
             state = jax.tree.map(row, table, initial)
             output, after = agent.actor_step(rng, params, timestep, state, evaluation)
             table = jax.tree.map(lambda old, now: old.at[slots].set(now), table, after)
-            return output if wire is None else wire.answer.to_rows(output), state, table
+            return codec.encode(output), state, table
 
         self._stateless = jax.jit(stateless)
         self._stateful = jax.jit(stateful, donate_argnums=4)
@@ -107,52 +104,51 @@ class Inferencer:
         Returns:
           NumPy arrays `[B, ...]`, and the version of the parameters that chose.
         """
-        # The agent is told the streams, not the pool's slots; infos are not its.
+        # The agent is given stream ids in the place of the pool's slots, and no infos.
         timestep = TimeStep(*timestep[:5], stream_ids)
-        output, version, state = self._infer(stream_ids, timestep, life, with_state)
-        leaves, structure = jax.tree_util.tree_flatten(output)
-        if len(leaves[0]) != len(stream_ids):
-            leaves = [leaf[: len(stream_ids)] for leaf in leaves]
-        output = structure.unflatten([np.asarray(leaf) for leaf in leaves])
+        output, version, state = self.infer(timestep, len(stream_ids), life, with_state)
         return Inference(output.action, output.extras, version, state)
 
-    def infer_rows(
-        self, rows: np.ndarray, life: int | np.ndarray, with_state: bool
-    ) -> tuple[np.ndarray, int, State | None]:
-        """As `inference`, from rows of `wire.request` to rows of `wire.answer`, uint8 `[B, ...]`.
+    def infer(
+        self, data: Any, n: int, life: int | np.ndarray, with_state: bool
+    ) -> tuple[Any, int, State | None]:
+        """Does what `inference` does, for a batch in the codec's form.
 
-        Needs an inferencer that was made with a wire, which takes nothing else.
+        Args:
+          data: the batch.
+          n: its number of streams.
+          life: of the streams, one integer or `[n]`.
+          with_state: return the state before this step too.
+
+        Returns:
+          The output in the codec's form, as NumPy arrays; the version; the state.
         """
-        n = len(rows)
-        assert self._wire is not None
-        ids = self._wire.request.unpack(rows.reshape(-1), n)[0] if self._has_state else rows[:, 0]
-        output, version, state = self._infer(ids, rows, life, with_state)
-        return np.asarray(output)[:n], version, state
+        output, version, state = self._infer(data, n, life, with_state)
+        leaves, structure = jax.tree_util.tree_flatten(output)
+        return structure.unflatten([np.asarray(leaf)[:n] for leaf in leaves]), version, state
 
     def _infer(
-        self, stream_ids: np.ndarray, data: Any, life: Any, with_state: bool
+        self, data: Any, n: int, life: int | np.ndarray, with_state: bool
     ) -> tuple[Any, int, State | None]:
-        """`(output, version, state)` for the time step or the rows in `data`; output is padded."""
+        """`infer`, with an output that is padded and on the device."""
         self._variables.update()
         version, params = self._variables.version, self._variables.params
         self._calls += 1
-        n = len(stream_ids)
         size = n
         if self._batch_sizes:
             size = next((s for s in self._batch_sizes if s >= n), n)
-        if size != n:
-            data = _pad(data, size)
+        padded = data if size == n else _pad(data, size)
         if not self._has_state:
-            output = self._stateless(params, self._key, self._calls, data)
+            output = self._stateless(params, self._key, self._calls, padded)
             return output, version, () if with_state else None
-        slots = self._find(stream_ids)
+        slots = self._find(self._codec.stream_ids(data))
         new = self._lives[slots] != life
         self._lives[slots] = life
         if size != n:
             slots = np.concatenate([slots, np.full(size - n, self._max_streams, np.int32)])
             new = np.concatenate([new, np.ones(size - n, bool)])
         output, before, self._table = self._stateful(
-            params, self._key, self._calls, data, self._table, slots, new
+            params, self._key, self._calls, padded, self._table, slots, new
         )
         state = None
         if with_state:
@@ -163,9 +159,7 @@ class Inferencer:
         """Compiles for every batch size, so that no request waits for it."""
         params = self._variables.params
         for size in self._batch_sizes:
-            data = specs.zeros(self._timestep, size)
-            if self._wire is not None:
-                data = np.zeros((size, self._wire.request.row_bytes), np.uint8)
+            data = self._codec.zeros(size)
             if self._has_state:
                 slots = np.full(size, self._max_streams, np.int32)
                 new = np.ones(size, bool)

@@ -12,7 +12,7 @@ from distrl.checkpointing.checkpointer import Checkpointer, ResumePoint
 from distrl.envs.pool import Pool
 from distrl.evaluator import Evaluator
 from distrl.experiment import Experiment
-from distrl.inference.messages import InferenceMessages
+from distrl.inference.codecs import InferenceCodec
 from distrl.inferencer import Inferencer, InferenceSource
 from distrl.learner import Learner
 from distrl.learner_group.devices import Devices
@@ -130,7 +130,7 @@ class Builder:
         index: int = 0,
         life: int = 0,
         batch_sizes: Sequence[int] = (),
-        wire: InferenceMessages | None = None,
+        codec: InferenceCodec | None = None,
     ) -> Inferencer:
         """Returns an inferencer for actors.
 
@@ -139,7 +139,7 @@ class Builder:
           max_streams: Streams that it serves at most.
           index: Of the inferencer, or of the actor that it belongs to.
           life: Its node's life.
-          batch_sizes, wire: See `Inferencer`.
+          batch_sizes, codec: See `Inferencer`.
         """
         return Inferencer(
             self.agent,
@@ -147,7 +147,7 @@ class Builder:
             seed=self.seed("inferencer", index, life),
             max_streams=max_streams,
             batch_sizes=batch_sizes,
-            wire=wire,
+            codec=codec,
         )
 
     def make_actor(

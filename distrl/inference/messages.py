@@ -1,4 +1,4 @@
-"""The layout of requests to an inference service and of its answers."""
+"""The layout of an inference server's requests and answers."""
 
 import struct
 
@@ -10,21 +10,26 @@ from distrl.agents.agent import Agent, extras_struct, state_struct
 from distrl.runtime.codec import Codec
 from distrl.types import AgentOutput, Array, Inference, TimeStep
 
-# Rows; life of the streams, or version; with state; life of the service. Rows start at 16 bytes.
+# In requests: number of rows, life of the streams, whether the state is asked for, 0.
+# In answers: number of rows, version, whether states follow, life of the server.
+# 16 bytes, so that rows are aligned.
 _HEADER = struct.Struct("<iiii")
 
 
 class InferenceMessages:
-    """What both ends derive from the agent: a header, then rows; then rows of state, if any.
+    """Packs and unpacks messages: a header, then rows, then rows of recurrent state if asked for.
+
+    Both ends derive the layout from the agent. It is also the `InferenceCodec` of an inferencer
+    whose batches are rows.
 
     Attributes:
       request: rows of `(stream_id, TimeStep)`.
       answer: rows of `AgentOutput`.
-      state: rows of the agent's state.
+      state: rows of the agent's recurrent state.
     """
 
     def __init__(self, agent: Agent):
-        """Args: agent: of the program."""
+        """Args: agent: the program's agent."""
         stream = jax.ShapeDtypeStruct((), np.int32)
         step = specs.timestep_struct(agent.env_spec)
         self.request = Codec((stream, step), "inference request")
@@ -37,21 +42,16 @@ class InferenceMessages:
     def pack_request(
         self, stream_ids: np.ndarray, timestep: TimeStep, life: int, with_state: bool
     ) -> bytes:
-        """See `request_rows`."""
+        """Returns a request; see `request_rows`."""
         n = len(stream_ids)
         rows = self.request.pack((stream_ids, TimeStep(*timestep[:5])), n)
         return _HEADER.pack(n, life, with_state, 0) + rows
 
-    def timestep(self, rows: Array) -> TimeStep:
-        """The time step in rows of `request`, `env_id` the streams; traced by JAX."""
-        stream_ids, timestep = self.request.from_rows(rows)
-        return timestep._replace(env_id=stream_ids)
-
     def request_rows(self, data: bytes) -> tuple[np.ndarray, int, bool]:
-        """`(rows uint8 [n, row_bytes], life, with_state)`.
+        """Returns a request's `(rows uint8 [n, row_bytes], life, with_state)`.
 
         Raises:
-          SpecError: the length is not that of the rows.
+          SpecError: the length does not match the number of rows.
         """
         n, life, with_state, _ = _HEADER.unpack_from(data)
         self.request.check(len(data) - _HEADER.size, n)
@@ -61,14 +61,38 @@ class InferenceMessages:
     def pack_answer(
         self, rows: np.ndarray, version: int, state: bytes | None, life: int = 0
     ) -> bytes:
-        """An answer from rows uint8 `[n, row_bytes]`, and packed states if they were asked for."""
+        """Returns an answer.
+
+        Args:
+          rows: uint8 `[n, row_bytes]`.
+          version: of the parameters.
+          state: packed recurrent states; None: not asked for.
+          life: of the server.
+        """
         header = _HEADER.pack(len(rows), version, state is not None, life)
         return b"".join([header, rows.tobytes(), state or b""])
 
     def unpack_answer(self, data: bytes) -> Inference:
-        """The answer as an Inference."""
+        """Returns the answer as an Inference."""
         n, version, has_state, life = _HEADER.unpack_from(data)
         end = _HEADER.size + n * self.answer.row_bytes
         output = self.answer.unpack(data[:end] if has_state else data, n, _HEADER.size)
         state = self.state.unpack(data, n, end) if has_state else None
         return Inference(output.action, output.extras, version, state, life)
+
+    def decode(self, rows: Array) -> TimeStep:
+        """See `InferenceCodec`. Takes rows of `request`."""
+        stream_ids, timestep = self.request.from_rows(rows)
+        return timestep._replace(env_id=stream_ids)
+
+    def encode(self, output: AgentOutput) -> Array:
+        """See `InferenceCodec`. Returns rows of `answer`."""
+        return self.answer.to_rows(output)
+
+    def stream_ids(self, rows: np.ndarray) -> np.ndarray:
+        """See `InferenceCodec`."""
+        return self.request.unpack(rows.reshape(-1), len(rows))[0]
+
+    def zeros(self, batch_size: int) -> np.ndarray:
+        """See `InferenceCodec`."""
+        return np.zeros((batch_size, self.request.row_bytes), np.uint8)

@@ -1,4 +1,4 @@
-"""An inferencer as a service: many actors' requests as one batch, and the actor's side of it."""
+"""An inferencer as a server, which batches the requests of many actors, and its client."""
 
 import collections
 import threading
@@ -15,13 +15,13 @@ from distrl.types import Inference, TimeStep
 
 
 class _Request:
-    """One caller's request, and where its answer is put."""
+    """One caller's request, with its answer."""
 
     def __init__(self, rows: np.ndarray, life: int, with_state: bool):
         self.rows = rows
         self.life = life
         self.with_state = with_state
-        self.wake = threading.Lock()  # released when it is done, or is to lead
+        self.wake = threading.Lock()  # released when it is done, or when its caller is to lead
         self.wake.acquire()
         self.done = False
         self.answer = b""
@@ -31,34 +31,34 @@ class _Request:
 class InferenceServer:
     """Batches concurrent requests for one `Inferencer`; called from many server threads.
 
-    Whatever has arrived while a batch ran is the next batch. It waits for no one, so a dead caller
-    costs nothing and an idle service answers at once. There is no thread of its own: a caller who
-    finds the service idle runs the batch, and the first who waits then runs the next one.
+    Whatever has arrived while a batch ran is the next batch. It waits for no other requests, so a
+    dead caller costs nothing and an idle server answers at once. It has no thread: a caller that
+    finds it idle runs the batch, and then wakes the first waiting caller to run the next one.
     """
 
     def __init__(
         self,
         inferencer: Inferencer,
-        wire: InferenceMessages,
+        messages: InferenceMessages,
         max_batch: int,
         timeout: float,
         heartbeat: Heartbeat | None = None,
     ):
         """Args:
-        inferencer: what runs the batches; made with the same wire.
-        wire: the layout of requests and answers.
-        max_batch: rows of one batch at most.
+        inferencer: runs the batches; its codec is `messages`.
+        messages: the layout of requests and answers.
+        max_batch: most rows in a batch.
         timeout: seconds that a request may wait for its answer.
-        seat: where it says that it works on a batch, and in which life it is; None: nowhere.
+        heartbeat: told when a batch runs; gives this server's life. None: no heartbeat.
         """
         self._heartbeat = heartbeat or Heartbeat()
         self._inferencer = inferencer
-        self._wire = wire
+        self._messages = messages
         self._max_batch = max_batch
         self._timeout = timeout
         self._lock = threading.Lock()
         self._waiting: collections.deque[_Request] = collections.deque()
-        self._busy = False  # some caller leads, or has been woken to lead
+        self._busy = False  # a caller leads, or has been woken to lead
         self.batches = 0
         self.requests = 0
 
@@ -66,10 +66,10 @@ class InferenceServer:
         """Answers a packed request.
 
         Raises:
-          SpecError: the request's length is wrong; it reaches no batch.
+          SpecError: the request's length is wrong; it joins no batch.
           DeadlineExceeded: no answer within `timeout`.
         """
-        request = _Request(*self._wire.request_rows(data))
+        request = _Request(*self._messages.request_rows(data))
         with self._lock:
             self._waiting.append(request)
             lead = not self._busy
@@ -93,11 +93,11 @@ class InferenceServer:
                 self._waiting.remove(request)
         raise DeadlineExceeded(
             f"inference: no answer for {len(request.rows)} streams in {self._timeout:g} s; "
-            "the batch before it has not ended"
+            "the batch before it has not finished"
         )
 
     def _lead(self) -> None:
-        """Runs one batch, the caller's own request first; then wakes who leads the next one."""
+        """Runs one batch, the first waiting request first; then wakes the next leader."""
         with self._lock:
             batch = [self._waiting.popleft()]
             rows = len(batch[0].rows)
@@ -114,7 +114,7 @@ class InferenceServer:
             request.wake.release()
 
     def _serve(self, batch: list[_Request]) -> None:
-        """Runs one batch. An error is its callers' to raise."""
+        """Runs one batch. Its callers raise an error of it."""
         self.batches += 1
         self.requests += len(batch)
         self._heartbeat.tick()
@@ -135,37 +135,37 @@ class InferenceServer:
         if len(batch) > 1:
             rows = np.concatenate([request.rows for request in batch])
             life = np.repeat([r.life for r in batch], [len(r.rows) for r in batch])
-        answers, version, states = self._inferencer.infer_rows(rows, life, with_state)
+        answers, version, states = self._inferencer.infer(rows, len(rows), life, with_state)
         end = 0
         for request in batch:
             start, end = end, end + len(request.rows)
             state = None
             if request.with_state:
-                own = jax.tree.map(lambda leaf, s=start, e=end: leaf[s:e], states)
-                state = self._wire.state.pack(own, end - start)
-            request.answer = self._wire.pack_answer(
+                part = jax.tree.map(lambda leaf, s=start, e=end: leaf[s:e], states)
+                state = self._messages.state.pack(part, end - start)
+            request.answer = self._messages.pack_answer(
                 answers[start:end], version, state, self._heartbeat.life
             )
 
 
-class _Service(Protocol):
+class _Server(Protocol):
     def inference(self, data: bytes) -> bytes: ...
 
 
 class RemoteInferencer:
-    """An inferencer elsewhere, with `Inferencer`'s interface."""
+    """A client of an `InferenceServer`, with `Inferencer`'s interface."""
 
-    def __init__(self, service: _Service | Any, wire: InferenceMessages):
+    def __init__(self, server: _Server | Any, messages: InferenceMessages):
         """Args:
-        service: a client of an `InferenceServer`, with a deadline of its own.
-        wire: the layout of requests and answers.
+        server: an `InferenceServer`, or a remote client of one that has a deadline.
+        messages: the layout of requests and answers.
         """
-        self._service = service
-        self._wire = wire
+        self._server = server
+        self._messages = messages
 
     def inference(
         self, stream_ids: np.ndarray, timestep: TimeStep, life: int = 0, with_state: bool = False
     ) -> Inference:
         """See `Inferencer.inference`."""
-        data = self._wire.pack_request(stream_ids, timestep, life, with_state)
-        return self._wire.unpack_answer(self._service.inference(data))
+        data = self._messages.pack_request(stream_ids, timestep, life, with_state)
+        return self._messages.unpack_answer(self._server.inference(data))

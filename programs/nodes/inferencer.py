@@ -99,7 +99,7 @@ class InferencerNode:
             index=index,
             life=heartbeat.life,
             batch_sizes=sizes,
-            wire=messages,
+            codec=messages,
         )
         inferencer.warm_up()
         self._service = InferenceServer(inferencer, messages, sizes[-1], config.timeout, heartbeat)

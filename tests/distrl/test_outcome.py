@@ -263,11 +263,11 @@ def test_vector_rewards_reach_the_learner():
     """Through the request to an inferencer, and through a table."""
     spec = env_spec(dm_specs.Array((2,), np.float32))
     agent = CheckingConfig(recurrent=False).make(spec)
-    wire = InferenceMessages(agent)
+    messages = InferenceMessages(agent)
     ids = np.array([3, 5], np.int32)
     sent = steps([1, 1], [[1, 10], [2, 20]])
-    rows, _, _ = wire.request_rows(wire.pack_request(ids, sent, 0, False))
-    _, came = wire.request.unpack(rows.reshape(-1), 2)
+    rows, _, _ = messages.request_rows(messages.pack_request(ids, sent, 0, False))
+    _, came = messages.request.unpack(rows.reshape(-1), 2)
     np.testing.assert_array_equal(came.reward, sent.reward)
 
     struct = specs.trajectory_struct(spec, {"seen": jax.ShapeDtypeStruct((), np.float32)}, ())

@@ -150,10 +150,10 @@ def test_each_stream_has_its_own_epsilon(name, batch_sizes):
 @pytest.mark.parametrize("name", ["dqn", "r2d2"])
 def test_each_stream_has_its_own_epsilon_from_a_service(name):
     agent = agents()[name]
-    wire, greedy = InferenceMessages(agent), greedy_action(agent)
-    inferencer = make(agent, batch_sizes=(4, 16), wire=wire)
+    messages, greedy = InferenceMessages(agent), greedy_action(agent)
+    inferencer = make(agent, batch_sizes=(4, 16), codec=messages)
     inferencer.warm_up()
-    remote = RemoteInferencer(InferenceServer(inferencer, wire, 16, 20.0), wire)
+    remote = RemoteInferencer(InferenceServer(inferencer, messages, 16, 20.0), messages)
     counts = np.zeros((8, 2))
     actors = [
         threading.Thread(

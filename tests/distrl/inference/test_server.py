@@ -1,4 +1,4 @@
-"""The inferencer and its service: versions, state by stream, batches, errors of one alone."""
+"""The inferencer and its server: versions, state by stream, batches, isolated errors."""
 
 import threading
 
@@ -37,7 +37,7 @@ def timestep(n, kind=StepType.MID):
 
 def make(source=None, served=False, **kwargs):
     agent = CheckingConfig().make(SPEC)
-    kwargs["wire"] = InferenceMessages(agent) if served else None
+    kwargs["codec"] = InferenceMessages(agent) if served else None
     variables = VariableClient(source or Source(), kwargs.pop("sync_interval", 1))
     options = {"seed": 0, "max_streams": 16, **kwargs}
     return agent, Inferencer(agent, variables, **options)
@@ -130,34 +130,34 @@ def test_state_is_kept_by_stream_in_any_order(batch_sizes):
         inferencer._test_life = seen
 
 
-def test_one_stream_too_many_is_refused():
+def test_more_streams_than_max_streams_are_refused():
     _, inferencer = make(max_streams=4)
     with pytest.raises(ValueError, match="one more than the 4"):
         inferencer.inference(np.arange(5, dtype=np.int32), timestep(5))
 
 
-def service_of(inferencer, agent, timeout=20.0, max_batch=16):
-    wire = InferenceMessages(agent)
-    service = InferenceServer(inferencer, wire, max_batch, timeout)
-    return service, RemoteInferencer(service, wire)
+def serve(inferencer, agent, timeout=20.0, max_batch=16):
+    messages = InferenceMessages(agent)
+    server = InferenceServer(inferencer, messages, max_batch, timeout)
+    return server, RemoteInferencer(server, messages)
 
 
 def test_every_caller_gets_its_own_rows():
-    """Many threads, each with streams of its own whose state counts its calls."""
+    """Many threads; the state of each one's streams counts its calls."""
     agent, inferencer = make(served=True, max_streams=64, batch_sizes=(4, 8, 16))
     inferencer.warm_up()
-    service, remote = service_of(inferencer, agent)
+    server, remote = serve(inferencer, agent)
     wrong = []
 
     def caller(index):
         streams = (np.arange(4) + 4 * index).astype(np.int32)
-        for turn in range(200):
-            kind = StepType.FIRST if turn == 0 else StepType.MID
-            answer = remote.inference(streams, timestep(4, kind), 0, with_state=turn % 3 == 0)
-            if not (answer.extras["seen"] == turn).all():
-                wrong.append((index, turn))
-            if turn % 3 == 0 and not (answer.state[:, 0] == turn).all():
-                wrong.append((index, turn, "state"))
+        for step in range(200):
+            kind = StepType.FIRST if step == 0 else StepType.MID
+            answer = remote.inference(streams, timestep(4, kind), 0, with_state=step % 3 == 0)
+            if not (answer.extras["seen"] == step).all():
+                wrong.append((index, step))
+            if step % 3 == 0 and not (answer.state[:, 0] == step).all():
+                wrong.append((index, step, "state"))
 
     threads = [threading.Thread(target=caller, args=(i,)) for i in range(8)]
     for thread in threads:
@@ -165,15 +165,15 @@ def test_every_caller_gets_its_own_rows():
     for thread in threads:
         thread.join(60)
     assert not wrong
-    assert service.requests == 8 * 200
-    assert service.batches <= service.requests
+    assert server.requests == 8 * 200
+    assert server.batches <= server.requests
 
 
 def test_a_bad_request_fails_alone():
     agent, inferencer = make(served=True)
-    service, remote = service_of(inferencer, agent)
+    server, remote = serve(inferencer, agent)
     with pytest.raises(SpecError, match="inference request"):
-        service.inference(b"\x02\0\0\0" + b"\0" * 20)
+        server.inference(b"\x02\0\0\0" + b"\0" * 20)
     remote.inference(np.arange(2, dtype=np.int32), timestep(2))
 
 
@@ -183,12 +183,12 @@ def test_a_stuck_batch_ends_at_the_deadline_and_the_next_is_served():
     entered = threading.Event()
 
     class Stuck:
-        def infer_rows(self, *args):
+        def infer(self, *args):
             entered.set()
             gate.wait(20)
-            return inferencer.infer_rows(*args)
+            return inferencer.infer(*args)
 
-    _, remote = service_of(Stuck(), agent, timeout=0.2)
+    _, remote = serve(Stuck(), agent, timeout=0.2)
     streams = np.arange(2, dtype=np.int32)
     first = threading.Thread(target=remote.inference, args=(streams, timestep(2)))
     first.start()
