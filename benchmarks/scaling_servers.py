@@ -122,7 +122,8 @@ def _serve_inference(told: dict[str, Any]) -> int:
 
 def _serve_monitor(told: dict[str, Any]) -> int:
     """A `Monitor`."""
-    from distrl.metrics import Goal, Monitor
+    from distrl.goal import Goal
+    from distrl.metrics import Monitor
 
     goal = Goal(mean_return=None, max_env_steps=10**15)
     monitor = Monitor(goal, lambda *_: None, None, printer=lambda _: None)

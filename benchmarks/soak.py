@@ -25,7 +25,7 @@ import jax.numpy as jnp
 from distrl.agents.agent import LearnerState, Logs
 from distrl.envs import PythonEnvironment
 from distrl.experiment import ActorsConfig, Experiment, LearnerConfig
-from distrl.metrics import Goal
+from distrl.goal import Goal
 from distrl.replay.buffer import ReplayConfig
 from distrl.specs import EnvironmentSpec
 from distrl.testing import CheckingAgent, CheckingConfig, CountingEnvironment

@@ -14,7 +14,7 @@ from distrl.config import (
 )
 from distrl.envs.pool import Environment
 from distrl.errors import ConfigError
-from distrl.metrics import Goal
+from distrl.goal import Goal
 from distrl.replay.buffer import ReplayConfig
 from distrl.runtime.host_resources import memory_limit
 from distrl.task import AgentConfig, Task

@@ -1,8 +1,7 @@
-"""What the parts count, and the one place that adds it up."""
+"""The monitor, which adds up the reports of all nodes."""
 
 import collections
 import csv
-import dataclasses
 import math
 import threading
 import time
@@ -13,74 +12,19 @@ from typing import Any, TextIO
 import numpy as np
 
 from distrl.episodes import Outcome, Record
-from distrl.errors import ConfigError
+from distrl.goal import Goal, Progress
 from distrl.specs import EnvironmentSpec
 
 Report = dict[str, Any]  # {"env_steps": int, "episodes": [Record, ...], ...}
 
 
-@dataclasses.dataclass(frozen=True)
-class Goal:
-    """When a run ends by itself; None: never for that reason.
-
-    Attributes:
-      mean_return: the mean return of the last `window` episodes reaches this. "auto": the
-        environment's own threshold where it names one and no other end is set; None: no goal.
-      success_rate: so much of the last `window` episodes were a success, in (0, 1]. Needs an
-        environment that says so. With a `mean_return` beside it, both must be reached.
-      window: episodes that the mean and the rate are taken over.
-      max_env_steps: environment steps that the learner has trained on.
-      max_learner_steps: updates; no more are made than these.
-      max_seconds: since the first learner step.
-    """
-
-    mean_return: float | str | None = "auto"
-    success_rate: float | None = None
-    window: int = 100
-    max_env_steps: int | None = None
-    max_learner_steps: int | None = None
-    max_seconds: float | None = None
-
-    def __post_init__(self) -> None:
-        if isinstance(self.mean_return, str) and self.mean_return != "auto":
-            raise ConfigError(
-                f"goal.mean_return must be a number, 'auto' or None, got {self.mean_return!r}"
-            )
-        if self.success_rate is not None and not 0 < self.success_rate <= 1:
-            raise ConfigError(
-                "goal.success_rate must be more than 0 and at most 1 (0.9 for 90 %), got "
-                f"{self.success_rate}"
-            )
-        for name in ("window", "max_env_steps", "max_learner_steps", "max_seconds"):
-            value = getattr(self, name)
-            if value is not None and value <= 0:
-                raise ConfigError(f"goal.{name} must be more than 0, got {value}")
-
-    def resolve(self, return_threshold: float | None) -> "Goal":
-        """The goal with "auto" replaced, given the environment's own threshold."""
-        if self.mean_return != "auto":
-            return self
-        others = (self.success_rate, self.max_env_steps, self.max_seconds)
-        alone = all(other is None for other in others)
-        return dataclasses.replace(self, mean_return=return_threshold if alone else None)
-
-    def check(self, spec: EnvironmentSpec) -> None:
-        """Raises ConfigError for a goal that no run in this environment could reach."""
-        if self.success_rate is not None and "success" not in spec.env_info:
-            declared = ", ".join(sorted(spec.env_info)) or "nothing"
-            raise ConfigError(
-                f"goal.success_rate={self.success_rate} needs an environment whose env_info has "
-                f"'success'; this one declares {declared}"
-            )
-
-
 def first_number(life: int) -> int:
-    """Of the reports of a node in this life: above all those of its lives before."""
+    """Returns the number of a node's first report in this life, above all of its lives before."""
     return life << 32
 
 
 class Monitor:
-    """Adds up the reports of all nodes, prints progress, writes `metrics.csv`, judges the goal."""
+    """Adds up the reports of all nodes, prints progress, writes `metrics.csv`, ends the run."""
 
     def __init__(
         self,
@@ -92,18 +36,18 @@ class Monitor:
         spec: EnvironmentSpec | None = None,
     ):
         """Args:
-        goal: with "auto" already resolved.
-        on_end: called once, with the reason and whether the run reached what it was asked for.
-        run_dir: where `metrics.csv` is written; None: nowhere.
-        interval: seconds between two lines.
-        printer: takes a line of progress.
-        spec: of the environment, for what it says of its episodes; None: nothing, and its reward
-          is a scalar.
+        goal: when the run ends, with "auto" already resolved.
+        on_end: called once, with the reason and whether the run reached its goal.
+        run_dir: the run folder, for `metrics.csv`; None: no file.
+        interval: seconds between two lines of progress.
+        printer: prints a line of progress.
+        spec: the environment's spec, for its `env_info` and its reward's shape; None: no
+          `env_info`, and a scalar reward.
         """
         self._goal = goal
         self._has_success = spec is not None and "success" in spec.env_info
         shape = () if spec is None else spec.reward.shape
-        self._components = math.prod(shape) if shape else 0  # of a vector of rewards
+        self._components = math.prod(shape) if shape else 0  # of a vector reward
         self._on_end = on_end
         self._interval = interval
         self._printer = printer
@@ -111,7 +55,7 @@ class Monitor:
         self._seen: dict[str, int] = {}
         self._acted = 0
         self._acted_by: collections.Counter[str] = collections.Counter()
-        self._unreported = 0  # acted by lives that ended before they told; their episodes are lost
+        self._unreported = 0  # steps of lives that ended before a report; their episodes are lost
         self._episodes = 0
         self._recent: collections.deque[Record] = collections.deque(maxlen=goal.window)
         self._restarts = 0
@@ -128,13 +72,13 @@ class Monitor:
         self._csv = csv.writer(self._file) if self._file else None
 
     def report(self, node: str, number: int, reports: Sequence[Mapping[str, Any]]) -> None:
-        """Takes one node's reports.
+        """Adds a node's reports.
 
         Args:
-          node: its name.
-          number: of this call, rising, from `first_number` of the node's life on; a repeated one is
-            dropped, because a remote call may come twice.
-          reports: as `Actor.take_report`, `Learner.take_report` or the evaluator give them.
+          node: the node's name.
+          number: of this call, rising from `first_number` of the node's life. A repeated number is
+            dropped, because a remote call may arrive twice.
+          reports: from `Actor.take_report`, `Learner.take_report` or `Evaluator.evaluate`.
         """
         with self._lock:
             if self._seen.get(node, -1) >= number:
@@ -147,7 +91,7 @@ class Monitor:
             self._judge()
 
     def state(self) -> dict[str, Any]:
-        """All that it knows, as plain data for JSON; safe in any thread."""
+        """Returns everything known, as plain data for JSON; safe in any thread."""
         with self._lock:
             now = time.monotonic()
             learning = None if self._first_update is None else now - self._first_update
@@ -166,7 +110,7 @@ class Monitor:
             }
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Goes on from what `state` gave, as if no time had passed since."""
+        """Continues from what `state` returned, as if no time had passed since."""
         with self._lock:
             now = time.monotonic()
             self._acted, self._episodes = state["env_steps_acted"], state["episodes"]
@@ -180,12 +124,12 @@ class Monitor:
             self._last_line = (now, int(self._learner.get("env_steps", 0)))
 
     def judge(self) -> None:
-        """Ends the run where what is known already says so: after `restore`."""
+        """Ends the run if the goal is reached already; for use after `restore`."""
         with self._lock:
             self._judge()
 
     def _add(self, node: str, report: Mapping[str, Any]) -> None:
-        if "acted_before" in report:  # a life begins; what the one before has not told is known
+        if "acted_before" in report:  # a life begins: how many steps those before it have taken
             unreported = int(report["acted_before"]) - self._acted_by[node]
             self._unreported += unreported
             self._count(node, unreported)
@@ -195,7 +139,7 @@ class Monitor:
             self._learner = dict(report)
             if self._first_update is None and report["learner_steps"] > 0:
                 self._first_update = time.monotonic()
-                self._printer(f"first learner step {self._first_update - self._began:.1f} s in")
+                self._printer(f"first learner step after {self._first_update - self._began:.1f} s")
         elif "evaluation_return" in report:
             self._evaluation = dict(report)
         else:
@@ -209,29 +153,29 @@ class Monitor:
 
     @property
     def mean_return(self) -> float | None:
-        """Of the last `window` episodes; None before the first one ended."""
+        """The mean return of the last `window` episodes; None before the first one ended."""
         return self._mean(0)
 
     @property
     def success_rate(self) -> float | None:
-        """Of the last `window` episodes; None where the environment does not say."""
+        """The success rate of the last `window` episodes; None if not reported."""
         return self._rate(Outcome.SUCCESS) if self._has_success else None
 
     def _mean(self, column: int) -> float | None:
-        """Of a column of the recent episodes' records."""
+        """Returns the mean of a column of the recent episodes' records."""
         if not self._recent:
             return None
         return float(np.mean([record[column] for record in self._recent]))
 
     def _rate(self, outcome: int) -> float | None:
-        """How many of the recent episodes ended so, from 0 to 1."""
+        """Returns the share of the recent episodes with this outcome, from 0 to 1."""
         if not self._recent:
             return None
         return float(np.mean([record[2] == outcome for record in self._recent]))
 
     def snapshot(self) -> dict[str, Any]:
-        """Everything that is known now; None for what is not, or not said."""
-        numbers = range(self._components)
+        """Returns all metrics; None for those that are not known or not reported."""
+        components = range(self._components)
         parts = self._evaluation.get("evaluation_returns", [None] * self._components)
         return {
             "seconds": round(time.monotonic() - self._began, 2),
@@ -241,14 +185,14 @@ class Monitor:
             "learner_steps": int(self._learner.get("learner_steps", 0)),
             "episodes": self._episodes,
             "mean_return": self.mean_return,
-            **{f"mean_return_{i}": self._mean(3 + i) for i in numbers},
+            **{f"mean_return_{i}": self._mean(3 + i) for i in components},
             "mean_length": self._mean(1),
             "success_rate": self.success_rate,
             "failure_rate": self._rate(Outcome.FAILURE) if self._has_success else None,
             "time_out_rate": self._rate(Outcome.TIME_OUT),
             "env_restarts": self._restarts,
             "evaluation_return": self._evaluation.get("evaluation_return"),
-            **{f"evaluation_return_{i}": parts[i] for i in numbers},
+            **{f"evaluation_return_{i}": parts[i] for i in components},
             "evaluation_success_rate": self._evaluation.get("evaluation_success_rate"),
             **{
                 name: value
@@ -259,9 +203,9 @@ class Monitor:
 
     def line(self) -> None:
         """Prints one line of progress and appends one to `metrics.csv`."""
-        now, then = time.monotonic(), self._last_line
+        now, (then, steps_then) = time.monotonic(), self._last_line
         state = self.snapshot()
-        speed = (state["env_steps"] - then[1]) / max(now - then[0], 1e-9)
+        speed = (state["env_steps"] - steps_then) / max(now - then, 1e-9)
         self._last_line = (now, state["env_steps"])
         mean = "-" if state["mean_return"] is None else f"{state['mean_return']:.1f}"
         text = (
@@ -288,7 +232,7 @@ class Monitor:
             self._file.flush()
 
     def close(self) -> None:
-        """A last line, then closes the file."""
+        """Prints a last line and closes the file."""
         self.line()
         if self._file is not None:
             self._file.close()
@@ -296,65 +240,31 @@ class Monitor:
 
     def _judge(self) -> None:
         """Calls `on_end` the first time that the goal or a budget is reached."""
-        goal = self._goal
-        steps = int(self._learner.get("env_steps", 0))
-        updates = int(self._learner.get("learner_steps", 0))
         if self._ended:
             return
-        targets = self._targets()
-        full = len(self._recent) == goal.window
-        if (
-            targets
-            and full
-            and all(came is not None and came >= want for _, came, want, _ in targets)
-        ):
-            reached = " and ".join(
-                f"the {name} of the last {goal.window} episodes is {words}"
-                for name, _, _, words in targets
+        seconds = 0.0 if self._first_update is None else time.monotonic() - self._first_update
+        verdict = self._goal.judge(
+            Progress(
+                env_steps=int(self._learner.get("env_steps", 0)),
+                learner_steps=int(self._learner.get("learner_steps", 0)),
+                seconds=seconds,
+                mean_return=self.mean_return,
+                success_rate=self.success_rate,
+                full_window=len(self._recent) == self._goal.window,
             )
-            self._end(f"{reached} after {steps:,} environment steps trained on", True)
-        elif goal.max_env_steps is not None and steps >= goal.max_env_steps:
-            self._out_of_budget(f"{steps:,} environment steps trained on")
-        elif goal.max_learner_steps is not None and updates >= goal.max_learner_steps:
-            self._out_of_budget(f"{updates:,} updates")
-        elif goal.max_seconds is not None and self._seconds_learning() >= goal.max_seconds:
-            self._out_of_budget(f"{goal.max_seconds:g} s since the first learner step")
-
-    def _targets(self) -> list[tuple[str, float | None, float, str]]:
-        """Of each: what it is, what came, what is wanted, and both in words."""
-        goal, targets = self._goal, []
-        if isinstance(goal.mean_return, (int, float)):
-            mean, want = self.mean_return, goal.mean_return
-            came = "no episode ended" if mean is None else f"{mean:.1f}"
-            targets.append(("mean return", mean, want, f"{came} (goal {want:g})"))
-        if goal.success_rate is not None:
-            rate, want = self.success_rate, goal.success_rate
-            came = "no episode ended" if rate is None else f"{100 * rate:.0f} %"
-            targets.append(("success rate", rate, want, f"{came} (goal {100 * want:g} %)"))
-        return targets
-
-    def _seconds_learning(self) -> float:
-        return 0.0 if self._first_update is None else time.monotonic() - self._first_update
-
-    def _out_of_budget(self, what: str) -> None:
-        missed = [f"{name} {words}" for name, _, _, words in self._targets()]
-        if missed:
-            self._end(f"the goal was not reached: {', '.join(missed)} after {what}", False)
-        else:
-            self._end(what, True)
-
-    def _end(self, reason: str, reached: bool) -> None:
-        self._ended = True
-        self._on_end(reason, reached)
+        )
+        if verdict is not None:
+            self._ended = True
+            self._on_end(*verdict)
 
 
 def _open(path: Path) -> tuple[TextIO, list[str]]:
-    """The file, to append rows to, and the names in its first row; none: it has none."""
+    """Opens the file to append rows; returns it with its header, which is empty in a new file."""
     with open(path, "a+b") as binary:
         binary.seek(0)
-        whole = binary.read()
-        if not whole.endswith(b"\n"):  # whoever wrote it died in the middle of a row
-            whole = whole[: whole.rfind(b"\n") + 1]
-            binary.truncate(len(whole))
-    header = next(csv.reader(whole[: whole.find(b"\n")].decode().splitlines()), [])
+        content = binary.read()
+        if not content.endswith(b"\n"):  # the process died in the middle of a row
+            content = content[: content.rfind(b"\n") + 1]
+            binary.truncate(len(content))
+    header = next(csv.reader(content[: content.find(b"\n")].decode().splitlines()), [])
     return open(path, "a", newline=""), header

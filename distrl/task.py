@@ -9,8 +9,8 @@ from distrl.agents.agent import Agent, extras_struct, state_struct
 from distrl.config import ActorsConfig, EvaluatorConfig, InferenceConfig, LearnerConfig
 from distrl.envs.pool import Environment
 from distrl.errors import ConfigError
+from distrl.goal import Goal
 from distrl.lockstep import LockstepSchedule
-from distrl.metrics import Goal
 from distrl.replay.buffer import ReplayConfig
 from distrl.transforms.agent import TransformedAgent
 from distrl.transforms.base import Transform, check_order, specs_seen

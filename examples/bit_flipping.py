@@ -18,7 +18,7 @@ from distrl.agents.dqn import DQNConfig
 from distrl.agents.exploration import EpsilonSchedule
 from distrl.envs import PythonEnvironment
 from distrl.experiment import ActorsConfig, Experiment, LearnerConfig
-from distrl.metrics import Goal
+from distrl.goal import Goal
 from distrl.replay.buffer import ReplayConfig
 from distrl.transforms.hindsight import Hindsight
 

@@ -9,7 +9,7 @@ import numpy as np
 from distrl.agents.impala import IMPALAConfig
 from distrl.envs import PoolConfig, PythonEnvironment
 from distrl.experiment import ActorsConfig, Experiment, LearnerConfig
-from distrl.metrics import Goal
+from distrl.goal import Goal
 
 ROWS, COLUMNS = 10, 5
 

@@ -10,7 +10,7 @@ from dm_env import specs
 from distrl.agents.impala import IMPALAConfig
 from distrl.envs import PythonEnvironment
 from distrl.experiment import ActorsConfig, Experiment, LearnerConfig
-from distrl.metrics import Goal
+from distrl.goal import Goal
 
 LENGTH, TIME_LIMIT = 8, 40
 

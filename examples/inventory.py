@@ -10,7 +10,7 @@ from distrl.agents.impala import IMPALAConfig
 from distrl.envs import PythonEnvironment
 from distrl.envs.simulator import Simulator
 from distrl.experiment import ActorsConfig, Experiment, LearnerConfig
-from distrl.metrics import Goal
+from distrl.goal import Goal
 
 WEEKS, SHELF, ORDER, DEMAND = 30, 20, 6, 4  # units; order and demand at most
 PRICE, COST, STORAGE = 2.0, 1.0, 0.2  # of a unit; storage a week

@@ -19,7 +19,7 @@ from distrl.agents.networks import NetworkConfig
 from distrl.agents.r2d2 import R2D2Config
 from distrl.envs import PythonEnvironment
 from distrl.experiment import ActorsConfig, AgentConfig, Experiment, LearnerConfig
-from distrl.metrics import Goal
+from distrl.goal import Goal
 from distrl.replay.buffer import ReplayConfig
 
 DELAY, UNROLL = 20, 8

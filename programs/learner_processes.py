@@ -12,9 +12,9 @@ from typing import NamedTuple
 from distrl import seeds
 from distrl.errors import ConfigError
 from distrl.experiment import Experiment
+from distrl.goal import Goal
 from distrl.learner_group.process_group import ProcessGroup, end_process, join
 from distrl.learner_group.rendezvous import parse
-from distrl.metrics import Goal
 
 
 class ProcessGroupSpec(NamedTuple):

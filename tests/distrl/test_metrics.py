@@ -9,7 +9,8 @@ import pytest
 from distrl.envs import PythonEnvironment
 from distrl.episodes import EpisodeStatistics, Outcome
 from distrl.errors import ConfigError
-from distrl.metrics import Goal, Monitor, first_number
+from distrl.goal import Goal
+from distrl.metrics import Monitor, first_number
 from distrl.testing import CountingEnvironment
 
 

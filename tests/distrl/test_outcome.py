@@ -13,8 +13,9 @@ from distrl.envs import PythonEnvironment
 from distrl.episodes import EpisodeStatistics, Outcome
 from distrl.errors import ConfigError
 from distrl.evaluator import Evaluator
+from distrl.goal import Goal
 from distrl.inference.messages import InferenceMessages
-from distrl.metrics import Goal, Monitor
+from distrl.metrics import Monitor
 from distrl.replay.buffer import ReplayConfig
 from distrl.replay.local.buffer import LocalReplayBuffer
 from distrl.replay.local.table import LocalTable

@@ -28,9 +28,10 @@ from distrl.experiment import (
     LearnerConfig,
     SupervisionConfig,
 )
+from distrl.goal import Goal
 from distrl.inferencer import Inferencer
 from distrl.learner import Learner
-from distrl.metrics import Goal, Monitor
+from distrl.metrics import Monitor
 from distrl.replay.buffer import ReplayConfig
 from distrl.runtime.heartbeat import Heartbeat, current_heartbeat
 from distrl.testing import CheckingConfig, CountingEnvironment

@@ -9,8 +9,8 @@ import pytest
 
 from distrl import presets
 from distrl.experiment import EvaluatorConfig
+from distrl.goal import Goal
 from distrl.launch.run_dir.config_dict import as_dict
-from distrl.metrics import Goal
 from distrl.programs.single_process import single_process
 from tests.support.commands import finish
 

@@ -19,8 +19,8 @@ from distrl.checkpointing.params_file import load_params
 from distrl.checkpointing.store import Checkpoints
 from distrl.errors import ConfigError, SpecError
 from distrl.experiment import ActorsConfig, Experiment, LearnerConfig
+from distrl.goal import Goal
 from distrl.inferencer import Inferencer
-from distrl.metrics import Goal
 from distrl.policy import _Fixed, agent_writer
 from distrl.programs.single_process import single_process
 from distrl.replay.buffer import ReplayConfig
@@ -115,7 +115,7 @@ import dataclasses
 import helper
 from distrl.envs import PythonEnvironment
 from distrl.experiment import ActorsConfig, Experiment, LearnerConfig
-from distrl.metrics import Goal
+from distrl.goal import Goal
 from distrl.testing import CheckingAgent, CheckingConfig, CountingEnvironment
 
 class Agent(CheckingAgent):

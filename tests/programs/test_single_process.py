@@ -7,7 +7,7 @@ import pytest
 from distrl.envs import PythonEnvironment
 from distrl.errors import EnvironmentFault
 from distrl.experiment import ActorsConfig, EvaluatorConfig, Experiment, LearnerConfig
-from distrl.metrics import Goal
+from distrl.goal import Goal
 from distrl.programs import single_process as program
 from distrl.testing import CheckingConfig, CountingEnvironment
 

@@ -12,7 +12,7 @@ from distrl import presets
 from distrl.agents.a2c import A2CConfig
 from distrl.agents.networks import NetworkConfig
 from distrl.errors import ConfigError
-from distrl.metrics import Goal
+from distrl.goal import Goal
 from distrl.programs.single_process import single_process
 from distrl.specs import EnvironmentSpec
 from distrl.types import StepType

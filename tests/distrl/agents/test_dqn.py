@@ -19,7 +19,7 @@ from distrl.agents.dqn import DQNConfig, n_step_targets
 from distrl.agents.exploration import EpsilonSchedule, epsilon_greedy
 from distrl.agents.networks import NetworkConfig
 from distrl.errors import ConfigError
-from distrl.metrics import Goal
+from distrl.goal import Goal
 from distrl.programs.single_process import SingleProcess, single_process
 from distrl.specs import EnvironmentSpec
 from distrl.testing import random_windows
@@ -409,7 +409,7 @@ from jax._src import xla_bridge
 from distrl.agents.agent import extras_struct, state_struct
 from distrl.agents.dqn import DQNConfig
 from distrl.agents.networks import NetworkConfig
-from distrl.metrics import Goal
+from distrl.goal import Goal
 from distrl.specs import EnvironmentSpec
 
 vector, pixels = dm_specs.Array((4,), np.float32), dm_specs.Array((4, 84, 84), np.uint8)

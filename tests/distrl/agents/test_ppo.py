@@ -14,7 +14,7 @@ from distrl import presets, specs
 from distrl.agents.networks import NetworkConfig
 from distrl.agents.ppo import PPO, PPOConfig, clipped_surrogate
 from distrl.errors import ConfigError
-from distrl.metrics import Goal
+from distrl.goal import Goal
 from distrl.programs.single_process import single_process
 from distrl.specs import EnvironmentSpec
 from distrl.transforms import statistics

@@ -11,9 +11,9 @@ from distrl.config import CheckpointConfig
 from distrl.envs import PythonEnvironment
 from distrl.errors import ConfigError
 from distrl.experiment import ActorsConfig, Experiment, LearnerConfig
+from distrl.goal import Goal
 from distrl.launch.run_dir import config_diff, run_dir
 from distrl.launch.supervision.result import EXIT_FAILED, EXIT_FINISHED
-from distrl.metrics import Goal
 from distrl.programs.single_process import single_process
 from distrl.replay.buffer import ReplayConfig
 from distrl.replay.columns import Columns

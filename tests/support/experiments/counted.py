@@ -12,7 +12,7 @@ from distrl.agents.impala import IMPALAConfig
 from distrl.config import CheckpointConfig
 from distrl.envs import PythonEnvironment
 from distrl.experiment import ActorsConfig, Experiment, LearnerConfig
-from distrl.metrics import Goal
+from distrl.goal import Goal
 from distrl.replay.buffer import ReplayConfig
 from distrl.testing import CheckingConfig, CountingEnvironment
 from distrl.transforms.rewards import RewardScale

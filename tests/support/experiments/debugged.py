@@ -6,7 +6,7 @@ import dm_env
 
 from distrl.envs import PythonEnvironment
 from distrl.experiment import ActorsConfig, Experiment, LearnerConfig
-from distrl.metrics import Goal
+from distrl.goal import Goal
 from distrl.testing import CheckingConfig, CountingEnvironment
 
 

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 
 from distrl.envs import PythonEnvironment
 from distrl.experiment import ActorsConfig, EvaluatorConfig, Experiment, LearnerConfig
-from distrl.metrics import Goal
+from distrl.goal import Goal
 from distrl.testing import CheckingAgent, CheckingConfig, CountingEnvironment
 
 SECONDS = 40  # longer than a test waits for the program's end

@@ -1,0 +1,129 @@
+"""When a run ends by itself."""
+
+import dataclasses
+from typing import NamedTuple
+
+from distrl.errors import ConfigError
+from distrl.specs import EnvironmentSpec
+
+
+class Progress(NamedTuple):
+    """What a goal is judged by."""
+
+    env_steps: int  # trained on
+    learner_steps: int
+    seconds: float  # since the first learner step
+    mean_return: float | None  # of the last `window` episodes; None before one has ended
+    success_rate: float | None
+    full_window: bool  # that many episodes have ended
+
+
+class Verdict(NamedTuple):
+    """Why a run ends, and whether it has reached what was asked for."""
+
+    reason: str
+    reached: bool
+
+
+class _Target(NamedTuple):
+    """One part of a goal, and how far the run has come."""
+
+    name: str
+    value: float | None
+    wanted: float
+    text: str  # both
+
+    @property
+    def reached(self) -> bool:
+        return self.value is not None and self.value >= self.wanted
+
+
+@dataclasses.dataclass(frozen=True)
+class Goal:
+    """When a run ends by itself; None: never for that reason.
+
+    Attributes:
+      mean_return: a mean return of the last `window` episodes to reach. "auto": the environment's
+        own threshold if it has one and no other end is set. None: no such goal.
+      success_rate: a share of the last `window` episodes that must be successes, in (0, 1]. Needs
+        an environment that reports success. With a `mean_return` too, both must be reached.
+      window: episodes that the mean and the rate are taken over.
+      max_env_steps: environment steps that the learner has trained on.
+      max_learner_steps: updates; no more than these are made.
+      max_seconds: seconds since the first learner step.
+    """
+
+    mean_return: float | str | None = "auto"
+    success_rate: float | None = None
+    window: int = 100
+    max_env_steps: int | None = None
+    max_learner_steps: int | None = None
+    max_seconds: float | None = None
+
+    def __post_init__(self) -> None:
+        if isinstance(self.mean_return, str) and self.mean_return != "auto":
+            raise ConfigError(
+                f"goal.mean_return must be a number, 'auto' or None, got {self.mean_return!r}"
+            )
+        if self.success_rate is not None and not 0 < self.success_rate <= 1:
+            raise ConfigError(
+                "goal.success_rate must be more than 0 and at most 1 (0.9 for 90 %), got "
+                f"{self.success_rate}"
+            )
+        for name in ("window", "max_env_steps", "max_learner_steps", "max_seconds"):
+            value = getattr(self, name)
+            if value is not None and value <= 0:
+                raise ConfigError(f"goal.{name} must be more than 0, got {value}")
+
+    def resolve(self, return_threshold: float | None) -> "Goal":
+        """Returns the goal with "auto" replaced, given the environment's own threshold."""
+        if self.mean_return != "auto":
+            return self
+        others = (self.success_rate, self.max_env_steps, self.max_seconds)
+        alone = all(other is None for other in others)
+        return dataclasses.replace(self, mean_return=return_threshold if alone else None)
+
+    def check(self, spec: EnvironmentSpec) -> None:
+        """Raises ConfigError for a goal that no run in this environment could reach."""
+        if self.success_rate is not None and "success" not in spec.env_info:
+            declared = ", ".join(sorted(spec.env_info)) or "nothing"
+            raise ConfigError(
+                f"goal.success_rate={self.success_rate} needs an environment whose env_info has "
+                f"'success'; this one declares {declared}"
+            )
+
+    def judge(self, progress: Progress) -> Verdict | None:
+        """Returns why the run ends here; None if it does not. "auto" must be resolved."""
+        targets = self._targets(progress)
+        steps, updates = progress.env_steps, progress.learner_steps
+        if targets and progress.full_window and all(target.reached for target in targets):
+            reached = " and ".join(
+                f"the {target.name} of the last {self.window} episodes is {target.text}"
+                for target in targets
+            )
+            return Verdict(f"{reached} after {steps:,} environment steps trained on", True)
+        if self.max_env_steps is not None and steps >= self.max_env_steps:
+            spent = f"{steps:,} environment steps trained on"
+        elif self.max_learner_steps is not None and updates >= self.max_learner_steps:
+            spent = f"{updates:,} updates"
+        elif self.max_seconds is not None and progress.seconds >= self.max_seconds:
+            spent = f"{self.max_seconds:g} s since the first learner step"
+        else:
+            return None
+        if not targets:
+            return Verdict(spent, True)
+        missed = ", ".join(f"{target.name} {target.text}" for target in targets)
+        return Verdict(f"the goal was not reached: {missed} after {spent}", False)
+
+    def _targets(self, progress: Progress) -> list[_Target]:
+        targets = []
+        if isinstance(self.mean_return, (int, float)):
+            mean, wanted = progress.mean_return, self.mean_return
+            value = "no episode ended" if mean is None else f"{mean:.1f}"
+            targets.append(_Target("mean return", mean, wanted, f"{value} (goal {wanted:g})"))
+        if self.success_rate is not None:
+            rate, wanted = progress.success_rate, self.success_rate
+            value = "no episode ended" if rate is None else f"{100 * rate:.0f} %"
+            text = f"{value} (goal {100 * wanted:g} %)"
+            targets.append(_Target("success rate", rate, wanted, text))
+        return targets
