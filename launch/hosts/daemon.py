@@ -198,7 +198,7 @@ class HostDaemon:
         from distrl.launch.local.node_hooks import Stopper
 
         node = self._nodes.get(name)
-        return Stopper(name, node.tell if node is not None else self.messages.append)
+        return Stopper(name, node.send if node is not None else self.messages.append)
 
     def _on_heartbeats(self, heartbeats: dict[str, list[int]]) -> None:
         """Takes over status and life of nodes on other hosts."""

@@ -1,4 +1,4 @@
-"""What a node's process does between the fork and its end."""
+"""A node's process, from the fork to its end."""
 
 import dataclasses
 import faulthandler
@@ -29,40 +29,53 @@ from distrl.launch.supervision.signals import ignore
 from distrl.runtime.heartbeat import Heartbeat, install_heartbeat_lookup
 from distrl.runtime.process_exit import exit_at_once
 
-SEND_S = 5.0
-BEAT_S = 1.0
+SEND_S = 5.0  # for a message to the supervisor to be taken
+BEAT_S = 1.0  # between two heartbeats
 STACKS_SIGNAL = signal.SIGUSR2
+NO_GPU = {"CUDA_VISIBLE_DEVICES": "", "JAX_PLATFORMS": "cpu"}
 
 
 @dataclasses.dataclass
 class ChildSetup:
-    """What a child is told by its parent, by being its copy."""
+    """What the parent prepares for a child, which gets it by the fork.
+
+    Attributes:
+      name: the node's.
+      function: what the node runs.
+      env: environment variables that it gets beside the launcher's.
+      node_setup: called first, with the node's name.
+      control: the child's end of the SOCK_SEQPACKET pair for messages.
+      output: the child's end of the pipe for stdout and stderr.
+      close: descriptors of the parent that the child closes.
+      parent: the parent's pid.
+      heartbeat: the node's.
+      debug: how the node is debugged; it then keeps the launcher's terminal.
+      mask: the signals that were blocked before the fork.
+      stop_signal: the signal that sets the node's stop event.
+    """
 
     name: str
     function: Callable[[], Any]
     env: Mapping[str, str]
     node_setup: Callable[[str], None] | None
-    control: socket.socket  # its end: SOCK_SEQPACKET
-    output: int  # its end of the pipe
-    close: list[int]  # the parent's descriptors
-    parent: int  # its pid
+    control: socket.socket
+    output: int
+    close: list[int]
+    parent: int
     heartbeat: Heartbeat
-    debug: Debug | None = None  # it keeps this terminal
-    mask: set[int] = dataclasses.field(default_factory=set)  # of signals, from before the fork
+    debug: Debug | None = None
+    mask: set[int] = dataclasses.field(default_factory=set)
     stop_signal: signal.Signals = signal.SIGTERM
 
 
 def environment(declared: Mapping[str, str]) -> dict[str, str]:
-    """A node's environment variables: no GPU is seen unless one is declared."""
+    """Returns a node's environment variables; without a declared GPU it sees none."""
     env = {} if declared.get("CUDA_VISIBLE_DEVICES") else NO_GPU
     return {**env, **declared}
 
 
-NO_GPU = {"CUDA_VISIBLE_DEVICES": "", "JAX_PLATFORMS": "cpu"}
-
-
 def send(control: socket.socket, message: Message) -> None:
-    """Sends one message to the supervisor."""
+    """Sends a message to the supervisor."""
     control.sendall(json.dumps(dataclasses.asdict(message)).encode())
 
 
@@ -70,25 +83,24 @@ def run_node(setup: ChildSetup) -> NoReturn:
     """Runs the node in this process, which has just been forked with its signals blocked."""
     code = 1
     try:
-        _separate(setup)
+        _detach_from_launcher(setup)
         code = _run(setup)
     except BaseException:
         os.write(2, traceback.format_exc().encode(errors="replace"))
     finally:
-        exit_at_once(code)  # a C++ server's destructor could keep an ordinary exit waiting
+        exit_at_once(code)  # a C++ server's destructor could block an ordinary exit
 
 
-def _separate(setup: ChildSetup) -> None:
-    """Cuts what ties this copy to the launcher, and ties its life to the launcher's."""
+def _detach_from_launcher(setup: ChildSetup) -> None:
+    """Gives this copy a session, signals and streams of its own, and ends it with the launcher."""
     signal.set_wakeup_fd(-1)
     for number in (signal.SIGCHLD, signal.SIGHUP):
         signal.signal(number, signal.SIG_DFL)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # for the supervisor alone
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # only the supervisor acts on Ctrl-C
     if setup.debug is None:
         os.setsid()
     posix.end_with_parent(setup.parent, _short_name(setup.name))
-    # Where only ancestors may trace: py-spy, which shows our stacks, is a sister.
-    posix.allow_any_tracer()
+    posix.allow_any_tracer()  # py-spy, which shows our stacks, is no ancestor
     closing = {setup.output, *setup.close}
     if setup.debug is None:
         null = os.open(os.devnull, os.O_RDONLY)
@@ -108,7 +120,7 @@ def _short_name(name: str) -> str:
 
 
 def _new_streams() -> None:
-    """Python's stdout and stderr on descriptors 1 and 2, and logging's handlers with them."""
+    """Makes Python's stdout and stderr from descriptors 1 and 2, also for logging's handlers."""
     for fd, name in ((1, "stdout"), (2, "stderr")):
         old = getattr(sys, name)
         new = io.TextIOWrapper(
@@ -122,9 +134,9 @@ def _new_streams() -> None:
 
 
 def redirect_logging(old: Any, new: Any) -> None:
-    """Points every logging handler that writes to `old` to `new`."""
+    """Points every logging handler that writes to the stream `old` to `new`."""
     loggers = [logging.root, *logging.root.manager.loggerDict.values()]
-    handlers = [handler for each in loggers for handler in getattr(each, "handlers", ())]
+    handlers = [handler for logger in loggers for handler in getattr(logger, "handlers", ())]
     handlers.append(absl_logging.get_absl_handler())
     for handler in handlers:
         handler = getattr(handler, "python_handler", handler)  # absl's holds the real one
@@ -133,6 +145,7 @@ def redirect_logging(old: Any, new: Any) -> None:
 
 
 def _run(setup: ChildSetup) -> int:
+    """Runs the node and reports how it ends; returns the exit status."""
     os.environ.update(setup.env)
     launchpad_adapter.reach_loopback(os.environ)
     if "jax" in sys.modules and setup.env.get("JAX_PLATFORMS"):
@@ -141,18 +154,18 @@ def _run(setup: ChildSetup) -> int:
     if "numpy" in sys.modules:
         sys.modules["numpy"].random.seed()  # else all children draw the launcher's numbers
     random.seed()
-    gc.freeze()  # what was made before the fork stays shared memory
+    gc.freeze()  # objects from before the fork stay in shared memory
     setup.control.settimeout(SEND_S)
-    telling = NodeReporter(setup.name, lambda message: send(setup.control, message))
+    reporter = NodeReporter(setup.name, lambda message: send(setup.control, message))
     main = threading.main_thread()
     install_heartbeat_lookup(lambda: (setup.heartbeat, threading.current_thread() is main))
     _stop_on_signal(setup)
-    with ExceptionHooks(lambda: telling):
+    with ExceptionHooks(lambda: reporter):
         try:
             loopback.close_ports()
             if setup.node_setup is not None:
                 setup.node_setup(setup.name)
-            telling.say("running")
+            reporter.say("running")
             if setup.debug is not None:
                 setup.debug.run(setup.name, setup.function)
             else:
@@ -165,16 +178,16 @@ def _run(setup: ChildSetup) -> int:
             sys.stderr.write(f"{error.code}\n")
             return 1
         except BaseException as error:
-            telling.failure(error)
+            reporter.failure(error)
             return 1
-        telling.say("ended")
+        reporter.say("ended")
     return 0
 
 
 def _stop_on_signal(setup: ChildSetup) -> None:
-    """The stop signal sets the node's stop event, also while the main thread is in a call into C.
+    """Has the stop signal set the node's stop event, even while the main thread is in C code.
 
-    Not from a handler: it could run while the main thread holds the event's own lock.
+    A thread does so, not a handler: that could run while the main thread holds the event's lock.
     """
     manager = launchpad_adapter.new_manager()
     reader, writer = os.pipe()
@@ -184,17 +197,17 @@ def _stop_on_signal(setup: ChildSetup) -> None:
         while not select.select([reader], [], [], BEAT_S)[0]:
             setup.heartbeat.beat()
         manager.stop_event().set()
-        manager.stop_and_wait()  # also calls what `lp.register_stop_handler` was given
+        manager.stop_and_wait()  # also calls the handlers of `lp.register_stop_handler`
 
     threading.Thread(target=wait, name="distrl-stop", daemon=True).start()
-    if setup.stop_signal != signal.SIGTERM:  # someone else's: the supervisor stops all in order
+    if setup.stop_signal != signal.SIGTERM:  # a SIGTERM to all processes is for the supervisor
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
     signal.signal(setup.stop_signal, ignore)
     signal.siginterrupt(setup.stop_signal, False)
     signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
 
     def detach() -> None:
-        """A process that the node forks ends on SIGTERM, and does not stop the node by it."""
+        """Lets the stop signal end a process that the node forks, without stopping the node."""
         signal.set_wakeup_fd(-1)
         for number in (signal.SIGTERM, setup.stop_signal):
             signal.signal(number, signal.SIG_DFL)

@@ -1,4 +1,4 @@
-"""A debugger for one node: pdb in the launcher's terminal, or debugpy for an editor."""
+"""A debugger for nodes: pdb in the launcher's terminal, or debugpy for an editor."""
 
 import contextlib
 import dataclasses
@@ -13,7 +13,7 @@ from typing import Any
 from distrl.errors import ConfigError, EnvironmentFault, Stopped
 
 _SPEC = re.compile(r"([^:]+?)(?::(\d+))?")
-_terminal = threading.Lock()  # one thread at a time talks to the user
+_terminal = threading.Lock()  # held by the thread whose debugger uses the terminal
 
 
 @dataclasses.dataclass(frozen=True)
@@ -22,7 +22,7 @@ class Debug:
 
     Attributes:
       node: its name, "actor/0".
-      port: where debugpy waits for an editor, on loopback; None: pdb, in this terminal.
+      port: port on loopback where debugpy waits for an editor; None: pdb, in this terminal.
     """
 
     node: str
@@ -30,14 +30,23 @@ class Debug:
 
     @classmethod
     def parse(cls, text: str) -> "Debug":
-        """From NODE or NODE:PORT. Raises ConfigError."""
+        """Parses NODE or NODE:PORT.
+
+        Raises:
+          ConfigError: `text` is neither.
+        """
         match = _SPEC.fullmatch(text)
         if match is None or not match[1]:
             raise ConfigError(f"--debug={text}: write NODE or NODE:PORT, as in --debug=actor/0")
         return cls(match[1], int(match[2]) if match[2] else None)
 
     def run(self, name: str, function: Callable[[], Any]) -> None:
-        """Runs the node's function; its breakpoints, and its exception, come to the user."""
+        """Runs a node's function under the debugger.
+
+        Args:
+          name: the node's.
+          function: what the node runs; its exception is raised after the debugger has seen it.
+        """
         if self.port is not None:
             import debugpy
 
@@ -46,8 +55,10 @@ class Debug:
             debugpy.wait_for_client()
             function()
             return
-        print(f"{name} runs in this terminal; breakpoint() and its failure stop in pdb", flush=True)
-        with stopping_here():
+        print(
+            f"{name} runs in this terminal; breakpoint() and exceptions open pdb here", flush=True
+        )
+        with breakpoints_in_terminal():
             try:
                 function()
             except Exception as error:
@@ -56,7 +67,7 @@ class Debug:
 
 
 def post_mortem(error: BaseException) -> None:
-    """Opens pdb where the exception was raised, unless it only says that the program stops."""
+    """Opens pdb where an exception was raised, except for those that only end the program."""
     if isinstance(error, (Stopped, ConfigError)):
         return
     if isinstance(error, EnvironmentFault) and error.original is not None:
@@ -69,8 +80,8 @@ def post_mortem(error: BaseException) -> None:
 
 
 @contextlib.contextmanager
-def stopping_here() -> Iterator[None]:
-    """Has `breakpoint()` stop in the process's own terminal, whatever is put in sys.stdout."""
+def breakpoints_in_terminal() -> Iterator[None]:
+    """Has `breakpoint()` use the process's own terminal, even where sys.stdout is replaced."""
 
     def stop(*args: Any, **kwargs: Any) -> None:
         frame: types.FrameType | None = sys._getframe(1)
@@ -86,5 +97,5 @@ def stopping_here() -> Iterator[None]:
 
 
 def _debugger() -> pdb.Pdb:
-    # Without `nosigint` it would take over Ctrl-C, which is the launcher's.
+    # Without `nosigint` pdb would take over Ctrl-C, which is the launcher's.
     return pdb.Pdb(stdin=sys.__stdin__, stdout=sys.__stdout__, nosigint=True)

@@ -4,7 +4,7 @@ import contextlib
 import functools
 import os
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import launchpad as lp
@@ -13,9 +13,10 @@ from launchpad.launch import serialization
 from distrl.errors import ConfigError
 from distrl.launch import launchpad_adapter
 from distrl.launch.launch_types import LAUNCH_TYPES, LOCAL_MP, TERMINALS
-from distrl.launch.local import processes, threads
 from distrl.launch.local.debugging import Debug
 from distrl.launch.local.node_hooks import Stopper
+from distrl.launch.local.processes import SupervisedProcess, check_can_fork, other_threads
+from distrl.launch.local.threads import SupervisedThread, thread_environment
 from distrl.launch.network import loopback
 from distrl.launch.network.ports import Ports
 from distrl.launch.supervision.node import Message, SupervisedNode
@@ -23,7 +24,9 @@ from distrl.launch.supervision.restart_policy import HangLimits, RestartPolicy
 from distrl.launch.supervision.result import Result
 from distrl.launch.supervision.session import Session, check_groups
 from distrl.replay.shared import segment
-from distrl.runtime.heartbeat import HeartbeatTable
+from distrl.runtime.heartbeat import Heartbeat, HeartbeatTable
+
+_MAIN_LOG = "main"  # of threads that belong to no node
 
 
 def launch(
@@ -40,129 +43,158 @@ def launch(
     debug: Debug | bool = False,
     active: Mapping[str, int] | None = None,
 ) -> Result:
-    """Runs the program until it ends, and leaves nothing of it behind.
+    """Runs a program until it ends, and leaves nothing of it behind.
 
-    A node asks for the end by `launchpad.context.get_context().program_stopper(reason, finished)`
-    (got in the node's main thread, called from any) or by `lp.stop()`. A node that ends in any
-    other way before that, or hangs, is started again where its group's rule says so; else that is
-    a failure, and ends the program. Ctrl-C, SIGTERM and SIGHUP stop the nodes in order, Ctrl-C
-    again ends them at once. Call it in the main thread; it may be called again.
+    A node ends the program by `launchpad.context.get_context().program_stopper(reason, finished)`
+    (obtained in the node's main thread, called from any thread) or by `lp.stop()`. A node that ends
+    in any other way before that, or hangs, is restarted if its group's restart policy allows it;
+    otherwise this is a failure and ends the program. Ctrl-C, SIGTERM and SIGHUP stop the nodes in
+    order; a second Ctrl-C kills them immediately. Must be called in the main thread; may be called
+    repeatedly.
 
     Args:
-      program: not launched before.
-      launch_type: "local_mp", one forked process a node; "local_mt", one thread a node; "test_mt",
-        threads, and every node is checked to be serializable.
-      run_dir: is made; gets `logs/actor-0.log` and so on, `logs/supervisor.log` and `result.json`.
+      program: the program, not launched before.
+      launch_type: "local_mp": a forked process for each node; "local_mt": a thread for each node;
+        "test_mt": threads, after a check that every node can be serialized.
+      run_dir: the run folder, created if necessary; gets `logs/actor-0.log` and so on,
+        `logs/supervisor.log`, `status.json` and `result.json`.
       local_resources: by group, or by node ("actor/0") in the place of its group's, environment
-        variables for the processes, as a mapping or in an `lp` PythonProcess. A node that is given
-        no CUDA_VISIBLE_DEVICES sees no GPU.
+        variables for the processes, as a mapping or in an `lp` PythonProcess. Nodes without
+        CUDA_VISIBLE_DEVICES see no GPU.
       terminal: "current_terminal" shows nodes' output with their names, "output_to_files" does not.
-      stop_grace: by group, seconds that its nodes have to end when the program is stopped by the
-        user or by its goal; `supervisor.STOP_GRACE` for groups that are not in it.
-      node_setup: called with the node's name ("actor/0") in each node's process or thread, first.
+      stop_grace: by group, seconds that its nodes have to end when the program is stopped without
+        a failure; see `StopSequence` for other groups.
+      node_setup: called first in each node's process or thread, with the node's name.
       restart_policies: by group, when its nodes are restarted; nodes of other groups never are.
-      limits: how long a node may hang; None: the usual ones.
+      limits: how long nodes may hang; None: the defaults of `HangLimits`.
       debug: with processes, the node that runs in this terminal under a debugger; with threads,
         whether to open pdb at each failure.
-      active: by group, how many of its nodes are started; the others join when a user asks for
-        them. All, where there is none.
+      active: by group, how many of its nodes are started; `distrl actors` starts others. All nodes
+        of groups that are not in it.
 
     Returns:
-      How it ended. With threads, look at `hung`.
+      How the program ended. With threads, look at `hung`.
 
     Raises:
-      ConfigError: an argument that cannot work.
+      ConfigError: an argument is invalid.
       processes.ForkError: local_mp in a process that has used JAX's devices, Courier or Reverb.
     """
     launch_type = getattr(launch_type, "value", launch_type)
     _check(launch_type, terminal)
-    nodes = launchpad_adapter.named_nodes(program)
-    check_groups(program, "restart_policies", restart_policies or {})
-    names = [node.name for node in nodes]
+    program_nodes = launchpad_adapter.named_nodes(program)
+    policies = restart_policies or {}
+    check_groups(program, "restart_policies", policies)
+    names = [node.name for node in program_nodes]
     if isinstance(debug, Debug) and debug.node not in names:
-        raise ConfigError(
-            f"--debug={debug.node}: there is no such node; there is {', '.join(names)}"
-        )
+        raise ConfigError(f"--debug={debug.node}: no such node; the nodes are {', '.join(names)}")
     in_threads = launch_type != LOCAL_MP
-    env = _environments(program, names, local_resources or {})
+    environments = _environments(program, names, local_resources or {})
     if launch_type == "test_mt":
         for label, group in program.groups.items():
             serialization.check_nodes_are_serializable(label, group)
     loopback.check()
     if not in_threads:
-        processes.check_can_fork()
+        check_can_fork()
 
-    others = ("main",) if in_threads else ()
-    with Session(program, run_dir, terminal, limits, stop_grace, others) as session:
-        signals, journal, supervisor = session.signals, session.journal, session.supervisor
+    other_logs = (_MAIN_LOG,) if in_threads else ()
+    with Session(program, run_dir, terminal, limits, stop_grace, other_logs) as session:
+        journal = session.journal
         ports = session.enter_context(contextlib.closing(Ports()))
         heartbeats = HeartbeatTable(names)
-        journal.note(f"launches {program.name!r} as {launch_type}, {len(nodes)} nodes")
+        journal.note(f"launching {program.name!r} as {launch_type}, {len(names)} nodes")
         if loopback.left_open():
             journal.say(
-                f"{loopback.OPEN}=1: the servers listen on all interfaces, and who reaches a port "
-                "of them runs commands as you"
+                f"{loopback.OPEN}=1: the servers listen on all interfaces; anyone who can reach "
+                "their ports can run commands as this user"
             )
-        policies = restart_policies or {}
-        workers: dict[str, SupervisedNode] = {}
+        make_node: Callable[[launchpad_adapter.NamedNode, Heartbeat, RestartPolicy], Any]
         if in_threads:
             if local_resources:
-                journal.note("threads share one environment: local_resources are not used")
-
-            def tell(message: Message) -> None:
-                supervisor.messages.append(message)
-                signals.notify()
-
-            session.enter_context(threads.surroundings(session.logs["main"]))
+                journal.note("local_resources are not used: threads share one environment")
+            session.enter_context(thread_environment(session.logs[_MAIN_LOG]))
+            make_node = functools.partial(_make_thread, session, node_setup, bool(debug))
         else:
-            threads_now = processes.other_threads()
-            if threads_now:
-                journal.note(f"forks while these threads run: {', '.join(threads_now)}")
-
-            def close() -> Iterable[int]:
-                """The launcher's descriptors, as they are at the time of a fork."""
-                yield from signals.fds()
-                yield from journal.fds()
-                yield from ports.fds()
-                yield supervisor.selector.fileno()  # type: ignore[attr-defined]
-                for worker in workers.values():
-                    yield from worker.fds()  # type: ignore[attr-defined]
-
+            threads = other_threads()
+            if threads:
+                journal.note(f"forking while these threads run: {', '.join(threads)}")
+            make_node = functools.partial(
+                _make_process, session, node_setup, debug, environments, ports, []
+            )
         launchpad_adapter.prepare_launchpad()
-        # When all are dead: what was killed could not remove its.
+        # Called when all processes are dead: killed ones could not remove their segments.
         session.callback(segment.sweep, of_this_process=True)
-        for node in nodes:
-            worker: SupervisedNode
-            log, rule = session.logs[node.name], policies.get(node.label, RestartPolicy())
-            heartbeat = heartbeats.of(node.name)
+        nodes: dict[str, SupervisedNode] = {}
+        send: dict[str, Callable[[Message], None]] = {}
+        for program_node in program_nodes:
+            heartbeat = heartbeats.of(program_node.name)
             assert heartbeat is not None
-            if in_threads:
-                worker = threads.SupervisedThread(
-                    node, log, node_setup, tell, signals.notify, heartbeat, rule, bool(debug)
-                )
-            else:
-                own = env.get(node.name, env.get(node.label, {}))
-                its = debug if isinstance(debug, Debug) and debug.node == node.name else None
-                worker = processes.SupervisedProcess(
-                    node, log, supervisor, own, node_setup, close, heartbeat, rule, its
-                )
-                session.callback(worker.destroy)
-            workers[node.name] = worker
-        telling = {
-            name: tell if in_threads else worker.tell  # type: ignore[attr-defined]
-            for name, worker in workers.items()
-        }
+            policy = policies.get(program_node.label, RestartPolicy())
+            node = make_node(program_node, heartbeat, policy)
+            nodes[node.name], send[node.name] = node, node.send
         launchpad_adapter.wire(
             program,
             lp.LaunchType(launch_type),
-            functools.partial(_stopper, telling),
+            lambda name: Stopper(name, send[name]),
             lambda node, address: launchpad_adapter.local(ports.take()),
         )
-        return session.run(workers, active)
+        return session.run(nodes, active)
 
 
-def _stopper(telling: Mapping[str, Callable[[Message], None]], name: str) -> Stopper:
-    return Stopper(name, telling[name])
+def _make_thread(
+    session: Session,
+    node_setup: Callable[[str], None] | None,
+    debug: bool,
+    program_node: launchpad_adapter.NamedNode,
+    heartbeat: Heartbeat,
+    policy: RestartPolicy,
+) -> SupervisedThread:
+    def send(message: Message) -> None:
+        session.supervisor.messages.append(message)
+        session.signals.notify()
+
+    log = session.logs[program_node.name]
+    return SupervisedThread(
+        program_node, log, node_setup, send, session.signals.notify, heartbeat, policy, debug
+    )
+
+
+def _make_process(
+    session: Session,
+    node_setup: Callable[[str], None] | None,
+    debug: Debug | bool,
+    environments: Mapping[str, Mapping[str, str]],
+    ports: Ports,
+    processes: list[SupervisedProcess],
+    program_node: launchpad_adapter.NamedNode,
+    heartbeat: Heartbeat,
+    policy: RestartPolicy,
+) -> SupervisedProcess:
+    """Makes a node and appends it to `processes`, all of those made so far."""
+
+    def launcher_fds() -> Iterator[int]:
+        """Yields the launcher's descriptors at the time of a fork."""
+        yield from session.signals.fds()
+        yield from session.journal.fds()
+        yield from ports.fds()
+        yield session.supervisor.selector.fileno()  # type: ignore[attr-defined]
+        for process in processes:
+            yield from process.fds()
+
+    name, label = program_node.name, program_node.label
+    process = SupervisedProcess(
+        program_node,
+        session.logs[name],
+        session.supervisor,
+        environments.get(name, environments.get(label, {})),
+        node_setup,
+        launcher_fds,
+        heartbeat,
+        policy,
+        debug if isinstance(debug, Debug) and debug.node == name else None,
+    )
+    session.callback(process.destroy)
+    processes.append(process)
+    return process
 
 
 def _check(launch_type: str, terminal: str) -> None:
@@ -171,15 +203,15 @@ def _check(launch_type: str, terminal: str) -> None:
     if terminal not in TERMINALS:
         raise ConfigError(f"terminal {terminal!r}: expected one of {', '.join(TERMINALS)}")
     if threading.current_thread() is not threading.main_thread():
-        raise ConfigError("launch() was called in a thread: it needs the main thread, for signals")
+        raise ConfigError("launch() must be called in the main thread, because of signals")
 
 
 def _environments(
     program: lp.Program, names: Sequence[str], resources: Mapping[str, Any]
 ) -> dict[str, dict[str, str]]:
-    """The environment variables of groups and nodes."""
+    """Returns the environment variables in `resources`, by group or node."""
     check_groups(program, "local_resources", {n: r for n, r in resources.items() if n not in names})
-    found = {}
+    environments = {}
     for label, resource in resources.items():
         if getattr(resource, "args", None):
             raise ConfigError(
@@ -191,5 +223,5 @@ def _environments(
                 f"local_resources[{label!r}]: expected a mapping of environment variables or a "
                 f"PythonProcess, got {type(resource).__name__}"
             )
-        found[label] = {str(name): str(value) for name, value in env.items()}
-    return found
+        environments[label] = {str(name): str(value) for name, value in env.items()}
+    return environments

@@ -1,4 +1,4 @@
-"""What goes on around a node's function, in its process or its thread."""
+"""What a node's process or thread reports to the supervisor."""
 
 import functools
 import sys
@@ -19,62 +19,76 @@ COURIER_NODE = "launchpad.nodes.courier.node"
 
 
 class Stopper:
-    """What a node calls to stop the program.
+    """A node's way to end the program, from any of its threads.
 
-    It is `launchpad.context.get_context().program_stopper`, and what `lp.stop()` calls. From any
-    thread of the node. It returns at once; the node is then asked to stop like all others.
-    The first request of a program decides how it ends.
+    It is `launchpad.context.get_context().program_stopper`, and what `lp.stop()` calls. It returns
+    immediately; the node is then asked to stop like all others. The first call in a program decides
+    how the program ends.
+
+    Args:
+      node: the node's name.
+      send: takes messages for the supervisor.
     """
 
-    def __init__(self, node: str, tell: Callable[[Message], None]) -> None:
+    def __init__(self, node: str, send: Callable[[Message], None]) -> None:
         self._node = node
-        self._tell = tell
+        self._send = send
 
     def __call__(
         self, reason: str = "", finished: bool = True, mark_as_completed: bool = False
     ) -> None:
-        """Asks for the end.
+        """Asks for the end of the program.
 
         Args:
           reason: one line for the user.
-          finished: the goal is reached (exit status 0), or not (1).
-          mark_as_completed: taken because Launchpad's own stopper takes it; means nothing here.
+          finished: True if the goal is reached (exit status 0), False for a failure (1).
+          mark_as_completed: ignored; Launchpad's own stopper has it.
         """
         del mark_as_completed
         reason = reason or f"{self._node} asked to stop"
-        self._tell(Message(time.monotonic(), self._node, "stop", reason, finished))
+        self._send(Message(time.monotonic(), self._node, "stop", reason, finished))
 
 
 class NodeReporter:
-    """Tells the supervisor of a node's exceptions, each once."""
+    """Reports a node's state and its exceptions to the supervisor, each exception once.
 
-    def __init__(self, node: str, tell: Callable[[Message], None]) -> None:
-        self.node = node
-        self.tell = tell
-        self._told: list[BaseException] = []
+    Args:
+      node: the node's name.
+      send: takes messages for the supervisor.
+    """
+
+    def __init__(self, node: str, send: Callable[[Message], None]) -> None:
+        self._node = node
+        self._send = send
+        self._reported: list[BaseException] = []
 
     def say(self, kind: str) -> None:
-        self.tell(Message(time.monotonic(), self.node, kind))
+        """Sends a message without a reason; see `Message.kind`."""
+        self._send(Message(time.monotonic(), self._node, kind))
 
     def failure(self, error: BaseException, where: str = "") -> None:
-        """Writes the traceback to the node's own stderr and sends it."""
-        if any(error is told for told in self._told):
+        """Writes the traceback to the node's own stderr, and sends it.
+
+        Args:
+          error: the exception.
+          where: appended to its one line.
+        """
+        if any(error is reported for reported in self._reported):
             return
-        self._told.append(error)
+        self._reported.append(error)
         now = time.monotonic()
+        reason = one_line(error) + where
         if isinstance(error, (ConfigError, SpecError)):  # its one line says all
-            text = one_line(error) + where
-            self.tell(Message(now, self.node, "failure", text, False, bad_input=True))
+            self._send(Message(now, self._node, "failure", reason, False, bad_input=True))
             return
         text = "".join(traceback.format_exception(type(error), error, error.__traceback__))
         sys.stderr.write(text)
         sys.stderr.flush()
-        reason = one_line(error) + where
-        self.tell(Message(now, self.node, "failure", reason, False, text[-TRACEBACK_LIMIT:]))
+        self._send(Message(now, self._node, "failure", reason, False, text[-TRACEBACK_LIMIT:]))
 
 
 def one_line(error: BaseException) -> str:
-    """The exception as "Type: message", on one line."""
+    """Returns the exception as "Type: message", on one line."""
     text = "".join(traceback.format_exception_only(type(error), error)).strip()
     if isinstance(error, EnvironmentFault):  # the environment's own traceback follows
         text = text.partition("\n")[0]
@@ -82,37 +96,36 @@ def one_line(error: BaseException) -> str:
 
 
 class ExceptionHooks:
-    """While it is entered, two kinds of exception are told that would otherwise go unheard.
+    """While entered, reports two kinds of exceptions that would otherwise go unnoticed.
 
-    One leaves a thread that a node has started. The other leaves the `run` of a CourierNode's
-    instance: the node first stops its server, and waits for calls that are still being served,
-    which may be for ever; and the callers' errors would be told before their cause.
+    One is raised in a thread that a node has started. The other is raised by the `run` of a
+    CourierNode's instance: the node first stops its server and waits for calls in progress,
+    possibly forever, so that the callers' errors would be reported before their cause.
 
     Args:
-      owner: gives the Telling of the node that the current thread belongs to, or None.
+      reporter: returns the reporter of the node that the current thread belongs to, or None.
     """
 
-    def __init__(self, owner: Callable[[], NodeReporter | None]) -> None:
-        self._owner = owner
+    def __init__(self, reporter: Callable[[], NodeReporter | None]) -> None:
+        self._reporter = reporter
 
     def __enter__(self) -> None:
         self._excepthook = threading.excepthook
         self._stop = courier.Server.Stop
         threading.excepthook = self._in_thread
         stop = self._stop
-        owner = self._owner
 
         @functools.wraps(stop)
-        def telling_stop(server: Any) -> Any:
+        def reporting_stop(server: Any) -> Any:
             error = sys.exc_info()[1]
-            telling = owner()
+            reporter = self._reporter()
             caller = sys._getframe(1).f_globals.get("__name__")
             failed = isinstance(error, Exception) and not isinstance(error, Stopped)
-            if failed and error is not None and telling is not None and caller == COURIER_NODE:
-                telling.failure(error)
+            if failed and error is not None and reporter is not None and caller == COURIER_NODE:
+                reporter.failure(error)
             return stop(server)
 
-        courier.Server.Stop = telling_stop
+        courier.Server.Stop = reporting_stop
 
     def __exit__(
         self,
@@ -124,9 +137,9 @@ class ExceptionHooks:
         courier.Server.Stop = self._stop
 
     def _in_thread(self, args: Any) -> None:
-        telling = self._owner()
-        if telling is None or args.exc_type is SystemExit or args.exc_value is None:
+        reporter = self._reporter()
+        if reporter is None or args.exc_type is SystemExit or args.exc_value is None:
             self._excepthook(args)
         elif not isinstance(args.exc_value, Stopped):
             name = args.thread.name if args.thread else "unknown"
-            telling.failure(args.exc_value, f" (in thread {name!r})")
+            reporter.failure(args.exc_value, f" (in thread {name!r})")

@@ -26,78 +26,94 @@ from distrl.launch.supervision.result import NodeExit
 from distrl.launch.supervision.signals import WATCHED
 from distrl.runtime.heartbeat import Heartbeat
 
-READ = 1 << 16  # bytes taken from one node before the others have their turn
-MESSAGE = 1 << 18
-DRAIN = 1 << 22  # bytes of output taken at most from a node that has ended
+READ_SIZE = 1 << 16  # bytes of output taken from one node at a time
+MESSAGE_SIZE = 1 << 18  # bytes of a message at most
+DRAIN_SIZE = 1 << 22  # bytes of output taken at most from a node that has ended
 
 
 class ForkError(ConfigError):
-    """This process cannot be forked into nodes that work."""
+    """A fork of this process would give nodes that hang."""
 
 
 def check_can_fork() -> None:
-    """Raises ForkError where a fork would give nodes that hang."""
+    """Raises ForkError if this process has used a library that does not survive a fork."""
     bridge = sys.modules.get("jax._src.xla_bridge")
     if bridge is not None and bridge.backends_are_initialized():
         raise ForkError(
-            "local_mp forks this process, and JAX has made its devices in it already (a jax array "
-            "or jax.devices() before the launch): make them in the nodes, or launch with local_mt"
+            "local_mp forks this process, and JAX has already created its devices in it (by a jax "
+            "array or jax.devices()): do so in the nodes only, or launch with local_mt"
         )
     if launchpad_adapter.grpc_is_running():
         raise ForkError(
-            "local_mp forks this process, and Courier or Reverb has been used in it already (in "
-            "threads, perhaps: local_mt, test_mt): launch with local_mp from a process of its own"
+            "local_mp forks this process, which has already used Courier or Reverb (by a launch "
+            "with local_mt or test_mt, perhaps): launch with local_mp from a new process"
         )
 
 
 class Hub(Protocol):
-    """A loop that reads what nodes send."""
+    """A loop that reads what nodes send.
+
+    Attributes:
+      selector: the `data` of a key is called when it can be read.
+      messages: gets the nodes' messages.
+    """
 
     selector: selectors.BaseSelector
     messages: "collections.deque[Message]"
 
 
 class SupervisedProcess(SupervisedNode):
-    """A node in a process, in a session and a process group of its own.
+    """A node in a forked process with its own session and process group.
 
     Args:
-      hub: which reads what the node sends.
-      close: gives the launcher's descriptors that the child has no use for.
-      debug: it keeps the launcher's terminal, for this debugger.
-      stop_signal: by which it is asked to stop.
+      program_node: the node of the program.
+      log: gets its stdout and stderr.
+      hub: the loop that reads what it sends.
+      env: environment variables that it gets beside the launcher's.
+      node_setup: called first in the process, with the node's name.
+      launcher_fds: returns the launcher's descriptors, which the child closes.
+      heartbeat: the node's.
+      restart_policy: the node's.
+      debug: how it is debugged; it then keeps the launcher's terminal.
+      stop_signal: the signal that asks it to stop.
+
+    Attributes:
+      pid: 0 before its start, and after its end was collected: only an uncollected pid is surely
+        the node's.
     """
 
     def __init__(
         self,
-        node: launchpad_adapter.NamedNode,
+        program_node: launchpad_adapter.NamedNode,
         log: NodeLog,
         hub: Hub,
         env: Mapping[str, str],
         node_setup: Callable[[str], None] | None,
-        close: Callable[[], Iterable[int]],
+        launcher_fds: Callable[[], Iterable[int]],
         heartbeat: Heartbeat,
         restart_policy: RestartPolicy,
         debug: Debug | None = None,
         stop_signal: signal.Signals = signal.SIGTERM,
     ) -> None:
-        super().__init__(node.name, node.label, log, heartbeat, restart_policy)
+        super().__init__(program_node.name, program_node.label, log, heartbeat, restart_policy)
         self._debug = debug
         self._stop_signal = stop_signal
         self._hub = hub
-        self._function = node.node.function
+        self._function = program_node.node.function
         self._env = child.environment(env)
         self._node_setup = node_setup
-        self._close = close
+        self._launcher_fds = launcher_fds
         self._ends: list[socket.socket] = []
         self._output = -1
         self._killed = False
-        self.pid = 0  # 0: not started, or reaped. Only a pid that is not reaped is surely ours.
+        self.pid = 0
 
-    def tell(self, message: Message) -> None:
-        """The stopper's way, in the child: `_ends` is its own copy there."""
+    def send(self, message: Message) -> None:
+        """Sends a message to the supervisor; in the child, which has copies of the sockets."""
         child.send(self._ends[1], message)
 
     def fds(self) -> list[int]:
+        """Returns the launcher's descriptors for this node."""
         ends = [end.fileno() for end in self._ends if end.fileno() >= 0]
         return ends + self.log.fds() + ([self._output] if self._output >= 0 else [])
 
@@ -108,7 +124,7 @@ class SupervisedProcess(SupervisedNode):
         self._output, output = os.pipe()
         for stream in (sys.stdout, sys.stderr):
             with contextlib.suppress(OSError, ValueError):  # its reader is gone, or it is closed
-                stream.flush()  # else the child would write what is buffered once more
+                stream.flush()  # else the child would write the buffered text again
         setup = child.ChildSetup(
             self.name,
             self._function,
@@ -122,9 +138,9 @@ class SupervisedProcess(SupervisedNode):
             self._debug,
             stop_signal=self._stop_signal,
         )
-        own = {self._ends[1].fileno(), output}
-        setup.close += {*self._close(), *self.fds()} - own
-        # Blocked until the child has its own handlers: till then it has the launcher's.
+        child_fds = {self._ends[1].fileno(), output}
+        setup.close += {*self._launcher_fds(), *self.fds()} - child_fds
+        # Blocked until the child has replaced the launcher's handlers.
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, WATCHED)
         try:
             setup.mask = mask
@@ -147,12 +163,11 @@ class SupervisedProcess(SupervisedNode):
     def collect(self) -> bool:
         if not self._has_ended():
             return False
-        # Its zombie keeps the number of the group, so this cannot hit anyone else's. What the node
-        # has started ends with it.
+        # Also ends what the node has started. The zombie keeps the group's number from reuse.
         self._signal_group(signal.SIGKILL)
         while self._read_control():
             pass
-        left = DRAIN
+        left = DRAIN_SIZE
         while left > 0 and (got := self._read_output()):
             left -= got
         self._reap()
@@ -170,7 +185,7 @@ class SupervisedProcess(SupervisedNode):
     def kill(self) -> None:
         self._killed = True
         self._signal_group(signal.SIGKILL)
-        self._signal(signal.SIGKILL)  # it may not have made its group yet
+        self._signal(signal.SIGKILL)  # its group may not exist yet
 
     def show_stacks(self, also_if_stopped: bool = False) -> None:
         if also_if_stopped and self.pid:
@@ -179,7 +194,7 @@ class SupervisedProcess(SupervisedNode):
             self._signal(child.STACKS_SIGNAL)
 
     def destroy(self) -> None:
-        """Ends it whatever happens, for when the supervisor itself fails."""
+        """Kills the process if it still runs; for when the supervisor itself fails."""
         if self.alive:
             self.kill()
             self._reap()
@@ -190,7 +205,7 @@ class SupervisedProcess(SupervisedNode):
         try:
             return os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
         except ChildProcessError:
-            return True  # someone else in this process has reaped it
+            return True  # other code in this process has reaped it
 
     def _reap(self) -> None:
         pid, self.pid = self.pid, 0
@@ -213,16 +228,16 @@ class SupervisedProcess(SupervisedNode):
                 os.kill(self.pid, number)
 
     def _signal_group(self, number: int) -> None:
-        if self.pid and self._debug is None:  # which is in the launcher's own group
+        if self.pid and self._debug is None:  # a debugged node is in the launcher's group
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self.pid, number)
 
     def _read_output(self) -> int:
-        """Takes what has come; returns how many bytes."""
+        """Feeds available output to the log; returns the number of bytes."""
         if self._output < 0:
             return 0
         try:
-            data = os.read(self._output, READ)
+            data = os.read(self._output, READ_SIZE)
         except BlockingIOError:
             return 0
         if not data:
@@ -233,11 +248,12 @@ class SupervisedProcess(SupervisedNode):
         return len(data)
 
     def _read_control(self) -> bool:
+        """Takes one message; returns False if there is none."""
         end = self._ends[0] if self._ends else None
         if end is None or end.fileno() < 0:
             return False
         try:
-            data = end.recv(MESSAGE)
+            data = end.recv(MESSAGE_SIZE)
         except BlockingIOError:
             return False
         except OSError as error:
@@ -263,5 +279,5 @@ class SupervisedProcess(SupervisedNode):
 
 
 def other_threads() -> list[str]:
-    """Names of this process's Python threads beside the main one: a fork may copy their locks."""
+    """Returns the names of Python threads beside the main one: a fork may copy their locks."""
     return [t.name for t in threading.enumerate() if t is not threading.main_thread()]

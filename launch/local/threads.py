@@ -16,7 +16,7 @@ from launchpad.launch import worker_manager
 from distrl.errors import Stopped
 from distrl.launch import launchpad_adapter
 from distrl.launch.local.child import redirect_logging
-from distrl.launch.local.debugging import post_mortem, stopping_here
+from distrl.launch.local.debugging import breakpoints_in_terminal, post_mortem
 from distrl.launch.local.node_hooks import ExceptionHooks, NodeReporter, one_line
 from distrl.launch.network import loopback
 from distrl.launch.supervision import watchdog
@@ -26,21 +26,27 @@ from distrl.launch.supervision.restart_policy import RestartPolicy
 from distrl.launch.supervision.result import NodeExit
 from distrl.runtime.heartbeat import Heartbeat, install_heartbeat_lookup
 
+START_S = 10.0  # for a thread to begin
 _owner = threading.local()
 
 
-def current_worker() -> "SupervisedThread | None":
-    """The node whose thread this is; threads that a node has started belong to it too."""
-    return getattr(_owner, "worker", None)
+def current_node() -> "SupervisedThread | None":
+    """Returns the node that this thread, or the thread that started it, belongs to."""
+    return getattr(_owner, "node", None)
 
 
 class SupervisedThread(SupervisedNode):
-    """A node in a thread. It can be asked to stop, and cannot be killed.
+    """A node in a thread, which can be asked to stop but not be killed.
 
     Args:
-      tell: takes messages for the supervisor, from any thread.
-      wake: has the supervisor look again.
-      debug: an exception that ends it comes to the user first, in pdb.
+      program_node: the node of the program.
+      log: gets what the node's threads write to stdout and stderr.
+      node_setup: called first in the thread, with the node's name.
+      send: takes messages for the supervisor, from any thread.
+      wake: wakes the supervisor's loop, from any thread.
+      heartbeat: the node's.
+      restart_policy: the node's.
+      debug: whether pdb is opened at an exception that ends the node.
     """
 
     kill_timeout = 0.5
@@ -48,43 +54,43 @@ class SupervisedThread(SupervisedNode):
 
     def __init__(
         self,
-        node: launchpad_adapter.NamedNode,
+        program_node: launchpad_adapter.NamedNode,
         log: NodeLog,
         node_setup: Callable[[str], None] | None,
-        tell: Callable[[Message], None],
+        send: Callable[[Message], None],
         wake: Callable[[], None],
         heartbeat: Heartbeat,
         restart_policy: RestartPolicy,
         debug: bool = False,
     ) -> None:
-        super().__init__(node.name, node.label, log, heartbeat, restart_policy)
-        self._debug = debug
-        self._tell = tell
-        self.telling = NodeReporter(node.name, tell)
-        self._function = node.node.function
-        self._node_setup = node_setup
-        self._ready = threading.Event()
-        self._manager: worker_manager.WorkerManager | None = None
-        self._failed = False
-        self._over = False
-        self._wake = wake
+        super().__init__(program_node.name, program_node.label, log, heartbeat, restart_policy)
+        self.send = send
+        self.reporter = NodeReporter(self.name, send)
         self.thread = threading.Thread()
+        self._function = program_node.node.function
+        self._node_setup = node_setup
+        self._wake = wake
+        self._debug = debug
+        self._manager: worker_manager.WorkerManager | None = None
+        self._ready = threading.Event()
+        self._failed = False
+        self._ended = False
 
     def start(self) -> None:
         self.exit = NodeExit(causes=self.history.causes)
-        self.telling = NodeReporter(self.name, self._tell)
-        self._failed = self._over = False
+        self.reporter = NodeReporter(self.name, self.send)
+        self._failed = self._ended = False
         self._ready.clear()
         self.thread = threading.Thread(target=self._run, name=self.name, daemon=True)
         self.started = time.monotonic()
         self.alive = True
         self.exit.state = "running"
         self.thread.start()
-        if not self._ready.wait(10.0):
-            raise RuntimeError(f"the thread of {self.name} did not start within 10 s")
+        if not self._ready.wait(START_S):
+            raise RuntimeError(f"the thread of {self.name} did not start within {START_S:g} s")
 
     def collect(self) -> bool:
-        if not self._over:
+        if not self._ended:
             return False
         self.thread.join(1.0)
         self.alive = False
@@ -99,58 +105,66 @@ class SupervisedThread(SupervisedNode):
         if self._manager is None:
             return
         self._manager.stop_event().set()
-        # Also calls what `lp.register_stop_handler` was given, which may take its time.
+        # Also calls the handlers of `lp.register_stop_handler`, which may take long.
         name = f"{self.name}-stop"
         threading.Thread(target=self._manager.stop_and_wait, name=name, daemon=True).start()
 
     def kill(self) -> None:
-        """Nothing: a thread cannot be ended by another."""
+        """Does nothing: a thread cannot be ended by another."""
 
     def show_stacks(self, also_if_stopped: bool = False) -> None:
-        # faulthandler writes all threads' stacks to a descriptor only.
+        # faulthandler only writes to a descriptor, and all threads' stacks.
         with tempfile.TemporaryFile() as file:
             faulthandler.dump_traceback(file, all_threads=True)
             file.seek(0)
             self.log.feed(file.read())
 
     def _run(self) -> None:
-        _owner.worker = self
+        _owner.node = self
         self._manager = launchpad_adapter.new_manager()
         self._ready.set()
         try:
             if self._node_setup is not None:
                 self._node_setup(self.name)
-            self.telling.say("running")
+            self.reporter.say("running")
             self._function()
-            self.telling.say("ended")
+            self.reporter.say("ended")
         except Stopped as stopped:
             sys.stderr.write(one_line(stopped) + "\n")
         except BaseException as error:
             if isinstance(error, SystemExit) and not error.code:
-                self.telling.say("ended")
+                self.reporter.say("ended")
             else:
                 self._failed = True
                 if self._debug:
                     post_mortem(error)
-                self.telling.failure(error)
+                self.reporter.failure(error)
         finally:
-            self._over = True
+            self._ended = True
             self._wake()
 
 
 class _NodeStream(io.TextIOBase):
-    """stdout or stderr: what a node's thread writes goes to the node's log."""
+    """A stdout or stderr that sends what a node's thread writes to the node's log.
 
-    def __init__(self, original: Any, other: NodeLog) -> None:
+    Args:
+      original: the stream that is replaced.
+      other_log: for threads that belong to no node.
+
+    Attributes:
+      installed: False once the original is back; what others then write here goes to it.
+    """
+
+    def __init__(self, original: Any, other_log: NodeLog) -> None:
         self._original = original
-        self._other = other
+        self._other_log = other_log
         self.installed = True
 
     def write(self, text: str) -> int:
-        worker = current_worker()
-        if not self.installed and worker is None:
+        node = current_node()
+        if not self.installed and node is None:
             return self._original.write(text)
-        log = worker.log if worker is not None else self._other
+        log = node.log if node is not None else self._other_log
         log.feed(text.encode(errors="backslashreplace"))
         return len(text)
 
@@ -176,59 +190,62 @@ class _NodeStream(io.TextIOBase):
 
 
 @contextlib.contextmanager
-def surroundings(other: NodeLog) -> Iterator[None]:
-    """What nodes need of their process while they run in threads; all is put back afterwards.
+def thread_environment(other_log: NodeLog) -> Iterator[None]:
+    """Prepares this process for nodes that run in its threads, and restores it afterwards.
 
-    Output goes to the log of the node whose thread writes it (or which started that thread), and
-    to `other` from threads that belong to no node, such as those that serve Courier's calls.
+    Output goes to the log of the node whose thread writes it. A thread that a node starts belongs
+    to that node.
+
+    Args:
+      other_log: for threads that belong to no node, such as those that serve Courier's calls.
     """
-    streams = {name: getattr(sys, name) for name in ("stdout", "stderr")}
-    proxies = {name: _NodeStream(stream, other) for name, stream in streams.items()}
+    originals = {name: getattr(sys, name) for name in ("stdout", "stderr")}
+    streams = {name: _NodeStream(stream, other_log) for name, stream in originals.items()}
     start = threading.Thread.start
     no_proxy = os.environ.get(launchpad_adapter.NO_GRPC_PROXY)
 
     def inheriting_start(thread: threading.Thread) -> None:
-        worker = current_worker()
-        if worker is not None:
+        node = current_node()
+        if node is not None:
             run = thread.run
 
             def owned_run() -> None:
-                _owner.worker = worker
+                _owner.node = node
                 run()
 
             thread.run = owned_run  # type: ignore[method-assign]
         start(thread)
 
-    def owner() -> NodeReporter | None:
-        worker = current_worker()
-        return worker.telling if worker is not None else None
+    def reporter() -> NodeReporter | None:
+        node = current_node()
+        return node.reporter if node is not None else None
 
     def heartbeat() -> tuple[Heartbeat, bool] | None:
-        worker = current_worker()
-        if worker is None:
+        node = current_node()
+        if node is None:
             return None
-        return worker.heartbeat, threading.current_thread() is worker.thread
+        return node.heartbeat, threading.current_thread() is node.thread
 
-    open_again = loopback.close_ports()
-    for name, proxy in proxies.items():
-        setattr(sys, name, proxy)
-        redirect_logging(streams[name], proxy)
+    reopen_ports = loopback.close_ports()
+    for name, stream in streams.items():
+        setattr(sys, name, stream)
+        redirect_logging(originals[name], stream)
     install_heartbeat_lookup(heartbeat)
     threading.Thread.start = inheriting_start  # type: ignore[assignment,method-assign]
     launchpad_adapter.reach_loopback(os.environ)
     try:
-        with ExceptionHooks(owner), stopping_here():
+        with ExceptionHooks(reporter), breakpoints_in_terminal():
             yield
     finally:
-        open_again()
+        reopen_ports()
         threading.Thread.start = start  # type: ignore[method-assign]
         install_heartbeat_lookup(lambda: None)
         if no_proxy is None:
             os.environ.pop(launchpad_adapter.NO_GRPC_PROXY, None)
         else:
             os.environ[launchpad_adapter.NO_GRPC_PROXY] = no_proxy
-        for name, proxy in proxies.items():
-            proxy.installed = False
-            if getattr(sys, name) is proxy:
-                setattr(sys, name, streams[name])
-            redirect_logging(proxy, streams[name])
+        for name, stream in streams.items():
+            stream.installed = False
+            if getattr(sys, name) is stream:
+                setattr(sys, name, originals[name])
+            redirect_logging(stream, originals[name])

@@ -135,4 +135,4 @@ except processes.ForkError as error:
         check=True,
         env={**os.environ, "PYTHONPATH": os.getcwd()},
     )
-    assert "Courier or Reverb has been used in it already" in done.stdout
+    assert "this process, which has already used Courier or Reverb" in done.stdout
