@@ -2,9 +2,11 @@
 
 import ast
 import dataclasses
+import inspect
+import re
 import types
 import typing
-from typing import Any
+from typing import Any, NamedTuple
 
 from absl import flags
 
@@ -12,6 +14,7 @@ from distrl.errors import ConfigError
 from distrl.launch.run_dir.config_dict import SCALARS, is_settings_tuple
 
 MODULE_NAME = "settings of the experiment"  # under which absl lists the flags
+_ATTRIBUTE = re.compile(r"^  (\w+(?:, \w+)*): (.*(?:\n    .*)*)", re.MULTILINE)
 
 
 def define_flags(settings: Any, prefix: str = "config") -> None:
@@ -25,11 +28,11 @@ def define_flags(settings: Any, prefix: str = "config") -> None:
       settings: a dataclass; its values become the flags' defaults.
       prefix: first part of the flags' names.
     """
-    for name, (value, hint) in _leaves(settings, prefix).items():
-        parser: flags.ArgumentParser = _SettingParser(hint)
-        serializer: flags.ArgumentSerializer = flags.ArgumentSerializer()
+    for name, leaf in _leaves(settings, prefix).items():
+        parser = _SettingParser(leaf.kinds)
+        serializer: flags.ArgumentSerializer[Any] = flags.ArgumentSerializer()
         flags.DEFINE(
-            parser, name, value, _text(hint), serializer=serializer, allow_override=True,
+            parser, name, leaf.value, leaf.doc, serializer=serializer, allow_override=True,
             module_name=MODULE_NAME,
         )  # fmt: skip
 
@@ -78,9 +81,18 @@ def setting(settings: type, name: str, text: str) -> Any:
         raise ConfigError(f"{name}: {error}") from None
 
 
-def _leaves(settings: Any, prefix: str) -> dict[str, tuple[Any, tuple[Any, ...]]]:
+class _Leaf(NamedTuple):
+    """A field that can be given on a command line: its value, its types, and what it is."""
+
+    value: Any
+    kinds: tuple[Any, ...]
+    doc: str
+
+
+def _leaves(settings: Any, prefix: str) -> dict[str, _Leaf]:
     hints = typing.get_type_hints(type(settings))
-    leaves: dict[str, tuple[Any, tuple[Any, ...]]] = {}
+    docs = _attribute_docs(type(settings))
+    leaves: dict[str, _Leaf] = {}
     for field in dataclasses.fields(settings):
         value, name = getattr(settings, field.name), f"{prefix}.{field.name}"
         if dataclasses.is_dataclass(value):
@@ -91,8 +103,18 @@ def _leaves(settings: Any, prefix: str) -> dict[str, tuple[Any, tuple[Any, ...]]
         else:
             kinds = _kinds(hints[field.name])
             if all(kind in (*SCALARS, tuple, type(None)) for kind in kinds):
-                leaves[name] = (value, kinds)
+                leaves[name] = _Leaf(value, kinds, docs.get(field.name, _text(kinds)))
     return leaves
+
+
+def _attribute_docs(settings: type) -> dict[str, str]:
+    """Returns the entries of the "Attributes" sections of a class and its bases, by name."""
+    docs: dict[str, str] = {}
+    for cls in reversed(settings.__mro__):
+        section = inspect.cleandoc(cls.__doc__ or "").partition("\nAttributes:\n")[2]
+        for names, text in _ATTRIBUTE.findall(section.partition("\n\n")[0]):
+            docs.update(dict.fromkeys(names.split(", "), " ".join(text.split())))
+    return docs
 
 
 def _kinds(hint: Any) -> tuple[Any, ...]:
@@ -109,7 +131,7 @@ def _text(kinds: tuple[Any, ...]) -> str:
     return " or ".join("None" if kind is type(None) else kind.__name__ for kind in kinds)
 
 
-class _SettingParser(flags.ArgumentParser):
+class _SettingParser(flags.ArgumentParser[Any]):
     """Parses a Python literal, or else a string, of one of the given types."""
 
     def __init__(self, kinds: tuple[Any, ...]):

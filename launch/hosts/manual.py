@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from distrl.programs.placement import Host, Placement
 
-AGENT = ("distrl", "agent")
+DAEMON = ("distrl", "agent")
 # One daemon per host. By default, mpirun would bind it, with all nodes that it starts, to one core,
 # and end all hosts when one fails.
 _MPIRUN = (
@@ -25,7 +25,7 @@ def command_lines(
     command: Sequence[str],
     join_address: str,
     credentials_file: str,
-    agent: Sequence[str] = AGENT,
+    daemon: Sequence[str] = DAEMON,
 ) -> list[str]:
     """Returns the launcher's line, then one for each host; they may be started in any order.
 
@@ -34,13 +34,13 @@ def command_lines(
       command: the launcher's command, as a list of words.
       join_address: HOST:PORT at which the hosts reach the launcher.
       credentials_file: path of the credentials, on every host.
-      agent: the command that runs a host's daemon.
+      daemon: the command that runs a host's daemon.
 
     Returns:
       Lines for a POSIX shell.
     """
     joins = [
-        [*_agent(agent, join_address, credentials_file), f"--name={host.name}"]
+        [*_daemon(daemon, join_address, credentials_file), f"--name={host.name}"]
         for host in placement.hosts
     ]
     return [shlex.join(words) for words in [list(command), *joins]]
@@ -50,17 +50,17 @@ def mpirun_line(
     placement: "Placement",
     join_address: str,
     credentials_file: str,
-    agent: Sequence[str] = AGENT,
+    daemon: Sequence[str] = DAEMON,
 ) -> str:
     """Returns the line by which mpirun (Open MPI 4 or newer) starts the daemons of all hosts.
 
     A daemon finds out its host by its rank.
 
     Args:
-      placement, join_address, credentials_file, agent: as of `command_lines`.
+      placement, join_address, credentials_file, daemon: as of `command_lines`.
     """
     hosts = ",".join(host.name for host in placement.hosts)
-    return shlex.join([*_MPIRUN, "--host", hosts, *_agent(agent, join_address, credentials_file)])
+    return shlex.join([*_MPIRUN, "--host", hosts, *_daemon(daemon, join_address, credentials_file)])
 
 
 def sheet(
@@ -68,29 +68,29 @@ def sheet(
     command: Sequence[str],
     join_address: str,
     credentials_file: str,
-    agent: Sequence[str] = AGENT,
+    daemon: Sequence[str] = DAEMON,
 ) -> str:
     """Returns all lines for the user, each with a comment that says where to run it.
 
     Args:
-      placement, command, join_address, credentials_file, agent: as of `command_lines`.
+      placement, command, join_address, credentials_file, daemon: as of `command_lines`.
     """
-    launcher, *agents = command_lines(placement, command, join_address, credentials_file, agent)
+    launcher, *daemons = command_lines(placement, command, join_address, credentials_file, daemon)
     lines = [
         f"# Every host needs {credentials_file}, readable by you alone, and the same distrl.",
         "",
         f"# The launcher, at {join_address}:",
         launcher,
     ]
-    for host, line in zip(placement.hosts, agents, strict=True):
+    for host, line in zip(placement.hosts, daemons, strict=True):
         lines += ["", f"# On {host.name}{_nodes(placement, host)}:", line]
-    mpirun = mpirun_line(placement, join_address, credentials_file, agent)
+    mpirun = mpirun_line(placement, join_address, credentials_file, daemon)
     lines += ["", "# Or, instead of a line on each host, by MPI:", f"# {mpirun}"]
     return "\n".join(lines) + "\n"
 
 
-def _agent(agent: Sequence[str], join_address: str, credentials_file: str) -> list[str]:
-    return [*agent, f"--join={join_address}", f"--credentials={credentials_file}"]
+def _daemon(daemon: Sequence[str], join_address: str, credentials_file: str) -> list[str]:
+    return [*daemon, f"--join={join_address}", f"--credentials={credentials_file}"]
 
 
 def _nodes(placement: "Placement", host: "Host") -> str:

@@ -158,6 +158,16 @@ def test_help_lists_the_settings(tmp_path):
 
 @dataclasses.dataclass(frozen=True)
 class Inner:
+    """Sizes.
+
+    Attributes:
+      size: Number of things,
+        1 or more.
+      rate, widths: Two others.
+
+    Nothing more.
+    """
+
     size: int = 3
     rate: float = 0.5
     widths: tuple[int, ...] = (64, 64)
@@ -186,6 +196,19 @@ def values():
     yield made
     for name in set(flags.FLAGS) - before:
         delattr(flags.FLAGS, name)
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("inner.size", "Number of things, 1 or more."),
+        ("inner.rate", "Two others."),
+        ("inner.widths", "Two others."),
+        ("limit", "int or None"),  # not described
+    ],
+)
+def test_a_setting_is_described_by_its_docstring(values, name, text):
+    assert values[f"config.{name}"].help == text
 
 
 @pytest.mark.parametrize(

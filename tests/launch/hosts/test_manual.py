@@ -46,24 +46,24 @@ def test_lines_are_for_a_shell(path: str):
         assert done.stdout.splitlines()[1:-1] == words, done.stderr
 
 
-def test_an_agent_may_be_run_in_another_way():
-    agent = ["/opt/my env/bin/python", "-m", "distrl.launch.hosts.daemon"]
-    line = command_lines(PLACEMENT, COMMAND, "h1:7421", FILE, agent)[1]
-    assert shlex.split(line)[:3] == agent and line.startswith("'/opt/my env/bin/python' -m ")
+def test_a_daemon_may_be_run_by_another_command():
+    daemon = ["/opt/my env/bin/python", "-m", "distrl.launch.hosts.daemon"]
+    line = command_lines(PLACEMENT, COMMAND, "h1:7421", FILE, daemon)[1]
+    assert shlex.split(line)[:3] == daemon and line.startswith("'/opt/my env/bin/python' -m ")
 
 
 def test_the_sheet_says_what_runs_where():
     text = sheet(PLACEMENT, COMMAND, "h1:7421", FILE)
     lines = text.splitlines()
-    said = [line for line in lines if line and not line.startswith("#")]
-    assert said == command_lines(PLACEMENT, COMMAND, "h1:7421", FILE)
-    assert lines[lines.index(said[2]) - 1] == "# On h2 (actor/0, actor/2):"
+    commands = [line for line in lines if line and not line.startswith("#")]
+    assert commands == command_lines(PLACEMENT, COMMAND, "h1:7421", FILE)
+    assert lines[lines.index(commands[2]) - 1] == "# On h2 (actor/0, actor/2):"
     assert f"# {mpirun_line(PLACEMENT, 'h1:7421', FILE)}" in lines
     assert subprocess.run(["sh", "-n"], input=text, text=True).returncode == 0
 
 
 @pytest.mark.skipif(shutil.which("mpirun") is None, reason="needs the Debian package openmpi-bin")
-def test_mpirun_starts_one_agent_on_each_host_in_their_order(hosts: Hosts, path: str):
+def test_mpirun_starts_one_daemon_on_each_host_in_their_order(hosts: Hosts, path: str):
     environ = {**os.environ, "PATH": path}
     if os.geteuid() == 0:
         environ |= {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
