@@ -1,11 +1,11 @@
-"""What a learner over several devices costs and gains: its updates by number of devices.
+"""Measures a learner's updates by number of devices: what splitting a batch costs and gains.
 
-The devices are CPUs that XLA is told to make of this machine's cores (`--xla_force_host_platform_
-device_count`), each with one thread: more of them than cores can only cost. One update after
-another on batches in host memory; a process each, in turn. Figures are environment steps learned
-from per second, medians of all rounds; and per second of processor time, which shows what
-splitting costs: where other programs want the cores too, a process with more threads gets more of
-them, and its steps per second say little.
+The devices are CPUs that XLA makes from this machine's cores
+(`--xla_force_host_platform_device_count`), each with one thread: more devices than cores can only
+cost. Each number of devices has its own process, which makes one update after another on batches in
+host memory; they alternate. Figures are environment steps learned from per second, medians of all
+rounds; and per second of CPU time, which shows the cost of splitting: if other programs use the
+cores too, a process with more threads gets more of them, and its steps per second say little.
 
   python benchmarks/devices.py --rounds=3 --seconds=4 --out=benchmarks/devices.md
 """
@@ -20,7 +20,7 @@ import time
 from pathlib import Path
 
 COUNTS = (1, 2, 4)
-# Name, hidden sizes, unrolls of a batch; the last gives each device much to do between two sums.
+# Name to hidden sizes and unrolls per batch. The last one computes much between two sums.
 CASES = {
     "MLP 2x64, 64 unrolls": ((64, 64), 64),
     "MLP 2x512, 256 unrolls": ((512, 512), 256),
@@ -30,9 +30,12 @@ _ONE_THREAD = "--xla_cpu_multi_thread_eigen=false"
 
 
 def measure(case: str, count: int, seconds: float) -> tuple[float, float]:
-    """Environment steps a second, of wall clock and of processor time, in this process.
+    """Returns environment steps per second of wall clock, and of CPU time, in this process.
 
-    It was told to have `count` devices.
+    Args:
+      case: A key of CASES.
+      count: Devices that XLA was told to make.
+      seconds: Duration.
     """
     import jax
     import numpy as np
@@ -67,8 +70,8 @@ def measure(case: str, count: int, seconds: float) -> tuple[float, float]:
     return steps / (time.monotonic() - began), steps / (time.process_time() - worked)
 
 
-def elsewhere(case: str, count: int, seconds: float) -> tuple[float, float]:
-    """`measure` in a process with so many devices."""
+def measure_in_process(case: str, count: int, seconds: float) -> tuple[float, float]:
+    """Runs `measure` in a process with `count` devices."""
     flags = f"{_ONE_THREAD} --xla_force_host_platform_device_count={count}"
     command = [sys.executable, __file__, f"--case={case}", f"--count={count}"]
     out = subprocess.run(
@@ -84,7 +87,7 @@ def elsewhere(case: str, count: int, seconds: float) -> tuple[float, float]:
 
 
 def main() -> None:
-    """Prints and writes the table."""
+    """Measures, then prints and writes the table."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=4.0)
@@ -96,18 +99,19 @@ def main() -> None:
         print(*measure(args.case, args.count, args.seconds))
         return
     figures: dict[tuple[str, int], list[tuple[float, float]]] = {}
-    for turn in range(args.rounds):
+    for round_index in range(args.rounds):
         for case in CASES:
             for count in COUNTS:
-                speed = elsewhere(case, count, args.seconds)
+                speed = measure_in_process(case, count, args.seconds)
                 figures.setdefault((case, count), []).append(speed)
-                print(turn, json.dumps([case, count, *map(round, speed)]), flush=True)
+                line = json.dumps([case, count, *map(round, speed)])
+                print(round_index, line, flush=True)
     lines = [
         "| | " + " | ".join(f"{count} device{'s' * (count > 1)}" for count in COUNTS) + " |",
         "|---|" + "---|" * len(COUNTS),
     ]
     for case in CASES:
-        for column, unit in enumerate(("s", "s of processor time")):
+        for column, unit in enumerate(("s", "s of CPU time")):
             speeds = [statistics.median(row[column] for row in figures[case, n]) for n in COUNTS]
             cells = [f"{speed:,.0f} ({speed / speeds[0]:.2f})" for speed in speeds]
             lines.append(f"| {case}, steps/{unit} | " + " | ".join(cells) + " |")
@@ -116,8 +120,8 @@ def main() -> None:
         command = " ".join(["python benchmarks/devices.py", *sys.argv[1:]])
         Path(args.out).write_text(
             f"# Devices\n\n{(__doc__ or '').split(chr(10) * 2)[1]}\n\n`{command}`, on "
-            f"{os.cpu_count()} cores, on which {os.getloadavg()[2]:.1f} threads of all programs "
-            "ran or waited (in brackets: of one device's):\n\n" + "\n".join(lines) + "\n"
+            f"{os.cpu_count()} cores with a load average of {os.getloadavg()[2]:.1f} (in brackets: "
+            "relative to one device):\n\n" + "\n".join(lines) + "\n"
         )
 
 

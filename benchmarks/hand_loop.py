@@ -1,7 +1,7 @@
-"""The yardstick: act, step, update in one hand-written loop with no transport at all.
+"""The baseline: acts, steps and updates in one hand-written loop without any transport.
 
-It does the environment steps, inferences and updates of an experiment with the agent's own
-functions, EnvPool's own interface and NumPy arrays, and none of distrl's parts in between.
+It does the environment steps, inferences and updates of an experiment with the agent's functions,
+EnvPool's own interface and NumPy arrays, and nothing of distrl in between.
 
   python benchmarks/hand_loop.py --seconds=6 --num_envs=64 --core=0
 """
@@ -12,7 +12,7 @@ import time
 
 
 def main() -> None:
-    """Prints environment steps trained on per second."""
+    """Prints the environment steps trained on per second."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seconds", type=float, default=6.0)
     parser.add_argument("--num_envs", type=int, default=64)
@@ -25,7 +25,7 @@ def main() -> None:
 
 
 def loop(seconds: float, num_envs: int, unroll: int) -> float:
-    """Environment steps trained on per second, after a warm-up of two seconds."""
+    """Returns the environment steps trained on per second, after a warm-up of two seconds."""
     import jax
     import numpy as np
 
@@ -62,7 +62,7 @@ def loop(seconds: float, num_envs: int, unroll: int) -> float:
     warm = False
     while time.monotonic() - began < seconds + 2.0:
         for t in range(rows):
-            # The last row of an unroll is the first of the next one: acted on there.
+            # The last row of an unroll is the first of the next, which acts on it.
             observations[t], rewards[t] = observation, reward
             discounts[t], step_types[t] = discount, step_type
             if t == unroll:

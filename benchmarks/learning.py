@@ -1,13 +1,13 @@
-"""What the agents learn: environment steps and wall time to a return, for several seeds.
+"""Measures what the agents learn: environment steps and wall time to a return, by seed.
 
-Each run is `distrl train` as a user starts it; it ends at its goal, or fails at its time limit. It
-is noted in `benchmarks/learning.jsonl` as soon as it ends, so that the tasks can be run bit by bit:
+Each run is `distrl train` as a user starts it; it ends at its goal, or fails at its time limit. Its
+outcome is appended to `benchmarks/learning.jsonl` when it ends, so that tasks can be run in parts:
 
   python benchmarks/learning.py --only=CartPole,Pendulum/sac --jobs=2
   python benchmarks/learning.py --only=CartPole --topology=heavy_env --seeds=0,1
   python benchmarks/learning.py --parity  # the same under every topology and replay
 
-`--report` runs nothing: it writes `docs/results.md` and `docs/results.png` from the notes.
+`--report` runs nothing: it writes `docs/results.md` and `docs/results.png` from the records.
 """
 
 import argparse
@@ -23,13 +23,13 @@ from pathlib import Path
 from typing import NamedTuple
 
 HERE = Path(__file__).parent
-NOTES = HERE / "learning.jsonl"
+RECORDS = HERE / "learning.jsonl"
 MARK = "<!-- made by benchmarks/learning.py --report -->"
-CURVE_POINTS = 60  # kept of a run
+CURVE_POINTS = 60  # kept for each run
 
 
 class Task(NamedTuple):
-    """What is to be learned, and by whom."""
+    """An environment, the agents to train on it, and the goal."""
 
     env: str  # a name, or an example's FILE:NAME
     agents: tuple[str, ...]
@@ -55,18 +55,18 @@ TASKS = (
 )
 
 PARITY = (("CartPole-v1", "ppo"), ("CartPole-v1", "impala"), ("CartPole-v1", "dqn"))
-SPREADS = (
+VARIANTS = (
     ("single_process", ""),
     ("heavy_env", "shared_memory"),
     ("heavy_env", "reverb"),
     ("light_env", "shared_memory"),
     ("light_env", "reverb"),
 )
-"""Topologies, each with the replays that suit it."""
+"""Topology and replay backend."""
 
 
 class Outcome(NamedTuple):
-    """Of a run. Curve: seconds, environment steps acted, mean return."""
+    """The outcome of a run. Curve: seconds, environment steps acted, mean return."""
 
     task: str
     agent: str
@@ -81,7 +81,7 @@ class Outcome(NamedTuple):
 
 
 def command(task: Task, agent: str, topology: str, backend: str = "") -> list[str]:
-    """What a user types, without seed and run folder."""
+    """Returns the flags that a user types, without seed and run folder."""
     what = (
         [f"--experiment={task.env}:{agent}"]
         if task.env.endswith(".py")
@@ -95,7 +95,7 @@ def command(task: Task, agent: str, topology: str, backend: str = "") -> list[st
 
 
 class Job(NamedTuple):
-    """A run to come."""
+    """A run to do."""
 
     task: Task
     agent: str
@@ -105,7 +105,7 @@ class Job(NamedTuple):
 
 
 def run(job: Job, core: int | None) -> Outcome:
-    """One run, kept to `core` if one is given."""
+    """Runs a job, pinned to `core` if one is given."""
 
     def pin() -> None:
         if core is not None:
@@ -136,40 +136,40 @@ def run(job: Job, core: int | None) -> Outcome:
     last = curve[-1]
     every = -(-len(curve) // CURVE_POINTS)
     return Outcome(
-        job.task.name, job.agent, spread(job.topology, job.backend), job.seed, " ".join(typed),
+        job.task.name, job.agent, variant(job.topology, job.backend), job.seed, " ".join(typed),
         done.returncode == 0, last[1], round(seconds, 1), last[2], [*curve[:-1:every], last],
     )  # fmt: skip
 
 
-def spread(topology: str, backend: str) -> str:
-    """For tables: "heavy_env, reverb"."""
+def variant(topology: str, backend: str) -> str:
+    """Returns the name for tables, e.g. "heavy_env, reverb"."""
     return f"{topology}, {backend}" if backend else topology
 
 
 def main() -> None:
-    """Runs what is asked for, or reports."""
+    """Runs the selected jobs, or writes the report."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--seeds", default="0,1,2")
-    parser.add_argument("--jobs", type=int, default=1, help="runs at a time, each on a core")
-    parser.add_argument("--only", default="", help="parts of TASK/AGENT, with commas")
+    parser.add_argument("--jobs", type=int, default=1, help="concurrent runs, each on a core")
+    parser.add_argument("--only", default="", help="comma-separated parts of TASK/AGENT")
     parser.add_argument("--topology", default="single_process")
     parser.add_argument("--parity", action="store_true")
     parser.add_argument("--report", action="store_true")
     args = parser.parse_args()
     if args.report:
-        write_report(read_notes())
+        write_report(read_records())
         return
     seeds = [int(seed) for seed in args.seeds.split(",")]
-    spreads = SPREADS if args.parity else ((args.topology, ""),)
+    variants = VARIANTS if args.parity else ((args.topology, ""),)
     jobs = [
         Job(task, agent, topology, backend, seed)
         for task in TASKS
         for agent in task.agents
         if any(part in f"{task.name}/{agent}" for part in args.only.split(","))
         if not args.parity or (task.env, agent) in PARITY
-        for topology, backend in spreads
+        for topology, backend in variants
         for seed in seeds
     ]
     cores = sorted(os.sched_getaffinity(0))
@@ -185,7 +185,7 @@ def main() -> None:
 
     with concurrent.futures.ThreadPoolExecutor(args.jobs) as pool:
         for outcome in pool.map(one, jobs):
-            with open(NOTES, "a") as file:
+            with open(RECORDS, "a") as file:
                 file.write(json.dumps(outcome._asdict()) + "\n")
             how = "reached" if outcome.reached else "NOT reached"
             print(
@@ -195,35 +195,35 @@ def main() -> None:
             )
 
 
-def read_notes() -> list[Outcome]:
-    """Of each task, agent, topology and seed the newest outcome."""
+def read_records() -> list[Outcome]:
+    """Returns the newest outcome of each task, agent, topology and seed."""
     newest = {}
-    for line in NOTES.read_text().splitlines():
+    for line in RECORDS.read_text().splitlines():
         outcome = Outcome(**json.loads(line))
         newest[outcome[:4]] = outcome
     return list(newest.values())
 
 
 def write_report(outcomes: list[Outcome]) -> None:
-    """`docs/results.md`, of which only the part below MARK is written anew, and the plot."""
+    """Writes the plot and the part of `docs/results.md` below MARK."""
     alone = [one for one in outcomes if one.topology == "single_process"]
     path = HERE.parent / "docs" / "results.md"
     head = path.read_text().partition(MARK)[0]
     lines = [head + MARK, "", "![curves](results.png)", "", *table(alone, by_topology=False)]
-    spreads = [spread(*one) for one in SPREADS]
+    variants = [variant(*one) for one in VARIANTS]
     parity = [
         one
         for one in outcomes
-        if one.topology in spreads and (one.task, one.agent) in PARITY
+        if one.topology in variants and (one.task, one.agent) in PARITY
     ]  # fmt: skip
-    parity.sort(key=lambda one: (PARITY.index((one.task, one.agent)), spreads.index(one.topology)))
+    parity.sort(key=lambda one: (PARITY.index((one.task, one.agent)), variants.index(one.topology)))
     lines += ["", "## The same under every topology and replay", ""]
     path.write_text("\n".join([*lines, *table(parity, by_topology=True)]) + "\n")
     plot(alone, str(path.with_suffix(".png")))
 
 
 def table(outcomes: list[Outcome], by_topology: bool) -> list[str]:
-    """The outcomes in Markdown, a row for all seeds."""
+    """Returns a Markdown table of the outcomes, with one row for all seeds."""
     rows: dict[tuple[str, ...], list[Outcome]] = {}
     for one in outcomes:
         rows.setdefault((one.task, one.agent, one.topology), []).append(one)
@@ -248,7 +248,7 @@ def table(outcomes: list[Outcome], by_topology: bool) -> list[str]:
 
 
 def plot(outcomes: list[Outcome], path: str) -> None:
-    """Mean return over environment steps, a panel for each task, a line for each run."""
+    """Plots mean return over environment steps, with a panel per task and a line per run."""
     import matplotlib
 
     matplotlib.use("Agg")

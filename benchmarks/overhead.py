@@ -1,7 +1,7 @@
-"""What the transport costs: every topology against one hand-written loop without any.
+"""Measures the cost of transport: every topology against a hand-written loop without any.
 
-All in one run, in turn, so that a noisy machine disturbs them alike: the loop of `hand_loop.py`
-and `single_process`, each pinned to one core, then `heavy_env` and `light_env` on all cores.
+All alternate in one run, so that a noisy machine affects them alike: the loop of `hand_loop.py` and
+`single_process`, each pinned to one core, then `heavy_env` and `light_env` on all cores.
 CartPole-v1, MLP 2x64, 2 actors x 32 environments (64 in one process), 20-step unrolls, batches of
 64 unrolls. Figures are environment steps that the learner trained on, per second.
 
@@ -20,19 +20,19 @@ from pathlib import Path
 
 HERE = Path(__file__).parent
 TOPOLOGIES = {"single_process": 0.9, "heavy_env": 0.6, "light_env": 0.35}
-"""Name to the ratio that it must reach."""
-_WARM_UP = 3.0  # seconds after the first row of metrics that are left out
+"""Name to the required ratio."""
+_WARM_UP = 3.0  # seconds to skip after the first row of metrics
 
 
 def hand_loop(seconds: float) -> float:
-    """The loop without transport, pinned to core 0."""
+    """Returns the rate of the loop without transport, pinned to core 0."""
     command = [sys.executable, str(HERE / "hand_loop.py"), f"--seconds={seconds}", "--core=0"]
     out = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120)
     return float(out.stdout.split()[-1])
 
 
 def trained(topology: str, seconds: float, extra: list[str]) -> float:
-    """`distrl train` under `topology`, from its own metrics."""
+    """Returns the rate of `distrl train` under `topology`, from its own metrics."""
     with tempfile.TemporaryDirectory() as folder:
         run_dir = Path(folder) / "run"
         command = [
@@ -61,22 +61,24 @@ def trained(topology: str, seconds: float, extra: list[str]) -> float:
 
 
 def main() -> None:
-    """Prints and writes the table."""
+    """Measures, then prints and writes the table."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=10.0)
     parser.add_argument("--out", help="a Markdown file for the table")
     args, extra = parser.parse_known_args()
     figures: dict[str, list[float]] = {name: [] for name in ("hand loop", *TOPOLOGIES)}
-    for turn in range(args.rounds):
+    for round_index in range(args.rounds):
         figures["hand loop"].append(hand_loop(args.seconds))
         for topology in TOPOLOGIES:
             figures[topology].append(trained(topology, args.seconds, extra))
         print(
-            turn, json.dumps({name: round(runs[-1]) for name, runs in figures.items()}), flush=True
+            round_index,
+            json.dumps({name: round(runs[-1]) for name, runs in figures.items()}),
+            flush=True,
         )
     lines = [
-        "| | env steps/s, median | all rounds | ratio, median of rounds | wanted |",
+        "| | env steps/s, median | all rounds | ratio, median of rounds | required |",
         "|---|---|---|---|---|",
     ]
     for name, runs in figures.items():

@@ -1,17 +1,17 @@
-"""Pools of environments: ours against gymnasium's, Stable-Baselines3's and bare EnvPool.
+"""Compares environment pools with gymnasium's, Stable-Baselines3's and bare EnvPool.
 
-Python environments that spin for 20 us, 1 ms and 10 ms a step, and with pixels: 16 of them in a
+Python environments that spin for 20 us, 1 ms and 10 ms per step, also with pixels: 16 of them in a
 process pool (also with its workers pinned to cores, and asynchronous, waiting for half), in
 gymnasium's AsyncVectorEnv (shared memory) and in Stable-Baselines3's SubprocVecEnv. `ideal` is
 cores / step time. Then EnvPool through our interface against EnvPool's own `step`, with as many
-threads as cores. All contenders of a case live in one process and take short turns, one after the
-other; figures are environment steps per second, medians of the turns, and ratios are medians of
-those between turns of one round.
+threads as cores. All pools of a case live in one process and are measured alternately, in short
+intervals. Figures are environment steps per second, medians of the intervals; ratios are medians of
+the ratios within a round.
 
   python benchmarks/pools.py --rounds=10 --out=benchmarks/pools.md
 
-Stable-Baselines3 brings PyTorch along and is left out where it is not installed; for it, run this
-in an environment of its own: `pip install . stable-baselines3` into a fresh one.
+Stable-Baselines3 depends on PyTorch and is skipped if it is not installed; to include it, run this
+in a separate environment with `pip install . stable-baselines3`.
 """
 
 import argparse
@@ -41,17 +41,17 @@ CASES = {
     "20 us, 84x84x4": (20, True),
     "1 ms, 84x84x4": (1000, True),
 }
-"""Name to microseconds a step, and whether it gives pixels."""
+"""Name to microseconds per step, and whether observations are pixels."""
 NATIVE = [(name, n) for name in ("CartPole-v1", "Pong-v5", "HalfCheetah-v4") for n in (32, 256)]
 OURS = ("loop", "processes", "processes, pinned", "processes, async")
-_ASYNC_TURNS = 16  # that an asynchronous pool makes before it lets its environments rest
+_ASYNC_STEPS = 16  # receives of an asynchronous pool before its environments rest
 
 Step = Callable[[], int]
 """Steps some environments, and returns how many."""
 
 
 def rate(step: Step, seconds: float) -> float:
-    """Environment steps per second."""
+    """Returns environment steps per second."""
     count, begin = 0, time.perf_counter()
     while (now := time.perf_counter()) < begin + seconds:
         count += step()
@@ -59,7 +59,7 @@ def rate(step: Step, seconds: float) -> float:
 
 
 def ours(step_us: float, pixels: bool, kind: str, how: str) -> Step:
-    """A pool of distrl; asynchronous, it waits for half of its environments."""
+    """Returns a step of a distrl pool; an asynchronous one waits for half of its environments."""
     import numpy as np
     from spinning import Spinning
 
@@ -75,25 +75,25 @@ def ours(step_us: float, pixels: bool, kind: str, how: str) -> Step:
     pool.start()
     ids = [pool.recv().env_id for _ in range(NUM_ENVS // wait_num)]
 
-    turns = _ASYNC_TURNS if how == "async" else 1
+    receives = _ASYNC_STEPS if how == "async" else 1
 
     def step() -> int:
-        # All of them are idle between two calls: others' turns must find the cores free.
+        # All environments are idle between two calls, to leave the cores to the other pools.
         for ready in ids:
             pool.send(action, ready)
-        for turn in range(turns):
+        for index in range(receives):
             ready = pool.recv().env_id
-            if turn < turns - len(ids):
+            if index < receives - len(ids):
                 pool.send(action, ready)
             else:
-                ids[turn - turns] = ready
-        return wait_num * turns
+                ids[index - receives] = ready
+        return wait_num * receives
 
     return step
 
 
 def gymnasium_async(step_us: float, pixels: bool) -> Step:
-    """gymnasium's AsyncVectorEnv with shared memory."""
+    """Returns a step of gymnasium's AsyncVectorEnv with shared memory."""
     import numpy as np
     from gymnasium.vector import AsyncVectorEnv
     from spinning import Spinning
@@ -110,12 +110,12 @@ def gymnasium_async(step_us: float, pixels: bool) -> Step:
 
 
 def sb3_subproc(step_us: float, pixels: bool) -> Step:
-    """Stable-Baselines3's SubprocVecEnv."""
+    """Returns a step of Stable-Baselines3's SubprocVecEnv."""
     import numpy as np
     from spinning import Spinning
     from stable_baselines3.common.vec_env import SubprocVecEnv
 
-    # Forked: otherwise each of its processes imports PyTorch first.
+    # Forked, because otherwise each of its processes imports PyTorch.
     env = SubprocVecEnv([partial(Spinning, step_us, pixels)] * NUM_ENVS, start_method="fork")
     env.reset()
     action = np.zeros(NUM_ENVS, np.int64)
@@ -128,7 +128,7 @@ def sb3_subproc(step_us: float, pixels: bool) -> Step:
 
 
 def native(name: str, num_envs: int) -> dict[str, Step]:
-    """EnvPool's own `step`, and ours."""
+    """Returns EnvPool's own step, and ours."""
     import envpool
     import numpy as np
 
@@ -141,7 +141,7 @@ def native(name: str, num_envs: int) -> dict[str, Step]:
     action: Any = specs.zeros(environment.spec().action, num_envs)
     env = envpool.make(name, env_type="gymnasium", num_envs=num_envs, num_threads=threads, seed=1)
     env.reset()
-    # EnvPool's own dtype, so that it has nothing to convert.
+    # EnvPool's dtype, so that it has nothing to convert.
     bare_action = action.astype(np.float64) if action.dtype == np.float32 else action
     pool = environment.make_pool(num_envs, num_envs, range(num_envs))
     pool.reset()
@@ -150,15 +150,15 @@ def native(name: str, num_envs: int) -> dict[str, Step]:
         env.step(bare_action)
         return num_envs
 
-    def mine() -> int:
+    def through_distrl() -> int:
         pool.step(action)
         return num_envs
 
-    return {"bare": bare, "ours": mine}
+    return {"bare": bare, "ours": through_distrl}
 
 
 def contenders(case: str) -> dict[str, Step]:
-    """The contenders of a case, by name."""
+    """Returns the pools of a case, by name."""
     if case not in CASES:
         name, _, number = case.partition(" x ")
         return native(name, int(number))
@@ -172,8 +172,8 @@ def contenders(case: str) -> dict[str, Step]:
     return {name: make(*CASES[case]) for name, make in makers.items()}
 
 
-def one(case: str, rounds: int, seconds: float) -> dict[str, list[float]]:
-    """The rates of all contenders of a case, which take turns."""
+def measure_here(case: str, rounds: int, seconds: float) -> dict[str, list[float]]:
+    """Returns the rates of all pools of a case, measured alternately."""
     steps = contenders(case)
     for step in steps.values():
         rate(step, seconds / 2)  # to warm up
@@ -185,13 +185,13 @@ def one(case: str, rounds: int, seconds: float) -> dict[str, list[float]]:
 
 
 def measure(case: str, rounds: int, seconds: float) -> dict[str, list[float]]:
-    """`one`, in a process of its own, which may leave others' workers behind: those are ended."""
+    """Runs `measure_here` in a separate process, and kills workers that it leaves behind."""
     command = [
         sys.executable, __file__, f"--case={case}", f"--rounds={rounds}", f"--seconds={seconds}",
     ]  # fmt: skip
     limit = 120 + 12 * rounds * seconds
     with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
-        # Files, not pipes, which workers that are left behind would keep open.
+        # Not pipes: workers that are left behind would keep them open.
         process = subprocess.Popen(command, stdout=out, stderr=err, start_new_session=True)
         try:
             process.wait(limit)
@@ -208,17 +208,17 @@ def measure(case: str, rounds: int, seconds: float) -> dict[str, list[float]]:
 
 
 def main() -> None:
-    """Prints and writes the tables."""
+    """Measures, then prints and writes the tables."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=12)
-    parser.add_argument("--seconds", type=float, default=1.0, help="of a turn")
+    parser.add_argument("--seconds", type=float, default=1.0, help="duration of an interval")
     parser.add_argument("--out", help="a Markdown file for the tables")
     parser.add_argument("--only", choices=("python", "envpool"))
     parser.add_argument("--case", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.case:
-        print(json.dumps(one(args.case, args.rounds, args.seconds)), flush=True)
-        os._exit(0)  # the pools of others may wait for long, or hang, at an ordinary exit
+        print(json.dumps(measure_here(args.case, args.rounds, args.seconds)), flush=True)
+        os._exit(0)  # the other pools may wait long, or hang, at an ordinary exit
     lines: list[str] = []
     if args.only != "envpool":
         lines += [*python_table(args.rounds, args.seconds), ""]
@@ -236,20 +236,20 @@ def main() -> None:
         )
 
 
-def ratio(mine: list[float], theirs: list[float]) -> str:
-    """The median of those between turns of one round."""
-    return f"{statistics.median(a / b for a, b in zip(mine, theirs, strict=True)):.2f}"
+def ratio(rates: list[float], baseline: list[float]) -> str:
+    """Returns the median of the ratios within a round."""
+    return f"{statistics.median(a / b for a, b in zip(rates, baseline, strict=True)):.2f}"
 
 
 def show(cells: list[str]) -> str:
-    """A row of a table, printed as well."""
+    """Returns a row of a table, and prints it."""
     line = f"| {' | '.join(cells)} |"
     print(line, flush=True)
     return line
 
 
 def python_table(rounds: int, seconds: float) -> list[str]:
-    """Process pools against their rivals."""
+    """Returns a table of process pools and the other libraries' pools."""
     from distrl.runtime.host_resources import usable_cores
 
     lines: list[str] = []
@@ -257,7 +257,7 @@ def python_table(rounds: int, seconds: float) -> list[str]:
         figures = measure(case, rounds, seconds)
         rivals = [name for name in ("gymnasium", "sb3") if name in figures]
         if not lines:
-            heads = ["a step", "ideal", *figures]
+            heads = ["step", "ideal", *figures]
             heads += [f"{name} / ideal" for name in OURS[1:]]
             heads += [f"{name} / {rival}" for rival in rivals for name in OURS[1:3]]
             lines += [show(heads), show(["---"] * len(heads))]
@@ -271,14 +271,18 @@ def python_table(rounds: int, seconds: float) -> list[str]:
 
 
 def native_table(rounds: int, seconds: float) -> list[str]:
-    """EnvPool through our interface against its own."""
+    """Returns a table of EnvPool through our interface and through its own."""
     lines = [show(["EnvPool", "bare", "ours", "ours / bare"]), show(["---"] * 4)]
     for name, n in NATIVE:
         case = f"{name} x {n}"
         figures = measure(case, 2 * rounds, seconds / 4)
-        bare, mine = figures["bare"], figures["ours"]
-        cells = [case, f"{statistics.median(bare):,.0f}", f"{statistics.median(mine):,.0f}"]
-        lines.append(show([*cells, ratio(mine, bare)]))
+        bare, through_distrl = figures["bare"], figures["ours"]
+        cells = [
+            case,
+            f"{statistics.median(bare):,.0f}",
+            f"{statistics.median(through_distrl):,.0f}",
+        ]
+        lines.append(show([*cells, ratio(through_distrl, bare)]))
     return lines
 
 

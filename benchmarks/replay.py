@@ -1,18 +1,18 @@
-"""What the replays cost: writes and samples, beside `memcpy` and a bare NumPy ring.
+"""Measures the cost of writes and samples, compared with `memcpy` and a bare NumPy ring.
 
-One process, so that each figure is the cost of the client's own work; Reverb's server runs beside
-it in threads of its own. All in one run, in turn, so that a noisy machine disturbs them alike.
+One process, so that each figure is the cost of the client's own work; Reverb's server runs in other
+threads of it. All alternate in one run, so that a noisy machine affects them alike.
 
-- add: `ReplayBuffer.add` of T steps of all environments, in microseconds for each unroll;
-- insert: what of it is the table's (without the cutting of steps into unrolls, which is the same
-  for all); beside it, `memcpy` of the same block to the next place in as much memory as the table
-  has, which was used before;
-- sample: a batch, in microseconds for each unroll; beside it, a ring of NumPy arrays, one for each
-  column, with `np.take` of random places into new arrays.
+- add: `ReplayBuffer.add` of T steps of all environments, in microseconds per unroll;
+- insert: the table's part of that (without cutting steps into unrolls, which is the same for all),
+  compared with `memcpy` of the same block into as much memory as the table has, all of it touched
+  before;
+- sample: a batch, in microseconds per unroll, compared with a ring of NumPy arrays, one per column,
+  and `np.take` of random indices into new arrays.
 
-Below are the ratios that count, and what an `add` costs in each tenth of 10^7 steps. A figure is
-the median over rounds of a round's mean. On a busy machine take `--clock=cpu`: the time that this
-process computed, in all its threads, Reverb's server included.
+The ratios that matter follow, and the cost of an `add` in each tenth of 10^7 steps. A figure is the
+median over rounds of a round's mean. On a busy machine use `--clock=cpu`: the CPU time of this
+process in all its threads, including Reverb's server.
 
   python benchmarks/replay.py --rounds=7 --out=benchmarks/replay.md
 """
@@ -48,7 +48,7 @@ OBSERVATIONS = {
 
 
 def struct_of(observation: dm_specs.Array) -> Trajectory:
-    """Of an agent that stores logits and a value."""
+    """Returns the struct of unrolls of an agent that stores logits and a value."""
     spec = specs.EnvironmentSpec(observation, dm_specs.DiscreteArray(6, np.int32))
     extras = {
         "logits": jax.ShapeDtypeStruct((6,), np.float32),
@@ -58,7 +58,7 @@ def struct_of(observation: dm_specs.Array) -> Trajectory:
 
 
 class Steps:
-    """The same step of `num_envs` environments, again and again."""
+    """The same step of `num_envs` environments, for repeated use."""
 
     def __init__(self, struct: Trajectory, num_envs: int):
         self.ids = np.arange(num_envs, dtype=np.int32)
@@ -69,7 +69,7 @@ class Steps:
 
 
 class Plain:
-    """`memcpy` of blocks, and a ring of NumPy arrays."""
+    """The baselines: `memcpy` of blocks, and a ring of NumPy arrays."""
 
     def __init__(self, struct: Trajectory, max_size: int, num_envs: int):
         self._columns = Columns(struct, T)
@@ -84,18 +84,18 @@ class Plain:
         self._max_size = max_size
 
     def copy(self) -> None:
-        """One block."""
+        """Copies one block."""
         assert self._block.buffer is not None
         self._next = (self._next + 1) % len(self._copies)
         np.copyto(self._copies[self._next], self._block.buffer)
 
     def sample(self) -> None:
-        """One batch."""
-        places = self._rng.integers(self._max_size, size=BATCH)
+        """Samples one batch."""
+        indices = self._rng.integers(self._max_size, size=BATCH)
         for column, time_axis in zip(self._stored.columns, self._columns.has_time):
             axis = 1 if time_axis else 0
             out = np.empty((*column.shape[:axis], BATCH, *column.shape[axis + 1 :]), column.dtype)
-            np.take(column, places, axis=axis, out=out, mode="clip")
+            np.take(column, indices, axis=axis, out=out, mode="clip")
 
 
 class Case:
@@ -111,7 +111,7 @@ class Case:
         for column in self._block.columns:
             column[...] = 1
         self.add()
-        for _ in range(math.ceil(1.3 * config.max_size / num_envs)):  # each page was touched
+        for _ in range(math.ceil(1.3 * config.max_size / num_envs)):  # touches every page
             self.add()
 
     def _make(self, struct: Trajectory, config: ReplayConfig) -> ReplayBuffer:
@@ -134,7 +134,7 @@ class Case:
         return ReverbReplayBuffer(client, struct, config, BATCH, "benchmark")
 
     def add(self) -> None:
-        """An unroll of each environment."""
+        """Adds an unroll of each environment."""
         steps = self._steps
         for _ in range(T):
             self.buffer.add(steps.ids, steps.timestep, steps.inference)
@@ -142,7 +142,7 @@ class Case:
             self.buffer.flush()
 
     def insert(self) -> None:
-        """The table's part of `add`."""
+        """Does the table's part of `add`."""
         buffer: Any = self.buffer
         if self.kind == "reverb":
             buffer._pending, buffer._pending_size = [self._block], self._block.size
@@ -152,18 +152,18 @@ class Case:
             buffer._table.insert(self._block, None, 10.0)
 
     def sample(self) -> None:
-        """One batch."""
+        """Samples one batch."""
         self.buffer.sample(10.0)
 
     def close(self) -> None:
-        """Ends it."""
+        """Closes the replay and its table or server."""
         self.buffer.close()
         for close in self._close:
             close()
 
 
 def timed(function: Callable[[], None], seconds: float, clock: Callable[[], float]) -> float:
-    """Seconds of one call, over at least `seconds`."""
+    """Returns the seconds of one call, measured for at least `seconds`."""
     calls, began = 0, clock()
     while True:
         function()
@@ -182,7 +182,7 @@ def measure(
     seconds: float,
     clock: Callable[[], float],
 ) -> dict[str, float]:
-    """Medians over rounds, microseconds for each unroll."""
+    """Returns microseconds per unroll by name, medians over rounds."""
     struct = struct_of(OBSERVATIONS[observation])
     max_size = max(2 * num_envs, 256 if "uint8" in observation else 4096)
     config = ReplayConfig(table, T, max_size, min_size_to_sample=1)
@@ -196,13 +196,13 @@ def measure(
         jobs[f"{case.kind} add"] = (case.add, num_envs)
         jobs[f"{case.kind} insert"] = (case.insert, num_envs)
         jobs[f"{case.kind} sample"] = (case.sample, BATCH)
-    took: dict[str, list[float]] = {name: [] for name in jobs}
+    costs: dict[str, list[float]] = {name: [] for name in jobs}
     for _ in range(rounds):
         for name, (function, unrolls) in jobs.items():
-            took[name].append(timed(function, seconds, clock) / unrolls * 1e6)
+            costs[name].append(timed(function, seconds, clock) / unrolls * 1e6)
     for case in cases:
         case.close()
-    return {name: statistics.median(values) for name, values in took.items()}
+    return {name: statistics.median(values) for name, values in costs.items()}
 
 
 RATIOS = (
@@ -215,25 +215,25 @@ RATIOS = (
 
 
 def ratios(rows: dict[tuple[str, int], dict[str, float]]) -> list[str]:
-    """A table of them, from the figures of each observation and number of environments."""
+    """Returns a table of ratios, from the figures by observation and number of environments."""
     lines = [
         "",
         "| observation | environments | " + " | ".join(f"{a} / {b}" for a, b in RATIOS) + " |",
         "|---" * (len(RATIOS) + 2) + "|",
     ]
-    for (observation, num_envs), came in rows.items():
-        cells = [f"{came[a] / came[b]:.2g}" if a in came else "" for a, b in RATIOS]
+    for (observation, num_envs), figures in rows.items():
+        cells = [f"{figures[a] / figures[b]:.2g}" if a in figures else "" for a, b in RATIOS]
         lines.append(f"| {observation} | {num_envs} | {' | '.join(cells)} |")
     return lines
 
 
 def long_run(table: str, clock: Callable[[], float]) -> list[str]:
-    """What an `add` costs in each tenth of 10^7 steps: 4 float32, 128 environments."""
+    """Returns a table of the cost of `add` over 10^7 steps: 4 float32, 128 environments."""
     struct, num_envs = struct_of(OBSERVATIONS["4 float32"]), 128
     calls = LONG // (num_envs * T * 10)
     lines = [
         "",
-        f"µs of an `add` for each unroll, in each tenth of {LONG:,} steps (4 float32, {num_envs} "
+        f"µs of an `add` per unroll, in each tenth of {LONG:,} steps (4 float32, {num_envs} "
         "environments, a table of 100,000 unrolls), and of a `sample` after it:",
         "",
         "| replay | " + " | ".join(f"{tenth + 1}" for tenth in range(10)) + " |",
@@ -255,15 +255,15 @@ def long_run(table: str, clock: Callable[[], float]) -> list[str]:
 
 
 def main() -> None:
-    """Prints a table; writes it too where `--out` is given."""
+    """Measures, then prints and writes the tables."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--seconds", type=float, default=0.1, help="of each measurement")
+    parser.add_argument("--seconds", type=float, default=0.1, help="duration of a measurement")
     parser.add_argument("--table", default="uniform", choices=("uniform", "prioritized"))
     parser.add_argument("--clock", default="wall", choices=CLOCKS)
     parser.add_argument("--envs", default="1,16,128")
     parser.add_argument("--out", default="")
-    parser.add_argument("--long", action="store_true", help="only the 10^7 steps")
+    parser.add_argument("--long", action="store_true", help="measure only the 10^7 steps")
     options = parser.parse_args()
     clock = CLOCKS[options.clock]
     if options.long:
@@ -277,7 +277,7 @@ def main() -> None:
     lines: list[str] = []
     for observation in OBSERVATIONS:
         for num_envs in map(int, options.envs.split(",")):
-            came = measure(
+            figures = measure(
                 observation,
                 num_envs,
                 options.table,
@@ -286,18 +286,18 @@ def main() -> None:
                 options.seconds,
                 clock,
             )
-            rows[observation, num_envs] = came
+            rows[observation, num_envs] = figures
             if not names:
-                names = list(came)
+                names = list(figures)
                 lines += [
-                    f"µs ({options.clock}) for each unroll of {T} steps, table {options.table}, "
+                    f"µs ({options.clock}) per unroll of {T} steps, table {options.table}, "
                     f"batches of {BATCH}; medians of {options.rounds} rounds.",
                     "",
                     "| observation | environments | " + " | ".join(names) + " |",
                     "|---" * (len(names) + 2) + "|",
                 ]
                 print("\n".join(lines))
-            cells = " | ".join(f"{came[name]:.3g}" for name in names)
+            cells = " | ".join(f"{figures[name]:.3g}" for name in names)
             lines.append(f"| {observation} | {num_envs} | {cells} |")
             print(lines[-1], flush=True)
     lines += [*ratios(rows), *long_run(options.table, clock)]

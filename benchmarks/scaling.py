@@ -1,7 +1,7 @@
-"""What a program of many hosts needs: unit costs of its parts, and a model of them, checked.
+"""Measures unit costs of a program's parts, and computes what a program of many hosts needs.
 
-Measures on this machine what a unit of each part's work costs, in processor time; says by
-`scaling_model` how many hosts a rate of environment steps needs and which part gives way first;
+Measures on this machine what a unit of each part's work costs in CPU time; computes with
+`scaling_model` how many hosts a rate of environment steps needs and which part saturates first;
 compares the model with `distrl train` as far as it fits here, and with a thousand clients.
 
   python benchmarks/scaling.py --out=benchmarks/scaling.md           all of it, some 10 minutes
@@ -33,63 +33,63 @@ RUNS = "heavy_env:1,heavy_env:2,heavy_env:4,light_env:2"
 CLIENT_SIZES = (1_000, 1_000_000)
 
 
-def measure(args: argparse.Namespace, found: dict[str, Any]) -> None:
-    """Adds to `found` what is asked for."""
+def measure(args: argparse.Namespace, figures: dict[str, Any]) -> None:
+    """Measures the parts that `args` selects, and adds them to `figures`."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    multiprocessing.forkserver.ensure_running()  # before this process keeps to one core
     import scaling_costs
+    from scaling_workloads import WORKLOADS, Bench
 
     from distrl.runtime.host_resources import keep_to_one_core
 
+    multiprocessing.forkserver.ensure_running()  # before this process is pinned to one core
     if "check" in args.parts and "costs" not in args.parts:
         Costs.read(Path(args.json))
     if "costs" in args.parts:
         usable = os.sched_getaffinity(0)
         keep_to_one_core(0)  # as an actor does
-        found["load_at_costs"] = [os.getloadavg()[0]]
-        found["shared"] = scaling_costs.shared(args.rounds, args.seconds)
-        found["workloads"] = {
-            env: scaling_costs.measure(env, args.rounds, args.seconds)
-            for env in scaling_costs.WORKLOADS
+        figures["load_at_costs"] = [os.getloadavg()[0]]
+        figures["shared"] = scaling_costs.shared(args.rounds, args.seconds)
+        figures["workloads"] = {
+            env: scaling_costs.measure(env, args.rounds, args.seconds) for env in WORKLOADS
         }
-        found["load_at_costs"].append(os.getloadavg()[0])
-        found["rounds"], found["seconds"] = args.rounds, args.seconds
+        figures["load_at_costs"].append(os.getloadavg()[0])
+        figures["rounds"], figures["seconds"] = args.rounds, args.seconds
         os.sched_setaffinity(0, usable)
-        _write(args.json, found)
+        _write(args.json, figures)
     if "check" in args.parts:
         import scaling_check
 
         costs = Costs.read(Path(args.json))
-        runs = [run.partition(":") for run in args.runs.split(",")]
+        runs = [each.partition(":") for each in args.runs.split(",")]
         if args.runs == RUNS:
-            found["check"] = []
+            figures["check"] = []
         for topology, _, actors in runs:
-            came = scaling_check.run("CartPole-v1", topology, int(actors), args.run_seconds)
-            came["predicted"] = scaling_check.predicted(costs, came)
-            came["load"] = os.getloadavg()[0]
-            found.setdefault("check", []).append(came)
-            _write(args.json, found)
-            print(json.dumps(came), flush=True)
+            run = scaling_check.run("CartPole-v1", topology, int(actors), args.run_seconds)
+            run["predicted"] = scaling_check.predicted(costs, run)
+            run["load"] = os.getloadavg()[0]
+            figures.setdefault("check", []).append(run)
+            _write(args.json, figures)
+            print(json.dumps(run), flush=True)
     if "clients" in args.parts:
         import scaling_clients
 
         if hard < 4 * args.clients + 500:
             raise SystemExit(
-                f"--clients={args.clients} takes {4 * args.clients + 500} descriptors of a "
-                f"process, and this user may have {hard} (ulimit -Hn)"
+                f"--clients={args.clients} needs {4 * args.clients + 500} file descriptors in a "
+                f"process; the limit is {hard} (ulimit -Hn)"
             )
-        found["clients"] = scaling_clients.parameters(args.clients, CLIENT_SIZES, 2)
-        found["num_clients"] = args.clients
-        _write(args.json, found)
-        bench = scaling_costs.Bench("CartPole-v1", args.seconds)
-        found["clients"] += scaling_clients.inserts(bench, args.clients, 1)
-        found["load_at_clients"] = os.getloadavg()[0]
-        _write(args.json, found)
+        figures["clients"] = scaling_clients.parameters(args.clients, CLIENT_SIZES, 2)
+        figures["num_clients"] = args.clients
+        _write(args.json, figures)
+        bench = Bench("CartPole-v1", args.seconds)
+        figures["clients"] += scaling_clients.inserts(bench, args.clients, 1)
+        figures["load_at_clients"] = os.getloadavg()[0]
+        _write(args.json, figures)
 
 
-def _write(path: str, found: dict[str, Any]) -> None:
-    Path(path).write_text(json.dumps(_rounded(found), indent=1) + "\n")
+def _write(path: str, figures: dict[str, Any]) -> None:
+    Path(path).write_text(json.dumps(_rounded(figures), indent=1) + "\n")
 
 
 def _rounded(value: Any) -> Any:
@@ -101,7 +101,7 @@ def _rounded(value: Any) -> Any:
 
 
 def table(head: Iterable[str], rows: Iterable[Iterable[Any]]) -> list[str]:
-    """In Markdown."""
+    """Returns the lines of a Markdown table."""
     head = list(head)
     lines = ["", "| " + " | ".join(head) + " |", "|---" * len(head) + "|"]
     return [*lines, *("| " + " | ".join(str(cell) for cell in row) + " |" for row in rows), ""]
@@ -112,32 +112,32 @@ def _us(rounds: list[float], scale: float = 1e6) -> str:
     return f"{middle} ({low}–{high})"
 
 
-def unit_costs(found: dict[str, Any]) -> list[str]:
-    """Each figure: its median, and the least and the most of the rounds."""
-    works = found["workloads"]
+def unit_costs(figures: dict[str, Any]) -> list[str]:
+    """Returns a table of unit costs: median, minimum and maximum over the rounds."""
+    works = figures["workloads"]
     rows: list[list[str]] = []
     for name, what, each in (
         ("env_step", "environment step", "step"),
-        ("infer", "inference, all rows of an actor", "turn"),
-        ("turn", "actor: the rest of its turn", "turn"),
+        ("infer", "inference, all rows of an actor", "actor step"),
+        ("overhead", "actor: the rest of its step", "actor step"),
         ("write_of_item", "actor: an item into Reverb", "item"),
         ("serve_item_of_item", "Reverb server: an item, in and out", "item"),
         ("read_of_item", "learner: an item out of Reverb", "item"),
         ("learn", "learner: an update", "transition"),
-        ("ask", "actor: a request to an inference service", "turn"),
-        ("answer", "inference service: a request", "turn"),
+        ("ask", "actor: a request to an inference service", "actor step"),
+        ("answer", "inference service: a request", "actor step"),
         ("report", "monitor: an actor's report", "report"),
     ):
         rows.append([what, each, *(_us(works[env][name]) for env in works)])
     for name, what, scale in (
-        ("unrolls_per_item", "unrolls of an item", 1.0),
+        ("unrolls_per_item", "unrolls per item", 1.0),
         ("unroll_bytes", "bytes of an unroll", 1.0),
-        ("compression", "bytes on the wire for each", 1.0),
+        ("compression", "bytes sent for each of them", 1.0),
         ("param_bytes", "bytes of the parameters", 1.0),
     ):
         rows.append([what, "", *(f"{scale * works[env][name]:,.3g}" for env in works)])
     lines = table(["µs of a core", "each", *works], rows)
-    shared = found["shared"]
+    shared = figures["shared"]
     rows = []
     for name, what in (
         ("fetch", "reader: a call for new parameters, until it can use them"),
@@ -154,16 +154,18 @@ def unit_costs(found: dict[str, Any]) -> list[str]:
     return lines + table(["tunnel, on one host", "µs a message", "s a GB"], rows)
 
 
-def checked(found: dict[str, Any]) -> list[str]:
-    """The model beside `distrl train`."""
+def checked(figures: dict[str, Any]) -> list[str]:
+    """Returns a table of the model's costs and rates beside those of `distrl train`."""
     rows = []
-    for run in found["check"]:
-        told, came = run["predicted"], run["per_step"]
+    for run in figures["check"]:
+        predicted, measured = run["predicted"], run["per_step"]
         per_group = [
-            f"{1e6 * told[group]:.3g} / {1e6 * came[group]:.3g}" if group in told else "–"
+            f"{1e6 * predicted[group]:.3g} / {1e6 * measured[group]:.3g}"
+            if group in predicted
+            else "–"
             for group in ("actor", "inferencer", "replay", "learner", "monitor")
         ]
-        rate = run["cores"] / sum(told.values())
+        rate = run["cores"] / sum(predicted.values())
         rows.append(
             [
                 f"{run['topology']}, {run['actors']}",
@@ -175,15 +177,15 @@ def checked(found: dict[str, Any]) -> list[str]:
             ]
         )
     groups = ("actor", "inferencer", "replay", "learner", "monitor")
-    head = ["topology, actors", *groups, "cores it got", "steps/s", "ratio", "load"]
+    head = ["topology, actors", *groups, "cores", "steps/s", "ratio", "load"]
     return table(head, rows)
 
 
-def thousand(found: dict[str, Any], costs: Costs) -> list[str]:
-    """What a call of one of many clients costs, beside that of the only one."""
+def thousand(figures: dict[str, Any], costs: Costs) -> list[str]:
+    """Returns a table of the cost of a call by one of many clients and by a single client."""
     rows = []
     work = costs.workloads["CartPole-v1"]
-    for row in found["clients"]:
+    for row in figures["clients"]:
         size = row["size"]
         alone = "–"
         if row["what"] in ("service", "relay"):
@@ -198,10 +200,10 @@ def thousand(found: dict[str, Any], costs: Costs) -> list[str]:
                 row["errors"],
                 f"{1e6 * row['server cpu']:,.0f}",
                 alone,
-                f"{1e6 * row['their tunnel cpu']:,.0f}",
-                f"{1e6 * row['its tunnel cpu']:,.0f}",
-                *(f"{row[f'{name} memory'] / 1e3:,.0f}" for name in ("server", "its tunnel")),
-                *(f"{row[f'{name} descriptors']:.0f}" for name in ("server", "its tunnel")),
+                f"{1e6 * row['client tunnel cpu']:,.0f}",
+                f"{1e6 * row['server tunnel cpu']:,.0f}",
+                *(f"{row[f'{name} memory'] / 1e3:,.0f}" for name in ("server", "server tunnel")),
+                *(f"{row[f'{name} descriptors']:.0f}" for name in ("server", "server tunnel")),
             ]
         )
     head = [
@@ -211,14 +213,18 @@ def thousand(found: dict[str, Any], costs: Costs) -> list[str]:
         "errors",
         "server, µs",
         "model",
-        "their tunnel, µs",
+        "client tunnel, µs",
+        "server tunnel, µs",
+        "server, kB",
+        "server tunnel, kB",
+        "server, fds",
+        "server tunnel, fds",
     ]
-    head += ["its tunnel, µs", "server, kB", "its tunnel, kB", "server, fds", "its tunnel, fds"]
     return table(head, rows)
 
 
 def plans(costs: Costs) -> list[str]:
-    """For each workload and kind of host: what each target takes, and what gives way first."""
+    """Returns tables of what each rate needs, for each workload and kind of host."""
     lines: list[str] = []
     for env, work in costs.workloads.items():
         for light in (False, True):
@@ -226,13 +232,13 @@ def plans(costs: Costs) -> list[str]:
             rows = []
             for host in HOSTS:
                 for rate in RATES:
-                    # Its device is as fast as it must be; its process then has one core.
+                    # The device is as fast as it must be; its process then needs one core.
                     speed = max(1.0, rate * work.learn)
                     plan = Plan(host, light=light, learner_speed=speed)
                     need = needs(costs, work, plan, rate)
                     rows.append([f"{rate:,.0f}", host.name, *_cells(need)])
             head = ["steps/s", "hosts of", "actors", "hosts", "connections", "learner, cores"]
-            head += ["other parts that need more than they can", "network in, Gbit/s"]
+            head += ["other overloaded parts", "network in, Gbit/s"]
             lines += table(head, rows)
     return lines
 
@@ -254,13 +260,16 @@ def _cells(need: Any) -> list[str]:
 
 
 def first_limits(costs: Costs) -> list[str]:
-    """The rate at which each part is full; the learner on one core, others beside a fast one."""
+    """Returns a table of the rates at which the parts saturate.
+
+    For the learner's updates on one core; for the others beside a fast learner.
+    """
     columns: dict[str, dict[str, float]] = {}
     for env, work in costs.workloads.items():
         for light in (False, True):
-            found = limits(costs, work, Plan(HOSTS[1], light=light, learner_speed=1e9))
-            found["learner: updates"] = 1 / work.learn
-            columns[f"{env}, {'light' if light else 'heavy'}"] = found
+            rates = limits(costs, work, Plan(HOSTS[1], light=light, learner_speed=1e9))
+            rates["learner: updates"] = 1 / work.learn
+            columns[f"{env}, {'light' if light else 'heavy'}"] = rates
     parts = {part for column in columns.values() for part in column}
     least = {part: min(each.get(part, 1e12) for each in columns.values()) for part in parts}
     rows = []
@@ -274,45 +283,47 @@ def first_limits(costs: Costs) -> list[str]:
             )
             cells.append(f"**{text}**" if first else text)
         rows.append([part, *cells])
-    return table(["full at, steps/s", *columns], rows)
+    return table(["saturates at, steps/s", *columns], rows)
 
 
 def main() -> None:
-    """Measures, prints the tables and writes them."""
+    """Measures, then prints and writes the tables."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--parts", default=",".join(PARTS), help=f"of {','.join(PARTS)}")
+    parser.add_argument("--parts", default=",".join(PARTS), help=f"some of {','.join(PARTS)}")
     parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--seconds", type=float, default=0.3, help="of a measurement's round")
-    parser.add_argument("--run_seconds", type=float, default=10.0, help="of a run of the check")
-    parser.add_argument("--runs", default=RUNS, help="of the check; others are added to it")
+    parser.add_argument(
+        "--seconds", type=float, default=0.3, help="duration of a measurement in a round"
+    )
+    parser.add_argument(
+        "--run_seconds", type=float, default=10.0, help="duration of a run of the check"
+    )
+    parser.add_argument("--runs", default=RUNS, help="runs of the check; others are added to it")
     parser.add_argument("--clients", type=int, default=1000)
-    parser.add_argument("--json", default=str(HERE / "scaling.json"), help="all figures")
+    parser.add_argument("--json", default=str(HERE / "scaling.json"), help="file of all figures")
     parser.add_argument("--out", help="a Markdown file for the tables")
     args = parser.parse_args()
     args.parts = [part for part in args.parts.split(",") if part]
     path = Path(args.json)
-    found = json.loads(path.read_text()) if path.exists() else {}
-    measure(args, found) if args.parts else None
+    figures = json.loads(path.read_text()) if path.exists() else {}
+    measure(args, figures) if args.parts else None
     costs = Costs.read(path)
-    lines = ["## Unit costs", *unit_costs(found)]
-    if "check" in found:
-        lines += ["## The model beside `distrl train`", *checked(found)]
-    if "clients" in found:
-        lines += [f"## {found['num_clients']:,} clients", *thousand(found, costs)]
-    lines += ["## Which part gives way first", *first_limits(costs)]
-    lines += ["## What a rate takes", *plans(costs)]
+    lines = ["## Unit costs", *unit_costs(figures)]
+    if "check" in figures:
+        lines += ["## The model and `distrl train`", *checked(figures)]
+    if "clients" in figures:
+        lines += [f"## {figures['num_clients']:,} clients", *thousand(figures, costs)]
+    lines += ["## Which part saturates first", *first_limits(costs)]
+    lines += ["## What a rate needs", *plans(costs)]
     print("\n".join(lines))
     if args.out:
-        load = " and ".join(f"{each:.0f}" for each in found["load_at_costs"])
+        load = " and ".join(f"{each:.0f}" for each in figures["load_at_costs"])
         head = ["# Scaling", ""]
         head += [
-            f"By `benchmarks/scaling.py`, on {os.cpu_count()} cores; programs that ran or waited"
+            f"Made by `benchmarks/scaling.py` on {os.cpu_count()} cores; load averages before and"
         ]
-        head += [
-            f"before and after the costs were measured: {load}. Costs are medians, with the least"
-        ]
-        head += [f"and the most of {found['rounds']} rounds. Each part may be of a run of its own."]
-        head += ["What it says, and what not: [docs/scaling.md](../docs/scaling.md)."]
+        head += [f"after the costs were measured: {load}. Costs are medians, with the minimum and"]
+        head += [f"maximum of {figures['rounds']} rounds. The parts may be from separate runs."]
+        head += ["[docs/scaling.md](../docs/scaling.md) explains the results."]
         Path(args.out).write_text("\n".join([*head, "", *lines]).rstrip() + "\n")
 
 

@@ -1,8 +1,8 @@
-"""The model against `distrl train`: what each node computes for an environment step.
+"""Compares the model with `distrl train`: the CPU time of each node for an environment step.
 
-The program runs on this machine with its replay on a Reverb server, without tunnels. Its nodes'
-processor time is read between two rows of its metrics; so the check holds also where others use the
-cores, and a rate is that of the cores that the program got.
+The program runs on this machine with its replay on a Reverb server, without tunnels. Its nodes' CPU
+time is read between two rows of its metrics, so the comparison holds even if others use the cores:
+a rate is relative to the cores that the program got.
 """
 
 import csv
@@ -20,13 +20,13 @@ from scaling_model import REPORT_HZ, Costs, HostKind, Plan, actor_step
 
 ROOT = Path(__file__).parent.parent
 _WARM_UP = 4.0  # seconds after the first row of metrics
-_WAIT_S = 240.0  # for the first row
+_WAIT_S = 240.0  # deadline for the first row
 
-Snapshot = tuple[float, int, dict[str, float]]  # time, steps, processor seconds by group
+Snapshot = tuple[float, int, dict[str, float]]  # time, steps, CPU seconds by group
 
 
 def run(env: str, topology: str, num_actors: int, seconds: float) -> dict[str, Any]:
-    """Trains, and gives core seconds of each group of nodes for an environment step."""
+    """Trains, and returns the core seconds of each node group for an environment step."""
     with tempfile.TemporaryDirectory() as folder:
         run_dir = Path(folder) / "run"
         command = [
@@ -69,7 +69,7 @@ def run(env: str, topology: str, num_actors: int, seconds: float) -> dict[str, A
 
 
 def _snapshot(run_dir: Path, process: subprocess.Popen, above: int, deadline: float) -> Snapshot:
-    """At the moment when the metrics have a new row, with more than so many steps."""
+    """Waits for a row of the metrics with more than `above` steps, and takes a snapshot."""
     while time.monotonic() < deadline:
         if process.poll() is not None:
             raise RuntimeError(f"the program ended with exit status {process.returncode}")
@@ -85,19 +85,19 @@ def _snapshot(run_dir: Path, process: subprocess.Popen, above: int, deadline: fl
                     cpu[group] = cpu.get(group, 0.0) + used
             return time.monotonic(), steps, cpu
         time.sleep(0.02)
-    raise RuntimeError(f"no more than {above} steps in the metrics in time")
+    raise RuntimeError(f"the metrics showed no more than {above} steps in time")
 
 
-def predicted(costs: Costs, found: dict[str, Any]) -> dict[str, float]:
-    """Core seconds of each group for an environment step, by the model."""
-    work = costs.workloads[found["env"]]
-    light = found["topology"] == "light_env"
+def predicted(costs: Costs, measured: dict[str, Any]) -> dict[str, float]:
+    """Returns the model's core seconds of each node group for an environment step."""
+    work = costs.workloads[measured["env"]]
+    light = measured["topology"] == "light_env"
     plan = Plan(HostKind("this", 2, 1.0), light=light, relays=False, tunnels=False)
-    unroll, turn = work.unroll_length, work.num_envs
+    unroll, num_envs = work.unroll_length, work.num_envs
     item = work.unroll_bytes * work.unrolls_per_item
     items = 1 / (unroll * work.unrolls_per_item)
-    # One inferencer, or each actor, asks once an unroll.
-    fetches = 1 / (unroll * turn * (found["actors"] if light else 1))
+    # One inferencer, or each actor, fetches parameters once per unroll.
+    fetches = 1 / (unroll * num_envs * (measured["actors"] if light else 1))
     groups = {
         "actor": actor_step(costs, work, plan),
         "replay": items * work.serve_item(item),
@@ -105,8 +105,8 @@ def predicted(costs: Costs, found: dict[str, Any]) -> dict[str, float]:
         + items * work.read(item)
         + fetches * costs.hand_out(work.param_bytes)
         + min(fetches, 1 / (unroll * work.batch_size)) * costs.pack(work.param_bytes),
-        "monitor": REPORT_HZ * (found["actors"] + 1) * work.report / found["rate"],
+        "monitor": REPORT_HZ * (measured["actors"] + 1) * work.report / measured["rate"],
     }
     if light:
-        groups["inferencer"] = work.answer / turn + fetches * costs.fetch(work.param_bytes)
+        groups["inferencer"] = work.answer / num_envs + fetches * costs.fetch(work.param_bytes)
     return groups

@@ -1,11 +1,12 @@
-"""A thousand clients, each with a connection of its own, at one server: what a call costs then.
+"""Measures what a call costs when a thousand clients make it at once, each by its own connection.
 
-All in four processes on this machine: the clients, the tunnel of their host, that of the server's,
-and the server. gRPC gives the clients of one address in a process one connection together, so each
-comes by a Unix socket of its own, through both tunnels, as actors of other hosts do.
+Everything runs in four processes on this machine: the clients, the tunnel of their host, that of
+the server's host, and the server. gRPC gives the clients of one address in a process a common
+connection, so each uses its own Unix socket, through both tunnels, as actors of other hosts do.
 """
 
 import concurrent.futures
+import functools
 import statistics
 import time
 from collections.abc import Callable, Sequence
@@ -14,19 +15,21 @@ from typing import Any
 
 import courier
 import reverb
-from scaling_costs import Bench, config_of, two_hosts
+from scaling_costs import two_hosts
 from scaling_servers import Server
+from scaling_workloads import Bench, replay_config
 
 from distrl.replay.reverb.buffer import ReverbReplayBuffer
 
-CALL_S = 200.0  # for a call of a thousand at once
-CONNECTING = 32  # writers at a time: of 1,000 at once most had no connection after 100 s
+CLIENTS_TUNNEL, SERVER_TUNNEL = "client tunnel", "server tunnel"
+CALL_S = 200.0  # deadline of a call made by a thousand clients at once
+CONNECTING = 32  # writers at a time: of 1,000 at once, most had no connection after 100 s
 
 
 class _Watch:
-    """How the server and the tunnels change from when it is made."""
+    """Measures how the server and the tunnels change after its creation."""
 
-    def __init__(self, **servers: Server):
+    def __init__(self, **servers: Server) -> None:
         self._servers = servers
         self._before = self._now()
 
@@ -37,18 +40,18 @@ class _Watch:
         }
 
     def change(self, count: int) -> dict[str, float]:
-        """For each of `count`: processor seconds, bytes of memory and descriptors, by server."""
-        found = {}
+        """Returns CPU seconds, bytes of memory and descriptors per client, by server."""
+        changes = {}
         for name, now in self._now().items():
             cpu, resident, descriptors = (a - b for a, b in zip(now, self._before[name]))
-            found[f"{name} cpu"] = cpu / count
-            found[f"{name} memory"] = resident / count
-            found[f"{name} descriptors"] = descriptors / count
-        return found
+            changes[f"{name} cpu"] = cpu / count
+            changes[f"{name} memory"] = resident / count
+            changes[f"{name} descriptors"] = descriptors / count
+        return changes
 
 
 def _all_at_once(calls: Sequence[Callable[[], concurrent.futures.Future]]) -> dict[str, Any]:
-    """Makes all calls, and waits for them: seconds until all and until half had answered."""
+    """Makes all calls at once; returns the seconds until all, and until half, were answered."""
     began = time.monotonic()
     took: list[float] = []
     futures = []
@@ -66,44 +69,45 @@ def _all_at_once(calls: Sequence[Callable[[], concurrent.futures.Future]]) -> di
 
 
 def parameters(count: int, sizes: Sequence[int], rounds: int) -> list[dict[str, Any]]:
-    """So many clients fetch parameters of each size, all at once: a row a step of it."""
+    """Lets `count` clients fetch parameters of each size at once; returns a row for each round."""
     rows = []
     server = Server("variables", sizes=sizes)
     with closing(server), two_hosts(server.port, count) as (near, far, addresses):
-        servers = {"server": server, "their tunnel": near, "its tunnel": far}
+        servers = {"server": server, CLIENTS_TUNNEL: near, SERVER_TUNNEL: far}
         watch = _Watch(**servers)
         clients = [courier.Client(address, call_timeout=CALL_S) for address in addresses]
-        came = _all_at_once([lambda c=c: c.futures.take(b"") for c in clients])
-        rows.append({"what": "connect", "size": 0, **came, **watch.change(count)})
+        answered = _all_at_once([functools.partial(c.futures.take, b"") for c in clients])
+        rows.append({"what": "connect", "size": 0, **answered, **watch.change(count)})
         for size in sizes:
             for kind in ("service", "relay"):
                 for _ in range(rounds):
-                    calls = [
-                        lambda c=c, name=f"{kind}_{size}": getattr(c.futures, name)(-1)
-                        for c in clients
-                    ]
+                    name = f"{kind}_{size}"
+                    calls = [functools.partial(getattr(c.futures, name), -1) for c in clients]
                     watch = _Watch(**servers)
-                    came = _all_at_once(calls)
-                    rows.append({"what": kind, "size": size, **came, **watch.change(count)})
+                    answered = _all_at_once(calls)
+                    rows.append({"what": kind, "size": size, **answered, **watch.change(count)})
         del clients
     return rows
 
 
 def inserts(bench: Bench, count: int, rounds: int) -> list[dict[str, Any]]:
-    """So many writers insert an item each, a round; one reader samples them."""
+    """Lets `count` writers insert an item each; returns a row for each round.
+
+    A reader samples the items meanwhile.
+    """
     rows = []
     experiment, per_item = bench.experiment, bench.block.size
-    told = {"env": bench.env, "per_item": per_item}
-    server = Server("reverb", **told)
+    settings = {"env": bench.env, "per_item": per_item}
+    server = Server("reverb", **settings)
     with closing(server), two_hosts(server.port, count) as (near, far, addresses):
-        reader = Server("reverb reader", **told, address=server.address)
+        reader = Server("reverb reader", **settings, address=server.address)
         with closing(reader):
-            servers = {"server": server, "their tunnel": near, "its tunnel": far}
+            servers = {"server": server, CLIENTS_TUNNEL: near, SERVER_TUNNEL: far}
             buffers = [
                 ReverbReplayBuffer(
                     reverb.Client(address),
                     experiment.trajectory_struct(),
-                    config_of(experiment),
+                    replay_config(experiment),
                     experiment.learner.batch_size,
                     "scaling",
                     unrolls_per_item=per_item,
@@ -111,11 +115,11 @@ def inserts(bench: Bench, count: int, rounds: int) -> list[dict[str, Any]]:
                 )
                 for address in addresses
             ]
-            for turn in range(rounds + 1):
+            for round_index in range(rounds + 1):
                 watch, began = _Watch(**servers), time.monotonic()
                 error = ""
                 try:
-                    together = count if turn else CONNECTING
+                    together = count if round_index else CONNECTING
                     for start in range(0, count, together):
                         group = buffers[start : start + together]
                         for buffer in group:
@@ -126,7 +130,7 @@ def inserts(bench: Bench, count: int, rounds: int) -> list[dict[str, Any]]:
                     error = repr(failure)
                 rows.append(
                     {
-                        "what": "insert" if turn else "connect and insert",
+                        "what": "insert" if round_index else "connect and insert",
                         "size": bench.columns.nbytes(per_item),
                         "seconds": time.monotonic() - began,
                         "errors": int(bool(error)),

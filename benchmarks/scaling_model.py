@@ -1,11 +1,11 @@
-"""What a rate of environment steps asks of each part, from unit costs; see docs/scaling.md.
+"""Computes from unit costs what a rate of environment steps needs; see docs/scaling.md.
 
 Pure arithmetic: nothing is measured or started here. Times are seconds of one core like those of
-the machine that was measured, sizes are bytes, rates are per second.
+the measured machine, sizes are bytes, rates are per second.
 
-Every part is a share of something that does not grow by itself: a process that computes on one core
-(Python's lock, or one table's), a host's cores, its network. `loads` says how much of each a rate
-takes, `limits` at which rate each of them is full.
+Every part uses a resource of fixed size: a process that computes on one core (because of Python's
+lock, or a table's), a host's cores, its network. `needs` computes how much of each a rate uses,
+`limits` the rate at which each of them saturates.
 """
 
 import dataclasses
@@ -16,14 +16,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-RELAY_HZ = 50.0  # questions of a relay to the learner at most; see `distrl.variables`
-REPORT_HZ = 10.0  # reports of a node to the monitor
-OWN_DESCRIPTORS = 20  # of a tunnel without connections
+RELAY_HZ = 50.0  # the most calls of a relay to the learner; see `distrl.variables`
+REPORT_HZ = 10.0  # reports from a node to the monitor
+OWN_DESCRIPTORS = 20  # of a tunnel that has no connections
 
 
 @dataclasses.dataclass(frozen=True)
 class Line:
-    """What a call costs: `call`, and `byte` for each byte of it."""
+    """The cost of a call: `call`, plus `byte` for each byte."""
 
     call: float
     byte: float = 0.0
@@ -32,7 +32,7 @@ class Line:
         return self.call + self.byte * nbytes
 
     def scaled(self, factor: float) -> "Line":
-        """Of so many calls."""
+        """Returns the cost of `factor` such calls."""
         return Line(self.call * factor, self.byte * factor)
 
 
@@ -41,22 +41,24 @@ class Workload:
     """An environment with its network, as measured.
 
     Attributes:
-      num_envs: environments of an actor (n): the turn, inference and service are of so many.
+      num_envs: Environments per actor (n).
       unroll_length: T.
-      batch_size: unrolls of an update.
-      unrolls_per_item: of the replay.
-      unroll_bytes: of one unroll of T steps, uncompressed.
-      compression: bytes on the wire for each byte of unrolls.
-      param_bytes: of a version of the parameters.
-      request_bytes, answer_bytes: to an inference service and back, of one environment.
-      env_step: one step of one environment.
-      infer: one inference, of n rows.
-      turn: the actor's own work of one turn (n steps): cutting unrolls, statistics, the loop.
-      write, serve_item, read: an item of the replay, by its bytes: the actor's, the server's (both
-        ways) and the learner's part.
-      learn: one transition of an update.
-      ask, answer: one request of n rows: the actor's part; the service's, inference included.
-      report: an actor's report, at the monitor.
+      batch_size: Unrolls per update.
+      unrolls_per_item: Unrolls per item of the replay.
+      unroll_bytes: Size of an uncompressed unroll of T steps.
+      compression: Bytes sent per byte of unrolls.
+      param_bytes: Size of the parameters.
+      request_bytes, answer_bytes: Size of an inference request and its answer, per environment.
+      env_step: Cost of one step of one environment.
+      infer: Cost of one inference, n rows.
+      overhead: Cost of the rest of an actor's step (n environment steps): cutting unrolls,
+        statistics, the loop.
+      write, serve_item, read: Costs of an item of the replay, by its bytes: for the actor, the
+        server (in and out) and the learner.
+      learn: Cost of one transition of an update.
+      ask, answer: Costs of one inference request of n rows: for the actor; for the service,
+        inference included.
+      report: Cost of an actor's report, for the monitor.
     """
 
     num_envs: int
@@ -70,7 +72,7 @@ class Workload:
     answer_bytes: float
     env_step: float
     infer: float
-    turn: float
+    overhead: float
     write: Line
     serve_item: Line
     read: Line
@@ -85,11 +87,11 @@ class Costs:
     """Unit costs of the machine that was measured.
 
     Attributes:
-      workloads: by name.
-      fetch: a reader's part of a call for parameters, by their bytes, until it can use them.
-      hand_out: the part of the learner, or of a relay, in the same call.
-      pack: a new version, by its bytes, at the learner.
-      tunnel_send, tunnel_receive: of a message, by its bytes, in the tunnel of one host.
+      workloads: By name.
+      fetch: Cost of a call for parameters, by their bytes, for the reader, until it can use them.
+      hand_out: Cost of the same call for the learner, or for a relay.
+      pack: Cost of a new version, by its bytes, for the learner.
+      tunnel_send, tunnel_receive: Cost of a message, by its bytes, for the tunnel of one host.
     """
 
     workloads: Mapping[str, Workload]
@@ -101,13 +103,13 @@ class Costs:
 
     @classmethod
     def read(cls, path: Path) -> "Costs":
-        """From what `scaling.py` wrote: of each figure the median of its rounds."""
-        found = json.loads(path.read_text())
-        workloads = {name: _built(Workload, each) for name, each in found["workloads"].items()}
-        return _built(cls, {**found["shared"], "workloads": workloads})
+        """Reads the file of `scaling.py`, and takes the median of each figure's rounds."""
+        figures = json.loads(path.read_text())
+        workloads = {name: _built(Workload, each) for name, each in figures["workloads"].items()}
+        return _built(cls, {**figures["shared"], "workloads": workloads})
 
 
-def _built(kind: Any, found: Mapping[str, Any]) -> Any:
+def _built(kind: Any, figures: Mapping[str, Any]) -> Any:
     def value(figure: Any) -> Any:
         if isinstance(figure, list):
             return statistics.median(figure)
@@ -115,12 +117,12 @@ def _built(kind: Any, found: Mapping[str, Any]) -> Any:
             return Line(value(figure["call"]), value(figure["byte"]))
         return figure
 
-    return kind(**{field.name: value(found[field.name]) for field in dataclasses.fields(kind)})
+    return kind(**{field.name: value(figures[field.name]) for field in dataclasses.fields(kind)})
 
 
 @dataclasses.dataclass(frozen=True)
 class HostKind:
-    """A host: cores as fast as the measured one, and gigabits a second each way."""
+    """A host: cores as fast as the measured one, and Gbit/s in each direction."""
 
     name: str
     cores: int
@@ -129,19 +131,20 @@ class HostKind:
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """How a program is spread. None: as in the workload.
+    """How a program is distributed. None: as in the workload.
 
     Attributes:
-      host: of all the program's hosts.
-      light: inference as a service on the first host, not in the actors.
-      learner_speed: of the learner's device, in cores like the measured one.
+      host: The kind of all hosts.
+      light: Whether inference is a service on the first host, rather than in the actors.
+      learner_speed: Speed of the learner's device, in cores like the measured one.
       num_shards: Reverb servers, on the first host.
-      num_inferencers: of a light program.
-      sync_turns: turns of an actor between two fetches of parameters; None: one an unroll.
-      use: of a host's cores that may be planned for.
-      relays: actors' hosts have a relay each; without, every actor asks the learner.
-      tunnels: connections between hosts go through `distrl.launch.network.tunnel`.
-      descriptors: that a process may have (`ulimit -n`); 1,024 is Linux's usual soft limit.
+      num_inferencers: Inference services of a light program.
+      unroll_length, batch_size, param_bytes: See `Workload`.
+      sync_interval: Actor steps between two fetches of parameters; None: one unroll.
+      use: Share of a host's cores to plan for.
+      relays: Whether each host of actors has a relay; else every actor calls the learner.
+      tunnels: Whether connections between hosts pass through `distrl.launch.network.tunnel`.
+      descriptors: File descriptors of a process (`ulimit -n`); 1,024 is Linux's usual soft limit.
     """
 
     host: HostKind
@@ -152,7 +155,7 @@ class Plan:
     unroll_length: int | None = None
     batch_size: int | None = None
     param_bytes: float | None = None
-    sync_turns: int | None = None
+    sync_interval: int | None = None
     use: float = 0.8
     relays: bool = True
     tunnels: bool = True
@@ -161,7 +164,7 @@ class Plan:
 
 @dataclasses.dataclass(frozen=True)
 class Load:
-    """What a part does, and what it can."""
+    """The load of a part, and its capacity."""
 
     used: float
     capacity: float
@@ -169,19 +172,19 @@ class Load:
 
     @property
     def share(self) -> float:
-        """1 is full."""
+        """Load over capacity."""
         return self.used / self.capacity
 
 
 @dataclasses.dataclass(frozen=True)
 class Needs:
-    """What a rate takes.
+    """What a rate needs.
 
     Attributes:
-      actors: processes, of one core each.
-      hosts: of actors, beside the first.
-      connections: to servers of the first host.
-      loads: of each part, by name.
+      actors: Processes, of one core each.
+      hosts: Hosts of actors, beside the first.
+      connections: Connections to servers of the first host.
+      loads: The load of each part, by name.
     """
 
     actors: int
@@ -191,25 +194,25 @@ class Needs:
 
     @property
     def fullest(self) -> str:
-        """The part that is nearest to its capacity, or farthest above it."""
+        """The part with the largest share of its capacity."""
         return max(self.loads, key=lambda part: self.loads[part].share)
 
 
 def actor_step(costs: Costs, work: Workload, plan: Plan) -> float:
-    """Core seconds of an environment step in an actor, all that the actor does for it."""
+    """Returns the core seconds that an actor spends on an environment step."""
     length = plan.unroll_length or work.unroll_length
     item = _item_bytes(work, length)
     steps_of_item = length * work.unrolls_per_item
-    own = work.env_step + work.turn / work.num_envs + work.write(item) / steps_of_item
+    acting = work.env_step + work.overhead / work.num_envs + work.write(item) / steps_of_item
     if plan.light:
-        return own + work.ask / work.num_envs
+        return acting + work.ask / work.num_envs
     params = work.param_bytes if plan.param_bytes is None else plan.param_bytes
-    fetches = 1 / ((plan.sync_turns or length) * work.num_envs)  # a step
-    return own + work.infer / work.num_envs + fetches * costs.fetch(params)
+    fetches = 1 / ((plan.sync_interval or length) * work.num_envs)  # per environment step
+    return acting + work.infer / work.num_envs + fetches * costs.fetch(params)
 
 
 def needs(costs: Costs, work: Workload, plan: Plan, rate: float) -> Needs:
-    """What `rate` environment steps a second, acted and trained on once, take of each part."""
+    """Returns what `rate` environment steps per second, each trained on once, need."""
     length = plan.unroll_length or work.unroll_length
     batch = plan.batch_size or work.batch_size
     params = work.param_bytes if plan.param_bytes is None else plan.param_bytes
@@ -221,21 +224,21 @@ def needs(costs: Costs, work: Workload, plan: Plan, rate: float) -> Needs:
     items = rate / (length * work.unrolls_per_item)
     wire = item * work.compression
     versions = rate / (length * batch)
-    turns = rate / work.num_envs
-    fetches = 0.0 if plan.light else turns / (plan.sync_turns or length)  # of all actors
+    actor_steps = rate / work.num_envs
+    fetches = 0.0 if plan.light else actor_steps / (plan.sync_interval or length)  # of all actors
     reports = REPORT_HZ * actors
 
-    # An actors' host: its actors, its relay, its tunnel.
+    # A host of actors: its actors, its relay, its tunnel.
     relayed = fetches * costs.hand_out(params) if plan.relays else 0.0
     carried = items * tunnel_send(wire) + reports * tunnel_send(0)
     if plan.light:
-        carried += turns * (
+        carried += actor_steps * (
             tunnel_send(work.request_bytes * work.num_envs)
             + tunnel_receive(work.answer_bytes * work.num_envs)
         )
     hosts = max(1, math.ceil((rate * each + relayed + carried) / (plan.use * plan.host.cores)))
 
-    # What each host takes from the learner, a second.
+    # Calls for parameters per second at the learner.
     taken = fetches
     if plan.relays and fetches:
         taken = min(versions, RELAY_HZ, fetches / hosts) * hosts
@@ -247,7 +250,7 @@ def needs(costs: Costs, work: Workload, plan: Plan, rate: float) -> Needs:
         "learner: updates": Load(rate * work.learn, plan.learner_speed, "cores"),
         "learner: reading batches": Load(items * work.read(item), 1.0, "cores"),
         "learner: handing out parameters": Load(
-            min(versions, taken or turns / length) * costs.pack(params)
+            min(versions, taken or actor_steps / length) * costs.pack(params)
             + taken * costs.hand_out(params),
             1.0,
             "cores",
@@ -258,11 +261,11 @@ def needs(costs: Costs, work: Workload, plan: Plan, rate: float) -> Needs:
     if plan.light:
         bytes_in += rate * work.request_bytes
         bytes_out += rate * work.answer_bytes
-        tunnel += turns * (
+        tunnel += actor_steps * (
             tunnel_receive(work.request_bytes * work.num_envs)
             + tunnel_send(work.answer_bytes * work.num_envs)
         )
-        loads["inferencers"] = Load(turns * work.answer, float(plan.num_inferencers), "cores")
+        loads["inferencers"] = Load(actor_steps * work.answer, float(plan.num_inferencers), "cores")
     elif plan.relays:
         loads["relay of an actors' host"] = Load(relayed / hosts, 1.0, "cores")
     loads["tunnel of the first host"] = Load(tunnel, 1.0, "cores")
@@ -270,16 +273,16 @@ def needs(costs: Costs, work: Workload, plan: Plan, rate: float) -> Needs:
         (carried + taken * tunnel_receive(params)) / hosts, 1.0, "cores"
     )
     on_first = sum(load.used for part, load in loads.items() if "actors' host" not in part)
-    if plan.learner_speed != 1.0:  # of another device: its process waits for it on one core
+    if plan.learner_speed != 1.0:  # another device: its process waits for it on one core
         updates = loads["learner: updates"].used
         on_first += min(1.0, updates / plan.learner_speed) - updates
     loads["cores of the first host"] = Load(on_first, plan.use * plan.host.cores, "cores")
     loads["network into the first host"] = Load(bytes_in * 8e-9, plan.host.gbits, "Gbit/s")
     loads["network out of the first host"] = Load(bytes_out * 8e-9, plan.host.gbits, "Gbit/s")
-    # Each actor has the replay's, the monitor's, and the learner's or inferencer's.
+    # An actor connects to the replay, the monitor, and the learner or inferencer.
     per_actor = 2 if plan.relays and not plan.light else 3
     connections = actors * per_actor + (hosts if per_actor == 2 else 0)
-    # Of the first host's tunnel, each connection has two.
+    # The first host's tunnel has two for each connection.
     loads["connections of the first host"] = Load(
         OWN_DESCRIPTORS + 2 * connections, plan.descriptors, "descriptors"
     )
@@ -287,8 +290,8 @@ def needs(costs: Costs, work: Workload, plan: Plan, rate: float) -> Needs:
 
 
 def limits(costs: Costs, work: Workload, plan: Plan) -> dict[str, float]:
-    """The rate at which each part is full, the least first; a million million: never."""
-    found = {}
+    """Returns the rate at which each part saturates, ascending; 1e12: never."""
+    rates = {}
     for part in needs(costs, work, plan, 1.0).loads:
         low, high = 1.0, 1e12
         while high > 1.001 * low:
@@ -297,11 +300,11 @@ def limits(costs: Costs, work: Workload, plan: Plan) -> dict[str, float]:
                 low = middle
             else:
                 high = middle
-        found[part] = low
-    return dict(sorted(found.items(), key=lambda pair: pair[1]))
+        rates[part] = low
+    return dict(sorted(rates.items(), key=lambda pair: pair[1]))
 
 
 def _item_bytes(work: Workload, length: int) -> float:
-    """Of an item: rows are T + 1."""
+    """Returns the size of an item; an unroll has T + 1 rows."""
     row = work.unroll_bytes / (work.unroll_length + 1)
     return row * (length + 1) * work.unrolls_per_item

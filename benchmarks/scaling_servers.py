@@ -1,5 +1,6 @@
-"""The servers that `scaling.py` measures, each in a process of its own, forked from one that has
-imported all that they need.
+"""The servers that `scaling.py` measures, each in a separate process.
+
+They are forked from a server process that has imported what they need.
 """
 
 import multiprocessing
@@ -8,92 +9,86 @@ import socket
 import threading
 import time
 from collections.abc import Callable
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-WAIT_S = 180.0  # for a server to be there
+import courier
+import jax
+import portpicker
+import reverb
+from scaling_workloads import FixedParams, fixed_inferencer, preset, replay_config
+
+from distrl.goal import Goal
+from distrl.inference.messages import InferenceMessages
+from distrl.inference.server import InferenceServer
+from distrl.launch.network import loopback, tunnel
+from distrl.metrics import Monitor
+from distrl.replay.reverb.buffer import ReverbReplayBuffer, reverb_tables
+from distrl.variables import VariableRelay, VariableService
+
+WAIT_S = 180.0  # for a server to start
 
 _FORKS = multiprocessing.get_context("forkserver")
-_FORKS.set_forkserver_preload(["scaling_costs"])
+_FORKS.set_forkserver_preload(["scaling_servers"])
 
 
 class Server:
-    """A server's process. `cpu()` is what it has computed, in all its threads."""
+    """A server in another process."""
 
-    def __init__(self, kind: str, **settings: Any):
-        """Starts it, and waits until it can be called.
+    def __init__(self, kind: str, **settings: Any) -> None:
+        """Starts the server and waits until it can be called.
+
+        Args:
+          kind: A key of `_KINDS`.
+          **settings: Passed to the function that serves this kind.
 
         Raises:
-          RuntimeError: it ended, or was not there in time.
+          RuntimeError: The server ended, or did not start in time.
         """
-        told, tell = _FORKS.Pipe(duplex=False)
-        self._process = _FORKS.Process(target=_serve, args=(kind, settings, tell), daemon=True)
+        reader, writer = _FORKS.Pipe(duplex=False)
+        self._process = _FORKS.Process(target=_serve, args=(kind, settings, writer), daemon=True)
         self._process.start()
-        tell.close()
+        writer.close()
         try:
-            if not told.poll(WAIT_S):
-                raise RuntimeError(f"the {kind} server was not there in {WAIT_S:g} s")
-            self.port: int = told.recv()
+            if not reader.poll(WAIT_S):
+                raise RuntimeError(f"the {kind} server did not start within {WAIT_S:g} s")
+            self.port: int = reader.recv()
         except EOFError:
             raise RuntimeError(f"the {kind} server ended at its start") from None
         finally:
-            told.close()
+            reader.close()
         assert self._process.pid is not None
         self.pid = self._process.pid
 
     @property
     def address(self) -> str:
-        """For clients on this host."""
+        """The address for clients on this host."""
         return f"127.0.0.1:{self.port}"
 
     def cpu(self) -> float:
-        """Seconds, of its whole process."""
+        """Returns the CPU seconds of the process, all its threads included."""
         return time.clock_gettime(~self.pid << 3 | 2)  # clock_getcpuclockid(3)
 
     def resident(self) -> int:
-        """Bytes of memory, as it is now."""
+        """Returns its current resident memory in bytes."""
         pages = int(Path(f"/proc/{self.pid}/statm").read_text().split()[1])
         return pages * os.sysconf("SC_PAGE_SIZE")
 
     def descriptors(self) -> int:
-        """Open files and sockets."""
+        """Returns the number of its open files and sockets."""
         return len(os.listdir(f"/proc/{self.pid}/fd"))
 
     def close(self) -> None:
-        """Ends it."""
+        """Kills the process."""
         self._process.kill()
         self._process.join(10.0)
 
 
-class FixedParams:
-    """A source of parameters of a size; an agent of them, as far as `VariableService` asks."""
-
-    def __init__(self, nbytes: int, new_each_time: bool = False):
-        import numpy as np
-
-        self.version = 0
-        self._new = new_each_time
-        rng = np.random.default_rng(0)
-        self._params = {"w": rng.normal(size=max(1, nbytes // 4)).astype(np.float32)}
-
-    def initial_params(self, rng: Any) -> Any:
-        """See `Agent`."""
-        import jax.numpy as jnp
-
-        return {"w": jnp.zeros(self._params["w"].shape, jnp.float32)}
-
-    def get_variables(self, newer_than: int = -1) -> Any:
-        """See `VariableSource`."""
-        self.version += self._new
-        return (self.version, self._params) if self.version > newer_than else None
-
-
-def _serve_variables(told: dict[str, Any]) -> int:
-    """`VariableService`s of parameters of each of `sizes`; behind a `VariableRelay` each, too."""
-    from distrl.variables import VariableRelay, VariableService
-
+def _serve_variables(settings: dict[str, Any]) -> int:
+    """Serves parameters of each of `sizes`, directly and through a `VariableRelay`."""
     calls: dict[str, Callable[..., Any]] = {"take": lambda data: len(data)}
-    for size in told["sizes"]:
+    for size in settings["sizes"]:
         params: Any = FixedParams(size)
         service = VariableService(params, params)
         calls[f"service_{size}"] = service.get_variables
@@ -101,39 +96,27 @@ def _serve_variables(told: dict[str, Any]) -> int:
     return _courier(calls)
 
 
-def _serve_inference(told: dict[str, Any]) -> int:
-    """An `InferenceServer` for one actor of a workload."""
-    import jax
-
+def _serve_inference(settings: dict[str, Any]) -> int:
+    """Serves inference for one actor of a workload."""
     jax.config.update("jax_cpu_enable_async_dispatch", False)
-    from scaling_costs import inferencer_of, preset
-
-    from distrl.inference.messages import InferenceMessages
-    from distrl.inference.server import InferenceServer
-
-    agent = preset(told["env"]).make_agent()
+    agent = preset(settings["env"]).make_agent()
     messages = InferenceMessages(agent)
-    inferencer = inferencer_of(agent, told["num_envs"], messages)
+    inferencer = fixed_inferencer(agent, settings["num_envs"], messages)
     inferencer.warm_up()
     return _courier(
-        {"inference": InferenceServer(inferencer, messages, told["num_envs"], 60.0).inference}
+        {"inference": InferenceServer(inferencer, messages, settings["num_envs"], 60.0).inference}
     )
 
 
-def _serve_monitor(told: dict[str, Any]) -> int:
-    """A `Monitor`."""
-    from distrl.goal import Goal
-    from distrl.metrics import Monitor
-
+def _serve_monitor(settings: dict[str, Any]) -> int:
+    """Serves a `Monitor`."""
+    del settings
     goal = Goal(mean_return=None, max_env_steps=10**15)
     monitor = Monitor(goal, lambda *_: None, None, printer=lambda _: None)
     return _courier({"report": monitor.report})
 
 
 def _courier(calls: dict[str, Callable[..., Any]]) -> int:
-    import courier
-    import portpicker
-
     port = portpicker.pick_unused_port()
     server = courier.Server(port=port)  # with as many threads as a node's: Courier's default
     for name, call in calls.items():
@@ -143,38 +126,28 @@ def _courier(calls: dict[str, Callable[..., Any]]) -> int:
     return port
 
 
-def _serve_reverb(told: dict[str, Any]) -> int:
-    """A Reverb server with a queue for a workload's items."""
-    import reverb
-    from scaling_costs import config_of, preset
-
-    from distrl.replay.reverb.buffer import reverb_tables
-
-    experiment = preset(told["env"])
-    struct, config = experiment.trajectory_struct(), config_of(experiment)
+def _serve_reverb(settings: dict[str, Any]) -> int:
+    """Serves a Reverb queue for a workload's items."""
+    experiment = preset(settings["env"])
+    struct, config = experiment.trajectory_struct(), replay_config(experiment)
     tables = reverb_tables(
-        config, struct, experiment.learner.batch_size, "scaling", told["per_item"]
+        config, struct, experiment.learner.batch_size, "scaling", settings["per_item"]
     )
     server = reverb.Server(tables)
     _kept.append(server)
     return server.port
 
 
-def _read_reverb(told: dict[str, Any]) -> int:
-    """No server: a learner's side, which samples as fast as it can."""
-    import reverb
-    from scaling_costs import config_of, preset
-
-    from distrl.replay.reverb.buffer import ReverbReplayBuffer
-
-    experiment = preset(told["env"])
+def _read_reverb(settings: dict[str, Any]) -> int:
+    """Samples from a Reverb server as fast as it can, as a learner; serves nothing."""
+    experiment = preset(settings["env"])
     buffer = ReverbReplayBuffer(
-        reverb.Client(told["address"]),
+        reverb.Client(settings["address"]),
         experiment.trajectory_struct(),
-        config_of(experiment),
+        replay_config(experiment),
         experiment.learner.batch_size,
         "scaling",
-        unrolls_per_item=told["per_item"],
+        unrolls_per_item=settings["per_item"],
     )
     buffer.wait_for_server(30.0)
 
@@ -186,17 +159,15 @@ def _read_reverb(told: dict[str, Any]) -> int:
     return 0
 
 
-def _tunnel(told: dict[str, Any]) -> int:
-    """One host's tunnel."""
-    from distrl.launch.network import tunnel
-
+def _tunnel(settings: dict[str, Any]) -> int:
+    """Runs the tunnel of one host."""
     listener = socket.create_server(("127.0.0.1", 0), backlog=1024)
-    credentials = tunnel.Credentials(told["certificate"].encode(), told["key"].encode())
-    forwards = {path: tuple(where) for path, where in told["forwards"].items()}
+    credentials = tunnel.Credentials(settings["certificate"].encode(), settings["key"].encode())
+    forwards = {path: tuple(where) for path, where in settings["forwards"].items()}
     ready = threading.Event()
 
     def carry() -> None:
-        tunnel.run(listener, credentials, told["open_ports"], forwards, ready.set)  # type: ignore[arg-type]
+        tunnel.run(listener, credentials, settings["open_ports"], forwards, ready.set)  # type: ignore[arg-type]
 
     threading.Thread(target=carry, daemon=True).start()
     if not ready.wait(30.0):
@@ -204,7 +175,7 @@ def _tunnel(told: dict[str, Any]) -> int:
     return listener.getsockname()[1]
 
 
-_kept: list[Any] = []  # servers end when they are collected
+_kept: list[Any] = []  # servers, which stop when they are collected
 _KINDS: dict[str, Callable[[dict[str, Any]], int]] = {
     "variables": _serve_variables,
     "inference": _serve_inference,
@@ -215,11 +186,9 @@ _KINDS: dict[str, Callable[[dict[str, Any]], int]] = {
 }
 
 
-def _serve(kind: str, settings: dict[str, Any], tell: Any) -> None:
-    """A server's process: tells its port, and serves until it is killed."""
-    from distrl.launch.network import loopback
-
-    loopback.close_ports()  # before a server is made
-    tell.send(_KINDS[kind](settings))
-    tell.close()
+def _serve(kind: str, settings: dict[str, Any], port: Connection) -> None:
+    """Runs in the server's process: sends the port, then serves until it is killed."""
+    loopback.close_ports()  # before a server is created
+    port.send(_KINDS[kind](settings))
+    port.close()
     threading.Event().wait()

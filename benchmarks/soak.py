@@ -1,9 +1,9 @@
-"""Memory over time: four actors, and 50 MB of parameters published at every update.
+"""Measures memory over time, with four actors and 50 MB of new parameters at every update.
 
   python benchmarks/soak.py --minutes=20 --out=benchmarks/soak.md
 
 The program is `distrl train` on the experiment below; every node's memory is read from its
-`status.json`. Shared memory counts for each node that maps it; a node's own is the rest.
+`status.json`. Shared memory counts for every node that maps it; private memory is the rest.
 """
 
 import argparse
@@ -37,7 +37,7 @@ FLOATS = 12_500_000  # 50 MB
 
 @dataclasses.dataclass(frozen=True)
 class HeavyConfig(CheckingConfig):
-    """A CheckingAgent with ballast in its parameters."""
+    """The settings of a CheckingAgent with ballast in its parameters."""
 
     def make(self, env_spec: EnvironmentSpec) -> "HeavyAgent":
         """See `AgentConfig`."""
@@ -45,7 +45,7 @@ class HeavyConfig(CheckingConfig):
 
 
 class HeavyAgent(CheckingAgent):
-    """All of its parameters change with each update."""
+    """An agent whose parameters, with ballast, all change at each update."""
 
     def initial_params(self, rng: jax.Array) -> Params:
         """See `Agent`."""
@@ -66,7 +66,7 @@ class HeavyAgent(CheckingAgent):
 
 
 def experiment() -> Experiment:
-    """Each actor asks for new parameters with each unroll."""
+    """Returns an experiment whose actors fetch new parameters for each unroll."""
     return Experiment(
         PythonEnvironment(CountingEnvironment, "counting"),
         HeavyConfig(),
@@ -78,7 +78,7 @@ def experiment() -> Experiment:
 
 
 def main() -> None:
-    """Runs the program, and prints each node's memory and how it grew."""
+    """Runs the program, and prints the memory of each node over time."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--minutes", type=float, default=20.0)
     parser.add_argument("--topology", default="heavy_env")
@@ -98,16 +98,16 @@ def main() -> None:
         try:
             began = time.monotonic()
             while time.monotonic() - began < 60 * args.minutes:
-                time.sleep(2.0)  # as often as it is written
+                time.sleep(2.0)  # its period
                 if process.poll() is not None:
                     raise SystemExit(f"the program ended with exit status {process.returncode}")
                 path = run_dir / "status.json"
                 nodes = json.loads(path.read_text())["nodes"] if path.exists() else {}
                 for name, node in nodes.items():
                     if "resident_mb" in node:
-                        own = node["resident_mb"] - node["shared_mb"]
+                        private = node["resident_mb"] - node["shared_mb"]
                         at = (time.monotonic() - began) / 60
-                        samples.setdefault(name, []).append((at, own, node["resident_mb"]))
+                        samples.setdefault(name, []).append((at, private, node["resident_mb"]))
             process.send_signal(signal.SIGINT)
             code = process.wait(60)
         finally:
@@ -117,18 +117,19 @@ def main() -> None:
         row = dict(zip(last[0].split(","), last[-1].split(","), strict=True))
     lines = [
         f"{args.minutes:g} minutes of {args.topology}, exit status {code}: "
-        f"{int(row['learner_steps']):,} updates, each with 50 MB of new parameters. Own memory in "
-        "MB: the most, and the least of each fifth. (What a message needs for a moment comes and "
-        "goes, in pieces of 50 MB; what stays is in the least.)",
+        f"{int(row['learner_steps']):,} updates, each with 50 MB of new parameters. Private memory "
+        "in MB: the maximum, and the minimum of each fifth of the time. (Messages take 50 MB each "
+        "for a moment; the minimum shows what is kept.)",
         "",
-        "| node | most | 1 | 2 | 3 | 4 | 5 |",
+        "| node | maximum | 1 | 2 | 3 | 4 | 5 |",
         "|---|---|---|---|---|---|---|",
     ]
-    for name, found in samples.items():
-        own = [mb for _, mb, _ in found]
-        cuts = [len(own) * fifth // 5 for fifth in range(6)]
-        least = [min(own[start:end]) for start, end in itertools.pairwise(cuts)]
-        lines.append(f"| {name} | {max(own):.0f} | {' | '.join(f'{mb:.0f}' for mb in least)} |")
+    for name, node_samples in samples.items():
+        private_mb = [mb for _, mb, _ in node_samples]
+        cuts = [len(private_mb) * fifth // 5 for fifth in range(6)]
+        minima = [min(private_mb[start:end]) for start, end in itertools.pairwise(cuts)]
+        cells = [max(private_mb), *minima]
+        lines.append(f"| {name} | {' | '.join(f'{mb:.0f}' for mb in cells)} |")
     print("\n".join(lines))
     if args.out:
         typed = " ".join(["python benchmarks/soak.py", *sys.argv[1:]])

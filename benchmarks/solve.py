@@ -1,7 +1,7 @@
-"""Environment steps until CartPole-v1 is solved: the topologies must agree within their spread.
+"""Measures environment steps until CartPole-v1 is solved: topologies must agree within the spread.
 
-Each run is `distrl train` as a user starts it; it must exit 0 by itself. The goal is a mean return
-of 475 over the last 100 episodes; steps are those that the learner trained on by then.
+Each run is `distrl train` as a user starts it; it must exit with status 0. The goal is a mean
+return of 475 over the last 100 episodes; steps are those that the learner has trained on by then.
 
   python benchmarks/solve.py --seeds=3 --out=benchmarks/solve.md
 """
@@ -28,7 +28,7 @@ AGENTS = {"feed-forward": [], "LSTM": ["--config.agent.network.core=lstm"]}
 
 
 def solve(flags: list[str], limit: float) -> int:
-    """Steps trained on; exit status 0 is demanded."""
+    """Returns the steps trained on; requires exit status 0."""
     with tempfile.TemporaryDirectory() as folder:
         run_dir = Path(folder) / "run"
         command = [
@@ -48,10 +48,10 @@ def solve(flags: list[str], limit: float) -> int:
 
 
 def main() -> None:
-    """Prints and writes the table."""
+    """Measures, then prints and writes the table."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--limit", type=float, default=300.0, help="seconds of one run at most")
+    parser.add_argument("--limit", type=float, default=300.0, help="deadline of a run in seconds")
     parser.add_argument("--out", help="a Markdown file for the table")
     args = parser.parse_args()
     lines = [

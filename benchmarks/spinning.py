@@ -1,4 +1,4 @@
-"""A gymnasium environment whose step costs a given CPU time. Imports nothing of distrl."""
+"""A gymnasium environment whose step costs a given CPU time. Independent of distrl."""
 
 import time
 
@@ -7,13 +7,16 @@ import numpy as np
 
 
 class Spinning(gymnasium.Env):
-    """Spins for `step_us` microseconds of its thread's CPU time, then gives a fresh observation.
+    """Spins for `step_us` microseconds of its thread's CPU time, then returns an observation.
 
-    CPU time, not time on the clock: processes that share a core would otherwise spin at once.
+    CPU time rather than wall clock: processes that share a core would otherwise spin concurrently.
     """
 
-    def __init__(self, step_us: float, pixels: bool = False):
-        """Args: step_us: of a step. pixels: uint8 [84, 84, 4] instead of float32 [4]."""
+    def __init__(self, step_us: float, pixels: bool = False) -> None:
+        """Args:
+        step_us: CPU time of a step in microseconds.
+        pixels: Whether observations are uint8 [84, 84, 4] instead of float32 [4].
+        """
         self._seconds = step_us * 1e-6
         self.action_space = gymnasium.spaces.Discrete(2)
         if pixels:

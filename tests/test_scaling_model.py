@@ -21,7 +21,7 @@ WORK = Workload(
     answer_bytes=10.0,
     env_step=1e-5,
     infer=2e-4,
-    turn=1e-4,
+    overhead=1e-4,
     write=Line(800e-6, 1e-8),
     serve_item=Line(350e-6, 1e-8),
     read=Line(80e-6, 1e-9),
@@ -45,7 +45,7 @@ def test_an_actors_step_is_the_sum_of_its_parts():
     heavy, light = Plan(HOST), Plan(HOST, light=True)
     assert actor_step(COSTS, WORK, heavy) == pytest.approx(own + 2e-4 / 10 + 1.8e-3 / 90)
     assert actor_step(COSTS, WORK, light) == pytest.approx(own + 1e-4 / 10)
-    seldom = dataclasses.replace(heavy, sync_turns=90)
+    seldom = dataclasses.replace(heavy, sync_interval=90)
     assert actor_step(COSTS, WORK, seldom) == pytest.approx(own + 2e-4 / 10 + 1.8e-3 / 900)
 
 
