@@ -64,6 +64,7 @@ def test_the_foreign_packages_come_first(foreign, package):
 
 
 COMMANDS = {
+    "version": (["--version"], 0, "distrl 0."),
     "help": (["--help"], 0, "usage: distrl train"),
     "status": (["status", "nowhere"], 2, "nowhere"),
     "stacks": (["stacks", "nowhere"], 2, "nowhere"),

@@ -100,6 +100,8 @@ def test_an_installed_wheel_trains(wheel, tmp_path):
     where = run([sys.executable, "-c", "import distrl; print(distrl.__file__)"], empty,
                 PYTHONPATH=str(site))  # fmt: skip
     assert Path(where.strip()).is_relative_to(site)
+    version = run([*python, "distrl", "--version"], empty, PYTHONPATH=str(site))
+    assert version == f"distrl {distrl.__version__}\n"
     train = ["distrl", "train", "--env=CartPole-v1", "--topology=single_process"]
     run([*python, *train, "--max_env_steps=2000", "--run_dir=trained"], empty, PYTHONPATH=str(site))
     assert (empty / "trained" / "result.json").exists()

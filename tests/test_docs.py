@@ -1,0 +1,123 @@
+"""The documentation names only files, modules and pages that exist."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGES = sorted(
+    path.relative_to(ROOT).as_posix()
+    for pattern in ("*.md", "docs/*.md", "benchmarks/*.md")
+    for path in ROOT.glob(pattern)
+)
+FOLDERS = ("launch", "programs", "distrl", "tests", "docs", "benchmarks", "examples", "tools")
+FOLDERS += ("requirements", ".ci", ".github")
+
+LINK = re.compile(r"\[[^\]]*\]\(([^()\s]+)\)")
+FENCE = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
+# With a folder, or a brace list such as programs/{heavy_env,light_env}.py; not part of a URL.
+FILE = re.compile(
+    rf"(?<![\w/.:-])((?:{'|'.join(map(re.escape, FOLDERS))})/[\w./{{}},-]*[\w/}}])", re.ASCII
+)
+MODULE = re.compile(r"(?<![\w./-])distrl(?:\.[A-Za-z_]\w*)+")
+HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
+MOVED = "### Moved"  # a section of the changelog that names what is gone
+
+
+def text_of(page: str) -> str:
+    text = (ROOT / page).read_text("utf-8")
+    if MOVED in text:
+        start = text.index(MOVED)
+        text = text[:start] + text[text.index("\n### ", start + 1) :]
+    return text
+
+
+def anchors(path: Path) -> set[str]:
+    """The anchors of a page's headings, as GitHub makes them."""
+    headings = HEADING.findall(FENCE.sub("", path.read_text("utf-8")))
+    plain = (re.sub(r"[^\w\- ]", "", heading.lower()) for heading in headings)
+    return {heading.replace(" ", "-") for heading in plain}
+
+
+def alternatives(name: str) -> list[str]:
+    """Expands one brace list."""
+    head, brace, rest = name.partition("{")
+    middle, _, tail = rest.partition("}")
+    return [head + each + tail for each in middle.split(",")] if brace else [name]
+
+
+def is_module(name: str) -> bool:
+    """Whether a dotted name is a module, or an attribute of one, without importing it."""
+    parts = name.split(".")
+    for length in range(len(parts), 0, -1):
+        path = ROOT.joinpath(*parts[:length])
+        file = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
+        if file.exists():
+            attributes = parts[length:]
+            return not attributes or bool(
+                re.search(rf"\b{attributes[0]}\b", file.read_text("utf-8"))
+            )
+    return False
+
+
+def broken(page: str) -> list[str]:
+    """Returns a line for each name or link on a page that leads nowhere."""
+    text, lines = text_of(page), []
+    for link in LINK.findall(text):
+        if re.match(r"\w+:", link):
+            continue
+        target, _, anchor = link.partition("#")
+        path = (ROOT / page).parent / target if target else ROOT / page
+        if not path.exists():
+            lines.append(f"link to {link}")
+        elif anchor and anchor not in anchors(path):
+            lines.append(f"link to {link}: no such heading")
+    lines += [
+        f"file {name}"
+        for match in FILE.findall(text)
+        for name in alternatives(match)
+        if not (ROOT / name).exists()
+    ]
+    return lines + [f"module {name}" for name in MODULE.findall(text) if not is_module(name)]
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_what_a_page_names_exists(page):
+    assert broken(page) == []
+
+
+def test_every_page_is_in_the_index():
+    index = (ROOT / "docs" / "index.md").read_text("utf-8")
+    pages = {path.name for path in (ROOT / "docs").glob("*.md")} - {"index.md"}
+    assert pages <= set(LINK.findall(index))
+
+
+def test_every_algorithm_is_described():
+    text = (ROOT / "docs" / "train.md").read_text("utf-8")
+    algorithms = {
+        path.stem
+        for path in (ROOT / "distrl" / "agents").glob("*.py")
+        if "    def make(self" in (source := path.read_text("utf-8")) and "Protocol" not in source
+    }
+    assert {"impala", "ppo", "dqn"} < algorithms
+    assert {name for name in algorithms if f"`{name}`" not in text} == set()
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "[page](nowhere.md)",
+        "[page](README.md#no-such-heading)",
+        "see `programs/nowhere.py`",
+        "see `programs/{heavy_env,nowhere}.py`",
+        "`distrl.nowhere.Agent`",
+        "`distrl.agents.agent.Nobody`",
+    ],
+)
+def test_a_wrong_name_is_found(line, tmp_path, monkeypatch):
+    for name in ("README.md", "programs", "distrl"):
+        (tmp_path / name).symlink_to(ROOT / name)
+    (tmp_path / "page.md").write_text(line)
+    monkeypatch.setattr(f"{__name__}.ROOT", tmp_path)
+    assert len(broken("page.md")) == 1
