@@ -2,8 +2,10 @@
 
 import dataclasses
 from collections.abc import Mapping
+from typing import Any
 
 from distrl.agents.agent import Agent
+from distrl.agents.defaults import defaults_of
 from distrl.config import (
     ActorsConfig,
     CheckpointConfig,
@@ -21,12 +23,16 @@ from distrl.task import AgentConfig, Task
 from distrl.transforms.base import Transform
 from distrl.types import Trajectory
 
+_FROM_AGENT: Any = None  # `Experiment` replaces it by the default of the algorithm
+
 
 @dataclasses.dataclass(frozen=True)
 class Experiment:
     """An experiment, the same under every topology.
 
-    It is checked when made: what can't work raises ConfigError, with the arithmetic.
+    Without `replay`, `actors` or `learner` it has the algorithm's defaults, which suit each other
+    and the parts that are given. It is checked when made: what can't work raises ConfigError, with
+    the arithmetic.
 
     Attributes:
       environment: The environment that actors step.
@@ -47,10 +53,10 @@ class Experiment:
 
     environment: Environment
     agent: AgentConfig
-    replay: ReplayConfig = ReplayConfig()
-    actors: ActorsConfig = ActorsConfig()
+    replay: ReplayConfig = _FROM_AGENT
+    actors: ActorsConfig = _FROM_AGENT
     inference: InferenceConfig = InferenceConfig()
-    learner: LearnerConfig = LearnerConfig()
+    learner: LearnerConfig = _FROM_AGENT
     evaluator: EvaluatorConfig = EvaluatorConfig()
     supervision: SupervisionConfig = SupervisionConfig()
     checkpoint: CheckpointConfig = CheckpointConfig()
@@ -64,6 +70,7 @@ class Experiment:
     def __post_init__(self) -> None:
         if self.seed < 0:
             raise ConfigError(f"seed must be 0 or more, got {self.seed}")
+        self._fill_in()
         for task in self.tasks.values():
             task.check()
         if self.inference.num_inferencers > self.actors.num_actors:
@@ -75,6 +82,15 @@ class Experiment:
             if self.lockstep:
                 task.lockstep_schedule()
             _check_memory(task)
+
+    def _fill_in(self) -> None:
+        """Sets the parts that were not given to the algorithm's defaults."""
+        missing = [name for name in ("actors", "learner", "replay") if getattr(self, name) is None]
+        if missing:
+            env_spec = self.environment.spec()
+            defaults = defaults_of(self.agent, env_spec, self.actors, self.learner)
+            for name in missing:
+                object.__setattr__(self, name, getattr(defaults, name))
 
     @property
     def tasks(self) -> Mapping[str, Task]:

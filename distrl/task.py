@@ -21,7 +21,8 @@ class AgentConfig(Protocol):
     """An algorithm's settings.
 
     It may also have `check_replay(replay: ReplayConfig, batch_size: int)`, which raises ConfigError
-    if the algorithm can't learn from such a table or batch.
+    if the algorithm can't learn from such a table or batch, and `defaults`, the parts of an
+    experiment that suit it: see `distrl.agents.defaults`.
     """
 
     def make(self, env_spec: specs.EnvironmentSpec) -> Agent:

@@ -1,5 +1,6 @@
-"""What actor-critic agents share: acting, optimiser steps, advantages."""
+"""What actor-critic agents share: acting, optimiser steps, the parts of their losses."""
 
+import abc
 from typing import Any, NamedTuple
 
 import jax
@@ -8,49 +9,45 @@ import optax
 
 from distrl.agents import networks
 from distrl.agents.agent import Agent, Logs
+from distrl.agents.means import mean_over
 from distrl.agents.networks import NetworkConfig
-from distrl.agents.rlax_import import rlax
-from distrl.agents.settings import check_number, check_scalar_reward
+from distrl.agents.optimizers import OPTIMIZERS, make_optimizer
+from distrl.agents.settings import (
+    check_choice,
+    check_kind,
+    check_number,
+    check_positive_or_none,
+    check_scalar_reward,
+)
 from distrl.errors import ConfigError
 from distrl.replay.buffer import ReplayConfig
 from distrl.specs import EnvironmentSpec
-from distrl.types import AgentOutput, Params, State, StepType, TimeStep
-
-OPTIMIZERS = ("adam", "rmsprop")
+from distrl.types import AgentOutput, Nest, Params, State, StepType, TimeStep, Trajectory
 
 
 def check_settings(config: Any) -> None:
-    """Refuses what cannot work of the settings that all actor-critic agents have.
+    """Refuses settings that cannot work, of those that all actor-critic agents have.
 
     Args:
-      config: a dataclass with at least network, discount, learning_rate, anneal_updates,
-        max_gradient_norm, entropy_cost and baseline_cost; optimizer where it has one.
+      config: A dataclass with at least network, discount, learning_rate, anneal_updates,
+        max_gradient_norm, entropy_cost and baseline_cost; perhaps with optimizer.
 
     Raises:
-      ConfigError: with what would be right.
+      ConfigError: With what would be right.
     """
-    if not isinstance(config.network, NetworkConfig):
-        raise ConfigError(f"agent.network: expected a NetworkConfig, got {config.network!r}")
-    optimizer = getattr(config, "optimizer", "adam")
-    if optimizer not in OPTIMIZERS:
-        raise ConfigError(
-            f"agent.optimizer: expected one of {', '.join(OPTIMIZERS)}; got {optimizer!r}"
-        )
+    check_kind(config, "network", NetworkConfig)
+    if hasattr(config, "optimizer"):
+        check_choice(config, "optimizer", OPTIMIZERS)
     check_number(config, "discount", lambda x: 0 <= x <= 1, "in [0, 1]")
     check_number(config, "learning_rate", lambda x: x > 0, "above 0")
     for field in ("entropy_cost", "baseline_cost"):
         check_number(config, field, lambda x: x >= 0, "of at least 0")
-    for field in ("anneal_updates", "max_gradient_norm"):
-        if getattr(config, field) is not None:
-            check_number(config, field, lambda x: x > 0, "above 0, or None")
+    check_positive_or_none(config, "anneal_updates")
+    check_positive_or_none(config, "max_gradient_norm")
 
 
 def check_on_policy(name: str, replay: ReplayConfig) -> None:
-    """Refuses a table that would hand out old experience.
-
-    Raises:
-      ConfigError: for anything but a queue.
-    """
+    """Raises ConfigError for a table that hands out old experience: any but a queue."""
     if replay.table != "queue":
         raise ConfigError(
             f"replay.table={replay.table} gives old experience, and {name} learns from its own "
@@ -58,72 +55,31 @@ def check_on_policy(name: str, replay: ReplayConfig) -> None:
         )
 
 
-def gae(
-    step_type: jax.typing.ArrayLike,
-    reward: jax.typing.ArrayLike,
-    discount: jax.typing.ArrayLike,
-    value: jax.typing.ArrayLike,
-    lambda_: float,
-) -> jax.Array:
-    """Generalised advantages over windows that may hold the ends of episodes anywhere.
-
-    Schulman et al. 2016, https://arxiv.org/abs/1506.02438. The transition into LAST bootstraps
-    from the value at LAST (of the true final observation) times the discount there: 0 at a true
-    end, 1 at a time limit. Nothing that comes after LAST reaches anything before it.
-
-    Args:
-      step_type: [T + 1, B], StepType.
-      reward: float32 [T + 1, B], each of the action before; the first row is not used.
-      discount: float32 [T + 1, B], gamma included; the first row is not used.
-      value: float32 [T + 1, B], of each step.
-      lambda_: in [0, 1]. 1: the rewards up to the episode's or the window's end, and the value
-        there; 0: one step.
-
-    Returns:
-      float32 [T, B]; 0 at transitions that are not real. No gradient flows.
-    """
-    step_type, reward, discount, value = (
-        jnp.asarray(x) for x in (step_type, reward, discount, value)
-    )
-    # A lambda of 0 for the transition into LAST: it bootstraps, and takes nothing from after it.
-    mixing = jnp.where(step_type[1:] == StepType.LAST, 0.0, lambda_)
-
-    def one_stream(*arrays: jax.Array) -> jax.Array:
-        return rlax.truncated_generalized_advantage_estimation(*arrays)
-
-    columns = (reward[1:], discount[1:], mixing, value)
-    advantage = jax.vmap(one_stream, in_axes=1, out_axes=1)(*columns)
-    real = step_type[:-1] != StepType.LAST
-    return jax.lax.stop_gradient(jnp.where(real, advantage, 0.0))
-
-
 class ActorCriticState(NamedTuple):
     """The learner state."""
 
     opt_state: Any
-    updates: jax.Array  # int32, made so far
+    updates: jax.Array  # int32, updates made so far
 
 
 class ActorCritic(Agent):
-    """An agent that samples from its policy. Extras: `{"log_prob": float32 [B]}`, of the action.
-
-    What is left to an algorithm is its loss.
-    """
+    """An agent that samples from its policy. Extras: `{"log_prob": float32 [B]}`, the action's."""
 
     def __init__(self, config: Any, env_spec: EnvironmentSpec):
         """Args:
-        config: see `check_settings`.
-        env_spec: of the environment.
+        config: See `check_settings`.
+        env_spec: Spec of the environment.
 
         Raises:
-          ConfigError: the two do not fit.
+          ConfigError: The two do not fit.
         """
         check_scalar_reward(env_spec, type(self).__name__)
         self.config = config
         self.env_spec = env_spec
         self.network = networks.make_network(config.network, env_spec)
         self._learning_rate = _learning_rate(config)
-        self._optimizer = _make_optimizer(config, self._learning_rate)
+        optimizer = getattr(config, "optimizer", "adam")
+        self._optimizer = make_optimizer(self._learning_rate, config.max_gradient_norm, optimizer)
 
     def initial_params(self, rng: jax.Array) -> Params:
         """See `Agent`."""
@@ -155,6 +111,16 @@ class ActorCritic(Agent):
         """See `Agent`."""
         return ActorCriticState(self._optimizer.init(params), jnp.zeros((), jnp.int32))
 
+    def compute_gradients(
+        self, params: Params, learner_state: Any, batch: Trajectory
+    ) -> tuple[Params, Logs]:
+        """See `Agent`."""
+        return jax.grad(self.loss, has_aux=True)(params, batch)
+
+    @abc.abstractmethod
+    def loss(self, params: Params, batch: Trajectory) -> tuple[jax.Array, Logs]:
+        """Returns the loss on one batch, a mean over its real transitions, and logs."""
+
     def apply_gradients(
         self, params: Params, learner_state: Any, grads: Params
     ) -> tuple[Params, Any, Logs]:
@@ -170,18 +136,76 @@ class ActorCritic(Agent):
         """See `Agent`."""
         return learner_state._replace(opt_state=opt_state, updates=learner_state.updates + 1)
 
+    def _total_loss(
+        self,
+        policy: Nest,
+        value: jax.Array,
+        real: jax.Array,
+        policy_loss: jax.Array,
+        value_loss: jax.Array,
+    ) -> tuple[jax.Array, Logs]:
+        """Returns the weighted sum of the losses and the entropy bonus, and logs.
+
+        Args:
+          policy: The policy's parameters, [T, B, *].
+          value: [T, B].
+          real: bool [T, B], the real transitions.
+          policy_loss, value_loss: Scalars.
+        """
+        config, mean = self.config, mean_over(real)
+        entropy = mean(self.network.distribution.entropy(policy))
+        loss = policy_loss + config.baseline_cost * value_loss - config.entropy_cost * entropy
+        logs = {
+            "loss": loss,
+            "policy_loss": policy_loss,
+            "value_loss": value_loss,
+            "entropy": entropy,
+            "value": mean(value),
+            "real_fraction": jnp.mean(real),
+        }
+        return loss, logs
+
+
+class Advantages(NamedTuple):
+    """What a policy gradient learns from, all [T, B]."""
+
+    advantage: jax.Array  # of the actions taken; no gradient
+    error: jax.Array  # target - value; differentiable with respect to the value only
+    logs: dict[str, jax.Array]  # [T, B] each, logged as means over the real transitions
+
+
+class PolicyGradient(ActorCritic):
+    """An actor-critic that makes one update from each batch. The advantages are the algorithm's."""
+
+    @abc.abstractmethod
+    def advantages(self, timestep: TimeStep, value: jax.Array, log_rho: jax.Array) -> Advantages:
+        """Returns the advantages of a batch's transitions.
+
+        Args:
+          timestep: [T + 1, B, ...].
+          value: [T + 1, B].
+          log_rho: [T, B], log of the policy's over the behaviour's probability of the actions.
+        """
+
+    def loss(self, params: Params, batch: Trajectory) -> tuple[jax.Array, Logs]:
+        """See `ActorCritic`."""
+        timestep = batch.timestep
+        policy, value, _ = self.network.unroll(params, timestep, batch.state)
+        policy, action = jax.tree.map(lambda x: x[:-1], (policy, batch.action))
+        real = timestep.step_type[:-1] != StepType.LAST
+        mean = mean_over(real)
+        log_prob = self.network.distribution.log_prob(policy, action)
+        log_rho = jax.lax.stop_gradient(log_prob) - batch.extras["log_prob"][:-1]
+        advantage, error, logs = self.advantages(timestep, value, log_rho)
+        policy_loss = -mean(log_prob * advantage)
+        value_loss = 0.5 * mean(jnp.square(error))
+        loss, shared = self._total_loss(policy, value[:-1], real, policy_loss, value_loss)
+        means = {name: mean(x) for name, x in logs.items()}
+        # Estimated from the actions taken; 0 without lag.
+        return loss, {**shared, **means, "kl_behaviour": -mean(log_rho)}
+
 
 def _learning_rate(config: Any) -> optax.Schedule:
     if config.anneal_updates is None:
         return optax.constant_schedule(config.learning_rate)
     return optax.linear_schedule(config.learning_rate, 0.0, int(config.anneal_updates))
-
-
-def _make_optimizer(config: Any, learning_rate: optax.Schedule) -> optax.GradientTransformation:
-    if getattr(config, "optimizer", "adam") == "adam":
-        optimizer = optax.adam(learning_rate, eps=1e-5)
-    else:
-        optimizer = optax.rmsprop(learning_rate, decay=0.99, eps=1e-5)
-    if config.max_gradient_norm is None:
-        return optimizer
-    return optax.chain(optax.clip_by_global_norm(config.max_gradient_norm), optimizer)

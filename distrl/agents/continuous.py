@@ -1,7 +1,8 @@
 """Networks for continuous control: MLPs for a policy, and for critics of observation and action."""
 
+import math
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import haiku as hk
 import jax
@@ -11,12 +12,51 @@ from dm_env import specs as dm_specs
 
 from distrl import specs
 from distrl.agents import torsos
+from distrl.agents.defaults import Defaults, sampled
 from distrl.agents.distributions import BoundedActions
 from distrl.agents.settings import check_scalar_reward
+from distrl.config import ActorsConfig, LearnerConfig
 from distrl.errors import ConfigError
 from distrl.learner_group.devices import merge_steps, unmerge_steps
 from distrl.specs import EnvironmentSpec
 from distrl.types import Nest, Params
+
+_Config = TypeVar("_Config")
+
+
+class ContinuousDefaults:
+    """What DDPG, SAC and TD3 have in common as `distrl.agents.defaults` says it."""
+
+    @classmethod
+    def preset(cls: type[_Config], env_spec: EnvironmentSpec) -> _Config:
+        """Returns settings that suit an environment: the defaults suit all."""
+        return cls()
+
+    def defaults(
+        self,
+        env_spec: EnvironmentSpec,
+        actors: ActorsConfig | None = None,
+        learner: LearnerConfig | None = None,
+    ) -> Defaults:
+        """Returns the parts that suit these settings; see `Defaults`.
+
+        There is one update of 256 transitions for each environment step.
+        """
+        leaves = jax.tree.leaves(specs.struct(env_spec.observation))
+        step_bytes = sum(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in leaves)
+        actors = actors or ActorsConfig(num_envs=4)
+        learner = learner or LearnerConfig(batch_size=256)
+        replay = sampled(
+            actors,
+            learner,
+            "uniform",
+            unroll_length=1,
+            max_size=min(1_000_000, 2_000_000_000 // (2 * step_bytes + 100)),  # about 2 GB at most
+            min_size_to_sample=1_000,
+            samples_per_insert=256,
+            error_buffer=4_096,
+        )
+        return Defaults(actors, learner, replay)
 
 
 class FeedForward(NamedTuple):

@@ -5,13 +5,14 @@ Lillicrap et al. 2015, https://arxiv.org/abs/1509.02971.
 
 import dataclasses
 
+from distrl.agents.continuous import ContinuousDefaults
 from distrl.agents.exploration import EpsilonSchedule
 from distrl.agents.td3 import TD3, TD3Config
 from distrl.specs import EnvironmentSpec
 
 
 @dataclasses.dataclass(frozen=True)
-class DDPGConfig:
+class DDPGConfig(ContinuousDefaults):
     """DDPG's settings: TD3 came of it by three additions, and without them is it again.
 
     Different from the paper, as later ones have it: no batch normalisation (see the transform

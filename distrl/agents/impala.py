@@ -9,14 +9,14 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from distrl.agents.actor_critic import ActorCritic, ActorCriticState, check_settings
-from distrl.agents.agent import Logs
-from distrl.agents.means import mean_over
+from distrl.agents.actor_critic import Advantages, PolicyGradient, check_settings
+from distrl.agents.defaults import Defaults, has_pixels, queue
 from distrl.agents.networks import NetworkConfig
 from distrl.agents.rlax_import import rlax
 from distrl.agents.settings import check_number
+from distrl.config import ActorsConfig, LearnerConfig
 from distrl.specs import EnvironmentSpec
-from distrl.types import Params, StepType, Trajectory
+from distrl.types import StepType, TimeStep
 
 
 @dataclasses.dataclass(frozen=True)
@@ -24,20 +24,20 @@ class IMPALAConfig:
     """IMPALA's settings. Losses are means over the real transitions of a batch.
 
     Attributes:
-      network: torso, core and sizes.
+      network: Torso, core and sizes.
       discount: gamma, for each step, in [0, 1].
-      learning_rate: of the optimiser. The default suits small MLPs; for the convolutional torsos
+      learning_rate: The optimiser's. The default suits small MLPs; for the convolutional torsos
         1e-3 or less is usual.
-      anneal_updates: the learning rate falls linearly to 0 over so many updates; None: constant.
+      anneal_updates: Updates over which the learning rate falls linearly to 0; None: constant.
       optimizer: "rmsprop" (the paper's; decay 0.99, epsilon 1e-5 under the root, no momentum; the
         paper's epsilon of 0.1 goes with its losses, which are sums) or "adam" (b1 0.9, b2 0.999,
-        epsilon 1e-5). On CartPole-v1 rmsprop bore twice the policy lag that adam did.
-      max_gradient_norm: gradients are scaled down to this global norm; None: never.
-      entropy_cost: weight of the entropy bonus.
-      baseline_cost: weight of the value loss, which is half the mean squared error.
-      vtrace_lambda: mixes n-step returns, in [0, 1].
-      clip_rho: the importance weights' upper limit in the temporal differences (rho bar).
-      clip_pg_rho: the same in the policy gradient.
+        epsilon 1e-5). On CartPole-v1 rmsprop tolerated twice the policy lag that adam did.
+      max_gradient_norm: Gradients are scaled down to this global norm; None: never.
+      entropy_cost: Weight of the entropy bonus.
+      baseline_cost: Weight of the value loss, which is half the mean squared error.
+      vtrace_lambda: Mixes n-step returns, in [0, 1].
+      clip_rho: Upper limit of the importance weights in the temporal differences (rho bar).
+      clip_pg_rho: The same in the policy gradient.
     """
 
     network: NetworkConfig = NetworkConfig()
@@ -58,16 +58,37 @@ class IMPALAConfig:
         for field in ("clip_rho", "clip_pg_rho"):
             check_number(self, field, lambda x: x > 0, "above 0")
 
+    @classmethod
+    def preset(cls, env_spec: EnvironmentSpec) -> "IMPALAConfig":
+        """Returns settings that suit an environment."""
+        return cls(learning_rate=6e-4) if has_pixels(env_spec) else cls()
+
+    def defaults(
+        self,
+        env_spec: EnvironmentSpec,
+        actors: ActorsConfig | None = None,
+        learner: LearnerConfig | None = None,
+    ) -> Defaults:
+        """Returns the parts that suit these settings; see `Defaults`.
+
+        With pixels an environment step costs more than its share of a batch, and frames are large.
+        """
+        pixels = has_pixels(env_spec)
+        actors = actors or ActorsConfig(num_envs=8 if pixels else 32)
+        learner = learner or LearnerConfig(batch_size=16 if pixels else 64)
+        transform = "reward_clip" if pixels else "reward_scale"
+        return Defaults(actors, learner, queue(actors, learner, 20), (transform,))
+
     def make(self, env_spec: EnvironmentSpec) -> "IMPALA":
-        """The agent for an environment. Raises ConfigError where the two do not fit."""
+        """Returns the agent for an environment. Raises ConfigError if the two do not fit."""
         return IMPALA(self, env_spec)
 
 
 class VTrace(NamedTuple):
-    """All [T, B], and 0 at transitions that are not real but for `target`, the value there."""
+    """All [T, B]; at transitions that are not real 0, and the value in `target`."""
 
     error: jax.Array  # target - value; differentiable with respect to the value only
-    target: jax.Array  # for the value; no gradient flows through it
+    target: jax.Array  # for the value; no gradient
     advantage: jax.Array  # of the action taken, weighted with the clipped rho; no gradient
 
 
@@ -79,17 +100,17 @@ def vtrace(
     value: jax.typing.ArrayLike,
     log_rho: jax.typing.ArrayLike,
 ) -> VTrace:
-    """V-trace over windows that may hold the ends of episodes anywhere.
+    """Returns V-trace over windows that may hold the ends of episodes anywhere.
 
-    The weight rho of a transition from LAST to FIRST is 0: its own error and advantage are 0, and
-    so nothing after it reaches anything before it. The transition into LAST bootstraps from the
+    The weight rho of a transition from LAST to FIRST is 0: its error and advantage are 0, and
+    nothing after it reaches anything before it. The transition into LAST bootstraps from the
     value at LAST (of the true final observation), times the discount there: 0 at a true end, 1 at
     a time limit.
 
     Args:
-      config: gives gamma, lambda, and the clips.
+      config: Has gamma, lambda, and the clips.
       step_type: [T + 1, B], StepType.
-      reward: float32 [T + 1, B], each of the action before; the first row is not used.
+      reward: float32 [T + 1, B], the reward for the action before; the first row is not used.
       discount: float32 [T + 1, B], 0 or 1; the first row is not used.
       value: float32 [T + 1, B].
       log_rho: float32 [T, B], log of target over behaviour probability of the actions.
@@ -98,7 +119,7 @@ def vtrace(
         jnp.asarray(x) for x in (step_type, reward, discount, value, log_rho)
     )
     real = step_type[:-1] != StepType.LAST
-    # The log too: whatever was stored for an action that nobody took may be infinite.
+    # The log too: what was stored for an action that was not taken may be infinite.
     rho = jnp.where(real, jnp.exp(jnp.where(real, log_rho, 0)), 0)
 
     def one_stream(*arrays: jax.Array) -> Any:
@@ -118,42 +139,17 @@ def vtrace(
     )
 
 
-class IMPALA(ActorCritic):
-    """See IMPALAConfig and ActorCritic."""
+class IMPALA(PolicyGradient):
+    """See IMPALAConfig and PolicyGradient."""
 
     config: IMPALAConfig
 
-    def compute_gradients(
-        self, params: Params, learner_state: ActorCriticState, batch: Trajectory
-    ) -> tuple[Params, Logs]:
-        return jax.grad(self.loss, has_aux=True)(params, batch)
-
-    def loss(self, params: Params, batch: Trajectory) -> tuple[jax.Array, Logs]:
-        """The loss on one batch, a mean over its real transitions, with what is logged of it."""
-        config, distribution = self.config, self.network.distribution
-        timestep = batch.timestep
-        policy, value, _ = self.network.unroll(params, timestep, batch.state)
-        policy, action = jax.tree.map(lambda x: x[:-1], (policy, batch.action))
-        real = timestep.step_type[:-1] != StepType.LAST
-        mean = mean_over(real)
-        log_prob = distribution.log_prob(policy, action)
-        log_rho = jax.lax.stop_gradient(log_prob) - batch.extras["log_prob"][:-1]
-        targets = vtrace(
-            config, timestep.step_type, timestep.reward, timestep.discount, value, log_rho
-        )
-        policy_loss = -mean(log_prob * targets.advantage)
-        value_loss = 0.5 * mean(jnp.square(targets.error))
-        entropy = mean(distribution.entropy(policy))
-        loss = policy_loss + config.baseline_cost * value_loss - config.entropy_cost * entropy
+    def advantages(self, timestep: TimeStep, value: jax.Array, log_rho: jax.Array) -> Advantages:
+        """See `PolicyGradient`: V-trace."""
+        columns = (timestep.step_type, timestep.reward, timestep.discount, value, log_rho)
+        targets = vtrace(self.config, *columns)
         logs = {
-            "loss": loss,
-            "policy_loss": policy_loss,
-            "value_loss": value_loss,
-            "entropy": entropy,
-            "value": mean(value[:-1]),
-            "advantage": mean(targets.advantage),
-            "rho": mean(jnp.minimum(jnp.exp(log_rho), config.clip_rho)),
-            "kl_behaviour": -mean(log_rho),  # estimated from the actions taken
-            "real_fraction": jnp.mean(real),
+            "advantage": targets.advantage,
+            "rho": jnp.minimum(jnp.exp(log_rho), self.config.clip_rho),
         }
-        return loss, logs
+        return Advantages(targets.advantage, targets.error, logs)

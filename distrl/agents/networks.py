@@ -17,7 +17,8 @@ import numpy as np
 from distrl import specs
 from distrl.agents import distributions, torsos
 from distrl.agents.noisy import NoisyLinear
-from distrl.errors import ConfigError
+from distrl.agents.recurrence import reset_unroll
+from distrl.agents.settings import check_choice, check_count, check_sizes
 from distrl.learner_group.devices import merge_steps, unmerge_steps
 from distrl.specs import EnvironmentSpec
 from distrl.types import Nest, Params, State, StepType, TimeStep
@@ -47,20 +48,13 @@ class NetworkConfig:
     core_inputs_prev_action_reward: bool = True
 
     def __post_init__(self) -> None:
-        _one_of("torso", self.torso, ("auto", *torsos.TORSOS))
-        _one_of("activation", self.activation, tuple(torsos.ACTIVATIONS))
-        _one_of("core", self.core, ("none", "lstm"))
-        if not isinstance(self.hidden_sizes, (tuple, list)) or not all(
-            _is_positive_int(n) for n in self.hidden_sizes
-        ):
-            raise ConfigError(
-                f"network.hidden_sizes: expected positive integers, got {self.hidden_sizes!r}"
-            )
-        object.__setattr__(self, "hidden_sizes", tuple(self.hidden_sizes))
-        if not _is_positive_int(self.core_size):
-            raise ConfigError(
-                f"network.core_size: expected a positive integer, got {self.core_size!r}"
-            )
+        check_choice(self, "torso", ("auto", *torsos.TORSOS), "network")
+        check_choice(self, "activation", tuple(torsos.ACTIVATIONS), "network")
+        check_choice(self, "core", ("none", "lstm"), "network")
+        if isinstance(self.hidden_sizes, list):
+            object.__setattr__(self, "hidden_sizes", tuple(self.hidden_sizes))
+        check_sizes(self, "hidden_sizes", "network")
+        check_count(self, "core_size", "network")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -249,39 +243,6 @@ def _build(
     return Network(init, initial_state, step, unroll)
 
 
-def reset_unroll(
-    core: Callable[[Nest, State], tuple[Nest, State]],
-    inputs: Nest,
-    is_first: jax.Array,
-    state: State,
-    initial_state: State,
-) -> tuple[Nest, State]:
-    """Scans a recurrent core over time; where a step is an episode's first, resets it before.
-
-    Args:
-      core: (inputs [B, ...], state [B, ...]) -> (outputs [B, ...], state [B, ...]).
-      inputs: [T, B, ...].
-      is_first: bool [T, B].
-      state: [B, ...], before the first step.
-      initial_state: [B, ...], what the state is set to before a step that is an episode's first.
-
-    Returns:
-      outputs [T, B, ...], and the state after the last step.
-    """
-
-    def body(state: State, xs: tuple[Nest, jax.Array]) -> tuple[State, Nest]:
-        x, first = xs
-
-        def reset(start: jax.Array, before: jax.Array) -> jax.Array:
-            return jnp.where(first.reshape(-1, *[1] * (before.ndim - 1)), start, before)
-
-        output, state = core(x, jax.tree.map(reset, initial_state, state))
-        return state, output
-
-    state, outputs = jax.lax.scan(body, state, (inputs, is_first))
-    return outputs, state
-
-
 def _policy_head(distribution: distributions.Distribution) -> Callable[[jax.Array], Nest]:
     """The layer that gives the distribution's parameters; small at first, so near uniform."""
     small = torsos.scaled(0.01)
@@ -297,12 +258,3 @@ def _policy_head(distribution: distributions.Distribution) -> Callable[[jax.Arra
         return distributions.NormalParams(mean, jnp.broadcast_to(log_std, mean.shape))
 
     return hk.to_module(normal)(name="policy")
-
-
-def _one_of(field: str, value: object, choices: tuple[str, ...]) -> None:
-    if value not in choices:
-        raise ConfigError(f"network.{field}: expected one of {', '.join(choices)}; got {value!r}")
-
-
-def _is_positive_int(n: object) -> bool:
-    return isinstance(n, int) and not isinstance(n, bool) and n > 0

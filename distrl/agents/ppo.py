@@ -4,22 +4,24 @@ Schulman et al. 2017, https://arxiv.org/abs/1707.06347.
 """
 
 import dataclasses
-import math
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from dm_env import specs as dm_specs
 
-from distrl.agents.actor_critic import ActorCritic, check_on_policy, check_settings, gae
+from distrl.agents.actor_critic import ActorCritic, check_on_policy, check_settings
 from distrl.agents.agent import Logs, params_key
+from distrl.agents.defaults import Defaults, has_pixels, queue
 from distrl.agents.means import mean_over, normalize
+from distrl.agents.minibatches import minibatch_size, take_minibatch
 from distrl.agents.networks import NetworkConfig
-from distrl.agents.settings import check_count, check_number
-from distrl.errors import ConfigError
-from distrl.learner_group.devices import split
+from distrl.agents.returns import gae
+from distrl.agents.settings import check_count, check_flag, check_number, check_positive_or_none
+from distrl.config import ActorsConfig, LearnerConfig
 from distrl.replay.buffer import ReplayConfig
 from distrl.specs import EnvironmentSpec
-from distrl.types import TIME_FIELDS, Params, StepType, Trajectory
+from distrl.types import Params, StepType, Trajectory
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,26 +34,26 @@ class PPOConfig:
     one with memory whole unrolls, which begin with the state that the actor stored.
 
     Attributes:
-      network: torso, core and sizes.
+      network: Torso, core and sizes.
       discount: gamma, for each step, in [0, 1].
-      gae_lambda: of generalised advantage estimation, in [0, 1].
-      normalize_advantages: to mean 0 and standard deviation 1 over the batch.
-      epochs: passes over a batch.
-      minibatches: of each pass; must divide the batch's transitions, or its unrolls for an agent
-        with memory.
-      clip_ratio: the ratio of new to behaviour probability has no gradient beyond 1 -+ this, where
+      gae_lambda: Lambda of generalised advantage estimation, in [0, 1].
+      normalize_advantages: To mean 0 and standard deviation 1 over the batch.
+      epochs: Passes over a batch.
+      minibatches: Minibatches of each pass; must divide the batch's transitions, or its unrolls
+        for an agent with memory.
+      clip_ratio: The ratio of new to behaviour probability has no gradient beyond 1 -+ this, where
         going further would pay.
-      clip_value: the same for the value's distance from the one at the batch's start; None: not
+      clip_value: The same for the value's distance from the one at the batch's start; None: not
         clipped. In units of the (transformed) rewards.
-      target_kl: no more updates from a batch once the divergence of the new policy from the
+      target_kl: No more updates from a batch once the divergence of the new policy from the
         behaviour's, estimated on a minibatch, is above this; None: all of them. Lag of the actors
-        counts. It saves no time: what is dropped is computed.
+        counts. It saves no time: dropped updates are computed too.
       learning_rate: Adam's (epsilon 1e-5).
-      anneal_updates: the learning rate falls linearly to 0 over so many updates, of which a batch
+      anneal_updates: Updates over which the learning rate falls linearly to 0, of which a batch
         makes epochs * minibatches; None: constant.
-      max_gradient_norm: gradients are scaled down to this global norm; None: never.
-      entropy_cost: weight of the entropy bonus.
-      baseline_cost: weight of the value loss, which is half the mean squared error.
+      max_gradient_norm: Gradients are scaled down to this global norm; None: never.
+      entropy_cost: Weight of the entropy bonus.
+      baseline_cost: Weight of the value loss, which is half the mean squared error.
     """
 
     network: NetworkConfig = NetworkConfig()
@@ -72,61 +74,71 @@ class PPOConfig:
     def __post_init__(self) -> None:
         check_settings(self)
         check_number(self, "gae_lambda", lambda x: 0 <= x <= 1, "in [0, 1]")
-        if not isinstance(self.normalize_advantages, bool):
-            raise ConfigError(
-                "agent.normalize_advantages: expected True or False, got "
-                f"{self.normalize_advantages!r}"
-            )
+        check_flag(self, "normalize_advantages")
         for field in ("epochs", "minibatches"):
             check_count(self, field)
         check_number(self, "clip_ratio", lambda x: x > 0, "above 0")
-        for field in ("clip_value", "target_kl"):
-            if getattr(self, field) is not None:
-                check_number(self, field, lambda x: x > 0, "above 0, or None")
+        check_positive_or_none(self, "clip_value")
+        check_positive_or_none(self, "target_kl")
 
     def check_replay(self, replay: ReplayConfig, batch_size: int) -> None:
-        """Refuses tables that PPO cannot learn from, and batches that it cannot split.
-
-        Raises:
-          ConfigError: with the arithmetic.
-        """
+        """Raises ConfigError for tables PPO cannot learn from and batches it cannot split."""
         check_on_policy("PPO", replay)
         self.minibatch_size(replay.unroll_length, batch_size)
 
     def minibatch_size(self, unroll_length: int, batch_size: int) -> int:
-        """Transitions of a minibatch, or unrolls for an agent with memory.
+        """Returns the size of a minibatch of this agent; see `minibatches.minibatch_size`."""
+        return minibatch_size(self.minibatches, unroll_length, batch_size, self.whole_unrolls)
 
-        Raises:
-          ConfigError: `minibatches` does not divide the batch; with the arithmetic.
+    @property
+    def whole_unrolls(self) -> bool:
+        """Whether unrolls are shuffled whole: for a network with memory."""
+        return self.network.core != "none"
+
+    @classmethod
+    def preset(cls, env_spec: EnvironmentSpec) -> "PPOConfig":
+        """Returns settings that suit an environment."""
+        if has_pixels(env_spec):
+            # On a CPU each update of a batch adds to the time to compile: three passes, not four.
+            return cls(epochs=3, learning_rate=5e-4, clip_ratio=0.1)
+        if isinstance(env_spec.action, dm_specs.DiscreteArray):
+            return cls()
+        return cls(epochs=10, minibatches=32, learning_rate=3e-4, entropy_cost=0.0)
+
+    def defaults(
+        self,
+        env_spec: EnvironmentSpec,
+        actors: ActorsConfig | None = None,
+        learner: LearnerConfig | None = None,
+    ) -> Defaults:
+        """Returns the parts that suit these settings; see `Defaults`.
+
+        A batch is one unroll of every stream: all that one version of the parameters did.
         """
-        if self.network.core == "none":
-            total = unroll_length * batch_size
-            text = f"{batch_size} unrolls of {unroll_length} transitions are {total} transitions"
+        transforms: tuple[str, ...]
+        if has_pixels(env_spec):
+            num_envs, unroll_length, transforms = 4, 128, ("reward_clip",)
+        elif isinstance(env_spec.action, dm_specs.DiscreteArray):
+            num_envs, unroll_length, transforms = 8, 64, ("reward_scale",)
         else:
-            total, text = batch_size, f"{batch_size} unrolls are shuffled whole (it has memory)"
-        size, rest = divmod(total, self.minibatches)
-        if rest:
-            fitting = [n for n in range(1, total + 1) if total % n == 0]
-            near = min(fitting, key=lambda n: abs(math.log(n / self.minibatches)))
-            raise ConfigError(
-                f"agent.minibatches={self.minibatches} does not divide a batch: {text}, "
-                f"{total} / {self.minibatches} = {total / self.minibatches:.1f}; take "
-                f"agent.minibatches={near} or another learner.batch_size"
-            )
-        return size
+            num_envs, unroll_length = 4, 256
+            transforms = ("observation_normalizer", "reward_normalizer", "reward_scale")
+        actors = actors or ActorsConfig(num_envs=num_envs)
+        learner = learner or LearnerConfig(batch_size=actors.num_streams)
+        return Defaults(actors, learner, queue(actors, learner, unroll_length), transforms)
 
     def make(self, env_spec: EnvironmentSpec) -> "PPO":
-        """The agent for an environment. Raises ConfigError where the two do not fit."""
+        """Returns the agent for an environment. Raises ConfigError if the two do not fit."""
         return PPO(self, env_spec)
 
 
 def clipped_surrogate(log_ratio: jax.Array, advantage: jax.Array, clip_ratio: float) -> jax.Array:
-    """PPO's objective (to be made large), element by element.
+    """Returns PPO's objective (to be maximised), element by element.
 
     Args:
-      log_ratio: log of new over behaviour probability of the actions.
-      advantage: of the actions.
-      clip_ratio: beyond 1 -+ this the ratio has no gradient, where going further would pay.
+      log_ratio: Log of new over behaviour probability of the actions.
+      advantage: Advantages of the actions.
+      clip_ratio: Beyond 1 -+ this the ratio has no gradient, where going further would pay.
     """
     ratio = jnp.exp(log_ratio)
     clipped = jnp.clip(ratio, 1 - clip_ratio, 1 + clip_ratio)
@@ -137,29 +149,29 @@ class PPOState(NamedTuple):
     """The learner state."""
 
     opt_state: Any
-    updates: jax.Array  # int32, made so far
-    key: jax.Array  # uint32 [2], of the shuffling
+    updates: jax.Array  # int32, updates made so far
+    key: jax.Array  # uint32 [2], for shuffling
 
 
 class PPO(ActorCritic):
     """See PPOConfig and ActorCritic.
 
-    A batch from the replay is first `prepared`: with its advantages and targets, which are the
+    A batch from the replay is first prepared: it gets its advantages and targets, which are the
     same for all its minibatches. Minibatches are parts of prepared batches.
     """
 
     config: PPOConfig
 
     def initial_learner_state(self, params: Params) -> PPOState:
-        """See `Agent`. The key is drawn from the parameters: another seed, other shuffling."""
-        start = super().initial_learner_state(params)
-        return PPOState(start.opt_state, start.updates, params_key(params, use=1))
+        """See `Agent`. The key is drawn from the parameters, so that it depends on the seed."""
+        state = super().initial_learner_state(params)
+        return PPOState(state.opt_state, state.updates, params_key(params, use=1))
 
     def prepare(self, params: Params, batch: Trajectory) -> Trajectory:
-        """The batch with its advantages and targets by `params`, and without its last step.
+        """Returns the batch with its advantages and targets, and without its last step.
 
         Args:
-          params: of the values.
+          params: The parameters that give the values.
           batch: [T + 1, B, ...].
 
         Returns:
@@ -191,46 +203,24 @@ class PPO(ActorCritic):
         )
 
     def minibatch(self, batch: Trajectory, index: jax.Array) -> Trajectory:
-        """A part of a prepared batch [T, B, ...].
-
-        Args:
-          batch: prepared.
-          index: int [M]. For an agent with memory unrolls, each below B; else transitions, below
-            T * B: the one of row t and unroll b is t * B + b.
-
-        Returns:
-          [T, M, ...] or [1, M, ...]. The fields of whole unrolls, among them the recurrent state
-          before the first step, go with their unrolls.
-        """
-        unrolls = batch.stream_id.shape[0]
-        rows: Any = slice(None)
-        columns = index
-        if self.config.network.core == "none":
-            rows, columns = index[None] // unrolls, index % unrolls
-        return Trajectory(
-            **{
-                name: split(jax.tree.map(lambda x: x[rows, columns], nest), axis=1)
-                if name in TIME_FIELDS
-                else split(jax.tree.map(lambda x: x[columns], nest))
-                for name, nest in batch._asdict().items()
-            }
-        )
+        """Returns a part of a prepared batch; see `take_minibatch`."""
+        return take_minibatch(batch, index, self.config.whole_unrolls)
 
     def compute_gradients(
         self, params: Params, learner_state: PPOState, batch: Trajectory
     ) -> tuple[Params, Logs]:
-        """See `Agent`; of a batch from the replay as a whole, or of a minibatch."""
+        """See `Agent`; the batch comes from the replay, or is a minibatch."""
         if "advantage" not in batch.extras:
             batch = self.prepare(params, batch)
-        return jax.grad(self.loss, has_aux=True)(params, batch)
+        return super().compute_gradients(params, learner_state, batch)
 
     def loss(self, params: Params, batch: Trajectory) -> tuple[jax.Array, Logs]:
-        """The loss on a minibatch, a mean over its real transitions, with what is logged of it."""
+        """Returns the loss on a minibatch, a mean over its real transitions, and logs."""
         config, distribution, extras = self.config, self.network.distribution, batch.extras
         policy, value, _ = self.network.unroll(params, batch.timestep, batch.state)
         real = batch.timestep.step_type != StepType.LAST
         mean = mean_over(real)
-        # Masked before exp: what was stored for an action that nobody took may be infinite.
+        # Masked before exp: what was stored for an action that was not taken may be infinite.
         log_ratio = distribution.log_prob(policy, batch.action) - extras["log_prob"]
         log_ratio = jnp.where(real, log_ratio, 0.0)
         ratio = jnp.exp(log_ratio)
@@ -242,27 +232,20 @@ class PPO(ActorCritic):
             )
             error = jnp.maximum(error, jnp.square(extras["target"] - near))
         value_loss = 0.5 * mean(error)
-        entropy = mean(distribution.entropy(policy))
-        loss = policy_loss + config.baseline_cost * value_loss - config.entropy_cost * entropy
-        logs = {
-            "loss": loss,
-            "policy_loss": policy_loss,
-            "value_loss": value_loss,
-            "entropy": entropy,
-            "value": mean(value),
+        loss, logs = self._total_loss(policy, value, real, policy_loss, value_loss)
+        more = {
             "advantage": mean(extras["target"] - extras["value"]),
             "kl_behaviour": mean(ratio - 1 - log_ratio),  # estimated; never negative
             "clip_fraction": mean(jnp.abs(ratio - 1) > config.clip_ratio),
-            "real_fraction": jnp.mean(real),
         }
-        return loss, logs
+        return loss, {**logs, **more}
 
     def learner_step(
         self, params: Params, learner_state: PPOState, batch: Trajectory
     ) -> tuple[Params, PPOState, Logs]:
         """See `Agent`: `epochs` passes over the batch, one update for each minibatch.
 
-        What is logged is the mean over the minibatches, and how many of them made an update.
+        Logs are means over the minibatches, and the number of those that made an update.
 
         Raises:
           ConfigError: see `PPOConfig.minibatch_size`.
@@ -282,7 +265,7 @@ class PPO(ActorCritic):
             after, opt_state, more = self.apply_gradients(params, learner_state, grads)
             after_state = self.update_learner_state(after, opt_state, learner_state)
             made = going
-            if config.target_kl is not None:  # what comes after the first "no" is dropped
+            if config.target_kl is not None:  # updates after the first refusal are dropped
                 made = going & (logs["kl_behaviour"] <= config.target_kl)
                 after, after_state = jax.tree.map(
                     lambda new, old: jnp.where(made, new, old),
@@ -301,10 +284,10 @@ class PPO(ActorCritic):
         return params, learner_state, {**logs, "minibatches": jnp.sum(made)}
 
     def _unrolls_loops(self) -> bool:
-        """True for convolutions on a CPU.
+        """Returns whether the loop over minibatches is unrolled: for convolutions on a CPU.
 
         XLA's CPU compiler finds the fast form of their gradients only outside of loops: in a loop
-        an update takes some ten times as long. The price is time to compile, for each update.
+        an update takes some ten times as long. The price is compilation time, for each update.
         """
         pixels = any(len(leaf.shape) >= 3 for leaf in jax.tree.leaves(self.env_spec.observation))
         return pixels and jax.default_backend() == "cpu"

@@ -5,9 +5,11 @@ Kapturowski et al. 2019, https://openreview.net/forum?id=r1lyTjAqYX.
 
 import dataclasses
 
+from distrl.agents.defaults import Defaults, has_pixels, sampled
 from distrl.agents.dqn import DQN, DQNConfig
 from distrl.agents.exploration import EpsilonSchedule
 from distrl.agents.networks import NetworkConfig
+from distrl.config import ActorsConfig, LearnerConfig
 from distrl.errors import ConfigError
 from distrl.replay.buffer import ReplayConfig
 from distrl.specs import EnvironmentSpec
@@ -63,6 +65,39 @@ class R2D2Config:
         """See `DQNConfig`."""
         self._as_dqn().check_replay(replay, batch_size)
 
+    @classmethod
+    def preset(cls, env_spec: EnvironmentSpec) -> "R2D2Config":
+        """Returns settings that suit an environment."""
+        network = NetworkConfig(hidden_sizes=(128,), activation="relu", core="lstm", core_size=128)
+        if has_pixels(env_spec):
+            return cls(network=network, learning_rate=1e-4, target_period=1_000)
+        return cls(network=network)
+
+    def defaults(
+        self,
+        env_spec: EnvironmentSpec,
+        actors: ActorsConfig | None = None,
+        learner: LearnerConfig | None = None,
+    ) -> Defaults:
+        """Returns the parts that suit these settings; see `Defaults`.
+
+        Each step is trained on about eight times; rewards are left as they are.
+        """
+        actors = actors or ActorsConfig(num_envs=8)
+        learner = learner or LearnerConfig(batch_size=16)
+        replay = sampled(
+            actors,
+            learner,
+            "prioritized",
+            unroll_length=24,
+            max_size=1_000 if has_pixels(env_spec) else 4_000,
+            min_size_to_sample=128,
+            samples_per_insert=8,
+            error_buffer=256,
+            priority_exponent=0.9,
+        )
+        return Defaults(actors, learner, replay)
+
     def make(self, env_spec: EnvironmentSpec) -> DQN:
-        """The agent for an environment. Raises ConfigError where the two do not fit."""
+        """Returns the agent for an environment. Raises ConfigError if the two do not fit."""
         return DQN(self._as_dqn(), env_spec, "R2D2")

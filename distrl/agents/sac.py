@@ -13,6 +13,7 @@ import optax
 
 from distrl.agents import continuous, torsos
 from distrl.agents.agent import PRIORITIES, Agent, Logs, params_key
+from distrl.agents.continuous import ContinuousDefaults
 from distrl.agents.distributions import NormalParams, SquashedNormal
 from distrl.agents.means import mean_over
 from distrl.agents.prioritized import importance_weights, unroll_priorities
@@ -25,7 +26,7 @@ MIN_LOG_STD, MAX_LOG_STD = -20.0, 2.0
 
 
 @dataclasses.dataclass(frozen=True)
-class SACConfig:
+class SACConfig(ContinuousDefaults):
     """SAC's settings. Losses are means over the real transitions of a batch of unrolls.
 
     The first policy is close to uniform over the actions: until the replay has as many unrolls as

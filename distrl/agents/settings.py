@@ -1,4 +1,4 @@
-"""Checks of agents' settings."""
+"""Checks of agents' settings. All raise ConfigError, which says what would be right."""
 
 import math
 from collections.abc import Callable
@@ -11,17 +11,14 @@ from distrl.specs import EnvironmentSpec
 def check_number(
     settings: Any, field: str, good: Callable[[float], bool], want: str, prefix: str = "agent"
 ) -> None:
-    """Refuses a field that is no finite number, or not a good one.
+    """Refuses a field that is not a finite number for which `good` holds.
 
     Args:
-      settings: a dataclass.
-      field: of it.
-      good: of the value.
-      want: for the message: "a number `want`".
-      prefix: of the field's name in the message.
-
-    Raises:
-      ConfigError: with what would be right.
+      settings: A dataclass.
+      field: Name of the field.
+      good: Whether a value is right.
+      want: What is right, for the message: "expected a number `want`".
+      prefix: Prefix of the field's name in the message.
     """
     value = getattr(settings, field)
     is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
@@ -29,15 +26,36 @@ def check_number(
         raise ConfigError(f"{prefix}.{field}: expected a number {want}, got {value!r}")
 
 
-def check_scalar_reward(env_spec: EnvironmentSpec, who: str) -> None:
-    """Refuses, for `who`, an algorithm, rewards that are not one number. Raises ConfigError."""
+def check_positive_or_none(settings: Any, field: str) -> None:
+    """Refuses a field that is neither None nor a number above 0; as `check_number`."""
+    if getattr(settings, field) is not None:
+        check_number(settings, field, lambda x: x > 0, "above 0, or None")
+
+
+def check_flag(settings: Any, field: str) -> None:
+    """Refuses a field that is not a bool; as `check_number`."""
+    value = getattr(settings, field)
+    if not isinstance(value, bool):
+        raise ConfigError(f"agent.{field}: expected True or False, got {value!r}")
+
+
+def check_kind(settings: Any, field: str, kind: type) -> None:
+    """Refuses a field that is not a `kind`; as `check_number`."""
+    value = getattr(settings, field)
+    if not isinstance(value, kind):
+        article = "an" if kind.__name__[0] in "AEIOU" else "a"
+        raise ConfigError(f"agent.{field}: expected {article} {kind.__name__}, got {value!r}")
+
+
+def check_scalar_reward(env_spec: EnvironmentSpec, algorithm: str) -> None:
+    """Refuses rewards that are not one number, for the algorithm of this name."""
     shape = env_spec.reward.shape
     if shape != ():
-        raise ConfigError(f"reward: {who} takes one number a step, got shape {list(shape)}")
+        raise ConfigError(f"reward: {algorithm} takes one number a step, got shape {list(shape)}")
 
 
 def check_count(settings: Any, field: str, prefix: str = "agent", least: int = 1) -> None:
-    """Refuses a field that is no whole number of `least` or more; as `check_number`."""
+    """Refuses a field that is not a whole number of `least` or more; as `check_number`."""
     value = getattr(settings, field)
     if not isinstance(value, int) or isinstance(value, bool) or value < least:
         raise ConfigError(
@@ -46,7 +64,7 @@ def check_count(settings: Any, field: str, prefix: str = "agent", least: int = 1
 
 
 def check_sizes(settings: Any, field: str, prefix: str = "agent") -> None:
-    """Refuses a field that is no tuple of whole numbers of 1 or more; as `check_number`."""
+    """Refuses a field that is not a tuple of whole numbers of 1 or more; as `check_number`."""
     value = getattr(settings, field)
     good = isinstance(value, tuple) and all(type(n) is int and n > 0 for n in value)
     if not good:

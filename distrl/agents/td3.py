@@ -12,12 +12,12 @@ import optax
 
 from distrl.agents import continuous, torsos
 from distrl.agents.agent import PRIORITIES, Agent, Logs, params_key
+from distrl.agents.continuous import ContinuousDefaults
 from distrl.agents.distributions import BoundedActions
 from distrl.agents.exploration import EpsilonSchedule, noisy_action
 from distrl.agents.means import mean_over
 from distrl.agents.prioritized import importance_weights, unroll_priorities
-from distrl.agents.settings import check_choice, check_count, check_number, check_sizes
-from distrl.errors import ConfigError
+from distrl.agents.settings import check_choice, check_count, check_kind, check_number, check_sizes
 from distrl.specs import EnvironmentSpec
 from distrl.types import AgentOutput, Nest, Params, State, StepType, TimeStep, Trajectory
 
@@ -25,7 +25,7 @@ _NETWORKS = ("policy", "critics")
 
 
 @dataclasses.dataclass(frozen=True)
-class TD3Config:
+class TD3Config(ContinuousDefaults):
     """TD3's settings. Losses are means over the real transitions of a batch of unrolls.
 
     Noise is in units of half the action's range.
@@ -66,8 +66,7 @@ class TD3Config:
     def __post_init__(self) -> None:
         check_sizes(self, "hidden_sizes")
         check_choice(self, "activation", tuple(torsos.ACTIVATIONS))
-        if not isinstance(self.epsilon, EpsilonSchedule):
-            raise ConfigError(f"agent.epsilon: expected an EpsilonSchedule, got {self.epsilon!r}")
+        check_kind(self, "epsilon", EpsilonSchedule)
         for field in ("num_critics", "policy_delay"):
             check_count(self, field)
         check_number(self, "discount", lambda x: 0 <= x <= 1, "in [0, 1]")

@@ -7,8 +7,9 @@ from dm_env import specs as dm_specs
 
 from distrl import specs
 from distrl.agents.agent import PRIORITIES
-from distrl.agents.dqn import DQNConfig, n_step_bootstrap
+from distrl.agents.dqn import DQNConfig
 from distrl.agents.networks import NetworkConfig
+from distrl.agents.returns import n_step_bootstrap
 from distrl.errors import ConfigError
 from distrl.specs import EnvironmentSpec
 from distrl.testing import random_batch

@@ -15,9 +15,10 @@ from dm_env import specs as dm_specs
 
 from distrl import presets, specs
 from distrl.agents.agent import PRIORITIES, extras_struct, state_struct
-from distrl.agents.dqn import DQNConfig, n_step_targets
+from distrl.agents.dqn import DQNConfig
 from distrl.agents.exploration import EpsilonSchedule, epsilon_greedy
 from distrl.agents.networks import NetworkConfig
+from distrl.agents.returns import n_step_targets
 from distrl.errors import ConfigError
 from distrl.goal import Goal
 from distrl.programs.single_process import SingleProcess, single_process

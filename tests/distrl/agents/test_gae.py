@@ -5,8 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from distrl.agents.actor_critic import gae
 from distrl.agents.means import mean_over, normalize
+from distrl.agents.returns import gae
 from distrl.types import StepType
 
 FIRST, MID, LAST = int(StepType.FIRST), int(StepType.MID), int(StepType.LAST)

@@ -8,9 +8,9 @@ import pytest
 from dm_env import specs as dm_specs
 
 from distrl import specs
-from distrl.agents import networks
 from distrl.agents.impala import IMPALAConfig
-from distrl.agents.networks import NetworkConfig
+from distrl.agents.networks import NetworkConfig, make_network
+from distrl.agents.recurrence import reset_unroll
 from distrl.errors import ConfigError
 from distrl.specs import EnvironmentSpec
 from distrl.types import StepType, TimeStep
@@ -35,7 +35,7 @@ def shapes(params):
 )
 def test_torsos_for_pixels(torso, features):
     env_spec = EnvironmentSpec(pixels(), DISCRETE)
-    network = networks.make_network(NetworkConfig(torso=torso), env_spec)
+    network = make_network(NetworkConfig(torso=torso), env_spec)
     params = jax.eval_shape(network.init, KEY)
     assert shapes(params)["policy_head/w"] == (features, 3)
     timestep = specs.zeros(specs.timestep_struct(env_spec), 5, 2)
@@ -44,21 +44,21 @@ def test_torsos_for_pixels(torso, features):
 
 
 def test_the_nature_cnn_has_the_layers_of_the_paper():
-    network = networks.make_network(NetworkConfig(), EnvironmentSpec(pixels(), DISCRETE))
+    network = make_network(NetworkConfig(), EnvironmentSpec(pixels(), DISCRETE))
     weights = [s for s in shapes(jax.eval_shape(network.init, KEY)).values() if len(s) > 1]
     assert weights[:4] == [(8, 8, 4, 32), (4, 4, 32, 64), (3, 3, 64, 64), (7 * 7 * 64, 512)]
 
 
 def test_the_shallow_cnn_has_the_layers_of_the_paper():
     config = NetworkConfig(torso="shallow_cnn")
-    network = networks.make_network(config, EnvironmentSpec(pixels(), DISCRETE))
+    network = make_network(config, EnvironmentSpec(pixels(), DISCRETE))
     weights = [s for s in shapes(jax.eval_shape(network.init, KEY)).values() if len(s) > 1]
     assert weights[:3] == [(8, 8, 4, 16), (4, 4, 16, 32), (9 * 9 * 32, 256)]
 
 
 def test_the_impala_resnet_has_fifteen_convolutions():
     config = NetworkConfig(torso="impala_resnet")
-    network = networks.make_network(config, EnvironmentSpec(pixels(), DISCRETE))
+    network = make_network(config, EnvironmentSpec(pixels(), DISCRETE))
     weights = list(shapes(jax.eval_shape(network.init, KEY)).values())
     convolutions = [s for s in weights if len(s) == 4]
     assert len(convolutions) == 3 * (1 + 2 * 2)
@@ -82,7 +82,7 @@ def test_a_nest_of_vectors_is_concatenated_and_discrete_leaves_are_one_hot():
         "speed": VECTOR,
     }
     env_spec = EnvironmentSpec(observation, DISCRETE)
-    network = networks.make_network(NetworkConfig(), env_spec)
+    network = make_network(NetworkConfig(), env_spec)
     params = network.init(KEY)
     assert shapes(params)["torso/~/linear_0/w"] == (1 + 5 + 4, 64)
     timestep = specs.zeros(specs.timestep_struct(env_spec), 2)
@@ -104,7 +104,7 @@ def test_a_nest_of_vectors_is_concatenated_and_discrete_leaves_are_one_hot():
 )
 def test_observations_that_do_not_fit_are_refused_in_one_line(config, observation):
     with pytest.raises(ConfigError, match=r"network.torso: .* takes .* observation") as error:
-        networks.make_network(NetworkConfig(**config), EnvironmentSpec(observation, DISCRETE))
+        make_network(NetworkConfig(**config), EnvironmentSpec(observation, DISCRETE))
     assert "\n" not in str(error.value)
 
 
@@ -143,7 +143,7 @@ def test_a_core_that_counts_its_steps_since_the_reset():
     before = np.array([count[o - 1] + 1 for o in offsets])
     zeros = np.zeros_like(before)
     inputs = np.zeros(first.shape)
-    unroll = jax.jit(lambda state: networks.reset_unroll(core, inputs, first, state, zeros))
+    unroll = jax.jit(lambda state: reset_unroll(core, inputs, first, state, zeros))
     outputs, after = unroll(before)
     np.testing.assert_array_equal(outputs, want)
     np.testing.assert_array_equal(after, want[-1] + 1)
@@ -236,7 +236,7 @@ def test_the_core_sees_previous_action_and_reward_only_where_asked():
     )
     for asked in (True, False):
         config = NetworkConfig(core="lstm", core_inputs_prev_action_reward=asked)
-        network = networks.make_network(config, env_spec)
+        network = make_network(config, env_spec)
         params, state = network.init(KEY), network.initial_state(1)
         step = jax.jit(network.step)
         before, after = (step(params, t, state)[1] for t in (timestep, changed))

@@ -1,0 +1,109 @@
+"""Settings of an experiment's other parts that suit an algorithm."""
+
+import dataclasses
+from typing import Any, Protocol
+
+import numpy as np
+
+from distrl.agents.agent import Agent
+from distrl.config import ActorsConfig, LearnerConfig
+from distrl.replay.buffer import ReplayConfig
+from distrl.specs import EnvironmentSpec
+
+
+@dataclasses.dataclass(frozen=True)
+class Defaults:
+    """Parts of an experiment that suit an algorithm and each other.
+
+    Attributes:
+      actors, learner, replay: The parts.
+      transforms: Names of transforms, as `distrl.transforms.by_name` takes them. Presets use them;
+        an `Experiment` without transforms has none.
+    """
+
+    actors: ActorsConfig = ActorsConfig()
+    learner: LearnerConfig = LearnerConfig()
+    replay: ReplayConfig = ReplayConfig()
+    transforms: tuple[str, ...] = ()
+
+
+class AlgorithmConfig(Protocol):
+    """An algorithm's settings that bring defaults for the rest of an experiment."""
+
+    @classmethod
+    def preset(cls, env_spec: EnvironmentSpec) -> "AlgorithmConfig":
+        """Returns settings that suit an environment, for `distrl train --agent=...`."""
+
+    def defaults(
+        self,
+        env_spec: EnvironmentSpec,
+        actors: ActorsConfig | None = None,
+        learner: LearnerConfig | None = None,
+    ) -> Defaults:
+        """Returns the parts that suit these settings; see `defaults_of`."""
+
+    def make(self, env_spec: EnvironmentSpec) -> Agent:
+        """Returns the agent. Raises ConfigError if it does not suit the environment."""
+
+
+def defaults_of(
+    agent: Any,
+    env_spec: EnvironmentSpec,
+    actors: ActorsConfig | None = None,
+    learner: LearnerConfig | None = None,
+) -> Defaults:
+    """Returns the parts of an experiment that suit an algorithm and those that are given.
+
+    Args:
+      agent: The algorithm's settings; those without `defaults` get the parts' own defaults.
+      env_spec: Spec of the environment, before transforms.
+      actors: The actors, if given: they are kept, and the other parts are sized for them.
+      learner: The learner, likewise.
+    """
+    if hasattr(agent, "defaults"):
+        return agent.defaults(env_spec, actors, learner)
+    return Defaults(actors or ActorsConfig(), learner or LearnerConfig())
+
+
+def has_pixels(env_spec: EnvironmentSpec) -> bool:
+    """Whether an observation is one array of bytes."""
+    return np.dtype(getattr(env_spec.observation, "dtype", np.float32)) == np.uint8
+
+
+def queue(actors: ActorsConfig, learner: LearnerConfig, unroll_length: int) -> ReplayConfig:
+    """Returns a queue of two batches, or of two unrolls of every stream if that is more."""
+    size = 2 * max(learner.batch_size, actors.num_streams)
+    return ReplayConfig(unroll_length=unroll_length, max_size=size)
+
+
+def sampled(
+    actors: ActorsConfig,
+    learner: LearnerConfig,
+    table: str,
+    *,
+    unroll_length: int,
+    max_size: int,
+    min_size_to_sample: int,
+    samples_per_insert: int,
+    error_buffer: int,
+    priority_exponent: float = ReplayConfig.priority_exponent,
+) -> ReplayConfig:
+    """Returns the config of a table to sample from, whose error buffer has room for all streams.
+
+    Args:
+      actors: The actors, which insert.
+      learner: The learner, which samples.
+      table: "uniform" or "prioritized".
+      error_buffer: The least error buffer.
+      others: As in `ReplayConfig`.
+    """
+    room = learner.batch_size + samples_per_insert * actors.num_streams
+    return ReplayConfig(
+        table,
+        unroll_length,
+        max_size,
+        min_size_to_sample,
+        samples_per_insert=samples_per_insert,
+        error_buffer=max(error_buffer, room),
+        priority_exponent=priority_exponent,
+    )
