@@ -188,7 +188,7 @@ def two_hosts(port: int, count: int = 1) -> Iterator[tuple[Server, Server, list[
         far = Server("tunnel", **credentials, open_ports=[port], forwards={})
         with closing(far):
             paths = [str(Path(folder) / f"{index}") for index in range(count)]
-            forwards = {path: ("127.0.0.1", far.port, port) for path in paths}
+            forwards = dict.fromkeys(paths, ("127.0.0.1", far.port, port))
             near = Server("tunnel", **credentials, open_ports=[], forwards=forwards)
             with closing(near):
                 yield near, far, [f"unix:{path}" for path in paths]

@@ -116,7 +116,7 @@ class Checkpointer:
         self._printer = printer
         self._ended = threading.Event()  # the program's own loop
         self._abandoned = False
-        self._saved = learner.version if learner.version else -1
+        self._saved = learner.version or -1
         self._error: BaseException | None = None
         self._thread: threading.Thread | None = None
 

@@ -33,7 +33,7 @@ class Layout:
             "margins": 16,
             "settings": SETTINGS_BYTES,
             "members": 8 * clients.MAX_CLIENTS * clients.COLUMNS,
-            **{name: 8 * self.slots for name in SLOT_ARRAYS},
+            **dict.fromkeys(SLOT_ARRAYS, 8 * self.slots),
             "sums": 8 * SumTree.nodes(ring),
             "priorities": 8 * ring,
             "data": data_bytes(self.slots),

@@ -389,6 +389,7 @@ class Stuck(CountingEnvironment):
             return super().step(action)
         subprocess.Popen(["sleep", "60"])  # what a simulator is
         time.sleep(60)
+        return None
 
 
 def test_close_ends_environments_that_hang_and_what_they_started():

@@ -79,7 +79,7 @@ class Client:
             sys.stdout.write("\x00\x1b[2Jbinary\n")
             if MODE == "local_mp":
                 os.write(1, b"\xff\nno newline at the end")
-            logging.warning("from logging")
+            logging.warning("from logging")  # noqa: LOG015 -- a user's environment may
         if self._scenario == "grandchild":
             child = subprocess.Popen(["sleep", "60"])
             print("grandchild", child.pid, flush=True)
