@@ -14,7 +14,7 @@ from distrl.checkpointing.checkpointer import ResumePoint
 from distrl.errors import ConfigError
 from distrl.experiment import Experiment
 from distrl.launch.hosts import kubernetes, manual, slurm
-from distrl.launch.run_dir.run_dir import new_name
+from distrl.launch.run_dir.run_dir import new_path
 from distrl.programs.groups import GROUPS
 from distrl.programs.placement import Host, Placement, parse_hosts, place
 
@@ -283,5 +283,5 @@ def _write_manifests(
 
 
 def _run_dir(experiment: Experiment, values: Any) -> Path:
-    name = new_name(experiment, "multi_machine")
+    name = new_path(experiment, "multi_machine")
     return Path(os.path.abspath(values.run_dir or name))

@@ -74,7 +74,7 @@ def _train_in_one_process(
         return folder.ended[1]
     if values["lp_launch_type"].present:
         _say("distrl: --lp_launch_type has no effect: single_process starts no nodes")
-    return run_single_process(experiment, folder.path, folder.start, debug, process_group)
+    return run_single_process(experiment, folder.path, folder.resume_point, debug, process_group)
 
 
 def _train_on_several_machines(
@@ -89,7 +89,7 @@ def _train_on_several_machines(
     folder = _open_run(experiment, "multi_machine", arguments, values)
     if folder.ended is not None:
         return folder.ended[1]
-    return multi_machine.launch(experiment, placement, folder.path, folder.start, values)
+    return multi_machine.launch(experiment, placement, folder.path, folder.resume_point, values)
 
 
 def _train_in_nodes(
@@ -101,7 +101,7 @@ def _train_in_nodes(
     folder = _open_run(experiment, topology, arguments, values)
     if folder.ended is not None:
         return folder.ended[1]
-    program = make_program(experiment, str(folder.path), folder.start)
+    program = make_program(experiment, str(folder.path), folder.resume_point)
     from distrl.launch.launcher import run
 
     result = run(

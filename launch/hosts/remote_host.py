@@ -18,7 +18,7 @@ from distrl.launch.hosts.remote_node import SILENT_S, SupervisedRemoteNode
 from distrl.launch.supervision.node import KILL_S, Message
 from distrl.launch.supervision.session import Session
 from distrl.launch.supervision.signals import run_once
-from distrl.launch.supervision.watchdog import Usage
+from distrl.launch.supervision.usage import Usage
 from distrl.programs.placement import Host
 
 START_S = 60.0  # for a daemon to be ready: it imports everything

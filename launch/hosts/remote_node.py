@@ -8,7 +8,7 @@ from distrl.launch.supervision.node import SupervisedNode
 from distrl.launch.supervision.node_logs import NodeLog
 from distrl.launch.supervision.restart_policy import RestartPolicy
 from distrl.launch.supervision.result import NodeExit
-from distrl.launch.supervision.watchdog import Usage
+from distrl.launch.supervision.usage import Usage
 from distrl.runtime.heartbeat import Heartbeat, HeartbeatTable
 
 SILENT_S = 10.0  # without a message from a host's daemon, which sends one every second

@@ -18,12 +18,13 @@ from distrl.errors import ConfigError
 from distrl.launch import launchpad_adapter
 from distrl.launch.local import child
 from distrl.launch.local.debugging import Debug
-from distrl.launch.supervision import stack_dump, watchdog
+from distrl.launch.supervision import stack_dump
 from distrl.launch.supervision.node import Message, SupervisedNode
 from distrl.launch.supervision.node_logs import NodeLog
 from distrl.launch.supervision.restart_policy import RestartPolicy
 from distrl.launch.supervision.result import NodeExit
 from distrl.launch.supervision.signals import WATCHED
+from distrl.launch.supervision.usage import Usage, process_usage
 from distrl.runtime.heartbeat import Heartbeat
 
 READ_SIZE = 1 << 16  # bytes of output taken from one node at a time
@@ -179,8 +180,8 @@ class SupervisedProcess(SupervisedNode):
     def ask_to_stop(self) -> None:
         self._signal(self._stop_signal)
 
-    def usage(self) -> watchdog.Usage | None:
-        return watchdog.usage(self.pid) if self.pid else None
+    def usage(self) -> Usage | None:
+        return process_usage(self.pid) if self.pid else None
 
     def kill(self) -> None:
         self._killed = True

@@ -19,11 +19,11 @@ from distrl.launch.local.child import redirect_logging
 from distrl.launch.local.debugging import breakpoints_in_terminal, post_mortem
 from distrl.launch.local.node_hooks import ExceptionHooks, NodeReporter, one_line
 from distrl.launch.network import loopback
-from distrl.launch.supervision import watchdog
 from distrl.launch.supervision.node import Message, SupervisedNode
 from distrl.launch.supervision.node_logs import NodeLog
 from distrl.launch.supervision.restart_policy import RestartPolicy
 from distrl.launch.supervision.result import NodeExit
+from distrl.launch.supervision.usage import Usage, process_usage
 from distrl.runtime.heartbeat import Heartbeat, install_heartbeat_lookup
 
 START_S = 10.0  # for a thread to begin
@@ -98,8 +98,8 @@ class SupervisedThread(SupervisedNode):
         self.exit.seconds = time.monotonic() - self.started
         return True
 
-    def usage(self) -> watchdog.Usage | None:
-        return watchdog.usage(os.getpid(), self.thread.native_id) if self.thread.native_id else None
+    def usage(self) -> Usage | None:
+        return process_usage(os.getpid(), self.thread.native_id) if self.thread.native_id else None
 
     def ask_to_stop(self) -> None:
         if self._manager is None:

@@ -1,4 +1,4 @@
-"""What has changed between the settings of a checkpoint and those of now."""
+"""The differences between the settings of a checkpoint and the current ones."""
 
 import dataclasses
 import re
@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from distrl.experiment import Experiment
 from distrl.launch.run_dir.config_dict import as_dict
 
-# Fields, and all that is in them, that fix shapes or what numbers mean; and exceptions to them.
+# Settings that fix shapes or the meaning of numbers, with all that they contain; and exceptions.
 _FIXED = (
     "environment", "transforms", "task", "agent.network", "replay.table", "replay.unroll_length",
 )  # fmt: skip
@@ -16,22 +16,28 @@ _ADDRESS = re.compile(r" at 0x[0-9a-f]+")  # in the name of a function
 
 
 class Change(NamedTuple):
-    """A field with another value than in the checkpoint."""
+    """A setting whose value is not that of the checkpoint.
+
+    Attributes:
+      field: its dotted name.
+      was, now: the values.
+      fixed: whether a run with this change cannot be resumed.
+    """
 
     field: str
     was: Any
     now: Any
-    fixed: bool  # the run cannot go on with it
+    fixed: bool
 
 
 def describe(experiment: Experiment) -> dict[str, Any]:
-    """The settings as plain data: "experiment", nested, and "classes" by field."""
+    """Returns the settings as plain data: "experiment", nested, and "classes" by field."""
     return {"experiment": as_dict(experiment), "classes": _classes(experiment, "")}
 
 
 def _classes(settings: Any, prefix: str) -> dict[str, str]:
-    """The names of the dataclasses in it, by field."""
-    found = {}
+    """Returns the names of the dataclasses in `settings`, by field."""
+    classes = {}
     for field in dataclasses.fields(settings):
         value = getattr(settings, field.name)
         parts = value if isinstance(value, tuple) else (value,)
@@ -40,39 +46,40 @@ def _classes(settings: Any, prefix: str) -> dict[str, str]:
                 name = f"{prefix}{field.name}"
                 if isinstance(value, tuple):
                     name += f".{getattr(part, 'name', type(part).__name__)}"
-                found[name] = type(part).__qualname__
-                found.update(_classes(part, f"{name}."))
-    return found
+                classes[name] = type(part).__qualname__
+                classes.update(_classes(part, f"{name}."))
+    return classes
 
 
 def goal(settings: dict[str, Any]) -> Any:
-    """The part of `describe` that says when a run ends."""
+    """Returns the part of what `describe` returned that says when a run ends."""
     return settings["experiment"].get("goal")
 
 
 def compare(old: dict[str, Any], new: dict[str, Any]) -> list[Change]:
-    """The fields that differ.
+    """Returns the settings that differ.
 
     Args:
-      old: what `describe` gave, read from a file; empty: nothing is known.
-      new: the same of now, as from a file.
+      old: what `describe` returned, read from a file; empty: nothing is known.
+      new: the same for the current settings.
     """
     if "experiment" not in old:
         return []
-    found = []
-    classes = old["classes"], new["classes"]
-    others = sorted(
+    old_classes, new_classes = old["classes"], new["classes"]
+    replaced = sorted(
         name
-        for name in classes[0].keys() | classes[1].keys()
-        if classes[0].get(name) != classes[1].get(name)
+        for name in old_classes.keys() | new_classes.keys()
+        if old_classes.get(name) != new_classes.get(name)
     )
-    for name in others:
-        found.append(_change(name, classes[0].get(name), classes[1].get(name), name == "agent"))
+    changes = [
+        _change(name, old_classes.get(name), new_classes.get(name), name == "agent")
+        for name in replaced
+    ]
     was, now = _flat(old["experiment"], ""), _flat(new["experiment"], "")
     for name in [*now, *(name for name in was if name not in now)]:
-        if was.get(name) != now.get(name) and not any(_within(name, other) for other in others):
-            found.append(_change(name, was.get(name), now.get(name)))
-    return found
+        if was.get(name) != now.get(name) and not any(_within(name, each) for each in replaced):
+            changes.append(_change(name, was.get(name), now.get(name)))
+    return changes
 
 
 def _change(name: str, was: Any, now: Any, fixed: bool = False) -> Change:
@@ -85,7 +92,7 @@ def _within(name: str, field: str) -> bool:
 
 
 def _flat(settings: Any, prefix: str) -> dict[str, Any]:
-    """By dotted name, what is no dictionary."""
+    """Returns the values that are no dictionaries, by dotted name."""
     if not isinstance(settings, dict):
         value = _ADDRESS.sub("", settings) if isinstance(settings, str) else settings
         return {prefix.removesuffix("."): value}

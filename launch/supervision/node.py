@@ -6,7 +6,7 @@ import dataclasses
 from distrl.launch.supervision.node_logs import NodeLog
 from distrl.launch.supervision.restart_policy import RestartHistory, RestartPolicy
 from distrl.launch.supervision.result import NodeExit
-from distrl.launch.supervision.watchdog import Usage
+from distrl.launch.supervision.usage import Usage
 from distrl.runtime.heartbeat import Heartbeat
 
 KILL_S = 3.0  # for the kernel to end a killed process

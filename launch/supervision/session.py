@@ -122,13 +122,13 @@ class Session(contextlib.ExitStack):
         ]
         supervisor = self.supervisor
         supervisor.run(list(nodes.values()), launchpad_adapter.phases(self.nodes), standby)
-        verdict = supervisor.verdict
-        assert verdict is not None  # `run` returns no earlier
-        failure = verdict.failure
+        outcome = supervisor.outcome
+        assert outcome is not None  # `run` returns no earlier
+        failure = outcome.failure
         result = Result(
-            status=verdict.status,
-            reason=verdict.reason,
-            exit_code=verdict.exit_code,
+            status=outcome.status,
+            reason=outcome.reason,
+            exit_code=outcome.exit_code,
             nodes={name: node.exit for name, node in nodes.items()},
             failed_node=failure.node if failure else None,
             hung=supervisor.hung(),

@@ -11,13 +11,12 @@ from collections.abc import Callable, Mapping, Sequence
 
 from distrl.launch.supervision.journal import Journal
 from distrl.launch.supervision.node import Message, SupervisedNode
+from distrl.launch.supervision.outcome import Judge, Outcome
 from distrl.launch.supervision.restart_policy import HangLimits
 from distrl.launch.supervision.result import Failure
 from distrl.launch.supervision.signals import Signals, run_once
 from distrl.launch.supervision.stop_sequence import STACKS_S, STOP_S, StopSequence
-from distrl.launch.supervision.verdict import Judge, Verdict, describe_exit
-from distrl.launch.supervision.watchdog import HangDetector
-from distrl.runtime.host_resources import oom_kills
+from distrl.launch.supervision.watchdog import Watchdog
 
 LINGER_S = 2.0  # for a node to end after it has sent the exception that ends it
 TICK_S = 1.0  # between two checks for hung nodes
@@ -39,7 +38,7 @@ class Supervisor:
     Attributes:
       selector: for what wakes the loop; the `data` of a key is called.
       messages: those of nodes, appended by `SupervisedNode`s and taken in the loop.
-      verdict: why the program ends; None while it runs.
+      outcome: why the program ends; None while it runs.
     """
 
     def __init__(
@@ -57,10 +56,9 @@ class Supervisor:
         self.selector: selectors.BaseSelector = selectors.DefaultSelector()
         self.selector.register(signals, selectors.EVENT_READ)
         self.messages: collections.deque[Message] = collections.deque()
-        self.verdict: Verdict | None = None
+        self.outcome: Outcome | None = None
         self._signals = signals
         self._journal = journal
-        self._limits = limits
         self._next_life = next_life
         self._on_tick = on_tick
         self._stop_grace = stop_grace or {}
@@ -69,12 +67,11 @@ class Supervisor:
         self._nodes: dict[str, SupervisedNode] = {}
         self._stop = StopSequence({}, [], {}, journal, clock)
         self._judge = Judge()
-        self._hang_detectors: dict[str, HangDetector] = {}
+        self._watchdog = Watchdog(limits, journal)
         self._restarts: list[tuple[float, SupervisedNode]] = []  # when, and which
         self._explained: set[str] = set()  # nodes that have said why their life ends
         self._interrupts = 0
         self._next_tick = 0.0
-        self._oom_kills_before = oom_kills()
 
     def run(
         self,
@@ -93,19 +90,19 @@ class Supervisor:
         self._stop = StopSequence(self._nodes, phases, self._stop_grace, self._journal, self._clock)
         for node in nodes:
             self._take_signals()
-            if self.verdict is not None:
+            if self.outcome is not None:
                 break
             if node.name not in standby:
                 self._start(node)
-        while self.verdict is None or self._stop.advance(self.verdict.status == "failed"):
+        while self.outcome is None or self._stop.advance(self.outcome.status == "failed"):
             self._wait(self._timeout())
             self._take_signals()
             for node in nodes:
                 if node.alive and node.collect():
                     self._on_end(node)
             self._take_messages()
-            self._reach_verdict()
-            if self.verdict is None:
+            self._judge_now()
+            if self.outcome is None:
                 self._restart_due()
                 self._end_failed_and_hung()
             self._tick()
@@ -113,7 +110,7 @@ class Supervisor:
 
     def scale(self, label: str, count: int) -> None:
         """Runs the first `count` nodes of a group, and stops its others."""
-        if self.verdict is not None:
+        if self.outcome is not None:
             return
         group = [node for node in self._nodes.values() if node.label == label]
         planned = [node for _, node in self._restarts]
@@ -140,42 +137,42 @@ class Supervisor:
 
     def _start(self, node: SupervisedNode) -> None:
         node.stop_deadline = None
-        node.failure = node.hung_cause = None
+        node.failure = None
         node.heartbeat.begin(self._next_life(node.name))
-        self._hang_detectors[node.name] = HangDetector(node.heartbeat, self._limits)
+        self._watchdog.begin(node)
         self._explained.discard(node.name)
         node.start()
 
     def _timeout(self) -> float:
         now = self._clock()
         due = min(now + TICK_S, self._stop.due())
-        if self.verdict is None:
+        if self.outcome is None:
             starts = [when for when, node in self._restarts if node.unavailable_reason is None]
             due = min(due, self._judge.due, *starts)
         if self._journal.waiting():
             due = min(due, now + 0.05)
         return max(0.0, due - now)
 
-    # Events, and the verdict.
+    # Events, and the outcome.
 
     def _take_signals(self) -> None:
         for number in self._signals.pending():
             if number == signal.SIGINT:
                 self._on_interrupt()
             elif number in (signal.SIGTERM, signal.SIGHUP):
-                self._reach_verdict(immediately=True)
+                self._judge_now(immediately=True)
                 name = signal.Signals(number).name
-                self._decide(Verdict("stopped", f"{name} to the launcher", 128 + number))
+                self._decide(Outcome("stopped", f"{name} to the launcher", 128 + number))
 
     def _on_interrupt(self) -> None:
         self._interrupts += 1
-        self._reach_verdict(immediately=True)
+        self._judge_now(immediately=True)
         if self._interrupts > 1:
             self._journal.say("Ctrl-C again: killing all nodes")
             self._stop.kill_all()
-        elif self.verdict is None:
+        elif self.outcome is None:
             self._journal.say("stopping; press Ctrl-C again to kill immediately")
-            self._decide(Verdict("stopped", "Ctrl-C", 128 + signal.SIGINT))
+            self._decide(Outcome("stopped", "Ctrl-C", 128 + signal.SIGINT))
         else:
             self._journal.say("already stopping; press Ctrl-C again to kill immediately")
 
@@ -194,7 +191,7 @@ class Supervisor:
             return
         if message.kind == "failure":
             node.exit.error = message.reason
-        if node.restartable and self.verdict is None:  # `_on_end` restarts it
+        if node.restartable and self.outcome is None:  # `_on_end` restarts it
             if message.kind == "failure" and not message.bad_input:
                 node.failure = node.failure or message
                 return
@@ -202,26 +199,26 @@ class Supervisor:
                 return
         if message.kind != "stop":
             self._explained.add(message.node)
-        if self.verdict is None:
+        if self.outcome is None:
             self._judge.add_message(message, self._clock())
         elif message.kind == "failure":
             self._journal.note(f"later: {message.node} failed: {message.reason}")
 
-    def _reach_verdict(self, immediately: bool = False) -> None:
-        verdict = self._judge.verdict(self._clock(), immediately) if self.verdict is None else None
-        if verdict is not None:
-            self._decide(verdict)
+    def _judge_now(self, immediately: bool = False) -> None:
+        outcome = self._judge.outcome(self._clock(), immediately) if self.outcome is None else None
+        if outcome is not None:
+            self._decide(outcome)
             for message in self._judge.other_failures():
                 self._journal.note(f"later: {message.node} failed: {message.reason}")
 
-    def _decide(self, verdict: Verdict) -> None:
+    def _decide(self, outcome: Outcome) -> None:
         """Ends the program, unless it is ending already."""
-        if self.verdict is not None:
+        if self.outcome is not None:
             return
-        self.verdict = verdict
-        if verdict.failure is not None and not verdict.failure.bad_input:
-            self._journal.say(f"{verdict.failure.node} failed: stopping the other nodes")
-        self._journal.note(f"{verdict.status}: {verdict.reason}")
+        self.outcome = outcome
+        if outcome.failure is not None and not outcome.failure.bad_input:
+            self._journal.say(f"{outcome.failure.node} failed: stopping the other nodes")
+        self._journal.note(f"{outcome.status}: {outcome.reason}")
 
     # Ends and restarts of nodes.
 
@@ -238,7 +235,7 @@ class Supervisor:
         """Plans the restart of a node that has ended, or tells the judge of its end."""
         was_asked, node.stop_deadline = node.stop_deadline is not None, None
         lost = node.unavailable_reason
-        if self.verdict is not None:
+        if self.outcome is not None:
             return False
         if was_asked:
             if node.should_run:  # scaled up again since
@@ -253,7 +250,7 @@ class Supervisor:
                 return False
             if node.restartable:
                 return self._plan_restart(node)
-        cause = node.hung_cause or lost or self._exit_cause(node)
+        cause = node.hung_cause or lost or self._judge.describe(node.exit)
         self._judge.add_silent_death(node.name, cause)
         return False
 
@@ -262,12 +259,16 @@ class Supervisor:
         if node.failure is not None:
             cause, separator, traceback = node.failure.reason, ":", node.failure.traceback
         else:
-            cause, separator, traceback = node.hung_cause or self._exit_cause(node), "", None
+            cause, separator, traceback = (
+                node.hung_cause or self._judge.describe(node.exit),
+                "",
+                None,
+            )
         at_fault = node.exit.signal != "SIGKILL" or node.hung_cause is not None
         delay = node.history.next_delay(cause, traceback, node.exit.seconds, at_fault)
         if isinstance(delay, str):
             reason = f"{node.name}{separator} {cause} ({delay})"
-            self._decide(Verdict.failed(Failure(node.name, cause, traceback), reason))
+            self._decide(Outcome.failed(Failure(node.name, cause, traceback), reason))
             return False
         pause = f" in {delay:.1f} s" if delay >= 1 else ""
         count = len(node.exit.causes)
@@ -277,9 +278,6 @@ class Supervisor:
         )
         self._restarts.append((self._clock() + delay, node))
         return True
-
-    def _exit_cause(self, node: SupervisedNode) -> str:
-        return describe_exit(node.exit, oom_kills() > self._oom_kills_before)
 
     def _restart_due(self) -> None:
         now = self._clock()
@@ -293,22 +291,22 @@ class Supervisor:
         now = self._clock()
         for node in self._nodes.values():
             failure = node.failure
-            if not node.alive or self.verdict is not None:
+            if not node.alive or self.outcome is not None:
                 continue
             if node.stop_deadline is not None:
                 if now > node.stop_deadline:
                     node.kill()
             elif failure is not None and now > failure.time + LINGER_S:
-                self._end_by_force(node, Failure(node.name, failure.reason, failure.traceback))
+                self._end(node, Failure(node.name, failure.reason, failure.traceback))
             elif node.hung_cause is not None and now > node.hung_since + STACKS_S:
-                self._end_by_force(node, Failure(node.name, node.hung_cause))
+                self._end(node, Failure(node.name, node.hung_cause))
 
-    def _end_by_force(self, node: SupervisedNode, failure: Failure) -> None:
-        """Kills the node; ends the program where the node cannot be killed."""
+    def _end(self, node: SupervisedNode, failure: Failure) -> None:
+        """Kills the node; ends the program if the node cannot be killed."""
         if node.can_be_killed:
             node.kill()
         else:
-            self._decide(Verdict.failed(failure))
+            self._decide(Outcome.failed(failure))
 
     def _tick(self) -> None:
         """Once a second, looks for hung nodes and calls `on_tick`."""
@@ -316,13 +314,6 @@ class Supervisor:
         if now < self._next_tick:
             return
         self._next_tick = now + TICK_S
-        for node in self._nodes.values() if self.verdict is None else ():
-            usage = node.usage() if node.alive and node.hung_cause is None else None
-            if usage is None:
-                continue
-            cause = self._hang_detectors[node.name].check(usage, now)
-            if cause is not None:
-                node.hung_cause, node.hung_since = cause, now
-                self._journal.say(f"{node.name} {cause}; see its stacks in {node.log.path}")
-                node.show_stacks(also_if_stopped=True)
+        if self.outcome is None:
+            self._watchdog.check(self._nodes.values(), now)
         self._on_tick(list(self._nodes.values()))

@@ -1,80 +1,52 @@
-"""Finds hung nodes, and samples the resources that nodes use."""
+"""Finds hung nodes."""
 
-import contextlib
-import dataclasses
-import os
-from pathlib import Path
+from collections.abc import Iterable
 
+from distrl.launch.supervision.journal import Journal
+from distrl.launch.supervision.node import SupervisedNode
 from distrl.launch.supervision.restart_policy import HangLimits
+from distrl.launch.supervision.usage import Usage
 from distrl.runtime.heartbeat import Heartbeat
 
-_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
-_PAGE = os.sysconf("SC_PAGE_SIZE")
 _IDLE_CORES = 0.05  # a working node that uses less CPU is idle
 _SILENCE_S = 2.0  # without a heartbeat, which a node sends every second
 _MAX_CHECK_GAP_S = 2.0  # counted between two checks: the launcher may have been stopped itself
 
 
-@dataclasses.dataclass
-class Usage:
-    """The resources that a node uses. For a node that is a thread, only `cpu` is set.
-
-    Attributes:
-      cpu: CPU seconds of the node's process and of its descendants.
-      stopped: whether the process is stopped by a signal or by a tracer.
-      resident: bytes in memory, including shared ones.
-      shared: bytes of it that are shared with other processes.
-    """
-
-    cpu: float = 0.0
-    stopped: bool = False
-    resident: int = 0
-    shared: int = 0
-
-
-def usage(pid: int, thread: int | None = None) -> Usage | None:
-    """Returns the usage of a process and its descendants, or of one thread; None if it has ended.
+class Watchdog:
+    """Marks the hung ones of a program's nodes.
 
     Args:
-      pid: the process.
-      thread: the native id of one of its threads.
+      limits: how long nodes may hang.
+      journal: where it reports.
     """
-    if thread is not None:
-        thread_state = _state_and_cpu(f"/proc/{pid}/task/{thread}/stat")
-        return None if thread_state is None else Usage(cpu=thread_state[1])
-    process_state = _state_and_cpu(f"/proc/{pid}/stat")
-    if process_state is None:
-        return None
-    state, cpu = process_state
-    total = Usage(cpu, state in "Tt")
-    with contextlib.suppress(OSError, ValueError):
-        pages = Path(f"/proc/{pid}/statm").read_text().split()
-        total.resident, total.shared = int(pages[1]) * _PAGE, int(pages[2]) * _PAGE
-    for child in _children(pid):
-        child_usage = usage(child)
-        if child_usage is not None:
-            total.cpu += child_usage.cpu
-            # What it shares is counted already.
-            total.resident += child_usage.resident - child_usage.shared
-    return total
 
+    def __init__(self, limits: HangLimits, journal: Journal) -> None:
+        self._limits = limits
+        self._journal = journal
+        self._detectors: dict[str, HangDetector] = {}
 
-def _state_and_cpu(path: str) -> tuple[str, float] | None:
-    """Returns the state's letter and the CPU seconds of a `stat` file."""
-    try:
-        text = Path(path).read_text()
-    except (FileNotFoundError, ProcessLookupError):
-        return None
-    fields = text[text.rindex(")") + 2 :].split()
-    return fields[0], (int(fields[11]) + int(fields[12])) / _TICKS_PER_S
+    def begin(self, node: SupervisedNode) -> None:
+        """To be called before each start of a node."""
+        node.hung_cause = None
+        self._detectors[node.name] = HangDetector(node.heartbeat, self._limits)
 
+    def check(self, nodes: Iterable[SupervisedNode], now: float) -> None:
+        """Sets `hung_cause` of nodes that are hung and writes their stacks; about once a second.
 
-def _children(pid: int) -> list[int]:
-    children = []
-    for path in Path(f"/proc/{pid}/task").glob("*/children"):
-        with contextlib.suppress(OSError):  # the thread has ended
-            children += [int(child) for child in path.read_text().split()]
-    return children
+        Args:
+          nodes: those to check.
+          now: seconds of the monotonic clock.
+        """
+        for node in nodes:
+            usage = node.usage() if node.alive and node.hung_cause is None else None
+            if usage is None:
+                continue
+            cause = self._detectors[node.name].check(usage, now)
+            if cause is not None:
+                node.hung_cause, node.hung_since = cause, now
+                self._journal.say(f"{node.name} {cause}; see its stacks in {node.log.path}")
+                node.show_stacks(also_if_stopped=True)
 
 
 class HangDetector:

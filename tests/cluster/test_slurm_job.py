@@ -105,11 +105,11 @@ def test_a_job_resumes_from_its_checkpoint(hosts: Hosts, slurm: Slurm, tmp_path:
         hosts.poweroff("h1")
         slurm.boot("h1")
     deadline = time.monotonic() + SOLVE_S
-    while "goes on from" not in program.output:
+    while "resuming from" not in program.output:
         if slurm.state(job) == "PENDING":
             slurm.start_now(job)
         assert time.monotonic() < deadline, program.output
         time.sleep(0.5)
-    program.await_training(after=program.output.rindex("goes on from"))
+    program.await_training(after=program.output.rindex("resuming from"))
     slurm.exec("h1", ["scancel", str(job)])
     nothing_is_left(hosts)

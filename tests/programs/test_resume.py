@@ -117,7 +117,7 @@ def kill_and_resume(run: Run, kills: int, longest: float, reverb: bool = False) 
         run.start()
         run.wait_for("everything is written to")
         check_resumed(run, manifest, reverb)
-        assert f"goes on from checkpoint {latest.path.name}: " in run.output
+        assert f"resuming from checkpoint {latest.path.name}: " in run.output
         lives = json.loads((run.run_dir / "lives.json").read_text())
         assert max(lives.values()) >= kill + 2
     run.wait_for(lambda: Checkpoints(run.run_dir).paths()[-1].name > latest.path.name)

@@ -1,4 +1,4 @@
-"""The run folder: what goes on with a run in it, what is refused, and what has changed is said."""
+"""The run folder: which runs resume, what is refused, and that changed settings are reported."""
 
 import dataclasses
 import json
@@ -35,7 +35,7 @@ def experiment(**more):
 
 @pytest.fixture
 def opened(tmp_path, monkeypatch):
-    """Opens the folder as a new program each time; gives it, and the lines that were said."""
+    """Opens the folder as a new program each time; returns it, and the lines for the user."""
     monkeypatch.setattr(run_dir, "_lock", lambda path: None)
 
     def open_run(made, topology="single_process"):
@@ -48,14 +48,18 @@ def opened(tmp_path, monkeypatch):
 
 def run(folder, made):
     return single_process(
-        made, stop=threading.Event(), run_dir=folder.path, start=folder.start, printer=lambda x: x
+        made,
+        stop=threading.Event(),
+        run_dir=folder.path,
+        resume_point=folder.resume_point,
+        printer=lambda x: x,
     )
 
 
-def test_a_run_goes_on_to_a_larger_goal(opened):
+def test_a_run_resumes_with_a_larger_goal(opened):
     made = experiment()
     folder, lines = opened(made)
-    assert folder.start.checkpoint is None and not lines
+    assert folder.resume_point.checkpoint is None and not lines
     assert run(folder, made)[1]
     ended, _ = opened(made)
     assert ended.ended[1] == EXIT_FINISHED and "environment steps trained on" in ended.ended[0]
@@ -64,7 +68,7 @@ def test_a_run_goes_on_to_a_larger_goal(opened):
     larger = experiment(goal=Goal(max_env_steps=goal))
     folder, lines = opened(larger)
     assert lines[0] == f"distrl: changed since the checkpoint: goal.max_env_steps: 500 -> {goal}"
-    assert lines[1].startswith("distrl: goes on from checkpoint 0000")
+    assert lines[1].startswith("distrl: resuming from checkpoint 0000")
     run(folder, larger)
     last = Checkpoints(folder.path).latest().manifest
     assert last["env_steps"] >= goal
@@ -112,10 +116,9 @@ def test_settings_that_may_change(opened):
         seed=3,
     )
     folder, lines = opened(other, "light_env")
-    assert "distrl: the replay begins empty: its contents cannot go to Reverb, or come from it" in (
-        lines
-    )
-    assert folder.start.checkpoint is not None and folder.start.table() is None
+    why_not = "its saved contents cannot be moved to or from Reverb"
+    assert f"distrl: the replay starts empty: {why_not}" in lines
+    assert folder.resume_point.checkpoint is not None and folder.resume_point.table() is None
     changed = {line.split(": ")[2] for line in lines if "changed since" in line}
     assert changed == {
         "actors.num_envs", "checkpoint.period", "goal.max_env_steps", "replay.backend",
@@ -134,7 +137,7 @@ def test_a_table_of_other_shards(tmp_path):
         files.write_facts(tmp_path / "replay", "reverb", columns, replay, facts)
         found = run_dir._has_table(saved, made, "heavy_env", lines.append)
         assert found == (shards == 2)
-    assert lines == ["distrl: the replay begins empty: it was saved as 3 shards"]
+    assert lines == ["distrl: the replay starts empty: it was saved as 3 shards"]
 
 
 def test_a_run_without_its_table(opened):
@@ -144,24 +147,26 @@ def test_a_run_without_its_table(opened):
     folder, _ = opened(larger)
     manifest = Checkpoints(folder.path).latest().manifest
     assert manifest["table"] is None and manifest["number"] == 1
-    assert folder.start.checkpoint is not None and folder.start.table() is None
+    assert folder.resume_point.checkpoint is not None and folder.resume_point.table() is None
 
 
 def test_what_is_no_run_is_refused(opened, tmp_path):
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "thesis.tex").write_text("x")
-    with pytest.raises(ConfigError, match="is not empty, and no run's folder; name a new folder"):
+    with pytest.raises(
+        ConfigError, match="is not empty and not the folder of a run; name a new folder"
+    ):
         opened(experiment())
 
 
-def test_a_run_without_a_checkpoint_starts_anew(opened, tmp_path):
+def test_a_run_without_a_checkpoint_starts_from_the_beginning(opened, tmp_path):
     made = experiment()
     opened(made)
     (tmp_path / "run" / "logs").mkdir()
     (tmp_path / "run" / "metrics.csv").write_text("seconds,env_steps\n1,2\n3,")
     folder, (line,) = opened(made)
-    assert line.endswith("has no checkpoint: the run starts anew, and its logs go on")
-    assert folder.start.checkpoint is None
+    assert line.endswith("has no checkpoint: starting from the beginning, appending to its logs")
+    assert folder.resume_point.checkpoint is None
     run(folder, made)
     assert (tmp_path / "run" / "metrics.csv").read_text().startswith("seconds,env_steps\n1,2\n")
 

@@ -13,7 +13,7 @@ from distrl.launch.supervision.node import Message, SupervisedNode
 from distrl.launch.supervision.restart_policy import HangLimits, RestartPolicy
 from distrl.launch.supervision.result import NodeExit
 from distrl.launch.supervision.supervisor import Supervisor
-from distrl.launch.supervision.watchdog import Usage
+from distrl.launch.supervision.usage import Usage
 from distrl.runtime.heartbeat import DOWN, GONE, UP, HeartbeatTable
 
 PHASES = [["actor/0", "actor/1"], ["learner/0"], ["replay/0"]]
@@ -172,7 +172,7 @@ class World:
             self.supervisor.run(list(self.nodes.values()), PHASES, standby)
         finally:
             self.supervisor.close()
-        return self.supervisor.verdict
+        return self.supervisor.outcome
 
     def _pending(self):
         numbers, self._signals = self._signals, []
@@ -232,21 +232,21 @@ def test_a_used_up_budget_ends_the_program(world):
     world.use(actor=RestartPolicy(restarts=2, backoff=1.0))
     actor = world.nodes["actor/0"]
     actor.on_start = lambda: world.after(50.0, lambda: actor.end(signal="SIGKILL"))
-    verdict = world.run()
+    outcome = world.run()
     assert actor.times("start") == [0.0, 51.0, 102.0]
-    assert (verdict.status, verdict.exit_code) == ("failed", 1)
-    assert verdict.reason == "actor/0 was killed by SIGKILL (after 2 restarts, the most allowed)"
-    assert verdict.failure.node == "actor/0"
+    assert (outcome.status, outcome.exit_code) == ("failed", 1)
+    assert outcome.reason == "actor/0 was killed by SIGKILL (after 2 restarts, the most allowed)"
+    assert outcome.failure.node == "actor/0"
 
 
 def test_three_lives_with_the_same_traceback_end_the_program(world):
     world.use(actor=POLICY)
     actor = world.nodes["actor/0"]
     actor.on_start = lambda: world.after(50.0, actor.fail)
-    verdict = world.run()
+    outcome = world.run()
     assert actor.times("start") == [0.0, 51.0, 102.0]
-    assert verdict.reason == "actor/0: KeyError: 3 (3 times in a row)"
-    assert verdict.failure.traceback == TRACEBACK
+    assert outcome.reason == "actor/0: KeyError: 3 (3 times in a row)"
+    assert outcome.failure.traceback == TRACEBACK
 
 
 def test_different_tracebacks_do_not_end_the_program(world):
@@ -275,8 +275,8 @@ def test_bad_input_is_not_restarted(world):
     world.use(actor=POLICY)
     actor = world.nodes["actor/0"]
     world.at(5.0, lambda: actor.fail("ConfigError: no", None, bad_input=True))
-    verdict = world.run()
-    assert (verdict.reason, verdict.exit_code) == ("actor/0: ConfigError: no", 2)
+    outcome = world.run()
+    assert (outcome.reason, outcome.exit_code) == ("actor/0: ConfigError: no", 2)
     assert actor.times("start") == [0.0]
     assert world.said == []  # its one line is the result's
 
@@ -322,8 +322,8 @@ def test_a_lost_host_of_an_essential_node_ends_the_program(world):
         replay.end(error="host h1 is lost")
 
     world.at(5.0, lose)
-    verdict = world.run()
-    assert (verdict.status, verdict.reason) == ("failed", "replay/0 host h1 is lost")
+    outcome = world.run()
+    assert (outcome.status, outcome.reason) == ("failed", "replay/0 host h1 is lost")
 
 
 # Hung nodes.
@@ -377,9 +377,9 @@ def test_a_node_that_gets_on_or_waits_is_left_alone(world):
 def test_a_hung_node_that_may_not_be_restarted_ends_the_program(world):
     learner = world.nodes["learner/0"]
     learner.on_start = learner.heartbeat.tick
-    verdict = world.run(limits=HangLimits(idle=30.0))
-    assert verdict.reason.startswith("learner/0 made no progress for 3")
-    assert verdict.failure.node == "learner/0"
+    outcome = world.run(limits=HangLimits(idle=30.0))
+    assert outcome.reason.startswith("learner/0 made no progress for 3")
+    assert outcome.failure.node == "learner/0"
     assert learner.times("kill") == [32.0]
 
 
@@ -389,8 +389,8 @@ def test_a_hung_node_that_cannot_be_killed_ends_the_program(world):
     actor.can_be_killed = actor.killable = False
     actor.stops_in, actor.kill_timeout = None, 0.5
     actor.on_start = actor.heartbeat.tick
-    verdict = world.run(limits=HangLimits(idle=30.0))
-    assert verdict.reason.startswith("actor/0 made no progress for 3")
+    outcome = world.run(limits=HangLimits(idle=30.0))
+    assert outcome.reason.startswith("actor/0 made no progress for 3")
     assert world.supervisor.hung() == ("actor/0",)
     assert world.now < 35.0
 
@@ -409,8 +409,8 @@ def test_nodes_are_stopped_phase_by_phase(world):
     for seconds, name in enumerate(NAMES):
         world.nodes[name].stops_in = 0.5 * seconds
     finish_at(world, 5.0)
-    verdict = world.run()
-    assert (verdict.status, verdict.reason, verdict.exit_code) == ("finished", "goal reached", 0)
+    outcome = world.run()
+    assert (outcome.status, outcome.reason, outcome.exit_code) == ("finished", "goal reached", 0)
     # The second actor takes 0.5 s, the learner 1 s.
     asked = {name: node.times("stop") for name, node in world.nodes.items()}
     assert asked == {"actor/0": [5.0], "actor/1": [5.0], "learner/0": [5.5], "replay/0": [6.5]}
@@ -447,8 +447,8 @@ def test_after_a_failure_grace_periods_are_short(world):
     for name in ("actor/1", "learner/0"):
         world.nodes[name].stops_in = None
     world.at(5.0, lambda: world.nodes["actor/0"].end(signal="SIGSEGV"))
-    verdict = world.run()
-    assert (verdict.reason, verdict.exit_code) == ("actor/0 was killed by SIGSEGV", 1)
+    outcome = world.run()
+    assert (outcome.reason, outcome.exit_code) == ("actor/0 was killed by SIGSEGV", 1)
     assert world.nodes["actor/1"].events[1:] == [("stop", 5.0), ("kill", 6.0)]
     assert world.nodes["learner/0"].events[1:] == [("stop", 6.0), ("kill", 7.0)]
     assert world.said == ["actor/0 failed: stopping the other nodes"]
@@ -471,8 +471,8 @@ def test_an_exception_that_echoes_a_sudden_death_is_not_blamed(world):
     actor, replay = world.nodes["actor/0"], world.nodes["replay/0"]
     world.at(5.0, lambda: actor.fail("CallError: replay is gone"))
     world.at(5.1, lambda: replay.end(signal="SIGKILL"))
-    verdict = world.run()
-    assert verdict.reason == "replay/0 was killed by SIGKILL"
+    outcome = world.run()
+    assert outcome.reason == "replay/0 was killed by SIGKILL"
     assert "later: actor/0 failed: CallError: replay is gone" in world.noted
 
 
@@ -480,17 +480,17 @@ def test_an_exception_without_a_death_is_blamed_after_a_moment(world):
     actor, replay = world.nodes["actor/0"], world.nodes["replay/0"]
     world.at(5.0, lambda: actor.fail("KeyError: 3"))
     world.at(5.3, lambda: replay.end(signal="SIGKILL"))
-    verdict = world.run()
-    assert verdict.reason == "actor/0: KeyError: 3"
-    assert verdict.failure.traceback == TRACEBACK
+    outcome = world.run()
+    assert outcome.reason == "actor/0: KeyError: 3"
+    assert outcome.failure.traceback == TRACEBACK
     assert world.nodes["learner/0"].times("stop") == [5.2]
 
 
 def test_the_earliest_exception_is_blamed_in_whatever_order_they_arrive(world):
     world.at(5.0, lambda: world.nodes["actor/0"].fail("ValueError: second"))
     world.at(5.1, lambda: world.nodes["learner/0"].fail("KeyError: first", age=0.5))
-    verdict = world.run()
-    assert verdict.reason == "learner/0: KeyError: first"
+    outcome = world.run()
+    assert outcome.reason == "learner/0: KeyError: first"
     assert "later: actor/0 failed: ValueError: second" in world.noted
 
 
@@ -498,23 +498,23 @@ def test_a_stop_request_before_a_failure_counts(world):
     world.at(5.0, lambda: world.nodes["learner/0"].say("stop", "goal reached", age=0.1))
     world.at(5.0, lambda: world.nodes["replay/0"].end(signal="SIGKILL"))
     world.at(5.0, lambda: world.nodes["actor/0"].fail("CallError"))
-    verdict = world.run()
-    assert (verdict.status, verdict.reason) == ("finished", "goal reached")
+    outcome = world.run()
+    assert (outcome.status, outcome.reason) == ("finished", "goal reached")
     assert "later: actor/0 failed: CallError" in world.noted
 
 
 def test_a_stop_request_after_a_failure_does_not(world):
     world.at(5.0, lambda: world.nodes["actor/0"].fail("KeyError: 3", age=0.1))
     world.at(5.0, lambda: world.nodes["learner/0"].say("stop", "goal reached"))
-    verdict = world.run()
-    assert (verdict.status, verdict.reason) == ("failed", "actor/0: KeyError: 3")
+    outcome = world.run()
+    assert (outcome.status, outcome.reason) == ("failed", "actor/0: KeyError: 3")
 
 
 def test_a_stop_request_may_say_that_the_goal_was_not_reached(world):
     world.at(5.0, lambda: world.nodes["learner/0"].say("stop", "loss is nan", finished=False))
-    verdict = world.run()
-    assert (verdict.status, verdict.reason, verdict.exit_code) == ("failed", "loss is nan", 1)
-    assert verdict.failure.node == "learner/0"
+    outcome = world.run()
+    assert (outcome.status, outcome.reason, outcome.exit_code) == ("failed", "loss is nan", 1)
+    assert outcome.failure.node == "learner/0"
 
 
 @pytest.mark.parametrize(
@@ -533,7 +533,7 @@ def test_a_silent_end_is_described(world, ending, cause):
 
 def test_a_kill_for_lack_of_memory_is_told(world, monkeypatch):
     kills = iter([7, 8])
-    monkeypatch.setattr("distrl.launch.supervision.supervisor.oom_kills", lambda: next(kills))
+    monkeypatch.setattr("distrl.launch.supervision.outcome.oom_kills", lambda: next(kills))
     world.at(5.0, lambda: world.nodes["learner/0"].end(signal="SIGKILL"))
     expected = "learner/0 was killed by the kernel (SIGKILL): out of memory"
     assert world.run().reason == expected
@@ -625,8 +625,8 @@ def test_what_a_stopping_node_says_does_not_count(world):
 def test_ctrl_c_stops_in_order(world):
     world.nodes["actor/0"].stops_in = 1.0
     world.at(5.0, lambda: world.signal(signal.SIGINT))
-    verdict = world.run()
-    assert (verdict.status, verdict.reason, verdict.exit_code) == ("stopped", "Ctrl-C", 130)
+    outcome = world.run()
+    assert (outcome.status, outcome.reason, outcome.exit_code) == ("stopped", "Ctrl-C", 130)
     assert world.said == ["stopping; press Ctrl-C again to kill immediately"]
     assert world.nodes["actor/0"].times("stop") == [5.0]
     assert world.nodes["learner/0"].times("stop") == [6.0]
@@ -638,8 +638,8 @@ def test_ctrl_c_twice_kills_at_once(world):
         node.stops_in = None
     world.at(5.0, lambda: world.signal(signal.SIGINT))
     world.at(6.0, lambda: world.signal(signal.SIGINT))
-    verdict = world.run()
-    assert (verdict.status, verdict.exit_code) == ("stopped", 130)
+    outcome = world.run()
+    assert (outcome.status, outcome.exit_code) == ("stopped", 130)
     assert [node.times("kill") for node in world.nodes.values()] == [[6.0]] * 4
     assert world.nodes["learner/0"].times("stop") == []
     assert world.said[-1] == "Ctrl-C again: killing all nodes"
@@ -662,9 +662,9 @@ def test_ctrl_c_while_stopping_explains_itself_and_kills_the_second_time(world):
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 def test_other_signals_stop_in_order(world, number):
     world.at(5.0, lambda: world.signal(number))
-    verdict = world.run()
-    assert (verdict.status, verdict.exit_code) == ("stopped", 128 + number)
-    assert verdict.reason == f"{number.name} to the launcher"
+    outcome = world.run()
+    assert (outcome.status, outcome.exit_code) == ("stopped", 128 + number)
+    assert outcome.reason == f"{number.name} to the launcher"
     assert world.nodes["actor/0"].times("stop") == [5.0]
 
 

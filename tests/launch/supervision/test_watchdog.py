@@ -8,9 +8,9 @@ import time
 
 import pytest
 
-from distrl.launch.supervision import watchdog
 from distrl.launch.supervision.restart_policy import HangLimits
-from distrl.launch.supervision.watchdog import HangDetector, Usage
+from distrl.launch.supervision.usage import Usage, process_usage
+from distrl.launch.supervision.watchdog import HangDetector
 from distrl.runtime.heartbeat import HeartbeatTable
 
 LIMITS = HangLimits(idle=60.0, busy=600.0, stopped=10.0)
@@ -91,17 +91,17 @@ def test_usage_counts_descendants_and_sees_a_stop():
     process = subprocess.Popen([sys.executable, "-c", code], start_new_session=True)
     try:
         deadline = time.monotonic() + 20.0
-        while watchdog.usage(process.pid).cpu < 0.5:
+        while process_usage(process.pid).cpu < 0.5:
             assert time.monotonic() < deadline
             time.sleep(0.05)
-        usage = watchdog.usage(process.pid)
+        usage = process_usage(process.pid)
         assert not usage.stopped
         assert usage.resident > 5e6
         os.kill(process.pid, signal.SIGSTOP)
-        while not watchdog.usage(process.pid).stopped:
+        while not process_usage(process.pid).stopped:
             assert time.monotonic() < deadline
             time.sleep(0.01)
     finally:
         os.killpg(process.pid, signal.SIGKILL)
         process.wait(5)
-    assert watchdog.usage(process.pid) is None
+    assert process_usage(process.pid) is None

@@ -10,14 +10,15 @@ from distrl.launch.supervision.result import (
     Failure,
     NodeExit,
 )
+from distrl.runtime.host_resources import oom_kills
 
 ENDED = "ended without being told to"
 JUDGE_DELAY_S = 0.2  # an exception may be the echo of a death elsewhere that is seen later
 
 
 @dataclasses.dataclass(frozen=True)
-class Verdict:
-    """Why the program ends; see `Result`."""
+class Outcome:
+    """How the program ends, and why; see `Result` for the fields."""
 
     status: str
     reason: str
@@ -25,8 +26,8 @@ class Verdict:
     failure: Failure | None = None
 
     @classmethod
-    def failed(cls, failure: Failure, reason: str | None = None) -> "Verdict":
-        """Returns the verdict on a program that a node's failure ends.
+    def failed(cls, failure: Failure, reason: str | None = None) -> "Outcome":
+        """Returns the outcome of a program that a node's failure ends.
 
         Args:
           failure: the failure.
@@ -44,13 +45,14 @@ class Judge:
     node's exception only if no silent death is seen within `JUDGE_DELAY_S`.
 
     Attributes:
-      due: when `verdict` can decide on an exception; infinite if there is none.
+      due: when `outcome` can decide on an exception; infinite if there is none.
     """
 
     def __init__(self) -> None:
         self._messages: list[Message] = []
         self._silent_deaths: list[Failure] = []
         self._decisive: Message | None = None
+        self._oom_kills_before = oom_kills()
         self.due = float("inf")
 
     def add_message(self, message: Message, now: float) -> None:
@@ -62,8 +64,8 @@ class Judge:
         """Adds the end of a node that did not say why."""
         self._silent_deaths.append(Failure(node, cause))
 
-    def verdict(self, now: float, immediately: bool = False) -> Verdict | None:
-        """Returns the verdict on what came first; None if nothing did, or it is too early to tell.
+    def outcome(self, now: float, immediately: bool = False) -> Outcome | None:
+        """Returns the outcome by what came first; None if nothing did, or it is too early to tell.
 
         Args:
           now: seconds of the monotonic clock.
@@ -73,20 +75,20 @@ class Judge:
         if first is not None and first.kind == "stop":
             self._decisive = first
             if first.finished:
-                return Verdict("finished", first.reason, EXIT_FINISHED)
-            return Verdict.failed(Failure(first.node, first.reason), first.reason)
+                return Outcome("finished", first.reason, EXIT_FINISHED)
+            return Outcome.failed(Failure(first.node, first.reason), first.reason)
         if self._silent_deaths:
-            return Verdict.failed(self._silent_deaths[0])
+            return Outcome.failed(self._silent_deaths[0])
         if first is None or not (immediately or now >= self.due):
             return None
         self._decisive = first
         if first.kind == "ended":
-            return Verdict.failed(Failure(first.node, ENDED))
+            return Outcome.failed(Failure(first.node, ENDED))
         failure = Failure(first.node, first.reason, first.traceback, first.bad_input)
-        return Verdict.failed(failure, f"{first.node}: {first.reason}")
+        return Outcome.failed(failure, f"{first.node}: {first.reason}")
 
     def other_failures(self) -> list[Message]:
-        """Returns the exceptions that did not decide the verdict, in order of time."""
+        """Returns the exceptions that did not decide the outcome, in order of time."""
         failures = [
             message
             for message in self._messages
@@ -94,17 +96,10 @@ class Judge:
         ]
         return sorted(failures, key=lambda message: message.time)
 
-
-def describe_exit(exit_: NodeExit, out_of_memory: bool) -> str:
-    """Returns why a process ended that did not say so.
-
-    Args:
-      exit_: how it ended.
-      out_of_memory: the kernel has killed a process for lack of memory since the launch.
-    """
-    if exit_.signal == "SIGKILL":
-        killer = " by the kernel (SIGKILL): out of memory" if out_of_memory else " by SIGKILL"
-        return f"was killed{killer}"
-    if exit_.signal:
-        return f"was killed by {exit_.signal}"
-    return f"exited with status {exit_.code}" if exit_.code else ENDED
+    def describe(self, exit_: NodeExit) -> str:
+        """Returns why a process ended that did not say so."""
+        if exit_.signal == "SIGKILL" and oom_kills() > self._oom_kills_before:
+            return "was killed by the kernel (SIGKILL): out of memory"
+        if exit_.signal:
+            return f"was killed by {exit_.signal}"
+        return f"exited with status {exit_.code}" if exit_.code else ENDED
