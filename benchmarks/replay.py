@@ -126,7 +126,8 @@ class Case:
             return SharedReplayBuffer(table, struct, config, BATCH)
         import reverb
 
-        from distrl.replay.reverb.buffer import ReverbReplayBuffer, reverb_tables
+        from distrl.replay.reverb.buffer import ReverbReplayBuffer
+        from distrl.replay.reverb.server import reverb_tables
 
         server = reverb.Server(reverb_tables(config, struct, BATCH, "benchmark"))
         self._close.append(server.stop)

@@ -24,7 +24,8 @@ from distrl.inference.messages import InferenceMessages
 from distrl.inference.server import InferenceServer
 from distrl.launch.network import loopback, tunnel
 from distrl.metrics import Monitor
-from distrl.replay.reverb.buffer import ReverbReplayBuffer, reverb_tables
+from distrl.replay.reverb.buffer import ReverbReplayBuffer
+from distrl.replay.reverb.server import reverb_tables
 from distrl.variables import VariableRelay, VariableService
 
 WAIT_S = 180.0  # for a server to start

@@ -103,7 +103,7 @@ def _reverb_client(builder: Builder, replay: ReplayHandle, index: int, stop: Any
         unrolls_per_item=task.unrolls_per_item,
         stop=stop,
         insert_timeout=supervision.insert_timeout,
-        comes_back_within=RESTART_TIMEOUT_S if supervision.restarts else 0.0,
+        reconnect_timeout=RESTART_TIMEOUT_S if supervision.restarts else 0.0,
     )
     buffer.wait_for_server(LOAD_TIMEOUT_S)
     return buffer

@@ -20,7 +20,9 @@ LAUNCHPAD = {"launchpad", "courier"}
 TENSORFLOW = {"tensorflow", "tensorflow_probability", "reverb"}
 # These import TensorFlow, by way of TensorFlow Probability, wherever it is installed.
 THROUGH_TENSORFLOW = {"rlax", "distrax"}
-REVERB_FILES = ("distrl/replay/reverb/buffer.py", "distrl/replay/reverb/checkpoints.py")
+REVERB_FILES = tuple(
+    f"distrl/replay/reverb/{name}.py" for name in ("buffer", "checkpoints", "server", "writer")
+)
 ENTRY = "distrl/__main__.py"  # `python -m distrl`: the command, on whatever floor that is
 RLAX_FILE = "distrl/agents/rlax_import.py"
 NODES = {
@@ -69,7 +71,7 @@ def forbidden(path: str, name: str) -> str | None:
         if top in LAUNCHPAD:
             return f"distrl/ imports {name}; Launchpad belongs to programs/ and launch/"
         if top in TENSORFLOW and path not in REVERB_FILES:
-            return f"{name} is imported; only {' and '.join(REVERB_FILES)} may"
+            return f"{name} is imported; only {', '.join(REVERB_FILES)} may"
     if top in THROUGH_TENSORFLOW and path != RLAX_FILE:
         return f"{name} is imported, which loads TensorFlow; take it from {RLAX_FILE}"
     return None

@@ -73,7 +73,7 @@ def _served(file: SharedFile, changes: dict[str, Any]) -> tuple[TableInfo, Conte
     if changes:
         where = f"table {file.name!r} at {about['address']}"
         raise reconfigure.refused_by_reverb(changes, where)
-    from distrl.replay.reverb.buffer import served_table  # imports TensorFlow: seconds
+    from distrl.replay.reverb.server import served_table  # imports TensorFlow: seconds
 
     return served_table(file.name, about)
 

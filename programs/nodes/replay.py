@@ -15,7 +15,8 @@ from distrl.programs.nodes.process import has_own_process
 from distrl.programs.program import ExperimentProgram
 from distrl.programs.replay_clients import ReplayHandle, saved_shard, server_folder, shard_name
 from distrl.replay.shared import segment
-from distrl.replay.shared.segment import Process
+from distrl.replay.shared.announce import announced
+from distrl.replay.shared.process import Process
 from distrl.replay.shared.table import SharedTable
 from distrl.runtime.heartbeat import current_heartbeat
 from distrl.task import Task
@@ -101,7 +102,7 @@ class _AnnouncedReverbNode(lp.ReverbNode):
     def run(self) -> None:
         """Serves until the program stops."""
         about = self._about(self.reverb_address.resolve())
-        with segment.announced(self._table, about):
+        with announced(self._table, about):
             super().run()
 
 
@@ -110,7 +111,7 @@ def _reverb_node(
 ) -> _AnnouncedReverbNode:
     """Returns a Reverb server with a task's table, or one shard of it."""
     # With TensorFlow, which takes seconds.
-    from distrl.replay.reverb.buffer import about_tables, reverb_tables
+    from distrl.replay.reverb.server import about_tables, reverb_tables
 
     config, struct = task.replay.of_shard(), task.trajectory_struct()
     name, per_item = shard_name(task, table, index), task.unrolls_per_item

@@ -1,190 +1,43 @@
-"""Replay in a Reverb server. Only this module and `reverb_saving` import Reverb, and TensorFlow.
-
-An item holds a block of `unrolls_per_item` unrolls as one column of bytes (see
-`distrl.replay.columns`): Reverb's costs are per item and column, and one message of one column
-costs about half of one with a column for each field. What reads it knows the names.
-"""
+"""Replay in a Reverb server."""
 
 import contextlib
 import logging
-import math
 import shutil
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import reverb
-from reverb import errors, pybind
 
-from distrl.errors import ConfigError, DeadlineExceeded, PeerError, Stopped
+from distrl.errors import DeadlineExceeded, PeerError, Stopped
 from distrl.replay.buffer import checked_priorities
 from distrl.replay.client import UnrollingReplayBuffer
-from distrl.replay.columns import Block, Columns
-from distrl.replay.config import RateLimits, ReplayConfig
+from distrl.replay.columns import Block
+from distrl.replay.config import ReplayConfig
 from distrl.replay.reverb import checkpoints
 from distrl.replay.reverb.calls import ServerCalls, ServerSilent
 from distrl.replay.reverb.fetcher import Fetcher
-from distrl.replay.reverb.shard_choice import Item
-from distrl.replay.table.info import Ages, Contents, TableInfo
-from distrl.replay.table.waiting import SLICE
-from distrl.runtime.heartbeat import main_thread_heartbeat
+from distrl.replay.reverb.items import Item, ItemPacker
+from distrl.replay.reverb.server import check_items, table_info
+from distrl.replay.reverb.writer import ItemWriter
+from distrl.replay.table.info import TableInfo
 from distrl.types import Sample, Trajectory
 
 _LOG = logging.getLogger(__name__)
-
-# Items written and not yet confirmed: one is on its way while the next is made.
-_IN_FLIGHT = 1
-
-
-def reverb_tables(
-    config: ReplayConfig,
-    struct: Trajectory,
-    batch_size: int,
-    name: str,
-    unrolls_per_item: int = 1,
-) -> list[reverb.Table]:
-    """The tables of a server, for `reverb.Server` or a `ReverbNode`.
-
-    Args:
-      config: sizes in unrolls.
-      struct: of one stream at one step, from `distrl.specs.trajectory_struct`.
-      batch_size: unrolls of a sample.
-      name: unique to the program and task: two servers on one port are both accepted.
-      unrolls_per_item: as of `ReverbReplayBuffer`.
-
-    Raises:
-      ConfigError: sizes that do not go into items.
-    """
-    _check_items(config, batch_size, unrolls_per_item)
-    nbytes = Columns(struct, config.unroll_length).nbytes(unrolls_per_item)
-    if nbytes >= 2**31:
-        raise ConfigError(
-            f"an item of {unrolls_per_item} unrolls is {nbytes / 1e9:.1f} GB; Reverb takes less "
-            f"than 2.1 GB: at most {max(1, unrolls_per_item * 2**31 // nbytes)} unrolls an item"
-        )
-    if config.table == "queue":
-        return [reverb.Table.queue(name, config.max_size // unrolls_per_item)]
-    limits = config.limits(batch_size)
-    if config.samples_per_insert is None:
-        limiter = reverb.rate_limiters.MinSize(limits.min_size_to_sample)
-    else:
-        limiter = reverb.rate_limiters.SampleToInsertRatio(
-            limits.samples_per_insert,
-            limits.min_size_to_sample,
-            (limits.min_diff, limits.max_diff),
-        )
-    if config.table == "uniform":
-        sampler = reverb.selectors.Uniform()
-    else:
-        sampler = reverb.selectors.Prioritized(config.priority_exponent)
-    return [
-        reverb.Table(
-            name,
-            sampler=sampler,
-            remover=reverb.selectors.Fifo(),
-            max_size=config.max_size,
-            rate_limiter=limiter,
-        )
-    ]
-
-
-def _check_items(config: ReplayConfig, batch_size: int, unrolls_per_item: int) -> None:
-    config.check(batch_size)
-    if config.sampler is not None:
-        raise ConfigError(
-            f"replay.sampler={type(config.sampler).__name__} is not for Reverb, which has samplers "
-            "of its own only; with replay.backend=shared_memory it can be used"
-        )
-    if unrolls_per_item < 1:
-        raise ConfigError(f"unrolls_per_item must be 1 or more; got {unrolls_per_item}")
-    if config.table != "queue" and unrolls_per_item != 1:
-        raise ConfigError(
-            f"unrolls_per_item={unrolls_per_item} must be 1 for replay.table={config.table}: its "
-            "unrolls are sampled one by one"
-        )
-    for what, size in (("batch_size", batch_size), ("replay.max_size", config.max_size)):
-        if size % unrolls_per_item:
-            raise ConfigError(
-                f"{what}={size} is no multiple of unrolls_per_item={unrolls_per_item}; "
-                f"{math.gcd(size, unrolls_per_item)} would be"
-            )
-
-
-def about_tables(
-    config: ReplayConfig, struct: Trajectory, address: str, unrolls_per_item: int = 1
-) -> dict[str, Any]:
-    """What `served_table` needs, for `distrl.replay.shared.segment.announced`."""
-    return {
-        "address": address,
-        "unrolls_per_item": unrolls_per_item,
-        "unroll_bytes": Columns(struct, config.unroll_length).nbytes(1),
-        "max_size": config.max_size,
-        "sampler": config.sampling,
-    }
-
-
-def served_table(name: str, about: Mapping[str, Any]) -> tuple[TableInfo, Contents]:
-    """How a table of a server in another process stands, as far as Reverb tells.
-
-    It tells neither who waits nor the priorities nor ages in seconds. An item's bytes are counted
-    as the unrolls in it were before Reverb compressed them.
-
-    Args:
-      name: the table's.
-      about: as `about_tables` gives it.
-
-    Raises:
-      DeadlineExceeded, RuntimeError: the server does not answer, or has no such table.
-    """
-    server = ServerCalls(reverb.Client(about["address"]), name)
-    info = _info_of(server.info(None), about["unrolls_per_item"])
-    nbytes = about["unroll_bytes"]
-    ages = Ages.of(info.size)  # what goes first is the oldest
-    contents = Contents(info.size * nbytes, info.max_size * nbytes, about["sampler"], ages)
-    return info, contents
-
-
-def _info_of(info: Any, per_item: int) -> TableInfo:
-    """Args: info: Reverb's `TableInfo`."""
-    limiter = info.rate_limiter_info
-    limits = None
-    if info.max_times_sampled != 1:  # no queue
-        low, high = (
-            value if abs(value) < 1e300 else math.copysign(math.inf, value)
-            for value in (limiter.min_diff, limiter.max_diff)
-        )
-        limits = RateLimits(limiter.samples_per_insert, limiter.min_size_to_sample, low, high)
-    return TableInfo(
-        info.name,
-        info.current_size * per_item,
-        info.max_size * per_item,
-        limiter.insert_stats.completed * per_item,
-        limiter.sample_stats.completed * per_item,
-        limits,
-    )
-
-
-def _close(writer: Any, fetcher: Fetcher[Any] | None) -> None:
-    """Ends what a server that is gone has left; its errors are that server's."""
-    with contextlib.suppress(RuntimeError):
-        if fetcher is not None:
-            fetcher.close()
-        if writer is not None:
-            writer.close()
 
 
 class ReverbReplayBuffer(UnrollingReplayBuffer):
     """A client of a Reverb table.
 
-    `add` returns when at most one item awaits its confirmation, so that a full table holds its
-    writers back. If the connection breaks and comes back, Reverb sends the unconfirmed item once
-    more: it may then be there twice.
+    `add` returns when at most one item is unconfirmed, so that a full table blocks its writers. If
+    the connection breaks and is restored, Reverb sends the unconfirmed item again: it may then be
+    in the table twice.
 
-    Sampling fetches ahead in a thread of its own: one batch in Reverb's sampler, and `prefetch`
-    batches put together. They count as sampled.
+    A thread samples ahead: one batch in Reverb's sampler, and `prefetch` assembled batches. These
+    count as sampled.
     """
 
     def __init__(
@@ -199,26 +52,25 @@ class ReverbReplayBuffer(UnrollingReplayBuffer):
         prefetch: int = 1,
         insert_timeout: float = 600.0,
         flush_timeout: float = 10.0,
-        comes_back_within: float = 0.0,
+        reconnect_timeout: float = 0.0,
     ):
         """Args:
-        client: of the server with `reverb_tables`.
-        struct: of one stream at one step.
-        config: as the table's.
-        batch_size: unrolls of a sample.
-        name: the table's.
+        client: client of the server with `reverb_tables`.
+        struct: one stream at one step.
+        config: the table's settings.
+        batch_size: unrolls per sample.
+        name: the table's name.
         stop: set when the program stops; ends waits.
-        unrolls_per_item: of a queue: unrolls that are sent together; it divides `batch_size` and
-          `max_size`, and is the same for all clients. Best the number of streams that an actor
-          steps at once, if it can be. Unrolls wait in the client until there are as many.
-        prefetch: batches put together before they are asked for; 0 for the least policy lag.
+        unrolls_per_item: for a queue, unrolls that are sent together; divides `batch_size` and
+          `max_size`, and is the same for all clients. Ideally the number of streams that an actor
+          steps at once. Unrolls wait in the client until they fill an item.
+        prefetch: batches assembled in advance; 0 for the smallest policy lag.
         insert_timeout: seconds that an insert waits for room before it fails.
         flush_timeout: seconds that `flush` waits.
-        comes_back_within: seconds to wait for a server in the place of one that is gone; items on
-          their way to it, and priorities, are lost with it. 0: that is an error.
+        reconnect_timeout: seconds to wait for a new server at the same address if the server dies;
+          items on their way to it, and priorities, are lost. 0: its death is an error.
         """
-        self._comes_back_within = comes_back_within
-        _check_items(config, batch_size, unrolls_per_item)
+        check_items(config, batch_size, unrolls_per_item)
         super().__init__(struct, config)
         self._batch_size = batch_size
         self._per_item = unrolls_per_item
@@ -226,11 +78,11 @@ class ReverbReplayBuffer(UnrollingReplayBuffer):
         self._stop = stop
         self._insert_timeout = insert_timeout
         self._flush_timeout = flush_timeout
+        self._reconnect_timeout = reconnect_timeout
         self._server = ServerCalls(client, name)
         self._client = client
-        self._writer: reverb.TrajectoryWriter | None = None
-        self._pending: list[Block] = []  # finished unrolls that do not fill an item yet
-        self._pending_size = 0
+        self._packer = ItemPacker(self.columns, unrolls_per_item)
+        self._writer: ItemWriter | None = None
         self._prefetch = prefetch
         self._fetcher: Fetcher[Sample] | None = None
         self._closed = False
@@ -247,8 +99,8 @@ class ReverbReplayBuffer(UnrollingReplayBuffer):
         """Waits until the server answers.
 
         Raises:
-          ServerSilent: it did not in `timeout` seconds.
-          Stopped: the program stops.
+          ServerSilent: it did not within `timeout` seconds.
+          Stopped: the program is stopping.
         """
         deadline = time.monotonic() + timeout
         while True:
@@ -260,96 +112,48 @@ class ReverbReplayBuffer(UnrollingReplayBuffer):
                     raise
 
     def _insert(self, block: Block) -> None:
-        if not self._pending and block.size == self._per_item:
-            self._write(block)
-            return
-        self._pending.append(block)
-        self._pending_size += block.size
-        if self._pending_size >= self._per_item:
-            self._write_pending()
-
-    def _write_pending(self) -> None:
-        parts = self._pending
-        self._pending, self._pending_size = [], 0
-        while parts:
-            taken, size = [], 0
-            while parts and size < self._per_item:
-                block = parts.pop(0)
-                if size + block.size > self._per_item:
-                    block, rest = block.split(self._per_item - size, self.columns.has_time)
-                    parts.insert(0, rest)
-                taken.append(block)
-                size += block.size
-            if size < self._per_item:
-                self._pending, self._pending_size = taken, size
-                return
-            self._write(self.columns.join(taken))
+        for item in self._packer.add(block):
+            self._write(item)
 
     def _write(self, block: Block) -> None:
         self._check_open()
         if self._writer is None:
-            # No signature is asked for: that would be a call that may wait.
-            self._writer = self._client.trajectory_writer(1, get_signature_timeout_ms=None)
-            self._writer._writer.ConfigureChunker(0, pybind.ConstantChunkerOptions(1, 1))
-        # The calls under TrajectoryWriter.append and .create_item, whose bookkeeping of columns
-        # costs a third of an item where there is one column of one step.
-        writer = self._writer._writer
+            self._writer = ItemWriter(
+                self._client, self._name, self._server, self._stop, self._describe
+            )
         try:
-            references = writer.Append([self.columns.pack(block)])
-            writer.CreateItem(self._name, self._config.initial_priority, [references], [True])
-            self._confirm(_IN_FLIGHT, self._insert_timeout, "an insert waits for room")
+            self._writer.write(
+                self.columns.pack(block), self._config.initial_priority, self._insert_timeout
+            )
         except (RuntimeError, ServerSilent) as error:
-            self.wait_for_another(error, f"an item of {block.size} unrolls")
+            self.reconnect(error, f"an item of {block.size} unrolls")
 
-    def _confirm(self, leave: int, timeout: float, what: str) -> None:
-        """Waits until no more than `leave` items await their confirmation."""
-        writer = self._writer
-        if writer is None:
-            return
-        waited = 0.0
-        watch = self._server.watch()
-        heartbeat = main_thread_heartbeat()
-        while True:
-            heartbeat.tick()
-            try:
-                writer.flush(leave, timeout_ms=int(SLICE * 1000))
-                return
-            except errors.DeadlineExceededError as error:
-                waited += SLICE
-                if self._stop is not None and self._stop.is_set():
-                    raise Stopped(f"{what}: {self._server}") from error
-                if waited >= timeout:
-                    raise DeadlineExceeded(
-                        f"{what}: nothing in {timeout:g} s: {self._describe()}"
-                    ) from error
-                watch()
-
-    def wait_for_another(self, error: Exception, lost: str) -> None:
-        """Waits for a server in the place of one that is gone.
+    def reconnect(self, error: Exception, lost: str) -> None:
+        """Waits for a new server after the death of the current one.
 
         Args:
-          error: by which that was known.
-          lost: with it.
+          error: the error that was caused by its death.
+          lost: what is lost with it, for the log.
 
         Raises:
-          RuntimeError, ServerSilent: `error`, where no other may come, or none came in time.
-          Stopped: the program stops.
+          RuntimeError, ServerSilent: `error`, if there is no new server in time.
+          Stopped: the program is stopping.
         """
         named = error
         if not isinstance(error, ServerSilent):
             named = RuntimeError(f"{self._server}: {error}")
-        if not self._comes_back_within:
+        if not self._reconnect_timeout:
             raise named from error
-        _LOG.warning("%s; lost with it: %s; waiting for another server", named, lost)
+        _LOG.warning("%s; lost with it: %s; waiting for a new server", named, lost)
         old, self._writer, self._fetcher = (self._writer, self._fetcher), None, None
-        # Each may wait for the server that is gone.
+        # In a thread, because each may wait for the dead server.
         threading.Thread(target=_close, args=old, name=f"close {self._name}", daemon=True).start()
         self._client = reverb.Client(self._client.server_address)
         self._server = ServerCalls(self._client, self._name)
-        deadline = time.monotonic() + self._comes_back_within
+        deadline = time.monotonic() + self._reconnect_timeout
         while True:
             try:
-                self.wait_for_server(self._comes_back_within)
+                self.wait_for_server(self._reconnect_timeout)
                 return
             except (RuntimeError, ServerSilent):
                 if time.monotonic() >= deadline:
@@ -357,10 +161,12 @@ class ReverbReplayBuffer(UnrollingReplayBuffer):
 
     def flush(self) -> None:
         self._check_open()
+        if self._writer is None:
+            return
         try:
-            self._confirm(0, self._flush_timeout, "a flush waits for room")
+            self._writer.confirm(0, self._flush_timeout, "a flush waits for room")
         except (RuntimeError, ServerSilent) as error:
-            self.wait_for_another(error, "what was on its way")
+            self.reconnect(error, "unconfirmed items")
 
     def sample(self, timeout: float | None) -> Sample:
         self._check_open()
@@ -368,7 +174,7 @@ class ReverbReplayBuffer(UnrollingReplayBuffer):
             try:
                 return self._started().take(timeout, self._stop, self._server.watch())
             except (RuntimeError, ServerSilent) as error:
-                self.wait_for_another(error, "batches that were fetched in advance")
+                self.reconnect(error, "batches that were fetched in advance")
             except DeadlineExceeded as error:
                 raise DeadlineExceeded(f"{error}: {self._describe()}") from None
 
@@ -378,19 +184,19 @@ class ReverbReplayBuffer(UnrollingReplayBuffer):
         return self._fetcher
 
     def make_sampler(self) -> Any:
-        """Reverb's sampler, which fetches a batch's items ahead; for `item`, in any thread."""
-        # As `reverb.Client.sample` does, but with a handle that can be closed, which ends a wait;
-        # the last argument is how many items it has in flight.
+        """Returns Reverb's sampler, which fetches a batch's items ahead; for `item`, any thread."""
+        # As `reverb.Client.sample` does, but with a handle whose Close ends a wait; the last
+        # argument is the number of items in flight.
         return self._client._client.NewSampler(
             self._name, 2**62, self._batch_size // self._per_item
         )
 
     def _assemble(self, sampler: Any) -> Sample:
-        """The next batch; waits in Reverb for as long as it takes."""
+        """Returns the next batch; waits in Reverb without a deadline."""
         return self.batch([self.item(sampler) for _ in range(self._batch_size // self._per_item)])
 
     def item(self, sampler: Any) -> Item:
-        """The next item; waits in Reverb for as long as it takes, or until `sampler.Close()`.
+        """Returns the next item; waits in Reverb without a deadline, until `sampler.Close()`.
 
         Raises:
           RuntimeError: the server is gone, or the sampler was closed.
@@ -400,7 +206,7 @@ class ReverbReplayBuffer(UnrollingReplayBuffer):
         return Item(key, probability, priority, size, block)
 
     def batch(self, items: Sequence[Item]) -> Sample:
-        """A sample of these items, of tables like this one."""
+        """Returns a sample of these items, which may be from several tables like this one."""
         batch = self.columns.join([item.block for item in items])
         probability = np.array([item.probability for item in items], np.float32)
         return Sample(
@@ -415,10 +221,10 @@ class ReverbReplayBuffer(UnrollingReplayBuffer):
         try:
             self.send_priorities(keys, priorities)
         except (RuntimeError, ServerSilent) as error:
-            self.wait_for_another(error, f"{len(keys)} priorities")
+            self.reconnect(error, f"{len(keys)} priorities")
 
     def send_priorities(self, keys: np.ndarray, priorities: np.ndarray) -> None:
-        """As `update_priorities`, of checked ones; raises if the server does not take them."""
+        """As `update_priorities` with checked arguments; raises if the server is gone."""
         self._check_open()
         updates = dict(zip(keys.tolist(), priorities.tolist(), strict=True))
         self._server.call(
@@ -431,10 +237,10 @@ class ReverbReplayBuffer(UnrollingReplayBuffer):
         return not self._closed and self._started().ready()
 
     def info(self) -> TableInfo:
-        return _info_of(self._server.info(self._stop), self._per_item)
+        return table_info(self._server.info(self._stop), self._per_item)
 
     def _describe(self) -> str:
-        """The table's counts, or why there are none, for a message."""
+        """Returns the table's counts for a message, or why there are none."""
         try:
             return f"{self.info()} at {self._client.server_address}"
         except (DeadlineExceeded, Stopped, RuntimeError) as error:
@@ -442,10 +248,9 @@ class ReverbReplayBuffer(UnrollingReplayBuffer):
 
     def save(self, folder: Path, timeout: float) -> dict[str, Any]:
         self._check_open()
-        # Not ended by the program's stop: that is when it is wanted most.
-        try:
+        try:  # regardless of `stop`: the last checkpoint is written when the program stops
             made = self._server.call(self._client.checkpoint, "a checkpoint", None, timeout)
-        except RuntimeError as error:  # another server may come
+        except RuntimeError as error:  # the server may be restarted
             raise PeerError(str(error)) from error
         folder.mkdir()
         shutil.move(made, folder / checkpoints.FOLDER)
@@ -461,3 +266,12 @@ class ReverbReplayBuffer(UnrollingReplayBuffer):
     def _check_open(self) -> None:
         if self._closed:
             raise Stopped(f"this client is closed: {self._server}")
+
+
+def _close(writer: ItemWriter | None, fetcher: Fetcher[Any] | None) -> None:
+    """Closes what belongs to a dead server, whose errors are expected."""
+    with contextlib.suppress(RuntimeError):
+        if fetcher is not None:
+            fetcher.close()
+        if writer is not None:
+            writer.close()

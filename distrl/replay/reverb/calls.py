@@ -1,7 +1,7 @@
-"""Calls to a Reverb server with a deadline, and a watch over whether it lives.
+"""Calls to a Reverb server with a deadline, and checks that it is alive.
 
-Reverb's own calls wait for ever, or without hearing that the program stops. Here each runs in a
-thread of its own, which is left behind if the call never returns.
+Reverb's own calls have no deadline, or do not end when the program stops. Here each runs in a
+thread, which is abandoned if the call never returns.
 """
 
 import threading
@@ -13,11 +13,11 @@ from distrl.errors import DeadlineExceeded
 from distrl.replay.table.waiting import wait_until
 
 _CALL_TIMEOUT = 5  # seconds; whole ones, for Reverb
-_WATCH_INTERVAL = 2.0  # seconds of waiting after which the server is asked whether it lives
+_WATCH_INTERVAL = 2.0  # seconds of waiting between two checks that the server is alive
 
 
 class ServerSilent(DeadlineExceeded):
-    """A Reverb server did not answer: it is dead, or cannot be reached."""
+    """A Reverb server did not answer: it is dead or unreachable."""
 
 
 class ServerCalls:
@@ -26,7 +26,7 @@ class ServerCalls:
     def __init__(self, client: Any, table: str):
         """Args:
         client: a `reverb.Client`.
-        table: name.
+        table: the table's name.
         """
         self._client = client
         self._table = table
@@ -41,7 +41,13 @@ class ServerCalls:
         stop: threading.Event | None,
         timeout: float = _CALL_TIMEOUT,
     ) -> Any:
-        """The function's result, within `timeout` seconds.
+        """Returns the function's result.
+
+        Args:
+          function: the call.
+          what: describes it, for messages.
+          stop: set when the program stops.
+          timeout: seconds.
 
         Raises:
           Stopped: `stop` was set first.
@@ -80,7 +86,7 @@ class ServerCalls:
         raise RuntimeError(f"{what} of {self}: {error}") from error
 
     def info(self, stop: threading.Event | None) -> Any:
-        """Reverb's `TableInfo` of the table. Raises as `call`."""
+        """Returns Reverb's `TableInfo` of the table. Raises as `call`."""
 
         def ask() -> Any:
             tables = self._client.server_info(timeout=_CALL_TIMEOUT)
@@ -94,30 +100,30 @@ class ServerCalls:
         return self.call(ask, "info", stop)
 
     def watch(self) -> Callable[[], None]:
-        """A watch over the server during one wait: a function to call again and again in it.
+        """Returns a function to be called repeatedly during a wait for the server.
 
-        The function never waits. It raises ServerSilent or RuntimeError when the server does
-        not answer, or has no such table.
+        It never blocks. It raises ServerSilent or RuntimeError if the server does not answer, or
+        has no such table.
         """
         due = time.monotonic() + _WATCH_INTERVAL
-        asking: threading.Thread | None = None
-        lost: list[Exception] = []
+        check: threading.Thread | None = None
+        failures: list[Exception] = []
 
         def ask() -> None:
             try:
                 self.info(None)
             except (DeadlineExceeded, RuntimeError) as error:
-                lost.append(error)
+                failures.append(error)
 
         def look() -> None:
-            nonlocal due, asking
-            if lost:
-                raise lost[0]
-            if asking is not None and asking.is_alive():
+            nonlocal due, check
+            if failures:
+                raise failures[0]
+            if check is not None and check.is_alive():
                 return
             if time.monotonic() >= due:
                 due = time.monotonic() + _WATCH_INTERVAL
-                asking = threading.Thread(target=ask, name=f"watch {self._table}", daemon=True)
-                asking.start()
+                check = threading.Thread(target=ask, name=f"watch {self._table}", daemon=True)
+                check.start()
 
         return look

@@ -1,8 +1,8 @@
-"""Reverb's own checkpoints under ours: what is in them, and how a server begins with one.
+"""Saves and loads Reverb's checkpoints as part of ours.
 
-Reverb restores the limits that a table had when it was saved, whatever the program says now, and
-finds tables by their names. So a copy is loaded in which the table has the name, the sizes and the
-limits of now; its data is not copied, but has a second name on the disk.
+Reverb restores the limits that a table had when it was saved, regardless of the program's settings,
+and finds tables by their names. So servers load a copy in which the table has its current name,
+sizes and limits; its data is hard-linked, not copied.
 """
 
 import os
@@ -29,10 +29,10 @@ _TABLES = "tables.tfrecord"
 def describe(
     folder: Path, name: str, columns: Columns, config: ReplayConfig, per_item: int
 ) -> dict[str, Any]:
-    """Says beside Reverb's checkpoint, in `folder / FOLDER`, what is in it.
+    """Writes a description of Reverb's checkpoint, which is in `folder / FOLDER`, to `folder`.
 
     Returns:
-      Its counts, in unrolls.
+      The table's counts, in unrolls.
     """
     table = _table(folder / FOLDER, name)
     limiter = table.rate_limiter
@@ -55,24 +55,24 @@ def checkpointer(
     batch_size: int,
     unrolls_per_item: int,
 ) -> Any:
-    """A server's checkpointer, which writes to `root`, and loads what was saved if there is any.
+    """Returns a server's checkpointer, which writes to `root` and may load a saved table.
 
     Args:
-      root: is emptied: whatever lies there was left by a program that died.
-      saved: what `ReplayBuffer.save` wrote; None: the table begins empty.
-      name: of the table now.
-      struct: of one stream at one step.
-      config: of the table now; its sizes and limits hold.
-      batch_size: unrolls of a sample.
-      unrolls_per_item: now.
+      root: the folder for new checkpoints; emptied, as its contents were left by a dead program.
+      saved: the folder that `ReplayAdministration.save` wrote; None: the table is initially empty.
+      name: the table's current name.
+      struct: one stream at one step.
+      config: the table's current settings, whose sizes and limits replace the saved ones.
+      batch_size: unrolls per sample.
+      unrolls_per_item: current unrolls per item.
 
     Raises:
-      ConfigError: another kind of table was saved, or other items.
-      SpecError: its unrolls have other columns.
+      ConfigError: another kind of table was saved, or with other items.
+      SpecError: the saved unrolls have other columns.
     """
     copy = copy_of(root)
-    for rubbish in (root, copy):
-        shutil.rmtree(rubbish, ignore_errors=True)
+    for stale in (root, copy):
+        shutil.rmtree(stale, ignore_errors=True)
     root.mkdir(parents=True)
     if saved is None:
         return reverb.checkpointers.DefaultCheckpointer(str(root))
@@ -91,21 +91,21 @@ def checkpointer(
             os.link(path, copy / path.name)
     table = _table(saved / FOLDER, facts["name"])
     table.table_name = name
-    _limit(table, facts, config, batch_size, unrolls_per_item)
+    _set_limits(table, facts, config, batch_size, unrolls_per_item)
     with tf.io.TFRecordWriter(str(copy / _TABLES)) as writer:
         writer.write(table.SerializeToString())
     return reverb.checkpointers.DefaultCheckpointer(str(root), fallback_checkpoint_path=str(copy))
 
 
 def copy_of(root: Path) -> Path:
-    """Where the copy lies that a server loads; of no use once it has."""
+    """Returns the path of the copy that a server loads; it can be removed afterwards."""
     return root.with_name(f"{root.name}.saved")
 
 
 def _table(folder: Path, name: str) -> Any:
-    """The table's record in a checkpoint of Reverb's."""
+    """Returns the table's record in a checkpoint of Reverb's."""
     with open(folder / _TABLES, "rb") as file:
-        # Of each record: its length, a checksum of that, the record, and a checksum of it.
+        # A record has its length, a checksum of that, its data, and a checksum of the data.
         while head := file.read(12):
             record = file.read(struct.unpack("<Q", head[:8])[0])
             table = checkpoint_pb2.PriorityTableCheckpoint.FromString(record)
@@ -115,14 +115,14 @@ def _table(folder: Path, name: str) -> Any:
     raise ConfigError(f"{folder} has no table {name!r}")
 
 
-def _limit(
+def _set_limits(
     table: Any, facts: dict[str, Any], config: ReplayConfig, batch_size: int, per_item: int
 ) -> None:
-    """Gives the table the sizes and limits of `config`."""
+    """Sets the table's sizes and limits to those of `config`."""
     limiter = table.rate_limiter
     table.max_size = config.max_size // per_item
     excess = max(0, len(table.items) - table.max_size)
-    if excess:  # the newest stay
+    if excess:  # keep the newest
         del table.items[:excess]
         limiter.delete_count += excess
     if config.table == "queue":

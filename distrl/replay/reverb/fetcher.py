@@ -1,4 +1,4 @@
-"""A thread that fetches batches from a sampler whose waits have no deadline."""
+"""Fetches batches in a thread, from a sampler whose waits have no deadline."""
 
 import collections
 import threading
@@ -12,7 +12,7 @@ Batch = TypeVar("Batch")
 
 
 class Fetcher(Generic[Batch]):
-    """Fetches batches ahead, so that whoever takes them can wait with a deadline."""
+    """Fetches batches ahead, so that `take` can have a deadline."""
 
     def __init__(
         self,
@@ -21,6 +21,12 @@ class Fetcher(Generic[Batch]):
         prefetch: int,
         name: str,
     ):
+        """Args:
+        make_sampler: creates the sampler, in the thread.
+        assemble: returns the next batch from the sampler; waits as long as necessary.
+        prefetch: number of batches to fetch ahead.
+        name: the table's name, for messages.
+        """
         self._make_sampler = make_sampler
         self._assemble = assemble
         self._prefetch = prefetch
@@ -40,11 +46,16 @@ class Fetcher(Generic[Batch]):
         stop: threading.Event | None,
         watch: Callable[[], None],
     ) -> Batch:
-        """The next batch; `watch` is called during the wait, and may raise.
+        """Returns the next batch.
+
+        Args:
+          timeout: seconds; None: no limit.
+          stop: set when the program stops.
+          watch: called repeatedly during the wait; may raise.
 
         Raises:
           Stopped, DeadlineExceeded: as `wait_until`; or this is closed.
-          RuntimeError: from what went wrong in fetching.
+          RuntimeError: fetching failed; its cause is the error.
         """
         with self._changed:
             self._wanted = 1
@@ -69,7 +80,7 @@ class Fetcher(Generic[Batch]):
             return sample
 
     def ready(self) -> bool:
-        """True where a batch is there. Never without prefetch."""
+        """Returns whether a batch is ready. Always False without prefetch."""
         with self._changed:
             return bool(self._ready)
 
@@ -93,7 +104,7 @@ class Fetcher(Generic[Batch]):
                     self._ready.append(sample)
                     self._changed.notify_all()
                     closed = self._closed
-        except Exception as error:  # told to whoever takes the next batch
+        except Exception as error:  # raised by `take`
             with self._changed:
                 self._error = error
                 self._changed.notify_all()
@@ -105,7 +116,7 @@ class Fetcher(Generic[Batch]):
             self._changed.notify_all()
             sampler = self._sampler
         if sampler is not None:
-            # This wakes the fetching thread at once, and then takes 3 s where the server is in
-            # this process: nobody has to wait for that.
+            # This wakes the fetching thread at once, but takes another 3 s if the server is in this
+            # process: in a thread, so that nobody waits for it.
             threading.Thread(target=sampler.Close, name=f"close {self._name}", daemon=True).start()
         self._thread.join(1.0)

@@ -1,17 +1,17 @@
-"""Of which shard the next item of a batch is.
+"""Chooses the shard of each item of a batch.
 
-- Of a queue, shards that have an item take turns. Each unroll is taken once.
-- Of a uniform or prioritized table a shard is drawn for each item, in proportion to what it holds:
-  unrolls, or `priority ** priority_exponent` summed over them. Both follow from what Reverb says of
-  the shard's last item: its probability p and its priority, for `priority ** exponent / p` is that
-  sum. A shard's item is then as likely as in one table with all of them. What is known is as old as
-  what was fetched ahead; 2 draws in 100 are between all shards alike, so that no shard is forgotten
-  whose sum has been next to nothing. `Trajectory.probability` has all of this in it: it is the
-  shard's probability in this draw, times that of the unroll in the shard.
-- With `samples_per_insert` each shard has limits of its own, and a draw is between those that have
-  an item there: nobody waits for a shard that its limits hold back, and where they hold, shards are
-  sampled in proportion to their inserts. Without it, a shard that is drawn is waited for, for
-  `PATIENCE` seconds.
+- For a queue, shards that have an item take turns. Each unroll is taken once.
+- For a uniform or prioritized table, a shard is drawn for each item in proportion to its mass: its
+  number of unrolls, or the sum of their `priority ** priority_exponent`. Reverb reports probability
+  p and priority of each item, and `priority ** exponent / p` is that sum, so the shard's last item
+  gives its mass. An item is then as likely as in one table with all of them. The estimate is as old
+  as what was fetched ahead. 2 draws in 100 are uniform over the shards, so that no shard is starved
+  whose mass was close to zero. `Trajectory.probability` includes all of this: it is the shard's
+  probability in this draw times that of the unroll in the shard.
+- With `samples_per_insert` each shard has its own limits, and a draw is between shards that have an
+  item ready: no batch waits for a shard blocked by its limits, and where limits bind, shards are
+  sampled in proportion to their inserts. Without it, a batch waits for a drawn shard up to
+  `MAX_WAIT` seconds.
 """
 
 from collections.abc import Callable, Sequence
@@ -19,38 +19,28 @@ from typing import NamedTuple
 
 import numpy as np
 
-from distrl.replay.columns import Block
+from distrl.replay.reverb.items import Item
 
-PATIENCE = 1.0
-"""Seconds that a batch waits for one shard that could give a sample, and does not."""
+MAX_WAIT = 1.0
+"""Seconds that a batch waits for one shard that has no item ready."""
 
-_EVENLY = 0.02  # of the draws
-
-
-class Item(NamedTuple):
-    """What a Reverb table gives at a time."""
-
-    key: int
-    probability: float  # with which the table chose it
-    priority: float
-    size: int  # items that the table held then
-    block: Block
+_UNIFORM_SHARE = 0.02  # of the draws
 
 
 class ShardStatus(NamedTuple):
-    """How a shard stands when one is chosen."""
+    """The state of a shard when one is chosen."""
 
     ready: bool  # it has an item
-    last: Item | None  # that it gave; None: it gave none yet
-    waited: float = 0.0  # seconds that it has had none; infinite while its server is gone
+    last: Item | None  # its last item; None: it has had none yet
+    waited: float = 0.0  # seconds since it has had an item; infinite while its server is gone
 
 
-Choice = Callable[[Sequence[ShardStatus]], tuple[int, float] | None]
-"""Which shard gives the next item, and how likely that was; None: there is none to take yet."""
+ShardChooser = Callable[[Sequence[ShardStatus]], tuple[int, float] | None]
+"""Returns the shard of the next item and its probability; None: wait and try again."""
 
 
-def in_turn(count: int) -> Choice:
-    """Of so many shards those that have an item, one after the other."""
+def round_robin(count: int) -> ShardChooser:
+    """Returns a chooser that goes around `count` shards, skipping those without an item."""
     last = count - 1
 
     def choose(shards: Sequence[ShardStatus]) -> tuple[int, float] | None:
@@ -64,49 +54,51 @@ def in_turn(count: int) -> Choice:
     return choose
 
 
-def by_mass(exponent: float, patience: float, rng: np.random.Generator) -> Choice:
-    """A shard in proportion to its sum of `priority ** exponent`.
+def by_mass(exponent: float, max_wait: float, rng: np.random.Generator) -> ShardChooser:
+    """Returns a chooser that draws shards in proportion to their sum of `priority ** exponent`.
 
     Args:
-      exponent: 0: to how many items it holds.
-      patience: seconds for which one that is drawn, and has no item, is waited for; and for the
-        first of each. 0: only those that have one are drawn.
-      rng: draws.
+      exponent: 0: in proportion to their number of items.
+      max_wait: seconds to wait for a drawn shard without an item, and for the first item of each
+        shard. 0: only shards with an item are drawn.
+      rng: source of randomness.
     """
     drawn: tuple[int, float] | None = None
 
-    def draw(able: dict[int, Item]) -> tuple[int, float]:
+    def draw(eligible: dict[int, Item]) -> tuple[int, float]:
         weights = {
             i: float(item.priority) ** exponent / float(item.probability)
-            for i, item in able.items()
+            for i, item in eligible.items()
         }
         total = sum(weights.values())
-        if not total > 0:  # all priorities are 0: then a table chooses between all alike
-            weights = {i: float(item.size) for i, item in able.items()}
+        if not total > 0:  # all priorities are 0: a table then samples uniformly
+            weights = {i: float(item.size) for i, item in eligible.items()}
             total = sum(weights.values())
-        even = _EVENLY / len(weights)
-        shares = [(i, (1 - _EVENLY) * each / total + even) for i, each in weights.items()]
+        uniform = _UNIFORM_SHARE / len(weights)
+        probabilities = [
+            (i, (1 - _UNIFORM_SHARE) * weight / total + uniform) for i, weight in weights.items()
+        ]
         left = rng.random()
-        for i, share in shares:
-            left -= share
+        for i, probability in probabilities:
+            left -= probability
             if left < 0:
-                return i, share
-        return shares[-1]  # they add up to a little less than 1
+                return i, probability
+        return probabilities[-1]  # due to rounding they sum to slightly less than 1
 
     def choose(shards: Sequence[ShardStatus]) -> tuple[int, float] | None:
         nonlocal drawn
-        if any(each.last is None and each.waited < patience for each in shards):
+        if any(shard.last is None and shard.waited < max_wait for shard in shards):
             return None
-        able = {
-            i: each.last
-            for i, each in enumerate(shards)
-            if each.last is not None and (each.ready or each.waited < patience)
+        eligible = {
+            i: shard.last
+            for i, shard in enumerate(shards)
+            if shard.last is not None and (shard.ready or shard.waited < max_wait)
         }
-        if drawn is None or drawn[0] not in able:
-            drawn = draw(able) if any(shards[i].ready for i in able) else None
+        if drawn is None or drawn[0] not in eligible:
+            drawn = draw(eligible) if any(shards[i].ready for i in eligible) else None
         if drawn is None or not shards[drawn[0]].ready:
             return None
-        found, drawn = drawn, None
-        return found
+        chosen, drawn = drawn, None
+        return chosen
 
     return choose

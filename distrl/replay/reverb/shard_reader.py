@@ -1,4 +1,4 @@
-"""Takes the items of one shard ahead, for a replay of several."""
+"""Fetches the items of one shard ahead."""
 
 import collections
 import math
@@ -12,48 +12,53 @@ import numpy as np
 
 from distrl.replay.columns import Columns
 from distrl.replay.reverb.calls import ServerSilent
-from distrl.replay.reverb.shard_choice import Item, ShardStatus
+from distrl.replay.reverb.items import Item
+from distrl.replay.reverb.shard_choice import ShardStatus
 from distrl.replay.table.info import TableInfo
 from distrl.types import Sample
 
 
 class Shard(Protocol):
-    """A client of one shard: a `ReverbReplayBuffer`, whose methods these are."""
+    """What is needed of a client of one shard, which is a `ReverbReplayBuffer`."""
 
     @property
     def columns(self) -> Columns:
-        """Of an unroll."""
+        """The columns of an unroll."""
 
     def make_sampler(self) -> Any:
-        """For `item`; has a method `Close`."""
+        """Returns a sampler for `item`; it has a method `Close`."""
 
     def item(self, sampler: Any) -> Item:
-        """The next item."""
+        """Returns the next item."""
 
     def watch(self) -> Callable[[], None]:
-        """A watch over its server."""
+        """Returns a watch over its server; see `ServerCalls.watch`."""
 
-    def wait_for_another(self, error: Exception, lost: str) -> None:
-        """For a server in the place of one that is gone."""
+    def reconnect(self, error: Exception, lost: str) -> None:
+        """Waits for a new server after the death of the current one."""
 
     def batch(self, items: Sequence[Item]) -> Sample:
-        """A sample of these items."""
+        """Returns a sample of these items."""
 
     def send_priorities(self, keys: np.ndarray, priorities: np.ndarray) -> None:
         """Sets priorities."""
 
     def info(self) -> TableInfo:
-        """How the table stands."""
+        """Returns the table's counts and limits."""
 
     def save(self, folder: Path, timeout: float) -> dict[str, Any]:
         """Writes the table."""
 
     def close(self) -> None:
-        """Ends the client."""
+        """Closes the client."""
 
 
-class Reader:
-    """Takes a shard's items ahead, in a thread of its own."""
+class ShardReader:
+    """Fetches a shard's items ahead in a thread.
+
+    Attributes:
+      error: the error that ended the thread, to be raised by the user.
+    """
 
     def __init__(
         self,
@@ -64,11 +69,11 @@ class Reader:
         ahead: int,
     ):
         """Args:
-        shard: its client.
-        index: of the shard.
-        lock: of all readers.
-        changed: by which who waits for an item, or an error, is told; of `lock`.
-        ahead: items that it takes before they are asked for.
+        shard: the shard's client.
+        index: the shard's index.
+        lock: shared by all readers.
+        changed: a condition of `lock`, notified of items and errors.
+        ahead: maximum number of items to fetch ahead.
         """
         self.error: Exception | None = None
         self._shard = shard
@@ -79,33 +84,33 @@ class Reader:
         self._last: Item | None = None
         self._since = time.monotonic()
         self._sampler: Any = None
-        self._watch: Callable[[], None] | None = None  # while there is nothing
-        self._away = False
-        self._silent: Exception | None = None
+        self._watch: Callable[[], None] | None = None  # while there are no items
+        self._server_gone = False
+        self._server_error: Exception | None = None
         self._closed = False
         self._thread = threading.Thread(target=self._run, name=f"shard {index}", daemon=True)
         self._thread.start()
 
-    # With `changed` held.
+    # Called with `changed` held:
 
-    def standing(self) -> ShardStatus:
-        """Now."""
+    def status(self) -> ShardStatus:
+        """Returns the shard's current state."""
         if self._items:
             return ShardStatus(True, self._last)
-        waited = math.inf if self._away else time.monotonic() - self._since
+        waited = math.inf if self._server_gone else time.monotonic() - self._since
         return ShardStatus(False, self._last, waited)
 
     def pop(self) -> Item:
-        """The first that it has."""
+        """Returns the first of the fetched items."""
         item = self._items.popleft()
         if not self._items:
             self._since = time.monotonic()
-        if 2 * len(self._items) <= self._ahead:  # not for each one: a thread is slow to wake
+        if 2 * len(self._items) <= self._ahead:  # not for each item: waking a thread is slow
             self._room.notify()
         return item
 
-    def look(self) -> None:
-        """Sees to it that a server that gives nothing because it is gone is noticed."""
+    def check_server(self) -> None:
+        """Ends the wait for the next item if the server is gone. Call this while waiting."""
         if self._items or self._sampler is None:
             self._watch = None
             return
@@ -114,41 +119,41 @@ class Reader:
         try:
             self._watch()
         except (RuntimeError, ServerSilent) as error:
-            self._silent = error
+            self._server_error = error
             self._end_sampler()
 
     def _end_sampler(self) -> None:
-        """Ends the wait for its next item."""
+        """Closes the sampler, which ends the wait for its next item."""
         sampler, self._sampler = self._sampler, None
-        if sampler is not None:  # this may take seconds, and nobody has to wait for it
+        if sampler is not None:  # in a thread, because it may take seconds
             threading.Thread(target=sampler.Close, name="close a sampler", daemon=True).start()
 
-    # In its thread.
+    # Called in the thread:
 
     def _run(self) -> None:
         try:
             while not self._closed:
                 try:
-                    self._take()
+                    self._fetch()
                 except RuntimeError as error:
                     with self._changed:
                         if self._closed:
                             return
                         self._end_sampler()
-                        self._away = True  # nobody waits for it; what it has given stays
-                        cause, self._silent = self._silent or error, None
-                    self._shard.wait_for_another(cause, "items that were fetched in advance")
-        except Exception as error:  # raised where the next item is asked for
+                        self._server_gone = True  # no batch waits for it; its fetched items stay
+                        cause, self._server_error = self._server_error or error, None
+                    self._shard.reconnect(cause, "items that were fetched in advance")
+        except Exception as error:  # raised by the user
             with self._changed:
                 self.error = error
                 self._changed.notify_all()
 
-    def _take(self) -> None:
-        """Takes items until there are no more."""
+    def _fetch(self) -> None:
+        """Fetches items until an error, or until this is closed."""
         sampler = self._shard.make_sampler()
         with self._changed:
             self._sampler = sampler
-            self._since, self._away = time.monotonic(), False
+            self._since, self._server_gone = time.monotonic(), False
         while not self._closed:
             item = self._shard.item(sampler)
             with self._changed:

@@ -1,10 +1,7 @@
-"""Several Reverb servers as one replay for the learner: shards, each with a part of the streams.
+"""The learner's replay over several Reverb servers: shards, each with some of the streams.
 
-What is here samples. An actor writes to one shard only, by a client of that shard, so that the
-order of a stream's unrolls is that of one table.
-
-A batch is put together item by item, from all shards: `shard_choice` says which shard each comes
-from, and with what probability.
+An actor writes to one shard only, with a client of that shard, so that a stream's unrolls are in
+order. A batch is assembled item by item from all shards: `shard_choice` chooses the shard of each.
 """
 
 import logging
@@ -21,15 +18,16 @@ from distrl.replay.buffer import ReplayAdministration, ReplayReader, checked_pri
 from distrl.replay.config import RateLimits, ReplayConfig
 from distrl.replay.reverb.calls import ServerSilent
 from distrl.replay.reverb.fetcher import Fetcher
-from distrl.replay.reverb.shard_choice import PATIENCE, Choice, Item, by_mass, in_turn
-from distrl.replay.reverb.shard_reader import Reader, Shard
+from distrl.replay.reverb.items import Item
+from distrl.replay.reverb.shard_choice import MAX_WAIT, ShardChooser, by_mass, round_robin
+from distrl.replay.reverb.shard_reader import Shard, ShardReader
 from distrl.replay.table import files
 from distrl.replay.table.info import TableInfo
 from distrl.replay.table.waiting import wait_until
 from distrl.types import Sample
 
-_AHEAD = 16  # items of a shard, at most
-_KEYS_OF = 64  # batches whose keys' shards are remembered
+_AHEAD = 16  # maximum number of items of a shard to fetch ahead
+_KEYS_OF = 64  # number of batches for whose keys the shard is remembered
 
 _LOG = logging.getLogger(__name__)
 
@@ -37,9 +35,9 @@ _LOG = logging.getLogger(__name__)
 class ShardedReplayBuffer(ReplayReader, ReplayAdministration):
     """The learner's client of all shards of a table.
 
-    What is fetched ahead counts as sampled: a batch in Reverb's samplers, split over the shards; up
-    to 16 items of each shard, and one more; and `prefetch` batches put together. A shard whose
-    server is gone is done without until there is another; if none comes, that is an error.
+    Items fetched ahead count as sampled: a batch in Reverb's samplers, split over the shards; up to
+    17 items of each shard; and `prefetch` assembled batches. A shard whose server is gone is left
+    out until it has a new one; if that does not come in time, it is an error.
     """
 
     def __init__(
@@ -54,13 +52,13 @@ class ShardedReplayBuffer(ReplayReader, ReplayAdministration):
         prefetch: int = 1,
     ):
         """Args:
-        shards: clients, each of one shard's table; closed with this one.
-        config: of all shards together.
-        batch_size: unrolls of a sample.
-        seed: of the choice of shards.
+        shards: a client of each shard's table; closed with this one.
+        config: settings of all shards together.
+        batch_size: unrolls per sample.
+        seed: seed of the choice of shards.
         stop: set when the program stops; ends waits.
-        unrolls_per_item: as the shards'; it divides `batch_size`.
-        prefetch: batches put together before they are asked for.
+        unrolls_per_item: the shards' unrolls per item; divides `batch_size`.
+        prefetch: batches assembled in advance.
         """
         self._shards = tuple(shards)
         self._config = config
@@ -71,16 +69,16 @@ class ShardedReplayBuffer(ReplayReader, ReplayAdministration):
         self._ahead = max(1, min(_AHEAD, self._count // (2 * len(self._shards))))
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
-        self._choose: Choice
+        self._choose: ShardChooser
         if config.table == "queue":
-            self._choose = in_turn(len(self._shards))
+            self._choose = round_robin(len(self._shards))
         else:
             exponent = config.priority_exponent if self.is_prioritized else 0.0
-            patience = PATIENCE if config.samples_per_insert is None else 0.0
-            self._choose = by_mass(exponent, patience, np.random.default_rng(seed))
-        self._readers: list[Reader] = []
+            max_wait = MAX_WAIT if config.samples_per_insert is None else 0.0
+            self._choose = by_mass(exponent, max_wait, np.random.default_rng(seed))
+        self._readers: list[ShardReader] = []
         self._fetcher: Fetcher[tuple[Sample, list[int]]] | None = None
-        self._shard_of: dict[int, int] = {}  # by key, the oldest first
+        self._shard_of: dict[int, int] = {}  # by key, in order of sampling
         self._closed = False
 
     @property
@@ -104,14 +102,14 @@ class ShardedReplayBuffer(ReplayReader, ReplayAdministration):
     def _started(self) -> Fetcher[tuple[Sample, list[int]]]:
         if self._fetcher is None:
             self._readers = [
-                Reader(shard, i, self._lock, self._changed, self._ahead)
+                ShardReader(shard, i, self._lock, self._changed, self._ahead)
                 for i, shard in enumerate(self._shards)
             ]
             self._fetcher = Fetcher(lambda: None, self._assemble, self._prefetch, "all shards")
         return self._fetcher
 
     def _assemble(self, _: None) -> tuple[Sample, list[int]]:
-        """The next batch, and the shard of each item."""
+        """Returns the next batch and the shard of each item."""
         items: list[Item] = []
         shards: list[int] = []
         with self._changed:
@@ -126,21 +124,21 @@ class ShardedReplayBuffer(ReplayReader, ReplayAdministration):
         return self._shards[0].batch(items), shards
 
     def _pick(self, items: list[Item], shards: list[int]) -> bool:
-        """Adds what there is to a batch; False where there is nothing."""
+        """Adds available items to a batch; returns False if there are none."""
         if self._closed:
             raise Stopped("this client of all shards is closed")
         for reader in self._readers:
             if reader.error is not None:
                 raise reader.error
-            reader.look()
+            reader.check_server()
         before = len(items)
         while len(items) < self._count:
-            found = self._choose([reader.standing() for reader in self._readers])
-            if found is None:
+            chosen = self._choose([reader.status() for reader in self._readers])
+            if chosen is None:
                 break
-            index, share = found
+            index, probability = chosen
             item = self._readers[index].pop()
-            items.append(item._replace(probability=share * item.probability))
+            items.append(item._replace(probability=probability * item.probability))
             shards.append(index)
         return len(items) > before
 
@@ -157,35 +155,35 @@ class ShardedReplayBuffer(ReplayReader, ReplayAdministration):
         if not self.is_prioritized:
             return
         self._check_open()
-        # Keys of long ago go to all shards: who does not have one passes it over.
+        # Old keys go to all shards: those that do not have one ignore it.
         origin = np.array([self._shard_of.get(key, -1) for key in keys.tolist()], np.int64)
         for i, shard in enumerate(self._shards):
-            its = (origin == i) | (origin == -1)
-            if not its.any():
+            selected = (origin == i) | (origin == -1)
+            if not selected.any():
                 continue
             try:
-                shard.send_priorities(keys[its], priorities[its])
-            except (RuntimeError, ServerSilent) as error:  # its reader waits for another server
-                _LOG.warning("%d priorities are lost: %s", its.sum(), error)
+                shard.send_priorities(keys[selected], priorities[selected])
+            except (RuntimeError, ServerSilent) as error:  # its reader waits for a new server
+                _LOG.warning("%d priorities are lost: %s", selected.sum(), error)
 
     def can_sample(self) -> bool:
         return not self._closed and self._started().ready()
 
     def infos(self) -> list[TableInfo]:
-        """How each shard stands."""
+        """Returns each shard's counts and limits."""
         return [shard.info() for shard in self._shards]
 
     def info(self) -> TableInfo:
-        """How the shards stand together."""
+        """Returns the sums of the shards' counts and limits."""
         infos = self.infos()
         limits = None
         if all(info.limits is not None for info in infos):
-            its = [info.limits for info in infos if info.limits is not None]
+            each = [info.limits for info in infos if info.limits is not None]
             limits = RateLimits(
-                its[0].samples_per_insert,
-                sum(each.min_size_to_sample for each in its),
-                sum(each.min_diff for each in its),
-                sum(each.max_diff for each in its),
+                each[0].samples_per_insert,
+                sum(shard.min_size_to_sample for shard in each),
+                sum(shard.min_diff for shard in each),
+                sum(shard.max_diff for shard in each),
             )
         return TableInfo(
             " + ".join(info.name for info in infos),
@@ -197,17 +195,17 @@ class ShardedReplayBuffer(ReplayReader, ReplayAdministration):
         )
 
     def _describe(self) -> str:
-        """Each shard's counts, or why there are none, for a message."""
-        found = []
+        """Returns each shard's counts for a message, or why there are none."""
+        texts = []
         for shard in self._shards:
             try:
-                found.append(str(shard.info()))
+                texts.append(str(shard.info()))
             except (DeadlineExceeded, Stopped, RuntimeError) as error:
-                found.append(str(error))
-        return "; ".join(found)
+                texts.append(str(error))
+        return "; ".join(texts)
 
     def save(self, folder: Path, timeout: float) -> dict[str, Any]:
-        """As `ReplayBuffer.save`: each shard in a folder of its number, one after the other."""
+        """As `ReplayAdministration.save`: one shard after the other, in numbered folders."""
         self._check_open()
         deadline = time.monotonic() + timeout
         folder.mkdir()
@@ -216,7 +214,7 @@ class ShardedReplayBuffer(ReplayReader, ReplayAdministration):
             left = max(1.0, deadline - time.monotonic())
             saved.append(shard.save(folder / str(i), left))
         counts = {
-            name: sum(each[name] for each in saved) for name in ("size", "inserts", "samples")
+            name: sum(shard[name] for shard in saved) for name in ("size", "inserts", "samples")
         }
         files.write_facts(
             folder,

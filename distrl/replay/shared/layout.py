@@ -1,4 +1,4 @@
-"""What lies where in the file of a table in shared memory."""
+"""The layout of a shared table's file."""
 
 from collections.abc import Callable
 
@@ -10,17 +10,28 @@ from distrl.replay.shared.lock import LOCK_BYTES
 from distrl.replay.shared.settings import SETTINGS_BYTES
 from distrl.replay.table.sum_tree import SumTree
 
-HEADER_BYTES = 4096  # JSON: what the file is
-SLOT_ARRAYS = ("word", "key", "free", "order", "time")  # int64 `[slots]`; see shared_slots.py
+HEADER_BYTES = 4096  # JSON: see header.py
+SLOT_ARRAYS = ("word", "key", "free", "order", "time")  # int64 `[slots]`: see slots.py
 _ALIGNMENT = 64
-_INTS = 24
+_INTS = 24  # see slots.py and table.py for their meanings
 
 
 class Layout:
-    """Where things lie in the file."""
+    """The offsets of the file's parts.
+
+    Attributes:
+      slots: number of slots for unrolls.
+      sizes: size of each part in bytes.
+      offsets: offset of each part in bytes.
+      nbytes: size of the file.
+    """
 
     def __init__(self, config: ReplayConfig, batch_size: int, data_bytes: Callable[[int], int]):
-        """Args: data_bytes: of so many slots."""
+        """Args:
+        config: the table's settings.
+        batch_size: unrolls per sample.
+        data_bytes: returns the data's size for a number of slots.
+        """
         spare = max(batch_size, config.max_size // 8)
         self.slots = config.max_size + spare
         # A uniform table may become a prioritized one.
@@ -32,7 +43,7 @@ class Layout:
             "ints": 8 * _INTS,
             "margins": 16,
             "settings": SETTINGS_BYTES,
-            "members": 8 * clients.MAX_CLIENTS * clients.COLUMNS,
+            "clients": 8 * clients.MAX_CLIENTS * clients.COLUMNS,
             **dict.fromkeys(SLOT_ARRAYS, 8 * self.slots),
             "sums": 8 * SumTree.nodes(ring),
             "priorities": 8 * ring,
@@ -46,7 +57,7 @@ class Layout:
         self.nbytes = end
 
     def views(self, memory: np.ndarray) -> dict[str, np.ndarray]:
-        """The parts of the file's bytes, uint8."""
+        """Returns views of the parts of the file's bytes, uint8."""
         return {
             name: memory[offset : offset + self.sizes[name]]
             for name, offset in self.offsets.items()

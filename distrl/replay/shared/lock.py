@@ -1,7 +1,7 @@
-"""A lock and wake-ups in shared memory, among processes that may die at any instruction. Linux.
+"""A lock and events in shared memory for processes that may die at any instruction. Linux only.
 
-The lock is a robust POSIX mutex: when its holder dies the kernel gives it to the next who asks,
-and says so. Wake-ups are futexes, since POSIX condition variables are not robust.
+The lock is a robust POSIX mutex: when its holder dies, the kernel passes it to the next waiter with
+EOWNERDEAD. Events are futexes, because POSIX condition variables are not robust.
 """
 
 import ctypes
@@ -19,15 +19,15 @@ if sys.platform != "linux":
     raise ImportError("replay in shared memory needs Linux: robust mutexes and futexes")
 
 LOCK_BYTES = 128  # the mutex, 40 or 48 bytes; then two words:
-_DAMAGED = 64  # offset of one that says that the data needs repair
-_CHANGES = 72  # and of a count of changes to what every process has a copy of
+_DAMAGED = 64  # offset of a flag that the data needs repair
+_CHANGES = 72  # offset of the count of changes to data of which every process has a copy
 
 _PTHREAD_PROCESS_SHARED = 1
 _PTHREAD_MUTEX_ROBUST = 1
 _FUTEX_WAIT, _FUTEX_WAKE = 0, 1
 _SYS_FUTEX = 98 if platform.machine() in ("aarch64", "riscv64") else 202
-_SLICE = 0.25  # seconds; between them a signal's handler can run
-_PATIENCE = 60.0  # seconds; the longest critical section is a repair, far below one
+_SLICE = 0.25  # seconds; between two slices signal handlers can run
+_TIMEOUT = 60.0  # seconds; the longest critical section is a repair, far below one second
 
 
 class _Timespec(ctypes.Structure):
@@ -39,7 +39,7 @@ class _Timespec(ctypes.Structure):
 
 
 _libc = ctypes.CDLL(None, use_errno=True)  # releases the GIL: for calls that wait
-_quick = ctypes.PyDLL(None)  # keeps it: for calls that never do
+_quick = ctypes.PyDLL(None)  # keeps the GIL: for calls that never wait
 _trylock, _unlock = _quick.pthread_mutex_trylock, _quick.pthread_mutex_unlock
 _consistent, _timedlock = _quick.pthread_mutex_consistent, _libc.pthread_mutex_timedlock
 for _function in (_trylock, _unlock, _consistent):
@@ -54,11 +54,11 @@ _futex_wait.restype = _futex_wake.restype = ctypes.c_long
 
 
 class SharedLock:
-    """Used as a context manager, in any thread of any process that has the memory.
+    """A context manager for any thread of any process that has mapped the memory.
 
-    Whoever finds that the holder before it died, or left by an exception, repairs the data first.
-    `Stopped` and `DeadlineExceeded` come from waits, which leave it whole, and `ConfigError` from
-    checks before anything is done.
+    If the previous holder died or left by an exception, the next one repairs the data first. This
+    does not apply to `Stopped` and `DeadlineExceeded`, which come from waits that leave the data
+    consistent, and `ConfigError`, which comes from checks before any change.
     """
 
     def __init__(
@@ -69,10 +69,10 @@ class SharedLock:
         reload: Callable[[int], None] = lambda number: None,
     ):
         """Args:
-        address: of `LOCK_BYTES` in shared memory, a multiple of 64.
-        repair: makes the data whole, whatever was half done; called with the lock held.
-        name: for messages.
-        reload: makes this process's copies after the change of this number, the last one; called
+        address: address of `LOCK_BYTES` in shared memory, a multiple of 64.
+        repair: makes the data consistent after an interruption; called with the lock held.
+        name: the name in messages.
+        reload: updates this process's copies to the change of this number, the last one; called
           with the lock held, before `repair`.
         """
         self._mutex = address
@@ -85,7 +85,7 @@ class SharedLock:
 
     @staticmethod
     def initialise(address: int) -> None:
-        """Makes the lock; once, before anyone else has the memory."""
+        """Initialises the lock; once, before any other process maps the memory."""
         attributes = ctypes.create_string_buffer(64)
         for code in (
             _libc.pthread_mutexattr_init(attributes),
@@ -100,26 +100,27 @@ class SharedLock:
         """Waits for the lock.
 
         Raises:
-          DeadlineExceeded: its holder lives, and did not let go for a minute: it is suspended.
+          DeadlineExceeded: its holder is alive but has not released it for a minute: it is
+            probably suspended.
         """
         code = _trylock(self._mutex)
         if code == errno.EBUSY:
             code = self._wait()
         if code == errno.EOWNERDEAD:
-            # The mutex is made good at once; the mark stays until the data is, whoever does it.
+            # The mutex is made consistent now; the flag stays set until the data is, too.
             self._damaged.value = 1
             code = _consistent(self._mutex)
         if code:
             raise OSError(code, f"the lock of {self._name}: {os.strerror(code)}")
         if self._damaged.value or self._changes.value != self._seen:
             try:
-                self._look()
+                self._refresh()
             except BaseException:
                 _unlock(self._mutex)
                 raise
 
-    def _look(self) -> None:
-        """Reloads, and repairs; holding the lock."""
+    def _refresh(self) -> None:
+        """Reloads copies and repairs the data as necessary; with the lock held."""
         if self.behind:
             self._reload(self._changes.value)
             self._seen = self._changes.value
@@ -129,18 +130,18 @@ class SharedLock:
 
     @property
     def behind(self) -> bool:
-        """True where copies are older than the last change: `acquire` makes them anew."""
+        """Whether this process's copies are outdated: `acquire` reloads them."""
         return self._changes.value != self._seen
 
     def change(self, prepare: Callable[[int], None]) -> None:
-        """Counts a change, and reloads; holding the lock.
+        """Counts a change and reloads; with the lock held.
 
         Args:
-          prepare: given its number; what it does has no effect until the change is counted.
+          prepare: called with the change's number; its writes take effect with the count.
         """
         prepare(self._changes.value + 1)
         self._changes.value += 1
-        self._look()
+        self._refresh()
 
     def _wait(self) -> int:
         began = time.monotonic()
@@ -148,15 +149,15 @@ class SharedLock:
             code = _timedlock(self._mutex, _Timespec.of(time.time() + _SLICE))
             if code != errno.ETIMEDOUT:
                 return code
-            if time.monotonic() - began > _PATIENCE:
+            if time.monotonic() - began > _TIMEOUT:
                 owner = ctypes.c_int32.from_address(self._mutex + 8).value  # as glibc has it
                 raise DeadlineExceeded(
-                    f"the lock of {self._name}: thread {owner} holds it for {_PATIENCE:g} s; is "
-                    "it suspended?"
+                    f"the lock of {self._name}: thread {owner} has held it for {_TIMEOUT:g} s; "
+                    "is it suspended?"
                 )
 
     def release(self) -> None:
-        """Lets go."""
+        """Releases the lock."""
         _unlock(self._mutex)
 
     def __enter__(self) -> None:
@@ -174,26 +175,26 @@ class SharedLock:
 
 
 class Event:
-    """A place to wait for a change of what a `SharedLock` guards."""
+    """An event: a change of what a `SharedLock` guards."""
 
     def __init__(self, address: int):
         """Args:
-        address: of 4 bytes in shared memory, zero at first.
+        address: address of 4 bytes in shared memory, initially zero.
         """
         self._address = address
         self._word = ctypes.c_uint32.from_address(address)
 
     def read(self) -> int:
-        """What `wait` takes. Read it with the lock held, and let go of the lock."""
+        """Returns the value for `wait`. Read it with the lock held, then release the lock."""
         return self._word.value
 
     def wait(self, value: int, seconds: float) -> bool:
-        """Waits until `change` was called since `read` gave `value`; False: the time was over."""
+        """Waits for a `change` since `read` returned `value`; returns False on timeout."""
         if seconds <= 0:
             return self._word.value != value
-        time_out = _Timespec.of(seconds)
+        timeout = _Timespec.of(seconds)
         code = _futex_wait(
-            _SYS_FUTEX, self._address, _FUTEX_WAIT, value, ctypes.addressof(time_out), None, 0
+            _SYS_FUTEX, self._address, _FUTEX_WAIT, value, ctypes.addressof(timeout), None, 0
         )
         if code == 0:
             return True
@@ -205,9 +206,9 @@ class Event:
         raise OSError(error, f"futex: {os.strerror(error)}")
 
     def change(self) -> None:
-        """Ends waits that begin from now on. With the lock held."""
+        """Marks a change, so that waits with an older value return. With the lock held."""
         self._word.value = (self._word.value + 1) & 0xFFFFFFFF
 
     def wake(self, count: int) -> None:
-        """Ends the waits of at most `count` who wait already. After `change`, without the lock."""
+        """Wakes at most `count` current waits. After `change`, without the lock."""
         _futex_wake(_SYS_FUTEX, self._address, _FUTEX_WAKE, min(count, 2**31 - 1), None, None, 0)

@@ -1,9 +1,9 @@
-"""The slots of a table in shared memory: which are free, and which hold what.
+"""The slots of a table in shared memory: which are free, and what the others hold.
 
-What is true of a slot is in its word (its state, and the client that has it) and its key. Each is
-stored at once, in an order that leaves a whole table whenever the process dies between two of
-them. All else (free slots, order, counts, sums) follows from words and keys, and `repair` makes
-it anew. Nothing here locks: every method needs the table's lock.
+A slot's state is in its word (state, and the client that holds it) and its key. Each is written
+atomically, in an order that leaves a consistent table if the process dies between two of them. All
+else (free slots, order, counts, sums) follows from words and keys, and `repair` recomputes it.
+Nothing here locks: every method needs the table's lock.
 """
 
 import abc
@@ -16,17 +16,17 @@ from distrl.replay.sampler import Sampler
 from distrl.replay.table.rate_limiter import RateLimiter
 from distrl.replay.table.ring import Draw, Ring
 
-# Numbers in the table's `ints`; the first three are RateLimiter's.
+# Indices into the table's `ints`; the first three are RateLimiter's.
 INSERTS, SAMPLES, _DELETES, PENDING, _FREE_FIRST, _FREE_COUNT, _FIRST = range(7)
 
-# Of a slot: FREE -> WRITING -> READY -> FREE, or in a queue READY -> TAKEN -> FREE. A client that
-# dies leaves FREE for WRITING, and READY for TAKEN.
+# A slot goes FREE -> WRITING -> READY -> FREE, or in a queue READY -> TAKEN -> FREE. When a client
+# dies, its WRITING slots become FREE, and its TAKEN slots READY.
 FREE, WRITING, READY, TAKEN = range(4)
 _STATE_BITS = 2
 
 
 def _span(first: int, count: int, size: int) -> slice | np.ndarray:
-    """The indices of `count` entries from `first` on, in a circle of `size`."""
+    """Returns the indices of `count` entries from `first` on, in a circular buffer of `size`."""
     first %= size
     if first + count <= size:
         return slice(first, first + count)
@@ -34,13 +34,13 @@ def _span(first: int, count: int, size: int) -> slice | np.ndarray:
 
 
 class Slots(abc.ABC):
-    """Slots by state; how READY ones are ordered and chosen is the subclass's."""
+    """Slots by state; subclasses define how READY ones are ordered and chosen."""
 
     def __init__(self, ints: memoryview, arrays: dict[str, np.ndarray]):
         """Args:
-        ints: of int64; see above.
-        arrays: int64 `[slots]` each: "word", "key", "free" (those that are, in a circle), "order",
-          "time" (nanoseconds of the monotonic clock, at the insert).
+        ints: int64 numbers; see above.
+        arrays: int64 `[slots]` each: "word", "key", "free" (a circular buffer of free slots),
+          "order", "time" (of the insert, in nanoseconds of the monotonic clock).
         """
         self._ints = ints
         self.word, self.key = arrays["word"], arrays["key"]
@@ -49,33 +49,33 @@ class Slots(abc.ABC):
     @property
     @abc.abstractmethod
     def size(self) -> int:
-        """Unrolls in the table."""
+        """Number of unrolls in the table."""
 
     @abc.abstractmethod
     def can_insert(self, count: int) -> int:
-        """How many of `count` unrolls can be reserved now; none where it is 0 or less."""
+        """Returns how many of `count` unrolls can be reserved now; none if it is 0 or less."""
 
     @abc.abstractmethod
     def room(self, count: int) -> int:
-        """As `can_insert`, whatever the rate limiter says."""
+        """As `can_insert`, regardless of the rate limiter."""
 
     @abc.abstractmethod
     def can_sample(self, count: int) -> bool:
-        """True where `count` can be sampled now."""
+        """Returns whether `count` unrolls can be sampled now."""
 
     @abc.abstractmethod
     def commit(self, slots: np.ndarray) -> None:
-        """The data of reserved slots is there."""
+        """Inserts the unrolls in reserved slots, whose data is complete."""
 
     @abc.abstractmethod
     def _restore(self) -> None:
-        """Makes order and counts anew; may free slots whose insert was not finished."""
+        """Recomputes order and counts; may free slots whose insert was not finished."""
 
     def reserve(self, client: int, count: int) -> np.ndarray:
-        """Takes free slots to write to: int64 `[count]`."""
+        """Returns free slots to write to, now reserved: int64 `[count]`."""
         ints, total = self._ints, len(self._free)
         slots = np.array(self._free[_span(ints[_FREE_FIRST], count, total)])
-        self.key[slots] = -1  # who reads what was there will know
+        self.key[slots] = -1  # tells readers that their unroll is overwritten
         self.word[slots] = WRITING | client << _STATE_BITS
         ints[_FREE_FIRST] = (ints[_FREE_FIRST] + count) % total
         ints[_FREE_COUNT] -= count
@@ -83,26 +83,26 @@ class Slots(abc.ABC):
         return slots
 
     def release(self, client: int, slots: np.ndarray) -> None:
-        """Gives back those of `slots` that this client still has to write to."""
+        """Frees those of `slots` that this client has reserved and not committed."""
         slots = slots[self.word[slots] == (WRITING | client << _STATE_BITS)]
         self._set_free(slots)
         self._ints[PENDING] -= len(slots)
 
     def holds(self, client: int) -> bool:
-        """True where the client has slots."""
+        """Returns whether the client holds slots."""
         return bool((self.word >> _STATE_BITS == client).any())
 
     def busy(self) -> bool:
-        """True where slots are written to or taken: that will end, and may let others go on."""
+        """Returns whether slots are being written or read: that will end, and may admit others."""
         state = self.word & 3
         return bool(((state == WRITING) | (state == TAKEN)).any())
 
     def present(self) -> np.ndarray:
-        """Slots of the unrolls that are there, the oldest first: int64 `[n]`."""
+        """Returns the slots of the unrolls in the table, the oldest first: int64 `[n]`."""
         return self._sorted(READY)[0]
 
     def inserted(self) -> np.ndarray:
-        """When each of them came: int64 `[n]`, as `time` has it."""
+        """Returns the insertion times of `present()`: int64 `[n]`."""
         return self._time[self.present()]
 
     def _set_free(self, slots: np.ndarray) -> None:
@@ -114,7 +114,7 @@ class Slots(abc.ABC):
         ints[_FREE_COUNT] += len(slots)
 
     def repair(self, gone: Sequence[int]) -> None:
-        """Makes the table whole, whatever was half done; takes back the slots of clients `gone`."""
+        """Makes the table consistent after an interruption; takes back slots of clients `gone`."""
         state = self.word & 3
         lost = np.isin(self.word >> _STATE_BITS, gone)
         self.word[lost & (state == WRITING)] = FREE
@@ -128,8 +128,9 @@ class Slots(abc.ABC):
         ints[PENDING] = int((self.word & 3 == WRITING).sum())
 
     def restore(self, first: int, count: int, samples: int) -> None:
-        """The first `count` slots hold the unrolls with the keys from `first` on, and no other
-        does. Of a table that nothing was inserted into yet.
+        """Declares that the first `count` slots hold the unrolls with keys from `first` on.
+
+        Nothing may have been inserted yet.
         """
         self.key[:count] = np.arange(first, first + count)
         self._time[:count] = time.monotonic_ns()
@@ -138,7 +139,7 @@ class Slots(abc.ABC):
         self.repair([])
 
     def _sorted(self, *states: int) -> tuple[np.ndarray, np.ndarray]:
-        """Slots in one of these states, by their keys; and the keys."""
+        """Returns the slots in one of these states, sorted by keys, and the keys."""
         slots = np.flatnonzero(np.isin(self.word & 3, states))
         keys = self.key[slots]
         order = np.argsort(keys)
@@ -177,11 +178,11 @@ class QueueSlots(Slots):
         ints[PENDING] -= count
 
     def ready(self) -> np.ndarray:
-        """Slots of the unrolls that wait, the oldest first: int64 `[size]`."""
+        """Returns the slots of the unrolls in the queue, the oldest first: int64 `[size]`."""
         return np.array(self._order[_span(self._ints[_FIRST], self.size, len(self._order))])
 
     def take(self, client: int, count: int) -> tuple[np.ndarray, np.ndarray]:
-        """Slots and keys, int64 `[count]`, of the oldest unrolls; they are the client's to read."""
+        """Takes the oldest unrolls for a client; returns slots and keys, int64 `[count]`."""
         ints, total = self._ints, len(self._order)
         slots = np.array(self._order[_span(ints[_FIRST], count, total)])
         self.word[slots] = TAKEN | client << _STATE_BITS
@@ -190,19 +191,19 @@ class QueueSlots(Slots):
         return slots, self.key[slots]
 
     def done(self, slots: np.ndarray) -> None:
-        """What was taken has been read."""
+        """Frees taken slots, whose unrolls have been read."""
         self._set_free(slots)
 
     def give_back(self, client: int, slots: np.ndarray) -> None:
-        """What was taken, and is still there, has not been read."""
-        mine = slots[self.word[slots] == (TAKEN | client << _STATE_BITS)]
-        self.word[mine] = READY
+        """Returns taken slots whose unrolls have not been read to the queue."""
+        held = slots[self.word[slots] == (TAKEN | client << _STATE_BITS)]
+        self.word[held] = READY
         self.repair([])
 
     def _restore(self) -> None:
         ints = self._ints
         slots, keys = self._sorted(READY, TAKEN)
-        # Of an insert that was not finished, what follows without a gap is in.
+        # Of an unfinished insert, the unrolls that follow without a gap are in the table.
         new = keys >= ints[INSERTS]
         wanted = ints[INSERTS] + np.arange(int(new.sum()))
         complete = int(np.cumprod(keys[new] == wanted).sum())
@@ -215,7 +216,7 @@ class QueueSlots(Slots):
 
 
 class RingSlots(Slots):
-    """The newest `max_size` unrolls; `order` has the slot of each place of a `Ring`."""
+    """The newest `max_size` unrolls; `order` has the slot of each index of a `Ring`."""
 
     def __init__(
         self,
@@ -257,22 +258,22 @@ class RingSlots(Slots):
         self._ints[PENDING] -= count
 
     def ready(self) -> np.ndarray:
-        """Slots of the unrolls that are there, the oldest first: int64 `[size]`."""
+        """Returns the slots of the unrolls in the table, the oldest first: int64 `[size]`."""
         return self._order[self.ring.present()]
 
     def choose(self, count: int, sampler: Sampler | None = None) -> tuple[np.ndarray, Draw]:
-        """Slots int64 `[count]` to sample, and what is in them. Args: sampler: as of `Ring`."""
+        """Draws samples; returns their slots, int64 `[count]`. Args: sampler: see `Ring.choose`."""
         draw = self.ring.choose(count, sampler)
         return self._order[draw.indices], draw
 
     def overwritten(self, slots: np.ndarray, keys: np.ndarray) -> np.ndarray:
-        """Which of `slots` do not hold the unrolls with these keys any more: bool `[n]`."""
+        """Returns which of `slots` no longer hold the unrolls with these keys: bool `[n]`."""
         return self.key[slots] != keys
 
     def _restore(self) -> None:
         slots, keys = self._sorted(READY)
-        # A deletion or an insert that was not finished leaves a gap: what counts is the run that
-        # has the newest unroll before it, or begins just after.
+        # An unfinished deletion or insert leaves a gap: the table is the run of consecutive keys
+        # that contains the newest counted unroll, or begins just after it.
         inserts = self.counts.inserts
         starts = np.flatnonzero(np.diff(keys, prepend=-2) != 1)
         ends = np.append(starts[1:], len(keys))

@@ -1,4 +1,4 @@
-"""A table in shared memory as it stood at one moment, copied out without holding its lock."""
+"""Snapshots of tables in shared memory, copied without holding the lock."""
 
 import json
 from pathlib import Path
@@ -13,13 +13,17 @@ from distrl.replay.shared.table import SharedTable
 class SharedSnapshot:
     """See `distrl.replay.table.files.TableSnapshot`.
 
-    Slots are copied as samples are: without the lock, and afterwards it is looked whether their
-    keys are still the same. Slots that are given up are written to again as late as can be, so that
-    little is gone even of a table that changes all the time.
+    Slots are copied as for samples: without the lock, checking afterwards whether their keys are
+    unchanged. Freed slots are reused as late as possible, so that little is lost even of a table
+    that changes all the time.
     """
 
     def __init__(self, table: SharedTable, columns: Columns, stored: Block):
-        """Args: stored: the table's data, as `columns` has it."""
+        """Args:
+        table: the table.
+        columns: the columns of its unrolls.
+        stored: the table's data.
+        """
         self.columns = columns
         self._table, self._stored = table, stored
         self.priorities: np.ndarray | None = None
@@ -38,15 +42,15 @@ class SharedSnapshot:
         slots, keys = self._slots[start:stop], self._keys[start:stop]
         block = self.columns.take(self._stored, slots)
         with self._table.lock:
-            late = np.flatnonzero(self._table.store.key[slots] != keys)
-        if len(late) == 0:
+            stale = np.flatnonzero(self._table.store.key[slots] != keys)
+        if len(stale) == 0:
             return block, 0
-        gone = int(late[-1]) + 1
+        gone = int(stale[-1]) + 1
         return block.split(gone, self.columns.has_time)[1], gone
 
 
 def restore_rng(table: SharedTable, saved: Path) -> None:
-    """Sets this process's choice of samples to that of the process that saved the table."""
+    """Sets this process's random generator for samples to that of the process that saved."""
     state = json.loads((saved / "table.json").read_text())["rng"]
     if isinstance(table.store, RingSlots) and state is not None:
         table.store.ring.rng_state = state

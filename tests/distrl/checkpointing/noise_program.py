@@ -152,7 +152,7 @@ def actors(transport: str, address: str) -> None:
 def serve() -> None:
     import reverb
 
-    from distrl.replay.reverb.buffer import reverb_tables
+    from distrl.replay.reverb.server import reverb_tables
 
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))

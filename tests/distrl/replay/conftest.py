@@ -165,7 +165,7 @@ class Replay:
         import reverb
 
         from distrl.replay.reverb import checkpoints
-        from distrl.replay.reverb.buffer import reverb_tables
+        from distrl.replay.reverb.server import reverb_tables
 
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))

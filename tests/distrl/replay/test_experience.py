@@ -87,7 +87,7 @@ def test_where_there_can_be_no_sampler(make_streams):
     with pytest.raises(ConfigError, match=r"must have a method choose\(rng, count, view\); got 3"):
         ReplayConfig("uniform", sampler=3)
     pytest.importorskip("reverb", reason="dm-reverb is not installed")
-    from distrl.replay.reverb.buffer import reverb_tables
+    from distrl.replay.reverb.server import reverb_tables
 
     config = ReplayConfig("uniform", T, sampler=NewestFirst())
     with pytest.raises(ConfigError, match=r"replay.sampler=NewestFirst is not for Reverb.*shared"):

@@ -70,7 +70,7 @@ def test_sampled_as_weighted_while_weights_change(make_replay, streams, elsewher
     streams.add_to(client, np.arange(SIZE, dtype=np.int32), T + 1)
     tally, wrong = Tally(), Tally()
     local = replay.kind == "local"
-    ring = replay._table._store._ring if local else client._client._table.store.ring
+    ring = replay._table._store._ring if local else client._handle._table.store.ring
     chosen = []
     choose = ring.choose
 

@@ -16,7 +16,7 @@ from distrl.errors import ConfigError
 from distrl.launch.cli import config_flags
 from distrl.launch.run_dir.config_dict import as_dict
 from distrl.replay.buffer import ReplayConfig
-from distrl.replay.shared import segment
+from distrl.replay.shared.announce import announced
 from distrl.replay.shared.table import SharedTable
 from distrl.version import __version__
 from tests.support.commands import EXPERIMENTS, ROOT, needs_launchpad
@@ -312,7 +312,7 @@ def test_tables_shows_how_a_table_stands(tmp_path):
 
 def test_tables_finds_reverb_servers(tmp_path):
     reverb = pytest.importorskip("reverb", reason="dm-reverb is not installed")
-    from distrl.replay.reverb.buffer import about_tables, reverb_tables
+    from distrl.replay.reverb.server import about_tables, reverb_tables
 
     struct = specs.trajectory_struct(
         specs.EnvironmentSpec(
@@ -326,7 +326,7 @@ def test_tables_finds_reverb_servers(tmp_path):
     server = reverb.Server(reverb_tables(config, struct, 2, name))
     about = about_tables(config, struct, f"127.0.0.1:{server.port}")
     try:
-        with segment.announced(name, about):
+        with announced(name, about):
             shown = distrl(tmp_path, "tables", name)
             refused = distrl(tmp_path, "tables", name, "--set=min_size_to_sample=2")
     finally:

@@ -18,8 +18,8 @@ from distrl.replay.reverb import calls
 reverb = pytest.importorskip(
     "reverb", reason="dm-reverb is not installed (it has wheels for Python 3.10 at most)"
 )
-from distrl.replay.reverb.buffer import (  # noqa: E402
-    ReverbReplayBuffer,
+from distrl.replay.reverb.buffer import ReverbReplayBuffer  # noqa: E402
+from distrl.replay.reverb.server import (  # noqa: E402
     about_tables,
     reverb_tables,
     served_table,

@@ -16,7 +16,8 @@ from distrl import presets
 from distrl.errors import ConfigError, DeadlineExceeded, Stopped
 from distrl.replay.buffer import ReplayConfig, ReplayWriter
 from distrl.replay.reverb import calls
-from distrl.replay.reverb.shard_choice import Item, ShardStatus, by_mass, in_turn
+from distrl.replay.reverb.items import Item
+from distrl.replay.reverb.shard_choice import ShardStatus, by_mass, round_robin
 from distrl.replay.reverb.sharded import ShardedReplayBuffer
 from distrl.types import Sample
 
@@ -204,7 +205,7 @@ def test_a_priority_goes_to_its_own_shard():
 
 
 def test_shards_take_turns():
-    choose = in_turn(3)
+    choose = round_robin(3)
     now = [ShardStatus(True, item())] * 3
     assert [choose(now)[0] for _ in range(4)] == [0, 1, 2, 0]
     now[1] = ShardStatus(False, item(), 0.1)
@@ -266,7 +267,7 @@ class Fake:
             raise RuntimeError("the server is gone")
         return item(key)
 
-    def wait_for_another(self, error, lost):
+    def reconnect(self, error, lost):
         self.lost.append(str(error))
         if not self.back.wait(10.0):
             raise error
@@ -304,7 +305,7 @@ def test_a_shard_is_away_for_a_while(table):
 
 
 def test_a_shard_that_does_not_come_back_is_named(monkeypatch):
-    monkeypatch.setattr(Fake, "wait_for_another", lambda self, error, lost: _raise(error))
+    monkeypatch.setattr(Fake, "reconnect", lambda self, error, lost: _raise(error))
     learner = ShardedReplayBuffer(
         [Fake([0]), Fake([-1])], ReplayConfig(num_shards=2, backend="reverb"), 2, seed=0
     )
@@ -373,7 +374,7 @@ def test_a_shard_that_dies_is_done_without_until_it_is_back(make_replay, streams
     def client():
         return ReverbReplayBuffer(
             reverb.Client(f"127.0.0.1:{port}"), streams.struct, config.of_shard(), 4, "task-1",
-            unrolls_per_item=4, comes_back_within=30.0,
+            unrolls_per_item=4, reconnect_timeout=30.0,
         )  # fmt: skip
 
     server = Server(port)

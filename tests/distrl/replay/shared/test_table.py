@@ -194,7 +194,7 @@ def test_both_sides_blocked_is_an_error_with_the_inequality(streams, name, monke
     table = SharedTable.create(streams.struct, config, 4, name)
     writer = client(table, streams.struct, config)
     with pytest.raises(
-        Blocked, match=r"neither an insert nor a sample may go on: .*inserts beyond"
+        Blocked, match=r"neither an insert nor a sample is admitted: .*inserts beyond"
     ):
         streams.add_to(writer, np.arange(4, dtype=np.int32), T + 1)
     with pytest.raises(Blocked, match=r"neither .* 1 <= inserts \* 1 - samples"):
@@ -207,7 +207,7 @@ def insert(name, streams):
 
 
 def test_a_side_whose_other_side_died_does_not_wait_for_ever(streams, elsewhere, name, monkeypatch):
-    monkeypatch.setattr("distrl.replay.shared.table.REPLACED_WITHIN", 0.0)
+    monkeypatch.setattr("distrl.replay.shared.waits.REPLACED_WITHIN", 0.0)
     table = SharedTable.create(streams.struct, CONFIG, 4, name)
     child = elsewhere(insert, name, streams)
     assert child.wait(60.0) == 0

@@ -1,0 +1,56 @@
+"""Items: what a Reverb table stores at a time.
+
+An item holds a block of `unrolls_per_item` unrolls as one column of bytes (see
+`distrl.replay.columns`): Reverb's costs are per item and column, and a message of one column costs
+about half of one with a column for each field. The reader knows the columns.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from distrl.replay.columns import Block, Columns
+
+
+class Item(NamedTuple):
+    """A sampled item."""
+
+    key: int
+    probability: float  # with which the table chose it
+    priority: float
+    size: int  # number of items in the table at that time
+    block: Block
+
+
+class ItemPacker:
+    """Combines and splits blocks into blocks of one item each."""
+
+    def __init__(self, columns: Columns, unrolls_per_item: int):
+        """Args:
+        columns: the columns of the unrolls.
+        unrolls_per_item: unrolls of every item.
+        """
+        self._columns = columns
+        self._per_item = unrolls_per_item
+        self._pending: list[Block] = []  # fewer unrolls than an item has
+        self._pending_size = 0
+
+    def add(self, block: Block) -> Sequence[Block]:
+        """Returns the items that `block` completes; keeps the remaining unrolls."""
+        if not self._pending and block.size == self._per_item:
+            return (block,)
+        self._pending.append(block)
+        self._pending_size += block.size
+        return list(self._items())
+
+    def _items(self) -> Iterator[Block]:
+        while self._pending_size >= self._per_item:
+            parts, size = [], 0
+            while size < self._per_item:
+                block = self._pending.pop(0)
+                if size + block.size > self._per_item:
+                    block, rest = block.split(self._per_item - size, self._columns.has_time)
+                    self._pending.insert(0, rest)
+                parts.append(block)
+                size += block.size
+            self._pending_size -= size
+            yield self._columns.join(parts)

@@ -1,0 +1,310 @@
+"""How a client inserts into a table in shared memory and samples from it.
+
+An insert reserves free slots, copies into them, and commits them; a sample chooses slots and copies
+out of them. Slots are chosen under the table's lock, data is copied without it:
+
+- Slots being written belong to their writer until it commits them, or dies.
+- Slots of a queue being read belong to their reader; if it dies, they are read again.
+- Slots of other tables may be overwritten while they are read. The reader checks afterwards whether
+  their keys are unchanged, and chooses others for those that are not.
+
+There are more slots than `max_size`, by an eighth or a batch, for unrolls being written or read.
+Unrolls being written count as inserted for the rate limiter, so that its bounds always hold.
+"""
+
+import contextlib
+import threading
+from collections.abc import Callable, Iterator
+
+import numpy as np
+
+from distrl.errors import SpecError
+from distrl.replay.columns import Block, Columns
+from distrl.replay.sampler import Sampler
+from distrl.replay.shared import clients
+from distrl.replay.shared.process import Process
+from distrl.replay.shared.slots import QueueSlots, RingSlots, Slots
+from distrl.replay.shared.snapshot import SharedSnapshot
+from distrl.replay.shared.table import SharedTable
+from distrl.replay.shared.waits import TableWait
+from distrl.replay.table import reconfigure
+from distrl.replay.table.files import TableSnapshot
+from distrl.replay.table.info import TableInfo
+from distrl.replay.table.waiting import wait_until
+from distrl.types import Sample, Trajectory
+
+_PREFILL_TIMEOUT = 60.0  # seconds; a prefill only waits for other writers' copies
+_TRIES = 3  # attempts to copy a sample without the lock, before it is copied with it
+
+
+class TableHandle:
+    """A `Table` for one client; slots in use are marked with the client's number."""
+
+    def __init__(self, table: SharedTable, struct: Trajectory, sampler: Sampler | None):
+        """Args:
+        table: the table.
+        struct: one stream at one step.
+        sampler: the client's custom sampler; None: the table's own sampling.
+        """
+        self._table = table
+        self._sampler = sampler
+        self.columns = Columns(struct, table.config.unroll_length)
+        try:
+            self._stored = self.columns.unpack(table.data, table.slots)
+        except SpecError as error:
+            raise SpecError(f"table {table.name!r}: {error}") from None
+        with table.lock:
+            dead = table.clients.dead()
+            if dead:
+                table.take_back(dead)
+            self._number = table.clients.join(Process.this())
+        self._roles: set[int] = set()  # already registered with the table
+
+    def insert(self, block: Block, stop: threading.Event | None, timeout: float) -> None:
+        """As `Table.insert`."""
+        self._insert(block, stop, timeout, self._table.store.can_insert)
+
+    def prefill(self, block: Block) -> None:
+        """As `Experience.extend`."""
+        store = self._table.store
+        if isinstance(store, QueueSlots):
+            with self._table.lock:
+                reconfigure.check_room(block.size, max(0, store.room(block.size)))
+        self._insert(block, None, _PREFILL_TIMEOUT, store.room, exempt=True)
+
+    def read(self, indices: slice) -> Block:
+        """As `Table.read`."""
+        with self._table.lock:
+            return self.columns.take(self._stored, self._table.store.present()[indices])
+
+    def _insert(
+        self,
+        block: Block,
+        stop: threading.Event | None,
+        timeout: float,
+        admit: Callable[[int], int],
+        exempt: bool = False,
+    ) -> None:
+        """Inserts a block in as many parts as necessary.
+
+        Args:
+          block: the unrolls.
+          stop: set when the program stops.
+          timeout: seconds to wait for room.
+          admit: returns how many of a number of unrolls may be inserted now.
+          exempt: the unrolls do not count for the rate limiter.
+        """
+        table = self._table
+        store: Slots = table.store
+        while block.size:
+            slots = None
+            try:
+                with table.lock:
+                    self._register(clients.ROOM)
+                    count = admit(block.size)
+                    # Below 0 if a dead reader's unrolls came back to a full queue.
+                    if count <= 0:
+                        self._wait(
+                            clients.ROOM,
+                            lambda: admit(1) > 0,
+                            "an insert waits for room",
+                            stop,
+                            timeout,
+                        )
+                        count = admit(block.size)
+                    slots = store.reserve(self._number, count)
+                    if not exempt:
+                        table.note_error(inserted=True)
+                part, rest = block, None
+                if len(slots) < block.size:
+                    part, rest = block.split(len(slots), self.columns.has_time)
+                self.columns.put(self._stored, _as_slice(slots), part)
+                with table.lock:
+                    if exempt:
+                        table.move_bounds(len(slots))
+                    store.commit(slots)
+                    slots = None
+                    events = table.changed()
+            finally:
+                if slots is not None:
+                    with table.lock:
+                        store.release(self._number, slots)
+            table.wake(events)
+            if rest is None:
+                return
+            block = rest
+
+    def sample(self, stop: threading.Event | None, timeout: float | None) -> Sample:
+        """As `Table.sample`."""
+        store = self._table.store
+        if isinstance(store, QueueSlots):
+            return self._take(store, stop, timeout)
+        return self._choose(store, stop, timeout)
+
+    @contextlib.contextmanager
+    def _admitted_batch(
+        self, stop: threading.Event | None, timeout: float | None
+    ) -> Iterator[None]:
+        """Holds the lock once a batch may be sampled; then wakes the waits that this ends."""
+        table = self._table
+        with table.lock:
+            self._wait(
+                clients.SAMPLES,
+                table.can_sample,
+                f"a batch of {table.batch_size} waits for samples",
+                stop,
+                timeout,
+            )
+            yield
+            table.note_error(inserted=False)
+            events = table.changed()
+        table.wake(events)
+
+    def _take(
+        self, store: QueueSlots, stop: threading.Event | None, timeout: float | None
+    ) -> Sample:
+        table, count = self._table, self._table.batch_size
+        slots = None
+        try:
+            with self._admitted_batch(stop, timeout):
+                slots, keys = store.take(self._number, count)
+            batch = self.columns.take(self._stored, slots)
+            with table.lock:
+                store.done(slots)
+                slots = None
+                events = table.changed()
+        finally:
+            if slots is not None:
+                with table.lock:
+                    store.give_back(self._number, slots)
+        table.wake(events)
+        trajectory = self.columns.trajectory(batch, np.ones(count, np.float32))
+        return Sample(trajectory, keys.astype(np.uint64))
+
+    def _choose(
+        self, store: RingSlots, stop: threading.Event | None, timeout: float | None
+    ) -> Sample:
+        table, columns = self._table, self.columns
+        with self._admitted_batch(stop, timeout):
+            slots, draw = store.choose(table.batch_size, self._sampler)
+            store.counts.samples += table.batch_size
+        batch = columns.take(self._stored, slots)
+        for attempt in range(_TRIES):
+            with table.lock:
+                stale = np.flatnonzero(store.overwritten(slots, draw.keys))
+                if len(stale) == 0:
+                    break
+                self._wait(  # a writer's death may have emptied a small table
+                    clients.SAMPLES,
+                    lambda: store.size > 0,
+                    "a batch waits for unrolls",
+                    stop,
+                    timeout,
+                )
+                slots[stale], again = store.choose(len(stale), self._sampler)
+                draw.keys[stale] = again.keys
+                draw.probability[stale] = again.probability
+                if attempt == _TRIES - 1:  # with the lock held: nothing is overwritten meanwhile
+                    columns.put(batch, stale, columns.take(self._stored, slots[stale]))
+                    break
+            columns.put(batch, stale, columns.take(self._stored, slots[stale]))
+        return Sample(columns.trajectory(batch, draw.probability), draw.keys.astype(np.uint64))
+
+    def _register(self, what: int) -> None:
+        """Records, with the lock held, what this client asks for. Raises Stopped if closed."""
+        table = self._table
+        table.check_open()
+        if what not in self._roles:
+            self._roles.add(what)
+            table.take_role(self._number, what)
+
+    def _wait(
+        self,
+        what: int,
+        done: Callable[[], bool],
+        wait: str,
+        stop: threading.Event | None,
+        timeout: float | None,
+    ) -> None:
+        """Waits until `done`, with the lock held when it is called. Args: wait: for messages."""
+        table = self._table
+        self._register(what)
+        if done():
+            return
+        table.clients.note_wait(self._number, what, True)
+        try:
+            wait_until(
+                TableWait(table, what),
+                done,
+                stop=stop,
+                timeout=timeout,
+                what=lambda: f"{wait}: {table.describe()}",
+            )
+        finally:
+            table.clients.note_wait(self._number, what, False)
+
+    def wait_for_counts(
+        self,
+        done: Callable[[int, int], bool],
+        what: str,
+        stop: threading.Event | None,
+        timeout: float | None,
+    ) -> None:
+        """As `SharedReplayBuffer.wait_for_counts`."""
+        info = self._table.current_info
+        with self._table.lock:
+            self._wait(
+                clients.ROOM,  # whose waits wake for every change
+                lambda: done(*info()[3:5]),
+                what,
+                stop,
+                timeout,
+            )
+
+    def update_priorities(self, keys: np.ndarray, priorities: np.ndarray) -> None:
+        """As `Table.update_priorities`."""
+        store = self._table.store
+        if isinstance(store, RingSlots):
+            with self._table.lock:
+                store.ring.update_priorities(keys, priorities)
+
+    def can_sample(self) -> bool:
+        """Returns whether `sample` would return without waiting."""
+        table = self._table
+        if table.lock.behind:
+            with table.lock:
+                return table.can_sample()
+        return table.can_sample()
+
+    @property
+    def is_prioritized(self) -> bool:
+        """Whether the table currently samples by priority."""
+        return self._table.config.table == "prioritized"
+
+    def reconfigure(self, **changes: object) -> TableInfo:
+        """As `SharedTable.reconfigure`."""
+        return self._table.reconfigure(**changes)
+
+    def info(self) -> TableInfo:
+        """Returns the table's counts and limits."""
+        return self._table.info()
+
+    def snapshot(self) -> TableSnapshot:
+        """Returns the table's current contents, to be saved while it stays in use."""
+        return SharedSnapshot(self._table, self.columns, self._stored)
+
+    def leave(self) -> None:
+        """Releases the client's slots and its number."""
+        table = self._table
+        with table.lock:
+            if table.store.holds(self._number):
+                table.store.repair([self._number])
+            table.clients.leave(self._number)
+
+
+def _as_slice(slots: np.ndarray) -> slice | np.ndarray:
+    """Returns a slice if the slots are contiguous: that copies faster."""
+    first, count = int(slots[0]), len(slots)
+    if int(slots[-1]) - first == count - 1 and (count < 3 or bool((np.diff(slots) == 1).all())):
+        return slice(first, first + count)
+    return slots

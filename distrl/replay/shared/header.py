@@ -1,0 +1,58 @@
+"""The header of a shared table's file: what a process must know before it can use the table."""
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from distrl.errors import ConfigError
+from distrl.replay.config import ReplayConfig
+from distrl.replay.shared.layout import HEADER_BYTES
+
+_VERSION = "distrl shared table 2"
+
+
+class Header(NamedTuple):
+    """What the creator of a table writes once.
+
+    Attributes:
+      config: the table's initial settings, without a custom sampler: only processes that sample
+        need to be able to import that.
+      sampler: description of the custom sampler; None: there is none.
+      batch_size: unrolls per sample.
+      data_bytes: size of the unrolls' data.
+      seed: seed of the sampling.
+    """
+
+    config: ReplayConfig
+    sampler: str | None
+    batch_size: int
+    data_bytes: int
+    seed: list[int]
+
+    def write(self, memory: np.ndarray) -> None:
+        """Writes the header to the file's bytes, uint8."""
+        fields = {
+            "version": _VERSION,
+            **self._asdict(),
+            "config": dataclasses.asdict(self.config),
+        }
+        text = json.dumps(fields).encode()
+        assert len(text) < HEADER_BYTES
+        memory[: len(text)] = np.frombuffer(text, np.uint8)
+
+    @classmethod
+    def read(cls, memory: np.ndarray, path: Path) -> "Header":
+        """Reads the header from the file's bytes, uint8.
+
+        Raises:
+          ConfigError: the file's format is another one.
+        """
+        fields = json.loads(bytes(memory[:HEADER_BYTES]).rstrip(b"\0"))
+        if fields.pop("version", None) != _VERSION:
+            raise ConfigError(
+                f"{path} is no {_VERSION}: was it created by another version of this program?"
+            )
+        return cls(**{**fields, "config": ReplayConfig(**fields["config"])})

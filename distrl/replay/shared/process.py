@@ -1,0 +1,48 @@
+"""Identities of processes, which tell a live process from a dead one whose id was reused."""
+
+import os
+from pathlib import Path
+from typing import NamedTuple
+
+from distrl.errors import Stopped
+
+
+class Process(NamedTuple):
+    """A process, distinct from others that had or will have its id."""
+
+    pid: int
+    start: int  # clock ticks after boot
+
+    @classmethod
+    def this(cls) -> "Process":
+        """Returns this process."""
+        pid = os.getpid()
+        start = _start(pid)
+        assert start is not None
+        return cls(pid, start)
+
+    @classmethod
+    def parent(cls) -> "Process":
+        """Returns the process that started this one."""
+        pid = os.getppid()
+        start = _start(pid)
+        if start is None:  # it has just died, and we follow
+            raise Stopped(f"process {pid}, which started this one, has ended")
+        return cls(pid, start)
+
+    def lives(self) -> bool:
+        """Returns False once the process has ended, with all its threads."""
+        return _start(self.pid) == self.start
+
+
+def _start(pid: int) -> int | None:
+    """Returns the start time of a process; None if there is no such process, or it has ended."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_bytes()
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    fields = text[text.rindex(b")") + 2 :].split()  # from the third field of proc(5) on
+    # A zombie; while it has other threads they may still run for a moment.
+    if fields[0] in (b"Z", b"X") and int(fields[17]) <= 1:
+        return None
+    return int(fields[19])

@@ -1,0 +1,68 @@
+"""Waits for room or samples in a shared table, which detect that they can never end."""
+
+import time
+
+from distrl.errors import Blocked
+from distrl.replay.shared import clients
+from distrl.replay.shared.process import Process
+from distrl.replay.shared.table import SharedTable
+
+_CHECK_INTERVAL = 0.5  # seconds of waiting between two checks for dead processes
+REPLACED_WITHIN = 30.0  # seconds that a wait allows for the replacement of a dead client
+
+
+class TableWait:
+    """A wait for one of a table's events, as the condition of `wait_until`.
+
+    The table's lock is its lock, held by the caller.
+    """
+
+    def __init__(self, table: SharedTable, what: int):
+        """Args:
+        table: the table.
+        what: `clients.ROOM` or `clients.SAMPLES`.
+        """
+        self._table = table
+        self._what = what
+        self._event = table.events[what]
+        self._began = self._checked = time.monotonic()
+
+    def wait(self, timeout: float) -> None:
+        """Waits for the event without the lock. Takes back the slots of dead clients.
+
+        Raises:
+          Stopped: the table was closed.
+          PeerError: the table's owner is dead.
+          Blocked: the wait cannot end.
+        """
+        table = self._table
+        seen = self._event.read()
+        dead: list[tuple[int, Process]] = []
+        checked = False
+        table.lock.release()
+        try:
+            changed = self._event.wait(seen, timeout)
+            if not changed and time.monotonic() - self._checked > _CHECK_INTERVAL:
+                checked = True
+                table.check_owner()
+                dead = table.clients.dead()
+        finally:
+            table.lock.acquire()
+        table.check_open()
+        if dead:
+            table.take_back(dead)
+        if checked:
+            self._checked = time.monotonic()
+            self._check_can_end()
+
+    def _check_can_end(self) -> None:
+        """Raises Blocked if the wait cannot end; with the lock held."""
+        table = self._table
+        other = clients.SAMPLES if self._what == clients.ROOM else clients.ROOM
+        if self._checked - self._began > REPLACED_WITHIN and (lost := table.clients.lost(other)):
+            did = "sampled" if other == clients.SAMPLES else "inserted"
+            raise Blocked(
+                f"process {lost}, which {did}, is dead, and no other does: {table.describe()}"
+            )
+        if not (table.store.busy() or table.store.can_insert(1) or table.can_sample()):
+            raise Blocked(f"neither an insert nor a sample is admitted: {table.describe()}")
