@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from distrl.errors import ConfigError, DeadlineExceeded, PeerError
+from distrl.runtime.sockets import keep_alive
 
 RENDEZVOUS_S = 300.0  # for all processes to connect
 MAX_LINE = 65_536  # bytes
@@ -207,8 +208,5 @@ def _first_line(connection: socket.socket, deadline: float) -> dict[str, Any] | 
 def _set_keepalive(connection: socket.socket) -> None:
     """Makes the kernel notice that the other host is gone, even while nothing is sent."""
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, _SILENCE_S // 4)
-    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, _SILENCE_S // 4)
-    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3)
-    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _SILENCE_S * 1000)
+    probe_s = _SILENCE_S // 4
+    keep_alive(connection, idle=probe_s, interval=probe_s, send_timeout=_SILENCE_S)

@@ -1,0 +1,141 @@
+"""The launcher's side of a daemon that connects by itself, without a tunnel."""
+
+import json
+import selectors
+import socket
+import time
+import types
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+pytest.importorskip("cryptography")
+pytest.importorskip("launchpad")
+
+from distrl.launch.hosts import join_server
+from distrl.launch.hosts.remote_host import HostState
+from distrl.launch.network.credentials import Credentials
+from distrl.launch.network.ports import Ports
+from distrl.programs.placement import Host
+
+CREDENTIALS = Credentials(b"certificate", b"key")
+IDENTITY = {"identity": {"python": "3.10"}, "host": "machine", "cores": 4, "gpus": None}
+
+
+class FakeHost:
+    def __init__(self, name: str) -> None:
+        self.host = Host(name)
+        self.state = HostState.AWAY
+        self.hellos: list[tuple[Any, ...]] = []
+
+    def attach(self, channel: object) -> None:
+        self.state = HostState.STARTING
+
+    def on_hello(self, *fields: object) -> None:
+        self.hellos.append(fields)
+
+
+class Launcher:
+    """A JoinServer, and what it told the user."""
+
+    def __init__(self, port: int) -> None:
+        self.selector = selectors.DefaultSelector()
+        self.said: list[str] = []
+        session: Any = types.SimpleNamespace(
+            supervisor=types.SimpleNamespace(selector=self.selector),
+            journal=types.SimpleNamespace(say=self.said.append),
+        )
+        self.hosts: list[Any] = [FakeHost("h1"), FakeHost("h2")]
+        self.port = port
+        self.server = join_server.JoinServer(session, self.hosts, CREDENTIALS, port)
+
+    def connect(self, **hello: object) -> socket.socket:
+        """Connects a daemon that sends one message."""
+        address = ("127.0.0.1", join_server.local_port(self.port))
+        daemon = socket.create_connection(address, timeout=5.0)
+        daemon.sendall(json.dumps(hello).encode() + b"\n")
+        return daemon
+
+    def run_until(self, condition: Callable[[], object]) -> None:
+        deadline = time.monotonic() + 5.0
+        while not condition():
+            assert time.monotonic() < deadline
+            for key, _ in self.selector.select(0.05):
+                key.data()
+
+    def messages_to(self, daemon: socket.socket) -> list[dict[str, Any]]:
+        """All messages until the launcher closes the connection."""
+        daemon.setblocking(False)
+        received = bytearray()
+
+        def is_closed() -> bool:
+            try:
+                data = daemon.recv(4096)
+            except BlockingIOError:
+                return False
+            received.extend(data)
+            return not data
+
+        self.run_until(is_closed)
+        return [json.loads(line) for line in received.splitlines()]
+
+
+@pytest.fixture
+def launcher(monkeypatch: pytest.MonkeyPatch) -> Iterator[Launcher]:
+    monkeypatch.setattr(join_server, "start_tunnel", lambda *arguments: 0)
+    monkeypatch.setattr(join_server, "end_tunnel", lambda pid: None)
+    ports = Ports()
+    launcher = Launcher(ports.take())
+    yield launcher
+    launcher.server.close()
+    ports.close()
+
+
+@pytest.mark.parametrize(
+    "hello",
+    [
+        {"kind": "hello", "name": "h1", **IDENTITY},
+        {"kind": "hello", "name": "h1", "token": "0" * 64, **IDENTITY},
+        {"kind": "hello", "name": "h1", "token": "ü\ud800", **IDENTITY},
+        {"kind": "ready", "name": "h1", "token": join_server.join_token(CREDENTIALS)},
+    ],
+)
+def test_a_peer_without_the_credentials_is_disconnected(launcher: Launcher, hello: dict[str, Any]):
+    with launcher.connect(**hello) as peer:
+        assert launcher.messages_to(peer) == [{"kind": "ping"}]
+    assert all(host.state is HostState.AWAY for host in launcher.hosts)
+
+
+@pytest.mark.parametrize(("name", "rank"), [("h2", None), (None, 1), ("elsewhere", 1)])
+def test_a_daemon_is_found_by_its_name_or_its_rank(launcher: Launcher, name: str, rank: int):
+    token = join_server.join_token(CREDENTIALS)
+    with launcher.connect(kind="hello", name=name, rank=rank, token=token, **IDENTITY):
+        launcher.run_until(lambda: launcher.hosts[1].hellos)
+    assert launcher.hosts[1].hellos == [tuple(IDENTITY.values())]
+    assert launcher.hosts[0].state is HostState.AWAY and not launcher.said
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("h3", "a daemon joined as 'h3' (rank None); the hosts are h1, h2"),
+        ("h1", "a second daemon joined as host h1"),
+    ],
+)
+def test_a_daemon_of_no_waiting_host_is_refused(launcher: Launcher, name: str, reason: str):
+    launcher.hosts[0].state = HostState.UP
+    token = join_server.join_token(CREDENTIALS)
+    with launcher.connect(kind="hello", name=name, rank=None, token=token, **IDENTITY) as daemon:
+        _, refused = launcher.messages_to(daemon)
+    assert refused == {"kind": "refused", "reason": reason}
+    assert launcher.said == [reason]
+
+
+def test_a_silent_peer_is_disconnected(launcher: Launcher, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(join_server, "HELLO_S", 0.0)
+    address = ("127.0.0.1", join_server.local_port(launcher.port))
+    with socket.create_connection(address, timeout=5.0) as peer:
+        launcher.run_until(lambda: launcher.server._unidentified)
+        launcher.server.tick()
+        assert launcher.messages_to(peer) == [{"kind": "ping"}]
