@@ -23,7 +23,7 @@ from scaling_workloads import Bench, FixedParams, cpu_per_call, replay_config
 
 from distrl.inference.messages import InferenceMessages
 from distrl.inference.server import RemoteInferencer
-from distrl.launch.network import tunnel
+from distrl.launch.network.credentials import make_credentials
 from distrl.replay.reverb.buffer import ReverbReplayBuffer
 from distrl.variables import RemoteVariables, VariableService
 
@@ -182,7 +182,7 @@ def two_hosts(port: int, count: int = 1) -> Iterator[tuple[Server, Server, list[
       The tunnel of the client's host, that of the server's, and addresses by which clients reach
       the server.
     """
-    made = tunnel.make_credentials()
+    made = make_credentials()
     credentials = {"certificate": made.certificate.decode(), "key": made.key.decode()}
     with tempfile.TemporaryDirectory(prefix="distrl-") as folder:
         far = Server("tunnel", **credentials, open_ports=[port], forwards={})

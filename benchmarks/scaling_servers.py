@@ -23,6 +23,7 @@ from distrl.goal import Goal
 from distrl.inference.messages import InferenceMessages
 from distrl.inference.server import InferenceServer
 from distrl.launch.network import loopback, tunnel
+from distrl.launch.network.credentials import Credentials
 from distrl.metrics import Monitor
 from distrl.replay.reverb.buffer import ReverbReplayBuffer
 from distrl.replay.reverb.server import reverb_tables
@@ -163,7 +164,7 @@ def _read_reverb(settings: dict[str, Any]) -> int:
 def _tunnel(settings: dict[str, Any]) -> int:
     """Runs the tunnel of one host."""
     listener = socket.create_server(("127.0.0.1", 0), backlog=1024)
-    credentials = tunnel.Credentials(settings["certificate"].encode(), settings["key"].encode())
+    credentials = Credentials(settings["certificate"].encode(), settings["key"].encode())
     forwards = {path: tuple(where) for path, where in settings["forwards"].items()}
     ready = threading.Event()
 

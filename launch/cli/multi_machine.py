@@ -14,6 +14,7 @@ from distrl.checkpointing.checkpointer import ResumePoint
 from distrl.errors import ConfigError
 from distrl.experiment import Experiment
 from distrl.launch.hosts import kubernetes, manual, slurm
+from distrl.launch.launch_types import LOCAL_MP
 from distrl.launch.run_dir.run_dir import new_path
 from distrl.programs.groups import GROUPS
 from distrl.programs.placement import Host, Placement, parse_hosts, place
@@ -29,20 +30,20 @@ LAUNCHERS = {
 flags.DEFINE_string(
     "hosts",
     None,
-    "multi_machine: the hosts, the learner's first: h1,h2:cores=8,h3:address=10.0.0.3, or @FILE "
+    "The hosts, the learner's first: h1,h2:cores=8,h3:address=10.0.0.3, or @FILE "
     "with one per line. gpus=N: the host has N GPUs; replay=N: it has N shards of the replay.",
 )
 flags.DEFINE_bool(
     "light",
     False,
-    "multi_machine: actors call inferencers on the learner's host, as in light_env; otherwise they "
+    "Actors call inferencers on the learner's host, as in light_env; otherwise they "
     "run the policy themselves, as in heavy_env.",
 )
 flags.DEFINE_enum(
     "launcher",
     "ssh",
     list(LAUNCHERS),
-    "multi_machine: how the hosts' daemons are started. "
+    "How the hosts' daemons are started. "
     + "; ".join(f"{name}: {what}" for name, what in LAUNCHERS.items())
     + ".",
 )
@@ -56,17 +57,19 @@ flags.DEFINE_string(
     "GPU for the learner --slurm='--nodes=1 --gpus=1 : --nodes=4'.",
 )
 flags.DEFINE_string(
-    "remote_python", None, "ssh, slurm: path of Python on the hosts; the same as here unless given."
+    "remote_python",
+    None,
+    "--launcher=ssh, slurm: path of Python on the hosts; the same as here unless given.",
 )
 flags.DEFINE_string(
     "remote_folder",
     None,
-    "ssh, slurm: the project's folder on the hosts; the same as here unless given.",
+    "--launcher=ssh, slurm: the project's folder on the hosts; the same as here unless given.",
 )
 flags.DEFINE_integer(
     "tunnel_port",
     0,
-    "multi_machine: port on which each host listens for the others; any free one unless given.",
+    "Port on which each host listens for the others; any free one unless given.",
 )
 flags.DEFINE_integer(
     "join_port",
@@ -79,14 +82,19 @@ flags.DEFINE_string(
 flags.DEFINE_string(
     "join_address",
     None,
-    "commands: address of the launcher for the hosts; its host name unless given.",
+    "--launcher=commands: address of the launcher for the hosts; its host name unless given.",
 )
-flags.DEFINE_string("image", None, "kubernetes: the image, made by the project's Dockerfile.")
-flags.DEFINE_string("name", None, "kubernetes: name of the run, unique in its namespace.")
+flags.DEFINE_string(
+    "image", None, "--launcher=kubernetes: the image, made by the project's Dockerfile."
+)
+flags.DEFINE_string(
+    "name", None, "--launcher=kubernetes: name of the run, unique in its namespace."
+)
 flags.DEFINE_string(
     "storage",
     None,
-    "kubernetes: storage for run folders: claim:NAME, a PersistentVolumeClaim, or path:/FOLDER.",
+    "--launcher=kubernetes: storage for run folders: claim:NAME, a PersistentVolumeClaim, or "
+    "path:/FOLDER.",
 )
 
 # Flags of `distrl train` that do not go into the command lines of the hosts' launcher.
@@ -116,7 +124,7 @@ def prepare(
     Raises:
       ConfigError: flags that cannot work.
     """
-    if values.debug is not None or values.lp_launch_type != "local_mp":
+    if values.debug is not None or values.lp_launch_type != LOCAL_MP:
         raise ConfigError(
             "multi_machine: nodes are processes on other hosts; debug on one machine, with "
             "--topology=heavy_env or light_env"

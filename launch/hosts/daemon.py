@@ -23,7 +23,8 @@ from typing import Any, NoReturn
 from distrl.launch.hosts.channel import JsonLineChannel
 from distrl.launch.hosts.code_identity import identity
 from distrl.launch.hosts.forwarded_log import ForwardedLog
-from distrl.launch.network.tunnel import Credentials, new_folder
+from distrl.launch.network.credentials import Credentials
+from distrl.launch.network.tunnel import new_folder
 from distrl.launch.supervision.signals import Signals, run_once
 
 LEASE_S = 10.0  # without a message from the launcher, which sends one every second

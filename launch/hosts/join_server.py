@@ -19,7 +19,7 @@ from typing import Any
 from distrl.errors import ConfigError
 from distrl.launch.hosts.channel import JsonLineChannel
 from distrl.launch.hosts.remote_host import HostState, RemoteHost
-from distrl.launch.network.tunnel import Credentials
+from distrl.launch.network.credentials import Credentials
 from distrl.launch.network.tunnel_process import end_tunnel, start_tunnel
 from distrl.launch.supervision.session import Session
 from distrl.learner_group.rendezvous import parse

@@ -18,7 +18,7 @@ from distrl.launch.hosts.code_identity import identity
 from distrl.launch.hosts.join_server import JoinServer
 from distrl.launch.hosts.remote_host import HostState, RemoteHost, check_refused
 from distrl.launch.hosts.remote_node import RemoteHeartbeat, SupervisedRemoteNode
-from distrl.launch.network.tunnel import Credentials, make_credentials
+from distrl.launch.network.credentials import Credentials, make_credentials
 from distrl.launch.supervision.restart_policy import HangLimits, RestartPolicy
 from distrl.launch.supervision.result import Result
 from distrl.launch.supervision.session import Session, check_groups

@@ -28,10 +28,8 @@ from typing import Any
 
 from distrl.errors import ConfigError
 from distrl.launch.network import credentials as tls
-from distrl.launch.network.credentials import Credentials, make_credentials
+from distrl.launch.network.credentials import Credentials
 from distrl.launch.network.tunnel_connection import PlainEnd, TlsEnd
-
-__all__ = ["Credentials", "make_credentials", "new_folder", "run"]
 
 HANDSHAKE_S = 5.0  # Timeout for unauthenticated peers.
 MAX_UNAUTHENTICATED = 64  # unauthenticated connections; beyond that the oldest is closed

@@ -8,7 +8,8 @@ import traceback
 from collections.abc import Collection, Mapping
 
 from distrl.launch import posix
-from distrl.launch.network.tunnel import Credentials, run
+from distrl.launch.network.credentials import Credentials
+from distrl.launch.network.tunnel import run
 
 
 def start_tunnel(

@@ -36,7 +36,7 @@ def send(address: str, command: str) -> None:
 if __name__ == "__main__":
     import unauthenticated_peer  # Courier cannot send a class of __main__
 
-    from distrl.launch.network.tunnel import make_credentials
+    from distrl.launch.network.credentials import make_credentials
     from distrl.launch.network.tunnel_process import end_tunnel, start_tunnel
 
     marker, host, tunnel_port, *ports = sys.argv[1:]

@@ -42,7 +42,7 @@ class Hosts:
 
     def __init__(self, folder: str) -> None:
         self.folder = folder
-        self.credentials = tunnel.make_credentials()
+        self.credentials = tls.make_credentials()
         self.processes: list[subprocess.Popen] = []
         self.sockets = contextlib.ExitStack()
         self.port = 0
@@ -255,7 +255,7 @@ def test_a_port_that_is_not_open_to_other_hosts_is_refused(hosts):
 def unauthenticated_contexts() -> dict[str, ssl.SSLContext]:
     nobody = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     nobody.check_hostname, nobody.verify_mode = False, ssl.CERT_NONE
-    other = tls.client_context(tunnel.make_credentials())
+    other = tls.client_context(tls.make_credentials())
     other.check_hostname, other.verify_mode = False, ssl.CERT_NONE
     return {"no certificate": nobody, "another program's": other}
 
@@ -303,7 +303,7 @@ def test_the_credentials_are_enough(hosts):
 
 def test_a_host_that_is_not_of_the_program_gets_nothing(hosts):
     """Neither what a client sends, nor which server it asks for."""
-    other = tunnel.make_credentials()
+    other = tls.make_credentials()
     got = []
     with socket.create_server(("127.0.0.1", 0)) as impostor:
         impostor.settimeout(WAIT_S)
@@ -403,7 +403,7 @@ def test_a_path_that_cannot_be_used_is_refused(tmp_path, path, mode, message):
     tmp_path.chmod(mode)
     with socket.socket() as listener, pytest.raises(ConfigError, match=message):
         forwards = {str(tmp_path / path): ("127.0.0.1", 1, 1)}
-        tunnel.run(listener, tunnel.make_credentials(), [], forwards)
+        tunnel.run(listener, tls.make_credentials(), [], forwards)
 
 
 def test_the_folder_is_private_and_its_path_short(tmp_path, monkeypatch):
@@ -417,10 +417,10 @@ def test_the_folder_is_private_and_its_path_short(tmp_path, monkeypatch):
 
 
 def test_the_key_is_not_shown():
-    credentials = tunnel.make_credentials()
+    credentials = tls.make_credentials()
     assert b"PRIVATE KEY" in credentials.key
     assert "PRIVATE" not in repr(credentials) and credentials.key.decode() not in str(credentials)
-    assert credentials != tunnel.make_credentials()
+    assert credentials != tls.make_credentials()
 
 
 SERVICES = """

@@ -10,6 +10,7 @@ import sys
 import threading
 
 from distrl.launch.network import tunnel
+from distrl.launch.network.credentials import Credentials
 
 
 def echo(server: socket.socket) -> None:
@@ -34,7 +35,7 @@ def main() -> None:
         threading.Thread(target=echo, args=(server,), daemon=True).start()
     tunnel.run(
         listener,
-        tunnel.Credentials(told["certificate"].encode(), told["key"].encode()),
+        Credentials(told["certificate"].encode(), told["key"].encode()),
         [*told["open_ports"], *ports[1:]],
         {path: (host, port, target) for path, (host, port, target) in told["forwards"].items()},
         ready=lambda: print(*ports, flush=True),
