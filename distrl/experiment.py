@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from distrl.agents.agent import Agent
@@ -117,6 +118,10 @@ class Experiment:
         """The task of an experiment that has one."""
         (task,) = self.tasks.values()
         return task
+
+    def task_dir(self, run_dir: Path, task: str) -> Path:
+        """Returns the folder of a task's metrics and checkpoints: the run folder if it is alone."""
+        return run_dir if len(self.tasks) == 1 else run_dir / "tasks" / task
 
     def make_agent(self) -> Agent:
         """Returns the agent of the only task, behind its transforms if there are any."""

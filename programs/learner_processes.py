@@ -1,8 +1,8 @@
-"""Several processes that are one learner, on one host or on several: each acts, all learn together.
+"""Several processes that form one learner, on one host or several: each acts, all learn together.
 
-Each process runs `single_process` with its share of the actors, of the batch and of the table. An
-update is made of all their samples, and all have its parameters. Process 0 reports, saves, and
-says when it is enough.
+Each process runs `single_process` with its share of the actors, the batch and the table. Every
+update uses the samples of all processes, and all have its parameters. Process 0 reports, saves and
+decides when the goal is reached.
 """
 
 import dataclasses
@@ -18,9 +18,9 @@ from distrl.learner_group.rendezvous import parse
 
 
 class ProcessGroupSpec(NamedTuple):
-    """Which process of a learner this is; as `jax.distributed.initialize` names it."""
+    """A process of a learner, in the words of `jax.distributed.initialize`."""
 
-    coordinator_address: str  # "HOST:PORT", at which process 0 listens
+    coordinator_address: str  # "HOST:PORT", where process 0 listens
     num_processes: int
     process_id: int
 
@@ -30,7 +30,7 @@ class ProcessGroupSpec(NamedTuple):
         return self.process_id == 0
 
     def check(self) -> None:
-        """Raises ConfigError for what cannot be."""
+        """Raises ConfigError if there can't be such a process."""
         parse(self.coordinator_address)
         if self.num_processes < 1:
             raise ConfigError(f"num_processes must be 1 or more, got {self.num_processes}")
@@ -41,17 +41,17 @@ class ProcessGroupSpec(NamedTuple):
             )
 
     def join(self, about: Mapping[str, str]) -> ProcessGroup:
-        """Meets the others; `about`: what must be the same for all, by name."""
+        """Joins the others. `about`: By name, what must be the same in all processes."""
         return join(
             self.coordinator_address, self.num_processes, self.process_id, about, end_process
         )
 
 
 def share_of(experiment: Experiment, place: ProcessGroupSpec) -> Experiment:
-    """What one process does of an experiment.
+    """Returns a process's share of an experiment.
 
     Raises:
-      ConfigError: actors or batch do not split evenly.
+      ConfigError: Actors or batch do not split evenly.
     """
     count, index = place.num_processes, place.process_id
     if experiment.lockstep:
@@ -85,7 +85,7 @@ def share_of(experiment: Experiment, place: ProcessGroupSpec) -> Experiment:
         return share
     return dataclasses.replace(
         share,
-        # Its parameters are process 0's; environments and draws are its own.
+        # It gets process 0's parameters; its environments and random draws differ.
         seed=seeds.seed(experiment.seed, "learner process", index),
         evaluator=dataclasses.replace(experiment.evaluator, num_evaluators=0),
         goal=Goal(mean_return=None),
@@ -93,7 +93,7 @@ def share_of(experiment: Experiment, place: ProcessGroupSpec) -> Experiment:
 
 
 def about(experiment: Experiment) -> dict[str, str]:
-    """What must be the same in all processes; of the whole experiment."""
+    """Returns what must be the same in all processes, from the whole experiment."""
     return {
         "environment": experiment.environment.name,
         "agent": repr(experiment.agent),

@@ -1,4 +1,4 @@
-"""Which host runs which node of a program over several machines; checked before anything starts."""
+"""Which host runs which node of a program on several machines, checked before anything starts."""
 
 import dataclasses
 import re
@@ -18,13 +18,12 @@ class Host:
     """A machine.
 
     Attributes:
-      name: unique in the program; what it is reached by to start the agent on it, unless
-        `address` says otherwise.
-      address: by which the other hosts reach it; "" for its name.
-      cores: 0: not known; actors are then spread evenly.
-      gpus: that may be used.
-      memory_gb: gigabytes; 0: not known.
-      replay: shards of the replay on it.
+      name: Unique in the program; the launcher starts the host's daemon under this name.
+      address: Address for the other hosts; "" for its name.
+      cores: CPU cores; 0: unknown, actors are then spread evenly.
+      gpus: GPUs that may be used.
+      memory_gb: Memory in gigabytes; 0: unknown.
+      replay: Number of the replay's shards on it.
     """
 
     name: str
@@ -42,15 +41,15 @@ class Host:
 
     @property
     def reached_at(self) -> str:
-        """Its address for the others."""
+        """Its address for the other hosts."""
         return self.address or self.name
 
 
 def parse_hosts(text: str) -> tuple[Host, ...]:
-    """`h1,h2:cores=8:gpus=1,h3:address=10.0.0.3`, or `@FILE` with one host a line.
+    """Parses `h1,h2:cores=8:gpus=1,h3:address=10.0.0.3`, or `@FILE` with one host per line.
 
     Raises:
-      ConfigError: it cannot be read, says so where.
+      ConfigError: The text is malformed; the message says where.
     """
     if text.startswith("@"):
         try:
@@ -75,7 +74,7 @@ def parse_hosts(text: str) -> tuple[Host, ...]:
 
 def _host(word: str) -> Host:
     name, *settings = [part for part in word.split(":") if part]
-    found: dict[str, str | int | float] = {}
+    values: dict[str, str | int | float] = {}
     for setting in settings:
         key, equals, value = setting.partition("=")
         if key not in _SETTINGS or not equals:
@@ -84,10 +83,10 @@ def _host(word: str) -> Host:
                 f"{', '.join(f'{each}=' for each in _SETTINGS)}"
             )
         try:
-            found[key] = _SETTINGS[key](value)
+            values[key] = _SETTINGS[key](value)
         except ValueError:
             raise ConfigError(f"--hosts: {key} of {name}: no number {value!r}") from None
-    return Host(name, **found)  # type: ignore[arg-type]
+    return Host(name, **values)  # type: ignore[arg-type]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -95,26 +94,26 @@ class Placement:
     """Where each node runs.
 
     Attributes:
-      hosts: the first one is the learner's.
-      nodes: from a node's name, as "actor/3", to its host's.
+      hosts: The learner's host comes first.
+      nodes: From a node's name, e.g. "actor/3", to its host's.
     """
 
     hosts: tuple[Host, ...]
     nodes: Mapping[str, str]
 
     def host_of(self, node: str) -> Host:
-        """The host of a node."""
+        """Returns the host of a node."""
         return next(host for host in self.hosts if host.name == self.nodes[node])
 
     def on(self, host: str) -> list[str]:
-        """Names of the nodes of a host."""
-        return [node for node, its in self.nodes.items() if its == host]
+        """Returns the names of a host's nodes."""
+        return [node for node, name in self.nodes.items() if name == host]
 
     def table(self, gpus: Mapping[str, int]) -> str:
-        """For the user: each node, its host, address and device.
+        """Returns a table of each node, its host, address and device.
 
         Args:
-          gpus: of each group's nodes.
+          gpus: GPUs of each group.
         """
         rows = [("node", "host", "address", "device")]
         for node in self.nodes:
@@ -129,18 +128,19 @@ class Placement:
 
 
 def place(experiment: Experiment, hosts: Sequence[Host], light: bool) -> Placement:
-    """Learner, replay, monitor, evaluator (and inferencers) on the first host, actors on the rest.
+    """Places actors on all hosts but the first, and the other nodes on the first.
 
-    Actors go where most cores are left for them; one relay of parameters is on each host that has
-    actors which infer for themselves. Shards of the replay are on other hosts where these say so.
+    Actors go where most cores are left for them. Each other host with actors that have their own
+    inferencers gets a relay of the learner's parameters. The replay's shards go to the hosts that
+    declare them, if any.
 
     Args:
-      experiment: what to train.
-      hosts: the learner's first; where it is the only one, it has the actors too.
-      light: whether inferencers serve the actors.
+      experiment: What to train.
+      hosts: The learner's first; if it is the only one, it gets the actors too.
+      light: Whether inferencers serve the actors.
 
     Raises:
-      ConfigError: more is declared than the hosts have.
+      ConfigError: More is declared than the hosts have.
     """
     hosts = tuple(hosts)
     first, others = hosts[0], hosts[1:] or hosts
@@ -158,31 +158,29 @@ def place(experiment: Experiment, hosts: Sequence[Host], light: bool) -> Placeme
             f"{first.gpus}: say --hosts={first.name}:gpus={wanted}"
         )
     taken = dict.fromkeys((host.name for host in others), 0)
-    of_actor = {}
+    actors = {}
     for index in range(experiment.actors.most):
         host = min(others, key=lambda host: (taken[host.name] + 1) / (host.cores or 1))
         taken[host.name] += 1
-        of_actor[f"actor/{index}"] = host.name
+        actors[f"actor/{index}"] = host.name
     if not light:
         relayed = [host.name for host in others if taken[host.name] and host is not first]
         nodes.update({f"relay/{index}": name for index, name in enumerate(relayed)})
-    return Placement(hosts, {**nodes, **of_actor})
+    return Placement(hosts, {**nodes, **actors})
 
 
 def _shards(experiment: Experiment, hosts: Sequence[Host]) -> dict[str, str]:
-    """The replay's nodes: where hosts have been told to have them, or on the first one."""
+    """Returns the replay's nodes: on the hosts that declare shards, or all on the first one."""
     count, first = experiment.replay.num_shards, hosts[0]
-    having = [host for host in hosts for _ in range(host.replay)]
-    if not having:
-        having = [first] * count
-    if len(having) != count:
+    shards = [host for host in hosts for _ in range(host.replay)] or [first] * count
+    if len(shards) != count:
         said = " + ".join(f"{host.name}:replay={host.replay}" for host in hosts if host.replay)
-        raise ConfigError(f"--hosts: {said} are {len(having)}, and replay.num_shards={count}")
-    away = [host.name for host in having if host is not first]
+        raise ConfigError(f"--hosts: {said} are {len(shards)}, and replay.num_shards={count}")
+    away = [host.name for host in shards if host is not first]
     if away and experiment.checkpoint.replay:
         raise ConfigError(
             f"--hosts: the replay's shards on {', '.join(dict.fromkeys(away))} cannot be saved: "
             f"checkpoints are written on {first.name}; add --config.checkpoint.replay=False, or "
             "leave the shards beside the learner"
         )
-    return {f"replay/{index}": host.name for index, host in enumerate(having)}
+    return {f"replay/{index}": host.name for index, host in enumerate(shards)}

@@ -81,9 +81,14 @@ class Peer:
 class Reporter:
     """Sends a node's reports to the monitor, in order, without waiting for it."""
 
-    def __init__(self, monitor: NodeHandle, node: str):
-        """Args: monitor: Name and `courier.Client` of the monitor. node: Name of the sender."""
+    def __init__(self, monitor: NodeHandle, task: str, node: str):
+        """Args:
+        monitor: Name and `courier.Client` of the monitor.
+        task: The task that the reports are about.
+        node: Name of the sender.
+        """
         self._monitor = monitor
+        self._task = task
         self._node = node
         self._number = first_number(current_heartbeat().life)  # above those of earlier lives
         self._unsent: list[Report] = []
@@ -121,7 +126,7 @@ class Reporter:
 
     def _send(self) -> None:
         futures = self._monitor.client.futures
-        self._sending = futures.report(self._node, self._number, self._unsent)
+        self._sending = futures.report(self._task, self._node, self._number, self._unsent)
         self._number += 1
         self._unsent = []
 

@@ -76,7 +76,7 @@ class ActorNode:
             if config.pin and pool.one_thread and has_own_process():
                 # Offset, so that another program's actors begin at another core.
                 keep_to_one_core(os.getppid() + index)
-            self._reporter = Reporter(monitor, f"actor/{index}")
+            self._reporter = Reporter(monitor, task.name, f"actor/{index}")
             self._replay = actor_client(builder, replay[task.name], stop, index)
             source: InferenceSource
             if inferencer:

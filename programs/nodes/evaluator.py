@@ -43,7 +43,7 @@ class EvaluatorNode:
         with contextlib.ExitStack() as opened:
             pool = builder.make_evaluator_pool(heartbeat.life)  # before JAX: it may fork
             opened.callback(pool.close)
-            self._reporter = Reporter(monitor, f"evaluator/{builder.task.index}")
+            self._reporter = Reporter(monitor, task, f"evaluator/{builder.task.index}")
             source = RemoteVariables(Peer(learner), builder.agent)
             self._evaluator = builder.make_evaluator(pool, source, heartbeat.life)
             self._opened = opened.pop_all()

@@ -63,18 +63,20 @@ class LearnerNode:
         """
         configure_jax()
         self._stop = lp.stop_event()
-        self._run_dir = Path(run_dir)
+        self._run_dir = experiment.task_dir(Path(run_dir), task)
         builder = Builder(experiment, task)
         self._task = builder.task
         num_gpus = self._task.learner.num_gpus
         check_gpus(num_gpus, f"learner.num_gpus={num_gpus}")
         self._replay = learner_client(builder, replay, self._stop)
         self._monitor = monitor
-        self._reporter = Reporter(monitor, f"learner/{self._task.index}")
+        self._reporter = Reporter(monitor, task, f"learner/{self._task.index}")
         self._call_timeout = experiment.supervision.call_timeout
         self._learner = builder.make_learner(builder.scheduled_reader(self._replay))
         if current_heartbeat().restarted:  # the table was in use meanwhile
-            resume_point = ResumePoint.latest(run_dir, resume_point)._replace(with_table=False)
+            resume_point = ResumePoint.latest(self._run_dir, resume_point)._replace(
+                with_table=False
+            )
             print_line(f"resuming from {resume_point.checkpoint or 'scratch: no checkpoint yet'}")
         if resume_point.checkpoint is not None:
             self._resume(resume_point)
@@ -112,7 +114,9 @@ class LearnerNode:
     def _counters(self) -> dict[str, Any]:
         """Returns the monitor's state."""
         try:
-            return json.loads(self._monitor.client.futures.state().result(_COUNTERS_S))
+            return json.loads(
+                self._monitor.client.futures.state(self._task.name).result(_COUNTERS_S)
+            )
         except Exception as error:
             raise PeerError(f"{self._monitor.name}.state() failed: {error!r}") from error
 

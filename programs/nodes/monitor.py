@@ -1,5 +1,6 @@
-"""The monitor: adds up all reports, shows progress, ends the program at its goal."""
+"""The monitor: adds up all reports, shows progress, ends the program at its goals."""
 
+import functools
 import inspect
 import json
 from pathlib import Path
@@ -21,34 +22,46 @@ def add_monitor(program: ExperimentProgram) -> NodeHandle:
 
 
 class MonitorNode:
-    """Serves `Monitor`."""
+    """Serves a `Monitor` for each task. The program ends when all tasks have ended."""
 
     def __init__(self, experiment: Experiment, run_dir: str, resume_point: ResumePoint):
         self._stop = lp.stop_event()
         stopper = context.get_context().program_stopper
+        endings: dict[str, tuple[str, bool]] = {}
 
-        def on_end(reason: str, reached: bool) -> None:
+        def end(task: str, reason: str, reached: bool) -> None:
             print_line(reason)
+            endings[task] = reason, reached
+            if len(endings) < len(experiment.tasks):
+                return
             if "reason" in inspect.signature(stopper).parameters:
-                stopper(reason=reason, finished=reached)
+                all_reached = all(reached for _, reached in endings.values())
+                stopper(reason="; ".join(why for why, _ in endings.values()), finished=all_reached)
             else:  # Launchpad's own launchers take no reason
                 stopper()
 
-        self._monitor = Builder(experiment).make_monitor(on_end, Path(run_dir))
+        self._monitors = {
+            task: Builder(experiment, task).make_monitor(
+                functools.partial(end, task), experiment.task_dir(Path(run_dir), task)
+            )
+            for task in experiment.tasks
+        }
         manifest = resume_point.manifest()
         if manifest is not None:
-            self._monitor.restore(manifest["monitor"])
-            note_resumed(run_dir, "monitor", self._monitor.state())
+            monitor = self._monitors[manifest["task"]]
+            monitor.restore(manifest["monitor"])
+            note_resumed(run_dir, "monitor", monitor.state())
 
-    def state(self) -> str:
-        """Returns `Monitor.state`, as JSON."""
-        return json.dumps(self._monitor.state())
+    def state(self, task: str) -> str:
+        """Returns `Monitor.state` of a task, as JSON."""
+        return json.dumps(self._monitors[task].state())
 
-    def report(self, node: str, number: int, reports: list[Report]) -> None:
+    def report(self, task: str, node: str, number: int, reports: list[Report]) -> None:
         """See `Monitor.report`."""
-        self._monitor.report(node, number, reports)
+        self._monitors[task].report(node, number, reports)
 
     def run(self) -> None:
         """Waits for the program's end."""
         self._stop.wait()
-        self._monitor.close()
+        for monitor in self._monitors.values():
+            monitor.close()

@@ -18,15 +18,15 @@ class Monitor:
         self.futures = self
         self.calls = []
 
-    def report(self, node, number, reports):
+    def report(self, task, node, number, reports):
         future = concurrent.futures.Future()
-        self.calls.append((node, number, list(reports), future))
+        self.calls.append((task, node, number, list(reports), future))
         return future
 
 
 def test_a_report_behind_one_that_is_under_way_is_sent_by_flush():
     monitor = Monitor()
-    reporter = Reporter(NodeHandle("monitor/0", monitor), "learner/0")
+    reporter = Reporter(NodeHandle("monitor/0", monitor), "task", "learner/0")
     reporter({"learner_steps": 1})
     reporter({"learner_steps": 2})
     reporter({"learner_steps": 3})
@@ -38,13 +38,13 @@ def test_a_report_behind_one_that_is_under_way_is_sent_by_flush():
             assert not flushing.done()
         monitor.calls[1][-1].set_result(None)
         flushing.result(10.0)
-    (_, first, sent, _), (node, second, rest, _) = monitor.calls
-    assert (node, second - first) == ("learner/0", 1)
+    (_, _, first, sent, _), (task, node, second, rest, _) = monitor.calls
+    assert (task, node, second - first) == ("task", "learner/0", 1)
     assert sent + rest == [{"learner_steps": steps} for steps in (1, 2, 3)]
 
 
 def test_a_monitor_that_does_not_answer_is_named():
-    reporter = Reporter(NodeHandle("monitor/0", Monitor()), "learner/0")
+    reporter = Reporter(NodeHandle("monitor/0", Monitor()), "task", "learner/0")
     reporter({"learner_steps": 1})
     with pytest.raises(PeerError, match=r"monitor/0.report\(\) failed"):
         reporter.flush(0.01)
