@@ -1,17 +1,17 @@
-# The image of a host: distrl with all pinned packages. For clusters, see docs/machines.md.
+# An image with distrl and all pinned packages. For clusters, see docs/machines.md.
 #
 #   docker build -t distrl .
-#   docker build -t distrl --build-arg JAX='jax[cuda12]==0.5.3' .    for learners on GPUs
+#   docker build -t distrl --build-arg JAX='jax[cuda12]==0.5.3' .    for a learner on GPUs
 FROM python:3.10-slim-bookworm
 
-# tini is the first process: it passes signals on, and collects processes that lost their parent.
-# The libraries are for EnvPool's Procgen.
+# tini is the first process: it forwards signals and reaps orphaned processes. EnvPool's Procgen
+# needs the libraries.
 # hadolint ignore=DL3008
 RUN apt-get update \
     && apt-get install -y --no-install-recommends libgl1 libglib2.0-0 tini \
     && rm -rf /var/lib/apt/lists/*
 
-# The packages are a layer of their own, which changes to the code leave as it is.
+# The packages are a separate layer, which changes to the code do not invalidate.
 WORKDIR /opt/distrl
 COPY requirements requirements
 ARG JAX=""

@@ -1,18 +1,18 @@
 #!/usr/bin/env bash
-# Makes or updates the virtual environment that the Makefile's targets run in: a Python 3.10 with
-# the packages of requirements/py310.txt and this project, editable. Needs no root.
+# Creates or updates the virtual environment of the Makefile's targets: a Python 3.10 with the
+# packages of requirements/py310.txt, and this project in editable mode. Needs no root.
 #
 #   tools/setup_env.sh [ENVIRONMENT]      (default: .venv in the repository)
 #
-# PYTHON310=/path/to/python3.10 names the interpreter; otherwise one is searched for.
-# Exit status: 0 done, 2 no usable interpreter or environment, else that of the failing install.
+# PYTHON310=/path/to/python3.10 selects the interpreter; otherwise the script searches for one.
+# Exit status: 0 done, 2 no usable interpreter or environment, else that of the install that failed.
 set -euo pipefail
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd -P)
 cd "$root"
 venv=$(realpath -ms "${1:-.venv}")
-stamp=$venv/.stamp            # there: the set-up was finished, for the repository that it names
-incomplete=$venv/.incomplete  # there: a set-up began and did not finish
+stamp=$venv/.stamp            # names the environment that a finished set-up is for
+incomplete=$venv/.incomplete  # exists while a set-up is in progress or was interrupted
 inputs=(requirements/py310.txt requirements/bootstrap.txt pyproject.toml tools/setup_env.sh)
 rejected=()                   # interpreters that looked like Python 3.10 and cannot be used
 scratch=
@@ -24,9 +24,9 @@ die() { printf 'set-up: %s\n' "$@" >&2; exit 2; }
 
 # ---- finding a Python 3.10 ------------------------------------------------------------------
 
-# Run by a candidate; prints its path and the libpython to load first ("-" for none).
-# Courier's and Reverb's binaries are linked to libpython3.10.so.1.0. An interpreter that has its
-# own code built in (uv's builds) does not load that library; it mostly lies beside it.
+# Run by each candidate; prints its path and the libpython to preload ("-" for none).
+# Courier's and Reverb's binaries are linked to libpython3.10.so.1.0. A statically linked
+# interpreter (uv's builds) does not load that library, but usually comes with it.
 read -r -d '' probe <<'PYTHON' || true
 import os, sys
 if sys.version_info[:2] != (3, 10) or sys.implementation.name != "cpython":
@@ -51,18 +51,18 @@ if preload is None:
         except OSError:
             sys.exit(f"it comes without {name} (on Debian: libpython3.10)")
         preload = mapped()
-path = os.path.join(sys.base_exec_prefix, "bin", "python3.10")  # not an environment's
+path = os.path.join(sys.base_exec_prefix, "bin", "python3.10")  # not that of an environment
 inside = sys.prefix != sys.base_prefix and os.path.exists(path)
 print(path if inside else sys.executable, preload, sep="\t")
 PYTHON
 
 other_version="it is not CPython 3.10"
 
-# consider CANDIDATE: sets python and preload, or fails and sets reason. A candidate is run, not
-# only looked at: pyenv's shims exist for versions that they then refuse to start.
+# consider CANDIDATE: sets python and preload, or fails and sets reason. It runs the candidate:
+# pyenv's shims exist even for versions that they refuse to start.
 consider() {
   local answer
-  reason="it is no program"
+  reason="it is not a program"
   [[ -x $1 && ! -d $1 ]] || return 1
   if answer=$(timeout -k 1 10 "$1" -c "$probe" 2>&1 </dev/null) && [[ $answer == *$'\t'* ]]; then
     IFS=$'\t' read -r python preload <<<"${answer##*$'\n'}"
@@ -92,8 +92,8 @@ find_installed() {
   return 1
 }
 
-# get_with_uv: what uv knows of, or downloads. Bounded to about a minute, for machines without
-# internet; a uv that is not there is taken from the package index into a scratch folder.
+# get_with_uv: uses a Python that uv knows or downloads. Limited to about a minute, for machines
+# without internet; if uv is missing, it is installed into a scratch folder.
 get_with_uv() {
   local uv found candidate
   uv=$(PATH="$PATH:$HOME/.local/bin:$HOME/.cargo/bin" type -P uv || true)
@@ -123,20 +123,20 @@ find_python() {
   if [[ -n ${PYTHON310:-} ]]; then
     local named
     named=$(type -P "$PYTHON310" || true)
-    if [[ -z $named ]]; then die "PYTHON310=$PYTHON310: there is no such program"; fi
+    if [[ -z $named ]]; then die "PYTHON310=$PYTHON310: no such program"; fi
     consider "$named" && return 0
     die "PYTHON310=$PYTHON310 cannot be used: $reason"
   fi
   find_installed && return 0
   get_with_uv && return 0
-  local lines=("no Python 3.10 was found, and Launchpad and Reverb run on no newer one."
-    "Looked on the PATH, under pyenv, in /usr, /usr/local, /opt, and asked uv for one.")
+  local lines=("no Python 3.10 was found, and Launchpad and Reverb need one."
+    "Searched the PATH, pyenv, /usr, /usr/local, /opt, and asked uv.")
   if ((${#rejected[@]})); then lines+=("${rejected[@]/#/  not usable: }"); fi
-  die "${lines[@]}" "Get one, and run make again:" \
+  die "${lines[@]}" "Install one, then run make again:" \
     "  pyenv install 3.10" \
     "  uv python install 3.10" \
-    "  or, where it lies elsewhere: PYTHON310=/path/to/python3.10 make ..." \
-    "On a newer Python the single-process topology works without this: see docs/install.md."
+    "  or, if it is elsewhere: PYTHON310=/path/to/python3.10 make ..." \
+    "The single-process topology needs none of this on a newer Python: see docs/install.md."
 }
 
 # ---- the environment ------------------------------------------------------------------------
@@ -154,13 +154,13 @@ up_to_date() {
 }
 
 remove_environment() {
-  # Only what is an environment, or has the name of ours: VENV=$HOME must cost nobody their files.
+  # Removes only an environment, or what has its name: VENV=$HOME must not delete anyone's files.
   if [[ $(basename "$venv") != .venv && ! -e $venv/pyvenv.cfg && ! -e $incomplete && -n $(ls -A "$venv") ]]
   then die "$venv is not a virtual environment; not touching it"; fi
   rm -rf "$venv"
 }
 
-# prepare: leaves at $venv an environment on Python 3.10, marked as incomplete.
+# prepare: creates an environment on Python 3.10 at $venv, or keeps it, and marks it as incomplete.
 prepare() {
   if [[ -d $venv ]]; then
     if [[ -e $incomplete ]] || ! usable || { [[ -e $stamp ]] && ! finished_here; }; then
@@ -168,10 +168,10 @@ prepare() {
       find_python
       remove_environment
     elif ! consider "$venv/bin/python"; then
-      die "$venv was made by something else, on $("$venv/bin/python" -V). Remove it, or name another:" \
+      die "$venv was created by something else, on $("$venv/bin/python" -V). Remove it, or use another:" \
         "  make ... VENV=.venv310"
     elif [[ ! -e $stamp ]]; then
-      reinstall=1  # nothing says that what is listed there is there as a whole
+      reinstall=1  # its packages may be incomplete
     fi
   else
     find_python
@@ -179,7 +179,7 @@ prepare() {
   mkdir -p "$venv"
   touch "$incomplete"
   if [[ ! -e $venv/pyvenv.cfg ]]; then
-    say "making $venv on $python"
+    say "creating $venv with $python"
     "$python" -m venv "$venv"
   fi
 }
@@ -189,9 +189,9 @@ install_pins() {
   local quiet=(--quiet) pip_flags=(--no-deps) uv_flags=(--no-deps --compile-bytecode)
   if [[ -t 2 ]]; then quiet=(); fi
   if ((reinstall)); then pip_flags+=(--force-reinstall); uv_flags+=(--reinstall); fi
-  say "installing requirements/py310.txt (a download of up to 700 MB the first time)"
+  say "installing requirements/py310.txt (downloads up to 700 MB the first time)"
   "${pip[@]}" install -qq -r requirements/bootstrap.txt
-  # uv is several times faster, but does not know an index that pip alone was told of.
+  # uv is several times faster, but ignores an index that is configured for pip alone.
   local with_uv=1
   if [[ -z ${UV_INDEX_URL:-}${UV_DEFAULT_INDEX:-} ]] \
       && "${pip[@]}" config list | grep -q '^[^=]*\.index-url='; then with_uv=0; fi
@@ -207,21 +207,21 @@ install_pins() {
 install_preload() {
   local site
   site=$("$venv/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
-  if [[ $preload != - ]]; then  # on a later run the file is there, and does what it should
+  if [[ $preload != - ]]; then  # "-" on later runs, when the file exists and works
     printf 'import ctypes; ctypes.CDLL("%s")\n' "$preload" >"$site/libpython_preload.pth"
   fi
 }
 
 case "$(uname -s) $(uname -m)" in
   "Linux x86_64") ;;
-  *) die "Launchpad and Reverb have builds for Linux on x86-64 only, and this is $(uname -sm)." ;;
+  *) die "Launchpad and Reverb have builds for Linux on x86-64 only; this is $(uname -sm)." ;;
 esac
 
 if type -P flock >/dev/null; then
   exec 9<"$root"
   if ! flock -n 9; then
     say "another set-up of this repository is running; waiting for it (at most 15 minutes)"
-    flock -w 900 9 || die "the other set-up has not ended; giving up"
+    flock -w 900 9 || die "the other set-up did not finish; giving up"
   fi
 fi
 if up_to_date; then exit 0; fi
@@ -231,7 +231,7 @@ prepare
 rm -f "$stamp"
 install_pins
 install_preload
-say "checking that what was installed can be imported"
+say "checking that the packages can be imported"
 "$venv/bin/python" -c 'import launchpad, reverb, envpool, jax' </dev/null 2>"$incomplete" || {
   tail -n 3 "$incomplete" >&2
   die "the installed packages cannot be imported on $("$venv/bin/python" -V) (see above)"
