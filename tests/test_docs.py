@@ -22,6 +22,13 @@ FILE = re.compile(
 )
 MODULE = re.compile(r"(?<![\w./-])distrl(?:\.[A-Za-z_]\w*)+")
 HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
+SETTING = re.compile(r"--config\.([a-z_.]+[a-z_])")
+FLAG = re.compile(r"(?<![\w-])--([a-z_]+)(?=[=\s`),])")
+OTHER_FLAGS = {  # of the benchmarks, of `distrl` before a command, and of other programs
+    "clock", "long", "minutes", "only", "out", "parts", "report", "rounds", "seconds", "seeds",
+    "help", "set", "version",
+    "exclude", "force", "gpus", "nodes", "python", "time", "xla_force_host_platform_device_count",
+}  # fmt: skip
 MOVED = "### Moved"  # a section of the changelog that names what is gone
 
 
@@ -102,6 +109,30 @@ def test_every_algorithm_is_described():
     }
     assert {"impala", "ppo", "dqn"} < algorithms
     assert {name for name in algorithms if f"`{name}`" not in text} == set()
+
+
+def sources(*folders: str) -> str:
+    return "\n".join(
+        path.read_text("utf-8") for name in folders for path in (ROOT / name).rglob("*.py")
+    )
+
+
+def test_every_setting_and_flag_exists():
+    text = "\n".join(map(text_of, PAGES))
+    fields = set(re.findall(r"^    (\w+): ", sources("distrl"), re.MULTILINE))
+    transforms = set(re.findall(r'^    name = "(\w+)"', sources("distrl/transforms"), re.MULTILINE))
+    names = {name for path in SETTING.findall(text) for name in path.split(".")}
+    assert names - fields - transforms == set()
+    defined = set(re.findall(r'DEFINE_\w+\((?:\s*#.*)?\s*"(\w+)"', sources("launch")))
+    assert {"env", "topology", "run_dir"} <= defined
+    assert set(FLAG.findall(text)) - defined - OTHER_FLAGS == set()
+
+
+def test_every_command_is_described():
+    commands = re.findall(r"^_COMMANDS = \((.*)\)", sources("launch"), re.MULTILINE)
+    text = "\n".join(map(text_of, PAGES))
+    for command in re.findall(r"\w+", commands[0]):
+        assert f"distrl {command}" in text
 
 
 @pytest.mark.parametrize(
