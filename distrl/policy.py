@@ -15,9 +15,8 @@ import numpy as np
 
 from distrl import specs
 from distrl.agents.agent import Agent
-from distrl.checkpointing.checkpointer import PARAMS
 from distrl.checkpointing.params_file import load_params
-from distrl.checkpointing.store import MANIFEST, Checkpoint, Checkpoints
+from distrl.checkpointing.store import MANIFEST, PARAMS, Checkpoint, Checkpoints
 from distrl.errors import ConfigError
 from distrl.experiment import Experiment
 from distrl.inferencer import Inferencer

@@ -8,7 +8,8 @@ from typing import Any
 from distrl import seeds
 from distrl.actor import Actor
 from distrl.agents.agent import Agent
-from distrl.checkpointing.checkpointer import Checkpointer, ResumePoint
+from distrl.checkpointing.checkpointer import Checkpointer
+from distrl.checkpointing.resume_point import ResumePoint
 from distrl.envs.pool import Pool
 from distrl.evaluator import Evaluator
 from distrl.experiment import Experiment

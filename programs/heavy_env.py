@@ -2,7 +2,7 @@
 
 import launchpad as lp
 
-from distrl.checkpointing.checkpointer import ResumePoint
+from distrl.checkpointing.resume_point import ResumePoint
 from distrl.experiment import Experiment
 from distrl.programs.nodes.actor import add_actor
 from distrl.programs.nodes.evaluator import add_evaluator

@@ -4,7 +4,7 @@ import dataclasses
 
 import launchpad as lp
 
-from distrl.checkpointing.checkpointer import ResumePoint
+from distrl.checkpointing.resume_point import ResumePoint
 from distrl.errors import ConfigError
 from distrl.experiment import Experiment
 from distrl.programs.light_env import light_env

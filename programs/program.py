@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import launchpad as lp
 
-from distrl.checkpointing.checkpointer import ResumePoint
+from distrl.checkpointing.resume_point import ResumePoint
 from distrl.experiment import Experiment
 from distrl.programs.groups import NodeGroup
 

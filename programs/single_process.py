@@ -8,13 +8,13 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from distrl.checkpointing.checkpointer import (
+from distrl.checkpointing.params_file import save_params
+from distrl.checkpointing.resume_point import (
     ResumePoint,
     note_resumed,
     restore_learner,
     table_counts,
 )
-from distrl.checkpointing.params_file import save_params
 from distrl.envs.pool import Pool
 from distrl.errors import Stopped
 from distrl.evaluator import Evaluator

@@ -1,83 +1,85 @@
-"""Nests of arrays in a file: NumPy's npz, one array a leaf, named by its path."""
+"""Nests of arrays in NumPy's npz files: one array per leaf, named by its path."""
 
 import os
+import zlib
 from pathlib import Path
 
 import jax
 import numpy as np
 
 from distrl.errors import SpecError
-from distrl.types import Nest, Params
+from distrl.types import Array, Nest, Params
 
 _VERSION = "version"
 
 
 def save_params(path: Path, version: int, params: Params) -> None:
-    """Writes `params` and their version to `path`, whole or not at all."""
-    _save(path, {_VERSION: np.int64(version), **_named(params)})
+    """Writes `params` and their version to `path`, atomically."""
+    _save(path, {_VERSION: np.asarray(version, np.int64), **_named(params)})
 
 
 def save_nest(path: Path, nest: Nest) -> None:
-    """Writes `nest` to `path`, whole or not at all."""
+    """Writes `nest` to `path`, atomically."""
     _save(path, _named(nest))
 
 
-def _named(nest: Nest) -> dict[str, np.ndarray]:
+def _named(nest: Nest) -> dict[str, Array]:
     leaves, _ = jax.tree_util.tree_flatten_with_path(nest)
     return {jax.tree_util.keystr(path): np.asarray(leaf) for path, leaf in leaves}
 
 
-def _save(path: Path, arrays: dict) -> None:
+def _save(path: Path, arrays: dict[str, Array]) -> None:
     part = path.with_suffix(".part.npz")
     np.savez(part, **arrays)
     os.replace(part, path)
 
 
 def load_params(path: Path, like: Nest) -> tuple[int, Params]:
-    """What `save_params` wrote.
+    """Loads what `save_params` wrote.
 
     Args:
-      path: of the file.
-      like: nest of arrays or of `jax.ShapeDtypeStruct`, as the agent's parameters are; for
-        example `jax.eval_shape(agent.initial_params, jax.random.PRNGKey(0))`.
+      path: the file.
+      like: nest of arrays or of `jax.ShapeDtypeStruct` with the structure, shapes and dtypes of
+        the agent's parameters, e.g.
+        `jax.eval_shape(agent.initial_params, jax.random.PRNGKey(0))`.
 
     Returns:
       The version, and the parameters as NumPy arrays.
 
     Raises:
-      SpecError: the file holds other parameters (without a normaliser's statistics, say); the
-        message names the first that is missing, too many, or of another shape or dtype.
+      SpecError: the file has other parameters (for example without a normaliser's statistics);
+        the message names the first that is missing, unexpected, or of another shape or dtype.
     """
     arrays = _load(path)
     if _VERSION not in arrays:
-        raise SpecError(f"{path}: no version in it; it is no file of parameters")
+        raise SpecError(f"{path}: has no version; it is not a file of parameters")
     version = int(arrays.pop(_VERSION))
     return version, _nest(path, arrays, like, "params")
 
 
 def load_nest(path: Path, like: Nest, what: str) -> Nest:
-    """What `save_nest` wrote, as NumPy arrays.
+    """Loads what `save_nest` wrote, as NumPy arrays.
 
     Args:
-      path: of the file.
-      like: nest of arrays or of `jax.ShapeDtypeStruct`, of the same structure.
-      what: it is, for messages.
+      path: the file.
+      like: nest of arrays or of `jax.ShapeDtypeStruct` with the same structure.
+      what: the nest's name, for messages.
 
     Raises:
-      SpecError: as `load_params`.
+      SpecError: see `load_params`.
     """
     return _nest(path, _load(path), like, what)
 
 
-def _load(path: Path) -> dict[str, np.ndarray]:
+def _load(path: Path) -> dict[str, Array]:
     with np.load(path) as file:
         return {name: file[name] for name in file.files}
 
 
-def _nest(path: Path, arrays: dict[str, np.ndarray], like: Nest, what: str) -> Nest:
-    want, structure = jax.tree_util.tree_flatten_with_path(like)
+def _nest(path: Path, arrays: dict[str, Array], like: Nest, what: str) -> Nest:
+    expected_leaves, structure = jax.tree_util.tree_flatten_with_path(like)
     leaves = []
-    for key, leaf in want:
+    for key, leaf in expected_leaves:
         name = jax.tree_util.keystr(key)
         expected = f"{np.dtype(leaf.dtype)}{list(leaf.shape)}"
         if name not in arrays:
@@ -97,3 +99,13 @@ def _nest(path: Path, arrays: dict[str, np.ndarray], like: Nest, what: str) -> N
             "saved by another agent, network or other transforms"
         )
     return structure.unflatten(leaves)
+
+
+def checksum(nest: Nest) -> str:
+    """Returns a checksum of all values of a nest of arrays, their shapes and dtypes."""
+    total = 0
+    for leaf in jax.tree.leaves(nest):
+        array = np.asarray(leaf)
+        total = zlib.crc32(f"{array.dtype}{array.shape}".encode(), total)
+        total = zlib.crc32(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data, total)
+    return f"{total:08x}"

@@ -1,10 +1,10 @@
 """A run's checkpoints: folders `RUN/checkpoints/000123/`, named by the learner's version.
 
-A checkpoint is a folder of plain files with a `manifest.json`, which has the size and a checksum of
-each of them, and is written last. The folder gets its name when all of it is on the disk: whatever
-dies meanwhile, there is a whole checkpoint, or rubbish that the next write removes.
+A checkpoint is a folder of plain files with a `manifest.json`, which has the size and checksum of
+each and is written last. The folder gets its final name once everything is on disk: whatever dies
+before, there is either a complete checkpoint or leftovers that the next write removes.
 
-Arrays are NumPy's own files, so that any Python can read them.
+Arrays are NumPy files, which any Python can read.
 """
 
 import json
@@ -24,58 +24,66 @@ from distrl.runtime.files import sync, write_json
 FOLDER = "checkpoints"
 MANIFEST = "manifest.json"
 FORMAT = 1
+# Files of a checkpoint.
+PARAMS = "params.npz"
+LEARNER = "learner.npz"  # the agent's learner state
+TABLE = "replay"  # a folder
 _UNFINISHED = ".new-"
 _NAME = re.compile(r"(\d{6,})(?:-(\d+))?")
 _CHUNK = 1 << 22  # bytes
-# Seconds of rest after each file: for tests, that end programs in the middle of a checkpoint.
+# Environment variable: seconds of rest after each file, for tests that kill a program while it
+# writes a checkpoint.
 _REST = "DISTRL_CHECKPOINT_REST"
 
 
 class Checkpoint(NamedTuple):
-    """A whole checkpoint."""
+    """A complete checkpoint."""
 
     path: Path
     manifest: dict[str, Any]
 
     @classmethod
     def read(cls, path: Path, only: Collection[str] | None = None) -> "Checkpoint":
-        """The checkpoint in this folder.
+        """Reads the checkpoint in a folder.
 
         Args:
-          path: of the folder.
-          only: the files that must be whole; None: all of them.
+          path: the folder.
+          only: files that must be undamaged; None: all of them.
 
         Raises:
-          ConfigError: it is damaged, or none; the message says what is wrong.
+          ConfigError: the checkpoint is damaged, or the folder has none.
         """
         path = Path(path)
         manifest = cls.read_manifest(path)
         for name in manifest["files"] if only is None else only:
-            told = manifest["files"].get(name)
-            if told is None:
+            written = manifest["files"].get(name)
+            if written is None:
                 raise ConfigError(f"{path} has no {name}")
             try:
-                found = _fingerprint(path / name)
+                now = _fingerprint(path / name)
             except OSError as error:
                 raise ConfigError(f"{path} is damaged: {name}: {error.strerror}") from error
-            if found != told:
+            if now != written:
                 raise ConfigError(
-                    f"{path} is damaged: {name} has {found['bytes']} bytes and the checksum "
-                    f"{found['crc32']}, and was written with {told['bytes']} and {told['crc32']}"
+                    f"{path} is damaged: {name} has {now['bytes']} bytes and the checksum "
+                    f"{now['crc32']}, but was written with {written['bytes']} and "
+                    f"{written['crc32']}"
                 )
         return cls(path, manifest)
 
     @staticmethod
     def read_manifest(path: Path) -> dict[str, Any]:
-        """The manifest alone, where the files were checked before. Raises as `read`."""
+        """Reads the manifest alone, for files that were checked before. Raises: see `read`."""
         try:
             manifest = json.loads((path / MANIFEST).read_text())
-            form, _ = manifest["format"], manifest["files"]
+            version, _ = manifest["format"], manifest["files"]
         except (OSError, ValueError, LookupError, TypeError) as error:
-            raise ConfigError(f"{path} is no whole checkpoint: {MANIFEST}: {error}") from error
-        if form != FORMAT:
             raise ConfigError(
-                f"{path} has the format {form}; this program reads {FORMAT}: it was written by "
+                f"{path} is not a complete checkpoint: {MANIFEST}: {error}"
+            ) from error
+        if version != FORMAT:
+            raise ConfigError(
+                f"{path} has format {version}, but this program reads {FORMAT}; it was written by "
                 f"distrl {manifest.get('programs', {}).get('distrl')}"
             )
         return manifest
@@ -86,30 +94,30 @@ class Checkpoints:
 
     def __init__(self, run_dir: Path | str, keep: int = 3):
         """Args:
-        run_dir: of the run; is there.
-        keep: the newest so many stay.
+        run_dir: the run folder, which must exist.
+        keep: number of newest checkpoints to keep.
         """
         self.folder = Path(run_dir) / FOLDER
         self._keep = keep
 
     def paths(self) -> list[Path]:
-        """Of all that are finished, in the order in which they were written; damaged ones too.
+        """Returns the folders of all finished checkpoints, oldest first; damaged ones too.
 
-        That is not the order of their versions where a run went on from an older one.
+        That is not the order of their versions if a run was resumed from an older one.
         """
         if not self.folder.is_dir():
             return []
-        found = [path for path in self.folder.iterdir() if _NAME.fullmatch(path.name)]
-        return sorted(found, key=lambda path: (_number(path), *_version(path)))
+        paths = [path for path in self.folder.iterdir() if _NAME.fullmatch(path.name)]
+        return sorted(paths, key=lambda path: (_number(path), *_version(path)))
 
     def latest(
-        self, say: Callable[[str], None] = print, only: Collection[str] | None = None
+        self, printer: Callable[[str], None] = print, only: Collection[str] | None = None
     ) -> Checkpoint | None:
-        """The newest one that is whole; None: there is none.
+        """Returns the newest undamaged checkpoint, or None.
 
         Args:
-          say: takes a line for each that is damaged, and is passed over.
-          only: as of `Checkpoint.read`.
+          printer: prints a line for each damaged checkpoint that is skipped.
+          only: see `Checkpoint.read`.
         """
         paths = self.paths()
         unknown = [path for path in paths if not _number(path)]  # may be the newest
@@ -117,11 +125,11 @@ class Checkpoints:
             try:
                 return Checkpoint.read(path, only)
             except ConfigError as error:
-                say(f"distrl: checkpoint passed over: {error}")
+                printer(f"distrl: checkpoint skipped: {error}")
         return None
 
     def best(self, only: Collection[str] | None = None) -> Checkpoint | None:
-        """The one with the best mean return; None: no episode had ended in any of them.
+        """Returns the checkpoint with the best mean return; None if none has a mean return.
 
         Raises:
           ConfigError: it is damaged.
@@ -130,21 +138,21 @@ class Checkpoints:
         return None if path is None else Checkpoint.read(path, only)
 
     def write(self, version: int, fill: Callable[[Path], dict[str, Any]]) -> Path:
-        """Writes a checkpoint, whole or not at all, and removes what is not kept.
+        """Writes a checkpoint atomically, and removes those that are not kept.
 
         Args:
           version: of the learner's parameters.
-          fill: writes its files to the folder given; returns what the manifest says of them.
+          fill: writes the files to a given folder; returns entries of the manifest.
 
         Returns:
-          Its folder.
+          The checkpoint's folder.
 
         Raises:
-          OSError: the disk is full, say. What was written is removed.
+          OSError: for example because the disk is full. The unfinished checkpoint is removed.
         """
         self.folder.mkdir(exist_ok=True)
-        for rubbish in self.folder.glob(f"{_UNFINISHED}*"):
-            shutil.rmtree(rubbish)
+        for leftover in self.folder.glob(f"{_UNFINISHED}*"):
+            shutil.rmtree(leftover)
         part = self.folder / f"{_UNFINISHED}{version:06d}"
         part.mkdir()
         try:
@@ -167,7 +175,7 @@ class Checkpoints:
         return path
 
     def _free_name(self, version: int) -> Path:
-        """The version; with a number behind it where there is one of that version already."""
+        """Returns the version, with a suffix if there is a checkpoint of that version already."""
         same = [_version(path)[1] for path in self.paths() if _version(path)[0] == version]
         suffix = f"-{max(same) + 1}" if same else ""
         return self.folder / f"{version:06d}{suffix}"
@@ -180,28 +188,28 @@ class Checkpoints:
             write_json(self.folder / "best.json", mark)
         for path in paths[: -self._keep]:
             if path != best:
-                # Under another name first: a death in the middle leaves rubbish, and no damage.
-                rubbish = self.folder / f"{_UNFINISHED}{path.name}"
-                path.rename(rubbish)
-                shutil.rmtree(rubbish)
+                # Renamed first: a death in the middle leaves no damaged checkpoint.
+                leftover = self.folder / f"{_UNFINISHED}{path.name}"
+                path.rename(leftover)
+                shutil.rmtree(leftover)
 
     @staticmethod
     def _best(paths: list[Path]) -> Path | None:
-        """The newest of those with the best score."""
+        """Returns the newest of the checkpoints with the best score."""
         scored = [(_score(path), i) for i, path in enumerate(paths)]
         scored = [(score, i) for score, i in scored if math.isfinite(score[1])]
         return paths[max(scored)[1]] if scored else None
 
 
 def _version(path: Path) -> tuple[int, int]:
-    """The version that its name tells, and which one of that version it is."""
+    """Returns the version in a checkpoint's name, and its number among those of that version."""
     match = _NAME.fullmatch(path.name)
     assert match is not None
     return int(match[1]), int(match[2] or 1)
 
 
 def _glance(path: Path) -> dict[str, Any]:
-    """The manifest, unchecked; empty where it is damaged, of which `latest` tells."""
+    """Returns the manifest, unchecked; empty if it is damaged, which `latest` reports."""
     try:
         return dict(json.loads((path / MANIFEST).read_text()))
     except (OSError, ValueError, TypeError):
@@ -209,12 +217,12 @@ def _glance(path: Path) -> dict[str, Any]:
 
 
 def _number(path: Path) -> int:
-    """Of how many the run has written; 0: not known."""
+    """Returns the checkpoint's number in the order of writing; 0: unknown."""
     return _glance(path).get("number", 0)
 
 
 def _score(path: Path) -> tuple[bool, float]:
-    """Whether the mean return is over the whole window of episodes, and the mean return."""
+    """Returns whether the mean return is over a full window of episodes, and the mean return."""
     manifest = _glance(path)
     mean = manifest.get("mean_return")
     if mean is None or math.isnan(mean):
@@ -232,7 +240,7 @@ def _fingerprint(path: Path) -> dict[str, Any]:
 
 
 def _finish(folder: Path) -> dict[str, Any]:
-    """Brings all files to the disk; gives their fingerprints by name."""
+    """Waits until all files are on disk; returns their fingerprints by name."""
     files = {}
     rest = float(os.environ.get(_REST, "0"))
     for path in sorted(folder.rglob("*")):

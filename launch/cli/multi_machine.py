@@ -10,7 +10,7 @@ from typing import Any
 
 from absl import flags
 
-from distrl.checkpointing.checkpointer import ResumePoint
+from distrl.checkpointing.resume_point import ResumePoint
 from distrl.errors import ConfigError
 from distrl.experiment import Experiment
 from distrl.launch.hosts import kubernetes, manual, slurm

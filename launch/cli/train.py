@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from absl import flags
 
-from distrl.checkpointing.checkpointer import ResumePoint
+from distrl.checkpointing.resume_point import ResumePoint
 from distrl.errors import ConfigError
 from distrl.experiment import Experiment
 from distrl.launch.cli import config_flags, multi_machine, train_flags

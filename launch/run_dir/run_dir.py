@@ -9,8 +9,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from distrl.checkpointing.checkpointer import RESUMED, TABLE, ResumePoint, check_agent
-from distrl.checkpointing.store import Checkpoint, Checkpoints
+from distrl.checkpointing.resume_point import RESUMED, ResumePoint, check_agent
+from distrl.checkpointing.store import TABLE, Checkpoint, Checkpoints
 from distrl.errors import ConfigError, SpecError
 from distrl.experiment import Experiment
 from distrl.launch.run_dir import config_diff

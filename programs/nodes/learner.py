@@ -7,13 +7,13 @@ from typing import Any
 
 import launchpad as lp
 
-from distrl.checkpointing.checkpointer import (
+from distrl.checkpointing.params_file import save_params
+from distrl.checkpointing.resume_point import (
     ResumePoint,
     note_resumed,
     restore_learner,
     table_counts,
 )
-from distrl.checkpointing.params_file import save_params
 from distrl.errors import PeerError
 from distrl.experiment import Experiment
 from distrl.learner_group.devices import check_gpus

@@ -8,7 +8,7 @@ from pathlib import Path
 import launchpad as lp
 from launchpad import context
 
-from distrl.checkpointing.checkpointer import ResumePoint, note_resumed
+from distrl.checkpointing.resume_point import ResumePoint, note_resumed
 from distrl.experiment import Experiment
 from distrl.metrics import Report
 from distrl.programs.build import Builder, print_line

@@ -7,7 +7,7 @@ from typing import Any
 
 import launchpad as lp
 
-from distrl.checkpointing.checkpointer import ResumePoint, note_resumed, table_counts
+from distrl.checkpointing.resume_point import ResumePoint, note_resumed, table_counts
 from distrl.experiment import Experiment
 from distrl.programs.build import Builder
 from distrl.programs.groups import REPLAY

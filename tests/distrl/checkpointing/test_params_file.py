@@ -185,5 +185,5 @@ def test_another_shape_is_refused(saved):
     with pytest.raises(SpecError, match=r"params\['agent'\].*: expected float32\[2, .*\], got flo"):
         load_params(path, like)
     np.savez(path, a=np.zeros(3))
-    with pytest.raises(SpecError, match="no version in it; it is no file of parameters"):
+    with pytest.raises(SpecError, match="has no version; it is not a file of parameters"):
         load_params(path, params)

@@ -1,4 +1,4 @@
-"""Checkpoints on the disk: whole or not there, the newest, the best, damaged ones passed over."""
+"""Checkpoints on disk: complete or absent, the newest, the best; damaged ones are skipped."""
 
 import json
 import multiprocessing
@@ -33,17 +33,17 @@ def names(store):
     return [path.name for path in store.paths()]
 
 
-def test_what_is_written_is_read(tmp_path):
+def test_a_written_checkpoint_is_read(tmp_path):
     store = Checkpoints(tmp_path)
     path = write(store, 12)
     assert path == tmp_path / "checkpoints" / "000012"
-    found = store.latest()
-    assert found == Checkpoint.read(path)
-    assert found.manifest["version"] == 12
-    assert set(found.manifest["files"]) == {"params", "sub/table"}
+    checkpoint = store.latest()
+    assert checkpoint == Checkpoint.read(path)
+    assert checkpoint.manifest["version"] == 12
+    assert set(checkpoint.manifest["files"]) == {"params", "sub/table"}
 
 
-def test_the_newest_and_the_best_stay(tmp_path):
+def test_the_newest_and_the_best_are_kept(tmp_path):
     store = Checkpoints(tmp_path, keep=2)
     for version, mean in enumerate([None, 5.0, 30.0, 7.0, float("nan"), 8.0]):
         write(store, version, mean)
@@ -69,8 +69,8 @@ def test_one_version_twice(tmp_path):
     assert Checkpoints(tmp_path).latest().path.name == "10000000"
 
 
-def test_a_run_that_goes_on_from_an_older_one(tmp_path):
-    """What it writes is the newest, whatever the versions of those that were damaged."""
+def test_a_run_resumed_from_an_older_checkpoint(tmp_path):
+    """What it writes is the newest, whatever the versions of the damaged ones."""
     store = Checkpoints(tmp_path, keep=2)
     for version in (100, 200, 300):
         write(store, version)
@@ -83,7 +83,7 @@ def test_a_run_that_goes_on_from_an_older_one(tmp_path):
 
 
 @pytest.mark.parametrize("damage", ["size", "byte", "missing", "manifest", "no manifest"])
-def test_a_damaged_one_is_passed_over_in_one_line(tmp_path, damage):
+def test_a_damaged_checkpoint_is_skipped_with_one_line(tmp_path, damage):
     store = Checkpoints(tmp_path)
     write(store, 1)
     path = write(store, 2)
@@ -101,13 +101,13 @@ def test_a_damaged_one_is_passed_over_in_one_line(tmp_path, damage):
     lines = []
     assert store.latest(lines.append).path.name == "000001"
     (line,) = lines
-    assert line.startswith("distrl: checkpoint passed over: ") and "000002" in line
+    assert line.startswith("distrl: checkpoint skipped: ") and "000002" in line
     assert "\n" not in line
     write(store, 3)  # the damaged one does no harm
     assert store.latest(lines.append).path.name == "000003"
 
 
-def test_what_fails_leaves_nothing(tmp_path):
+def test_a_failed_write_leaves_nothing(tmp_path):
     store = Checkpoints(tmp_path)
     write(store, 1)
 
@@ -123,7 +123,7 @@ def test_what_fails_leaves_nothing(tmp_path):
 WRITER = """
 import sys
 from pathlib import Path
-from distrl.checkpoint import Checkpoints
+from distrl.checkpointing.store import Checkpoints
 store = Checkpoints(sys.argv[1], keep=2)
 start = int(sys.argv[2])
 def fill(folder):
@@ -136,7 +136,7 @@ for version in range(start, start + 100000):
 """
 
 
-def test_killed_at_any_time_there_is_a_whole_one(tmp_path):
+def test_a_kill_at_any_time_leaves_a_complete_checkpoint(tmp_path):
     store = Checkpoints(tmp_path)
     version = 1
     for kill in range(8):
@@ -168,7 +168,7 @@ def test_killed_at_any_time_there_is_a_whole_one(tmp_path):
         ({"grace": 0.0}, "checkpoint.grace must be more than 0 s"),
     ],
 )
-def test_settings_that_cannot_work(settings, message):
+def test_invalid_settings(settings, message):
     with pytest.raises(ConfigError, match=message):
         CheckpointConfig(**settings)
 
@@ -177,17 +177,17 @@ def _begin(run_dir, out):
     out.put([next_life(run_dir, "actor/0") for _ in range(20)])
 
 
-def test_no_life_is_given_twice(tmp_path):
+def test_no_two_starts_get_the_same_life(tmp_path):
     assert lives(tmp_path) == {}
     context = multiprocessing.get_context("spawn")
     out = context.Queue()
     processes = [context.Process(target=_begin, args=(str(tmp_path), out)) for _ in range(3)]
     for process in processes:
         process.start()
-    given = sorted(life for _ in processes for life in out.get(timeout=60))
+    all_lives = sorted(life for _ in processes for life in out.get(timeout=60))
     for process in processes:
         process.join(10)
-    assert given == list(range(60))
+    assert all_lives == list(range(60))
     assert next_life(tmp_path, "actor/1") == 0
     assert lives(tmp_path) == {"actor/0": 60, "actor/1": 1}
     assert next_life(tmp_path, "single_process", "actor/0", "actor/1") == 60

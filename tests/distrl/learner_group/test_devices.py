@@ -18,7 +18,8 @@ from distrl.agents.ppo import PPOConfig
 from distrl.agents.r2d2 import R2D2Config
 from distrl.agents.sac import SACConfig
 from distrl.agents.td3 import TD3Config
-from distrl.checkpointing.checkpointer import Checkpointer, restore_learner
+from distrl.checkpointing.checkpointer import Checkpointer
+from distrl.checkpointing.resume_point import restore_learner
 from distrl.config import CheckpointConfig, LearnerConfig
 from distrl.errors import ConfigError
 from distrl.learner import Learner

@@ -1,0 +1,115 @@
+"""Where a program starts: afresh, or from a checkpoint; and loading that checkpoint."""
+
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from distrl.agents.agent import Agent
+from distrl.checkpointing.params_file import checksum, load_nest, load_params
+from distrl.checkpointing.store import LEARNER, PARAMS, TABLE, Checkpoint, Checkpoints
+from distrl.errors import SpecError
+from distrl.experiment import Experiment
+from distrl.learner import Learner, LearnerState
+from distrl.replay.table.info import TableInfo
+from distrl.runtime.files import update_json
+
+RESUMED = "resumed.json"
+
+
+class ResumePoint(NamedTuple):
+    """Where a program starts.
+
+    Attributes:
+      settings: the program's settings, plain data for the manifests of its checkpoints.
+      checkpoint: folder of the checkpoint to resume from; None: start afresh.
+      with_table: load the replay table from the checkpoint too, if it has one.
+    """
+
+    settings: dict[str, Any] = {}  # noqa: RUF012  # never changed
+    checkpoint: str | None = None
+    with_table: bool = True
+
+    @classmethod
+    def latest(cls, run_dir: Path | str, start: "ResumePoint") -> "ResumePoint":
+        """Returns where a node restarts while the others keep running: the latest checkpoint.
+
+        Args:
+          run_dir: the run folder.
+          start: where the program started.
+        """
+        checkpoint = Checkpoints(run_dir).latest()
+        return start._replace(checkpoint=None if checkpoint is None else str(checkpoint.path))
+
+    def manifest(self) -> dict[str, Any] | None:
+        """Returns the checkpoint's manifest; None if the program starts afresh."""
+        if self.checkpoint is None:
+            return None
+        return Checkpoint.read_manifest(Path(self.checkpoint))
+
+    def about(self, experiment: Experiment) -> dict[str, Any]:
+        """Returns the entries that describe the program in the manifests of its checkpoints."""
+        return {"task": experiment.task, "seed": experiment.seed, **self.settings}
+
+    def table(self) -> Path | None:
+        """Returns the folder of the saved replay table; None: start with an empty table."""
+        if self.checkpoint is None or not self.with_table:
+            return None
+        path = Path(self.checkpoint) / TABLE
+        return path if path.is_dir() else None
+
+
+def check_agent(agent: Agent, checkpoint: Path) -> None:
+    """Raises SpecError if the checkpoint is of another agent. Computes nothing."""
+    params = jax.eval_shape(agent.initial_params, jax.ShapeDtypeStruct((2,), np.uint32))
+    load_params(checkpoint / PARAMS, params)
+    state = jax.eval_shape(agent.initial_learner_state, params)
+    load_nest(checkpoint / LEARNER, state, "learner state")
+
+
+def restore_learner(learner: Learner, checkpoint: Path) -> dict[str, Any]:
+    """Restores the learner's state from a checkpoint.
+
+    Returns:
+      What the learner has now, under the names of the manifest.
+
+    Raises:
+      SpecError: the checkpoint is of another agent, or what was loaded is not what was saved.
+    """
+    manifest = Checkpoint.read_manifest(checkpoint)
+    like = learner.state()
+    version, params = load_params(checkpoint / PARAMS, like.params)
+    agent = load_nest(checkpoint / LEARNER, like.agent, "learner state")
+    learner.restore(
+        LearnerState(
+            version,
+            params,
+            agent,
+            manifest["env_steps"],
+            manifest["consumed"],
+            manifest["seconds_waiting"],
+        )
+    )
+    state = learner.state()
+    restored = {
+        "version": state.version,
+        "env_steps": state.env_steps,
+        "consumed": state.consumed,
+        "params_checksum": checksum(state.params),
+        "learner_checksum": checksum(state.agent),
+    }
+    for name, value in restored.items():
+        if manifest[name] != value:
+            raise SpecError(f"{checkpoint}: {name} was {manifest[name]}, and is {value} now")
+    return restored
+
+
+def note_resumed(run_dir: Path | str, part: str, facts: dict[str, Any]) -> None:
+    """Writes to `resumed.json` what a part of a resumed program has loaded."""
+    update_json(Path(run_dir) / RESUMED, lambda data: data.update({part: facts}))
+
+
+def table_counts(info: TableInfo) -> dict[str, int]:
+    """Returns a table's counts, as `ReplayAdministration.save` returns them."""
+    return {"size": info.size, "inserts": info.inserts, "samples": info.samples}
