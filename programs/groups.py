@@ -2,11 +2,13 @@
 
 import dataclasses
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
-from distrl.experiment import Experiment
+if TYPE_CHECKING:  # it imports JAX, which a launcher of processes must not
+    from distrl.experiment import Experiment
 
 
-def _none(experiment: Experiment) -> int:
+def _none(experiment: "Experiment") -> int:
     del experiment
     return 0
 
@@ -31,7 +33,7 @@ class NodeGroup:
     one_thread: bool = False
     saves: bool = False
     keeps_data: bool = False
-    num_gpus: Callable[[Experiment], int] = _none
+    num_gpus: "Callable[[Experiment], int]" = _none
 
 
 # Actors may be blocked in a call to a server, so nodes that only call are stopped first, and the

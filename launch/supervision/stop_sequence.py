@@ -4,11 +4,12 @@ from collections.abc import Callable, Mapping, Sequence
 
 from distrl.launch.supervision.journal import Journal
 from distrl.launch.supervision.node import SupervisedNode
+from distrl.programs.groups import group_of
 
 STOP_S = 3.0  # for the nodes of a phase to end after they were asked to
 STOP_AFTER_FAILURE_S = 1.0  # the same when the program has failed, for every phase
 STACKS_S = 0.3  # before the end of its grace period, a node's stacks are written to its log
-DEFAULT_STOP_GRACE = {"learner": 30.0}  # seconds by group: it may have much to save
+SAVE_S = 30.0  # the same for groups that save when they are stopped
 
 
 class StopSequence:
@@ -18,7 +19,7 @@ class StopSequence:
       nodes: by name.
       phases: names of the nodes, in the order in which they are stopped.
       grace: by group, seconds for its nodes to end after they were asked to, in the place of
-        `DEFAULT_STOP_GRACE` and `STOP_S`.
+        `SAVE_S` and `STOP_S`.
       journal: for progress.
       clock: the monotonic clock.
     """
@@ -33,7 +34,7 @@ class StopSequence:
     ) -> None:
         self._nodes = nodes
         self._phases = phases
-        self._grace = {**DEFAULT_STOP_GRACE, **grace}
+        self._grace = grace
         self._journal = journal
         self._clock = clock
         self._phase = 0
@@ -97,7 +98,9 @@ class StopSequence:
     def _grace_of(self, names: Sequence[str], failed: bool) -> float:
         if failed:
             return STOP_AFTER_FAILURE_S
-        return max(self._grace.get(self._nodes[name].label, STOP_S) for name in names)
+        labels = {self._nodes[name].label for name in names}
+        usual = {label: SAVE_S if group_of(label).saves else STOP_S for label in labels}
+        return max(self._grace.get(label, usual[label]) for label in labels)
 
     def _report_late(self, node: SupervisedNode, grace: float, failed: bool) -> None:
         line = f"{node.name} did not stop within {grace:g} s"

@@ -136,3 +136,17 @@ except processes.ForkError as error:
         env={**os.environ, "PYTHONPATH": os.getcwd()},
     )
     assert "this process, which has already used Courier or Reverb" in done.stdout
+
+
+def test_the_launcher_does_not_import_jax():
+    """Its nodes do, after the fork, with the environment variables of their group."""
+    script = "import distrl.launch.local.launch, sys; print('jax' in sys.modules)"
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+        env={**os.environ, "PYTHONPATH": os.getcwd()},
+    )
+    assert done.stdout == "False\n"
