@@ -7,15 +7,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from distrl import specs
 from distrl.agents.agent import Agent
-from distrl.inference.codecs import InferenceCodec, TimeStepCodec
 from distrl.lockstep import LockstepVariables
-from distrl.types import Inference, Nest, State, StepType, TimeStep
+from distrl.specs import EnvironmentSpec
+from distrl.types import AgentOutput, Inference, Nest, State, StepType, TimeStep
 from distrl.variables import VariableClient
 
 
 class InferenceSource(Protocol):
-    """What an actor asks for actions: an `Inferencer` here, or a service elsewhere."""
+    """Where an actor gets its actions: an `Inferencer` here, or a service elsewhere."""
 
     def inference(
         self, stream_ids: np.ndarray, timestep: TimeStep, life: int = 0, with_state: bool = False
@@ -23,11 +24,56 @@ class InferenceSource(Protocol):
         """See `Inferencer.inference`."""
 
 
+class InferenceCodec(Protocol):
+    """Between the form in which batches come and go, and what an agent takes and gives.
+
+    `TimeStepCodec` is for batches of the same process; `InferenceMessages` in `distrl.inference` is
+    for rows of bytes.
+    """
+
+    def decode(self, batch: Any) -> TimeStep:
+        """Returns the time step `[B]`, with stream ids as `env_id`; traced by JAX."""
+
+    def encode(self, output: AgentOutput) -> Any:
+        """Returns the form in which the output leaves; traced by JAX."""
+
+    def stream_ids(self, batch: Any) -> np.ndarray:
+        """Returns the stream ids of a batch on the host, int32 `[B]`."""
+
+    def zeros(self, batch_size: int) -> Any:
+        """Returns a batch of zeros, to compile with."""
+
+
+class TimeStepCodec:
+    """Takes time steps and gives agent outputs, both unchanged."""
+
+    def __init__(self, env_spec: EnvironmentSpec):
+        """Args: env_spec: The agent's environment spec."""
+        self._struct = specs.acting_struct(env_spec)
+
+    def decode(self, batch: TimeStep) -> TimeStep:
+        """See `InferenceCodec`."""
+        return batch
+
+    def encode(self, output: AgentOutput) -> AgentOutput:
+        """See `InferenceCodec`."""
+        return output
+
+    def stream_ids(self, batch: TimeStep) -> np.ndarray:
+        """See `InferenceCodec`."""
+        return batch.env_id
+
+    def zeros(self, batch_size: int) -> TimeStep:
+        """See `InferenceCodec`."""
+        return specs.zeros(self._struct, batch_size)
+
+
 class Inferencer:
     """Runs an agent's `actor_step` on the newest parameters it has.
 
-    The agent's state lives in a table with a row a stream, and is the initial one at FIRST and in
-    a stream's new life. One object serves one thread; `InferenceServer` shares one among many.
+    The agent's recurrent state is kept in a table with a row per stream; it is reset at FIRST and
+    when a stream begins a new life. One object serves one thread; `InferenceServer` shares one
+    among many.
     """
 
     def __init__(
@@ -42,14 +88,14 @@ class Inferencer:
         codec: InferenceCodec | None = None,
     ):
         """Args:
-        agent: whose `actor_step` chooses.
-        variables: the parameters; `update()` is called once a batch.
-        seed: of the sampling of actions.
-        max_streams: rows of the state table.
-        batch_sizes: requests are padded to the least of these that holds them, so that nothing
+        agent: The agent, whose `actor_step` is run.
+        variables: The parameters; `update()` is called once per batch.
+        seed: Seed for sampling actions.
+        max_streams: Rows of the state table.
+        batch_sizes: Requests are padded to the smallest of these that holds them, so that nothing
           is compiled again; a larger request runs at its own size.
-        evaluation: act greedily.
-        codec: the form of `infer`'s batches; None: time steps.
+        evaluation: Act greedily.
+        codec: The form of `infer`'s batches; None: time steps.
         """
         self._codec = codec = codec or TimeStepCodec(agent.env_spec)
         self._variables = variables
@@ -96,10 +142,10 @@ class Inferencer:
         """Chooses an action for each stream.
 
         Args:
-          stream_ids: int32 `[B]`, each at most once.
-          timestep: of these streams, `[B]`.
-          life: of the streams, one integer or `[B]`.
-          with_state: give the state before this step too; an actor asks where an unroll begins.
+          stream_ids: int32 `[B]`, without duplicates.
+          timestep: Time steps of these streams, `[B]`.
+          life: Life of the streams, one integer or `[B]`.
+          with_state: Return the state before this step too; actors need it where an unroll begins.
 
         Returns:
           NumPy arrays `[B, ...]`, and the version of the parameters that chose.
@@ -115,10 +161,10 @@ class Inferencer:
         """Does what `inference` does, for a batch in the codec's form.
 
         Args:
-          data: the batch.
-          n: its number of streams.
-          life: of the streams, one integer or `[n]`.
-          with_state: return the state before this step too.
+          data: The batch.
+          n: Its number of streams.
+          life: Life of the streams, one integer or `[n]`.
+          with_state: Return the state before this step too.
 
         Returns:
           The output in the codec's form, as NumPy arrays; the version; the state.
@@ -130,7 +176,7 @@ class Inferencer:
     def _infer(
         self, data: Any, n: int, life: int | np.ndarray, with_state: bool
     ) -> tuple[Any, int, State | None]:
-        """`infer`, with an output that is padded and on the device."""
+        """Does what `infer` does; the output is padded and on the device."""
         self._variables.update()
         version, params = self._variables.version, self._variables.params
         self._calls += 1
@@ -156,7 +202,7 @@ class Inferencer:
         return output, version, state
 
     def warm_up(self) -> None:
-        """Compiles for every batch size, so that no request waits for it."""
+        """Compiles for every batch size, so that no request has to wait for it."""
         params = self._variables.params
         for size in self._batch_sizes:
             data = self._codec.zeros(size)
@@ -169,7 +215,7 @@ class Inferencer:
                 self._stateless(params, self._key, 0, data)
 
     def _find(self, stream_ids: np.ndarray) -> np.ndarray:
-        """The table's rows of these streams, int32 `[B]`."""
+        """Returns the table's rows of these streams, int32 `[B]`."""
         if self._last is not None and self._last[0] is stream_ids:
             return self._last[1]
         key = stream_ids.tobytes()
@@ -183,7 +229,7 @@ class Inferencer:
                     )
                 self._slots.setdefault(i, len(self._slots))
             slots = np.array([self._slots[i] for i in stream_ids.tolist()], np.int32)
-            if len(self._slots_of) >= 1024:  # asynchronous pools come in ever new orders
+            if len(self._slots_of) >= 1024:  # asynchronous pools keep coming in new orders
                 self._slots_of.clear()
             self._slots_of[key] = slots
         self._last = (stream_ids, slots)
@@ -191,7 +237,7 @@ class Inferencer:
 
 
 def _pad(nest: Nest, size: int) -> Nest:
-    """Rows of zeros behind each leaf, up to `size`."""
+    """Appends rows of zeros to each leaf, up to `size`."""
 
     def pad(leaf: np.ndarray) -> np.ndarray:
         out = np.zeros((size, *leaf.shape[1:]), leaf.dtype)

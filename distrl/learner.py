@@ -1,4 +1,4 @@
-"""The learner: replay -> parameters."""
+"""The learner: turns batches from the replay into parameters."""
 
 import collections
 import functools
@@ -20,18 +20,18 @@ from distrl.types import Params, Sample, StepType
 
 
 class LearnerState(NamedTuple):
-    """All that a learner is after an update. Never changed: another one takes its place."""
+    """A learner's whole state after an update. Immutable: each update makes a new one."""
 
-    version: int  # of the parameters: how many updates made them
+    version: int  # number of updates that made the parameters
     params: Params
-    agent: Any  # the agent's learner state: of its optimiser and the like
-    env_steps: int  # real transitions trained on
+    agent: Any  # the agent's learner state, e.g. the optimiser's
+    env_steps: int  # transitions trained on, without padding
     consumed: int  # unrolls
-    waited: float  # seconds, for samples
+    waited: float  # seconds spent waiting for batches
 
 
 class Learner:
-    """Consumes a replay's samples; holds the parameters, whose version is its count of steps."""
+    """Consumes a replay's batches; holds the parameters, whose version is the number of updates."""
 
     def __init__(
         self,
@@ -46,17 +46,16 @@ class Learner:
         learner_group: LearnerGroup | None = None,
     ):
         """Args:
-        agent: whose `learner_step` is run.
-        replay: where samples come from.
-        seed: of the initial parameters.
-        timeout: seconds to wait for a sample.
-        keep: so many of the newest parameters are in `recent`.
-        last: the version after which `run` makes no more; None: it goes on.
-        devices: that updates are computed on; None: JAX's default one.
-        learner_group: all processes of the learner, each with its own replay; an update is made of
-          the samples of all. None: this process is the whole group. See `share` and `leave`.
-
-        Readers get the parameters of one device.
+        agent: The agent, whose `learner_step` is run.
+        replay: Where batches come from.
+        seed: Seed of the initial parameters.
+        timeout: Seconds to wait for a batch.
+        keep: Number of the newest parameters in `recent`.
+        last: `run` returns at this version. None: no limit.
+        devices: Devices that compute updates; None: JAX's default one. Readers get the parameters
+          of one device.
+        learner_group: All processes of the learner, each with its own replay; an update uses the
+          batches of all. None: this process is the whole group. See `share` and `leave`.
         """
         self._learner_group = learner_group or SingleProcessGroup()
         self._last = last
@@ -68,41 +67,41 @@ class Learner:
         agent_state = jax.jit(agent.initial_learner_state)(params)
         if self._devices.several:
             params, agent_state = self._devices.replicate((params, agent_state))
-        # Replaced at once, at the end of an update: a reader never sees the version of other
-        # parameters, and a checkpoint can be taken in any thread at any moment.
+        # Replaced as a whole at the end of an update: a reader never sees a version with other
+        # parameters, and any thread can take a checkpoint at any time.
         self._state = LearnerState(0, params, agent_state, 0, 0, 0.0)
         self.recent = collections.deque([self.variables], maxlen=keep)
         self._made = threading.Condition()
         self._logs: dict[str, Any] = {}
-        self._priorities: tuple[np.ndarray, jax.Array] | None = None  # not sent yet, with keys
+        self._priorities: tuple[np.ndarray, jax.Array] | None = None  # with keys, not sent yet
         self._waited = 0.0  # since the last update
         self._lags: list[np.ndarray] = []
 
     @property
     def variables(self) -> tuple[int, Params]:
-        """The version and the parameters."""
+        """Version and parameters."""
         version, params = self._state[:2]
         return version, self._devices.one(params)
 
     @property
     def version(self) -> int:
-        """Of the parameters: how many updates made them."""
+        """Number of updates that made the parameters."""
         return self._state.version
 
     @property
     def env_steps(self) -> int:
-        """Real transitions trained on."""
+        """Transitions trained on, without padding."""
         return self._state.env_steps
 
     def state(self) -> LearnerState:
-        """As it is after the last update. Never blocks the learner; safe in any thread."""
+        """Returns the state after the last update. Never blocks the learner; safe in any thread."""
         return self._state
 
     def restore(self, state: LearnerState) -> None:
-        """Goes on from `state`, of a learner with the same agent. Not during an update.
+        """Resumes from the state of a learner with the same agent. Not during an update.
 
-        The priorities that the last update before it found are not part of it: those unrolls keep
-        the ones that they had.
+        It lacks the priorities that the last update before it computed: those unrolls keep their
+        previous ones.
         """
         params, agent = self._devices.replicate((state.params, state.agent))
         self._state = state._replace(params=params, agent=agent)
@@ -129,22 +128,22 @@ class Learner:
         return self.variables if self._state.version > newer_than else None
 
     def wait_for_version(self, version: int, timeout: float) -> bool:
-        """True as soon as there are parameters of this version, or newer ones; in any thread."""
+        """Waits, in any thread; returns whether this or a newer version came within `timeout` s."""
         with self._made:
             return self._made.wait_for(lambda: self.recent[-1][0] >= version, timeout)
 
     @functools.cached_property
     def _dataset(self) -> Iterator[Sample]:
-        """The replay's batches, each with the learner's timeout."""
+        """The replay's batches, each within the learner's timeout."""
         return self._replay.make_dataset(self._timeout)
 
     def step(self) -> None:
-        """One update, on one sample.
+        """Makes one update, on the next batch.
 
         Raises:
-          DeadlineExceeded: no sample within the timeout.
-          Stopped: the program stops, or another process of the learner ends the updates.
-          PeerError: another process of the learner has ended.
+          DeadlineExceeded: No batch came within the timeout.
+          Stopped: The program stops, or another process of the learner ends the updates.
+          PeerError: Another process of the learner has ended.
         """
         began = time.monotonic()
         sample = next(self._dataset)
@@ -152,7 +151,7 @@ class Learner:
         self.update(sample)
 
     def update(self, sample: Sample) -> None:
-        """One update, on the sample given. Raises as `step`."""
+        """Makes one update, on the given batch. Raises as `step`."""
         state, trajectory = self._state, sample.trajectory
         real = trajectory.timestep.step_type[:-1] != StepType.LAST
         env_steps, consumed = int(np.count_nonzero(real)), len(sample.key)
@@ -175,16 +174,16 @@ class Learner:
             self.recent.append(self.variables)
             self._made.notify_all()
         self._waited = 0.0
-        # Below 0: chosen by updates that were lost with an earlier life of the learner.
+        # Negative if the version was lost with an earlier life of the learner.
         self._lags.append(np.maximum(state.version - trajectory.version[:-1], 0))
         priorities = self._logs.pop(PRIORITIES, None)
         if priorities is not None and self._replay.is_prioritized:
             self._send_priorities(sample.key, priorities)
 
     def _send_priorities(self, keys: np.ndarray, priorities: jax.Array) -> None:
-        """Sends those of the update before: they are computed by now, and nothing waits for them.
+        """Sends the previous update's priorities, which are computed by now: nothing has to wait.
 
-        Those of this one may still be on their way through the device.
+        Those of this update may still be in progress on the device.
         """
         earlier, self._priorities = self._priorities, (keys, priorities)
         if earlier is not None:
@@ -196,7 +195,7 @@ class Learner:
         report: Callable[[Report], None],
         report_interval: float = 0.1,
     ) -> None:
-        """Updates until `should_stop()`, reporting as `Actor.run` does."""
+        """Makes updates until `should_stop()`, reporting as `Actor.run` does."""
         due = time.monotonic()  # the first update is news
         try:
             while self.version != self._last and not should_stop():
@@ -205,13 +204,13 @@ class Learner:
                     report(self.take_report())
                     due = time.monotonic() + report_interval
         except Stopped:
-            pass  # the wait for a sample ended because the program stops: that is the end of run
+            pass  # the program stops, which ended the wait for a batch
         report(self.take_report())
 
     def take_report(self) -> Report:
-        """Totals, and the policy lag (in learner steps) and logs of what came since the last call.
+        """Returns totals, with the policy lag in learner steps and the logs since the last call.
 
-        The lag of a step is the version that consumes it less the version that chose its action.
+        The lag of a step is the version that consumes it minus the version that chose its action.
         """
         report: Report = {
             "learner_steps": self._state.version,

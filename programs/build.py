@@ -13,8 +13,7 @@ from distrl.checkpointing.resume_point import ResumePoint
 from distrl.envs.pool import Pool
 from distrl.evaluator import Evaluator
 from distrl.experiment import Experiment
-from distrl.inference.codecs import InferenceCodec
-from distrl.inferencer import Inferencer, InferenceSource
+from distrl.inferencer import InferenceCodec, Inferencer, InferenceSource
 from distrl.learner import Learner
 from distrl.learner_group.devices import Devices
 from distrl.learner_group.group import LearnerGroup
