@@ -1,28 +1,21 @@
 """Environments of EnvPool, by name, as settings."""
 
-import contextlib
 import dataclasses
 import difflib
-import functools
-import io
-import warnings
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from dm_env import specs as dm_specs
 
 from distrl import specs
-from distrl.envs import spaces
+from distrl.envs.adapters import spaces
+from distrl.envs.pool import Pool
+from distrl.envs.pools.envpool_library import envpool, envpool_spec, info_keys, observation_keys
+from distrl.envs.pools.native_pool import NativePool
 from distrl.errors import ConfigError
 
-if TYPE_CHECKING:
-    from distrl.envs.native_pool import NativePool
-
-# EnvPool's info that every environment has, and that says nothing of it.
-_COMMON_INFO = ("info:env_id", "info:players.env_id")
-_SUCCESS = ("info:success", "info:is_success")
-# Options of EnvPool that have a setting of their own, here or in the experiment.
+# Options of EnvPool that are other settings, here or of the experiment.
 _OWN_OPTIONS = {
     "num_envs": "actors.num_envs",
     "batch_size": "actors.wait_num",
@@ -31,7 +24,7 @@ _OWN_OPTIONS = {
     "num_threads": "environment.num_threads",
     "max_episode_steps": "environment.max_episode_steps",
 }
-_NO_LIMIT = 2**31 - 1  # EnvPool's max_episode_steps where there is none
+_NO_LIMIT = 2**31 - 1  # EnvPool's max_episode_steps of environments without a limit
 # Families (by the names of their specs) whose time limit does nothing but end the episode: with a
 # limit one larger everything else is the same, bit by bit. In others it is part of the game
 # (Procgen, ViZDoom), of the observation (Craftax) or of the reward (MiniGrid).
@@ -42,40 +35,16 @@ _PURE_LIMITS = (
 )  # fmt: skip
 
 
-@functools.cache
-def envpool() -> Any:
-    """EnvPool, imported on first use and without the notice that its old gym prints."""
-    with contextlib.redirect_stderr(io.StringIO()), contextlib.redirect_stdout(io.StringIO()):
-        import envpool as module
-    return module
-
-
-@functools.cache
-def envpool_names() -> frozenset[str]:
-    """The environments that EnvPool lists; none where it is not installed."""
-    try:
-        return frozenset(envpool().list_all_envs())
-    except ImportError:
-        return frozenset()
-
-
-@functools.cache
-def _envpool_spec(name: str, options: tuple[tuple[str, Any], ...]) -> Any:
-    with warnings.catch_warnings():  # float64 bounds cast to float32
-        warnings.simplefilter("ignore")
-        return envpool().make_spec(name, **dict(options))
-
-
 @dataclasses.dataclass(frozen=True)
 class NativeEnvironment:
     """An environment of EnvPool, by name.
 
     Attributes:
-      name: as EnvPool lists it: "CartPole-v1", "Pong-v5", "HalfCheetah-v4".
-      num_threads: EnvPool's threads in each pool. 0: as many as the process may use cores.
-      max_episode_steps: the time limit. None: the environment's own.
-      clip_actions: clip continuous actions to their bounds before the environment sees them.
-      options: pairs of EnvPool's own options for it: `(("stack_num", 1), ("frame_skip", 2))`.
+      name: As EnvPool lists it: "CartPole-v1", "Pong-v5", "HalfCheetah-v4".
+      num_threads: EnvPool's threads in each pool. 0: one for each core that the process may use.
+      max_episode_steps: The time limit. None: the environment's own.
+      clip_actions: Clip continuous actions to their bounds before the environment sees them.
+      options: Pairs of EnvPool's own options for it: `(("stack_num", 1), ("frame_skip", 2))`.
     """
 
     name: str
@@ -112,14 +81,14 @@ class NativeEnvironment:
             )
 
     def envpool_spec(self) -> Any:
-        """EnvPool's own spec. Raises ConfigError where EnvPool refuses the options."""
+        """Returns EnvPool's own spec. Raises ConfigError if EnvPool refuses the options."""
         try:
-            return _envpool_spec(self.name, self.options)
+            return envpool_spec(self.name, self.options)
         except (TypeError, ValueError, RuntimeError) as error:  # it checks with all of them
             text = str(error).splitlines()[0]
             refusal = f"environment: EnvPool's {self.name} refuses {dict(self.options)}: {text}"
             if "unexpected keyword" in text:
-                known = _envpool_spec(self.name, ()).config._fields
+                known = envpool_spec(self.name, ()).config._fields
                 near = {
                     m for o, _ in self.options for m in difflib.get_close_matches(str(o), known)
                 }
@@ -127,9 +96,9 @@ class NativeEnvironment:
             raise ConfigError(refusal) from error
 
     def spec(self) -> specs.EnvironmentSpec:
-        """Of one environment; float64 is given and taken as float32, but for `env_info`."""
-        envpool_spec = self.envpool_spec()
-        state = envpool_spec.state_array_spec
+        """Returns the spec of one environment; float64 becomes float32, except in `env_info`."""
+        raw = self.envpool_spec()
+        state = raw.state_array_spec
         observation = {
             name: _array(state[key], spaces.narrow(state[key].dtype), name or "observation")
             for name, key in observation_keys(state).items()
@@ -137,7 +106,7 @@ class NativeEnvironment:
         if "" in observation and _is_discrete(state["obs"]):  # FrozenLake, Taxi
             values = int(state["obs"].maximum) + 1
             observation[""] = dm_specs.DiscreteArray(values, np.int32, "observation")
-        action = list(envpool_spec.action_array_spec.values())[-1]
+        action = list(raw.action_array_spec.values())[-1]
         env_info = {
             name: dm_specs.BoundedArray((), np.int8, -1, 1, name)
             if name == "success"
@@ -150,48 +119,43 @@ class NativeEnvironment:
 
     @property
     def exact_limit(self) -> int | None:
-        """The time limit where the pool can cut episodes itself, as NativePool says; else None."""
+        """The time limit if the pool can cut episodes itself (see `NativePool`); else None."""
         config, family = self.envpool_spec().config, type(self.envpool_spec()).__name__
         limit = self.max_episode_steps or config.max_episode_steps
         pure = family.startswith(_PURE_LIMITS) and not family.startswith("Gymnasium")
-        # With its episodic life, Atari goes on with a game that its own limit did not end.
+        # With an episodic life, Atari continues a game that its own limit did not end.
         if not pure or limit >= _NO_LIMIT or getattr(config, "episodic_life", False):
             return None
         return limit
 
     @property
     def rewards_are_clean(self) -> bool:
-        """Whether EnvPool is known to give reward 0 at FIRST, and not whatever lies there."""
+        """Whether EnvPool is known to give reward 0 at FIRST, and not an arbitrary value."""
         family = type(self.envpool_spec()).__name__
         return family.startswith(_PURE_LIMITS) and not family.startswith(("Dmc", "Gymnasium"))
 
     @property
     def return_threshold(self) -> float | None:
-        """The mean return at which the environment counts as solved, where EnvPool says."""
+        """The mean return at which the environment counts as solved; None if EnvPool has none."""
         return getattr(self.envpool_spec().config, "reward_threshold", None)
 
-    def make_pool(self, num_envs: int, wait_num: int, seeds: Sequence[int]) -> "NativePool":
+    def make_pool(self, num_envs: int, wait_num: int, seeds: Sequence[int]) -> Pool:
         """See `Environment`. EnvPool takes one seed: environment i has `seeds[0] + i`."""
-        from distrl.envs.native_pool import NativePool
-
-        return NativePool(self, num_envs, wait_num, seeds)
-
-
-def observation_keys(state: Any) -> dict[str, str]:
-    """The names of an observation and the keys of EnvPool's state; one name, "", for one array.
-
-    MiniGrid's mission, a text in characters, is left out, as it is from gymnasium's MiniGrid.
-    """
-    if "obs" in state:
-        return {"": "obs"}
-    keys = [key for key in state if key.startswith("obs:") and key != "obs:mission"]
-    return {key.removeprefix("obs:"): key for key in keys}
-
-
-def info_keys(state: Any) -> dict[str, str]:
-    """The names of `env_info` and the keys of EnvPool's state that they come from."""
-    keys = [key for key in state if key.startswith("info:") and key not in _COMMON_INFO]
-    return {"success" if key in _SUCCESS else key.removeprefix("info:"): key for key in keys}
+        options = dict(self.options)
+        if self.max_episode_steps is not None:
+            options["max_episode_steps"] = self.max_episode_steps
+        return NativePool(
+            self.name,
+            self.spec(),
+            num_envs,
+            wait_num,
+            seeds[0],
+            options=options,
+            exact_limit=self.exact_limit,
+            num_threads=self.num_threads,
+            clip_actions=self.clip_actions,
+            clean_rewards=self.rewards_are_clean,
+        )
 
 
 def _array(spec: Any, dtype: Any, name: str) -> dm_specs.Array:
@@ -204,7 +168,7 @@ def _is_discrete(spec: Any) -> bool:
 
 
 def _action(spec: Any) -> dm_specs.Array:
-    """EnvPool's action spec as dm_env's: discrete, or bounded float32."""
+    """Returns EnvPool's action spec as dm_env's: discrete, or bounded float32."""
     shape = [n for n in spec.shape if n != -1]
     if np.issubdtype(spec.dtype, np.integer):
         if shape or spec.minimum != 0:

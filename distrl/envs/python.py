@@ -7,11 +7,12 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from distrl import specs
-from distrl.envs.adapters import check_builder, environment_spec, make_stepper
+from distrl.envs.adapters.builder import check_builder
+from distrl.envs.adapters.make import environment_spec, make_stepper
+from distrl.envs.adapters.stepper import Stepper
+from distrl.envs.adapters.wrappers import WrapperConfig
 from distrl.envs.pool import Pool
 from distrl.envs.pool_config import PoolConfig
-from distrl.envs.stepper import Stepper
-from distrl.envs.wrappers import WrapperConfig
 from distrl.errors import ConfigError
 
 __all__ = ["PoolConfig", "PythonEnvironment", "WrapperConfig"]
@@ -19,9 +20,9 @@ __all__ = ["PoolConfig", "PythonEnvironment", "WrapperConfig"]
 # By `PoolConfig.kind`: the module and its class, called as `LoopPool` is. Imported when one is
 # made: a run needs one kind of them.
 _POOLS = {
-    "loop": ("distrl.envs.loop", "LoopPool"),
-    "threads": ("distrl.envs.threads", "ThreadPool"),
-    "processes": ("distrl.envs.processes", "ProcessPool"),
+    "loop": ("distrl.envs.pools.loop", "LoopPool"),
+    "threads": ("distrl.envs.pools.threads", "ThreadPool"),
+    "processes": ("distrl.envs.pools.processes", "ProcessPool"),
 }
 
 

@@ -12,8 +12,9 @@ import re
 import warnings
 from typing import Any
 
-from distrl.envs.native import NativeEnvironment, envpool_names
+from distrl.envs.native import NativeEnvironment
 from distrl.envs.pool import Environment
+from distrl.envs.pools.envpool_library import envpool_names
 from distrl.envs.python import PoolConfig, PythonEnvironment, WrapperConfig
 from distrl.errors import ConfigError
 

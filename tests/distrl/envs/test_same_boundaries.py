@@ -86,7 +86,7 @@ def test_limit_and_true_end_on_one_step(name, limit, ends, wait_num):
 @pytest.mark.parametrize("name", ["CartPole-v1", "Pendulum-v1", "Pong-v5", "CartpoleSwingup-v1"])
 def test_a_cut_changes_nothing_else(name):
     """A sync pool with a limit L, against EnvPool itself with L: all but the true ends at L."""
-    from distrl.envs.native import envpool
+    from distrl.envs.pools.envpool_library import envpool
 
     num_envs, limit = 4, 6
     environment = NativeEnvironment(name, max_episode_steps=limit)

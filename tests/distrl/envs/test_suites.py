@@ -11,7 +11,7 @@ import pytest
 
 from distrl import envs
 from distrl.envs import NativeEnvironment, PoolConfig, PythonEnvironment, WrapperConfig
-from distrl.envs.native import envpool_names
+from distrl.envs.pools.envpool_library import envpool_names
 from distrl.errors import ConfigError
 from distrl.types import StepType
 

@@ -6,8 +6,14 @@ import pytest
 from dm_env import specs as dm_specs
 
 from distrl.envs import PythonEnvironment, WrapperConfig
-from distrl.envs.stepper import Step
-from distrl.envs.wrappers import ActionRepeat, ClipAction, FrameStack, TimeLimit, wrapped_spec
+from distrl.envs.adapters.stepper import Step
+from distrl.envs.adapters.wrappers import (
+    ActionRepeat,
+    ClipAction,
+    StackFrames,
+    TimeLimit,
+    wrapped_spec,
+)
 from distrl.errors import ConfigError
 from distrl.specs import EnvironmentSpec
 from distrl.types import StepType
@@ -103,7 +109,7 @@ def test_the_limit_counts_the_environments_own_steps():
 
 
 def test_frame_stack():
-    steps = roll(FrameStack(Script(length=4, observe=lambda i: np.full(2, i, np.uint8)), 3), 6)
+    steps = roll(StackFrames(Script(length=4, observe=lambda i: np.full(2, i, np.uint8)), 3), 6)
     assert steps[0].observation.shape == (3, 2)
     assert steps[0].observation.dtype == np.uint8
     wanted = [[0, 0, 0], [0, 0, 1], [0, 1, 2], [1, 2, 3], [2, 3, 4], [0, 0, 0], [0, 0, 1]]
@@ -117,7 +123,7 @@ def test_frame_stack_of_every_leaf_keeps_what_it_gave():
         buffer[0] = i  # an environment that gives the same array each time
         return {"a": buffer, "b": (i,)}
 
-    steps = roll(FrameStack(Script(observe=observe), 2), 3)
+    steps = roll(StackFrames(Script(observe=observe), 2), 3)
     assert [s.observation["a"][:, 0].tolist() for s in steps] == [[0, 0], [0, 1], [1, 2], [2, 3]]
     assert [s.observation["b"][0].tolist() for s in steps] == [[0, 0], [0, 1], [1, 2], [2, 3]]
 

@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from distrl.envs.python_pool import LOG, PythonPool, hung, tick
-from distrl.envs.slots import ENV, STARTED, Slots
-from distrl.envs.worker import Worker
+from distrl.envs.pools.python_pool import LOG, PythonPool, hung, tick
+from distrl.envs.pools.slots import ENV, STARTED, Slots
+from distrl.envs.pools.worker import Worker
 
 _DEBUGGERS = {"bdb", "pdb", "pydevd"}
 

@@ -14,12 +14,12 @@ from typing import Any
 
 import numpy as np
 
-from distrl.envs import threads_limit
-from distrl.envs.host import Host, HostDied
-from distrl.envs.passing import TransferCost
-from distrl.envs.python_pool import LOG, PythonPool, hung, tick, workers_for
-from distrl.envs.slots import ENV, STARTED, Slots
-from distrl.envs.worker import Worker
+from distrl.envs.pools import threads_limit
+from distrl.envs.pools.python_pool import LOG, PythonPool, hung, tick, workers_for
+from distrl.envs.pools.slots import ENV, STARTED, Slots
+from distrl.envs.pools.transfer_cost import TransferCost
+from distrl.envs.pools.worker import Worker
+from distrl.envs.pools.worker_host import HostDied, WorkerHost
 
 _REPORT_AFTER = 2e-4  # seconds
 _CLOSE_TIMEOUT = 2.0  # seconds
@@ -54,7 +54,7 @@ class ProcessPool(PythonPool):
         self._look_at = time.monotonic() + self._tick
         self._reports, reports = os.pipe()
         os.set_blocking(self._reports, False)
-        self._host = Host(
+        self._host = WorkerHost(
             _main(environment, self._slots, reports, self.is_async),
             lambda: threads_limit.apply(config.worker_threads),
             keep=[reports],
@@ -267,7 +267,7 @@ def _how(status: int) -> str:
     return f"with exit status {os.WEXITSTATUS(status)}"
 
 
-def _close(host: Host, slots: Slots, commands: list[int], reports: int) -> None:
+def _close(host: WorkerHost, slots: Slots, commands: list[int], reports: int) -> None:
     """Ends everything; also when a pool that nobody closed is collected, or at exit."""
     if os.getpid() != host.parent:
         return  # a copy of the pool in a child of its process

@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from distrl.envs.python_pool import LOG, PythonPool, hung, tick, workers_for
-from distrl.envs.slots import Slots
-from distrl.envs.worker import Worker
+from distrl.envs.pools.python_pool import LOG, PythonPool, hung, tick, workers_for
+from distrl.envs.pools.slots import Slots
+from distrl.envs.pools.worker import Worker
 
 _REPORT_AFTER = 2e-4  # seconds
 _CLOSE_TIMEOUT = 2.0  # seconds

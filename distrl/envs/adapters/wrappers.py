@@ -9,7 +9,7 @@ import numpy as np
 from dm_env import specs as dm_specs
 
 from distrl import specs
-from distrl.envs.stepper import Step, Stepper
+from distrl.envs.adapters.stepper import Step, Stepper
 from distrl.errors import ConfigError
 from distrl.types import Nest, StepType
 
@@ -80,7 +80,7 @@ def wrap(stepper: Stepper, spec: specs.EnvironmentSpec, config: WrapperConfig) -
     if config.action_repeat > 1:
         stepper = ActionRepeat(stepper, config.action_repeat)
     if config.frame_stack > 1:
-        stepper = FrameStack(stepper, config.frame_stack)
+        stepper = StackFrames(stepper, config.frame_stack)
     return stepper
 
 
@@ -178,7 +178,7 @@ class ActionRepeat(_Wrapper):
         return step._replace(env_info={**(step.env_info or {}), "time_steps": np.int32(time_steps)})
 
 
-class FrameStack(_Wrapper):
+class StackFrames(_Wrapper):
     """The last observations, oldest first, on a new leading axis of every leaf."""
 
     def __init__(self, stepper: Stepper, frames: int):

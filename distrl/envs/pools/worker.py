@@ -4,9 +4,9 @@ import time
 import traceback
 from typing import Any
 
-from distrl.envs.conform import NestCheck, RewardCheck, SpecViolation
-from distrl.envs.slots import BUSY, DONE, ENV, STARTED, Slots
-from distrl.envs.stepper import Stepper
+from distrl.envs.adapters.conform import NestCheck, RewardCheck, SpecViolation
+from distrl.envs.adapters.stepper import Stepper
+from distrl.envs.pools.slots import BUSY, DONE, ENV, STARTED, Slots
 from distrl.types import StepType
 
 _FIRST, _MID, _LAST = StepType.FIRST, StepType.MID, StepType.LAST

@@ -1,54 +1,72 @@
 """EnvPool's C++ thread pools behind the Pool interface."""
 
 import warnings
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from dm_env import specs as dm_specs
 
 from distrl import specs
-from distrl.envs.native import NativeEnvironment, envpool, info_keys, observation_keys
 from distrl.envs.pool import Pool
+from distrl.envs.pools.envpool_library import envpool, info_keys, observation_keys
 from distrl.runtime.host_resources import usable_cores
 from distrl.types import Nest, StepType
 
 
 class NativePool(Pool):
-    """See `Pool`.
+    """A pool of EnvPool; see `Pool`.
 
-    It takes EnvPool's raw state arrays: its dm API reports a time limit as a true end, and its
-    gymnasium API costs more than a step of CartPole.
+    It reads EnvPool's raw state arrays: EnvPool's dm API reports a time limit as a true end, and
+    its gymnasium API costs more than a step of CartPole.
 
-    EnvPool calls an episode that truly ends on the very step of its time limit truncated. So it is
-    given a limit one larger, and the pool itself cuts episodes at the limit: there EnvPool's own
-    word tells a true end. Where the limit is part of the game (`exact_limit` None) EnvPool's limit
-    and its word stand.
+    EnvPool reports an episode that truly ends on the very step of its time limit as truncated.
+    Therefore EnvPool gets a limit that is one larger, and the pool itself cuts episodes at the
+    limit: there EnvPool's report is right. If the limit is part of the game (no `exact_limit`),
+    EnvPool's limit and report are used.
     """
 
     def __init__(
-        self, environment: NativeEnvironment, num_envs: int, wait_num: int, seeds: Sequence[int]
+        self,
+        name: str,
+        spec: specs.EnvironmentSpec,
+        num_envs: int,
+        wait_num: int,
+        seed: int,
+        *,
+        options: dict[str, Any],
+        exact_limit: int | None,
+        num_threads: int,
+        clip_actions: bool,
+        clean_rewards: bool,
     ):
-        """See `NativeEnvironment.make_pool`."""
-        super().__init__(environment.name, environment.spec(), num_envs, wait_num)
-        self.seeds = tuple((seeds[0] + i) % 2**31 for i in range(num_envs))  # EnvPool counts on
-        options = dict(environment.options)
-        self._limit = environment.exact_limit
-        if self._limit is not None:
-            options["max_episode_steps"] = self._limit + 1
-        elif environment.max_episode_steps is not None:
-            options["max_episode_steps"] = environment.max_episode_steps
-        threads = environment.num_threads or min(usable_cores(), num_envs)
+        """Args:
+        name: Name of the environment in EnvPool.
+        spec: Spec of one environment.
+        num_envs: Number of environments.
+        wait_num: Number of environments that one `recv` returns.
+        seed: Seed of environment 0; environment i has `seed + i`.
+        options: EnvPool's options.
+        exact_limit: The time limit at which the pool cuts episodes; None: EnvPool does.
+        num_threads: EnvPool's threads; 0: one for each usable core.
+        clip_actions: Clip continuous actions to their bounds.
+        clean_rewards: EnvPool gives reward 0 at FIRST.
+        """
+        super().__init__(name, spec, num_envs, wait_num)
+        self.seeds = tuple((seed + i) % 2**31 for i in range(num_envs))  # as EnvPool counts
+        self._limit = exact_limit
+        if exact_limit is not None:
+            options = {**options, "max_episode_steps": exact_limit + 1}
+        threads = num_threads or min(usable_cores(), num_envs)
         self.one_thread = threads == 1
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             self._env = envpool().make(
-                environment.name,
+                name,
                 env_type="gymnasium",
                 num_envs=num_envs,
                 batch_size=wait_num,
                 num_threads=threads,
-                seed=seeds[0] % 2**31,
+                seed=seed % 2**31,
                 **options,
             )
         at = {key: i for i, key in enumerate(self._env.spec._state_keys)}
@@ -63,23 +81,23 @@ class NativePool(Pool):
         self._action_dtype = np.dtype(raw_action.dtype)
         self._bounds = None
         continuous = not isinstance(self.spec.action, dm_specs.DiscreteArray)
-        if environment.clip_actions and continuous:
+        if clip_actions and continuous:
             self._bounds = (self.spec.action.minimum, self.spec.action.maximum)
         self._checked = False
-        # Environments whose episode the pool has cut: EnvPool may be still within it.
+        # Environments whose episode the pool has cut: EnvPool may still be in the middle of it.
         self._cut = np.zeros(num_envs, bool)
         self._any_cut = False
-        self._turns_to_limit = 0  # until then no environment can be at the limit
+        self._steps_to_limit = 0  # until then no environment can be at the limit
         # Atari, classic control, toy text, Box2D and gymnasium's MuJoCo give 0 at FIRST; others
-        # (dm_control's, Meta-World's) whatever lies there.
-        self._stale_rewards = not environment.rewards_are_clean
+        # (dm_control's, Meta-World's) an arbitrary value.
+        self._stale_rewards = not clean_rewards
         self._restarted: tuple[np.ndarray, list[np.ndarray]] | None = None
 
     def _start(self) -> None:
         self._env.async_reset()
 
     def _send(self, action: Any, env_ids: np.ndarray) -> None:
-        if not self._checked:  # once: EnvPool reads the memory as it comes
+        if not self._checked:  # once: EnvPool reads the memory without checks
             specs.check(action, self.spec.action, (len(env_ids),), f"action of {self.name}")
             self._checked = True
         if not self.is_async and len(env_ids) != self.num_envs:
@@ -91,7 +109,7 @@ class NativePool(Pool):
             low, high = self._bounds
             clipped = np.maximum(action, low)
             action = np.minimum(clipped, high, out=clipped).astype(self._action_dtype, order="C")
-        else:  # EnvPool wants memory that it could write to, which JAX's is not
+        else:  # EnvPool needs writable memory, which JAX's is not
             action = np.array(action, self._action_dtype, order="C")
         if self._any_cut:
             cut = self._cut[env_ids]
@@ -102,14 +120,14 @@ class NativePool(Pool):
             self._env._send([env_ids, env_ids, action])
 
     def _restart(self, cut: np.ndarray, env_ids: np.ndarray) -> None:
-        """Begins the next episode of the environments `env_ids[cut]`, whatever their action."""
+        """Starts the next episode of the environments `env_ids[cut]`, whatever their action."""
         ids = env_ids[cut]
         self._cut[ids] = False
         self._any_cut = bool(self._cut.any())
         self._env._reset(ids)
         if not self.is_async and len(ids) < self.num_envs:
-            # EnvPool puts a synchronous answer where it stood in its own call, from 0 on: these
-            # must be taken before the others are sent.
+            # EnvPool numbers the rows of a synchronous answer by their position in the call: these
+            # must be received before the others are sent.
             self._restarted = cut, self._env._recv()
 
     def _recv(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, Nest, np.ndarray, Nest]:
@@ -121,8 +139,8 @@ class NativePool(Pool):
         env_id, discount, reward = state[self._env_id], state[self._discount], state[self._reward]
         step_type = state[self._step_type].astype(np.int8)
         if self._limit is not None:
-            self._turns_to_limit -= 1
-            if self._turns_to_limit <= 0:
+            self._steps_to_limit -= 1
+            if self._steps_to_limit <= 0:
                 self._cut_at_limit(env_id, state[self._elapsed], step_type)
         elif np.count_nonzero(state[self._trunc]):
             discount[state[self._trunc]] = 1.0
@@ -143,15 +161,15 @@ class NativePool(Pool):
     def _cut_at_limit(
         self, env_ids: np.ndarray, elapsed: np.ndarray, step_type: np.ndarray
     ) -> None:
-        """Ends the episodes that are at the limit. Their discount says whether they truly ended."""
+        """Ends episodes at the limit. Their discount shows whether they truly ended."""
         at_limit = elapsed >= self._limit
         if np.count_nonzero(at_limit):
             step_type[at_limit] = StepType.LAST
             self._cut[env_ids[at_limit]] = True
             self._any_cut = bool(self._cut.any())
-        if not self.is_async:  # all environments are here, and each gets one step older a turn
+        if not self.is_async:  # each recv advances all environments by one step
             assert self._limit is not None
-            self._turns_to_limit = self._limit - int(elapsed.max())
+            self._steps_to_limit = self._limit - int(elapsed.max())
 
     def close(self) -> None:
         """See `Pool`."""

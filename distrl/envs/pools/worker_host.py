@@ -19,7 +19,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterable
 
-from distrl.envs.forked import (
+from distrl.envs.pools.forked import (
     become,
     do_nothing,
     ignore_signals,
@@ -46,7 +46,7 @@ class HostDied(Exception):
     """The host is gone, and all workers with it."""
 
 
-class Host:
+class WorkerHost:
     """The pool's end of a host.
 
     Attributes:

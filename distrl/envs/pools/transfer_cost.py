@@ -2,8 +2,8 @@
 
 import time
 
-from distrl.envs.python_pool import LOG
-from distrl.envs.slots import BUSY, DONE, Slots
+from distrl.envs.pools.python_pool import LOG
+from distrl.envs.pools.slots import BUSY, DONE, Slots
 
 
 class TransferCost:

@@ -10,7 +10,7 @@ import numpy as np
 
 from distrl import specs
 from distrl.envs.pool import Pool
-from distrl.envs.slots import Slots
+from distrl.envs.pools.slots import Slots
 from distrl.errors import EnvironmentFault, SpecError
 from distrl.runtime.host_resources import usable_cores
 from distrl.types import Nest

@@ -1,0 +1,1 @@
+"""One environment of any library, as pools step it."""

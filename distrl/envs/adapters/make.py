@@ -1,0 +1,85 @@
+"""Steppers of environments of any library, and their specs."""
+
+from typing import Any
+
+import jax
+import numpy as np
+from dm_env import specs as dm_specs
+
+from distrl import specs
+from distrl.envs.adapters.builder import Builder, build, is_gymnasium
+from distrl.envs.adapters.conform import NestCheck, SpecViolation
+from distrl.envs.adapters.dm_stepper import DmStepper
+from distrl.envs.adapters.gym_stepper import GymStepper
+from distrl.envs.adapters.stepper import Stepper
+from distrl.envs.adapters.wrappers import WrapperConfig, wrap, wrapped_spec
+from distrl.errors import SpecError
+from distrl.types import Nest
+
+
+def make_stepper(
+    builder: Builder, seed: int, wrappers: WrapperConfig, spec: specs.EnvironmentSpec
+) -> Stepper:
+    """Builds one environment with its wrappers.
+
+    Args:
+      builder: See `PythonEnvironment`.
+      seed: The environment's seed.
+      wrappers: Its wrappers.
+      spec: The result of `environment_spec` for the same builder and wrappers.
+    """
+    env = build(builder, seed)
+    stepper: Stepper
+    if is_gymnasium(env):
+        stepper = GymStepper(env, seed, "success" in spec.env_info)
+    else:
+        stepper = DmStepper(env)
+    return wrap(stepper, spec, wrappers)
+
+
+def environment_spec(builder: Builder, name: str, wrappers: WrapperConfig) -> specs.EnvironmentSpec:
+    """Builds one environment, resets and steps it once, closes it, and returns its spec.
+
+    Args:
+      builder: See `PythonEnvironment`.
+      name: Name of the environment, for messages.
+      wrappers: Its wrappers; the spec is the one behind them.
+
+    Raises:
+      ConfigError: distrl cannot use the environment, or not with these wrappers.
+      SpecError: The two steps violate the environment's own spaces or specs.
+    """
+    env = build(builder, 0)
+    try:
+        adapter: GymStepper | DmStepper
+        adapter = GymStepper(env, 0, True) if is_gymnasium(env) else DmStepper(env)
+        raw = adapter.spec()
+        spec = wrapped_spec(raw, wrappers)
+        stepper = wrap(adapter, spec, wrappers)
+        first = stepper.reset()
+        second = stepper.step(_any_action(spec.action))
+        silent = isinstance(adapter, GymStepper) and not adapter.reports_success
+        if silent and all(step.env_info["success"] < 0 for step in (first, second)):
+            env_info = {k: v for k, v in spec.env_info.items() if k != "success"}
+            spec = spec._replace(env_info=env_info or ())
+        check = NestCheck("observation", spec.observation, False)
+        for step, which in ((first, "first"), (second, "second")):
+            try:
+                check(step.observation)
+            except SpecViolation as violation:
+                raise SpecError(f"{name}: {which} {violation}") from None
+        return spec
+    finally:
+        env.close()
+
+
+def _any_action(spec: Nest) -> Nest:
+    """Returns a legal action: zeros, or the values within the bounds that are nearest to them."""
+
+    def one(leaf: Any) -> np.ndarray:
+        zeros = np.zeros(leaf.shape, leaf.dtype)
+        if not isinstance(leaf, dm_specs.BoundedArray):
+            return zeros
+        return np.clip(zeros, leaf.minimum, leaf.maximum).astype(leaf.dtype)
+
+    return jax.tree.map(one, spec, is_leaf=specs.is_spec)

@@ -1,0 +1,1 @@
+"""The pools: several environments stepped together."""
