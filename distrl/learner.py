@@ -19,7 +19,7 @@ from distrl.replay.buffer import ReplayReader
 from distrl.types import Params, Sample, StepType
 
 
-class LearnerState(NamedTuple):
+class TrainingState(NamedTuple):
     """A learner's whole state after an update. Immutable: each update makes a new one."""
 
     version: int  # number of updates that made the parameters
@@ -69,7 +69,7 @@ class Learner:
             params, agent_state = self._devices.replicate((params, agent_state))
         # Replaced as a whole at the end of an update: a reader never sees a version with other
         # parameters, and any thread can take a checkpoint at any time.
-        self._state = LearnerState(0, params, agent_state, 0, 0, 0.0)
+        self._state = TrainingState(0, params, agent_state, 0, 0, 0.0)
         self.recent = collections.deque([self.variables], maxlen=keep)
         self._made = threading.Condition()
         self._logs: dict[str, Any] = {}
@@ -93,11 +93,11 @@ class Learner:
         """Transitions trained on, without padding."""
         return self._state.env_steps
 
-    def state(self) -> LearnerState:
+    def state(self) -> TrainingState:
         """Returns the state after the last update. Never blocks the learner; safe in any thread."""
         return self._state
 
-    def restore(self, state: LearnerState) -> None:
+    def restore(self, state: TrainingState) -> None:
         """Resumes from the state of a learner with the same agent. Not during an update.
 
         It lacks the priorities that the last update before it computed: those unrolls keep their
@@ -117,7 +117,7 @@ class Learner:
             True, numbers if group.index == 0 else [0] * 3
         ).sums
         params, agent = group.broadcast((state.params, state.agent))
-        self.restore(LearnerState(version, params, agent, env_steps, consumed, state.waited))
+        self.restore(TrainingState(version, params, agent, env_steps, consumed, state.waited))
 
     def leave(self) -> None:
         """Ends the updates of all of the learner's processes, unless they have ended already."""
@@ -162,7 +162,7 @@ class Learner:
         params, agent_state, self._logs = self._update(
             state.params, state.agent, self._devices.put(trajectory)
         )
-        self._state = LearnerState(
+        self._state = TrainingState(
             state.version + 1,
             params,
             agent_state,

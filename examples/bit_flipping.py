@@ -19,7 +19,7 @@ from distrl.agents.exploration import EpsilonSchedule
 from distrl.envs import PythonEnvironment
 from distrl.experiment import ActorsConfig, Experiment, LearnerConfig
 from distrl.goal import Goal
-from distrl.replay.buffer import ReplayConfig
+from distrl.replay.config import ReplayConfig
 from distrl.transforms.hindsight import Hindsight
 
 NUM_BITS = 15

@@ -20,7 +20,7 @@ from distrl.agents.r2d2 import R2D2Config
 from distrl.envs import PythonEnvironment
 from distrl.experiment import ActorsConfig, AgentConfig, Experiment, LearnerConfig
 from distrl.goal import Goal
-from distrl.replay.buffer import ReplayConfig
+from distrl.replay.config import ReplayConfig
 
 DELAY, UNROLL = 20, 8
 

@@ -20,7 +20,7 @@ from distrl.agents.settings import (
     check_scalar_reward,
 )
 from distrl.errors import ConfigError
-from distrl.replay.buffer import ReplayConfig
+from distrl.replay.config import ReplayConfig
 from distrl.specs import EnvironmentSpec
 from distrl.types import AgentOutput, Nest, Params, State, StepType, TimeStep, Trajectory
 

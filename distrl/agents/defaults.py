@@ -7,7 +7,7 @@ import numpy as np
 
 from distrl.agents.agent import Agent
 from distrl.config import ActorsConfig, LearnerConfig
-from distrl.replay.buffer import ReplayConfig
+from distrl.replay.config import ReplayConfig
 from distrl.specs import EnvironmentSpec
 
 

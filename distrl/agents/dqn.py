@@ -37,7 +37,7 @@ from distrl.agents.settings import (
 )
 from distrl.config import ActorsConfig, LearnerConfig
 from distrl.errors import ConfigError
-from distrl.replay.buffer import ReplayConfig
+from distrl.replay.config import ReplayConfig
 from distrl.specs import EnvironmentSpec
 from distrl.types import (
     AgentOutput,

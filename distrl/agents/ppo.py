@@ -19,7 +19,7 @@ from distrl.agents.networks import NetworkConfig
 from distrl.agents.returns import gae
 from distrl.agents.settings import check_count, check_flag, check_number, check_positive_or_none
 from distrl.config import ActorsConfig, LearnerConfig
-from distrl.replay.buffer import ReplayConfig
+from distrl.replay.config import ReplayConfig
 from distrl.specs import EnvironmentSpec
 from distrl.types import Params, StepType, Trajectory
 

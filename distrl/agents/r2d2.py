@@ -11,7 +11,7 @@ from distrl.agents.exploration import EpsilonSchedule
 from distrl.agents.networks import NetworkConfig
 from distrl.config import ActorsConfig, LearnerConfig
 from distrl.errors import ConfigError
-from distrl.replay.buffer import ReplayConfig
+from distrl.replay.config import ReplayConfig
 from distrl.specs import EnvironmentSpec
 
 

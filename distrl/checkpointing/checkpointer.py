@@ -13,7 +13,7 @@ from distrl.checkpointing.params_file import checksum, save_nest, save_params
 from distrl.checkpointing.store import LEARNER, PARAMS, TABLE, Checkpoints
 from distrl.config import CheckpointConfig
 from distrl.errors import DeadlineExceeded, PeerError
-from distrl.learner import Learner, LearnerState
+from distrl.learner import Learner, TrainingState
 from distrl.replay.buffer import ReplayAdministration
 from distrl.runtime.incarnations import lives
 
@@ -147,7 +147,7 @@ class Checkpointer:
         )
         return path
 
-    def _write(self, folder: Path, state: LearnerState) -> dict[str, Any]:
+    def _write(self, folder: Path, state: TrainingState) -> dict[str, Any]:
         save_params(folder / PARAMS, state.version, state.params)
         save_nest(folder / LEARNER, state.agent)
         table = None

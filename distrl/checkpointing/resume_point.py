@@ -11,7 +11,7 @@ from distrl.checkpointing.params_file import checksum, load_nest, load_params
 from distrl.checkpointing.store import LEARNER, PARAMS, TABLE, Checkpoint, Checkpoints
 from distrl.errors import SpecError
 from distrl.experiment import Experiment
-from distrl.learner import Learner, LearnerState
+from distrl.learner import Learner, TrainingState
 from distrl.replay.table.info import TableInfo
 from distrl.runtime.files import update_json
 
@@ -82,7 +82,7 @@ def restore_learner(learner: Learner, checkpoint: Path) -> dict[str, Any]:
     version, params = load_params(checkpoint / PARAMS, like.params)
     agent = load_nest(checkpoint / LEARNER, like.agent, "learner state")
     learner.restore(
-        LearnerState(
+        TrainingState(
             version,
             params,
             agent,

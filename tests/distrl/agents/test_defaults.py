@@ -10,7 +10,7 @@ from distrl.agents.dqn import DQNConfig
 from distrl.agents.impala import IMPALAConfig
 from distrl.config import ActorsConfig, LearnerConfig
 from distrl.experiment import Experiment
-from distrl.replay.buffer import ReplayConfig
+from distrl.replay.config import ReplayConfig
 
 CONTINUOUS = ("ddpg", "sac", "td3")
 

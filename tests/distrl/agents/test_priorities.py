@@ -13,7 +13,7 @@ from distrl.agents.dqn import DQNConfig
 from distrl.agents.networks import NetworkConfig
 from distrl.agents.prioritized import importance_weights, unroll_priorities
 from distrl.learner import Learner
-from distrl.replay.buffer import ReplayConfig
+from distrl.replay.config import ReplayConfig
 from distrl.replay.local.buffer import LocalReplayBuffer
 from distrl.replay.local.table import LocalTable
 from distrl.specs import EnvironmentSpec

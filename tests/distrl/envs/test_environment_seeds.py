@@ -11,7 +11,7 @@ from distrl.envs import PythonEnvironment
 from distrl.errors import ConfigError
 from distrl.experiment import ActorsConfig, EvaluatorConfig, Experiment, LearnerConfig
 from distrl.programs.pools import actor_pool, evaluator_pool, shared_pool
-from distrl.replay.buffer import ReplayConfig
+from distrl.replay.config import ReplayConfig
 from distrl.testing import CheckingConfig, CountingEnvironment
 
 RUN = 12345

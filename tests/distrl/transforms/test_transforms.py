@@ -13,7 +13,7 @@ from distrl.agents.networks import NetworkConfig
 from distrl.envs import PythonEnvironment
 from distrl.inferencer import Inferencer
 from distrl.learner import Learner
-from distrl.replay.buffer import ReplayConfig
+from distrl.replay.config import ReplayConfig
 from distrl.replay.local.buffer import LocalReplayBuffer
 from distrl.replay.local.table import LocalTable
 from distrl.specs import EnvironmentSpec, trajectory_struct, zeros
