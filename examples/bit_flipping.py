@@ -1,7 +1,7 @@
-"""Goals and hindsight: flip bits until they are those of the goal.
+"""Goals and hindsight: flip bits until they match the goal.
 
-Flipping at random never gets there, so that plain DQN sees one reward only; with hindsight it
-learns from where it did get (Andrychowicz et al. 2017, https://arxiv.org/abs/1707.01495).
+Random flips never reach the goal, so plain DQN only ever sees one reward; with hindsight it learns
+from the states that it did reach (Andrychowicz et al. 2017, https://arxiv.org/abs/1707.01495).
 
 distrl train --experiment=examples/bit_flipping.py --topology=single_process
 distrl train --experiment=examples/bit_flipping.py:without_hindsight --topology=single_process
@@ -26,7 +26,7 @@ NUM_BITS = 15
 
 
 class BitFlipping(dm_env.Environment):
-    """Action i flips bit i. Reward 0 and a true end at the goal, -1 elsewhere; a time limit."""
+    """Action i flips bit i. Reward 0 and termination at the goal, else -1; with a time limit."""
 
     def __init__(self, seed: int, num_bits: int = NUM_BITS):
         self._random = np.random.default_rng(seed)
@@ -75,10 +75,12 @@ class BitFlipping(dm_env.Environment):
 
 
 def reward(achieved: jnp.ndarray, desired: jnp.ndarray) -> jnp.ndarray:
+    """Returns the environment's reward for goals [..., num_bits]."""
     return jnp.where((achieved == desired).all(axis=-1), 0.0, -1.0)
 
 
 def experiment(hindsight: bool = True, num_bits: int = NUM_BITS) -> Experiment:
+    """Returns the experiment that `--experiment=examples/bit_flipping.py` trains."""
     return Experiment(
         PythonEnvironment(functools.partial(BitFlipping, num_bits=num_bits)),
         DQNConfig(discount=0.95, epsilon=EpsilonSchedule(end=0.02, updates=2_000)),
@@ -91,4 +93,5 @@ def experiment(hindsight: bool = True, num_bits: int = NUM_BITS) -> Experiment:
 
 
 def without_hindsight() -> Experiment:
+    """Returns the same experiment with plain DQN, for comparison."""
     return experiment(hindsight=False)

@@ -1,4 +1,4 @@
-"""A gymnasium environment of your own, in worker processes: catch a falling ball.
+"""Your own gymnasium environment, in worker processes: catch a falling ball.
 
 distrl train --experiment=examples/catch.py --topology=heavy_env
 """
@@ -35,8 +35,8 @@ class Catch(gymnasium.Env):
         return self._observe(), reward, ended, False, {"success": bool(caught)}
 
     def _observe(self):
-        place = np.eye(COLUMNS, dtype=np.float32)
-        return np.concatenate([place[self._ball], place[self._paddle], [self._row / ROWS]])
+        column = np.eye(COLUMNS, dtype=np.float32)
+        return np.concatenate([column[self._ball], column[self._paddle], [self._row / ROWS]])
 
 
 experiment = Experiment(

@@ -1,4 +1,4 @@
-"""An experiment of your own: walk to the right end of a corridor.
+"""Your own experiment: walk to the right end of a corridor.
 
 distrl train --experiment=examples/corridor.py --topology=heavy_env
 """
@@ -16,26 +16,26 @@ LENGTH, TIME_LIMIT = 8, 40
 
 
 class Corridor(dm_env.Environment):
-    """Actions: 0 left, 1 right. Reward 1 and a true end at the right end; else a time limit."""
+    """Actions: 0 left, 1 right. Reward 1 and termination at the right end; with a time limit."""
 
     def __init__(self, seed: int):
         self._random = np.random.default_rng(seed)
 
     def reset(self) -> dm_env.TimeStep:
-        self._place, self._steps = int(self._random.integers(LENGTH // 2)), 0
+        self._position, self._steps = int(self._random.integers(LENGTH // 2)), 0
         return dm_env.restart(self._observe())
 
     def step(self, action: np.ndarray) -> dm_env.TimeStep:
-        self._place = max(0, self._place + (1 if action else -1))
+        self._position = max(0, self._position + (1 if action else -1))
         self._steps += 1
-        if self._place == LENGTH - 1:
-            return dm_env.termination(1.0, self._observe())  # discount 0: nothing comes after
+        if self._position == LENGTH - 1:
+            return dm_env.termination(1.0, self._observe())  # discount 0: the episode is over
         if self._steps == TIME_LIMIT:
-            return dm_env.truncation(0.0, self._observe())  # discount 1: it would have gone on
+            return dm_env.truncation(0.0, self._observe())  # discount 1: cut off
         return dm_env.transition(0.0, self._observe())
 
     def _observe(self) -> np.ndarray:
-        return np.eye(LENGTH, dtype=np.float32)[self._place]
+        return np.eye(LENGTH, dtype=np.float32)[self._position]
 
     def observation_spec(self) -> specs.Array:
         return specs.Array((LENGTH,), np.float32, "place")

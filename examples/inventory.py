@@ -1,4 +1,4 @@
-"""A business simulator: order goods that arrive a week later; what a week earned is known later.
+"""A business simulator: goods arrive a week after their order, and a week's reward comes later.
 
 distrl train --experiment=examples/inventory.py --topology=single_process
 """
@@ -12,14 +12,14 @@ from distrl.envs.simulator import Simulator
 from distrl.experiment import ActorsConfig, Experiment, LearnerConfig
 from distrl.goal import Goal
 
-WEEKS, SHELF, ORDER, DEMAND = 30, 20, 6, 4  # units; order and demand at most
-PRICE, COST, STORAGE = 2.0, 1.0, 0.2  # of a unit; storage a week
+WEEKS, SHELF, ORDER, DEMAND = 30, 20, 6, 4  # units; the most ordered and demanded per week
+PRICE, COST, STORAGE = 2.0, 1.0, 0.2  # per unit; storage per unit and week
 
 
 class Inventory(Simulator):
-    """Each week: order 0 to 6 units, which arrive at its end; 0 to 4 are asked for, at random.
+    """Each week: order 0 to 6 units, which arrive at its end; the demand is 0 to 4, at random.
 
-    A week's accounts are closed two weeks later: only then is its reward known.
+    A week's accounts are closed two weeks later, and only then is its reward known.
     """
 
     reward_delay = 2
@@ -32,7 +32,9 @@ class Inventory(Simulator):
         self._accounts: list[float] = []
 
     def to_env_action(self, action: np.ndarray) -> int:
-        return min(int(action), SHELF - self._stock)  # what the shelf has no room for is not sent
+        return min(
+            int(action), SHELF - self._stock
+        )  # orders beyond the shelf's capacity are not sent
 
     def step_simulator(self, env_action: int) -> tuple[bool, bool]:
         demand = int(self._random.integers(DEMAND + 1))
@@ -40,7 +42,7 @@ class Inventory(Simulator):
         self._stock += env_action - sold
         self._week += 1
         self._accounts.append(PRICE * sold - COST * env_action - STORAGE * self._stock)
-        return False, self._week == WEEKS  # the year's end is a time limit: business goes on
+        return False, self._week == WEEKS  # a time limit: business would continue
 
     def get_state(self) -> np.ndarray:
         return np.eye(SHELF + 1, dtype=np.float32)[self._stock]

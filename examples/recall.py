@@ -1,12 +1,12 @@
-"""A task that needs a memory: say at the end which of two signs was shown at the start.
+"""A task that needs memory: name at the end which of two signs was shown at the start.
 
 distrl train --experiment=examples/recall.py:r2d2 --topology=single_process
 distrl train --experiment=examples/recall.py:impala --topology=heavy_env
 distrl train --experiment=examples/recall.py:feed_forward --config.goal.max_seconds=60
 
-The sign is 20 steps old when it is asked for, and unrolls have 8 transitions: what an agent learns
-from holds no sign and answer together. It learns by the recurrent state that was stored with each
-unroll. One without a memory guesses: its mean return stays about 0.
+The sign is 20 steps old when it is asked for, and unrolls have 8 transitions, so no unroll contains
+both the sign and the answer. An agent can only learn through the recurrent state that is stored
+with each unroll. A feed-forward agent guesses: its mean return stays around 0.
 """
 
 import dm_env
@@ -26,10 +26,10 @@ DELAY, UNROLL = 20, 8
 
 
 class Recall(dm_env.Environment):
-    """Observation: the sign (-1 or 1) at FIRST, else 0; and 1 where it is asked for, else 0.
+    """Observation: the sign (-1 or 1) at FIRST, else 0; and 1 when the answer is due, else 0.
 
-    Actions: 0 for -1, 1 for 1. Only the last of `DELAY` actions counts: reward 1 or -1, and a true
-    end.
+    Actions: 0 for -1, 1 for 1. Only the last of `DELAY` actions counts: reward 1 or -1, and
+    termination.
     """
 
     def __init__(self, seed: int):
