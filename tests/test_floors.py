@@ -1,4 +1,4 @@
-"""Imports only go down the three floors: launch -> programs -> distrl.
+"""Imports only go down the three floors: launch -> programs -> distrl, and their rooms.
 
 The sources are parsed, not run, for the rules about names; a fresh interpreter imports the modules
 that must work where Launchpad and TensorFlow are not installed.
@@ -13,8 +13,51 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[1]
-FLOORS = ("distrl", "programs", "launch")  # from the bottom up
+from tools import rooms
+from tools.rooms import FLOORS, ROOT, module_name
+
+# From the top down: a room imports only rooms of later rows.
+ROOMS = """
+    distrl/__main__
+    launch/main
+    launch/cli
+    launch/launcher
+    launch/hosts
+    launch/local
+    launch/run_dir
+    launch/supervision
+    launch/network launch/launchpad_adapter
+    launch/posix launch/paths launch/launch_types launch/__init__
+
+    programs/multi_machine
+    programs/heavy_env programs/light_env programs/single_process
+    programs/nodes
+    programs/replay_clients
+    programs/build programs/remote
+    programs/program programs/placement programs/resources
+    programs/groups programs/learner_processes programs/pools
+    programs/__init__
+
+    distrl/__init__
+    distrl/policy
+    distrl/presets distrl/checkpointing
+    distrl/experiment distrl/actor distrl/evaluator distrl/inference
+    distrl/task distrl/inferencer
+    distrl/learner distrl/variables distrl/testing distrl/transforms
+    distrl/lockstep distrl/agents
+    distrl/replay/reverb distrl/replay/shared distrl/replay/local
+    distrl/replay/client distrl/replay/late_rewards
+    distrl/config distrl/replay/buffer
+    distrl/replay/unrolls distrl/replay/table
+    distrl/metrics distrl/envs distrl/learner_group
+    distrl/episodes distrl/goal
+    distrl/replay/config distrl/replay/step_values distrl/replay/stream_columns
+    distrl/replay/columns distrl/replay/sampler distrl/replay/stream_index distrl/replay/__init__
+    distrl/runtime distrl/seeds distrl/specs
+    distrl/errors distrl/types distrl/version
+"""
+
+LONGEST = 320  # lines of a file
 
 LAUNCHPAD = {"launchpad", "courier"}
 TENSORFLOW = {"tensorflow", "tensorflow_probability", "reverb"}
@@ -109,7 +152,7 @@ def broken_rules(path: str, source: str) -> list[str]:
 
 
 def sources() -> list[Path]:
-    return sorted(path for floor in FLOORS for path in (ROOT / floor).rglob("*.py"))
+    return [ROOT / path for path in rooms.sources()]
 
 
 def test_imports_go_down_only():
@@ -120,6 +163,36 @@ def test_imports_go_down_only():
         for line in broken_rules(path.relative_to(ROOT).as_posix(), path.read_text("utf-8"))
     ]
     assert not found, "the floors are broken:\n" + "\n".join(found)
+
+
+def test_rooms_import_only_rooms_below():
+    rows = [line.split() for line in ROOMS.splitlines() if line.strip()]
+    row_of = {room: number for number, row in enumerate(rows) for room in row}
+    graph = rooms.rooms(rooms.files_imported())
+    assert set(graph) == set(row_of), "ROOMS lists the rooms that there are"
+    up = [
+        f"{room} imports {other}"
+        for room, others in graph.items()
+        for other in others
+        if row_of[other] <= row_of[room]
+    ]
+    assert not up
+
+
+def test_no_files_import_each_other_in_a_circle():
+    assert rooms.circles(rooms.files_imported()) == []
+
+
+def test_circles_are_found():
+    graph = {"a": frozenset({"b"}), "b": frozenset({"c"}), "c": frozenset({"a", "d"})}
+    assert rooms.circles({**graph, "d": frozenset()}) == [["a", "b", "c"]]
+    with pytest.raises(ValueError, match="circles"):
+        rooms.floors(graph)
+    assert rooms.floors({"a": frozenset({"b"}), "b": frozenset()}) == [["a"], ["b"]]
+
+
+def test_no_file_is_much_over_300_lines():
+    assert [each for each in rooms.lengths(rooms.sources()) if each[0] > LONGEST] == []
 
 
 @pytest.mark.parametrize(
@@ -152,12 +225,6 @@ def test_a_broken_rule_is_found(path, source):
 )
 def test_what_is_allowed_is_not_reported(path, source):
     assert broken_rules(path, source) == []
-
-
-def module_name(path: str) -> str:
-    """The name under which the file at `path` is imported."""
-    name = path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
-    return name if name.split(".")[0] == "distrl" else f"distrl.{name}"
 
 
 def test_the_parts_load_neither_launchpad_nor_tensorflow():
