@@ -43,21 +43,26 @@ ROOMS = """
     distrl/presets distrl/checkpointing
     distrl/experiment distrl/actor distrl/evaluator distrl/inference
     distrl/task distrl/inferencer
-    distrl/learner distrl/variables distrl/testing distrl/transforms
-    distrl/lockstep distrl/agents
+    distrl/learner distrl/variables distrl/testing distrl/transforms distrl/envs/__init__
+    distrl/lockstep distrl/agents distrl/envs/suites
     distrl/replay/reverb distrl/replay/shared distrl/replay/local
     distrl/replay/client distrl/replay/late_rewards
-    distrl/config distrl/replay/buffer
+    distrl/config distrl/replay/buffer distrl/envs/native
     distrl/replay/unrolls distrl/replay/table
-    distrl/metrics distrl/envs distrl/learner_group
+    distrl/metrics distrl/learner_group distrl/envs/python
+    distrl/envs/pools
+    distrl/envs/adapters
+    distrl/envs/pool distrl/envs/simulator
     distrl/episodes distrl/goal
     distrl/replay/config distrl/replay/step_values distrl/replay/stream_columns
     distrl/replay/columns distrl/replay/sampler distrl/replay/stream_index distrl/replay/__init__
-    distrl/runtime distrl/seeds distrl/specs
+    distrl/runtime
+    distrl/envs/pool_config
+    distrl/seeds distrl/specs
     distrl/errors distrl/types distrl/version
 """
 
-LONGEST = 320  # lines of a file
+LONGEST = 330  # lines of a file
 
 LAUNCHPAD = {"launchpad", "courier"}
 TENSORFLOW = {"tensorflow", "tensorflow_probability", "reverb"}
