@@ -1,10 +1,12 @@
 """`distrl actors RUN N`: scales a running program to N actors."""
 
+import sys
 import time
 from pathlib import Path
 
-from distrl.errors import ConfigError, DeadlineExceeded
+from distrl.errors import ConfigError
 from distrl.launch.supervision.requests import is_pending, send_requests
+from distrl.launch.supervision.result import EXIT_FAILED, EXIT_FINISHED
 from distrl.launch.supervision.status_file import read_status
 
 _TIMEOUT_S = 60.0
@@ -18,11 +20,10 @@ def actors(arguments: list[str]) -> int:
       arguments: the command, the run folder and the number.
 
     Returns:
-      The exit status.
+      The exit status: 1 if the actors do not start or stop in time.
 
     Raises:
-      ConfigError: see `read_status`; or the program has no room for so many.
-      DeadlineExceeded: the actors did not start or stop in time.
+      ConfigError: see `read_status`; or a number that the program cannot have.
     """
     if len(arguments) != 3 or not arguments[2].isdecimal():
         raise ConfigError(
@@ -42,10 +43,12 @@ def actors(arguments: list[str]) -> int:
         up = [name for name in names if nodes[name]["status"] == "up"]
         if not is_pending(Path(run)) and up == names[:wanted]:
             print(f"{wanted} actors running")
-            return 0
+            return EXIT_FINISHED
         if time.monotonic() > deadline:
-            raise DeadlineExceeded(
-                f"actors: not {wanted} after {_TIMEOUT_S:g} s, but {', '.join(up) or 'none'}; "
-                f"see {run}/logs/supervisor.log"
+            print(
+                f"distrl: actors: not scaled to {wanted} within {_TIMEOUT_S:g} s; running: "
+                f"{', '.join(up) or 'none'}; see {run}/logs/supervisor.log",
+                file=sys.stderr,
             )
+            return EXIT_FAILED
         time.sleep(_POLL_S)

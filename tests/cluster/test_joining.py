@@ -1,4 +1,4 @@
-"""Agents that dial their launcher: pasted by hand, in any order, and by MPI."""
+"""Daemons that connect to their launcher: started by hand, in any order, and by MPI."""
 
 import os
 import shlex
@@ -49,16 +49,16 @@ def run(hosts: Hosts, host: str, line: str, output: Path):
 
 
 def test_pasted_lines_run_in_any_order(hosts: Hosts, tmp_path: Path):
-    (launcher, *agents), _ = sheet(hosts, tmp_path)
-    assert len(agents) == 3
+    (launcher, *daemons), _ = sheet(hosts, tmp_path)
+    assert len(daemons) == 3
     (pem,) = tmp_path.glob("*.pem")
     assert pem.stat().st_mode & 0o777 == 0o600
     key = pem.read_text().splitlines()[-2]
-    assert not any(key in line for line in (launcher, *agents))
-    run(hosts, "h3", agents[2], tmp_path / "h3")
+    assert not any(key in line for line in (launcher, *daemons))
+    run(hosts, "h3", daemons[2], tmp_path / "h3")
     program = run(hosts, "h1", launcher, tmp_path / "launcher")
     for number in (1, 2):
-        run(hosts, f"h{number}", agents[number - 1], tmp_path / f"h{number}")
+        run(hosts, f"h{number}", daemons[number - 1], tmp_path / f"h{number}")
     try:
         assert program.wait(SOLVE_S) == 0
     finally:
@@ -67,12 +67,12 @@ def test_pasted_lines_run_in_any_order(hosts: Hosts, tmp_path: Path):
 
 
 @pytest.mark.slow
-def test_an_agent_joins_again(hosts: Hosts, tmp_path: Path):
-    (launcher, *agents), _ = sheet(hosts, tmp_path, *FOR_EVER)
+def test_a_daemon_joins_again(hosts: Hosts, tmp_path: Path):
+    (launcher, *daemons), _ = sheet(hosts, tmp_path, *FOR_EVER)
     out = tmp_path / "launcher"
     program = run(hosts, "h1", launcher, out)
     for number in (1, 2, 3):
-        run(hosts, f"h{number}", agents[number - 1], tmp_path / f"h{number}")
+        run(hosts, f"h{number}", daemons[number - 1], tmp_path / f"h{number}")
 
     def wait_for(text: str, count: int = 1, limit: float = 120.0) -> None:
         until(
@@ -94,7 +94,7 @@ def test_an_agent_joins_again(hosts: Hosts, tmp_path: Path):
 
 
 @pytest.mark.slow
-def test_mpirun_starts_the_agents(hosts: Hosts, tmp_path: Path):
+def test_mpirun_starts_the_daemons(hosts: Hosts, tmp_path: Path):
     if shutil.which("mpirun") is None:
         pytest.skip("needs mpirun (Debian: openmpi-bin)")
     (launcher, *_), mpirun = sheet(hosts, tmp_path)
@@ -106,7 +106,7 @@ def test_mpirun_starts_the_agents(hosts: Hosts, tmp_path: Path):
     ]  # fmt: skip
     ssh = f"ssh -F {hosts.ssh_config}"
     words[1:1] = ["--allow-run-as-root", "--mca", "plm_rsh_agent", ssh]
-    agents = hosts.popen("h1", words, cwd=ROOT)
+    daemons = hosts.popen("h1", words, cwd=ROOT)
     assert program.wait(SOLVE_S) == 0
-    assert agents.wait(60.0) == 0
+    assert daemons.wait(60.0) == 0
     nothing_is_left(hosts)

@@ -1,4 +1,4 @@
-"""Programs over several machines, started by SSH: they train, heal, end, and leave nothing."""
+"""Programs on several machines, started by SSH: they train, recover, end, and leave nothing."""
 
 import os
 import signal
@@ -38,9 +38,9 @@ def test_a_host_is_lost_and_comes_back(hosts: Hosts, tmp_path: Path):
     program = Program(hosts, tmp_path, *CARTPOLE, *FOR_EVER)
     program.wait_for_training()
     for name in hosts.names:
-        its = listening(hosts, name)
-        open_ = {a for a in its if not a.startswith(("127.0.0.1:", "[::ffff:127.0.0.1]:"))}
-        assert len(open_) == 1, its  # the tunnel
+        addresses = listening(hosts, name)
+        open_ = {a for a in addresses if not a.startswith(("127.0.0.1:", "[::ffff:127.0.0.1]:"))}
+        assert len(open_) == 1, addresses  # the tunnel
     look = ["env", f"PYTHONPATH={ROOT}", sys.executable, "-m", "distrl"]
     status = hosts.exec("h1", [*look, "status", program.run_dir]).stdout.splitlines()
     assert [line.split()[:2] for line in status if "actor/0" in line] == [["actor/0", "h2"]]
@@ -55,7 +55,7 @@ def test_a_host_is_lost_and_comes_back(hosts: Hosts, tmp_path: Path):
         time.sleep(0.1)
     hosts.heal("h2")
     log = program.run_dir / "logs" / "supervisor.log"
-    program.wait_for(lambda: log.read_text().count("actor/0 runs") == 2, "h2 back", 90.0)
+    program.wait_for(lambda: log.read_text().count("actor/0 is running") == 2, "h2 back", 90.0)
     program.gets_on()
     hosts.poweroff("h3")
     program.wait_for(lambda: "host h3 is lost" in program.output, "h3 named", 20.0)
@@ -127,7 +127,7 @@ def test_other_code_is_refused(tmp_path: Path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("fault", ["loses 30 % of its packets", "has 10 Mbit/s"])
-def test_a_host_with_a_bad_line_goes_on(hosts: Hosts, tmp_path: Path, fault: str):
+def test_a_host_with_a_bad_connection_continues(hosts: Hosts, tmp_path: Path, fault: str):
     program = Program(hosts, tmp_path, *CARTPOLE, *FOR_EVER)
     program.wait_for_training()
     if "loses" in fault:

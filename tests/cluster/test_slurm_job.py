@@ -77,7 +77,7 @@ def train(hosts: Hosts, slurm: Slurm, tmp_path: Path, *flags: str) -> tuple[Prog
         environ=slurm.environ,
     )
     assert program.process.wait(60.0) == 0, program.output
-    job = int(program.output.split("distrl: job ")[1].split(";")[0])
+    job = int(program.output.split("distrl: submitted job ")[1].split(";")[0])
     program.read(program.run_dir / "slurm.log")
     return program, job
 

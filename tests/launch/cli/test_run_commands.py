@@ -1,0 +1,121 @@
+"""`distrl status`, `stacks` and `actors` on the folder of a run, without the run."""
+
+import json
+import os
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from distrl.errors import ConfigError
+from distrl.launch.cli import actors, stacks, status
+from distrl.launch.supervision.requests import Requests
+
+
+def node(state: str = "up", **fields: Any) -> dict[str, Any]:
+    pid = os.getpid() if state == "up" else None
+    return {"status": state, "host": "", "pid": pid, "life": 0, "restarts": 0, **fields}
+
+
+def write_status(run_dir: Path, nodes: dict[str, dict[str, Any]], launcher: int = 0) -> None:
+    state = {"time": time.time(), "launcher": launcher or os.getpid(), "nodes": nodes}
+    part = run_dir / "part"
+    part.write_text(json.dumps(state))
+    part.replace(run_dir / "status.json")
+
+
+NODES = {
+    "learner/0": node(cores=0.5, resident_mb=100.25, shared_mb=20.0, seconds_since_progress=None),
+    "actor/0": node(cores=1.0, resident_mb=50.0, shared_mb=2.0, seconds_since_progress=7.2, life=3),
+    "actor/1": node("restarting"),
+    "actor/2": node("not started"),
+}
+
+
+@pytest.fixture
+def run_dir(tmp_path: Path) -> Path:
+    write_status(tmp_path, NODES)
+    return tmp_path
+
+
+def test_status_shows_a_line_for_each_node(run_dir: Path, capsys: pytest.CaptureFixture[str]):
+    assert status.status(["distrl status", str(run_dir)]) == 0
+    head, *lines, age = capsys.readouterr().out.splitlines()
+    assert head.split() == ["node", "pid", "state", "life", "cores", "MB", "shared"]
+    pid = str(os.getpid())
+    assert [line.split() for line in lines] == [
+        ["learner/0", pid, "up", "0", "0.50", "100.2", "20.0"],
+        ["actor/0", pid, "up", "3", "1.00", "50.0", "2.0", "no", "progress", "for", "7", "s"],
+        ["actor/1", "-", "restarting", "0"],
+        ["actor/2", "-", "not", "started", "0"],
+    ]
+    assert age == "written 0 s ago"
+
+
+def test_status_names_hosts_where_there_are_several(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    write_status(tmp_path, {"actor/0": node(host="h2")})
+    assert status.status(["distrl status", str(tmp_path)]) == 0
+    head, line, _ = capsys.readouterr().out.splitlines()
+    assert head.split()[:2] == ["node", "host"] and line.split()[:2] == ["actor/0", "h2"]
+
+
+@pytest.mark.parametrize("command", [status.status, stacks.stacks])
+def test_a_folder_without_a_running_program_is_refused(tmp_path: Path, command: Any):
+    with pytest.raises(ConfigError, match=r"no status\.json there"):
+        command(["distrl", str(tmp_path)])
+    write_status(tmp_path, NODES, launcher=2**22 + 1)  # above any pid
+    with pytest.raises(ConfigError, match="its program, process 4194305, has ended"):
+        command(["distrl", str(tmp_path)])
+    with pytest.raises(ConfigError, match="run folder, as in"):
+        command(["distrl"])
+
+
+def test_stacks_names_what_it_cannot_show(run_dir: Path, capsys: pytest.CaptureFixture[str]):
+    with pytest.raises(
+        ConfigError, match=r"unknown node 'actor/7'; choose from: learner/0, actor/0, "
+    ):
+        stacks.stacks(["distrl stacks", str(run_dir), "actor/7"])
+    assert stacks.stacks(["distrl stacks", str(run_dir), "actor/1"]) == 0
+    assert capsys.readouterr().out == "==== actor/1 is not running (restarting)\n"
+
+
+@pytest.mark.parametrize("number", ["0", "4"])
+def test_actors_are_at_least_one_and_at_most_max_actors(run_dir: Path, number: str):
+    with pytest.raises(ConfigError, match=rf"scale to {number}; this program can have 1 to 3 "):
+        actors.actors(["distrl actors", str(run_dir), number])
+    with pytest.raises(ConfigError, match="name a run folder and a number"):
+        actors.actors(["distrl actors", str(run_dir), "many"])
+
+
+def test_actors_waits_until_they_run(run_dir: Path, capsys: pytest.CaptureFixture[str]):
+    taken: list[tuple[str, Any]] = []
+
+    def launcher() -> None:
+        deadline = time.monotonic() + 20.0
+        while not taken and time.monotonic() < deadline:
+            taken.extend(Requests(run_dir).take())
+            time.sleep(0.01)
+        write_status(run_dir, {**NODES, "actor/1": node()})
+
+    thread = threading.Thread(target=launcher)
+    thread.start()
+    assert actors.actors(["distrl actors", str(run_dir), "2"]) == 0
+    thread.join()
+    assert taken == [("actor", 2)]
+    assert capsys.readouterr().out == "2 actors running\n"
+
+
+def test_actors_that_do_not_come_are_an_error_of_one_line(
+    run_dir: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(actors, "_TIMEOUT_S", 0.1)
+    assert actors.actors(["distrl actors", str(run_dir), "2"]) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line == (
+        "distrl: actors: not scaled to 2 within 0.1 s; running: actor/0; "
+        f"see {run_dir}/logs/supervisor.log"
+    )
