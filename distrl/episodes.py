@@ -7,7 +7,7 @@ import numpy as np
 from distrl.specs import EnvironmentSpec
 from distrl.types import StepType, TimeStep
 
-Record = list  # of an ended episode: [return, length, outcome, component 0, component 1, ...]
+Record = list[Any]  # of an ended episode: [return, length, outcome, component 0, component 1, ...]
 
 
 class Outcome:

@@ -35,7 +35,7 @@ class VariableClient:
         self._source = source
         self._sync_interval = sync_interval
         self._calls = 0
-        self._future: concurrent.futures.Future | None = None
+        self._future: concurrent.futures.Future[Any] | None = None
         self._executor = (
             concurrent.futures.ThreadPoolExecutor(1, "variables") if background else None
         )

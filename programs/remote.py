@@ -92,7 +92,7 @@ class Reporter:
         self._node = node
         self._number = first_number(current_heartbeat().life)  # above those of earlier lives
         self._unsent: list[Report] = []
-        self._sending: concurrent.futures.Future | None = None
+        self._sending: concurrent.futures.Future[Any] | None = None
 
     def __call__(self, report: Report) -> None:
         """Sends `report`, or keeps it until the previous one has arrived.

@@ -51,7 +51,7 @@ class NativeEnvironment:
     num_threads: int = 1
     max_episode_steps: int | None = None
     clip_actions: bool = True
-    options: tuple = ()
+    options: tuple[Any, ...] = ()
 
     def __post_init__(self) -> None:
         names = envpool().list_all_envs()

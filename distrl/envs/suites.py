@@ -93,7 +93,7 @@ class GymBuilder:
 
     suite: str
     name: str
-    options: tuple = ()
+    options: tuple[Any, ...] = ()
 
     @property
     def registered(self) -> Any:
@@ -133,7 +133,7 @@ class DmControlBuilder:
 
     domain: str
     task: str
-    options: tuple = ()
+    options: tuple[Any, ...] = ()
 
     def __call__(self, seed: int) -> Any:
         """A new one, with its own random numbers."""

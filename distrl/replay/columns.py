@@ -35,7 +35,7 @@ class Block(NamedTuple):
 
 
 class _Layout(NamedTuple):
-    fields: list[tuple[tuple[int, ...], np.dtype, int]]  # shape, dtype, offset in bytes
+    fields: list[tuple[tuple[int, ...], np.dtype[Any], int]]  # shape, dtype, offset in bytes
     nbytes: int
     fingerprint: int
 
@@ -71,9 +71,9 @@ class Columns:
         return (*axes, *self.leaves[column].shape)
 
     def _make_layout(self, size: int) -> _Layout:
-        fields: list[tuple[tuple[int, ...], np.dtype, int]] = [((), np.dtype(np.uint8), 0)] * len(
-            self.names
-        )
+        fields: list[tuple[tuple[int, ...], np.dtype[Any], int]] = [
+            ((), np.dtype(np.uint8), 0)
+        ] * len(self.names)
         offset = _ALIGNMENT  # the fingerprint
         described = []
         for i in sorted(range(len(self.names)), key=self.names.__getitem__):

@@ -52,7 +52,7 @@ class Unroller:
         self._state = slice(times, times + states)
         self._id = times + states
         self._life_column = times + states + 1
-        self._specs: dict[int, list[tuple[tuple[int, ...], np.dtype]]] = {}
+        self._specs: dict[int, list[tuple[tuple[int, ...], np.dtype[Any]]]] = {}
         # In lockstep:
         self._key: bytes | None = None  # the ids of every call so far
         self._ids = np.zeros(0, np.int32)

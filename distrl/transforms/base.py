@@ -2,7 +2,7 @@
 
 import abc
 from collections.abc import Callable, Mapping, Sequence
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import jax
 import numpy as np
@@ -157,7 +157,7 @@ def require_scalar_reward(name: str, env_spec: EnvironmentSpec) -> None:
         )
 
 
-def path_name(path: Sequence) -> str:
+def path_name(path: Sequence[Any]) -> str:
     """A leaf's place in a nest as text: "position.x"; "observation" for a bare array."""
     keys = [str(getattr(k, "key", getattr(k, "idx", getattr(k, "name", k)))) for k in path]
     return ".".join(keys) or "observation"

@@ -120,7 +120,7 @@ def _attribute_docs(settings: type) -> dict[str, str]:
 def _kinds(hint: Any) -> tuple[Any, ...]:
     """Returns the types that a hint allows: (float, NoneType) for `float | None`."""
     if typing.get_origin(hint) is tuple:
-        plain = all(arg in (*SCALARS, ...) for arg in typing.get_args(hint))
+        plain = all(arg in (*SCALARS, Any, ...) for arg in typing.get_args(hint))
         return (tuple if plain else object,)
     if isinstance(hint, types.UnionType) or typing.get_origin(hint) is typing.Union:
         return tuple(kind for arg in typing.get_args(hint) for kind in _kinds(arg))

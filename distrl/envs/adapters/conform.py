@@ -23,7 +23,7 @@ class LeafCheck:
     another width for a signed integer, which is then cast. Shapes are exact, floats finite.
     """
 
-    def __init__(self, name: str, shape: tuple[int, ...], dtype: np.dtype, check_finite: bool):
+    def __init__(self, name: str, shape: tuple[int, ...], dtype: np.dtype[Any], check_finite: bool):
         """Args: name: for messages. Others: of the spec; whether NaN and infinity are refused."""
         self._name, self._shape, self._dtype = name, shape, dtype
         self._finite = check_finite and dtype.kind == "f"

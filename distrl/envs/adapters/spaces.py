@@ -20,7 +20,7 @@ _NARROW = {np.dtype(np.float64): np.dtype(np.float32), np.dtype(np.int64): np.dt
 _KINDS = ("Box", "Discrete", "MultiDiscrete", "MultiBinary", "Dict", "Tuple")
 
 
-def narrow(dtype: Any) -> np.dtype:
+def narrow(dtype: Any) -> np.dtype[Any]:
     """float64 -> float32 and int64 -> int32, which JAX computes with; others as they are."""
     return _NARROW.get(np.dtype(dtype), np.dtype(dtype))
 

@@ -253,7 +253,7 @@ def _serve(worker: Worker, commands: int, reports: int, eager: bool) -> None:
         _report(reports, done)
 
 
-def _report(reports: int, done: array) -> None:
+def _report(reports: int, done: "array[int]") -> None:
     for at in range(0, len(done), _PIPE_ROWS):
         os.write(reports, done[at : at + _PIPE_ROWS])
     del done[:]

@@ -58,7 +58,7 @@ class Slots:
         self._seeds = list(seeds)
         self.num_envs = num_envs = len(self._seeds)
         self._used = 0
-        self._plan: list[tuple[int, tuple[int, ...], np.dtype]] = []
+        self._plan: list[tuple[int, tuple[int, ...], np.dtype[Any]]] = []
         structs = [specs.struct(nest) for nest in (spec.action, spec.observation, spec.env_info)]
         leaves = [jax.tree.leaves(nest) for nest in structs]
         self._structures = [jax.tree.structure(nest) for nest in structs]
