@@ -1,6 +1,5 @@
 """Several Reverb servers as one replay: each unroll, each shard, each limit."""
 
-import dataclasses
 import math
 import socket
 import subprocess
@@ -12,22 +11,18 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from distrl import presets
-from distrl.errors import ConfigError, DeadlineExceeded, Stopped
-from distrl.replay.buffer import ReplayConfig, ReplayWriter
+from distrl.errors import DeadlineExceeded
+from distrl.replay.buffer import ReplayConfig
 from distrl.replay.reverb import calls
-from distrl.replay.reverb.items import Item
-from distrl.replay.reverb.shard_choice import ShardStatus, by_mass, round_robin
 from distrl.replay.reverb.sharded import ShardedReplayBuffer
-from distrl.types import Sample
 
 T = 4
+
+
 ONE, OTHER = np.arange(4, dtype=np.int32), np.arange(4, 8, dtype=np.int32)
+
+
 with_reverb = pytest.mark.parametrize("make_replay", ["reverb"], indirect=True)
-
-
-def item(key=0, probability=1.0, priority=1.0, size=1):
-    return Item(key, probability, priority, size, None)
 
 
 @pytest.fixture
@@ -178,161 +173,6 @@ def test_priorities_of_all_shards_are_those_of_one_table(make_shards, streams):
         np.testing.assert_allclose(sample.trajectory.probability, shard * within, rtol=1e-4)
 
 
-def test_a_priority_goes_to_its_own_shard():
-    class Shard:
-        def __init__(self):
-            self.sent = []
-
-        def send_priorities(self, keys, priorities):
-            self.sent += zip(keys.tolist(), priorities.tolist())
-
-        def close(self):
-            pass
-
-    shards = [Shard(), Shard()]
-    learner = ShardedReplayBuffer(
-        shards, ReplayConfig("prioritized", num_shards=2, backend="reverb"), 2, seed=0
-    )
-    learner._remember(np.array([11, 12], np.uint64), [1, 0])
-    learner.update_priorities(np.array([11, 12, 13], np.uint64), np.array([1.0, 2.0, 3.0]))
-    assert [each.sent for each in shards] == [[(12, 2.0), (13, 3.0)], [(11, 1.0), (13, 3.0)]]
-    with pytest.raises(ValueError, match="priority -1"):
-        learner.update_priorities(np.array([11], np.uint64), np.array([-1.0]))
-    assert not isinstance(learner, ReplayWriter)
-    learner.close()
-    with pytest.raises(Stopped):
-        learner.sample(1.0)
-
-
-def test_shards_take_turns():
-    choose = round_robin(3)
-    now = [ShardStatus(True, item())] * 3
-    assert [choose(now)[0] for _ in range(4)] == [0, 1, 2, 0]
-    now[1] = ShardStatus(False, item(), 0.1)
-    assert [choose(now)[0] for _ in range(3)] == [2, 0, 2]
-    assert choose([ShardStatus(False, None)] * 3) is None
-
-
-def test_a_shard_is_drawn_by_its_mass():
-    choose = by_mass(0.5, 1.0, np.random.default_rng(0))
-    # Its sum of roots: 2 / 0.5 and 3 / 0.25.
-    now = [
-        ShardStatus(True, item(probability=0.5, priority=4.0)),
-        ShardStatus(True, item(probability=0.25, priority=9.0)),
-    ]
-    drawn = Counter(choose(now) for _ in range(10_000))
-    assert dict(drawn.keys()) == {0: pytest.approx(0.255), 1: pytest.approx(0.745)}
-    assert abs(sum(n for (i, _), n in drawn.items() if i == 0) - 2550) < 220
-
-    nothing = [ShardStatus(True, item(priority=0.0, size=size)) for size in (1, 3)]
-    assert sorted({choose(nothing)[1] for _ in range(100)}) == pytest.approx([0.255, 0.745])
-
-
-def test_a_drawn_shard_is_waited_for_only_so_long():
-    light, heavy = item(probability=1.0), item(probability=1e-6)
-    choose = by_mass(0.0, 1.0, np.random.default_rng(0))
-    assert choose([ShardStatus(True, light), ShardStatus(False, heavy, 0.5)]) is None
-    assert choose([ShardStatus(True, light), ShardStatus(False, heavy, 0.9)]) is None
-    assert choose([ShardStatus(True, light), ShardStatus(False, heavy, 1.1)]) == (0, 1.0)
-    assert choose([ShardStatus(True, light), ShardStatus(True, heavy)])[0] == 1
-    gone = ShardStatus(False, heavy, math.inf)
-    assert choose([ShardStatus(True, light), gone]) == (0, 1.0)
-    assert choose([ShardStatus(True, light), ShardStatus(False, None, 0.9)]) is None  # it begins
-    assert choose([ShardStatus(True, light), ShardStatus(False, None, 1.1)]) == (0, 1.0)
-    impatient = by_mass(0.0, 0.0, np.random.default_rng(0))
-    assert impatient([ShardStatus(True, light), ShardStatus(False, heavy)]) == (0, 1.0)
-
-
-class Fake:
-    """A shard of unrolls that are their keys."""
-
-    def __init__(self, keys):
-        self.keys = iter(keys)
-        self.lost = []
-        self.back = threading.Event()
-        self.closed = threading.Event()
-
-    def make_sampler(self):
-        return self
-
-    def watch(self):
-        return lambda: None
-
-    def item(self, sampler):
-        key = next(self.keys, None)
-        if key is None:
-            assert self.closed.wait(10.0)
-            raise RuntimeError("closed")
-        if key < 0:
-            raise RuntimeError("the server is gone")
-        return item(key)
-
-    def reconnect(self, error, lost):
-        self.lost.append(str(error))
-        if not self.back.wait(10.0):
-            raise error
-
-    def batch(self, items):
-        return Sample(None, np.array([item.key for item in items], np.uint64))
-
-    def info(self):
-        raise RuntimeError("the server is gone")
-
-    def Close(self):  # Reverb's
-        self.closed.set()
-
-    def close(self):
-        self.closed.set()
-
-
-@pytest.mark.parametrize("table", ["queue", "uniform"])
-def test_a_shard_is_away_for_a_while(table):
-    one, other = Fake(range(100)), Fake([100, -1, *range(101, 200)])
-    learner = ShardedReplayBuffer(
-        [one, other], ReplayConfig(table, num_shards=2, backend="reverb"), 2, seed=0
-    )
-    found = [key for _ in range(40) for key in learner.sample(10.0).key.tolist()]
-    assert other.lost == ["the server is gone"]
-    assert found.count(100) == 1
-    assert [key for key in found if key < 100] == list(range(79))
-    other.back.set()
-    found += [key for _ in range(50) for key in learner.sample(10.0).key.tolist()]
-    assert [key for key in found if key >= 100] == list(
-        range(100, 100 + sum(k > 99 for k in found))
-    )
-    assert len(set(found)) == 180 and max(found) > 130
-    learner.close()
-
-
-def test_a_shard_that_does_not_come_back_is_named(monkeypatch):
-    monkeypatch.setattr(Fake, "reconnect", lambda self, error, lost: _raise(error))
-    learner = ShardedReplayBuffer(
-        [Fake([0]), Fake([-1])], ReplayConfig(num_shards=2, backend="reverb"), 2, seed=0
-    )
-    with pytest.raises(RuntimeError, match="the server is gone"):
-        for _ in range(3):
-            learner.sample(10.0)
-    learner.close()
-
-
-def test_a_program_that_stops_ends_the_wait():
-    stop = threading.Event()
-    shards = [Fake([]), Fake([])]
-    learner = ShardedReplayBuffer(
-        shards, ReplayConfig(num_shards=2, backend="reverb"), 2, seed=0, stop=stop
-    )
-    with pytest.raises(DeadlineExceeded, match="the server is gone; the server is gone"):
-        learner.sample(0.1)
-    stop.set()
-    with pytest.raises(Stopped):
-        learner.sample(10.0)
-    learner.close()
-
-
-def _raise(error):
-    raise error
-
-
 SERVER = """
 import sys, reverb
 server = reverb.Server([reverb.Table.queue("task-1", 4)], int(sys.argv[1]))
@@ -419,46 +259,3 @@ def test_each_shard_is_saved_and_comes_back(make_shards, streams, tmp_path):
     _, again = make_shards(config, 4, saved=saved)
     assert [info[1:4] for info in again.infos()] == [(8, 32, 8), (12, 32, 12)]
     assert len(streams.check(again.sample(10.0).trajectory)) == 4
-
-
-def test_sizes_of_a_shard():
-    config = ReplayConfig(
-        "uniform", T, 90, min_size_to_sample=10, samples_per_insert=4.0, error_buffer=60.0,
-        num_shards=3, backend="reverb",
-    )  # fmt: skip
-    shard = config.of_shard()
-    assert (shard.max_size, shard.min_size_to_sample, shard.num_shards) == (30, 4, 1)
-    assert (shard.samples_per_insert, shard.error_buffer) == (4.0, 20.0)
-    config.check(32)
-    plain = ReplayConfig()
-    assert plain.of_shard() is plain
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"max_size": 100, "num_shards": 3}, r"it is 3 \* 33 \+ 1; use 99 or 102$"),
-        ({"max_size": 2, "num_shards": 3}, r"it is 3 \* 0 \+ 2; use 3$"),
-        ({"num_shards": 0}, "replay.num_shards must be a whole number, 1 or more; got 0"),
-        ({"num_shards": 2, "backend": "auto"}, "which replay.backend=auto does not have; use"),
-        (
-            {"table": "uniform", "samples_per_insert": 8.0, "error_buffer": 12.0, "num_shards": 2},
-            r"^replay.num_shards=2: in each shard: replay.error_buffer=6.0 must be at least",
-        ),
-        (
-            {"table": "uniform", "samples_per_insert": 2.0, "error_buffer": 5.0, "num_shards": 2},
-            r"^replay.num_shards=2: in each shard: replay.error_buffer=2.5 would stall",
-        ),
-    ],
-)  # fmt: skip
-def test_what_cannot_be_split(settings, message):
-    with pytest.raises(ConfigError, match=message):
-        ReplayConfig(**{"backend": "reverb", **settings}).check(8)
-
-
-def test_more_shards_than_actors():
-    made = presets.experiment("CartPole-v1", "impala")
-    replay = dataclasses.replace(made.replay, num_shards=4, backend="reverb")
-    actors = dataclasses.replace(made.actors, num_actors=3)
-    with pytest.raises(ConfigError, match=r"num_shards=4 is more than actors.num_actors=3"):
-        dataclasses.replace(made, replay=replay, actors=actors)

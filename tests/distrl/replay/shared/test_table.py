@@ -20,7 +20,7 @@ from distrl.replay.shared.table import SharedTable
 T = 4
 CONFIG = ReplayConfig("queue", T, max_size=8)
 ROOT = Path(__file__).parents[4]
-KILLING = Path(__file__).with_name("shared_killing.py")
+KILLING = Path(__file__).with_name("killing.py")
 
 
 @pytest.fixture

@@ -1,7 +1,7 @@
 """Processes that are killed while they use a shared table; a program of its own, which forks.
 
-  python shared_killing.py steps TABLE line|opcode EVERY  a kill at each line of each change
-  python shared_killing.py chaos TABLE SECONDS SEED       kills at random times, as settings change
+  python killing.py steps TABLE line|opcode EVERY  a kill at each line of each change
+  python killing.py chaos TABLE SECONDS SEED       kills at random times, as settings change
 
 Every value of an unroll says whose step it is, so that a torn one, or one of two lives, is seen.
 Exits with 0 when all was well, and prints counts.

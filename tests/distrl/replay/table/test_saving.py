@@ -15,7 +15,7 @@ from distrl.replay.buffer import ReplayConfig
 from distrl.replay.table import files
 
 T = 4
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[4]
 RESTORING = Path(__file__).with_name("restoring.py")
 CONFIGS = {
     "queue": (ReplayConfig("queue", T, max_size=32), 4),

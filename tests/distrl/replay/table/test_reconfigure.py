@@ -1,4 +1,4 @@
-"""Settings that change while a table is used: refused, or in force at once for all."""
+"""Settings that change while a table is in use: refused, or in force at once for all."""
 
 import contextlib
 import dataclasses
@@ -8,16 +8,12 @@ import threading
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from distrl.errors import ConfigError, DeadlineExceeded, Stopped
 from distrl.replay.buffer import ReplayConfig
-from distrl.replay.local.table import LocalTable
 from distrl.replay.shared.buffer import SharedReplayBuffer
 from distrl.replay.shared.table import SharedTable
 from distrl.replay.table import reconfigure
-from distrl.replay.table.rate_limiter import RateLimiter
 from tests.support.waiting import until
 
 T = 4
@@ -68,13 +64,6 @@ def test_reverb_is_refused():
     message = r"^replay\.table of table 'task-1' at h1:80 .* replay.backend=shared_memory they can"
     with pytest.raises(ConfigError, match=message):
         raise error
-
-
-def test_in_one_thread_a_step_of_all_streams_must_fit(streams):
-    table = LocalTable(streams.struct, RATIO, BATCH, streams=4)
-    with pytest.raises(ConfigError, match="with 4 unrolls that one step of 4 streams"):
-        table.reconfigure(samples_per_insert=4.0, error_buffer=8.0)
-    assert table.reconfigure(samples_per_insert=4.0, error_buffer=12.0).limits[0] == 4.0
 
 
 def waiting(function):
@@ -154,60 +143,6 @@ def test_samplers_change(make_replay, streams):
     writer.reconfigure(table="prioritized")  # and all begin as new ones do, again
     sample = reader.sample(5.0)
     np.testing.assert_allclose(sample.trajectory.probability, 1 / 8)
-
-
-limits = st.builds(
-    lambda ratio, size, half: (ratio, size, half),
-    st.sampled_from([None, 0.1, 0.25, 1.0, 1.5, 7.0, 256.0]),
-    st.integers(1, 12),
-    st.floats(0, 50),
-)
-
-
-@given(
-    first=limits,
-    changes=st.lists(limits, min_size=1, max_size=4),
-    batch=st.integers(1, 6),
-    turns=st.lists(st.integers(0, 20), min_size=5, max_size=5),
-)
-def test_a_table_goes_on_from_where_it_is(first, changes, batch, turns):
-    """After any change the error is inside of the bounds, and one of the two sides may go on."""
-    max_size = 12
-
-    def made(ratio, size, half):
-        if ratio is None:
-            return ReplayConfig("uniform", T, max_size, size).limits(batch)
-        least = max(1.0, ratio, (batch + ratio) / 2)
-        config = ReplayConfig("uniform", T, max_size, size, ratio, least + half)
-        config.check(batch)
-        return config.limits(batch)
-
-    limiter = RateLimiter(made(*first))
-    rng = np.random.default_rng(turns)
-
-    def go_on(times):
-        for _ in range(times):
-            may = [limiter.can_insert(1, max_size), limiter.can_sample(batch)]
-            assert any(may), limiter.limits
-            if may[0] and (not may[1] or rng.random() < 0.5):
-                limiter.inserts += 1
-                limiter.deletes = max(0, limiter.inserts - max_size)
-            else:
-                limiter.samples += batch
-
-    go_on(turns[0])
-    for change, times in zip(changes, turns[1:], strict=False):
-        new = made(*change)
-        old = limiter.limits
-        limiter.limits = limiter.rebased(new)
-        low, high = limiter.limits[2:]
-        assert limiter.limits[:2] == new[:2]
-        assert high - low == pytest.approx(new.max_diff - new.min_diff)
-        if limiter.size >= new.min_size_to_sample and limiter.limits != old:
-            assert low - 1e-6 <= limiter.error <= high + 1e-6
-        if limiter.inserts == limiter.samples == 0:
-            assert limiter.limits == pytest.approx(new)
-        go_on(times)
 
 
 SOME = (

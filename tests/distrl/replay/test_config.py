@@ -1,15 +1,14 @@
-"""Settings that cannot work are refused; the arithmetic of limits."""
+"""Settings that cannot work are refused; the arithmetic of limits and shards."""
 
+import dataclasses
 import math
 
-import numpy as np
 import pytest
 
+from distrl import presets
 from distrl.errors import ConfigError
 from distrl.replay.buffer import ReplayConfig
 from distrl.replay.columns import Columns
-from distrl.replay.table.rate_limiter import RateLimiter
-from distrl.replay.table.sum_tree import SumTree
 
 
 @pytest.mark.parametrize(
@@ -62,54 +61,6 @@ def test_memory(streams):
     assert Columns(streams.struct, 20).nbytes(100) <= config.nbytes(streams.struct) + 20 * 64
 
 
-def test_limiter_counts_one_by_one():
-    """Many inserts at once pass just as far as Reverb's rule lets them one after the other."""
-    rng = np.random.default_rng(0)
-    for _ in range(300):
-        max_size = int(rng.integers(1, 9))
-        config = ReplayConfig(
-            "uniform",
-            max_size=max_size,
-            min_size_to_sample=int(rng.integers(1, max_size + 1)),
-            samples_per_insert=float(rng.choice([0.25, 1.0, 3.0])),
-        )
-        limits = config.limits(batch_size=4)
-        limiter = RateLimiter(limits)
-        limiter.inserts = int(rng.integers(0, 30))
-        limiter.deletes = max(0, limiter.inserts - max_size)
-        limiter.samples = int(rng.integers(0, 60))
-        expected, inserts, deletes = 0, limiter.inserts, limiter.deletes
-        while expected < 10:
-            free = inserts + 1 - deletes <= limits.min_size_to_sample
-            error = (inserts + 1) * limits.samples_per_insert - limiter.samples
-            if not free and not error <= limits.max_diff:
-                break
-            expected, inserts = expected + 1, inserts + 1
-            deletes = max(0, inserts - max_size)
-        assert limiter.can_insert(10, max_size) == expected
-
-
-@pytest.mark.parametrize("capacity", [1, 2, 5, 64, 100])
-def test_sum_tree(capacity):
-    rng = np.random.default_rng(capacity)
-    tree, weights = SumTree(capacity), np.zeros(capacity)
-    for _ in range(20):
-        slots = rng.integers(capacity, size=7)
-        new = rng.random(7) * rng.integers(0, 2, 7)
-        tree.set(slots, new)
-        weights[slots] = new
-        np.testing.assert_array_equal(tree.get(np.arange(capacity)), weights)
-        np.testing.assert_allclose(tree.total, weights.sum(), rtol=1e-12)
-    tree.set(np.array([0]), np.array([1.0]))
-    weights[0] = 1.0
-    ends = np.cumsum(weights)
-    masses = rng.random(1000) * ends[-1]
-    slots = tree.find(masses)
-    np.testing.assert_array_equal(slots, np.searchsorted(ends, masses, side="right"))
-    last = tree.find(np.array([tree.total]))  # rounding may give the total itself
-    assert weights[last[0]] > 0
-
-
 def test_a_step_of_all_streams_may_pass_the_start():
     """99 unrolls cannot be sampled, and 16 more must still fit below max_diff."""
     config = ReplayConfig(
@@ -120,3 +71,49 @@ def test_a_step_of_all_streams_may_pass_the_start():
     ReplayConfig(
         "uniform", max_size=1000, min_size_to_sample=100, samples_per_insert=8.0, error_buffer=120
     ).check(8, 16)
+
+
+T = 4
+
+
+def test_sizes_of_a_shard():
+    config = ReplayConfig(
+        "uniform", T, 90, min_size_to_sample=10, samples_per_insert=4.0, error_buffer=60.0,
+        num_shards=3, backend="reverb",
+    )  # fmt: skip
+    shard = config.of_shard()
+    assert (shard.max_size, shard.min_size_to_sample, shard.num_shards) == (30, 4, 1)
+    assert (shard.samples_per_insert, shard.error_buffer) == (4.0, 20.0)
+    config.check(32)
+    plain = ReplayConfig()
+    assert plain.of_shard() is plain
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"max_size": 100, "num_shards": 3}, r"it is 3 \* 33 \+ 1; use 99 or 102$"),
+        ({"max_size": 2, "num_shards": 3}, r"it is 3 \* 0 \+ 2; use 3$"),
+        ({"num_shards": 0}, "replay.num_shards must be a whole number, 1 or more; got 0"),
+        ({"num_shards": 2, "backend": "auto"}, "which replay.backend=auto does not have; use"),
+        (
+            {"table": "uniform", "samples_per_insert": 8.0, "error_buffer": 12.0, "num_shards": 2},
+            r"^replay.num_shards=2: in each shard: replay.error_buffer=6.0 must be at least",
+        ),
+        (
+            {"table": "uniform", "samples_per_insert": 2.0, "error_buffer": 5.0, "num_shards": 2},
+            r"^replay.num_shards=2: in each shard: replay.error_buffer=2.5 would stall",
+        ),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_split(settings, message):
+    with pytest.raises(ConfigError, match=message):
+        ReplayConfig(**{"backend": "reverb", **settings}).check(8)
+
+
+def test_more_shards_than_actors():
+    made = presets.experiment("CartPole-v1", "impala")
+    replay = dataclasses.replace(made.replay, num_shards=4, backend="reverb")
+    actors = dataclasses.replace(made.actors, num_actors=3)
+    with pytest.raises(ConfigError, match=r"num_shards=4 is more than actors.num_actors=3"):
+        dataclasses.replace(made, replay=replay, actors=actors)

@@ -1,0 +1,92 @@
+"""The rate limiter: inserts one by one, and limits that change."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from distrl.replay.buffer import ReplayConfig
+from distrl.replay.table.rate_limiter import RateLimiter
+
+T = 4
+
+
+def test_limiter_counts_one_by_one():
+    """Many inserts at once pass just as far as Reverb's rule lets them one after the other."""
+    rng = np.random.default_rng(0)
+    for _ in range(300):
+        max_size = int(rng.integers(1, 9))
+        config = ReplayConfig(
+            "uniform",
+            max_size=max_size,
+            min_size_to_sample=int(rng.integers(1, max_size + 1)),
+            samples_per_insert=float(rng.choice([0.25, 1.0, 3.0])),
+        )
+        limits = config.limits(batch_size=4)
+        limiter = RateLimiter(limits)
+        limiter.inserts = int(rng.integers(0, 30))
+        limiter.deletes = max(0, limiter.inserts - max_size)
+        limiter.samples = int(rng.integers(0, 60))
+        expected, inserts, deletes = 0, limiter.inserts, limiter.deletes
+        while expected < 10:
+            free = inserts + 1 - deletes <= limits.min_size_to_sample
+            error = (inserts + 1) * limits.samples_per_insert - limiter.samples
+            if not free and not error <= limits.max_diff:
+                break
+            expected, inserts = expected + 1, inserts + 1
+            deletes = max(0, inserts - max_size)
+        assert limiter.can_insert(10, max_size) == expected
+
+
+limits = st.builds(
+    lambda ratio, size, half: (ratio, size, half),
+    st.sampled_from([None, 0.1, 0.25, 1.0, 1.5, 7.0, 256.0]),
+    st.integers(1, 12),
+    st.floats(0, 50),
+)
+
+
+@given(
+    first=limits,
+    changes=st.lists(limits, min_size=1, max_size=4),
+    batch=st.integers(1, 6),
+    turns=st.lists(st.integers(0, 20), min_size=5, max_size=5),
+)
+def test_a_table_goes_on_from_where_it_is(first, changes, batch, turns):
+    """After any change the error is inside of the bounds, and one of the two sides may go on."""
+    max_size = 12
+
+    def made(ratio, size, half):
+        if ratio is None:
+            return ReplayConfig("uniform", T, max_size, size).limits(batch)
+        least = max(1.0, ratio, (batch + ratio) / 2)
+        config = ReplayConfig("uniform", T, max_size, size, ratio, least + half)
+        config.check(batch)
+        return config.limits(batch)
+
+    limiter = RateLimiter(made(*first))
+    rng = np.random.default_rng(turns)
+
+    def go_on(times):
+        for _ in range(times):
+            may = [limiter.can_insert(1, max_size), limiter.can_sample(batch)]
+            assert any(may), limiter.limits
+            if may[0] and (not may[1] or rng.random() < 0.5):
+                limiter.inserts += 1
+                limiter.deletes = max(0, limiter.inserts - max_size)
+            else:
+                limiter.samples += batch
+
+    go_on(turns[0])
+    for change, times in zip(changes, turns[1:], strict=False):
+        new = made(*change)
+        old = limiter.limits
+        limiter.limits = limiter.rebased(new)
+        low, high = limiter.limits[2:]
+        assert limiter.limits[:2] == new[:2]
+        assert high - low == pytest.approx(new.max_diff - new.min_diff)
+        if limiter.size >= new.min_size_to_sample and limiter.limits != old:
+            assert low - 1e-6 <= limiter.error <= high + 1e-6
+        if limiter.inserts == limiter.samples == 0:
+            assert limiter.limits == pytest.approx(new)
+        go_on(times)

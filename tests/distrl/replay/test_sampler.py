@@ -1,0 +1,89 @@
+"""Custom samplers."""
+
+import dataclasses
+import pickle
+
+import numpy as np
+import pytest
+
+from distrl.errors import ConfigError, SpecError
+from distrl.replay.buffer import ReplayConfig
+
+T = 4
+both = pytest.mark.parametrize("make_replay", ["local", "shared"], indirect=True)
+
+
+def ids(count, first=0):
+    return np.arange(first, first + count, dtype=np.int32)
+
+
+@dataclasses.dataclass(frozen=True)
+class NewestFirst:
+    """Half of a batch the newest, the other half in proportion to priorities."""
+
+    share: float = 0.5
+
+    def choose(self, rng, count, view):
+        weights = view.priorities / view.priorities.sum()
+        chances = self.share * (view.ages == 0) + (1 - self.share) * weights
+        indices = rng.choice(view.size, count, p=chances)
+        return indices, chances[indices]
+
+
+@both
+def test_a_sampler_of_ones_own(make_replay, streams):
+    sampler = pickle.loads(pickle.dumps(NewestFirst()))
+    replay = make_replay(ReplayConfig("prioritized", T, max_size=6, sampler=sampler), 200)
+    client = replay.client()
+    streams.add_to(client, ids(4), 2 * T + 1)  # the first 2 of 8 are gone
+    priorities = np.array([1.0, 2.0, 3.0, 4.0, 5.0, 0.0])
+    client.update_priorities(np.arange(2, 8, dtype=np.uint64), priorities)
+    chances = 0.5 * priorities / 15
+    chances[-1] = 0.5
+    counts = np.zeros(6)
+    for _ in range(50):
+        sample = client.sample(5.0)
+        indices = sample.key.astype(int) - 2
+        np.testing.assert_allclose(sample.trajectory.probability, chances[indices], rtol=1e-6)
+        np.testing.assert_array_equal(sample.trajectory.stream_id, (indices + 2) % 4)
+        counts += np.bincount(indices, minlength=6)
+    expected = 50 * 200 * chances
+    assert ((counts - expected) ** 2 / expected).sum() < 30.9  # 5 degrees: once in 10^5
+    table = replay._table or replay._shared
+    assert table.contents().sampler == "NewestFirst"
+    assert client.info().samples == 50 * 200
+
+
+@pytest.mark.parametrize(
+    "choice, message",
+    [
+        (lambda view: ([0], [1.0]), r"indices must have shape \[2\], got \[1\]"),
+        (lambda view: ([0, view.size], [1.0, 1.0]), "integers from 0 to 3, got int64 from 0 to 4"),
+        (lambda view: ([0.0, 1.0], [1.0, 1.0]), "indices must be integers"),
+        (lambda view: ([0, 1], [0.0, 1.0]), "above 0 and at most 1"),
+    ],
+)
+@both
+def test_what_a_sampler_gives_is_checked(make_replay, streams, choice, message):
+    class Mine:
+        def choose(self, rng, count, view):
+            return choice(view)
+
+    client = make_replay(ReplayConfig("uniform", T, sampler=Mine()), 2).client()
+    streams.add_to(client, ids(4), T + 1)
+    with pytest.raises(SpecError, match=f"replay.sampler Mine.choose: .*{message}"):
+        client.sample(1.0)
+    assert client.info().size == 4 and len(client.experience[:].stream_id) == 4
+
+
+def test_where_there_can_be_no_sampler(make_streams):
+    with pytest.raises(ConfigError, match=r"replay.sampler=.* is not for a queue"):
+        ReplayConfig("queue", sampler=NewestFirst())
+    with pytest.raises(ConfigError, match=r"must have a method choose\(rng, count, view\); got 3"):
+        ReplayConfig("uniform", sampler=3)
+    pytest.importorskip("reverb", reason="dm-reverb is not installed")
+    from distrl.replay.reverb.server import reverb_tables
+
+    config = ReplayConfig("uniform", T, sampler=NewestFirst())
+    with pytest.raises(ConfigError, match=r"replay.sampler=NewestFirst is not for Reverb.*shared"):
+        reverb_tables(config, make_streams.struct, 2, "t")
