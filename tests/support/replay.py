@@ -20,7 +20,7 @@ from distrl.replay.shared.table import SharedTable
 from distrl.replay.table.files import Stored
 from distrl.types import Inference, StepType, TimeStep, Trajectory
 
-# Tests run in several processes at a time; those that a test starts inherit its environment.
+# Tests run in several processes; the processes that a test starts inherit its environment.
 _RUN = os.environ.get("PYTEST_XDIST_TESTRUNUID") or os.environ.setdefault(
     "DISTRL_TEST_RUN", str(os.getpid())
 )
@@ -33,7 +33,7 @@ ENV_SPEC = specs.EnvironmentSpec(
 
 
 class Streams:
-    """Streams whose every value says whose step it is; calls may take any of them."""
+    """Streams whose every value identifies its step; a call may step any of them."""
 
     table = NAME
     struct: Trajectory = specs.trajectory_struct(
@@ -52,7 +52,7 @@ class Streams:
     def step(
         self, stream_ids: np.ndarray, life: int = 0, with_state: bool = True
     ) -> tuple[TimeStep, Inference]:
-        """The next step of each stream in this life."""
+        """Returns the next step of each stream in this life."""
         steps = np.array([self._next.get((life, int(i)), 0) for i in stream_ids], np.int32)
         for i in stream_ids:
             key = (life, int(i))
@@ -88,17 +88,17 @@ class Streams:
     def add_to(
         self, buffer: ReplayBuffer, stream_ids: np.ndarray, times: int = 1, life: int = 0
     ) -> None:
-        """As an actor does it: the state is there only when it was asked for."""
+        """Adds steps as an actor does: with the state only where it is needed."""
         for _ in range(times):
             wanted = buffer.needs_state(stream_ids, life)
             buffer.add(stream_ids, *self.step(stream_ids, life, wanted), life)
 
     @staticmethod
     def check(trajectory: Trajectory, period: int | None = None) -> list[tuple[int, int, int]]:
-        """Asserts each value of each unroll; gives their (stream, life, first step)."""
+        """Asserts each value of each unroll; returns their (stream, life, first step)."""
         timestep = trajectory.timestep
         rows, count = timestep.reward.shape
-        found = []
+        seen = []
         for b in range(count):
             stream, life = int(trajectory.stream_id[b]), int(trajectory.life[b])
             start = int(timestep.observation["step"][0, b, 0])
@@ -121,16 +121,16 @@ class Streams:
                 "state": (trajectory.state[0][b], np.array([start, stream])),
                 "state h": (trajectory.state[1]["h"][b], np.array(3 * start)),
             }
-            for name, (came, want) in expected.items():
-                np.testing.assert_array_equal(came, want, err_msg=f"{name} of stream {stream}")
+            for name, (actual, value) in expected.items():
+                np.testing.assert_array_equal(actual, value, err_msg=f"{name} of stream {stream}")
             assert (np.diff(trajectory.version[:, b]) > 0).all()
             assert start % (period or rows - 1) == 0
-            found.append((stream, life, start))
-        return found
+            seen.append((stream, life, start))
+        return seen
 
 
 class Replay:
-    """A table, and what makes clients of it."""
+    """A table, and clients of it."""
 
     def __init__(
         self,
@@ -176,7 +176,7 @@ class Replay:
     def client(
         self, stop: threading.Event | None = None, insert_timeout: float = 30.0
     ) -> ReplayBuffer:
-        """One more client."""
+        """Opens another client."""
         client: ReplayBuffer
         if self._table is not None:
             client = LocalReplayBuffer(
@@ -205,7 +205,7 @@ class Replay:
         return client
 
     def close(self) -> None:
-        """Ends clients, then the server."""
+        """Closes the clients, then the server."""
         for client in self._clients:
             client.close()
         if self._shared is not None:

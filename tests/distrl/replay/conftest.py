@@ -24,7 +24,7 @@ def streams() -> Streams:
 
 @pytest.fixture(params=["local", "shared", "reverb"])
 def make_replay(request: pytest.FixtureRequest) -> Iterator[Callable[..., Replay]]:
-    """`make_replay(config, batch_size, per_item=1)`; closed after the test."""
+    """Returns `make_replay(config, batch_size, per_item=1)`; its replays close after the test."""
     if request.param == "reverb" and importlib.util.find_spec("reverb") is None:
         pytest.skip("dm-reverb is not installed (it has wheels for Python 3.10 at most)")
     with contextlib.ExitStack() as stack:
@@ -45,7 +45,7 @@ def make_replay(request: pytest.FixtureRequest) -> Iterator[Callable[..., Replay
 
 @pytest.fixture
 def take() -> Callable[[ReplayBuffer, int], list[Sample]]:
-    """Takes so many samples, checking each value."""
+    """Returns a function that takes samples and checks each value."""
 
     def take(buffer: ReplayBuffer, count: int) -> list[Sample]:
         samples = [buffer.sample(10.0) for _ in range(count)]

@@ -20,8 +20,8 @@ def test_blocks_pack_split_and_join(streams):
     joined = columns.join(parts)
     repacked = columns.pack(Block([c.copy() for c in block.columns], 5))
     for other in (joined, columns.unpack(buffer, 5), columns.unpack(repacked, 5)):
-        for came, want in zip(other.columns, block.columns, strict=True):
-            np.testing.assert_array_equal(came, want)
+        for actual, expected in zip(other.columns, block.columns, strict=True):
+            np.testing.assert_array_equal(actual, expected)
 
 
 def test_a_block_of_another_struct_is_refused(streams):

@@ -57,12 +57,12 @@ def test_memory(streams):
     per_step = 1 + 4 + 4 + 4 + 8 + 4 + 4 + 4 + 12 + 4
     once = 8 + 4 + 4 + 4 + 4
     assert config.nbytes(streams.struct) == 100 * (21 * per_step + once)
-    # Alignment of the columns is all that a block adds.
+    # A block adds only the alignment of its columns.
     assert Columns(streams.struct, 20).nbytes(100) <= config.nbytes(streams.struct) + 20 * 64
 
 
 def test_a_step_of_all_streams_may_pass_the_start():
-    """99 unrolls cannot be sampled, and 16 more must still fit below max_diff."""
+    """99 unrolls cannot be sampled, and 16 more must fit below max_diff."""
     config = ReplayConfig(
         "uniform", max_size=1000, min_size_to_sample=100, samples_per_insert=8.0, error_buffer=119
     )

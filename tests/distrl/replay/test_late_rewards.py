@@ -1,4 +1,4 @@
-"""Unrolls of environments whose rewards come late equal those of the same with rewards at once."""
+"""Late rewards give the same unrolls as immediate ones."""
 
 import jax
 import numpy as np
@@ -14,7 +14,7 @@ from distrl.replay.local.buffer import LocalReplayBuffer
 from distrl.replay.local.table import LocalTable
 from distrl.types import Inference, StepType, TimeStep
 
-LENGTH = 3  # of an unroll
+LENGTH = 3  # unroll length
 STATE = {"h": jax.ShapeDtypeStruct((2,), np.float32)}
 
 
@@ -65,7 +65,7 @@ def env_spec(delay, size=()):
 
 
 class Streams:
-    """Walks as an actor has them: their steps as batches, with states and versions."""
+    """Batches of the walks' steps, with states and versions, as an actor adds them."""
 
     def __init__(self, count, delay, size=(), stateful=True):
         self.spec = env_spec(delay, size)
@@ -78,7 +78,7 @@ class Streams:
         self._stateful = stateful
 
     def take(self, rows):
-        """The step of these walks now, and its inference; they go on with its actions."""
+        """Returns the current step of these walks and its inference; then steps them."""
         now = [(self._steps[i], self._walks[i].env_info()) for i in rows]
         self._calls += 1
         zero = np.zeros(self.spec.reward.shape, np.float32)
@@ -109,42 +109,42 @@ def buffer(streams):
 
 
 def unrolls(writer):
-    """By stream, in order."""
+    """Returns the unrolls by stream, in order."""
     replay = writer._replay if isinstance(writer, LateRewards) else writer
-    found = {}
+    seen = {}
     while replay.can_sample():
         trajectory = replay.sample(0.0).trajectory
         one = jax.tree.map(np.asarray, trajectory._replace(probability=()))
-        found.setdefault((int(one.stream_id[0]), int(one.life[0])), []).append(one)
-    return found
+        seen.setdefault((int(one.stream_id[0]), int(one.life[0])), []).append(one)
+    return seen
 
 
-def calls(kind, count, turns, seed=0):
-    """Which walks each call has."""
+def calls(kind, count, num_calls, seed=0):
+    """Yields the walks of each call."""
     random = np.random.default_rng(seed)
-    for _ in range(turns):
+    for _ in range(num_calls):
         if kind == "lockstep":
             yield list(range(count))
         else:
             yield random.permutation(count)[: random.integers(1, count)].tolist()
 
 
-def run(kind, delay, size=(), stateful=True, turns=120, life=lambda turn: 0):
-    """The unrolls of both, by stream; and the steps of each stream that are final."""
+def run(kind, delay, size=(), stateful=True, num_calls=120, life=lambda call: 0):
+    """Returns the late writer, the expected unrolls, and the number of final steps by stream."""
     count = 5
     late, soon = Streams(count, delay, size, stateful), Streams(count, 0, size, stateful)
     late_buffer, soon_buffer = buffer(late), buffer(soon)
     assert isinstance(late_buffer, LateRewards) and not isinstance(soon_buffer, LateRewards)
     ended = {}
     added = {}
-    for turn, rows in enumerate(calls(kind, count, turns)):
+    for call, rows in enumerate(calls(kind, count, num_calls)):
         ids = np.array(rows, np.int32) * 3 + 100
         timestep, inference = late.take(rows)
-        assert late_buffer.needs_state(ids, life(turn)) == stateful
-        late_buffer.add(ids, timestep, inference, life(turn))
-        soon_buffer.add(ids, *soon.take(rows), life(turn))
+        assert late_buffer.needs_state(ids, life(call)) == stateful
+        late_buffer.add(ids, timestep, inference, life(call))
+        soon_buffer.add(ids, *soon.take(rows), life(call))
         for i, kind_of_step in zip(ids.tolist(), timestep.step_type):
-            key = (i, life(turn))
+            key = (i, life(call))
             added[key] = added.get(key, 0) + 1
             if kind_of_step == StepType.LAST:
                 ended[key] = added[key]
@@ -152,12 +152,12 @@ def run(kind, delay, size=(), stateful=True, turns=120, life=lambda turn: 0):
     return late_buffer, unrolls(soon_buffer), final
 
 
-def assert_equal(came, want, final):
-    """Every unroll whose steps are final, and no other."""
+def assert_equal(actual, expected, final):
+    """Asserts that every unroll of final steps is there, and no other."""
     for key, steps in final.items():
         due = (steps - 1) // LENGTH
-        assert len(came.get(key, [])) == due
-        for one, other in zip(came.get(key, []), want[key]):
+        assert len(actual.get(key, [])) == due
+        for one, other in zip(actual.get(key, []), expected[key]):
             jax.tree.map(np.testing.assert_array_equal, one, other)
             assert jax.tree.map(lambda x: x.dtype, one) == jax.tree.map(lambda x: x.dtype, other)
 
@@ -165,37 +165,37 @@ def assert_equal(came, want, final):
 @pytest.mark.parametrize("kind", ["lockstep", "asynchronous"])
 @pytest.mark.parametrize("delay", [1, 2, 3, 4, 5])
 def test_unrolls_are_those_of_rewards_at_once(kind, delay):
-    replay, want, final = run(kind, delay)
+    replay, expected, final = run(kind, delay)
     replay.flush()
-    came = unrolls(replay)
-    assert sum(map(len, came.values())) > 70
-    assert_equal(came, want, final)
+    actual = unrolls(replay)
+    assert sum(map(len, actual.values())) > 70
+    assert_equal(actual, expected, final)
 
 
 @pytest.mark.parametrize("kind", ["lockstep", "asynchronous"])
 def test_vector_rewards_and_no_state(kind):
-    replay, want, final = run(kind, 2, size=(3,), stateful=False)
+    replay, expected, final = run(kind, 2, size=(3,), stateful=False)
     replay.flush()
-    assert_equal(unrolls(replay), want, final)
+    assert_equal(unrolls(replay), expected, final)
 
 
 def test_adding_goes_on_after_a_flush():
     late, soon = Streams(2, 3), Streams(2, 0)
     replay, plain = buffer(late), buffer(soon)
     ids = np.array([4, 9], np.int32)
-    for turn in range(100):
+    for call in range(100):
         replay.add(ids, *late.take([0, 1]))
         plain.add(ids, *soon.take([0, 1]))
-        if turn % 5 == 0:
+        if call % 5 == 0:
             replay.flush()
-    came, want = unrolls(replay), unrolls(plain)
-    for key, own in want.items():
-        assert len(own) - 1 <= len(came[key]) <= len(own)
-        jax.tree.map(np.testing.assert_array_equal, came[key], own[: len(came[key])])
+    actual, expected = unrolls(replay), unrolls(plain)
+    for key, every in expected.items():
+        assert len(every) - 1 <= len(actual[key]) <= len(every)
+        jax.tree.map(np.testing.assert_array_equal, actual[key], every[: len(actual[key])])
 
 
 def test_streams_in_lockstep_stay_in_lockstep():
-    """What comes out is one call with all streams, for each call after the first few."""
+    """Each call is forwarded as one call with all streams, after the first few."""
     streams = Streams(4, 3)
     replay = buffer(streams)
     sizes = []
@@ -212,18 +212,18 @@ def test_a_new_life_drops_what_is_held():
     delay = 4
     streams, again = Streams(3, delay), Streams(3, delay)
     plain = Streams(3, 0)
-    replay, want = buffer(streams), buffer(plain)
+    replay, expected = buffer(streams), buffer(plain)
     ids = np.arange(3, dtype=np.int32)
     for _ in range(11):
         replay.add(ids, *streams.take([0, 1, 2]), 0)
     for _ in range(60):
         replay.add(ids, *again.take([0, 1, 2]), 1)
-        want.add(ids, *plain.take([0, 1, 2]), 1)
-    came, due = unrolls(replay), unrolls(want)
-    assert all(len(came[i, 0]) == (11 - delay - 1) // LENGTH for i in range(3))
+        expected.add(ids, *plain.take([0, 1, 2]), 1)
+    actual, due = unrolls(replay), unrolls(expected)
+    assert all(len(actual[i, 0]) == (11 - delay - 1) // LENGTH for i in range(3))
     for i in range(3):
-        assert len(came[i, 1]) == (60 - delay - 1) // LENGTH
-        for one, other in zip(came[i, 1], due[i, 1]):
+        assert len(actual[i, 1]) == (60 - delay - 1) // LENGTH
+        for one, other in zip(actual[i, 1], due[i, 1]):
             jax.tree.map(np.testing.assert_array_equal, one, other)
 
 

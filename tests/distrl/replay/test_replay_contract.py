@@ -1,4 +1,4 @@
-"""What every replay does, whatever is under it."""
+"""The contract of every kind of replay."""
 
 import threading
 import time
@@ -17,7 +17,7 @@ def ids(*numbers):
 
 
 def in_thread(function):
-    """Runs it; gives the thread and a list with what it raised."""
+    """Starts a thread; returns it and a list of what it raised."""
     raised = []
 
     def run():
@@ -42,14 +42,14 @@ def test_queue_gives_each_unroll_once_in_order(
     windows = 4
     streams.add_to(actor, np.arange(num_streams, dtype=np.int32), windows * T + 1)
     actor.flush()
-    found = []
+    seen = []
     for _ in range(num_streams * windows // batch_size):
         sample = learner.sample(10.0)
         assert sample.trajectory.timestep.reward.shape == (T + 1, batch_size)
         np.testing.assert_array_equal(sample.trajectory.probability, np.ones(batch_size))
         assert sample.key.dtype == np.uint64 and sample.key.shape == (batch_size,)
-        found += streams.check(sample.trajectory)
-    assert found == [(i, 0, k * T) for k in range(windows) for i in range(num_streams)]
+        seen += streams.check(sample.trajectory)
+    assert seen == [(i, 0, k * T) for k in range(windows) for i in range(num_streams)]
 
 
 def test_queue_in_asynchronous_order_and_two_lives(make_replay, streams):
@@ -66,14 +66,14 @@ def test_queue_in_asynchronous_order_and_two_lives(make_replay, streams):
             counts[i, life] = counts.get((i, life), 0) + 1
     expected = {(i, life, k * T) for (i, life), n in counts.items() for k in range((n - 1) // T)}
     actor.flush()
-    found = []
+    seen = []
     for _ in range(len(expected) // 5):
-        found += streams.check(learner.sample(10.0).trajectory)
-    assert len(set(found)) == len(found)
-    assert set(found) <= expected and len(expected) - len(found) < 5
+        seen += streams.check(learner.sample(10.0).trajectory)
+    assert len(set(seen)) == len(seen)
+    assert set(seen) <= expected and len(expected) - len(seen) < 5
     for i in everyone.tolist():
-        mine = [(life, start) for stream, life, start in found if stream == i]
-        assert mine == sorted(mine)
+        windows = [(life, start) for stream, life, start in seen if stream == i]
+        assert windows == sorted(windows)
 
 
 def test_two_actors(make_replay, streams):
@@ -83,13 +83,13 @@ def test_two_actors(make_replay, streams):
         streams.add_to(actor, ids(first, first + 1), 4 * T + 1)
         actor.flush()
     learner = replay.client()
-    found = []
+    seen = []
     for _ in range(4):
-        found += streams.check(learner.sample(10.0).trajectory)
-    assert sorted(found) == [(i, 0, k * T) for i in (0, 1, 10, 11) for k in range(4)]
+        seen += streams.check(learner.sample(10.0).trajectory)
+    assert sorted(seen) == [(i, 0, k * T) for i in (0, 1, 10, 11) for k in range(4)]
 
 
-def test_a_full_queue_holds_inserts_back(make_replay, streams):
+def test_a_full_queue_blocks_inserts(make_replay, streams):
     stop = threading.Event()
     replay = make_replay(ReplayConfig("queue", T, max_size=8), 4, 4)
     actor, learner = replay.client(stop), replay.client(stop)
@@ -97,7 +97,7 @@ def test_a_full_queue_holds_inserts_back(make_replay, streams):
     deadline = time.monotonic() + 10
     while learner.info().size < 8:
         assert time.monotonic() < deadline
-    time.sleep(0.3)  # whatever may still come
+    time.sleep(0.3)  # for inserts that may still come
     assert thread.is_alive()
     assert learner.info().size == 8 and learner.info().inserts <= 8 + 4
     began = time.monotonic()
@@ -124,10 +124,10 @@ def test_a_sample_has_a_deadline(make_replay, streams):
     ):
         learner.sample(0.3)
     assert time.monotonic() - began < 2.0
-    # The time-out lost nothing.
+    # Nothing was lost by the timeout.
     streams.add_to(actor, ids(0, 1), 2 * T + 1)
-    found = streams.check(learner.sample(10.0).trajectory)
-    assert found == [(0, 0, 0), (1, 0, 0), (0, 0, T), (1, 0, T)]
+    seen = streams.check(learner.sample(10.0).trajectory)
+    assert seen == [(0, 0, 0), (1, 0, 0), (0, 0, T), (1, 0, T)]
 
 
 def test_a_waiting_sample_stops(make_replay):
@@ -183,7 +183,7 @@ def test_ages(make_replay, streams, kind):
     assert oldest_seconds >= median_seconds >= 0.0 and oldest_seconds >= 0.05
     client.sample(1.0)
     _, _, oldest_seconds, median_seconds = table.contents().ages
-    if kind == "queue":  # 2 of the first 4 are gone, so the middle one is of the second insert
+    if kind == "queue":  # 2 of the first 4 are gone: the median is of the second insert
         assert table.contents().ages[:2] == (3, 1)
         assert median_seconds < oldest_seconds
     assert "ages: median " in str(table.contents())
@@ -227,7 +227,7 @@ def test_uniform_is_uniform_over_the_newest(make_replay, streams, take):
 @pytest.mark.parametrize("period", [1, 3])
 @pytest.mark.parametrize("lockstep", [True, False])
 def test_unrolls_overlap(make_replay, streams, period, lockstep):
-    """Each value and stored state is right, and each unroll is there that is finished."""
+    """Each value and stored state is right, and every finished unroll is in the table."""
     config = ReplayConfig("uniform", T, max_size=400, period=period)
     replay = make_replay(config, 100)
     actor, learner = replay.client(), replay.client()
@@ -242,10 +242,10 @@ def test_unrolls_overlap(make_replay, streams, period, lockstep):
     actor.flush()
     expected = {(*key, start) for key, n in steps.items() for start in range(0, n - T, period)}
     assert learner.info().inserts == len(expected)
-    found = set()
+    seen = set()
     for _ in range(40):  # each is missed once in 10^10 runs
-        found.update(streams.check(learner.sample(10.0).trajectory, period))
-    assert found == expected
+        seen.update(streams.check(learner.sample(10.0).trajectory, period))
+    assert seen == expected
 
 
 def test_prioritized_follows_priorities(make_replay, streams, take):
@@ -264,11 +264,11 @@ def test_prioritized_follows_priorities(make_replay, streams, take):
     assert len(key_of) == 6
     priorities = np.array([0.0, 1.0, 4.0, 9.0, 16.0, 0.25])
     update = [key_of[i] for i in range(6)]
-    unknown = [2**63 + 5, 2**40]  # never there, or removed long ago: no error
+    unknown = [2**63 + 5, 2**40]  # never inserted, or removed long ago: no error
     learner.update_priorities(
         np.array(update + unknown, np.uint64), np.append(priorities, [5.0, 5.0])
     )
-    take(learner, 3)  # what was fetched before the update
+    take(learner, 3)  # fetched before the update
     weights = np.where(priorities > 0, priorities**exponent, 0)
     expected = weights / weights.sum()
     counts = np.zeros(6)
@@ -311,7 +311,7 @@ def test_samples_per_insert_bounds_both_sides(make_replay, streams):
     actor, learner = replay.client(stop), replay.client(stop)
     four = np.arange(4, dtype=np.int32)
     thread, raised = in_thread(lambda: streams.add_to(actor, four, 40 * T))
-    # error = 2 * inserts - samples; inserts wait above 2 * 4 + 8 = 16: the 9th.
+    # error = 2 * inserts - samples; inserts block above 2 * 4 + 8 = 16: the 9th.
     deadline = time.monotonic() + 10
     while learner.info().inserts < 8:
         assert time.monotonic() < deadline
@@ -325,7 +325,7 @@ def test_samples_per_insert_bounds_both_sides(make_replay, streams):
     stop.set()
     thread.join(5.0)
     assert isinstance(raised[0], Stopped)
-    # Samples wait below 2 * 4 - 8 = 0. What was fetched ahead was counted as sampled.
+    # Samples block below 2 * 4 - 8 = 0. Batches fetched ahead count as sampled.
     last = replay.client()
     with pytest.raises(DeadlineExceeded):
         for _ in range(100):

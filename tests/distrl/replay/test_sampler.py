@@ -19,7 +19,7 @@ def ids(count, first=0):
 
 @dataclasses.dataclass(frozen=True)
 class NewestFirst:
-    """Half of a batch the newest, the other half in proportion to priorities."""
+    """Samples the newest half of the time, otherwise in proportion to priorities."""
 
     share: float = 0.5
 
@@ -31,11 +31,11 @@ class NewestFirst:
 
 
 @both
-def test_a_sampler_of_ones_own(make_replay, streams):
+def test_a_custom_sampler(make_replay, streams):
     sampler = pickle.loads(pickle.dumps(NewestFirst()))
     replay = make_replay(ReplayConfig("prioritized", T, max_size=6, sampler=sampler), 200)
     client = replay.client()
-    streams.add_to(client, ids(4), 2 * T + 1)  # the first 2 of 8 are gone
+    streams.add_to(client, ids(4), 2 * T + 1)  # the first 2 of 8 are removed
     priorities = np.array([1.0, 2.0, 3.0, 4.0, 5.0, 0.0])
     client.update_priorities(np.arange(2, 8, dtype=np.uint64), priorities)
     chances = 0.5 * priorities / 15

@@ -28,7 +28,7 @@ class Naive:
         )
 
     def add(self, stream_ids, timestep, inference, life):
-        """The finished unrolls, as lists of one-stream steps, in the order of the call.
+        """Returns the finished unrolls as lists of one-stream steps, in the order of the call.
 
         All steps of a life are kept, so that an unroll is a slice of them.
         """
@@ -56,15 +56,15 @@ def assert_same(trajectory, finished):
     assert trajectory.stream_id.tolist() == [i for i, _, _ in finished]
     assert trajectory.life.tolist() == [life for _, life, _ in finished]
     for b, (_, _, steps) in enumerate(finished):
-        came = jax.tree.map(lambda x, b=b: x[:, b], [getattr(trajectory, f) for f in TIME_FIELDS])
-        want = jax.tree.map(lambda *x: np.stack(x), *[list(step) for step, _ in steps])
-        jax.tree.map(np.testing.assert_array_equal, came, want)
+        actual = jax.tree.map(lambda x, b=b: x[:, b], [getattr(trajectory, f) for f in TIME_FIELDS])
+        expected = jax.tree.map(lambda *x: np.stack(x), *[list(step) for step, _ in steps])
+        jax.tree.map(np.testing.assert_array_equal, actual, expected)
         state = jax.tree.map(lambda x, b=b: x[b], trajectory.state)
         jax.tree.map(np.testing.assert_array_equal, state, steps[0][1])
 
 
 def drive(streams, calls, length, period=None):
-    """Both take the calls, (ids, life); states are there only where they were asked for."""
+    """Makes the calls, (ids, life), to both; with states only where needed."""
     unroller, naive = Unroller(streams.struct, length, period), Naive(length, period or length)
     count = 0
     for stream_ids, life in calls:
@@ -94,16 +94,16 @@ def test_lockstep_with_overlap(streams, length, period):
 
 
 def test_overlapping_unrolls_start_a_period_apart(streams):
-    """By the streams' own count; the state stored is that before each first step."""
+    """Counted by each stream's steps; the stored state is that before the first step."""
     unroller = Unroller(streams.struct, 5, 2)
-    everyone, found = np.array([4, 9], np.int32), []
+    everyone, seen = np.array([4, 9], np.int32), []
     for call in range(24):
         some = everyone if call < 12 else everyone[:1]  # in lockstep, then apart
         trajectory = unroller.add(some, *streams.step(some))
         if trajectory is not None:
-            found += streams.check(trajectory, period=2)
-    assert [start for stream, _, start in found if stream == 4] == list(range(0, 19, 2))
-    assert [start for stream, _, start in found if stream == 9] == [0, 2, 4, 6]
+            seen += streams.check(trajectory, period=2)
+    assert [start for stream, _, start in seen if stream == 4] == list(range(0, 19, 2))
+    assert [start for stream, _, start in seen if stream == 9] == [0, 2, 4, 6]
 
 
 def test_with_overlap_a_new_life_drops_what_is_unfinished(streams):
@@ -122,7 +122,7 @@ def test_any_streams_in_any_order(make_streams, data, length):
     )
     chosen = st.lists(st.sampled_from(known), min_size=1, unique=True)
     calls = data.draw(st.lists(st.tuples(chosen, st.integers(0, 5)), max_size=40))
-    # Lives rise; now and then.
+    # Lives rise occasionally.
     life, out = 0, []
     for stream_ids, rise in calls:
         life += rise == 5
@@ -141,13 +141,13 @@ def test_lockstep_then_apart(streams):
 def test_the_ids_may_come_in_one_array_that_changes(streams):
     unroller = Unroller(streams.struct, 2)
     reused = np.array([0, 1], np.int32)
-    found = []
+    seen = []
     for call in range(10):
         reused[:] = [0, 1] if call % 2 else [2, 3]
         trajectory = unroller.add(reused, *streams.step(reused))
         if trajectory is not None:
-            found += streams.check(trajectory)
-    assert sorted(found) == [(i, 0, k) for i in range(4) for k in (0, 2)]
+            seen += streams.check(trajectory)
+    assert sorted(seen) == [(i, 0, k) for i in range(4) for k in (0, 2)]
 
 
 def test_a_new_life_drops_what_is_unfinished(streams):
@@ -158,7 +158,7 @@ def test_a_new_life_drops_what_is_unfinished(streams):
 
 @pytest.mark.parametrize("period, starts", [(None, [0, 3, 6]), (2, [0, 2, 4, 6])])
 def test_a_finished_block_stays_as_it_is(streams, period, starts):
-    """It was handed out without a copy: later steps must not reach it."""
+    """It is returned without a copy: later steps must not modify it."""
     unroller = Unroller(streams.struct, 3, period)
     two = np.array([0, 1], np.int32)
     kept = []

@@ -1,4 +1,4 @@
-"""What is Reverb's alone: items, a server in another process, and its death."""
+"""What is specific to Reverb: items, a server in another process, and its death."""
 
 import json
 import signal
@@ -65,13 +65,13 @@ def test_a_server_in_another_process_and_its_death(server, streams, monkeypatch)
     learner = buffer_at(address, streams.struct, unrolls_per_item=4)
     adding = threading.Thread(target=streams.add_to, args=(actor, four, 100 * T + 1), daemon=True)
     adding.start()
-    found = []
+    seen = []
     for _ in range(100):
-        found += streams.check(learner.sample(20.0).trajectory)
+        seen += streams.check(learner.sample(20.0).trajectory)
     adding.join(10.0)
-    assert found == [(i, 0, k * T) for k in range(100) for i in range(4)]
+    assert seen == [(i, 0, k * T) for k in range(100) for i in range(4)]
 
-    # What is fetched ahead: one batch put together, one in the sampler, and no more.
+    # Fetched ahead: one assembled batch, one in the sampler, and no more.
     streams.add_to(actor, four, 4 * T)
     deadline = time.monotonic() + 10
     while learner.info().samples < 4 * 102:
@@ -95,7 +95,7 @@ def test_a_server_in_another_process_and_its_death(server, streams, monkeypatch)
 
 @pytest.mark.parametrize("make_replay", ["reverb"], indirect=True)
 def test_a_server_without_the_table(make_replay, streams):
-    """Another program's server on the port that was meant for ours."""
+    """Another program's server listens on our server's port."""
     address = make_replay(CONFIG, 4, 4).address
     buffer = buffer_at(address, streams.struct, name="task-2", unrolls_per_item=4)
     with pytest.raises(RuntimeError, match="task-2"):
@@ -119,7 +119,7 @@ def test_another_struct_is_refused(make_replay, streams):
     learner.close()
 
 
-def test_sizes_must_go_into_items(streams):
+def test_sizes_must_be_multiples_of_an_items(streams):
     for settings, batch_size, per_item, message in (
         ({"max_size": 10}, 8, 4, "max_size=10 is no multiple of unrolls_per_item=4; 2 would be"),
         ({"max_size": 12}, 6, 4, "batch_size=6 is no multiple"),
@@ -132,7 +132,7 @@ def test_sizes_must_go_into_items(streams):
 
 
 @pytest.mark.parametrize("make_replay", ["reverb"], indirect=True)
-def test_a_table_is_looked_into_from_outside(make_replay, streams):
+def test_the_state_of_a_server_in_another_process(make_replay, streams):
     config = ReplayConfig(
         "uniform", T, max_size=9, min_size_to_sample=2, samples_per_insert=2.0, error_buffer=8.0
     )

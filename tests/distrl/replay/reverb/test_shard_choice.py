@@ -25,7 +25,7 @@ def test_shards_take_turns():
 
 def test_a_shard_is_drawn_by_its_mass():
     choose = by_mass(0.5, 1.0, np.random.default_rng(0))
-    # Its sum of roots: 2 / 0.5 and 3 / 0.25.
+    # The sums of roots: 2 / 0.5 and 3 / 0.25.
     now = [
         ShardStatus(True, item(probability=0.5, priority=4.0)),
         ShardStatus(True, item(probability=0.25, priority=9.0)),
@@ -38,7 +38,7 @@ def test_a_shard_is_drawn_by_its_mass():
     assert sorted({choose(nothing)[1] for _ in range(100)}) == pytest.approx([0.255, 0.745])
 
 
-def test_a_drawn_shard_is_waited_for_only_so_long():
+def test_the_wait_for_a_drawn_shard_is_limited():
     light, heavy = item(probability=1.0), item(probability=1e-6)
     choose = by_mass(0.0, 1.0, np.random.default_rng(0))
     assert choose([ShardStatus(True, light), ShardStatus(False, heavy, 0.5)]) is None
@@ -47,7 +47,7 @@ def test_a_drawn_shard_is_waited_for_only_so_long():
     assert choose([ShardStatus(True, light), ShardStatus(True, heavy)])[0] == 1
     gone = ShardStatus(False, heavy, math.inf)
     assert choose([ShardStatus(True, light), gone]) == (0, 1.0)
-    assert choose([ShardStatus(True, light), ShardStatus(False, None, 0.9)]) is None  # it begins
+    assert choose([ShardStatus(True, light), ShardStatus(False, None, 0.9)]) is None  # no item yet
     assert choose([ShardStatus(True, light), ShardStatus(False, None, 1.1)]) == (0, 1.0)
     impatient = by_mass(0.0, 0.0, np.random.default_rng(0))
     assert impatient([ShardStatus(True, light), ShardStatus(False, heavy)]) == (0, 1.0)

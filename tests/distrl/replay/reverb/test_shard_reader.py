@@ -17,7 +17,7 @@ def item(key=0, probability=1.0, priority=1.0, size=1):
 
 
 class Fake:
-    """A shard of unrolls that are their keys."""
+    """A shard whose items are their keys."""
 
     def __init__(self, keys):
         self.keys = iter(keys)
@@ -51,7 +51,7 @@ class Fake:
     def info(self):
         raise RuntimeError("the server is gone")
 
-    def Close(self):  # Reverb's
+    def Close(self):  # as Reverb's sampler
         self.closed.set()
 
     def close(self):
@@ -59,25 +59,23 @@ class Fake:
 
 
 @pytest.mark.parametrize("table", ["queue", "uniform"])
-def test_a_shard_is_away_for_a_while(table):
+def test_a_shard_fails_and_returns(table):
     one, other = Fake(range(100)), Fake([100, -1, *range(101, 200)])
     learner = ShardedReplayBuffer(
         [one, other], ReplayConfig(table, num_shards=2, backend="reverb"), 2, seed=0
     )
-    found = [key for _ in range(40) for key in learner.sample(10.0).key.tolist()]
+    seen = [key for _ in range(40) for key in learner.sample(10.0).key.tolist()]
     assert other.lost == ["the server is gone"]
-    assert found.count(100) == 1
-    assert [key for key in found if key < 100] == list(range(79))
+    assert seen.count(100) == 1
+    assert [key for key in seen if key < 100] == list(range(79))
     other.back.set()
-    found += [key for _ in range(50) for key in learner.sample(10.0).key.tolist()]
-    assert [key for key in found if key >= 100] == list(
-        range(100, 100 + sum(k > 99 for k in found))
-    )
-    assert len(set(found)) == 180 and max(found) > 130
+    seen += [key for _ in range(50) for key in learner.sample(10.0).key.tolist()]
+    assert [key for key in seen if key >= 100] == list(range(100, 100 + sum(k > 99 for k in seen)))
+    assert len(set(seen)) == 180 and max(seen) > 130
     learner.close()
 
 
-def test_a_shard_that_does_not_come_back_is_named(monkeypatch):
+def test_a_shard_that_does_not_return_is_named(monkeypatch):
     monkeypatch.setattr(Fake, "reconnect", lambda self, error, lost: _raise(error))
     learner = ShardedReplayBuffer(
         [Fake([0]), Fake([-1])], ReplayConfig(num_shards=2, backend="reverb"), 2, seed=0
@@ -88,7 +86,7 @@ def test_a_shard_that_does_not_come_back_is_named(monkeypatch):
     learner.close()
 
 
-def test_a_program_that_stops_ends_the_wait():
+def test_a_stopping_program_ends_the_wait():
     stop = threading.Event()
     shards = [Fake([]), Fake([])]
     learner = ShardedReplayBuffer(

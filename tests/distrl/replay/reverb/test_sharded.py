@@ -61,31 +61,31 @@ def test_each_unroll_of_a_queue_is_taken_once(make_shards, streams, make_streams
     ]
     for thread in adding:
         thread.start()
-    found = []
+    seen = []
     for _ in range(count):
-        found += streams.check(learner.sample(20.0).trajectory)
+        seen += streams.check(learner.sample(20.0).trajectory)
     for thread in adding:
         thread.join(10.0)
-    assert sorted(found) == [(i, 0, k * T) for i in range(8) for k in range(count)]
+    assert sorted(seen) == [(i, 0, k * T) for i in range(8) for k in range(count)]
     for i in range(8):  # the order within a stream
-        assert [start for stream, _, start in found if stream == i] == list(range(0, count * T, T))
+        assert [start for stream, _, start in seen if stream == i] == list(range(0, count * T, T))
     assert [info[3:5] for info in learner.infos()] == [(4 * count, 4 * count)] * 2
     assert learner.info()[1:5] == (0, 16, 8 * count, 8 * count)
 
 
 @with_reverb
-def test_an_empty_shard_of_a_queue_is_not_waited_for(make_shards, streams):
+def test_a_batch_does_not_wait_for_an_empty_shard(make_shards, streams):
     servers, learner = make_shards(
         ReplayConfig("queue", T, 16, num_shards=2, backend="reverb"), 8, 4
     )
     actor = servers[1].client()
     adding = threading.Thread(target=streams.add_to, args=(actor, OTHER, 20 * T + 1))
     adding.start()
-    found = []
+    seen = []
     for _ in range(10):
-        found += streams.check(learner.sample(10.0).trajectory)
+        seen += streams.check(learner.sample(10.0).trajectory)
     adding.join(10.0)
-    assert found == [(i, 0, k * T) for k in range(20) for i in range(4, 8)]
+    assert seen == [(i, 0, k * T) for k in range(20) for i in range(4, 8)]
     with pytest.raises(DeadlineExceeded, match=r"80 inserts, 80 samples"):
         learner.sample(0.2)
     assert not learner.can_sample()
@@ -107,7 +107,7 @@ def test_limits_hold_in_each_shard_alone(make_shards, streams):
     for k in range(1, 4):  # 4 unrolls, 8, 12 of one shard; the other has nothing
         streams.add_to(actor, ONE, 1 if k == 1 else T)
         actor.flush()
-        # inserts * 2 - samples >= 2 * 4 - 8: so many may be sampled, and all are.
+        # All samples that inserts * 2 - samples >= 2 * 4 - 8 admits.
         deadline = time.monotonic() + 10
         while learner.infos()[0].samples < 8 * k - max(0, 8 * k - 8 - 4):
             learner.can_sample()
@@ -132,16 +132,16 @@ def test_unrolls_of_all_shards_are_as_likely(make_shards, streams):
         while server.client().info().size < size:
             time.sleep(0.01)
     learner.sample(10.0)
-    found = Counter()
+    seen = Counter()
     for _ in range(40):
         sample = learner.sample(10.0)
-        found.update(streams.check(sample.trajectory))
+        seen.update(streams.check(sample.trajectory))
         first = sample.trajectory.stream_id < 4
-        # 0.98 of the draws by what they hold, 0.02 alike.
+        # 0.98 of the draws by number of unrolls, 0.02 uniform.
         each = np.where(first, (0.98 / 4 + 0.01) / 8, (0.98 * 3 / 4 + 0.01) / 24)
         np.testing.assert_allclose(sample.trajectory.probability, each, rtol=1e-5)
-    assert len(found) == 32 and sum(found.values()) == 2000
-    assert abs(sum(n for (i, _, _), n in found.items() if i < 4) - 510) < 100  # five deviations
+    assert len(seen) == 32 and sum(seen.values()) == 2000
+    assert abs(sum(n for (i, _, _), n in seen.items() if i < 4) - 510) < 100  # five deviations
 
 
 @with_reverb
@@ -162,7 +162,7 @@ def test_priorities_of_all_shards_are_those_of_one_table(make_shards, streams):
         keys.update(zip(sample.trajectory.stream_id.tolist(), sample.key.tolist()))
     priorities = np.array([0, 1, 4, 9, 0, 16, 25, 36], np.float64)
     learner.update_priorities(np.array([keys[i] for i in range(8)], np.uint64), priorities)
-    for _ in range(8):  # what was fetched before
+    for _ in range(8):  # fetched before
         learner.sample(5.0)
     total = np.sqrt(priorities).sum()
     for _ in range(20):
@@ -182,7 +182,7 @@ sys.stdin.read()
 
 
 class Server:
-    """Of a queue "task-1", in a process of its own."""
+    """A Reverb server with the queue "task-1" in its own process."""
 
     def __init__(self, port):
         self.process = subprocess.Popen(
@@ -198,7 +198,7 @@ class Server:
 
 @pytest.mark.slow
 @with_reverb
-def test_a_shard_that_dies_is_done_without_until_it_is_back(make_replay, streams, monkeypatch):
+def test_a_dead_shard_is_left_out_until_it_returns(make_replay, streams, monkeypatch):
     import reverb
 
     from distrl.replay.reverb.buffer import ReverbReplayBuffer
@@ -227,15 +227,15 @@ def test_a_shard_that_dies_is_done_without_until_it_is_back(make_replay, streams
         streams.add_to(dying, OTHER, T + 1)
         assert len(streams.check(learner.sample(10.0).trajectory)) == 8
         server.kill()
-        for _ in range(5):  # the other goes on
+        for _ in range(5):  # the other shard continues
             streams.add_to(actor, ONE, 2 * T)
             assert {i for i, _, _ in streams.check(learner.sample(10.0).trajectory)} == set(ONE)
         server = Server(port)
         dying = client()
         streams.add_to(dying, OTHER, T + 1, life=1)
         streams.add_to(actor, ONE, T)
-        found = streams.check(learner.sample(30.0).trajectory)
-        assert sorted(found) == [
+        seen = streams.check(learner.sample(30.0).trajectory)
+        assert sorted(seen) == [
             *((i, 0, 11 * T) for i in range(4)),
             *((i, 1, 0) for i in range(4, 8)),
         ]

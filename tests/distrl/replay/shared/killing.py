@@ -1,10 +1,10 @@
-"""Processes that are killed while they use a shared table; a program of its own, which forks.
+"""Kills processes while they use a shared table. A separate program, because it forks.
 
   python killing.py steps TABLE line|opcode EVERY  a kill at each line of each change
   python killing.py chaos TABLE SECONDS SEED       kills at random times, as settings change
 
-Every value of an unroll says whose step it is, so that a torn one, or one of two lives, is seen.
-Exits with 0 when all was well, and prints counts.
+Every value of an unroll identifies its step, which reveals torn unrolls and those of two lives.
+Exits with 0 if all was well, and prints counts.
 """
 
 import dataclasses
@@ -71,7 +71,7 @@ Unroll = tuple[int, int, int]  # stream, life, number of the unroll
 
 
 class Writer:
-    """Streams from `first` on, in one life."""
+    """Adds steps of `count` streams from `first` on, in one life."""
 
     def __init__(self, buffer: SharedReplayBuffer, first: int, count: int, life: int):
         self._buffer, self._life = buffer, life
@@ -79,7 +79,7 @@ class Writer:
         self._step = 0
 
     def step(self) -> None:
-        """One step of each stream."""
+        """Adds one step of each stream."""
         count, step = len(self._ids), self._step
         tag = (self._ids.astype(np.int64) << 40) | (self._life << 28) | step
         timestep = TimeStep(
@@ -96,8 +96,8 @@ class Writer:
 
 
 def check(sample: Sample) -> list[Unroll]:
-    """Asserts that each unroll is one of one stream and life, all of it."""
-    found = []
+    """Asserts that each unroll is complete and of one stream and life; returns them."""
+    seen = []
     trajectory = sample.trajectory
     for b in range(len(sample.key)):
         stream, life = int(trajectory.stream_id[b]), int(trajectory.life[b])
@@ -109,12 +109,12 @@ def check(sample: Sample) -> list[Unroll]:
         assert (trajectory.version[:, b] == steps).all(), "torn"
         assert (trajectory.action[:, b] == steps % 1000).all(), "torn"
         assert trajectory.state[b].tolist() == [tags[0], -tags[0]], "torn"
-        found.append((stream, life, first // T))
-    return found
+        seen.append((stream, life, first // T))
+    return seen
 
 
 def check_whole(table: SharedTable) -> None:
-    """Asserts that counts, order and sums are those of the slots, when all clients are idle."""
+    """Asserts that counts, order and sums match the slots, when all clients are idle."""
     with table.lock:
         store = table.store
         table.take_back(table.clients.dead())
@@ -150,7 +150,7 @@ def client(table: SharedTable) -> SharedReplayBuffer:
 
 
 def fork(function: Callable[[], Any]) -> int:
-    """Runs it in a child, which ends with it."""
+    """Runs a function in a child process; returns the process id."""
     pid = os.fork()
     if pid:
         return pid
@@ -163,7 +163,7 @@ def fork(function: Callable[[], Any]) -> int:
 
 
 def die_at(count: int, opcodes: bool) -> Callable[..., Any]:
-    """A trace function that kills this process at the n-th line of the replay's code."""
+    """Returns a trace function that kills this process at the n-th line of the replay's code."""
     left = count
 
     def trace(frame: Any, event: str, argument: Any) -> Any:
@@ -182,7 +182,7 @@ def die_at(count: int, opcodes: bool) -> Callable[..., Any]:
 
 
 def in_order(table: SharedTable) -> list[Unroll]:
-    """What the table holds, by key; each is checked."""
+    """Returns the table's unrolls in order of keys, after checking each."""
     store = table.store
     slots, _ = store._sorted(READY)
     handle = client(table)._handle
@@ -193,72 +193,77 @@ def in_order(table: SharedTable) -> list[Unroll]:
 
 
 def steps(kind: str, opcodes: bool, every: int) -> dict[str, int]:
-    """Kills a child at each place of an insert, a sample, an update; the table must be whole."""
+    """Kills a child at every line of each change; the table must stay consistent."""
     table = make_table(kind)
     kills = 0
     for what in ("insert", "sample", "update", "change"):
         if (what == "update" and kind != "prioritized") or (what == "change" and kind == "queue"):
             continue
-        for place in range(0, 1_000_000, every):
-            # As full as it gets, with an order that has wrapped around.
-            mine = client(table)
-            writer = Writer(mine, 0, 3, place + 1)
+        for moment in range(0, 1_000_000, every):
+            # A full table whose order has wrapped around.
+            own_client = client(table)
+            writer = Writer(own_client, 0, 3, moment + 1)
             while table.store.can_insert(3) >= 3:
                 writer.step()
-            mine.update_priorities(table.store.key.astype(np.uint64), np.full(table.slots, 5.0))
+            own_client.update_priorities(
+                table.store.key.astype(np.uint64), np.full(table.slots, 5.0)
+            )
             if what == "insert":
-                mine.sample(5.0)
-            mine.close()
+                own_client.sample(5.0)
+            own_client.close()
             check_whole(table)
             before, info = in_order(table), table.info()
             again = client(table)
-            other = Writer(again, 50, 2, place + 1)
+            other = Writer(again, 50, 2, moment + 1)
             for _ in range(T if what == "insert" else 0):
                 other.step()
 
-            was_read, tells = os.pipe()
+            reports, pipe = os.pipe()
 
             def act(
-                what: str = what, place: int = place, other: Writer = other, tells: int = tells
+                what: str = what,
+                moment: int = moment,
+                other: Writer = other,
+                pipe: int = pipe,
             ) -> None:
-                # A client of the child's own: the slots are its process's.
-                here = client(table)
-                other._buffer._handle = other._buffer._table = here._handle
+                # The child needs its own client: slots belong to processes.
+                child_client = client(table)
+                other._buffer._handle = other._buffer._table = child_client._handle
                 store = table.store
                 keys = store.key[store.word == READY].astype(np.uint64)
                 if isinstance(store, QueueSlots):
                     done = store.done
 
-                    def tell(slots: np.ndarray) -> None:
-                        os.write(tells, b"x")
+                    def report(slots: np.ndarray) -> None:
+                        os.write(pipe, b"x")
                         done(slots)
 
-                    store.done = tell  # type: ignore[method-assign]
-                sys.settrace(die_at(place, opcodes))
+                    store.done = report  # type: ignore[method-assign]
+                sys.settrace(die_at(moment, opcodes))
                 if what == "insert":
                     other.step()
                 elif what == "sample":
-                    here.sample(5.0)
+                    child_client.sample(5.0)
                 elif what == "update":
-                    here.update_priorities(keys, np.full(len(keys), 2.0))
+                    child_client.update_priorities(keys, np.full(len(keys), 2.0))
                 else:
                     table.reconfigure(**CHANGES[kind])
                 sys.settrace(None)
 
             status = os.waitpid(fork(act), 0)[1]
-            os.close(tells)
-            read = os.read(was_read, 1) == b"x"
-            os.close(was_read)
+            os.close(pipe)
+            read = os.read(reports, 1) == b"x"
+            os.close(reports)
             check_whole(table)
             after, now = in_order(table), table.info()
             added = [u for u in after if u not in before]
-            assert added == [(50 + i, place + 1, 0) for i in range(len(added))], added
+            assert added == [(50 + i, moment + 1, 0) for i in range(len(added))], added
             kept = [u for u in after if u in before]
             assert kept == before[len(before) - len(kept) :]
             assert now.inserts == info.inserts + len(added)
             if kind == "queue":
                 lost = len(before) - len(kept)
-                # All come again, until all were read.
+                # All are sampled again, unless all were read.
                 assert lost == 0 or (lost == BATCH and read), lost
                 assert now.inserts - now.samples == now.size
             elif what != "insert":
@@ -276,7 +281,7 @@ def steps(kind: str, opcodes: bool, every: int) -> dict[str, int]:
                 new = np.arange(info.inserts, now.inserts) % table.config.max_size
                 assert (table.store.ring._tree.get(new) == 1.0).all()  # type: ignore[union-attr]
             again.close()
-            # It goes on.
+            # The table still works.
             reader = client(table)
             while reader.can_sample():
                 check(reader.sample(5.0))
@@ -286,18 +291,18 @@ def steps(kind: str, opcodes: bool, every: int) -> dict[str, int]:
                 break
             kills += 1
         else:
-            raise AssertionError("it never ends")
+            raise AssertionError("the change has no last line")
     table.close()
     return {"kills": kills}
 
 
 def chaos(kind: str, seconds: float, seed: int) -> dict[str, Any]:
-    """Writers and a reader are killed at random times, while this process reads and checks."""
+    """Kills writers and a reader at random times, while this process reads and checks."""
     rng = random.Random(seed)
     table = make_table(kind)
     lives: dict[int, int] = {}
     running: dict[int, tuple[str, int]] = {}
-    told: dict[int, int] = {}  # pipes of readers
+    pipes: dict[int, int] = {}  # of the readers
 
     def write(first: int, life: int) -> None:
         writer = Writer(client(SharedTable.open(table.name)), first, 3, life)
@@ -308,35 +313,35 @@ def chaos(kind: str, seconds: float, seed: int) -> dict[str, Any]:
         buffer = client(SharedTable.open(table.name))
         while True:
             sample = buffer.sample(None)
-            os.write(pipe, (json.dumps(check(sample)) + "\n").encode())  # at once: it is short
+            os.write(pipe, (json.dumps(check(sample)) + "\n").encode())  # atomic: it is short
             if kind == "prioritized":
                 buffer.update_priorities(sample.key, np.full(BATCH, rng.random() + 0.1))
 
-    def start(who: tuple[str, int]) -> None:
-        if who[0] == "writer":
-            life = lives[who[1]] = lives.get(who[1], -1) + 1
-            running[fork(lambda: write(who[1], life))] = who
+    def start(role: tuple[str, int]) -> None:
+        if role[0] == "writer":
+            life = lives[role[1]] = lives.get(role[1], -1) + 1
+            running[fork(lambda: write(role[1], life))] = role
         else:
             end, pipe = os.pipe()
-            running[fork(lambda: read(pipe))] = who
+            running[fork(lambda: read(pipe))] = role
             os.close(pipe)
-            told[end] = 0
+            pipes[end] = 0
 
-    def heard() -> Iterator[Unroll]:
-        for end in told:
+    def reports() -> Iterator[Unroll]:
+        for end in pipes:
             with os.fdopen(end, "r") as file:
                 for line in file:
                     yield from map(tuple, json.loads(line))  # type: ignore[misc]
 
-    for who in (("writer", 0), ("writer", 100), ("writer", 200), ("reader", 0)):
-        start(who)
-    mine = client(table)
-    found: list[Unroll] = []
+    for role in (("writer", 0), ("writer", 100), ("writer", 200), ("reader", 0)):
+        start(role)
+    own_client = client(table)
+    seen: list[Unroll] = []
     kills = 0
     deadline = time.monotonic() + seconds
     next_kill = time.monotonic()
     while time.monotonic() < deadline:
-        found += check(mine.sample(20.0))
+        seen += check(own_client.sample(20.0))
         if kind != "queue" and rng.random() < 0.02:
             table.reconfigure(**rng.choice(LIVELY))
         if time.monotonic() >= next_kill:
@@ -347,31 +352,31 @@ def chaos(kind: str, seconds: float, seed: int) -> dict[str, Any]:
             assert os.WIFSIGNALED(status), f"{running[pid]} ended by itself: {status}"
             start(running.pop(pid))
             kills += 1
-    for pid, who in running.items():
+    for pid, role in running.items():
         done, status = os.waitpid(pid, os.WNOHANG)
-        assert done == 0, f"{who} ended by itself: {status}"
+        assert done == 0, f"{role} ended by itself: {status}"
         os.kill(pid, signal.SIGKILL)
         os.waitpid(pid, 0)
     check_whole(table)
     try:
         while kind == "queue":
-            found += check(mine.sample(0.0))
+            seen += check(own_client.sample(0.0))
     except DeadlineExceeded:
         pass
     info = table.info()
-    found += heard()
+    seen += reports()
     if kind == "queue":
-        assert len(set(found)) == len(found), "read twice"
+        assert len(set(seen)) == len(seen), "read twice"
         assert info.inserts - info.samples == info.size < BATCH
-        # What a dead reader read and did not tell of, and no more, is missing.
-        assert 0 <= info.samples - len(found) <= BATCH * (kills + 1)
+        # Only what a dead reader read and did not report may be missing.
+        assert 0 <= info.samples - len(seen) <= BATCH * (kills + 1)
     else:
         assert min(table.observed_margins()) >= -1e-6, table.observed_margins()
-    mine.close()
+    own_client.close()
     assert not table.clients._rows[:, 0].any()
     table.close()
     assert not [p for p in FOLDER.iterdir() if table.name in p.name]
-    return {"kills": kills, "inserts": info.inserts, "samples": info.samples, "read": len(found)}
+    return {"kills": kills, "inserts": info.inserts, "samples": info.samples, "read": len(seen)}
 
 
 if __name__ == "__main__":

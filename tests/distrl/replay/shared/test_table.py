@@ -1,4 +1,4 @@
-"""What is shared memory's alone: files, names, other processes, and what their deaths leave."""
+"""What is specific to shared memory: files, names, other processes, and their deaths."""
 
 import os
 import subprocess
@@ -76,7 +76,7 @@ def test_removed_at_the_end(streams, name):
     assert not left(name)
     kept = SharedTable.create(streams.struct, CONFIG, 4, name)
     assert left(name)
-    del kept, table  # forgotten, not closed
+    del kept, table  # deleted without being closed
     assert not left(name)
 
 
@@ -106,7 +106,7 @@ from dm_env import specs as dm_specs
 spec = specs.EnvironmentSpec(dm_specs.Array((2,), np.float32), dm_specs.DiscreteArray(2, np.int32))
 struct = specs.trajectory_struct(spec, {}, ())
 table = SharedTable.create(struct, ReplayConfig("queue", 4, max_size=8), 4, sys.argv[1])
-print("there", flush=True)
+print("ready", flush=True)
 sys.stdin.read()
 """
 
@@ -118,7 +118,7 @@ def creator(name):
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
     )  # fmt: skip
-    assert process.stdout.readline() == "there\n"
+    assert process.stdout.readline() == "ready\n"
     yield process
     process.kill()
     process.communicate(timeout=10)
@@ -135,21 +135,21 @@ def test_a_dead_owner(creator, streams, name):
     struct = specs.trajectory_struct(spec, {}, ())
     reader = client(name, struct)
     creator.kill()
-    # A zombie until it is waited for: it is dead all the same.
+    # It is a zombie until it is waited for, which counts as dead.
     with pytest.raises(PeerError, match=f"process {creator.pid}, which made it, is dead"):
         reader.sample(20.0)
-    # Another test's process that makes a table may have removed it by now.
-    found = f"of dead process {creator.pid}" if left(name) else f"no table '{name}'"
-    with pytest.raises(DeadlineExceeded, match=f"{found}|no table '{name}'"):
+    # Another test's process may have removed it while creating a table.
+    seen = f"of dead process {creator.pid}" if left(name) else f"no table '{name}'"
+    with pytest.raises(DeadlineExceeded, match=f"{seen}|no table '{name}'"):
         SharedTable.open(name, 0.0)
-    # What it left goes when any table is made; one of the same name may be.
+    # Its file is removed when any table is created, also one of the same name.
     table = SharedTable.create(streams.struct, CONFIG, 4, name)
     assert [file.creator.pid for file in left(name)] == [os.getpid()]
     table.close()
     assert not left(name)
 
 
-def test_a_table_is_waited_for(streams, name):
+def test_open_waits_for_the_table(streams, name):
     began = time.monotonic()
     with pytest.raises(DeadlineExceeded, match=f"no table '{name}' in /dev/shm after 0.2 s"):
         client(name, streams.struct, open_timeout=0.2)
@@ -180,7 +180,7 @@ def test_what_differs_is_refused(streams, name):
     table.close()
 
 
-def test_too_little_memory_is_said_at_once(streams, name):
+def test_too_little_memory_is_refused(streams, name):
     config = ReplayConfig("uniform", 1000, max_size=10**10)
     with pytest.raises(ConfigError, match=r"GB of /dev/shm, which has .* GB left"):
         SharedTable.create(streams.struct, config, 4, name)
@@ -188,7 +188,7 @@ def test_too_little_memory_is_said_at_once(streams, name):
 
 
 def test_both_sides_blocked_is_an_error_with_the_inequality(streams, name, monkeypatch):
-    """`ReplayConfig.check` refuses such settings; should it miss one, nobody waits for ever."""
+    """`ReplayConfig.check` refuses such settings; if it misses one, no call waits forever."""
     monkeypatch.setattr(ReplayConfig, "check", lambda *arguments: None)
     config = ReplayConfig("uniform", T, 8, 2, samples_per_insert=1.0, error_buffer=1.0)
     table = SharedTable.create(streams.struct, config, 4, name)
@@ -206,7 +206,7 @@ def insert(name, streams):
     streams.add_to(client(name, streams.struct), np.arange(2, dtype=np.int32), T + 1)
 
 
-def test_a_side_whose_other_side_died_does_not_wait_for_ever(streams, elsewhere, name, monkeypatch):
+def test_a_wait_for_a_dead_side_ends(streams, elsewhere, name, monkeypatch):
     monkeypatch.setattr("distrl.replay.shared.waits.REPLACED_WITHIN", 0.0)
     table = SharedTable.create(streams.struct, CONFIG, 4, name)
     child = elsewhere(insert, name, streams)
@@ -215,7 +215,7 @@ def test_a_side_whose_other_side_died_does_not_wait_for_ever(streams, elsewhere,
     with pytest.raises(Blocked, match=f"process {child.pid}, which inserted, is dead, and no"):
         reader.sample(30.0)
     streams.add_to(client(name, streams.struct), np.arange(2, 6, dtype=np.int32), T + 1)
-    reader.sample(30.0)  # another came
+    reader.sample(30.0)  # another writer has come
     table.close()
 
 
@@ -264,7 +264,7 @@ def test_the_owner_closes(streams, name):
 
 
 def test_more_at_once_than_there_is_room(streams, name):
-    """A block of more unrolls than there are slots goes in parts."""
+    """A block of more unrolls than there are slots is inserted in parts."""
     config = ReplayConfig("uniform", T, max_size=3)
     table = SharedTable.create(streams.struct, config, 2, name)
     writer, reader = (
@@ -273,13 +273,13 @@ def test_more_at_once_than_there_is_room(streams, name):
     )
     streams.add_to(writer, np.arange(20, dtype=np.int32), T + 1)
     assert reader.info()[1:4] == (3, 3, 20)
-    found = [u for _ in range(20) for u in streams.check(reader.sample(1.0).trajectory)]
-    assert set(found) == {(i, 0, 0) for i in (17, 18, 19)}
+    seen = [u for _ in range(20) for u in streams.check(reader.sample(1.0).trajectory)]
+    assert set(seen) == {(i, 0, 0) for i in (17, 18, 19)}
     table.close()
 
 
-def test_a_queue_that_got_back_more_than_it_has_room_for(streams, name):
-    """A reader dies when writers have filled the room that it made: inserts wait for all of it."""
+def test_a_queue_above_its_capacity_after_a_death(streams, name):
+    """A reader dies after writers have filled its room: inserts block until it is free again."""
     table = SharedTable.create(streams.struct, CONFIG, 4, name)
     writer = client(table, streams.struct, insert_timeout=0.3)
     reader = client(table, streams.struct)
@@ -292,6 +292,6 @@ def test_a_queue_that_got_back_more_than_it_has_room_for(streams, name):
     assert table.info().size == 12
     with pytest.raises(DeadlineExceeded, match="size 12 of 8"):
         streams.add_to(writer, np.arange(8, dtype=np.int32), T)
-    found = [u for _ in range(3) for u in streams.check(reader.sample(1.0).trajectory)]
-    assert found == [(i, 0, 0) for i in range(12)]
+    seen = [u for _ in range(3) for u in streams.check(reader.sample(1.0).trajectory)]
+    assert seen == [(i, 0, 0) for i in range(12)]
     table.close()

@@ -1,4 +1,4 @@
-"""Any limits are refused when they are made, or run: nobody stalls, and bounds are obeyed."""
+"""Any limits are refused initially, or run without stalling and within their bounds."""
 
 import os
 import threading
@@ -22,7 +22,7 @@ STALL = 5.0  # seconds without an insert or a sample
 
 
 class Users:
-    """Writers and readers of one table, each in a thread with a client of its own."""
+    """Writers and readers of one table, each in a thread with its own client."""
 
     def __init__(self, make_streams, table, config, batch, check_every):
         self._kind = LocalReplayBuffer if isinstance(table, LocalTable) else SharedReplayBuffer
@@ -51,7 +51,7 @@ class Users:
         return thread
 
     def run(self, writers, readers, streams, unrolls):
-        """Until each stream of each writer has inserted so many unrolls."""
+        """Runs until each stream of each writer has inserted `unrolls`."""
 
         def write(first):
             ids = np.arange(first, first + streams, dtype=np.int32)
@@ -91,7 +91,7 @@ class Users:
 
 
 class Watch:
-    """Looks at each insert and sample of a local table, as it is made."""
+    """Checks each insert and sample of a local table."""
 
     def __init__(self, table):
         self.worst = np.inf
@@ -118,7 +118,7 @@ RATIOS = st.sampled_from([None, 0.1, 0.25, 0.5, 1.0, 1.5, 3.0, 8.0])
 
 @st.composite
 def cases(draw):
-    """A configuration, or None where it was refused, with a batch size and users."""
+    """Draws a configuration with a batch size and users; None if it is refused."""
     batch = draw(st.integers(1, 6), "batch")
     users = (draw(st.integers(1, 3)), draw(st.integers(1, 3)), draw(st.integers(1, 5)))
     kind = draw(st.sampled_from(["queue", "uniform", "prioritized"]))
@@ -136,7 +136,7 @@ def cases(draw):
     return config, batch, users
 
 
-def go(make_streams, backend, case, inserts, check_every):
+def run_case(make_streams, backend, case, inserts, check_every):
     """Runs a case on "local" or "shared"."""
     if case is None:  # refused
         return
@@ -167,7 +167,7 @@ def go(make_streams, backend, case, inserts, check_every):
 @settings(max_examples=12, deadline=None, phases=PHASES)
 @given(case=cases())
 def test_any_limits_are_refused_or_run(make_streams, backend, case):
-    go(make_streams, backend, case, inserts=400, check_every=1)
+    run_case(make_streams, backend, case, inserts=400, check_every=1)
 
 
 @pytest.mark.slow
@@ -176,4 +176,4 @@ def test_any_limits_are_refused_or_run(make_streams, backend, case):
 @settings(max_examples=6, deadline=None, phases=PHASES)
 @given(case=cases().filter(bool))
 def test_any_limits_run_for_long(make_streams, backend, case):
-    go(make_streams, backend, case, inserts=100_000, check_every=200)
+    run_case(make_streams, backend, case, inserts=100_000, check_every=200)

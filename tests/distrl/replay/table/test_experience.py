@@ -46,14 +46,14 @@ def test_a_table_is_like_a_list(make_replay, streams, kind):
     before = unrolls[:2]
     client.sample(1.0)
     assert len(unrolls) == (4 if kind == "queue" else 6)
-    assert client.info().samples == 2  # to look is not to sample
+    assert client.info().samples == 2  # reading is not sampling
     streams.check(before)  # a copy
 
 
 @both
 @KINDS
 def test_extend(make_replay, make_streams, kind):
-    """From one table to another; as the newest, in order."""
+    """Copies from one table to another, as the newest, in order."""
     source = LocalTable(make_streams.struct, ReplayConfig("queue", T, max_size=12), 2)
     made = make_streams()
     from distrl.replay.local.buffer import LocalReplayBuffer
@@ -84,8 +84,8 @@ def test_extend(make_replay, make_streams, kind):
 
 @both
 @pytest.mark.parametrize("ratio", [None, 1.0, 4.0])
-def test_prefill_is_not_held_back_and_nobody_owes_samples_for_it(make_replay, streams, ratio):
-    """As many offline unrolls as one likes; from then on the ratio holds for new ones."""
+def test_a_prefill_is_exempt_from_the_rate_limiter(make_replay, streams, ratio):
+    """Any number of offline unrolls fits; afterwards the ratio holds for new ones."""
     config = ReplayConfig(
         "uniform", T, max_size=200, min_size_to_sample=10, samples_per_insert=ratio
     )
@@ -110,7 +110,7 @@ def test_prefill_is_not_held_back_and_nobody_owes_samples_for_it(make_replay, st
         streams.add_to(other, ids(1, 900), 200 * T)
     info = client.info()
     assert info.limits.min_diff <= info.error <= info.limits.max_diff
-    client.experience.extend(offline)  # also into a table whose writers wait
+    client.experience.extend(offline)  # also into a table whose writers are blocked
     assert client.info().inserts == info.inserts + 50
     assert client.info().limits.max_diff == info.limits.max_diff + 50 * ratio
 

@@ -12,7 +12,7 @@ T = 4
 
 
 def test_limiter_counts_one_by_one():
-    """Many inserts at once pass just as far as Reverb's rule lets them one after the other."""
+    """Of many inserts at once, as many are admitted as by Reverb's rule one after the other."""
     rng = np.random.default_rng(0)
     for _ in range(300):
         max_size = int(rng.integers(1, 9))
@@ -50,10 +50,10 @@ limits = st.builds(
     first=limits,
     changes=st.lists(limits, min_size=1, max_size=4),
     batch=st.integers(1, 6),
-    turns=st.lists(st.integers(0, 20), min_size=5, max_size=5),
+    counts=st.lists(st.integers(0, 20), min_size=5, max_size=5),
 )
-def test_a_table_goes_on_from_where_it_is(first, changes, batch, turns):
-    """After any change the error is inside of the bounds, and one of the two sides may go on."""
+def test_changed_limits_continue_from_the_counts(first, changes, batch, counts):
+    """After any change the error is within the bounds, and an insert or a sample is admitted."""
     max_size = 12
 
     def made(ratio, size, half):
@@ -65,20 +65,20 @@ def test_a_table_goes_on_from_where_it_is(first, changes, batch, turns):
         return config.limits(batch)
 
     limiter = RateLimiter(made(*first))
-    rng = np.random.default_rng(turns)
+    rng = np.random.default_rng(counts)
 
-    def go_on(times):
+    def proceed(times):
         for _ in range(times):
-            may = [limiter.can_insert(1, max_size), limiter.can_sample(batch)]
-            assert any(may), limiter.limits
-            if may[0] and (not may[1] or rng.random() < 0.5):
+            admitted = [limiter.can_insert(1, max_size), limiter.can_sample(batch)]
+            assert any(admitted), limiter.limits
+            if admitted[0] and (not admitted[1] or rng.random() < 0.5):
                 limiter.inserts += 1
                 limiter.deletes = max(0, limiter.inserts - max_size)
             else:
                 limiter.samples += batch
 
-    go_on(turns[0])
-    for change, times in zip(changes, turns[1:], strict=False):
+    proceed(counts[0])
+    for change, times in zip(changes, counts[1:], strict=False):
         new = made(*change)
         old = limiter.limits
         limiter.limits = limiter.rebased(new)
@@ -89,4 +89,4 @@ def test_a_table_goes_on_from_where_it_is(first, changes, batch, turns):
             assert low - 1e-6 <= limiter.error <= high + 1e-6
         if limiter.inserts == limiter.samples == 0:
             assert limiter.limits == pytest.approx(new)
-        go_on(times)
+        proceed(times)

@@ -67,7 +67,7 @@ def test_reverb_is_refused():
 
 
 def waiting(function):
-    """Starts a thread; gives it and what it raised."""
+    """Starts a thread; returns it and a list of what it raised."""
     raised = []
 
     def run():
@@ -88,14 +88,14 @@ def test_blocked_calls_recheck_the_new_limits(make_replay, streams):
     thread, raised = waiting(lambda: streams.add_to(writer, ids(4), 10 * T + 1))
     until(lambda: reader.info().waits, "the insert to wait", WAIT_S)
     assert reader.info().inserts == 8
-    reader.reconfigure(samples_per_insert=None)  # the limiter is off
+    reader.reconfigure(samples_per_insert=None)  # disables the limiter
     thread.join(10.0)
     assert not thread.is_alive() and not raised
     info = reader.info()
     assert info.inserts == 40 and info.limits[2:] == (-math.inf, math.inf)
 
     writer.reconfigure(min_size_to_sample=40, samples_per_insert=1.0)
-    reader.sample(5.0)  # it goes on from where it was: 4 either way, not 40 inserts ahead
+    reader.sample(5.0)  # the bounds moved: 4 either way, not 40 inserts ahead
     with pytest.raises(DeadlineExceeded, match=r"36 <= inserts \* 1 - samples.*it is 36"):
         reader.sample(0.1)
     thread, raised = waiting(lambda: reader.sample(20.0))
@@ -103,7 +103,7 @@ def test_blocked_calls_recheck_the_new_limits(make_replay, streams):
     writer.reconfigure(error_buffer=12.0)
     thread.join(10.0)
     assert not thread.is_alive() and not raised
-    # Clients with the settings of the beginning still come in.
+    # Clients with the initial settings can still join.
     late = replay.client()
     assert late.info().limits == writer.info().limits
     late.sample(5.0)
@@ -119,11 +119,11 @@ def test_samplers_change(make_replay, streams):
     keys, priorities = ids(4).astype(np.uint64), np.array([1.0, 2.0, 3.0, 0.0])
 
     def probability():
-        """Of each key, 0 where it is not sampled; of a hundred samples, as the table says it."""
+        """Returns each key's probability as reported by a hundred samples; 0 if not sampled."""
         sample = reader.sample(5.0)
-        found = np.zeros(4)
-        found[sample.key.astype(int)] = sample.trajectory.probability
-        return found
+        seen = np.zeros(4)
+        seen[sample.key.astype(int)] = sample.trajectory.probability
+        return seen
 
     reader.update_priorities(keys, priorities)  # a uniform table has none
     np.testing.assert_allclose(probability(), 1 / 4)
@@ -140,7 +140,7 @@ def test_samplers_change(make_replay, streams):
     writer.reconfigure(table="uniform")
     np.testing.assert_allclose(probability(), 1 / 4)
     streams.add_to(writer, ids(4), T)
-    writer.reconfigure(table="prioritized")  # and all begin as new ones do, again
+    writer.reconfigure(table="prioritized")  # all unrolls get the initial priority again
     sample = reader.sample(5.0)
     np.testing.assert_allclose(sample.trajectory.probability, 1 / 8)
 
@@ -156,7 +156,7 @@ SOME = (
 
 
 class Watch:
-    """Looks at each insert and sample of a local table, as it is made, by the limits in force."""
+    """Checks each insert and sample of a local table against the limits in force."""
 
     def __init__(self, table):
         self.worst = math.inf
@@ -180,7 +180,7 @@ class Watch:
 
 @both
 def test_limits_change_under_threads(make_replay, make_streams):
-    """A writer and a reader never stall, and at each instant obey what is in force."""
+    """A writer and a reader never stall, and always obey the limits in force."""
     replay = make_replay(RATIO, BATCH)
     watch = Watch(replay._table) if replay.kind == "local" else None
     writer, reader, other = replay.client(), replay.client(), replay.client()
@@ -200,7 +200,7 @@ def test_limits_change_under_threads(make_replay, make_streams):
         for round_ in range(24):
             change = SOME[round_ % len(SOME)]
             info = other.reconfigure(**change)
-            # Both get on under the new limits: so many inserts cannot pass without samples.
+            # Both sides proceed under the new limits: so many inserts need samples.
             target = info.inserts + 60
             until(lambda target=target: other.info().inserts >= target, "60 inserts", WAIT_S)
     finally:
@@ -213,12 +213,12 @@ def test_limits_change_under_threads(make_replay, make_streams):
     assert worst >= -1e-6
 
 
-def until_closed(name, streams, turn):
-    """Takes turns, with the settings that the table was made with, until its owner closes it."""
+def until_closed(name, streams, step):
+    """Calls `step` with a client with the initial settings until the owner closes the table."""
     client = SharedReplayBuffer(name, streams.struct, RATIO, BATCH, insert_timeout=5.0)
     with contextlib.suppress(Stopped):
         while True:
-            turn(client)
+            step(client)
 
 
 def test_limits_change_under_processes(streams, elsewhere, request):

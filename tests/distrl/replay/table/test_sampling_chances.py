@@ -1,4 +1,4 @@
-"""Chi-square: unrolls are sampled as their priorities say, also while those change."""
+"""Chi-square tests: sampling follows the priorities, also while they change."""
 
 import threading
 import time
@@ -19,11 +19,11 @@ LIMIT = 49.0  # of 11 degrees of freedom: once in 10^6 runs
 
 
 class Tally:
-    """Counts what is drawn, and what was to be expected when it was.
+    """Counts draws, and the counts expected at the time of each draw.
 
-    Each draw has its own chances, so counts are held against their sum, and the spread of counts
-    against the sum of the draws' covariances: that is a chi-square with `SIZE - 1` degrees of
-    freedom whatever the chances were.
+    Each draw has its own probabilities, so counts are compared with their sum, normalized by the
+    sum of the draws' covariances: a chi-square with `SIZE - 1` degrees of freedom for any
+    probabilities.
     """
 
     def __init__(self):
@@ -47,12 +47,12 @@ class Tally:
 
 
 def changes(client, stop):
-    """New priorities for some of the keys, and for keys that are not there; and new exponents."""
+    """Sets priorities of some keys, and of unknown ones, and exponents, until `stop()`."""
     rng = np.random.default_rng(7)
     while not stop():
         for _ in range(50):
             keys = np.append(rng.choice(KEYS, 4, replace=False), [999]).astype(np.uint64)
-            # Never 0 for all: then every unroll would be as likely as the others.
+            # Never 0 for all, which would mean uniform sampling.
             priorities = (keys + 1.0) * rng.exponential(size=5) * (rng.random(5) < 0.8)
             client.update_priorities(keys, np.where(keys == 3, 0.5, priorities))
         client.reconfigure(priority_exponent=float(rng.choice([0.0, 0.4, 0.7, 1.3])))
@@ -64,7 +64,7 @@ def change_for_ever(name, struct):
 
 @pytest.mark.parametrize("make_replay", ["local", "shared"], indirect=True)
 def test_sampled_as_weighted_while_weights_change(make_replay, streams, elsewhere):
-    """10^5 samples; another thread, or process where the table is shared, changes priorities."""
+    """10^5 samples; another thread (for a shared table: process) changes priorities."""
     replay = make_replay(CONFIG, BATCH)
     client = replay.client()
     streams.add_to(client, np.arange(SIZE, dtype=np.int32), T + 1)
@@ -93,29 +93,29 @@ def test_sampled_as_weighted_while_weights_change(make_replay, streams, elsewher
     else:
         before, deadline = ring.priorities().copy(), time.monotonic() + 60.0
         child = elsewhere(change_for_ever, streams.table, streams.struct)
-        while np.array_equal(ring.priorities(), before):  # until the other is there
+        while np.array_equal(ring.priorities(), before):  # until the other process has started
             assert child.poll() is None and time.monotonic() < deadline
             time.sleep(0.01)
     try:
         for _ in range(SAMPLES):
-            came = client.sample(10.0).trajectory.stream_id
-            np.testing.assert_array_equal(came, chosen[-1])
+            sampled = client.sample(10.0).trajectory.stream_id
+            np.testing.assert_array_equal(sampled, chosen[-1])
     finally:
         done.set()
         if local:
             thread.join(10.0)
         else:
-            assert child.poll() is None  # it ran until now
+            assert child.poll() is None  # it ran to the end
     assert tally.counts.sum() == SAMPLES * BATCH
     assert len(tally.chances) > 20
     assert tally.chi_square() < LIMIT
-    assert wrong.chi_square() > LIMIT  # the test would see an exponent that is off by a tenth
+    assert wrong.chi_square() > LIMIT  # the test is sensitive to an error of 0.1 in the exponent
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("make_replay", ["reverb"], indirect=True)
 def test_reverb_samples_as_weighted_while_weights_are_set(make_replay, streams):
-    """10^5 samples. Who sets the same weights again knows what they are at every moment."""
+    """10^5 samples. Setting the same weights repeatedly keeps them known at every moment."""
     replay = make_replay(CONFIG, BATCH)
     client, other = replay.client(), replay.client()
     streams.add_to(client, np.arange(SIZE, dtype=np.int32), T + 1)

@@ -1,4 +1,4 @@
-"""What every table saves and begins with again: contents, counts, priorities, random choice."""
+"""What every table saves and loads: contents, counts, priorities, random state."""
 
 import os
 import pickle
@@ -38,7 +38,7 @@ def small_slices(monkeypatch):
 
 
 def filled(replay, streams):
-    """A client of a table that 20 unrolls went into, and 8 samples came out of."""
+    """Returns a client of a table after 20 inserts and 8 samples."""
     client = replay.client()
     streams.add_to(client, np.arange(4, dtype=np.int32), 5 * T + 1)
     client.flush()
@@ -80,23 +80,23 @@ def test_a_fresh_process_has_the_same_table(make_replay, streams, tmp_path, tabl
         shared, client = replay, replay.client()
         client.restore_rng(folder)
         samples = [client.sample(10.0) for _ in range(3)]
-        shared.close()  # the other process takes its name
+        shared.close()  # the other process uses its name
     samples = samples if replay.kind == "shared" else [client.sample(10.0) for _ in range(3)]
-    # Reverb's sampler counts what it has fetched ahead as sampled.
+    # Unrolls that Reverb's sampler has fetched ahead count as sampled.
     left = counts["size"] // BATCH if replay.kind == "reverb" else 3
-    loaded, found = in_fresh_process(tmp_path, replay.kind, config, per_item, folder, left)
+    loaded, seen = in_fresh_process(tmp_path, replay.kind, config, per_item, folder, left)
     assert (loaded.size, loaded.inserts, loaded.samples) == (
         counts["size"], counts["inserts"], counts["samples"],
     )  # fmt: skip
     assert loaded.limits == before.limits
     if replay.kind == "reverb":
         if config.table == "queue":
-            windows = [w for sample in found for w in streams.check(sample.trajectory)]
+            windows = [w for sample in seen for w in streams.check(sample.trajectory)]
             assert windows == [(i, 0, k * T) for k in range(5) for i in range(4)][-len(windows) :]
-        for sample in found:
+        for sample in seen:
             streams.check(sample.trajectory)
         return
-    assert list(map(key, found)) == list(map(key, samples))
+    assert list(map(key, seen)) == list(map(key, samples))
     again = folder.with_name("again")
     assert {p.name for p in again.iterdir()} == {p.name for p in folder.iterdir()}
     for path in again.iterdir():
@@ -107,7 +107,7 @@ def test_reverb_keeps_keys_and_priorities(make_replay, streams, tmp_path):
     config = CONFIGS["prioritized"][0]
     replay = make_replay(config, BATCH)
     if replay.kind != "reverb":
-        pytest.skip("of the others every byte is compared")
+        pytest.skip("test_a_fresh_process_has_the_same_table compares every byte")
     from distrl.replay.reverb.checkpoints import FOLDER, _table
 
     client = filled(replay, streams)
@@ -124,8 +124,8 @@ def test_reverb_keeps_keys_and_priorities(make_replay, streams, tmp_path):
     assert len({priority for _, priority, _ in items(tmp_path / "again" / FOLDER)}) > 2
 
 
-def test_todays_sizes_and_limits_hold(make_replay, streams, tmp_path, table):
-    """A smaller table, another ratio: the newest stay, and neither side waits for the past."""
+def test_current_sizes_and_limits_apply(make_replay, streams, tmp_path, table):
+    """With a smaller table and another ratio the newest stay, and neither side is blocked."""
     config, per_item = table
     replay = make_replay(config, BATCH, per_item)
     counts = filled(replay, streams).save(tmp_path / "table", 30.0)
@@ -163,21 +163,21 @@ def test_another_struct_is_refused(make_replay, streams, tmp_path, table):
 
 
 @pytest.mark.parametrize("kind", ["queue", "uniform", "prioritized"])
-def test_a_table_that_goes_on_is_saved_whole(make_replay, streams, tmp_path, kind, monkeypatch):
-    """What is inserted or removed during the copy is not in it, and what is in it is one run."""
+def test_a_table_in_use_is_saved_consistently(make_replay, streams, tmp_path, kind, monkeypatch):
+    """Unrolls inserted or removed during the copy are not in it; its keys are consecutive."""
     config = ReplayConfig(kind, T, max_size=16)
     replay = make_replay(config, BATCH)
     if replay.kind == "reverb":
-        pytest.skip("Reverb's own copy")
+        pytest.skip("Reverb copies by itself")
     client = replay.client()
     everyone = np.arange(4, dtype=np.int32)
     streams.add_to(client, everyone, 4 * T + 1)
-    real, turns = files._write, []
+    real, offsets = files._write, []
 
     def write(descriptor, rows, offset):
         real(descriptor, rows, offset)
-        if len(turns) < 2:  # after the newest unrolls were copied
-            turns.append(offset)
+        if len(offsets) < 2:  # after the newest unrolls were copied
+            offsets.append(offset)
             if kind == "queue":
                 client.sample(1.0) if client.can_sample() else None
             streams.add_to(client, everyone, T)
@@ -190,11 +190,11 @@ def test_a_table_that_goes_on_is_saved_whole(make_replay, streams, tmp_path, kin
     again = make_replay(config, 2, saved=tmp_path / "table").client()
     assert again.info().size == counts["size"]
     if kind == "queue":
-        found = streams.check(again.sample(1.0).trajectory)
+        seen = streams.check(again.sample(1.0).trajectory)
         first = again.info().samples - 2
         windows = [(i, 0, k * T) for k in range(4) for i in range(4)]
-        assert found == windows[first : first + 2]
+        assert seen == windows[first : first + 2]
     else:
-        found = [w for _ in range(40) for w in streams.check(again.sample(1.0).trajectory)]
+        seen = [w for _ in range(40) for w in streams.check(again.sample(1.0).trajectory)]
         kept = [(i, 0, k * T) for k in range(4) for i in range(4)][-counts["size"] :]
-        assert set(found) <= set(kept) and len(set(found)) > min(2, len(kept) - 1)
+        assert set(seen) <= set(kept) and len(set(seen)) > min(2, len(kept) - 1)
