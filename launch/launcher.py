@@ -1,4 +1,4 @@
-"""Runs an experiment's program, healed and watched as the experiment says."""
+"""Launches an experiment's program with the experiment's settings of supervision."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -27,17 +27,20 @@ def run(
     debug: Debug | bool = False,
     node_setup: Callable[[str], None] | None = None,
 ) -> Result:
-    """As `local.launch.launch`, with the rules, limits and resources of the experiment.
+    """Runs a program on this machine; see `local.launch.launch`.
 
     Args:
-      program: that `topology` made of `experiment` for `run_dir`.
-      experiment: see `Experiment.supervision`.
-      topology: name.
-      run_dir: where everything is written.
-      launch_type, terminal, debug, node_setup: as of `launch`.
+      program: the program of `experiment` under `topology`.
+      experiment: the experiment, with restarts and limits in its `supervision`.
+      topology: the topology's name.
+      run_dir: the run folder.
+      launch_type, terminal, debug, node_setup: see `launch`.
+
+    Returns:
+      How the program ended.
 
     Raises:
-      ConfigError: an argument that cannot work.
+      ConfigError: an argument is invalid.
     """
     environments = node_environments(experiment, topology)
     gpus = describe_gpus(environments)
@@ -55,7 +58,7 @@ def run(
         terminal=terminal,
         node_setup=node_setup,
         debug=debug,
-        **supervision(program, experiment),
+        **_supervision(program, experiment),
     )
 
 
@@ -67,9 +70,9 @@ def run_on_machines(
     run_dir: Path,
     *,
     terminal: str = "current_terminal",
-    **ways: Any,
+    **options: Any,
 ) -> Result:
-    """As `run`, on several machines; for `ways` see `hosts.launch.launch_on_machines`."""
+    """Runs a program on several machines; for `options` see `hosts.launch.launch_on_machines`."""
     from distrl.launch.hosts.launch import launch_on_machines
 
     return launch_on_machines(
@@ -79,18 +82,18 @@ def run_on_machines(
         connect,
         run_dir=run_dir,
         terminal=terminal,
-        **ways,
-        **supervision(program, experiment),
+        **options,
+        **_supervision(program, experiment),
     )
 
 
-def supervision(program: lp.Program, experiment: Experiment) -> dict[str, Any]:
-    """What the experiment says of healing and stopping, as arguments of a launch."""
+def _supervision(program: lp.Program, experiment: Experiment) -> dict[str, Any]:
+    """Returns the experiment's settings of supervision as keyword arguments of a launch."""
     config = experiment.supervision
     restartable = [
         label
         for label in program.groups
-        # In lockstep, another life of a node would not end what the one before has begun alike.
+        # In lockstep a new life would not repeat what the life before would have done.
         if group_of(label).restartable and not experiment.lockstep
     ]
     return {

@@ -1,4 +1,4 @@
-"""Makes a Launchpad program ready to run here, by Launchpad's public calls only."""
+"""Prepares Launchpad programs to be run by our launcher, through Launchpad's public API only."""
 
 import contextlib
 import os
@@ -22,37 +22,49 @@ _managers: list[worker_manager.WorkerManager] = []
 
 
 class NamedNode(NamedTuple):
-    name: str  # "actor/0"
-    label: str  # "actor"
-    node: Any  # lp.Node
+    """A node of a program.
+
+    Attributes:
+      name: "actor/0".
+      label: its group, "actor".
+      node: Launchpad's node, an `lp.Node`.
+    """
+
+    name: str
+    label: str
+    node: Any
 
 
-class Fixed(lp.AbstractAddressBuilder):
-    """An address that is known: "127.0.0.1:15000", or "unix:/path" for those who call."""
+class KnownAddress(lp.AbstractAddressBuilder):
+    """An address that is known already.
+
+    Args:
+      address: "127.0.0.1:15000"; for callers also "unix:/path".
+    """
 
     def __init__(self, address: str) -> None:
         self._address = address
 
     def build(self) -> str:
-        """Launchpad's."""
+        """Returns the address; called by Launchpad."""
         return self._address
 
 
-def local(port: int) -> str:
-    """A port of this machine as an address."""
+def loopback_address(port: int) -> str:
+    """Returns the address of a port of this machine."""
     return f"{HOST}:{port}"
 
 
 def named_nodes(program: lp.Program) -> list[NamedNode]:
-    """The program's nodes in their order; raises ConfigError if there are none."""
-    found = [
+    """Returns the program's nodes in order; raises ConfigError if there are none."""
+    nodes = [
         NamedNode(f"{label}/{index}", label, node)
-        for label, nodes in program.groups.items()
-        for index, node in enumerate(nodes)
+        for label, group in program.groups.items()
+        for index, node in enumerate(group)
     ]
-    if not found:
+    if not nodes:
         raise ConfigError(f"program {program.name!r} has no nodes")
-    return found
+    return nodes
 
 
 def wire(
@@ -64,10 +76,10 @@ def wire(
     """Gives every node its context and its addresses.
 
     Args:
-      program: not launched before.
-      launch_type: what nodes see as their context's `launch_type`.
-      stopper: from a node's name to what it calls to stop the program.
-      address: from a node's name and the number of one of its addresses to what it is.
+      program: the program, not launched before.
+      launch_type: `launch_type` of the nodes' contexts.
+      stopper: returns the `program_stopper` of a node, by the node's name.
+      address: returns an address of a node, by the node's name and the address's index.
     """
     nodes = named_nodes(program)
     for name, _, node in nodes:
@@ -76,8 +88,8 @@ def wire(
         for handle in node.input_handles:
             handle.connect(node, label)
     for name, _, node in nodes:
-        for number, its in enumerate(node.addresses):
-            its.bind(Fixed(address(name, number)))
+        for index, node_address in enumerate(node.addresses):
+            node_address.bind(KnownAddress(address(name, index)))
 
 
 def phases(nodes: Sequence[NamedNode]) -> list[list[str]]:
@@ -90,8 +102,8 @@ def phases(nodes: Sequence[NamedNode]) -> list[list[str]]:
 
 
 @contextlib.contextmanager
-def alarm_kept() -> Iterator[None]:
-    """Launchpad's worker managers switch the process's alarm off; this keeps it."""
+def preserve_alarm() -> Iterator[None]:
+    """Restores the process's alarm timer, which Launchpad's worker managers switch off."""
     before = signal.getitimer(signal.ITIMER_REAL)
     try:
         yield
@@ -101,10 +113,10 @@ def alarm_kept() -> Iterator[None]:
 
 
 def prepare_launchpad() -> None:
-    """Makes Launchpad ready for `new_manager`. Main thread.
+    """Prepares this process for `new_manager`. Main thread only.
 
-    The first manager of a process takes over its signals, whatever it is told, so it is made here
-    and the handlers are put back. Managers of children forked afterwards are not the first.
+    The first manager of a process always takes over its signals, so it is created here and the
+    handlers are restored. Managers of children that are forked later are not the first.
     """
     if not FLAGS.is_parsed():
         FLAGS(["distrl"], known_only=True)
@@ -118,16 +130,20 @@ def prepare_launchpad() -> None:
 
 
 def new_manager() -> worker_manager.WorkerManager:
-    """The worker manager that `lp.wait_for_stop` and `lp.stop_event` use in this thread."""
+    """Creates the worker manager that `lp.wait_for_stop` and `lp.stop_event` use in this thread."""
     manager = worker_manager.WorkerManager(
         register_in_thread=True, register_signals=False, kill_main_thread=False
     )
-    _managers.append(manager)  # for ever: one that is deleted switches the process's alarm off
+    _managers.append(manager)  # never deleted: its destructor switches the process's alarm off
     return manager
 
 
 def reach_loopback(environ: MutableMapping[str, str]) -> None:
-    """Keeps gRPC from sending our calls on this machine to an HTTP proxy, where they would hang."""
+    """Keeps gRPC from sending calls on this machine to an HTTP proxy, where they would hang.
+
+    Args:
+      environ: the environment variables to change.
+    """
     if not any(environ.get(name) for name in ("grpc_proxy", "https_proxy", "http_proxy")):
         return
     others = environ.get(NO_GRPC_PROXY) or environ.get("no_proxy") or ""
@@ -135,7 +151,7 @@ def reach_loopback(environ: MutableMapping[str, str]) -> None:
 
 
 def grpc_is_running() -> bool:
-    """Whether this process has gRPC's threads: then Courier and Reverb hang in its forks."""
+    """Returns whether this process has gRPC threads; Courier and Reverb would hang in its forks."""
     names = []
     for task in os.listdir("/proc/self/task"):
         with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # the thread has ended

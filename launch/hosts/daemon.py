@@ -163,7 +163,7 @@ class HostDaemon:
 
         def address(name: str, number: int) -> str:
             if name in self._local_names:
-                return launchpad_adapter.local(self._node_ports[name][number])
+                return launchpad_adapter.loopback_address(self._node_ports[name][number])
             path = str(self._folder / str(len(forwards)))
             if name in remote_addresses:
                 host, tunnel_port, port = remote_addresses[name][number]

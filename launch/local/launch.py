@@ -135,7 +135,7 @@ def launch(
             program,
             lp.LaunchType(launch_type),
             lambda name: Stopper(name, send[name]),
-            lambda node, address: launchpad_adapter.local(ports.take()),
+            lambda node, address: launchpad_adapter.loopback_address(ports.take()),
         )
         return session.run(nodes, active)
 

@@ -1,7 +1,6 @@
 """Runs an experiment in this process, without Launchpad, with signals and `result.json`."""
 
 import functools
-import os
 import signal
 import sys
 import threading
@@ -13,13 +12,14 @@ from typing import TYPE_CHECKING, NoReturn
 from distrl.checkpointing.resume_point import ResumePoint
 from distrl.errors import ConfigError, SpecError
 from distrl.experiment import Experiment
+from distrl.launch.local.stop_on_signals import StopOnSignals
 from distrl.launch.supervision.result import (
     EXIT_BAD_INPUT,
     EXIT_FAILED,
     EXIT_FINISHED,
     write_result,
 )
-from distrl.launch.supervision.stop_on_signals import StopOnSignals
+from distrl.runtime.process_exit import exit_at_once
 
 if TYPE_CHECKING:
     from distrl.programs.learner_processes import ProcessGroupSpec
@@ -62,10 +62,7 @@ def run_single_process(
 
     def leave(number: int) -> NoReturn:
         """Ends the process when its main thread does not, after everything was saved."""
-        code = _stopped(run_dir, number)
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(code)
+        exit_at_once(_stopped(run_dir, number))
 
     signals = StopOnSignals(stop, experiment.checkpoint.grace + _LEAVE_S, leave)
     try:
@@ -88,7 +85,9 @@ def run_single_process(
         reason = f"{type(error).__name__}: {error}".partition("\n")[0]
         _finish(run_dir, "failed", reason, code)
         if process_group is not None:
-            _exit_at_once(error, code)
+            # JAX's exit handlers would wait for processes that have ended, and then abort.
+            _print_error(error, code)
+            exit_at_once(code)
         raise
     if ending is not None:
         reason, reached = ending
@@ -100,15 +99,11 @@ def run_single_process(
     return _finish(run_dir, "finished", "another learner process has ended the run", EXIT_FINISHED)
 
 
-def _exit_at_once(error: Exception, code: int) -> NoReturn:
-    """Exits without JAX's exit handlers, which wait for processes that have ended, then abort."""
+def _print_error(error: Exception, code: int) -> None:
     if code == EXIT_BAD_INPUT:
         print(f"distrl: {' '.join(str(error).split())}", file=sys.stderr)
     else:
         traceback.print_exception(error)
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(code)
 
 
 def _stopped(run_dir: Path | None, number: int) -> int:

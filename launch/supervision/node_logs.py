@@ -1,4 +1,4 @@
-"""Where the nodes' output goes: each node's own file, and the terminal."""
+"""The output of nodes: a log file for each node, and the terminal."""
 
 import collections
 import os
@@ -9,25 +9,29 @@ import threading
 import time
 from typing import Any
 
-TAIL = 30  # lines kept for the report of a failure; a crash alone leaves 20 of stacks
-LINE = 8192  # bytes; a longer line is shown in pieces
-CHUNK = 4096  # a pipe that can take anything can take this much without blocking (PIPE_BUF)
+TAIL = 30  # lines kept for the report of a failure; the stacks of a crash take 20
+LINE = 8192  # bytes; a longer line is shown in parts
+CHUNK = 4096  # bytes that a writable pipe takes without blocking (PIPE_BUF)
 COLOURS = (36, 33, 32, 34, 35, 96, 93, 92, 94, 95)
 
-# What may go to a terminal: everything but control characters; of escape sequences only colours.
+# Control characters, which a terminal must not get, and colours, which it may.
 _CONTROL = re.compile(r"\x1b\[[0-9;]*m|[\x00-\x08\x0b-\x1f\x7f]")
 
 
 def _visible(match: re.Match[str]) -> str:
-    found = match.group()
-    return found if len(found) > 1 else f"\\x{ord(found):02x}"
+    text = match.group()
+    return text if len(text) > 1 else f"\\x{ord(text):02x}"
 
 
 class Stream:
-    """The launcher's own stdout or stderr, written to without ever waiting for its reader.
+    """The launcher's stdout or stderr, written without blocking.
 
-    A terminal that is paused, or a pipe that no one reads, must not stop the supervisor. What does
-    not fit is counted and left out; it is in the log files.
+    A paused terminal or a pipe without a reader must not block the supervisor. Lines beyond the
+    limit are counted and left out; the log files have them.
+
+    Args:
+      file: sys.stdout or sys.stderr.
+      limit: bytes of buffered output beyond which lines are left out.
     """
 
     def __init__(self, file: Any, limit: int = 1 << 20) -> None:
@@ -40,7 +44,11 @@ class Stream:
         try:
             file.flush()
             self._fd = file.fileno()
-        except (AttributeError, OSError, ValueError):  # a test's stand-in, or closed
+        except (
+            AttributeError,
+            OSError,
+            ValueError,
+        ):  # a replacement without a descriptor, or closed
             pass
         self.coloured = self._fd >= 0 and os.isatty(self._fd) and not os.environ.get("NO_COLOR")
         self._poll = select.poll()
@@ -48,13 +56,18 @@ class Stream:
             self._poll.register(self._fd, select.POLLOUT)
 
     def same_as(self, other: "Stream") -> bool:
-        """Whether both lead to one place, so that one buffer keeps their order."""
+        """Returns whether both write to the same file, and should share a buffer to keep order."""
         if min(self._fd, other._fd) < 0:
             return self._file is other._file
         return os.path.sameopenfile(self._fd, other._fd)
 
     def write(self, text: str, force: bool = False) -> None:
-        """Takes whole lines; `force` takes them however much is waiting."""
+        """Takes whole lines.
+
+        Args:
+          text: the lines.
+          force: take them even beyond the limit.
+        """
         with self._lock:
             if len(self._buffer) > self._limit and not force:
                 self._left_out += text.count("\n")
@@ -69,6 +82,7 @@ class Stream:
             self.flush()
 
     def waiting(self) -> bool:
+        """Returns whether buffered output is left."""
         return bool(self._buffer)
 
     def flush(self, timeout: float = 0.0) -> None:
@@ -80,24 +94,34 @@ class Stream:
                     self._file.write(self._buffer.decode(errors="replace"))
                     self._file.flush()
                 except (AttributeError, OSError, ValueError):
-                    self._file = None  # gone; the log files have everything
+                    self._file = None  # closed; the log files have everything
                 self._buffer.clear()
                 return
             while self._buffer:
-                left = max(0.0, deadline - time.monotonic())
-                if not self._poll.poll(left * 1000):
+                remaining = max(0.0, deadline - time.monotonic())
+                if not self._poll.poll(remaining * 1000):
                     return
                 try:
                     del self._buffer[: os.write(self._fd, self._buffer[:CHUNK])]
                 except BlockingIOError:
                     return
-                except OSError:  # its reader is gone: `| head`, or a closed terminal
+                except OSError:  # the reader is gone: `| head`, or a closed terminal
                     self._buffer.clear()
                     self._limit = -1
 
 
 class NodeLog:
-    """One node's output: raw to its file, in lines with its name to the terminal."""
+    """One node's output: raw in its file, and line by line with its name on the terminal.
+
+    Args:
+      name: the node's.
+      path: the file, which is appended to.
+      stream: the terminal; None: only the file.
+      index: of the node, for its colour.
+
+    Attributes:
+      broken: why the file is no longer written; None if it is.
+    """
 
     def __init__(self, name: str, path: pathlib.Path, stream: Stream | None, index: int) -> None:
         self.path = path
@@ -109,13 +133,14 @@ class NodeLog:
         self._partial = bytearray()
         self._tail: collections.deque[str] = collections.deque(maxlen=TAIL)
         self._lock = threading.Lock()
-        self.broken: OSError | None = None  # why the file is no longer written
+        self.broken: OSError | None = None
 
     def fds(self) -> list[int]:
+        """Returns the descriptors that a forked child has to close."""
         return [self._fd]
 
     def feed(self, data: bytes) -> None:
-        """Takes output as it comes; from any thread."""
+        """Takes a piece of output; from any thread."""
         with self._lock:
             self._write(data)
             self._partial += data
@@ -137,7 +162,7 @@ class NodeLog:
                 self._fd = -1
 
     def tail(self) -> list[str]:
-        """The last lines, as they were shown."""
+        """Returns the last lines, as they were shown."""
         with self._lock:
             return list(self._tail)
 
@@ -155,7 +180,7 @@ class NodeLog:
         texts = []
         for line in lines:
             text = line.decode(errors="replace")
-            if "\r" in text:  # a progress bar: what a terminal would be left with
+            if "\r" in text:  # a progress bar: its last state
                 text = text.rstrip("\r").rpartition("\r")[2]
             text = _CONTROL.sub(_visible, text)
             for start in range(0, len(text), LINE) or (0,):

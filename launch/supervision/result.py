@@ -1,4 +1,4 @@
-"""What a launch comes back with."""
+"""How a program ended: what a launch returns and writes to `result.json`."""
 
 import dataclasses
 import pathlib
@@ -17,15 +17,15 @@ class NodeExit:
     """How one node ended.
 
     Attributes:
-      state: "not started", "running" (it would not end: see `Result.hung`), "ended" (returned, or
+      state: "not started", "running" (it does not end: see `Result.hung`), "ended" (returned, or
         exited with status 0), "failed" (an exception, another exit status, or a signal), or
-        "killed" (by the supervisor: it did not stop in its time, or the user pressed Ctrl-C twice).
-      code: exit status of its process; None for a thread, and where a signal ended it.
+        "killed" (by the supervisor: it did not stop in time, or the user pressed Ctrl-C twice).
+      code: exit status of its process; None for a thread or if a signal ended it.
       signal: name of the signal that ended its process.
       error: the exception that ended it, as "Type: message".
       asked: whether it had been asked to stop when it ended.
       seconds: from its start to its end.
-      causes: why its earlier lives ended, after each of which it was started again.
+      causes: why its earlier lives ended, after each of which it was restarted.
     """
 
     state: str = "not started"
@@ -39,12 +39,19 @@ class NodeExit:
 
 @dataclasses.dataclass
 class Failure:
-    """The first thing that went wrong."""
+    """What went wrong first.
+
+    Attributes:
+      node: name of the node.
+      cause: one line: "ValueError: message", "was killed by SIGKILL", "exited with status 3".
+      traceback: of the exception, if there was one.
+      bad_input: whether it is a ConfigError or a SpecError: data or settings are wrong, not code.
+    """
 
     node: str
-    cause: str  # "ValueError: message", "killed by SIGKILL", "exited with status 3"
+    cause: str
     traceback: str | None = None
-    bad_input: bool = False  # a ConfigError or a SpecError: data or settings are wrong, not code
+    bad_input: bool = False
 
 
 @dataclasses.dataclass
@@ -52,15 +59,14 @@ class Result:
     """How a program ended.
 
     Attributes:
-      status: "finished" (a node asked for the end, having reached the goal), "failed", or "stopped"
-        (by the user or by a signal).
+      status: "finished" (the goal is reached), "failed", or "stopped" (by a signal).
       reason: one line.
       exit_code: 0 finished, 1 failed, 2 failed by bad input, 128 + the signal's number when
         stopped: 130 for Ctrl-C, 143 for SIGTERM.
-      nodes: by name, "actor/0".
+      nodes: how each node ended, by name ("actor/0").
       failed_node: the node that failed first.
-      hung: nodes that are still running: threads cannot be killed. Where there are any, end the
-        process with `os._exit(result.exit_code)`: an ordinary exit might wait for them.
+      hung: nodes that still run, because threads cannot be killed. If there are any, end the
+        process with `os._exit(result.exit_code)`: an ordinary exit may wait for them.
     """
 
     status: str

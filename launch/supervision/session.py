@@ -73,7 +73,7 @@ class Session(contextlib.ExitStack):
     def _open(self) -> None:
         folder = self._run_dir / "logs"
         folder.mkdir(parents=True, exist_ok=True)
-        self.enter_context(launchpad_adapter.alarm_kept())
+        self.enter_context(launchpad_adapter.preserve_alarm())
         self.signals = self.enter_context(Signals())
         self.journal = self.enter_context(contextlib.closing(Journal(folder / "supervisor.log")))
         self._status = StatusFile(self._run_dir / FILE_NAME, os.getpid())

@@ -1,4 +1,4 @@
-"""Signals as something to wait for in a loop."""
+"""Signals as events of a loop."""
 
 import select
 import selectors
@@ -8,13 +8,15 @@ from collections.abc import Sequence
 from types import FrameType, TracebackType
 
 WATCHED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD)
-NOTICE = 0  # no signal has this number
+_NOTIFY = 0  # no signal has this number
 
 
 def run_once(selector: selectors.BaseSelector, timeout: float) -> None:
-    """Waits for what is registered, at most `timeout` seconds, and calls the `data` of what came.
+    """Waits once for the registered files, and calls the `data` of those that are ready.
 
-    What has no `data` (a `Signals`) only ends the wait.
+    Args:
+      selector: keys without `data` (a `Signals`) only end the wait.
+      timeout: seconds.
     """
     for key, _ in selector.select(timeout):
         if key.data is not None:
@@ -22,14 +24,13 @@ def run_once(selector: selectors.BaseSelector, timeout: float) -> None:
 
 
 def ignore(number: int, frame: FrameType | None) -> None:
-    """A Python handler that does nothing: the wake-up descriptor has told of the signal."""
+    """Does nothing, as a signal handler: the wake-up descriptor has reported the signal."""
 
 
 class Signals:
-    """While it is entered, watched signals arrive as bytes at `fileno()`, and do nothing else.
+    """While entered, the watched signals make `fileno()` readable, and do nothing else.
 
-    Handlers, the wake-up descriptor and the signal mask are as before when it is left. Main
-    thread only.
+    Handlers and the wake-up descriptor are restored at the exit. Main thread only.
     """
 
     def __init__(self) -> None:
@@ -41,7 +42,7 @@ class Signals:
         self._wakeup = signal.set_wakeup_fd(self._writer.fileno(), warn_on_full_buffer=False)
         self._handlers = {}
         for number in WATCHED:
-            # Under nohup the terminal's end is not our end.
+            # Under nohup the end of the terminal does not end the program.
             if number == signal.SIGHUP and signal.getsignal(number) == signal.SIG_IGN:
                 continue
             self._handlers[number] = signal.signal(number, ignore)
@@ -63,21 +64,21 @@ class Signals:
         return self._reader.fileno()
 
     def fds(self) -> list[int]:
-        """What a forked child has to close."""
+        """Returns the descriptors that a forked child has to close."""
         return [self._reader.fileno(), self._writer.fileno()]
 
     def notify(self) -> None:
-        """Wakes who waits at `fileno()`; from any thread."""
+        """Makes `fileno()` readable; from any thread."""
         try:
-            self._writer.send(bytes([NOTICE]))
+            self._writer.send(bytes([_NOTIFY]))
         except BlockingIOError:
-            return  # so many bytes wait there that it wakes anyway
+            return  # it is full, and so readable
         except OSError:
-            return  # closed: a thread outlived its launch, and there is no one left to tell
+            return  # closed: the thread has outlived its launch
 
     def pending(self) -> Sequence[int]:
-        """The numbers of the signals that have come since the last call; does not wait."""
+        """Returns the signals received since the last call; does not wait."""
         numbers: list[int] = []
         while select.select([self._reader], [], [], 0)[0]:
             numbers += self._reader.recv(4096)
-        return [number for number in numbers if number != NOTICE]
+        return [number for number in numbers if number != _NOTIFY]

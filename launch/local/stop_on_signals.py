@@ -11,38 +11,38 @@ from types import TracebackType
 from distrl.launch.supervision.signals import ignore
 
 _NUMBERS = (signal.SIGINT, signal.SIGTERM)
-_forks: list[bool] = []  # whether forks are taken care of
+_fork_handlers: list[bool] = []  # not empty once `_detach` is registered
 
 
 class StopOnSignals:
-    """While it is entered, the first signal sets `stop`, and the second ends the process.
+    """While entered, the first signal sets an event, and the second ends the process.
 
-    A thread hears of them: Python runs handlers between two instructions of the main thread, which
-    may be a long time coming while it compiles, or waits inside a library. Main thread only.
+    A thread of its own reacts to them: Python runs handlers in the main thread, which may not get
+    to it for long while it compiles or waits in a library. Main thread only.
+
+    Args:
+      stop: the event.
+      grace: seconds after the first signal.
+      on_late: called with that signal's number when they are over; ends the process.
 
     Attributes:
-      caught: the signals so far.
+      caught: the numbers of the signals so far.
     """
 
-    def __init__(self, stop: threading.Event, grace: float, late: Callable[[int], None]):
-        """Args:
-        stop: is set.
-        grace: seconds after the first signal.
-        late: called with its number when they are over; ends the process.
-        """
+    def __init__(self, stop: threading.Event, grace: float, on_late: Callable[[int], None]) -> None:
         self.caught: list[int] = []
-        self._stop, self._grace, self._late = stop, grace, late
-        self._over = threading.Event()
+        self._stop, self._grace, self._on_late = stop, grace, on_late
+        self._closed = threading.Event()
 
     def __enter__(self) -> "StopOnSignals":
         self._reader, self._writer = os.pipe()
         os.set_blocking(self._writer, False)
         self._thread = threading.Thread(target=self._listen, name="signals", daemon=True)
         self._thread.start()
-        self._old = {number: signal.signal(number, ignore) for number in _NUMBERS}
+        self._handlers = {number: signal.signal(number, ignore) for number in _NUMBERS}
         self._wakeup = signal.set_wakeup_fd(self._writer, warn_on_full_buffer=False)
-        if not _forks:
-            _forks.append(True)
+        if not _fork_handlers:
+            _fork_handlers.append(True)
             os.register_at_fork(after_in_child=_detach)
         return self
 
@@ -53,33 +53,32 @@ class StopOnSignals:
         trace: TracebackType | None,
     ) -> None:
         signal.set_wakeup_fd(self._wakeup)
-        for number, handler in self._old.items():
+        for number, handler in self._handlers.items():
             signal.signal(number, handler)
-        self._over.set()
+        self._closed.set()
         os.write(self._writer, b"\0")  # no signal has this number
         self._thread.join()
         os.close(self._reader)
         os.close(self._writer)
 
     def _listen(self) -> None:
-        while not self._over.is_set():
+        while not self._closed.is_set():
             timeout = self._grace if self.caught else None
             if not select.select([self._reader], [], [], timeout)[0]:
-                self._late(self.caught[0])
+                self._on_late(self.caught[0])
             for number in os.read(self._reader, 16):
                 if number in _NUMBERS:
-                    self._take(number)
+                    self._on_signal(number)
 
-    def _take(self, number: int) -> None:
+    def _on_signal(self, number: int) -> None:
         if self.caught:
             os._exit(128 + number)
         self.caught.append(number)
         self._stop.set()
-        print(
-            "distrl: stopping; press Ctrl-C again to kill immediately", file=sys.stderr, flush=True
-        )
+        line = "distrl: stopping; press Ctrl-C again to kill immediately"
+        print(line, file=sys.stderr, flush=True)
 
 
 def _detach() -> None:
-    """A process that is forked does not stop this one by its own signals."""
+    """Keeps signals to a forked process from reaching this one."""
     signal.set_wakeup_fd(-1)
