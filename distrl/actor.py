@@ -2,8 +2,10 @@
 
 import time
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from distrl.envs.pool import Pool
 from distrl.episodes import EpisodeStatistics
@@ -49,7 +51,7 @@ class Actor:
         """One turn: infer, send the actions, store the step, receive the next one."""
         timestep = self._timestep
         if self._pool.is_async:
-            env_ids: np.ndarray | None = timestep.env_id
+            env_ids: npt.NDArray[np.int32] | None = timestep.env_id
             streams = self._streams[timestep.env_id]
         else:  # the same array each time: those who look streams up can keep what they found
             env_ids = None
@@ -60,7 +62,7 @@ class Actor:
         self._statistics.add(timestep, env_ids)
         self._timestep = self._pool.recv()
 
-    def _infer(self, streams: np.ndarray, timestep: TimeStep) -> Inference:
+    def _infer(self, streams: npt.NDArray[Any], timestep: TimeStep) -> Inference:
         needs_state = self._replay.needs_state(streams, self._life)
         inference = self._inferencer.inference(streams, timestep, self._life, needs_state)
         if inference.source_life != self._source_life:

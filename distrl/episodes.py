@@ -3,6 +3,7 @@
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from distrl.specs import EnvironmentSpec
 from distrl.types import StepType, TimeStep
@@ -48,8 +49,8 @@ class EpisodeStatistics:
         self._episodes: list[Record] = []
 
     def add(
-        self, timestep: TimeStep, env_ids: np.ndarray | None = None
-    ) -> tuple[np.ndarray, list[Record]] | None:
+        self, timestep: TimeStep, env_ids: npt.NDArray[np.int32] | None = None
+    ) -> tuple[npt.NDArray[Any], list[Record]] | None:
         """Counts one vector step.
 
         Args:
@@ -78,8 +79,12 @@ class EpisodeStatistics:
         return self._end(timestep, rows, rows if env_ids is None else env_ids[rows], env_ids)
 
     def _end(
-        self, timestep: TimeStep, rows: np.ndarray, envs: np.ndarray, env_ids: np.ndarray | None
-    ) -> tuple[np.ndarray, list[Record]]:
+        self,
+        timestep: TimeStep,
+        rows: npt.NDArray[Any],
+        envs: npt.NDArray[Any],
+        env_ids: npt.NDArray[np.int32] | None,
+    ) -> tuple[npt.NDArray[Any], list[Record]]:
         turns = self._turn if env_ids is None else self._turns[envs]
         # Turns are counted from 1, and the episode's own turns are its steps and its FIRST.
         lengths = turns - self._began[envs] - 1

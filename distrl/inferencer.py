@@ -6,6 +6,7 @@ from typing import Any, Protocol
 import jax
 import jax.numpy as jnp
 import numpy as np
+import numpy.typing as npt
 
 from distrl import specs
 from distrl.agents.agent import Agent
@@ -19,7 +20,11 @@ class InferenceSource(Protocol):
     """Where an actor gets its actions: an `Inferencer` here, or a service elsewhere."""
 
     def inference(
-        self, stream_ids: np.ndarray, timestep: TimeStep, life: int = 0, with_state: bool = False
+        self,
+        stream_ids: npt.NDArray[np.int32],
+        timestep: TimeStep,
+        life: int = 0,
+        with_state: bool = False,
     ) -> Inference:
         """See `Inferencer.inference`."""
 
@@ -37,7 +42,7 @@ class InferenceCodec(Protocol):
     def encode(self, output: AgentOutput) -> Any:
         """Returns the form in which the output leaves; traced by JAX."""
 
-    def stream_ids(self, batch: Any) -> np.ndarray:
+    def stream_ids(self, batch: Any) -> npt.NDArray[Any]:
         """Returns the stream ids of a batch on the host, int32 `[B]`."""
 
     def zeros(self, batch_size: int) -> Any:
@@ -59,7 +64,7 @@ class TimeStepCodec:
         """See `InferenceCodec`."""
         return output
 
-    def stream_ids(self, batch: TimeStep) -> np.ndarray:
+    def stream_ids(self, batch: TimeStep) -> npt.NDArray[Any]:
         """See `InferenceCodec`."""
         return batch.env_id
 
@@ -105,8 +110,8 @@ class Inferencer:
         self._calls = 0
         self._lives = np.full(max_streams + 1, -1, np.int64)
         self._slots: dict[int, int] = {}
-        self._slots_of: dict[bytes, np.ndarray] = {}
-        self._last: tuple[Any, np.ndarray] | None = None
+        self._slots_of: dict[bytes, npt.NDArray[Any]] = {}
+        self._last: tuple[Any, npt.NDArray[Any]] | None = None
         initial = agent.initial_state(1)
         self._has_state = bool(jax.tree.leaves(initial))
         # One row more than there are streams: the rows that pad a batch write there.
@@ -137,7 +142,11 @@ class Inferencer:
         self._stateful = jax.jit(stateful, donate_argnums=4)
 
     def inference(
-        self, stream_ids: np.ndarray, timestep: TimeStep, life: Any = 0, with_state: bool = False
+        self,
+        stream_ids: npt.NDArray[np.int32],
+        timestep: TimeStep,
+        life: Any = 0,
+        with_state: bool = False,
     ) -> Inference:
         """Chooses an action for each stream.
 
@@ -156,7 +165,7 @@ class Inferencer:
         return Inference(output.action, output.extras, version, state)
 
     def infer(
-        self, data: Any, n: int, life: int | np.ndarray, with_state: bool
+        self, data: Any, n: int, life: int | npt.NDArray[Any], with_state: bool
     ) -> tuple[Any, int, State | None]:
         """Does what `inference` does, for a batch in the codec's form.
 
@@ -174,7 +183,7 @@ class Inferencer:
         return structure.unflatten([np.asarray(leaf)[:n] for leaf in leaves]), version, state
 
     def _infer(
-        self, data: Any, n: int, life: int | np.ndarray, with_state: bool
+        self, data: Any, n: int, life: int | npt.NDArray[Any], with_state: bool
     ) -> tuple[Any, int, State | None]:
         """Does what `infer` does; the output is padded and on the device."""
         self._variables.update()
@@ -214,7 +223,7 @@ class Inferencer:
             else:
                 self._stateless(params, self._key, 0, data)
 
-    def _find(self, stream_ids: np.ndarray) -> np.ndarray:
+    def _find(self, stream_ids: npt.NDArray[np.int32]) -> npt.NDArray[Any]:
         """Returns the table's rows of these streams, int32 `[B]`."""
         if self._last is not None and self._last[0] is stream_ids:
             return self._last[1]
@@ -239,7 +248,7 @@ class Inferencer:
 def _pad(nest: Nest, size: int) -> Nest:
     """Appends rows of zeros to each leaf, up to `size`."""
 
-    def pad(leaf: np.ndarray) -> np.ndarray:
+    def pad(leaf: npt.NDArray[Any]) -> npt.NDArray[Any]:
         out = np.zeros((size, *leaf.shape[1:]), leaf.dtype)
         out[: len(leaf)] = leaf
         return out

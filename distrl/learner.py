@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
+import numpy.typing as npt
 
 from distrl.agents.agent import PRIORITIES, Agent
 from distrl.errors import Stopped
@@ -73,9 +74,11 @@ class Learner:
         self.recent = collections.deque([self.variables], maxlen=keep)
         self._made = threading.Condition()
         self._logs: dict[str, Any] = {}
-        self._priorities: tuple[np.ndarray, jax.Array] | None = None  # with keys, not sent yet
+        self._priorities: tuple[npt.NDArray[Any], jax.Array] | None = (
+            None  # with keys, not sent yet
+        )
         self._waited = 0.0  # since the last update
-        self._lags: list[np.ndarray] = []
+        self._lags: list[npt.NDArray[Any]] = []
 
     @property
     def variables(self) -> tuple[int, Params]:
@@ -180,7 +183,7 @@ class Learner:
         if priorities is not None and self._replay.is_prioritized:
             self._send_priorities(sample.key, priorities)
 
-    def _send_priorities(self, keys: np.ndarray, priorities: jax.Array) -> None:
+    def _send_priorities(self, keys: npt.NDArray[np.uint64], priorities: jax.Array) -> None:
         """Sends the previous update's priorities, which are computed by now: nothing has to wait.
 
         Those of this update may still be in progress on the device.

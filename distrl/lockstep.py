@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 import numpy as np
+import numpy.typing as npt
 
 from distrl.errors import ConfigError, DeadlineExceeded, Stopped
 from distrl.replay.buffer import ReplayConfig, ReplayReader, ReplayWriter
@@ -184,11 +185,15 @@ class LockstepWriter(ReplayWriter):
         self._actor = actor
         self._steps = 0
 
-    def needs_state(self, stream_ids: np.ndarray, life: int | None = None) -> bool:
+    def needs_state(self, stream_ids: npt.NDArray[np.int32], life: int | None = None) -> bool:
         return self._replay.needs_state(stream_ids, life)
 
     def add(
-        self, stream_ids: np.ndarray, timestep: TimeStep, inference: Inference, life: int = 0
+        self,
+        stream_ids: npt.NDArray[np.int32],
+        timestep: TimeStep,
+        inference: Inference,
+        life: int = 0,
     ) -> None:
         number, rest = divmod(self._steps, self._length)
         self._steps += 1
@@ -231,7 +236,7 @@ class LockstepReader(ReplayReader):
         )
         return self._replay.sample(timeout)
 
-    def update_priorities(self, keys: np.ndarray, priorities: np.ndarray) -> None:
+    def update_priorities(self, keys: npt.NDArray[np.uint64], priorities: npt.NDArray[Any]) -> None:
         self._replay.update_priorities(keys, priorities)
 
     def can_sample(self) -> bool:

@@ -7,6 +7,7 @@ import dm_env
 import jax
 import jax.numpy as jnp
 import numpy as np
+import numpy.typing as npt
 from dm_env import specs as dm_specs
 
 from distrl import specs
@@ -39,7 +40,7 @@ class CountingEnvironment(dm_env.Environment):
     def _length(self) -> int:
         return 3 + self._episode % 5
 
-    def _observe(self, echo: float) -> np.ndarray:
+    def _observe(self, echo: float) -> npt.NDArray[Any]:
         self._count += 1
         return np.array([self._seed, self._count, self._step, echo], np.float32)
 
@@ -93,7 +94,7 @@ class LateCountingEnvironment(Simulator):
         last = self._now.last()
         return last and self._now.discount == 0, last and self._now.discount == 1
 
-    def get_state(self) -> np.ndarray:
+    def get_state(self) -> npt.NDArray[Any]:
         """See `Simulator`."""
         return self._now.observation
 
@@ -248,7 +249,7 @@ def errors(batch: Trajectory, recurrent: bool) -> dict[str, Any]:
 
 def random_windows(
     rng: np.random.Generator, length: int, batch_size: int
-) -> tuple[np.ndarray, np.ndarray]:
+) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
     """Step types and discounts [length + 1, batch_size] of episodes, for tests of losses.
 
     Episodes have 1 to 4 transitions, end truly or by a time limit, and are cut anywhere.

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
-import numpy as np
+import numpy.typing as npt
 import optax
 
 from distrl.agents.returns import n_step_bootstrap, n_step_targets
@@ -93,7 +93,7 @@ class ReturnDistributions(_Returns):
     Bellemare et al. 2017, https://arxiv.org/abs/1707.06887.
     """
 
-    def __init__(self, discount: float, n_step: int, rescale: bool, atoms: np.ndarray):
+    def __init__(self, discount: float, n_step: int, rescale: bool, atoms: npt.NDArray[Any]):
         """Args:
         discount, n_step, rescale: As in `_Returns`.
         atoms: float32 [num_atoms], the returns, evenly spaced.

@@ -1,9 +1,11 @@
 """The layout of an inference server's requests and answers."""
 
 import struct
+from typing import Any
 
 import jax
 import numpy as np
+import numpy.typing as npt
 
 from distrl import specs
 from distrl.agents.agent import Agent, extras_struct, state_struct
@@ -40,14 +42,14 @@ class InferenceMessages:
         self.state = Codec(state_struct(agent), "inference state")
 
     def pack_request(
-        self, stream_ids: np.ndarray, timestep: TimeStep, life: int, with_state: bool
+        self, stream_ids: npt.NDArray[np.int32], timestep: TimeStep, life: int, with_state: bool
     ) -> bytes:
         """Returns a request; see `request_rows`."""
         n = len(stream_ids)
         rows = self.request.pack((stream_ids, TimeStep(*timestep[:5])), n)
         return _HEADER.pack(n, life, with_state, 0) + rows
 
-    def request_rows(self, data: bytes) -> tuple[np.ndarray, int, bool]:
+    def request_rows(self, data: bytes) -> tuple[npt.NDArray[Any], int, bool]:
         """Returns a request's `(rows uint8 [n, row_bytes], life, with_state)`.
 
         Raises:
@@ -59,7 +61,7 @@ class InferenceMessages:
         return rows.reshape(n, self.request.row_bytes), life, bool(with_state)
 
     def pack_answer(
-        self, rows: np.ndarray, version: int, state: bytes | None, life: int = 0
+        self, rows: npt.NDArray[Any], version: int, state: bytes | None, life: int = 0
     ) -> bytes:
         """Returns an answer.
 
@@ -89,10 +91,10 @@ class InferenceMessages:
         """See `InferenceCodec`. Returns rows of `answer`."""
         return self.answer.to_rows(output)
 
-    def stream_ids(self, rows: np.ndarray) -> np.ndarray:
+    def stream_ids(self, rows: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """See `InferenceCodec`."""
         return self.request.unpack(rows.reshape(-1), len(rows))[0]
 
-    def zeros(self, batch_size: int) -> np.ndarray:
+    def zeros(self, batch_size: int) -> npt.NDArray[Any]:
         """See `InferenceCodec`."""
         return np.zeros((batch_size, self.request.row_bytes), np.uint8)

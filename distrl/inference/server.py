@@ -6,6 +6,7 @@ from typing import Any, Protocol
 
 import jax
 import numpy as np
+import numpy.typing as npt
 
 from distrl.errors import DeadlineExceeded
 from distrl.inference.messages import InferenceMessages
@@ -17,7 +18,7 @@ from distrl.types import Inference, TimeStep
 class _Request:
     """One caller's request, with its answer."""
 
-    def __init__(self, rows: np.ndarray, life: int, with_state: bool):
+    def __init__(self, rows: npt.NDArray[Any], life: int, with_state: bool):
         self.rows = rows
         self.life = life
         self.with_state = with_state
@@ -131,7 +132,7 @@ class InferenceServer:
     def _run(self, batch: list[_Request]) -> None:
         with_state = any(request.with_state for request in batch)
         rows = batch[0].rows
-        life: int | np.ndarray = batch[0].life
+        life: int | npt.NDArray[Any] = batch[0].life
         if len(batch) > 1:
             rows = np.concatenate([request.rows for request in batch])
             life = np.repeat([r.life for r in batch], [len(r.rows) for r in batch])
@@ -164,7 +165,11 @@ class RemoteInferencer:
         self._messages = messages
 
     def inference(
-        self, stream_ids: np.ndarray, timestep: TimeStep, life: int = 0, with_state: bool = False
+        self,
+        stream_ids: npt.NDArray[np.int32],
+        timestep: TimeStep,
+        life: int = 0,
+        with_state: bool = False,
     ) -> Inference:
         """See `Inferencer.inference`."""
         data = self._messages.pack_request(stream_ids, timestep, life, with_state)

@@ -11,6 +11,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import numpy.typing as npt
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from distrl.errors import ConfigError
@@ -113,7 +114,7 @@ class Devices:
             return nest
         return jax.tree.map(lambda x: x.addressable_data(0), nest)
 
-    def own(self, rows: jax.Array) -> np.ndarray:
+    def own(self, rows: jax.Array) -> npt.NDArray[Any]:
         """Of one value for each unroll of the whole batch, those of this process's batch."""
         if self._mesh is None:
             return np.asarray(rows)

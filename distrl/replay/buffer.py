@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from distrl.replay.config import ReplayConfig as ReplayConfig  # documented under this name as well
 from distrl.replay.table.info import TableInfo
@@ -23,7 +24,7 @@ class ReplayWriter(abc.ABC):
     """
 
     @abc.abstractmethod
-    def needs_state(self, stream_ids: np.ndarray, life: int | None = None) -> bool:
+    def needs_state(self, stream_ids: npt.NDArray[np.int32], life: int | None = None) -> bool:
         """Returns whether the next step of one of these streams begins an unroll.
 
         The actor then asks the inferencer for the agent's state before that step. Always False
@@ -36,7 +37,11 @@ class ReplayWriter(abc.ABC):
 
     @abc.abstractmethod
     def add(
-        self, stream_ids: np.ndarray, timestep: TimeStep, inference: Inference, life: int = 0
+        self,
+        stream_ids: npt.NDArray[np.int32],
+        timestep: TimeStep,
+        inference: Inference,
+        life: int = 0,
     ) -> None:
         """Takes one step of some streams with its inference; inserts the unrolls it completes.
 
@@ -107,7 +112,7 @@ class ReplayReader(abc.ABC):
         return Dataset(self.sample, timeout)
 
     @abc.abstractmethod
-    def update_priorities(self, keys: np.ndarray, priorities: np.ndarray) -> None:
+    def update_priorities(self, keys: npt.NDArray[np.uint64], priorities: npt.NDArray[Any]) -> None:
         """Sets priorities of unrolls in a prioritized table; no effect on others.
 
         Args:
@@ -162,7 +167,9 @@ class ReplayBuffer(ReplayWriter, ReplayReader, ReplayAdministration):
     """
 
 
-def checked_priorities(keys: np.ndarray, priorities: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def checked_priorities(
+    keys: npt.NDArray[np.uint64], priorities: npt.NDArray[Any]
+) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
     """Returns `keys` as uint64 and `priorities` as float64, both `[B]`.
 
     Raises:

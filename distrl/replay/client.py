@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from distrl.errors import Stopped
 from distrl.replay.buffer import ReplayBuffer, checked_priorities
@@ -35,11 +36,15 @@ class UnrollingReplayBuffer(ReplayBuffer):
         """The columns of an unroll."""
         return self._unroller.columns
 
-    def needs_state(self, stream_ids: np.ndarray, life: int | None = None) -> bool:
+    def needs_state(self, stream_ids: npt.NDArray[np.int32], life: int | None = None) -> bool:
         return self._unroller.needs_state(stream_ids, life)
 
     def add(
-        self, stream_ids: np.ndarray, timestep: TimeStep, inference: Inference, life: int = 0
+        self,
+        stream_ids: npt.NDArray[np.int32],
+        timestep: TimeStep,
+        inference: Inference,
+        life: int = 0,
     ) -> None:
         block = self._unroller.cut(stream_ids, timestep, inference, life)
         if block is not None:
@@ -89,7 +94,7 @@ class TableReplayBuffer(UnrollingReplayBuffer):
         self._check_open()
         return self._table.sample(self._stop, timeout)
 
-    def update_priorities(self, keys: np.ndarray, priorities: np.ndarray) -> None:
+    def update_priorities(self, keys: npt.NDArray[np.uint64], priorities: npt.NDArray[Any]) -> None:
         self._table.update_priorities(*checked_priorities(keys, priorities))
 
     def can_sample(self) -> bool:

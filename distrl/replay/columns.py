@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
+import numpy.typing as npt
 
 from distrl.errors import SpecError
 from distrl.types import TIME_FIELDS, Trajectory
@@ -23,9 +24,13 @@ _ALIGNMENT = 64  # bytes; a cache line, and XLA's alignment of buffers
 class Block(NamedTuple):
     """Unrolls of `size` streams."""
 
-    columns: list[np.ndarray]  # in the order of `Columns.names`; [T + 1, size, ...] or [size, ...]
+    columns: list[
+        npt.NDArray[Any]
+    ]  # in the order of `Columns.names`; [T + 1, size, ...] or [size, ...]
     size: int
-    buffer: np.ndarray | None = None  # uint8, which contains the columns; None: they are separate
+    buffer: npt.NDArray[Any] | None = (
+        None  # uint8, which contains the columns; None: they are separate
+    )
 
     def split(self, at: int, has_time: Sequence[bool]) -> tuple["Block", "Block"]:
         """Returns the first `at` unrolls and the others, as views."""
@@ -88,7 +93,7 @@ class Columns:
         """Returns the buffer size of a block of `size` unrolls, in bytes."""
         return self._layout(size).nbytes
 
-    def allocate(self, size: int, buffer: np.ndarray | None = None) -> Block:
+    def allocate(self, size: int, buffer: npt.NDArray[Any] | None = None) -> Block:
         """Returns an uninitialized block of `size` unrolls in `buffer` (uint8) or a new one."""
         layout = self._layout(size)
         if buffer is None:
@@ -96,10 +101,10 @@ class Columns:
         buffer[:_ALIGNMENT].view(np.uint64)[:] = layout.fingerprint
         return Block(self._views(buffer, layout), size, buffer)
 
-    def _views(self, buffer: np.ndarray, layout: _Layout) -> list[np.ndarray]:
+    def _views(self, buffer: npt.NDArray[Any], layout: _Layout) -> list[npt.NDArray[Any]]:
         return [np.ndarray(shape, dtype, buffer, offset) for shape, dtype, offset in layout.fields]
 
-    def unpack(self, buffer: np.ndarray, size: int) -> Block:
+    def unpack(self, buffer: npt.NDArray[Any], size: int) -> Block:
         """Returns the block of `size` unrolls in `buffer`: views, no copies.
 
         Raises:
@@ -117,7 +122,7 @@ class Columns:
             )
         return Block(self._views(buffer, layout), size, buffer)
 
-    def put(self, store: Block, indices: np.ndarray | slice, block: Block) -> None:
+    def put(self, store: Block, indices: npt.NDArray[Any] | slice, block: Block) -> None:
         """Copies the unrolls of `block` to `indices` (int64 `[block.size]`) of `store`."""
         for stored, column, time in zip(store.columns, block.columns, self.has_time):
             if time:
@@ -125,7 +130,7 @@ class Columns:
             else:
                 stored[indices] = column
 
-    def take(self, store: Block, indices: np.ndarray) -> Block:
+    def take(self, store: Block, indices: npt.NDArray[Any]) -> Block:
         """Returns a block with copies of the unrolls at `indices` (int64 `[n]`) of `store`."""
         block = self.allocate(len(indices))
         for stored, out, time in zip(store.columns, block.columns, self.has_time):
@@ -133,7 +138,7 @@ class Columns:
             np.take(stored, indices, axis=1 if time else 0, out=out, mode="clip")
         return block
 
-    def pack(self, block: Block) -> np.ndarray:
+    def pack(self, block: Block) -> npt.NDArray[Any]:
         """Returns the block's buffer; copies only if its columns are not in one."""
         if block.buffer is None:
             block = self.join([block], copy=True)
@@ -173,7 +178,7 @@ class Columns:
                 )
         return Block(leaves, size)
 
-    def trajectory(self, block: Block, probability: np.ndarray) -> Trajectory:
+    def trajectory(self, block: Block, probability: npt.NDArray[Any]) -> Trajectory:
         """Returns the block as a `Trajectory`; `probability` is float32 `[B]`."""
         trajectory = jax.tree_util.tree_unflatten(self._structure, block.columns)
         return trajectory._replace(probability=probability)

@@ -1,7 +1,10 @@
 """Assigns rewards that become known late to the steps that they belong to."""
 
+from typing import Any
+
 import jax
 import numpy as np
+import numpy.typing as npt
 
 from distrl.errors import SpecError
 from distrl.replay.buffer import ReplayWriter
@@ -70,12 +73,16 @@ class LateRewards(ReplayWriter):
         self._age = np.zeros(0, int)  # steps since the episode's FIRST
         self._lives = np.zeros(0, int)
 
-    def needs_state(self, stream_ids: np.ndarray, life: int | None = None) -> bool:
+    def needs_state(self, stream_ids: npt.NDArray[np.int32], life: int | None = None) -> bool:
         # Unrolls are cut from steps that are forwarded later: any step may begin one.
         return self._has_state
 
     def add(
-        self, stream_ids: np.ndarray, timestep: TimeStep, inference: Inference, life: int = 0
+        self,
+        stream_ids: npt.NDArray[np.int32],
+        timestep: TimeStep,
+        inference: Inference,
+        life: int = 0,
     ) -> None:
         leaves = self._checked(stream_ids, timestep, inference)
         late = self._late_parts(stream_ids, timestep)
@@ -116,7 +123,9 @@ class LateRewards(ReplayWriter):
                     self._forward(self._index.ids[some], some, int(life))
         self._replay.flush()
 
-    def _forward(self, stream_ids: np.ndarray, slots: np.ndarray, life: int) -> None:
+    def _forward(
+        self, stream_ids: npt.NDArray[np.int32], slots: npt.NDArray[Any], life: int
+    ) -> None:
         """Forwards the oldest held step of each of these streams."""
         row = (self._next[slots] - self._held[slots]) % self._size
         self._held[slots] -= 1
@@ -127,8 +136,8 @@ class LateRewards(ReplayWriter):
         )
 
     def _checked(
-        self, stream_ids: np.ndarray, timestep: TimeStep, inference: Inference
-    ) -> list[np.ndarray]:
+        self, stream_ids: npt.NDArray[np.int32], timestep: TimeStep, inference: Inference
+    ) -> list[npt.NDArray[Any]]:
         """Returns the checked leaves of a step, in the order of the columns."""
         if self._has_state and inference.state is None:
             raise SpecError(
@@ -147,7 +156,9 @@ class LateRewards(ReplayWriter):
                 check(value, spec, (size,), name)
         return leaves
 
-    def _late_parts(self, stream_ids: np.ndarray, timestep: TimeStep) -> np.ndarray:
+    def _late_parts(
+        self, stream_ids: npt.NDArray[np.int32], timestep: TimeStep
+    ) -> npt.NDArray[Any]:
         info = timestep.env_info
         if "late_reward" not in info:
             raise SpecError(f"env_info: expected 'late_reward', got {sorted(info) or 'nothing'}")
@@ -155,7 +166,11 @@ class LateRewards(ReplayWriter):
         return info["late_reward"]
 
     def _check_owners(
-        self, ids: np.ndarray, step_type: np.ndarray, late: np.ndarray, slots: np.ndarray
+        self,
+        ids: npt.NDArray[np.int32],
+        step_type: npt.NDArray[Any],
+        late: npt.NDArray[Any],
+        slots: npt.NDArray[Any],
     ) -> None:
         """Raises SpecError for a reward for a step before the episode's first action."""
         age = np.where(step_type == StepType.FIRST, 0, self._age[slots] + 1)
@@ -168,7 +183,7 @@ class LateRewards(ReplayWriter):
                 f"part {part} is {late[row, part]}, but there was no action {part + 1} steps before"
             )
 
-    def _find(self, stream_ids: np.ndarray) -> np.ndarray:
+    def _find(self, stream_ids: npt.NDArray[np.int32]) -> npt.NDArray[Any]:
         """Returns the slot of each stream; allocates slots for new ones."""
         slots, known = self._index.find(stream_ids)
         if known.all():
@@ -186,7 +201,7 @@ class LateRewards(ReplayWriter):
             self._lives = np.pad(self._lives, (0, more))
         return self._index.find(stream_ids)[0]
 
-    def _allocate(self, streams: int) -> list[np.ndarray]:
+    def _allocate(self, streams: int) -> list[npt.NDArray[Any]]:
         leaves = [*self._leaves, jax.ShapeDtypeStruct((), np.int32)]
         return [np.zeros((self._size, streams, *leaf.shape), leaf.dtype) for leaf in leaves]
 

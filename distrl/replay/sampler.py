@@ -1,8 +1,9 @@
 """The interface for custom samplers, used instead of `uniform` or `prioritized` sampling."""
 
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
+import numpy.typing as npt
 
 from distrl.errors import SpecError
 
@@ -14,7 +15,7 @@ class TableView:
       size: number of unrolls in the table, at least 1.
     """
 
-    def __init__(self, oldest: int, size: int, priorities: np.ndarray):
+    def __init__(self, oldest: int, size: int, priorities: npt.NDArray[Any]):
         """Args:
         oldest: key of the oldest unroll.
         size: number of unrolls in the table.
@@ -25,17 +26,17 @@ class TableView:
         self._priorities = priorities
 
     @property
-    def keys(self) -> np.ndarray:
+    def keys(self) -> npt.NDArray[Any]:
         """Keys of the unrolls in insertion order: int64 `[size]`, consecutive."""
         return np.arange(self._oldest, self._oldest + self.size)
 
     @property
-    def ages(self) -> np.ndarray:
+    def ages(self) -> npt.NDArray[Any]:
         """Number of unrolls inserted after each one: int64 `[size]`, from `size - 1` to 0."""
         return np.arange(self.size - 1, -1, -1)
 
     @property
-    def priorities(self) -> np.ndarray:
+    def priorities(self) -> npt.NDArray[Any]:
         """Float64 `[size]`; meaningful for `prioritized` tables only."""
         return self._priorities[self.keys % len(self._priorities)]
 
@@ -45,7 +46,7 @@ class Sampler(Protocol):
 
     def choose(
         self, rng: np.random.Generator, count: int, view: TableView
-    ) -> tuple[np.ndarray, np.ndarray]:
+    ) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
         """Chooses unrolls. Called with the table's lock held, so nothing is inserted meanwhile.
 
         Args:
@@ -61,7 +62,7 @@ class Sampler(Protocol):
 
 def checked_choice(
     sampler: Sampler, rng: np.random.Generator, count: int, view: TableView
-) -> tuple[np.ndarray, np.ndarray]:
+) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
     """Returns the sampler's choice as int64 and float32 `[count]`.
 
     Raises:

@@ -5,7 +5,7 @@ from operator import itemgetter
 from typing import Any
 
 import jax
-import numpy as np
+import numpy.typing as npt
 
 from distrl.specs import is_spec
 from distrl.types import Inference, Nest, TimeStep, Trajectory
@@ -43,7 +43,7 @@ def flattener(spec: Nest) -> Callable[[Nest], Any]:
     return from_tree
 
 
-def step_values(struct: Trajectory) -> Callable[[TimeStep, Inference], list[np.ndarray]]:
+def step_values(struct: Trajectory) -> Callable[[TimeStep, Inference], list[npt.NDArray[Any]]]:
     """Returns a function from a step to its values, in column order, without the version."""
     step = struct.timestep
     reward = flattener(step.reward)
@@ -52,7 +52,7 @@ def step_values(struct: Trajectory) -> Callable[[TimeStep, Inference], list[np.n
     action = flattener(struct.action)
     extras = flattener(struct.extras)
 
-    def values(timestep: TimeStep, inference: Inference) -> list[np.ndarray]:
+    def values(timestep: TimeStep, inference: Inference) -> list[npt.NDArray[Any]]:
         return [
             timestep.step_type,
             *reward(timestep.reward),

@@ -1,8 +1,10 @@
 """Unfinished windows of streams that are not in lockstep."""
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from distrl.replay.columns import Columns
 from distrl.replay.stream_index import StreamIndex
@@ -19,9 +21,9 @@ class StreamColumns:
 
     def __init__(
         self,
-        ids: np.ndarray,
-        columns: list[np.ndarray],
-        pending: list[list[np.ndarray]],
+        ids: npt.NDArray[np.int32],
+        columns: list[npt.NDArray[Any]],
+        pending: list[list[npt.NDArray[Any]]],
         row: int,
         life: int,
     ):
@@ -40,10 +42,10 @@ class StreamColumns:
 
     def find(
         self,
-        ids: np.ndarray,
+        ids: npt.NDArray[np.int32],
         columns: Columns,
-        make_pending: Callable[[int], list[list[np.ndarray]]],
-    ) -> np.ndarray:
+        make_pending: Callable[[int], list[list[npt.NDArray[Any]]]],
+    ) -> npt.NDArray[Any]:
         """Returns the slots of `ids`; allocates slots for new streams.
 
         Args:
@@ -62,7 +64,7 @@ class StreamColumns:
         self._index.add(ids[~known])
         return self._index.find(ids)[0]
 
-    def _grow(self, capacity: int, columns: Columns, pending: list[list[np.ndarray]]) -> None:
+    def _grow(self, capacity: int, columns: Columns, pending: list[list[npt.NDArray[Any]]]) -> None:
         count = len(self._index)
         grown = columns.allocate(capacity).columns
         for new, old, time in zip(grown, self.columns, columns.has_time):
@@ -77,14 +79,14 @@ class StreamColumns:
         self.rows = np.concatenate([self.rows[:count], np.zeros(capacity - count, int)])
         self._lives = np.concatenate([self._lives[:count], np.zeros(capacity - count, int)])
 
-    def begin_life(self, slots: np.ndarray, life: int) -> np.ndarray:
+    def begin_life(self, slots: npt.NDArray[Any], life: int) -> npt.NDArray[Any]:
         """Returns the next row of each slot: 0 for a stream whose life has changed."""
         rows = self.rows[slots]
         rows[self._lives[slots] != life] = 0
         self._lives[slots] = life
         return rows
 
-    def any_begins(self, ids: np.ndarray, life: int | None, period: int) -> bool:
+    def any_begins(self, ids: npt.NDArray[np.int32], life: int | None, period: int) -> bool:
         """Returns whether any of `ids` is unknown, begins a window, or is in another life."""
         slots, known = self._index.find(ids)
         if not known.all():

@@ -9,6 +9,7 @@ from typing import Any
 
 import jax
 import numpy as np
+import numpy.typing as npt
 
 from distrl.errors import SpecError
 from distrl.replay.columns import Block, Columns
@@ -59,11 +60,11 @@ class Unroller:
         self._block = Block([], 0)
         self._row = 0
         self._life = 0
-        self._pending: list[list[np.ndarray]] = []
+        self._pending: list[list[npt.NDArray[Any]]] = []
         # With a slot for each stream:
         self._streams: StreamColumns | None = None
 
-    def needs_state(self, stream_ids: np.ndarray, life: int | None = None) -> bool:
+    def needs_state(self, stream_ids: npt.NDArray[np.int32], life: int | None = None) -> bool:
         """Returns whether the next step of any stream begins a window, for an agent with state.
 
         Args:
@@ -83,7 +84,11 @@ class Unroller:
         return stream_ids.tobytes() != self._key and not np.isin(stream_ids, self._ids).all()
 
     def add(
-        self, stream_ids: np.ndarray, timestep: TimeStep, inference: Inference, life: int = 0
+        self,
+        stream_ids: npt.NDArray[np.int32],
+        timestep: TimeStep,
+        inference: Inference,
+        life: int = 0,
     ) -> Trajectory | None:
         """Takes a step of some streams; returns the unrolls that it finishes, or None.
 
@@ -101,7 +106,11 @@ class Unroller:
         return self.columns.trajectory(block, np.ones(block.size, np.float32))
 
     def cut(
-        self, stream_ids: np.ndarray, timestep: TimeStep, inference: Inference, life: int = 0
+        self,
+        stream_ids: npt.NDArray[np.int32],
+        timestep: TimeStep,
+        inference: Inference,
+        life: int = 0,
     ) -> Block | None:
         """As `add`, but returns a block."""
         if self._streams is not None or stream_ids.tobytes() != self._key:
@@ -143,7 +152,7 @@ class Unroller:
         self._row = row + 1
         return finished
 
-    def _begin(self, stream_ids: np.ndarray, life: int) -> None:
+    def _begin(self, stream_ids: npt.NDArray[np.int32], life: int) -> None:
         check(stream_ids, self._struct.stream_id, (len(stream_ids),), "stream_ids")
         self._prepare_specs(len(stream_ids))
         self._key = stream_ids.tobytes()
@@ -153,13 +162,13 @@ class Unroller:
         self._block = self._fresh(stream_ids, life)
         self._pending = self._make_pending(len(stream_ids))
 
-    def _fresh(self, stream_ids: np.ndarray, life: int) -> Block:
+    def _fresh(self, stream_ids: npt.NDArray[np.int32], life: int) -> Block:
         block = self.columns.allocate(len(stream_ids))
         block.columns[self._id][...] = stream_ids
         block.columns[self._life_column][...] = life
         return block
 
-    def _make_pending(self, size: int) -> list[list[np.ndarray]]:
+    def _make_pending(self, size: int) -> list[list[npt.NDArray[Any]]]:
         """Allocates the states of windows that begin inside another one, at its rows P, 2P, ..."""
         leaves = self.columns.leaves[self._state]
         return [
@@ -176,7 +185,7 @@ class Unroller:
             ]
 
     def _cut_apart(
-        self, stream_ids: np.ndarray, timestep: TimeStep, inference: Inference, life: int
+        self, stream_ids: npt.NDArray[np.int32], timestep: TimeStep, inference: Inference, life: int
     ) -> Block | None:
         """As `cut`, with a slot for each stream."""
         streams = self._streams
@@ -216,7 +225,7 @@ class Unroller:
         return block
 
     def _gather(
-        self, streams: StreamColumns, slots: np.ndarray, ids: np.ndarray, life: int
+        self, streams: StreamColumns, slots: npt.NDArray[Any], ids: npt.NDArray[np.int32], life: int
     ) -> Block:
         """Returns the finished windows, and begins the next ones with their last rows."""
         block = self._fresh(ids, life)
@@ -237,8 +246,8 @@ class Unroller:
     def _set_states(
         self,
         inference: Inference,
-        stream_ids: np.ndarray,
-        columns: list[np.ndarray],
+        stream_ids: npt.NDArray[np.int32],
+        columns: list[npt.NDArray[Any]],
         slots: Any,
         rows: Any = ...,
     ) -> None:
@@ -253,7 +262,9 @@ class Unroller:
         for column, value in zip(columns, self._state_values(inference.state)):
             column[slots] = value[rows]
 
-    def _refuse(self, stream_ids: np.ndarray, timestep: TimeStep, inference: Inference) -> None:
+    def _refuse(
+        self, stream_ids: npt.NDArray[np.int32], timestep: TimeStep, inference: Inference
+    ) -> None:
         """Raises SpecError naming the value that breaks its spec."""
         leading = (len(stream_ids),)
         for field in ("step_type", "reward", "discount", "observation", "prev_action"):

@@ -6,9 +6,12 @@ what a list of arrays does. A row holds all that there is of one stream, so that
 joined and split as bytes, and XLA can take rows apart and put them together by itself.
 """
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
+import numpy.typing as npt
 
 from distrl import specs
 from distrl.errors import SpecError
@@ -57,7 +60,7 @@ class Codec:
             rows[name] = leaf
         return rows.tobytes()
 
-    def unpack(self, data: bytes | np.ndarray, n: int, offset: int = 0) -> Nest:
+    def unpack(self, data: bytes | npt.NDArray[Any], n: int, offset: int = 0) -> Nest:
         """The nest in `data` from `offset` on, as views `[n, *shape]` of its memory.
 
         An array must be one-dimensional uint8.

@@ -1,8 +1,10 @@
 """Snapshots of tables in this process; see `distrl.replay.table.files.TableSnapshot`."""
 
 import threading
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from distrl.replay.columns import Block, Columns
 from distrl.replay.table.ring import Ring
@@ -11,7 +13,7 @@ from distrl.replay.table.ring import Ring
 class QueueSnapshot:
     """Holds the queue's blocks, which are never modified."""
 
-    priorities: np.ndarray | None = None
+    priorities: npt.NDArray[Any] | None = None
 
     def __init__(self, columns: Columns, blocks: list[Block], inserts: int, samples: int):
         """Args:

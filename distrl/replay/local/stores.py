@@ -3,8 +3,10 @@
 import collections
 import threading
 import time
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from distrl.replay.columns import Block, Columns
 from distrl.replay.config import RateLimits, ReplayConfig
@@ -62,7 +64,7 @@ class LocalQueue:
         batch = self.columns.join(parts)
         return Sample(self.columns.trajectory(batch, np.ones(count, np.float32)), keys)
 
-    def update_priorities(self, keys: np.ndarray, priorities: np.ndarray) -> None:
+    def update_priorities(self, keys: npt.NDArray[np.uint64], priorities: npt.NDArray[Any]) -> None:
         """Does nothing: a queue has no priorities."""
 
     def priorities(self) -> None:
@@ -92,7 +94,7 @@ class LocalQueue:
         counts = self.counts
         counts.size, counts.inserts, counts.samples = stored.size, stored.inserts, stored.samples
 
-    def inserted(self) -> np.ndarray:
+    def inserted(self) -> npt.NDArray[Any]:
         """Returns insertion times as for `Ages.of`."""
         sizes = [block.size for block, _ in self._blocks]
         return np.array([when for _, when in self._blocks], np.int64).repeat(sizes)
@@ -157,10 +159,10 @@ class LocalRing:
         trajectory = self.columns.trajectory(batch, draw.probability)
         return Sample(trajectory, draw.keys.astype(np.uint64))
 
-    def update_priorities(self, keys: np.ndarray, priorities: np.ndarray) -> None:
+    def update_priorities(self, keys: npt.NDArray[np.uint64], priorities: npt.NDArray[Any]) -> None:
         self._ring.update_priorities(keys, priorities)
 
-    def priorities(self) -> np.ndarray | None:
+    def priorities(self) -> npt.NDArray[Any] | None:
         return self._ring.priorities()
 
     def snapshot(self, lock: threading.Condition) -> TableSnapshot:
@@ -180,6 +182,6 @@ class LocalRing:
         self._ring.rng_state = stored.rng
         self.counts.samples = stored.samples
 
-    def inserted(self) -> np.ndarray:
+    def inserted(self) -> npt.NDArray[Any]:
         """As `LocalQueue.inserted`."""
         return self._inserted[self._ring.present()]

@@ -4,8 +4,10 @@ import contextlib
 import threading
 import time
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from distrl.replay.columns import Block, Columns
 from distrl.replay.config import ReplayConfig
@@ -131,7 +133,7 @@ class LocalTable:
             self._has_room.notify_all()
             return self._info()
 
-    def update_priorities(self, keys: np.ndarray, priorities: np.ndarray) -> None:
+    def update_priorities(self, keys: npt.NDArray[np.uint64], priorities: npt.NDArray[Any]) -> None:
         """As `Table.update_priorities`."""
         with self._has_samples:
             self._store.update_priorities(keys, priorities)

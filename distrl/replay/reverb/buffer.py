@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import reverb
 
 from distrl.errors import DeadlineExceeded, PeerError, Stopped
@@ -214,7 +215,7 @@ class ReverbReplayBuffer(UnrollingReplayBuffer):
             np.array([item.key for item in items], np.uint64).repeat(self._per_item),
         )
 
-    def update_priorities(self, keys: np.ndarray, priorities: np.ndarray) -> None:
+    def update_priorities(self, keys: npt.NDArray[np.uint64], priorities: npt.NDArray[Any]) -> None:
         keys, priorities = checked_priorities(keys, priorities)
         if not self.is_prioritized:
             return
@@ -223,7 +224,7 @@ class ReverbReplayBuffer(UnrollingReplayBuffer):
         except (RuntimeError, ServerSilent) as error:
             self.reconnect(error, f"{len(keys)} priorities")
 
-    def send_priorities(self, keys: np.ndarray, priorities: np.ndarray) -> None:
+    def send_priorities(self, keys: npt.NDArray[np.uint64], priorities: npt.NDArray[Any]) -> None:
         """As `update_priorities` with checked arguments; raises if the server is gone."""
         self._check_open()
         updates = dict(zip(keys.tolist(), priorities.tolist(), strict=True))

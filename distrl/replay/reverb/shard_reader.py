@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
+import numpy.typing as npt
 
 from distrl.replay.columns import Columns
 from distrl.replay.reverb.calls import ServerSilent
@@ -40,7 +41,7 @@ class Shard(Protocol):
     def batch(self, items: Sequence[Item]) -> Sample:
         """Returns a sample of these items."""
 
-    def send_priorities(self, keys: np.ndarray, priorities: np.ndarray) -> None:
+    def send_priorities(self, keys: npt.NDArray[np.uint64], priorities: npt.NDArray[Any]) -> None:
         """Sets priorities."""
 
     def info(self) -> TableInfo:

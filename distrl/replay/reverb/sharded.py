@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from distrl.errors import DeadlineExceeded, Stopped
 from distrl.replay.buffer import ReplayAdministration, ReplayReader, checked_priorities
@@ -142,7 +143,7 @@ class ShardedReplayBuffer(ReplayReader, ReplayAdministration):
             shards.append(index)
         return len(items) > before
 
-    def _remember(self, keys: np.ndarray, shards: Sequence[int]) -> None:
+    def _remember(self, keys: npt.NDArray[np.uint64], shards: Sequence[int]) -> None:
         known = self._shard_of
         for key, shard in zip(keys[:: self._per_item].tolist(), shards, strict=True):
             known.pop(key, None)
@@ -150,7 +151,7 @@ class ShardedReplayBuffer(ReplayReader, ReplayAdministration):
         while len(known) > _KEYS_OF * self._count:
             del known[next(iter(known))]
 
-    def update_priorities(self, keys: np.ndarray, priorities: np.ndarray) -> None:
+    def update_priorities(self, keys: npt.NDArray[np.uint64], priorities: npt.NDArray[Any]) -> None:
         keys, priorities = checked_priorities(keys, priorities)
         if not self.is_prioritized:
             return

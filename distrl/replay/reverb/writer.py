@@ -2,8 +2,9 @@
 
 import threading
 from collections.abc import Callable
+from typing import Any
 
-import numpy as np
+import numpy.typing as npt
 import reverb
 from reverb import errors, pybind
 
@@ -42,7 +43,7 @@ class ItemWriter:
         self._writer = client.trajectory_writer(1, get_signature_timeout_ms=None)
         self._writer._writer.ConfigureChunker(0, pybind.ConstantChunkerOptions(1, 1))
 
-    def write(self, buffer: np.ndarray, priority: float, timeout: float) -> None:
+    def write(self, buffer: npt.NDArray[Any], priority: float, timeout: float) -> None:
         """Writes an item, and waits until at most one is unconfirmed.
 
         Args:

@@ -4,8 +4,10 @@ Nothing here locks: every method that changes something needs the table's lock.
 """
 
 import time
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from distrl.errors import ConfigError
 from distrl.replay.shared.process import Process
@@ -22,7 +24,7 @@ _NAMES = {ROOM: "room", SAMPLES: "samples"}
 class Clients:
     """Rows of clients. A client's number is that of its row, from 1 on."""
 
-    def __init__(self, rows: np.ndarray, waiting: memoryview, lost: memoryview):
+    def __init__(self, rows: npt.NDArray[Any], waiting: memoryview, lost: memoryview):
         """Args:
         rows: int64 `[MAX_CLIENTS, COLUMNS]`, initially zero. Times are nanoseconds of the
           monotonic clock, which all processes of a machine share.

@@ -15,8 +15,10 @@ Unrolls being written count as inserted for the rate limiter, so that its bounds
 import contextlib
 import threading
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from distrl.errors import SpecError
 from distrl.replay.columns import Block, Columns
@@ -261,7 +263,7 @@ class TableHandle:
                 timeout,
             )
 
-    def update_priorities(self, keys: np.ndarray, priorities: np.ndarray) -> None:
+    def update_priorities(self, keys: npt.NDArray[np.uint64], priorities: npt.NDArray[Any]) -> None:
         """As `Table.update_priorities`."""
         store = self._table.store
         if isinstance(store, RingSlots):
@@ -302,7 +304,7 @@ class TableHandle:
             table.clients.leave(self._number)
 
 
-def _as_slice(slots: np.ndarray) -> slice | np.ndarray:
+def _as_slice(slots: npt.NDArray[Any]) -> slice | npt.NDArray[Any]:
     """Returns a slice if the slots are contiguous: that copies faster."""
     first, count = int(slots[0]), len(slots)
     if int(slots[-1]) - first == count - 1 and (count < 3 or bool((np.diff(slots) == 1).all())):

@@ -3,9 +3,10 @@
 import dataclasses
 import json
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from distrl.errors import ConfigError
 from distrl.replay.config import ReplayConfig
@@ -32,7 +33,7 @@ class Header(NamedTuple):
     data_bytes: int
     seed: list[int]
 
-    def write(self, memory: np.ndarray) -> None:
+    def write(self, memory: npt.NDArray[Any]) -> None:
         """Writes the header to the file's bytes, uint8."""
         fields = {
             "version": _VERSION,
@@ -44,7 +45,7 @@ class Header(NamedTuple):
         memory[: len(text)] = np.frombuffer(text, np.uint8)
 
     @classmethod
-    def read(cls, memory: np.ndarray, path: Path) -> "Header":
+    def read(cls, memory: npt.NDArray[Any], path: Path) -> "Header":
         """Reads the header from the file's bytes, uint8.
 
         Raises:

@@ -1,8 +1,9 @@
 """The layout of a shared table's file."""
 
 from collections.abc import Callable
+from typing import Any
 
-import numpy as np
+import numpy.typing as npt
 
 from distrl.replay.config import ReplayConfig
 from distrl.replay.shared import clients
@@ -56,7 +57,7 @@ class Layout:
             end += -(-nbytes // _ALIGNMENT) * _ALIGNMENT
         self.nbytes = end
 
-    def views(self, memory: np.ndarray) -> dict[str, np.ndarray]:
+    def views(self, memory: npt.NDArray[Any]) -> dict[str, npt.NDArray[Any]]:
         """Returns views of the parts of the file's bytes, uint8."""
         return {
             name: memory[offset : offset + self.sizes[name]]

@@ -1,6 +1,9 @@
 """How close a shared table's rate limiter has come to its bounds."""
 
+from typing import Any
+
 import numpy as np
+import numpy.typing as npt
 
 from distrl.replay.table.rate_limiter import RateLimiter
 
@@ -8,7 +11,7 @@ from distrl.replay.table.rate_limiter import RateLimiter
 class ErrorMargins:
     """The smallest distances of `inserts * samples_per_insert - samples` from its bounds so far."""
 
-    def __init__(self, margins: np.ndarray):
+    def __init__(self, margins: npt.NDArray[Any]):
         """Args: margins: float64 `[2]`, storage for the two margins."""
         self._margins = margins
 

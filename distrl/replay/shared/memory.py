@@ -2,8 +2,10 @@
 
 import dataclasses
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from distrl.replay.columns import Block, Columns
 from distrl.replay.config import ReplayConfig
@@ -42,7 +44,7 @@ class TableMemory:
       events: the events for which clients wait.
     """
 
-    def __init__(self, memory: np.ndarray, path: Path):
+    def __init__(self, memory: npt.NDArray[Any], path: Path):
         """Args:
         memory: the file's bytes, uint8, with the header.
         path: the file's path, for messages.
@@ -97,7 +99,7 @@ def create_file(
     seed: int | None,
     owner: Process | None,
     saved: Path | None,
-) -> tuple[SharedFile, np.ndarray]:
+) -> tuple[SharedFile, npt.NDArray[Any]]:
     """Creates the file of a table, which others can find from then on, and returns its bytes.
 
     Arguments and errors are those of `SharedTable.create`.

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from distrl.errors import ConfigError, DeadlineExceeded, Stopped
 from distrl.replay.shared.process import Process
@@ -68,7 +69,7 @@ class SharedFile(NamedTuple):
         """Returns the path of an unfinished address when it is finished."""
         return Path(f"{self.final_path()}{_ADDRESS}")
 
-    def map(self) -> np.ndarray:
+    def map(self) -> npt.NDArray[Any]:
         """Maps the file: uint8, shared by all who map it; unmapped when the array is deleted."""
         with open(self.path, "r+b") as file:
             return np.frombuffer(mmap.mmap(file.fileno(), 0), np.uint8)
@@ -166,7 +167,9 @@ def publish(file: SharedFile) -> SharedFile:
     return file._replace(path=file.path.rename(file.final_path()))
 
 
-def find(name: str, timeout: float, stop: threading.Event | None) -> tuple[SharedFile, np.ndarray]:
+def find(
+    name: str, timeout: float, stop: threading.Event | None
+) -> tuple[SharedFile, npt.NDArray[Any]]:
     """Waits for a live table of this name; returns its file and its bytes.
 
     Raises:

@@ -6,8 +6,10 @@ atomically, selects between them; so a process that dies while writing has chang
 
 import dataclasses
 import json
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from distrl.replay.config import RateLimits, ReplayConfig
 
@@ -18,7 +20,7 @@ SETTINGS_BYTES = 2 * _BYTES
 class SharedSettings:
     """Both copies; the caller holds the table's lock."""
 
-    def __init__(self, memory: np.ndarray):
+    def __init__(self, memory: npt.NDArray[Any]):
         """Args:
         memory: uint8 `[SETTINGS_BYTES]`.
         """

@@ -9,8 +9,10 @@ Nothing here locks: every method needs the table's lock.
 import abc
 import time
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from distrl.replay.sampler import Sampler
 from distrl.replay.table.rate_limiter import RateLimiter
@@ -25,7 +27,7 @@ FREE, WRITING, READY, TAKEN = range(4)
 _STATE_BITS = 2
 
 
-def _span(first: int, count: int, size: int) -> slice | np.ndarray:
+def _span(first: int, count: int, size: int) -> slice | npt.NDArray[Any]:
     """Returns the indices of `count` entries from `first` on, in a circular buffer of `size`."""
     first %= size
     if first + count <= size:
@@ -36,7 +38,7 @@ def _span(first: int, count: int, size: int) -> slice | np.ndarray:
 class Slots(abc.ABC):
     """Slots by state; subclasses define how READY ones are ordered and chosen."""
 
-    def __init__(self, ints: memoryview, arrays: dict[str, np.ndarray]):
+    def __init__(self, ints: memoryview, arrays: dict[str, npt.NDArray[Any]]):
         """Args:
         ints: int64 numbers; see above.
         arrays: int64 `[slots]` each: "word", "key", "free" (a circular buffer of free slots),
@@ -64,14 +66,14 @@ class Slots(abc.ABC):
         """Returns whether `count` unrolls can be sampled now."""
 
     @abc.abstractmethod
-    def commit(self, slots: np.ndarray) -> None:
+    def commit(self, slots: npt.NDArray[Any]) -> None:
         """Inserts the unrolls in reserved slots, whose data is complete."""
 
     @abc.abstractmethod
     def _restore(self) -> None:
         """Recomputes order and counts; may free slots whose insert was not finished."""
 
-    def reserve(self, client: int, count: int) -> np.ndarray:
+    def reserve(self, client: int, count: int) -> npt.NDArray[Any]:
         """Returns free slots to write to, now reserved: int64 `[count]`."""
         ints, total = self._ints, len(self._free)
         slots = np.array(self._free[_span(ints[_FREE_FIRST], count, total)])
@@ -82,7 +84,7 @@ class Slots(abc.ABC):
         ints[PENDING] += count
         return slots
 
-    def release(self, client: int, slots: np.ndarray) -> None:
+    def release(self, client: int, slots: npt.NDArray[Any]) -> None:
         """Frees those of `slots` that this client has reserved and not committed."""
         slots = slots[self.word[slots] == (WRITING | client << _STATE_BITS)]
         self._set_free(slots)
@@ -97,15 +99,15 @@ class Slots(abc.ABC):
         state = self.word & 3
         return bool(((state == WRITING) | (state == TAKEN)).any())
 
-    def present(self) -> np.ndarray:
+    def present(self) -> npt.NDArray[Any]:
         """Returns the slots of the unrolls in the table, the oldest first: int64 `[n]`."""
         return self._sorted(READY)[0]
 
-    def inserted(self) -> np.ndarray:
+    def inserted(self) -> npt.NDArray[Any]:
         """Returns the insertion times of `present()`: int64 `[n]`."""
         return self._time[self.present()]
 
-    def _set_free(self, slots: np.ndarray) -> None:
+    def _set_free(self, slots: npt.NDArray[Any]) -> None:
         if len(slots) == 0:
             return
         ints, total = self._ints, len(self._free)
@@ -138,7 +140,7 @@ class Slots(abc.ABC):
         self._ints[INSERTS], self._ints[SAMPLES] = first + count, samples
         self.repair([])
 
-    def _sorted(self, *states: int) -> tuple[np.ndarray, np.ndarray]:
+    def _sorted(self, *states: int) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
         """Returns the slots in one of these states, sorted by keys, and the keys."""
         slots = np.flatnonzero(np.isin(self.word & 3, states))
         keys = self.key[slots]
@@ -149,7 +151,7 @@ class Slots(abc.ABC):
 class QueueSlots(Slots):
     """Each unroll is taken once, the oldest first."""
 
-    def __init__(self, ints: memoryview, arrays: dict[str, np.ndarray], max_size: int):
+    def __init__(self, ints: memoryview, arrays: dict[str, npt.NDArray[Any]], max_size: int):
         super().__init__(ints, arrays)
         self._max_size = max_size
 
@@ -167,7 +169,7 @@ class QueueSlots(Slots):
     def can_sample(self, count: int) -> bool:
         return self.size >= count
 
-    def commit(self, slots: np.ndarray) -> None:
+    def commit(self, slots: npt.NDArray[Any]) -> None:
         ints, count = self._ints, len(slots)
         first = ints[INSERTS]
         self._order[_span(ints[_FIRST] + self.size, count, len(self._order))] = slots
@@ -177,11 +179,11 @@ class QueueSlots(Slots):
         ints[INSERTS] += count
         ints[PENDING] -= count
 
-    def ready(self) -> np.ndarray:
+    def ready(self) -> npt.NDArray[Any]:
         """Returns the slots of the unrolls in the queue, the oldest first: int64 `[size]`."""
         return np.array(self._order[_span(self._ints[_FIRST], self.size, len(self._order))])
 
-    def take(self, client: int, count: int) -> tuple[np.ndarray, np.ndarray]:
+    def take(self, client: int, count: int) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
         """Takes the oldest unrolls for a client; returns slots and keys, int64 `[count]`."""
         ints, total = self._ints, len(self._order)
         slots = np.array(self._order[_span(ints[_FIRST], count, total)])
@@ -190,11 +192,11 @@ class QueueSlots(Slots):
         ints[SAMPLES] += count
         return slots, self.key[slots]
 
-    def done(self, slots: np.ndarray) -> None:
+    def done(self, slots: npt.NDArray[Any]) -> None:
         """Frees taken slots, whose unrolls have been read."""
         self._set_free(slots)
 
-    def give_back(self, client: int, slots: np.ndarray) -> None:
+    def give_back(self, client: int, slots: npt.NDArray[Any]) -> None:
         """Returns taken slots whose unrolls have not been read to the queue."""
         held = slots[self.word[slots] == (TAKEN | client << _STATE_BITS)]
         self.word[held] = READY
@@ -221,7 +223,7 @@ class RingSlots(Slots):
     def __init__(
         self,
         ints: memoryview,
-        arrays: dict[str, np.ndarray],
+        arrays: dict[str, npt.NDArray[Any]],
         max_size: int,
         limiter: RateLimiter,
         ring: Ring,
@@ -245,7 +247,7 @@ class RingSlots(Slots):
     def can_sample(self, count: int) -> bool:
         return self.counts.can_sample(count)
 
-    def commit(self, slots: np.ndarray) -> None:
+    def commit(self, slots: npt.NDArray[Any]) -> None:
         count = len(slots)
         first = self.counts.inserts
         self._set_free(self._order[self.ring.oldest(count)])
@@ -257,16 +259,16 @@ class RingSlots(Slots):
         self.ring.insert(count)
         self._ints[PENDING] -= count
 
-    def ready(self) -> np.ndarray:
+    def ready(self) -> npt.NDArray[Any]:
         """Returns the slots of the unrolls in the table, the oldest first: int64 `[size]`."""
         return self._order[self.ring.present()]
 
-    def choose(self, count: int, sampler: Sampler | None = None) -> tuple[np.ndarray, Draw]:
+    def choose(self, count: int, sampler: Sampler | None = None) -> tuple[npt.NDArray[Any], Draw]:
         """Draws samples; returns their slots, int64 `[count]`. Args: sampler: see `Ring.choose`."""
         draw = self.ring.choose(count, sampler)
         return self._order[draw.indices], draw
 
-    def overwritten(self, slots: np.ndarray, keys: np.ndarray) -> np.ndarray:
+    def overwritten(self, slots: npt.NDArray[Any], keys: npt.NDArray[np.int64]) -> npt.NDArray[Any]:
         """Returns which of `slots` no longer hold the unrolls with these keys: bool `[n]`."""
         return self.key[slots] != keys
 

@@ -2,8 +2,10 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from distrl.replay.columns import Block, Columns
 from distrl.replay.shared.slots import INSERTS, SAMPLES, RingSlots
@@ -26,7 +28,7 @@ class SharedSnapshot:
         """
         self.columns = columns
         self._table, self._stored = table, stored
-        self.priorities: np.ndarray | None = None
+        self.priorities: npt.NDArray[Any] | None = None
         store, rng = table.store, None
         with table.lock:
             self._slots = store.ready()

@@ -9,8 +9,9 @@ import threading
 import weakref
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
-import numpy as np
+import numpy.typing as npt
 
 from distrl.errors import PeerError, Stopped
 from distrl.replay.columns import Columns
@@ -43,7 +44,7 @@ class SharedTable:
       reseeds: whether the random generator is reseeded when this process first samples.
     """
 
-    def __init__(self, file: SharedFile, memory: np.ndarray):
+    def __init__(self, file: SharedFile, memory: npt.NDArray[Any]):
         """For `create` and `open`.
 
         Args:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
+import numpy.typing as npt
 
 from distrl.errors import ConfigError, SpecError
 from distrl.replay.columns import Block, Columns
@@ -38,7 +39,7 @@ class TableSnapshot(Protocol):
     columns: Columns
     facts: dict[str, Any]
     size: int
-    priorities: np.ndarray | None
+    priorities: npt.NDArray[Any] | None
 
     def read(self, start: int, stop: int) -> tuple[Block, int]:
         """Reads unrolls `start` to `stop - 1`, counted from the oldest, except overwritten ones.
@@ -164,7 +165,7 @@ def _unrolls_per_slice(columns: Columns) -> int:
     return max(1, SLICE_BYTES // columns.nbytes(1))
 
 
-def _write(descriptor: int, rows: np.ndarray, offset: int) -> None:
+def _write(descriptor: int, rows: npt.NDArray[Any], offset: int) -> None:
     data = rows.reshape(-1).view(np.uint8).data
     while data:
         written = os.pwrite(descriptor, data, offset)
@@ -214,11 +215,11 @@ class Stored:
         self._files = [
             np.load(folder / f"{i}.npy", mmap_mode="r") for i in range(len(columns.names))
         ]
-        self.priorities: np.ndarray | None = None
+        self.priorities: npt.NDArray[Any] | None = None
         if (folder / _PRIORITIES).exists():
             self.priorities = np.load(folder / _PRIORITIES)[self._skipped :]
 
-    def keys(self) -> np.ndarray:
+    def keys(self) -> npt.NDArray[Any]:
         """Returns the unrolls' keys: int64 `[size]`, the oldest first."""
         return np.arange(self.first, self.first + self.size)
 

@@ -2,9 +2,10 @@
 
 import math
 import time
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from distrl.replay.config import RateLimits
 
@@ -33,7 +34,7 @@ class Ages(NamedTuple):
     median_seconds: float | None = None
 
     @classmethod
-    def of(cls, size: int, inserted: np.ndarray | None = None) -> "Ages | None":
+    def of(cls, size: int, inserted: npt.NDArray[Any] | None = None) -> "Ages | None":
         """Returns the ages of a table's unrolls; None for an empty table.
 
         Args:
@@ -74,8 +75,8 @@ class Contents(NamedTuple):
         unroll_bytes: int,
         slots: int,
         sampler: str,
-        inserted: np.ndarray,
-        priorities: np.ndarray | None,
+        inserted: npt.NDArray[Any],
+        priorities: npt.NDArray[Any] | None,
     ) -> "Contents":
         """Summarizes a table.
 

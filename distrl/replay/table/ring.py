@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from distrl.replay.config import ReplayConfig
 from distrl.replay.sampler import Sampler, TableView, checked_choice
@@ -14,9 +15,9 @@ from distrl.replay.table.sum_tree import SumTree
 class Draw(NamedTuple):
     """Unrolls chosen for a sample."""
 
-    indices: np.ndarray  # int64 [n], in the ring
-    keys: np.ndarray  # int64 [n]
-    probability: np.ndarray  # float32 [n]
+    indices: npt.NDArray[np.int64]  # int64 [n], in the ring
+    keys: npt.NDArray[np.int64]  # int64 [n]
+    probability: npt.NDArray[np.float32]  # float32 [n]
 
 
 class Ring:
@@ -31,8 +32,8 @@ class Ring:
         config: ReplayConfig,
         limiter: RateLimiter,
         rng: np.random.Generator,
-        sums: np.ndarray | None = None,
-        priorities: np.ndarray | None = None,
+        sums: npt.NDArray[Any] | None = None,
+        priorities: npt.NDArray[Any] | None = None,
     ):
         """Args:
         config: settings of a uniform or prioritized table.
@@ -78,7 +79,7 @@ class Ring:
             indices = self.present()
             self._tree.reset(indices, self._weights(self._priorities[indices]))
 
-    def present(self) -> np.ndarray:
+    def present(self) -> npt.NDArray[Any]:
         """Returns the indices of the unrolls in the table, the oldest first: int64 `[size]`."""
         return np.arange(self.counts.deletes, self.counts.inserts) % self._max_size
 
@@ -86,11 +87,11 @@ class Ring:
         """Restarts the random generator from `seed`."""
         self._rng = np.random.default_rng(seed)
 
-    def _weights(self, priorities: np.ndarray) -> np.ndarray:
+    def _weights(self, priorities: npt.NDArray[Any]) -> npt.NDArray[Any]:
         # As in Reverb, priority 0 means never, whatever the exponent.
         return np.where(priorities == 0, 0.0, priorities**self._exponent)
 
-    def prepare(self, count: int) -> np.ndarray:
+    def prepare(self, count: int) -> npt.NDArray[Any]:
         """Sets the initial weights of the next `count` unrolls, at most `max_size`.
 
         Returns:
@@ -103,7 +104,7 @@ class Ring:
             self._tree.set(indices, np.full(count, self._initial_weight))
         return indices
 
-    def oldest(self, count: int) -> np.ndarray:
+    def oldest(self, count: int) -> npt.NDArray[Any]:
         """Returns the indices that must be freed before `count` inserts: int64 `[n]`."""
         counts = self.counts
         excess = max(0, counts.size + count - self._max_size)
@@ -134,7 +135,7 @@ class Ring:
             probability = np.full(count, 1.0 / size, np.float32)
         return Draw(indices, keys, probability)
 
-    def update_priorities(self, keys: np.ndarray, priorities: np.ndarray) -> None:
+    def update_priorities(self, keys: npt.NDArray[np.uint64], priorities: npt.NDArray[Any]) -> None:
         """As `ReplayReader.update_priorities`."""
         if self._tree is None:
             return
@@ -146,11 +147,11 @@ class Ring:
             self._priorities[indices] = priorities
             self._tree.set(indices, self._weights(priorities))
 
-    def priorities(self) -> np.ndarray | None:
+    def priorities(self) -> npt.NDArray[Any] | None:
         """Returns priorities float64 `[size]`, the oldest unroll's first; None: there are none."""
         return None if self._tree is None else self._priorities[self.present()]
 
-    def set_priorities(self, keys: np.ndarray, priorities: np.ndarray) -> None:
+    def set_priorities(self, keys: npt.NDArray[np.int64], priorities: npt.NDArray[Any]) -> None:
         """Sets priorities, float64 `[n]`, of keys, int64 `[n]`; `restore` must follow."""
         self._priorities[keys % self._max_size] = priorities
 

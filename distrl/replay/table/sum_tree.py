@@ -1,6 +1,9 @@
 """A sum tree: vectorized sampling in proportion to weights, in logarithmic time."""
 
+from typing import Any
+
 import numpy as np
+import numpy.typing as npt
 
 
 class SumTree:
@@ -11,7 +14,7 @@ class SumTree:
     two parts, so errors do not accumulate.
     """
 
-    def __init__(self, capacity: int, sums: np.ndarray | None = None):
+    def __init__(self, capacity: int, sums: npt.NDArray[Any] | None = None):
         """Args:
         capacity: number of slots.
         sums: float64 `[nodes(capacity)]`, storage for the tree; None: allocated here.
@@ -30,11 +33,11 @@ class SumTree:
         """The sum of all weights."""
         return float(self._sums[1])
 
-    def get(self, slots: np.ndarray) -> np.ndarray:
+    def get(self, slots: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """Returns the weights `[n]` of `slots` `[n]`."""
         return self._sums[slots + self._leaves]
 
-    def set(self, slots: np.ndarray, weights: np.ndarray) -> None:
+    def set(self, slots: npt.NDArray[Any], weights: npt.NDArray[Any]) -> None:
         """Sets weights `[n]` of `slots` `[n]`; for a duplicate slot the last one counts."""
         nodes = slots + self._leaves
         sums = self._sums
@@ -45,7 +48,7 @@ class SumTree:
             left = 2 * nodes
             sums[nodes] = sums[left] + sums[left + 1]
 
-    def reset(self, slots: np.ndarray, weights: np.ndarray) -> None:
+    def reset(self, slots: npt.NDArray[Any], weights: npt.NDArray[Any]) -> None:
         """Sets weights `[n]` of `slots` `[n]`, all others to 0, and recomputes every sum."""
         leaves = self._sums[self._leaves :]
         leaves[:] = 0.0
@@ -56,7 +59,7 @@ class SumTree:
             np.sum(pairs, axis=1, out=self._sums[level // 2 : level])
             level //= 2
 
-    def find(self, masses: np.ndarray) -> np.ndarray:
+    def find(self, masses: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """Returns the slots `[n]` of `masses` `[n]` in `[0, total)`; never one of weight 0."""
         masses = np.array(masses)
         nodes = np.ones(len(masses), np.int64)

@@ -1,9 +1,10 @@
 """The interface of a table to its clients."""
 
 import threading
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
+import numpy.typing as npt
 
 from distrl.replay.columns import Block, Columns
 from distrl.replay.table.files import TableSnapshot
@@ -24,7 +25,7 @@ class Table(Protocol):
     def sample(self, stop: threading.Event | None, timeout: float | None) -> Sample:
         """Returns a batch. Raises as `ReplayReader.sample`."""
 
-    def update_priorities(self, keys: np.ndarray, priorities: np.ndarray) -> None:
+    def update_priorities(self, keys: npt.NDArray[np.uint64], priorities: npt.NDArray[Any]) -> None:
         """Sets priorities, float64 `[n]`, of keys, uint64 `[n]`, which were checked."""
 
     def can_sample(self) -> bool:
