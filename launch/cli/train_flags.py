@@ -101,6 +101,8 @@ def parse_all_but_launchpads(arguments: list[str]) -> None:
     Raises:
       ConfigError, flags.Error: an argument that is no known flag, or a bad value.
     """
+    # A file of --experiment may have imported Launchpad, which defines the flag again.
+    flags.FLAGS.set_default("lp_launch_type", LOCAL_MP)
     rest = flags.FLAGS([a for a in arguments if not _LAUNCHPAD_FLAG.match(a)])[1:]
     if rest:
         raise ConfigError(f"unexpected argument {rest[0]!r}; flags are written --name=value")

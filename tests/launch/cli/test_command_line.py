@@ -1,4 +1,4 @@
-"""The command line: what it refuses, in one line, and how settings are read."""
+"""The command line: what it refuses, in one line, and how it parses settings."""
 
 import dataclasses
 import os
@@ -104,17 +104,31 @@ BAD = {
 }
 
 
+def bad_arguments(case: str) -> list[str]:
+    arguments, _ = BAD[case]
+    if arguments[0] == "train":  # the same for all topologies; this one needs no Launchpad
+        return [*arguments[:1], "--topology=single_process", *arguments[1:]]
+    return arguments
+
+
 @pytest.mark.parametrize("case", BAD)
-def test_bad_input_is_one_line(tmp_path, case):
-    arguments, message = BAD[case]
-    if arguments[0] == "train":  # the same of all topologies; this one is everywhere
-        arguments = [*arguments[:1], "--topology=single_process", *arguments[1:]]
-    done = distrl(tmp_path, *arguments)
+def test_bad_input_is_one_line(status_of, tmp_path, capsys, case):
+    assert status_of(*bad_arguments(case)) == 2
+    out, err = capsys.readouterr()
+    assert err.startswith(f"distrl: {BAD[case][1]}")
+    assert err.count("\n") == 1
+    assert out == ""
+    assert not list(tmp_path.iterdir())  # no run folder
+
+
+@pytest.mark.parametrize("case", ["command", "range"])
+def test_bad_input_ends_the_process_with_status_2(tmp_path, case):
+    done = distrl(tmp_path, *bad_arguments(case))
     assert done.returncode == 2, done.stderr
-    assert done.stderr.startswith(f"distrl: {message}")
+    assert done.stderr.startswith(f"distrl: {BAD[case][1]}")
     assert done.stderr.count("\n") == 1
     assert done.stdout == ""
-    assert not list(tmp_path.iterdir())  # no run folder
+    assert not list(tmp_path.iterdir())
 
 
 @needs_launchpad

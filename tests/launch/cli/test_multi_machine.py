@@ -72,8 +72,8 @@ def test_a_users_own_file_runs_on_two_hosts(tmp_path):
         ([HOSTS, "--config.learner.num_gpus=1"], "their host a has 0: say --hosts=a:gpus=1"),
     ],
 )
-def test_what_cannot_be_is_told_in_one_line(tmp_path, flags, message):
-    done = train(tmp_path, "--env=CartPole-v1", *flags)
-    assert done.returncode == 2, done.stdout
-    (line,) = done.stderr.splitlines()
+def test_what_cannot_work_is_refused_in_one_line(status_of, tmp_path, capsys, flags, message):
+    command = ("train", "--topology=multi_machine", "--env=CartPole-v1", *flags)
+    assert status_of(*command, f"--run_dir={tmp_path / 'run'}") == 2
+    (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("distrl: ") and message in line
