@@ -15,11 +15,11 @@ from distrl.metrics import Report
 from distrl.replay.buffer import ReplayWriter
 from distrl.types import Inference, TimeStep
 
-_LIFE_BITS = 16  # of a stream's life, that rise when the inferencer restarts; above, the actor's
+_LIFE_BITS = 16  # of a stream's life, to count the inferencer's restarts; above: the actor's life
 
 
 class Actor:
-    """Steps a pool of environments; local and remote parts, sync and async pools look the same."""
+    """Steps a pool of environments, synchronous or not, with local or remote parts."""
 
     def __init__(
         self,
@@ -33,9 +33,9 @@ class Actor:
         """Args:
         pool: the environments; the actor starts it.
         inferencer: chooses the actions.
-        replay: takes the steps.
+        replay: stores the steps.
         first_stream: environment i of the pool is stream `first_stream + i`.
-        life: of the actor; rises when it restarts, and the lives of its streams with it.
+        life: the actor's life, from which those of its streams follow.
         """
         self._pool = pool
         self._inferencer = inferencer
@@ -48,12 +48,12 @@ class Actor:
         self._timestep = pool.recv()
 
     def step(self) -> None:
-        """One turn: infer, send the actions, store the step, receive the next one."""
+        """Infers, sends the actions, stores the step, and receives the next one."""
         timestep = self._timestep
         if self._pool.is_async:
             env_ids: npt.NDArray[np.int32] | None = timestep.env_id
             streams = self._streams[timestep.env_id]
-        else:  # the same array each time: those who look streams up can keep what they found
+        else:  # the same array each time, so that look-ups by stream can be cached
             env_ids = None
             streams = self._streams
         inference = self._infer(streams, timestep)
@@ -67,8 +67,8 @@ class Actor:
         inference = self._inferencer.inference(streams, timestep, self._life, needs_state)
         if inference.source_life != self._source_life:
             if self._source_life is not None:
-                # The service was started again, and the streams' recurrent state was lost with it:
-                # they begin a new life, and with it new unrolls, at this step.
+                # The inferencer restarted and lost the streams' recurrent state: they begin a new
+                # life at this step, and with it new unrolls.
                 self._life += 1
                 needs_state = self._replay.needs_state(streams, self._life)
                 inference = self._inferencer.inference(streams, timestep, self._life, needs_state)
@@ -77,7 +77,7 @@ class Actor:
 
     @property
     def acted(self) -> int:
-        """Environment steps so far."""
+        """Number of environment steps so far."""
         return self._statistics.steps
 
     def run(
@@ -86,11 +86,11 @@ class Actor:
         report: Callable[[Report], None],
         report_interval: float = 0.1,
     ) -> None:
-        """Turns until `should_stop()`; then flushes the replay and reports what is left.
+        """Steps until `should_stop()`; then flushes the replay and sends a last report.
 
         Args:
-          should_stop: asked before each turn.
-          report: takes what happened since the last report; must not block.
+          should_stop: asked before each step.
+          report: called with what happened since the last report; must not block.
           report_interval: seconds between two reports.
         """
         due = time.monotonic() + report_interval
@@ -102,11 +102,11 @@ class Actor:
                     due = time.monotonic() + report_interval
             self._replay.flush()
         except Stopped:
-            pass  # a wait of the replay ended because the program stops: that is the end of run
+            pass  # the program stops during a wait of the replay: `run` ends too
         report(self.take_report())
 
     def take_report(self) -> Report:
-        """What happened since the last call."""
+        """Returns what happened since the last call."""
         return self._statistics.take(self._pool.restarts)
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""What a pool's episodes came to: returns, lengths, and how each of them ended."""
+"""Statistics of a pool's episodes: returns, lengths, and how they ended."""
 
 from typing import Any
 
@@ -12,26 +12,26 @@ Record = list[Any]  # of an ended episode: [return, length, outcome, component 0
 
 
 class Outcome:
-    """How an episode ended; plain numbers, as `StepType`."""
+    """How an episode ended; plain integers, like `StepType`."""
 
-    END = 0  # a true end, and the environment does not say whether it was a good one
+    END = 0  # a true end, without a report of success or failure
     TIME_OUT = 1  # a time limit, and no success
-    FAILURE = 2  # a true end, and the environment says that it failed
-    SUCCESS = 3  # the environment says so, at a time limit as well
+    FAILURE = 2  # a true end that the environment reports as a failure
+    SUCCESS = 3  # reported by the environment, also at a time limit
 
 
 class EpisodeStatistics:
     """Returns, lengths and outcomes of a pool's episodes, and its count of steps.
 
-    A step is a transition: FIRST is none, so a reset is never counted. The return of a vector of
-    rewards is the sum over its components, each of which is kept as well. A length is counted in
-    the unwrapped environment's steps where `env_info` has `time_steps`.
+    A step is a transition. FIRST is not one, so resets are never counted. The return of a vector
+    reward is the sum over its components, which are kept too. Lengths are in steps of the unwrapped
+    environment if `env_info` has `time_steps`.
     """
 
     def __init__(self, num_envs: int, spec: EnvironmentSpec | None = None):
         """Args:
-        num_envs: of the pool.
-        spec: of one environment; None: a scalar reward, and nothing is declared in `env_info`.
+        num_envs: number of environments.
+        spec: the environment's spec; None: a scalar reward and no `env_info`.
         """
         reward_shape = () if spec is None else tuple(spec.reward.shape)
         declared = () if spec is None else spec.env_info
@@ -39,10 +39,10 @@ class EpisodeStatistics:
         self._has_success = "success" in declared
         self._has_time_steps = "time_steps" in declared
         self._returns = np.zeros((num_envs, *reward_shape), np.float64)
-        self._lengths = np.zeros(num_envs, np.int64)  # with `time_steps` alone
-        self._turns = np.zeros(num_envs, np.int64)  # asynchronous: of each environment
-        self._turn = 0  # synchronous: of all of them
-        self._began = np.zeros(num_envs, np.int64)  # turn of the episode's FIRST
+        self._lengths = np.zeros(num_envs, np.int64)  # only with `time_steps`
+        self._counts = np.zeros(num_envs, np.int64)  # time steps of each environment: asynchronous
+        self._count = 0  # time steps of every environment: synchronous
+        self._began = np.zeros(num_envs, np.int64)  # count at the episode's FIRST
         self._steps = 0
         self._taken = 0
         self._restarts = 0
@@ -55,21 +55,21 @@ class EpisodeStatistics:
 
         Args:
           timestep: `[B, ...]`.
-          env_ids: int `[B]`; None where it is all environments in order.
+          env_ids: int `[B]`; None: all environments in order.
 
         Returns:
-          The environments whose episodes it ended, int `[k]`, and the k records; None where none.
+          The environments whose episodes ended, int `[k]`, and the k records; None if none ended.
         """
         kinds = timestep.step_type
-        # In bytes one counts ten times faster than in small arrays.
+        # Counting in bytes is ten times faster than in small arrays.
         counted = kinds.astype(np.int8, copy=False).tobytes()
         self._steps += len(counted) - counted.count(StepType.FIRST)
         if env_ids is None:
             self._returns += timestep.reward
-            self._turn += 1
+            self._count += 1
         else:
             self._returns[env_ids] += timestep.reward
-            self._turns[env_ids] += 1
+            self._counts[env_ids] += 1
         if self._has_time_steps:
             spent = np.where(kinds == StepType.FIRST, 0, timestep.env_info["time_steps"])
             self._lengths[slice(None) if env_ids is None else env_ids] += spent
@@ -85,13 +85,13 @@ class EpisodeStatistics:
         envs: npt.NDArray[Any],
         env_ids: npt.NDArray[np.int32] | None,
     ) -> tuple[npt.NDArray[Any], list[Record]]:
-        turns = self._turn if env_ids is None else self._turns[envs]
-        # Turns are counted from 1, and the episode's own turns are its steps and its FIRST.
-        lengths = turns - self._began[envs] - 1
+        counts = self._count if env_ids is None else self._counts[envs]
+        # Counts begin at 1, and an episode's time steps are its transitions and its FIRST.
+        lengths = counts - self._began[envs] - 1
         if self._has_time_steps:
             lengths = self._lengths[envs]
             self._lengths[envs] = 0
-        outcomes = timestep.discount[rows]  # a copy: END where it is 0, TIME_OUT where 1
+        outcomes = timestep.discount[rows]  # a copy; discount 0 is END, 1 is TIME_OUT
         if self._has_success:
             success = timestep.env_info["success"][rows]
             outcomes[(success == 0) & (outcomes == Outcome.END)] = Outcome.FAILURE
@@ -103,10 +103,10 @@ class EpisodeStatistics:
         else:
             components = returns.reshape(len(envs), -1)
             columns = zip(components.sum(1).tolist(), lengths.tolist(), outcomes.tolist())
-            records = [[*own, *parts] for own, parts in zip(columns, components.tolist())]
+            records = [[*record, *parts] for record, parts in zip(columns, components.tolist())]
         self._episodes += records
-        self._returns[envs] = 0.0  # what follows is FIRST, whose reward is 0
-        self._began[envs] = turns
+        self._returns[envs] = 0.0  # FIRST comes next, whose reward is 0
+        self._began[envs] = counts
         return envs, records
 
     @property
@@ -115,10 +115,10 @@ class EpisodeStatistics:
         return self._taken + self._steps
 
     def take(self, restarts: int = 0) -> dict[str, Any]:
-        """What came since the last call.
+        """Returns what was counted since the last call.
 
         Args:
-          restarts: of the pool's environments so far, after faults.
+          restarts: restarts of the pool's environments after faults so far.
 
         Returns:
           `{"env_steps": int, "episodes": [Record, ...], "env_restarts": int}`.

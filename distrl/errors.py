@@ -1,24 +1,24 @@
-"""The exceptions that callers tell apart."""
+"""The exceptions that callers distinguish."""
 
 
 class ConfigError(ValueError):
-    """A setting that cannot work. One line: what is wrong, and what would be right."""
+    """An invalid setting. The message is one line: what is wrong, and what would be right."""
 
 
 class SpecError(ValueError):
-    """Data that breaks its spec. The message names the field, what was expected and what came."""
+    """Data that violates its spec. The message names the field, the expected and actual value."""
 
 
 class Stopped(Exception):
-    """Raised out of a wait when the program is stopping. Not a failure: loops end on it."""
+    """Raised by a wait when the program stops. Not a failure: loops end on it."""
 
 
 class DeadlineExceeded(TimeoutError):
-    """A wait reached its limit. The message says who waited for what, and for how long."""
+    """A wait reached its limit. The message says what waited for what, and for how long."""
 
 
 class Blocked(RuntimeError):
-    """A wait that could never end. The message has the inequality that holds it."""
+    """A wait that could never end. The message has the inequality that blocks it."""
 
 
 class PeerError(RuntimeError):
@@ -26,12 +26,12 @@ class PeerError(RuntimeError):
 
 
 class EnvironmentFault(RuntimeError):
-    """An environment misbehaved, and its policy was to fail or its budget was spent.
+    """An environment misbehaved, and may not be restarted (again).
 
-    The message names the environment, its id, seed and step, and ends with its own traceback.
+    The message names the environment, its id, seed and step, and ends with its traceback.
 
     Attributes:
-      original: the environment's own exception, where it was raised in this process.
+      original: the environment's exception, if it was raised in this process.
     """
 
     original: BaseException | None = None

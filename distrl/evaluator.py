@@ -1,4 +1,4 @@
-"""The evaluator: parameters -> scores, on environments of its own."""
+"""The evaluator: parameters -> scores, in separate environments."""
 
 from collections.abc import Callable
 
@@ -18,7 +18,7 @@ class Evaluator:
     def __init__(self, pool: Pool, inferencer: Inferencer, variables: VariableClient):
         """Args:
         pool: synchronous environments that no actor uses.
-        inferencer: made with `evaluation=True`, over `variables`.
+        inferencer: acts with `evaluation=True` and the parameters in `variables`.
         variables: refreshed before each evaluation, and only then.
         """
         self._pool = pool
@@ -32,21 +32,25 @@ class Evaluator:
     def evaluate(
         self, episodes: int, should_stop: Callable[[], bool] = lambda: False
     ) -> Report | None:
-        """Plays `episodes` episodes from their beginning; None when stopped before the end.
+        """Plays whole episodes; returns None if stopped before the end.
 
-        Each environment plays its share, so that short episodes are not counted more often.
+        Each environment plays the same number, so that short episodes do not count more often.
+
+        Args:
+          episodes: number of episodes.
+          should_stop: asked before each step.
 
         Returns:
-          Mean, least and greatest return; with a vector of rewards the mean of each component too;
-          and the success rate, where the environment says whether an episode was a success.
+          The mean, least and greatest return; the mean of each component of a vector reward; and
+          the success rate, if the environment reports success.
         """
         self._variables.refresh()
         version = self._variables.version
-        self._life += 1  # state begins anew
+        self._life += 1  # resets the recurrent state
         share = -(-episodes // self._pool.num_envs)
         played: list[list[Record]] = [[] for _ in range(self._pool.num_envs)]
         begun = np.zeros(self._pool.num_envs, bool)
-        while any(len(own) < share for own in played):
+        while any(len(records) < share for records in played):
             if should_stop():
                 return None
             timestep = self._timestep
@@ -58,7 +62,7 @@ class Evaluator:
                         played[i].append(record)
             action = self._inferencer.inference(self._streams, timestep, self._life).action
             self._timestep = self._pool.step(action)
-        records = [record for own in played for record in own][:episodes]
+        records = [record for each in played for record in each][:episodes]
         return {**self._scores(records), "version": version}
 
     def _scores(self, records: list[Record]) -> Report:

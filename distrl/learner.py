@@ -84,7 +84,7 @@ class Learner:
     def variables(self) -> tuple[int, Params]:
         """Version and parameters."""
         version, params = self._state[:2]
-        return version, self._devices.one(params)
+        return version, self._devices.first_replica(params)
 
     @property
     def version(self) -> int:
@@ -190,7 +190,7 @@ class Learner:
         """
         earlier, self._priorities = self._priorities, (keys, priorities)
         if earlier is not None:
-            self._replay.update_priorities(earlier[0], self._devices.own(earlier[1]))
+            self._replay.update_priorities(earlier[0], self._devices.local_rows(earlier[1]))
 
     def run(
         self,

@@ -1,11 +1,11 @@
-"""Lockstep: actors and learner at the same time, but as if a score told each when to do what.
+"""Lockstep: actors and learner run concurrently on a fixed, reproducible schedule.
 
-Which version of the parameters makes which experience, and in which order experience is stored and
-sampled, follows from counts alone, as in Cleanba (Huang et al. 2023, arXiv:2310.00036). So two runs
-of one experiment make the same parameters, whatever else the machine does.
+Counts alone determine which version of the parameters makes which experience, and the order in
+which experience is stored and sampled, as in Cleanba (Huang et al. 2023, arXiv:2310.00036). So two
+runs of an experiment learn the same parameters, whatever else the machine does.
 
-Time is counted in rounds. In round n every stream makes its n-th unroll, with the parameters that
-the experience of all rounds before n - 1 made: the learner learns from round n - 1 meanwhile.
+The schedule consists of rounds. In round n every stream makes its n-th unroll, with parameters
+learned from all rounds before n - 1; meanwhile the learner learns from round n - 1.
 """
 
 import time
@@ -21,17 +21,21 @@ from distrl.types import Inference, Params, Sample, TimeStep
 
 
 class LockstepSchedule:
-    """What follows from counts. Pure."""
+    """Computes the schedule from counts. Pure.
+
+    Attributes:
+      streams: streams of all actors; each makes an unroll per round.
+    """
 
     def __init__(self, replay: ReplayConfig, batch_size: int, num_actors: int, num_envs: int):
         """Args:
-        replay: of the experiment.
-        batch_size: unrolls of an update.
-        num_actors: each makes `num_envs` unrolls a round.
-        num_envs: see there.
+        replay: the table's settings.
+        batch_size: unrolls per update.
+        num_actors: number of actors.
+        num_envs: streams per actor.
 
         Raises:
-          ConfigError: a table whose samples do not follow from its inserts.
+          ConfigError: the table's settings do not determine its samples by its inserts.
         """
         self._replay = replay
         self._batch_size = batch_size
@@ -42,8 +46,8 @@ class LockstepSchedule:
             return
         if replay.samples_per_insert is None:
             raise ConfigError(
-                "lockstep: how often is an unroll to be sampled? Set replay.samples_per_insert, "
-                "or take replay.table=queue"
+                "lockstep needs a fixed number of samples per unroll. Set "
+                "replay.samples_per_insert, or use replay.table=queue"
             )
         limits = replay.limits(batch_size)
         width = (limits.max_diff - limits.min_diff) / 2
@@ -56,7 +60,7 @@ class LockstepSchedule:
             )
 
     def updates(self, rounds: int) -> int:
-        """That are made of the experience of the first so many rounds."""
+        """Returns how many updates the experience of the first `rounds` rounds is enough for."""
         inserts = max(0, rounds) * self.streams
         if self._replay.table == "queue":
             return inserts // self._batch_size
@@ -65,7 +69,7 @@ class LockstepSchedule:
         return int(beyond * ratio) // self._batch_size
 
     def rounds(self, update: int) -> int:
-        """That must be stored before an update, counted from 0, may sample."""
+        """Returns how many rounds must be stored before an update (from 0) may sample."""
         low, high = 0, 1
         while self.updates(high) <= update:
             low, high = high, 2 * high
@@ -74,54 +78,55 @@ class LockstepSchedule:
             low, high = (middle, high) if self.updates(middle) <= update else (low, middle)
         return high
 
-    def version(self, number: int) -> int:
-        """How many updates made the parameters that act in a round, counted from 0."""
-        return self.updates(number - 1)
+    def version(self, round_index: int) -> int:
+        """Returns the version of the parameters that act in a round (from 0)."""
+        return self.updates(round_index - 1)
 
-    def inserts(self, actor: int, number: int) -> int:
-        """That are in the table when an actor's turn in a round comes."""
-        return (number * self._num_actors + actor) * self._num_envs
+    def inserts(self, actor: int, round_index: int) -> int:
+        """Returns how many unrolls the table has received when an actor inserts a round's."""
+        return (round_index * self._num_actors + actor) * self._num_envs
 
-    def samples(self, number: int) -> int:
-        """Unrolls that must have been sampled before a round's are stored."""
-        return 0 if self._replay.table == "queue" else self.updates(number) * self._batch_size
+    def samples(self, round_index: int) -> int:
+        """Returns how many unrolls must have been sampled before a round's are inserted."""
+        return 0 if self._replay.table == "queue" else self.updates(round_index) * self._batch_size
 
     @property
     def versions_kept(self) -> int:
-        """Of the newest parameters, that actors may still ask for: those of two rounds."""
+        """How many of the newest versions actors may still request: those of two rounds."""
         ratio = self._replay.samples_per_insert or 1.0
         return 2 * (int(self.streams * ratio) // self._batch_size + 1) + 2
 
 
 class VersionSource(Protocol):
-    """Gives parameters by their number."""
+    """A source of parameters by number of updates."""
 
     def get_variables_at(self, number: int) -> tuple[int, Params] | None:
-        """Version and parameters that so many updates of this program made; None where they are
-        not made yet, after a while.
+        """Returns the version and the parameters after `number` updates of this program.
+
+        Waits for a limited time; returns None if there are none yet.
         """
 
 
 class LockstepVariables:
-    """In the place of a `VariableClient`: each round's calls of `update` have one version."""
+    """A `VariableClient` on the schedule: it changes the version once per round."""
 
     def __init__(
         self,
         source: VersionSource,
-        lockstep_schedule: LockstepSchedule,
+        schedule: LockstepSchedule,
         calls_per_round: int,
         stop: Any,
         timeout: float,
     ):
         """Args:
-        source: of the parameters.
-        score: says which version.
-        calls_per_round: inferences, one a step of all the actor's streams.
+        source: where the parameters come from.
+        schedule: which version acts in which round.
+        calls_per_round: calls of `update` per round, one per step of the actor's streams.
         stop: event that ends a wait.
         timeout: seconds to wait for a version.
         """
         self._source = source
-        self._schedule = lockstep_schedule
+        self._schedule = schedule
         self._calls_per_round = calls_per_round
         self._stop = stop
         self._timeout = timeout
@@ -133,10 +138,10 @@ class LockstepVariables:
 
     def update(self) -> None:
         """Counts one use of the parameters."""
-        number, rest = divmod(self._calls, self._calls_per_round)
+        round_index, rest = divmod(self._calls, self._calls_per_round)
         self._calls += 1
         if rest == 0:
-            self._fetch(self._schedule.version(number))
+            self._fetch(self._schedule.version(round_index))
 
     def _fetch(self, number: int) -> None:
         deadline = time.monotonic() + self._timeout
@@ -154,12 +159,12 @@ class LockstepVariables:
 
 
 class CountedReplay(Protocol):
-    """A replay whose counts can be waited for."""
+    """A replay client that can wait for the table's counts."""
 
     def wait_for_counts(
         self, done: Callable[[int, int], bool], what: str, timeout: float | None = None
     ) -> None:
-        """Waits until `done(inserts, samples)`; raises as `ReplayWriter.add`."""
+        """Waits until `done(inserts, samples)`. Raises: see `ReplayWriter.add`."""
 
 
 class LockstepWriter(ReplayWriter):
@@ -168,19 +173,19 @@ class LockstepWriter(ReplayWriter):
     def __init__(
         self,
         replay: Any,
-        lockstep_schedule: LockstepSchedule,
+        schedule: LockstepSchedule,
         unroll_length: int,
         actor: int,
     ):
         """Args:
         replay: a ReplayWriter that is a CountedReplay.
-        lockstep_schedule: says when to insert.
+        schedule: says when to insert.
         unroll_length: transitions per unroll.
         actor: index of the actor that writes.
         """
         self._replay: ReplayWriter = replay
         self._counted: CountedReplay = replay
-        self._schedule = lockstep_schedule
+        self._schedule = schedule
         self._length = unroll_length
         self._actor = actor
         self._steps = 0
@@ -195,11 +200,11 @@ class LockstepWriter(ReplayWriter):
         inference: Inference,
         life: int = 0,
     ) -> None:
-        number, rest = divmod(self._steps, self._length)
+        round_index, rest = divmod(self._steps, self._length)
         self._steps += 1
-        if rest == 0 and number:  # this step ends an unroll of each stream
-            inserts = self._schedule.inserts(self._actor, number - 1)
-            samples = self._schedule.samples(number - 1)
+        if rest == 0 and round_index:  # this step ends an unroll of each stream
+            inserts = self._schedule.inserts(self._actor, round_index - 1)
+            samples = self._schedule.samples(round_index - 1)
             self._counted.wait_for_counts(
                 lambda now, sampled: now == inserts and sampled >= samples,
                 f"actor {self._actor} waits for its turn after {inserts} inserts",
@@ -213,14 +218,14 @@ class LockstepWriter(ReplayWriter):
 class LockstepReader(ReplayReader):
     """A learner's reader that samples when the schedule says so."""
 
-    def __init__(self, replay: Any, lockstep_schedule: LockstepSchedule):
+    def __init__(self, replay: Any, schedule: LockstepSchedule):
         """Args:
         replay: a ReplayReader that is a CountedReplay.
-        lockstep_schedule: says when to sample.
+        schedule: says when to sample.
         """
         self._replay: ReplayReader = replay
         self._counted: CountedReplay = replay
-        self._schedule = lockstep_schedule
+        self._schedule = schedule
         self._updates = 0
 
     @property

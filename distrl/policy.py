@@ -27,8 +27,8 @@ from distrl.variables import VariableClient
 AGENT = "agent.pkl"
 
 
-class _Fixed:
-    """Parameters that stay as they are: see `distrl.variables.VariableSource`."""
+class _ConstantSource:
+    """A `distrl.variables.VariableSource` of constant parameters."""
 
     def __init__(self, version: int, params: Params):
         self._variables = version, params
@@ -38,12 +38,12 @@ class _Fixed:
 
 
 class Policy:
-    """Chooses an action for each observation that an environment gives, in its order.
+    """Chooses an action for each observation of an environment, in order.
 
-    It keeps what the agent remembers: recurrent state, frame stacks, the action before.
+    It keeps the agent's memory: recurrent state, frame stacks, the previous action.
 
     Attributes:
-      version: of the parameters: how many updates made them.
+      version: of the parameters, the number of updates that made them.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class Policy:
         self.version = version
         self._single = batch_size is None
         self._size = size = 1 if batch_size is None else batch_size
-        variables = VariableClient(_Fixed(version, jax.device_put(params)), 2**62)
+        variables = VariableClient(_ConstantSource(version, jax.device_put(params)), 2**62)
         self._inferencer = Inferencer(
             agent, variables, seed=seed, max_streams=size, evaluation=greedy
         )
@@ -70,27 +70,27 @@ class Policy:
         self._prev_action = specs.zeros(self._spec.action, size)
 
     def reset(self, which: Any = None) -> None:
-        """The next observation is the first of an episode.
+        """Declares that the next observation is the first of an episode.
 
         Args:
-          which: of a batch: indices or a mask of those that are; None: all.
+          which: indices or a mask of the environments in a batch; None: all.
         """
         self._first[slice(None) if which is None else which] = True
 
     def __call__(self, observation: Nest, reward: Any = 0.0) -> Nest:
-        """The action for an observation, as the environment's own spec has both.
+        """Returns the action for an observation; both conform to the environment's spec.
 
         Args:
-          observation: of one environment; with a batch, `[batch_size, ...]`.
-          reward: for the action before, which some recurrent networks are given.
+          observation: one environment's observation; with a batch `[batch_size, ...]`.
+          reward: of the previous action, an input of some recurrent networks.
 
         Raises:
-          SpecError: the observation breaks the spec of the environment that it was trained in.
+          SpecError: the observation violates the spec of the environment of the training.
         """
         if self._single:
             observation = jax.tree.map(lambda leaf: np.asarray(leaf)[None], observation)
-        want = specs.struct(self._spec.observation)
-        specs.check(observation, want, (self._size,), "observation")
+        struct = specs.struct(self._spec.observation)
+        specs.check(observation, struct, (self._size,), "observation")
         first, rewards = self._first, specs.zeros(self._spec.reward, self._size)
         rewards[...] = reward
         rewards[first] = 0.0
@@ -120,50 +120,51 @@ def load_policy(
     greedy: bool = True,
     seed: int = 0,
 ) -> Policy:
-    """The policy that a run has learned.
+    """Loads the policy that a run has learned.
 
-    It unpickles what the run wrote: load what you trust.
+    It unpickles files of the run: load only what you trust.
 
     Args:
-      path: of a run folder, or of one checkpoint.
-      which: of a run folder: "latest", or "best" (by the mean return of its episodes).
-      batch_size: environments that it acts in at once; None: one, without a leading axis.
-      greedy: the best action, or the mode; otherwise a sample, as actors act.
+      path: a run folder, or the folder of one checkpoint.
+      which: "latest" or "best" (by mean return) of a run folder's checkpoints.
+      batch_size: number of environments to act in at once; None: one, without a leading axis.
+      greedy: choose the best action or the mode; otherwise sample, as actors do.
       seed: of the samples.
 
     Raises:
-      ConfigError: there is no whole checkpoint.
-      SpecError: the parameters are not the agent's, or are without their statistics.
+      ConfigError: there is no complete checkpoint.
+      SpecError: the parameters are not the agent's, or lack its statistics.
     """
     if which not in ("latest", "best"):
         raise ConfigError(f"load_policy: which must be 'latest' or 'best', got {which!r}")
     path = Path(path)
     needed = (PARAMS, AGENT)
     if (path / MANIFEST).exists():
-        found: Checkpoint | None = Checkpoint.read(path, needed)
+        checkpoint: Checkpoint | None = Checkpoint.read(path, needed)
     elif which == "best":
-        found = Checkpoints(path).best(needed)
+        checkpoint = Checkpoints(path).best(needed)
     else:
-        found = Checkpoints(path).latest(only=needed)
-    if found is None:
-        raise ConfigError(f"load_policy: {path} has no checkpoint, and is none")
-    settings = pickle.loads((found.path / AGENT).read_bytes())
+        checkpoint = Checkpoints(path).latest(only=needed)
+    if checkpoint is None:
+        raise ConfigError(f"load_policy: {path} is not a checkpoint, and has none")
+    settings = pickle.loads((checkpoint.path / AGENT).read_bytes())
     agent = make_agent(settings["agent"], settings["transforms"], settings["env_spec"])
     like = jax.eval_shape(agent.initial_params, jax.ShapeDtypeStruct((2,), np.uint32))
-    version, params = load_params(found.path / PARAMS, like)
+    version, params = load_params(checkpoint.path / PARAMS, like)
     return Policy(agent, version, params, batch_size=batch_size, greedy=greedy, seed=seed)
 
 
 def agent_writer(
     experiment: Experiment, printer: Callable[[str], None] = print
 ) -> Callable[[Path], None]:
-    """What puts into a checkpoint's folder what `load_policy` makes the agent of.
+    """Returns a function that writes to a checkpoint's folder what `load_policy` needs.
 
-    Classes and functions of the user's own files go by value, so that they need not be there.
+    Classes and functions of the user's own files are pickled by value, so that `load_policy` does
+    not need those files.
 
     Args:
-      experiment: of the run.
-      printer: takes a line where they cannot be pickled: the run does not need it.
+      experiment: the run's experiment.
+      printer: prints a line if the agent cannot be pickled; the run itself does not need it.
     """
     settings = {
         "agent": experiment.agent,
@@ -192,7 +193,7 @@ def agent_writer(
 
 
 def _is_users(module: ModuleType) -> bool:
-    """Whether it is of the user's own files: not installed, and not this package's."""
+    """Whether a module is the user's own: not installed, and not of this package."""
     file = getattr(module, "__file__", None)
     name = getattr(module, "__name__", "__main__")
     if not file or name == "__main__" or name.partition(".")[0] == "distrl":

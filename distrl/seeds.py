@@ -1,4 +1,4 @@
-"""One tree of seeds: every random stream of a run hangs on the run's one integer."""
+"""One tree of seeds: every random stream of a run derives from the run's seed."""
 
 import zlib
 
@@ -6,18 +6,24 @@ import numpy as np
 
 from distrl.errors import ConfigError
 
-# An environment's seed has 31 bits: which group, actor, life of the actor, restart of the
-# environment, and the environment itself, which comes last so that a pool's seeds are consecutive
-# (EnvPool takes only the first).
+# An environment's seed has 31 bits: group, actor, life of the actor, restart of the environment,
+# and the environment itself: last, so that a pool's seeds are consecutive (EnvPool takes only the
+# first).
 MAX_ACTORS, _LIVES, _RESTARTS, MAX_ENVS = 2**10, 2**5, 2**3, 2**12
 _GROUPS = ("actor", "evaluator")
 
 
 def seed(run: int, group: str, index: int, life: int = 0) -> int:
-    """The seed of a node, in [0, 2**31).
+    """Returns the seed of a node, in [0, 2**31).
 
-    A child of `numpy.random.SeedSequence(run)` keyed by (group, index, life): the number of
-    actors leaves actor 0's seed alone, and a restarted actor gets a new one.
+    It is a child of `numpy.random.SeedSequence(run)` with the key (group, index, life): it does not
+    depend on the number of actors, and a restarted actor gets a new one.
+
+    Args:
+      run: the run's seed.
+      group: the node's group, e.g. "actor".
+      index: of the node in its group.
+      life: of the node.
     """
     key = (zlib.crc32(group.encode()), index, life)
     return int(np.random.SeedSequence(run, spawn_key=key).generate_state(1)[0] >> 1)
@@ -26,10 +32,10 @@ def seed(run: int, group: str, index: int, life: int = 0) -> int:
 def environment_seeds(
     run: int, group: str, index: int, num_envs: int, life: int = 0
 ) -> tuple[int, ...]:
-    """The seeds of a node's environments, each in [0, 2**31), and consecutive (modulo 2**31).
+    """Returns the seeds of a node's environments, in [0, 2**31), consecutive modulo 2**31.
 
-    All seeds of a run are distinct: of every actor and evaluator, environment, and the first 32
-    lives of a node. They depend on nothing else: the number of actors leaves actor 0's alone.
+    All seeds of a run are distinct, over actors and evaluators, environments, and the first 32
+    lives of a node. They do not depend on the number of actors.
 
     Args:
       run: the run's seed.
@@ -53,10 +59,10 @@ def environment_seeds(
 
 
 def restart_seed(seed: int, restarts: int) -> int:
-    """Of an environment that was restarted so often; distinct for its first 7 restarts.
+    """Returns the seed of a restarted environment; distinct for the first 7 restarts.
 
     Args:
-      seed: the environment's first, from `environment_seeds`.
-      restarts: so far, 0 or more.
+      seed: the environment's first seed, from `environment_seeds`.
+      restarts: number of restarts, 0 or more.
     """
     return (seed + restarts % _RESTARTS * MAX_ENVS) % 2**31

@@ -1,4 +1,4 @@
-"""Fakes that prove the data path by exact arithmetic: nothing here learns, everything checks."""
+"""Fakes that check the data path by exact arithmetic, and random data for tests of losses."""
 
 import dataclasses
 from typing import Any

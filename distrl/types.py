@@ -1,7 +1,7 @@
-"""What flows between the parts.
+"""Data that flows between the parts.
 
 Axes: `T` is time (first), `B` a batch of streams. A stream is one sequence of experience: one
-environment slot, with an id that is unique in the program. A stream's life rises when its actor
+environment slot, with an id that is unique in the program. A stream's life increases when its actor
 restarts. A nest is any JAX pytree of arrays.
 """
 
@@ -10,11 +10,11 @@ from typing import Any, NamedTuple
 Array = Any  # NumPy or JAX; in a struct `jax.ShapeDtypeStruct`
 Nest = Any  # a JAX pytree of arrays
 Params = Any
-State = Any  # an agent's recurrent state; () when it has none
+State = Any  # an agent's recurrent state; () if it has none
 
 
 class StepType:
-    """Where a time step lies in its episode; dm_env's values, as plain integers for hot paths."""
+    """A time step's position in its episode; dm_env's values, as plain integers for hot paths."""
 
     FIRST = 0
     MID = 1
@@ -24,7 +24,7 @@ class StepType:
 class TimeStep(NamedTuple):
     """One step of several streams; leading axis `[B]`, in a trajectory `[T + 1, B]`.
 
-    The step from LAST to FIRST is no transition: it reaches no loss, no return and no counter.
+    The step from LAST to FIRST is not a transition: it enters no loss, return or counter.
 
     | step               | discount | bootstraps the step before | own value learned |
     |--------------------|----------|----------------------------|-------------------|
@@ -39,13 +39,13 @@ class TimeStep(NamedTuple):
     discount: Array  # float32 [B], 0 or 1
     observation: Nest  # [B, ...]; at LAST the true final one
     prev_action: Nest  # [B, ...]; zeros at FIRST
-    env_id: Any = ()  # int32 [B], the pool's slot that made the step; an agent is given its stream
-    env_info: Nest = ()  # what else the environment says, [B, ...]
-    untransformed: Any = ()  # the TimeStep before data transformers, where one needs it
+    env_id: Any = ()  # int32 [B], the environment's slot in the pool; for agents the stream id
+    env_info: Nest = ()  # [B, ...], other information from the environment
+    untransformed: Any = ()  # the TimeStep before transforms, if one needs it
 
 
 class AgentOutput(NamedTuple):
-    """What an agent's `actor_step` gives beside its next state."""
+    """What an agent's `actor_step` returns beside its next state."""
 
     action: Nest  # [B, ...]
     extras: Nest  # [B, ...], stored with the step: behaviour logits or log-probabilities, values
@@ -58,14 +58,14 @@ class Inference(NamedTuple):
     extras: Nest  # [B, ...]
     version: int | Array  # of the parameters that chose the actions; of one step, or int32 [B]
     state: State | None = None  # [B, ...], the state *before* this step; None unless asked for
-    source_life: int = 0  # of the inferencer: another one has lost the streams' recurrent state
+    source_life: int = 0  # the inferencer's life; a new one has lost the streams' recurrent state
 
 
 class Trajectory(NamedTuple):
     """A batch of unrolls: T transitions and the step to bootstrap from.
 
-    Transition t goes from step t to step t + 1: `action[t]` was taken at `timestep[t]` and gave
-    `timestep[t + 1].reward` and `.discount`. It is real where `timestep.step_type[t] != LAST`.
+    Transition t goes from step t to step t + 1: `action[t]` was taken at `timestep[t]` and led to
+    `timestep[t + 1].reward` and `.discount`. It is real if `timestep.step_type[t] != LAST`.
     """
 
     timestep: TimeStep  # [T + 1, B, ...]; env_id, env_info and untransformed are ()
@@ -75,14 +75,14 @@ class Trajectory(NamedTuple):
     state: State  # [B, ...], the recurrent state before the first step
     stream_id: Array  # int32 [B]
     life: Array  # int32 [B]
-    probability: Array  # float32 [B], with which the table chose the unroll; 1 for a queue
+    probability: Array  # float32 [B], of the table's choice of the unroll; 1 for a queue
 
 
 class Sample(NamedTuple):
-    """What a replay buffer hands to the learner."""
+    """What a replay buffer gives to the learner."""
 
     trajectory: Trajectory
-    key: Array  # uint64 [B], of the items in their table; for priority updates
+    key: Array  # uint64 [B], the items' keys in their table, for priority updates
 
 
 TIME_FIELDS = ("timestep", "action", "extras", "version")

@@ -1,4 +1,4 @@
-"""Versioned parameters: where they come from, and a client that keeps a copy fresh."""
+"""Versioned parameters: their sources, and a client that keeps a copy up to date."""
 
 import concurrent.futures
 import math
@@ -13,29 +13,39 @@ from distrl.agents.agent import Agent
 from distrl.runtime.codec import Codec
 from distrl.types import Params
 
-_PATIENCE = 1.0  # seconds that a call waits for parameters that are still to be made
+_VERSION_WAIT_S = 1.0  # that a call waits for parameters that do not exist yet
 
 
 class VariableSource(Protocol):
     """Holds parameters whose version rises by one with each update."""
 
     def get_variables(self, newer_than: int) -> tuple[int, Params] | None:
-        """The newest `(version, params)`, or None where `newer_than` is the newest."""
+        """Returns the newest `(version, params)`; None if `newer_than` is the newest."""
 
 
 class VariableClient:
     """A copy of a source's parameters, refreshed every `sync_interval` calls of `update`.
 
-    With `background`, a refresh runs in a thread of its own and is taken by a later `update`, so
-    that acting never waits for the network. Errors of a refresh are raised by `update`.
+    With `background`, a refresh runs in another thread and a later `update` takes its result, so
+    acting never waits for the network. `update` raises the errors of a refresh.
+
+    Attributes:
+      version: the version of the parameters.
+      params: the parameters.
     """
 
     def __init__(self, source: VariableSource, sync_interval: int = 1, background: bool = False):
-        """Fetches the first parameters, and waits for them as long as `source` does."""
+        """Fetches the first parameters, waiting as long as `source` does.
+
+        Args:
+          source: where the parameters come from.
+          sync_interval: calls of `update` between two refreshes.
+          background: refresh in another thread.
+        """
         self._source = source
         self._sync_interval = sync_interval
         self._calls = 0
-        self._future: concurrent.futures.Future[Any] | None = None
+        self._future: concurrent.futures.Future[tuple[int, Params] | None] | None = None
         self._executor = (
             concurrent.futures.ThreadPoolExecutor(1, "variables") if background else None
         )
@@ -44,7 +54,7 @@ class VariableClient:
         self._take(source.get_variables(-1))
 
     def update(self) -> None:
-        """Counts one use of the parameters, and refreshes them when it is time."""
+        """Counts one use of the parameters, and refreshes them when due."""
         if self._future is not None and self._future.done():
             future, self._future = self._future, None
             self._take(future.result())
@@ -59,14 +69,14 @@ class VariableClient:
             self._future = self._executor.submit(self._source.get_variables, self.version)
 
     def refresh(self) -> None:
-        """Takes the newest parameters now, and waits for them."""
+        """Fetches the newest parameters now, and waits for them."""
         if self._future is not None:
             future, self._future = self._future, None
             self._take(future.result())
         self._take(self._source.get_variables(self.version))
 
     def close(self) -> None:
-        """Ends the thread; a refresh under way is left to its own deadline."""
+        """Ends the thread; a running refresh ends at its own deadline."""
         if self._executor is not None:
             self._executor.shutdown(wait=False, cancel_futures=True)
 
@@ -76,7 +86,7 @@ class VariableClient:
 
 
 class _ParamsCodec:
-    """Parameters of an agent as bytes, and back."""
+    """Packs an agent's parameters into bytes, and unpacks them."""
 
     def __init__(self, agent: Agent):
         key = jax.ShapeDtypeStruct((2,), np.uint32)
@@ -90,10 +100,10 @@ class _ParamsCodec:
 
 
 class VariableService:
-    """A source's parameters for readers elsewhere: each version is serialised once."""
+    """Serves a source's parameters to remote readers; serialises each version once."""
 
     def __init__(self, source: VariableSource, agent: Agent):
-        """Args: source: in this process. agent: whose parameters they are."""
+        """Args: source: a source in this process. agent: the parameters' agent."""
         self._source = source
         self._codec = _ParamsCodec(agent)
         self._lock = threading.Lock()
@@ -102,10 +112,10 @@ class VariableService:
         self._numbered: dict[int, bytes] = {}
 
     def get_variables(self, newer_than: int) -> tuple[int, bytes] | None:
-        """The newest `(version, bytes)`, or None where `newer_than` is the newest.
+        """Returns the newest `(version, bytes)`; None if `newer_than` is the newest.
 
-        A reader that has a newer one has it of an earlier life of this node, which went on from a
-        checkpoint: it gets what there is now.
+        A reader with a newer version got it from an earlier life of this node, before it resumed
+        from a checkpoint: it gets the current version.
         """
         with self._lock:
             answer = self._source.get_variables(self._packed[0])
@@ -115,34 +125,38 @@ class VariableService:
             return self._packed if self._packed[0] != newer_than else None
 
     def get_variables_at(self, number: int) -> tuple[int, bytes] | None:
-        """`(version, bytes)` that so many updates made since this service; None: not yet.
+        """Returns `(version, bytes)` after `number` updates since this service began.
 
-        Needs a `Learner`, which keeps its `recent` ones. Waits some seconds at most.
+        Waits briefly; returns None if they do not exist yet. The source must be a `Learner`, which
+        keeps its `recent` parameters.
         """
         source: Any = self._source
         version = self._first + number
-        if not source.wait_for_version(version, _PATIENCE):
+        if not source.wait_for_version(version, _VERSION_WAIT_S):
             return None
         with self._lock:
             data = self._numbered.get(version)
             if data is None:
-                found = dict(source.recent)
-                data = self._numbered[version] = self._codec.pack(found[version])
-                for old in [known for known in self._numbered if known not in found]:
+                recent = dict(source.recent)
+                data = self._numbered[version] = self._codec.pack(recent[version])
+                for old in [known for known in self._numbered if known not in recent]:
                     del self._numbered[old]
             return version, data
 
 
 class VariableRelay:
-    """Hands a `VariableService`'s parameters on, so that each version crosses to a host once.
+    """Relays a `VariableService`'s parameters, so that each version is sent to a host once.
 
-    It is asked as the service itself is; what it fetches it keeps until a newer one is there.
+    It has the interface of the service, and keeps the newest version it has fetched.
+
+    Attributes:
+      fetched: number of versions fetched.
     """
 
     def __init__(self, service: Any, interval: float = 0.02):
         """Args:
-        service: a client, with a deadline of its own.
-        interval: seconds between two questions to it, however many readers ask.
+        service: a client of the service, with a deadline.
+        interval: least seconds between two calls of the service, however many readers there are.
         """
         self._service = service
         self._interval = interval
@@ -153,12 +167,12 @@ class VariableRelay:
 
     @property
     def size(self) -> int:
-        """Bytes of the newest version."""
+        """Size of the newest version in bytes."""
         return len(self._newest[1])
 
     def get_variables(self, newer_than: int) -> tuple[int, bytes] | None:
-        """See `VariableService.get_variables`; at most `interval` older than there."""
-        with self._lock:  # those who wait find the answer here
+        """See `VariableService.get_variables`; at most `interval` older."""
+        with self._lock:  # readers that wait for it find the answer here
             if time.monotonic() - self._asked >= self._interval:
                 answer = self._service.get_variables(self._newest[0])
                 self._asked = time.monotonic()
@@ -169,10 +183,10 @@ class VariableRelay:
 
 
 class RemoteVariables:
-    """A `VariableService` elsewhere, as a VariableSource."""
+    """The `VariableSource` of a remote `VariableService`."""
 
     def __init__(self, service: Any, agent: Agent):
-        """Args: service: a client, with a deadline of its own. agent: whose parameters they are."""
+        """Args: service: a client of the service, with a deadline. agent: the parameters' agent."""
         self._service = service
         self._codec = _ParamsCodec(agent)
 

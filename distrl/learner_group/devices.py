@@ -1,7 +1,7 @@
-"""The devices that an update is computed on: a batch is split over them, parameters are whole.
+"""The devices that compute an update: batches are split over them, parameters are replicated.
 
-An update stays one function of the whole batch: XLA's partitioner splits it and adds the sums over
-devices that it needs, so that means, orders and random numbers are those of one device.
+An update stays one function of the whole batch. XLA's partitioner splits it and adds the necessary
+sums over devices, so means, orders and random numbers are those of one device.
 """
 
 import contextvars
@@ -22,27 +22,27 @@ _mesh: contextvars.ContextVar[Mesh | None] = contextvars.ContextVar("mesh", defa
 
 
 class Devices:
-    """Where a learner computes.
+    """The devices of a learner, in all its processes.
 
-    On one device everything is as without it: nothing is placed, and nothing is copied.
+    With a single device nothing is placed explicitly, and nothing is copied.
 
     Attributes:
-      count: devices of this process.
+      count: number of devices of this process.
     """
 
     def __init__(self, batch_size: int, count: int = 0):
         """Args:
-        batch_size: unrolls of a batch of this process.
-        count: devices of this process; 0: all that JAX has.
+        batch_size: unrolls in a batch of this process.
+        count: number of devices of this process to use; 0: all that JAX has.
 
         Raises:
-          ConfigError: there are fewer, or the batch cannot be split evenly; with the arithmetic.
+          ConfigError: there are fewer devices, or the batch does not split evenly.
         """
-        found = jax.local_devices()
-        if count > len(found):
-            names = ", ".join(str(device) for device in found)
-            raise ConfigError(f"learner.num_devices={count}: JAX has {len(found)} here ({names})")
-        self.count = count or len(found)
+        local = jax.local_devices()
+        if count > len(local):
+            names = ", ".join(str(device) for device in local)
+            raise ConfigError(f"learner.num_devices={count}: JAX has {len(local)} here ({names})")
+        self.count = count or len(local)
         check_split(batch_size, self.count)
         self._batch_size = batch_size
         processes = [jax.local_devices(index) for index in range(jax.process_count())]
@@ -66,11 +66,11 @@ class Devices:
 
     @property
     def several(self) -> bool:
-        """Whether an update is computed on more than one device, of all processes."""
+        """Whether updates are computed on more than one device, over all processes."""
         return self._mesh is not None
 
     def jit(self, learner_step: Callable[..., Any]) -> Callable[..., Any]:
-        """`Agent.learner_step`, compiled; of a batch that `put` gave."""
+        """Compiles `Agent.learner_step`, for batches from `put`."""
         mesh = self._mesh
         if mesh is None:
             return jax.jit(learner_step)
@@ -86,10 +86,12 @@ class Devices:
         return jax.jit(traced, in_shardings=(whole, whole, self._split), out_shardings=whole)
 
     def put(self, batch: Trajectory) -> Trajectory:
-        """A batch of host arrays, as an update takes it: each shard goes straight to its device.
+        """Returns a batch in the form that a compiled update takes.
+
+        Each shard goes straight to its device.
 
         Args:
-          batch: [T + 1, B, ...], of this process.
+          batch: this process's host arrays, `[T + 1, B, ...]`.
         """
         if self._mesh is None or jax.process_count() == 1:
             return batch  # the compiled function splits it itself
@@ -102,20 +104,20 @@ class Devices:
         )
 
     def replicate(self, nest: Nest) -> Nest:
-        """`nest`, whole on every device. In each process it must have the same values."""
+        """Returns `nest` with a copy on each device. All processes pass the same values."""
         if self._mesh is None:
             return jax.device_put(nest)
         make = jax.make_array_from_process_local_data
         return jax.tree.map(lambda x: make(self._whole, np.asarray(x)), nest)
 
-    def one(self, nest: Nest) -> Nest:
-        """The first of this process's replicas of what an update gave; no copy."""
+    def first_replica(self, nest: Nest) -> Nest:
+        """Returns this process's first replica of an update's result, without a copy."""
         if self._mesh is None:
             return nest
         return jax.tree.map(lambda x: x.addressable_data(0), nest)
 
-    def own(self, rows: jax.Array) -> npt.NDArray[Any]:
-        """Of one value for each unroll of the whole batch, those of this process's batch."""
+    def local_rows(self, rows: jax.Array) -> npt.NDArray[Any]:
+        """Returns the rows of this process's batch, given one row per unroll of the whole batch."""
         if self._mesh is None:
             return np.asarray(rows)
         start = jax.process_index() * self._batch_size
@@ -123,7 +125,7 @@ class Devices:
 
 
 def check_split(batch_size: int, count: int) -> None:
-    """Raises ConfigError where a batch of unrolls does not split evenly; with the arithmetic."""
+    """Raises ConfigError if a batch of unrolls does not split evenly over the devices."""
     if batch_size % count == 0:
         return
     less = batch_size - batch_size % count
@@ -137,23 +139,23 @@ def check_split(batch_size: int, count: int) -> None:
 
 
 def check_gpus(count: int, setting: str) -> None:
-    """Raises ConfigError where JAX does not have the GPUs that `setting` declares.
+    """Raises ConfigError if JAX does not have the GPUs that `setting` declares.
 
-    Where it finds none it goes on with the CPU, without a word.
+    JAX itself would silently use the CPU.
     """
-    found = jax.local_devices()
-    if count and sum(device.platform == "gpu" for device in found) < count:
-        names = ", ".join(str(device) for device in found)
+    local = jax.local_devices()
+    if count and sum(device.platform == "gpu" for device in local) < count:
+        names = ", ".join(str(device) for device in local)
         raise ConfigError(
             f"{setting}: JAX has {names} here; see docs/install.md for its CUDA build"
         )
 
 
 def split(nest: Nest, axis: int = 0) -> Nest:
-    """Asks for the nest's `axis` to be split over the devices of the update that is being traced.
+    """Constrains an axis of `nest` to be split over the devices, in an update being traced.
 
-    For parts of a batch that an agent makes anew, as by shuffling, which each device would
-    otherwise compute whole. It changes no value, and does nothing on one device.
+    For new batches that an agent makes from a batch, for example by shuffling: without it each
+    device would compute all of them. Changes no value, and does nothing on a single device.
     """
     mesh = _mesh.get()
     if mesh is None:
@@ -163,10 +165,10 @@ def split(nest: Nest, axis: int = 0) -> Nest:
 
 
 def merge_steps(nest: Nest) -> Nest:
-    """[T, B, ...] as rows [T * B, ...], which `unmerge_steps` takes apart again.
+    """Reshapes `[T, B, ...]` to rows `[T * B, ...]`; `unmerge_steps` is the inverse.
 
-    In which order is left open: over several devices a batch stays where it is only if its axis
-    comes first.
+    The order of rows is unspecified: over several devices, data stays on its device only if the
+    batch axis comes first.
     """
     if _mesh.get() is None:
         return jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), nest)
@@ -174,7 +176,7 @@ def merge_steps(nest: Nest) -> Nest:
 
 
 def unmerge_steps(nest: Nest, length: int, batch_size: int) -> Nest:
-    """Rows [T * B, ...] as [T, B, ...]; see `merge_steps`."""
+    """Reshapes rows `[T * B, ...]` to `[T, B, ...]`; see `merge_steps`."""
     if _mesh.get() is None:
         return jax.tree.map(lambda x: x.reshape(length, batch_size, *x.shape[1:]), nest)
     nest = jax.tree.map(lambda x: x.reshape(batch_size, length, *x.shape[1:]), nest)

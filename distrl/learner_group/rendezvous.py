@@ -96,7 +96,7 @@ def _accept(peers: Peers, connection: socket.socket, peer: str, must_match: dict
             f"another process has this index, or it is not below {must_match['num_processes']}"
         )
     else:
-        _set_keepalive(connection)
+        _prepare(connection)
         peers.sockets[index], peers.names[index] = connection, name
         return
     message = f"{name} belongs to another learner: {refusal}"
@@ -117,7 +117,7 @@ def _reach_first(
         ) from error
     name = f"learner process 0 ({host}:{port})"
     peers.sockets[0], peers.names[0] = connection, name
-    _set_keepalive(connection)
+    _prepare(connection)
     send(connection, {"index": index, "about": must_match})
     answer = _first_line(connection, deadline)
     if answer is None and time.monotonic() >= deadline:
@@ -205,8 +205,8 @@ def _first_line(connection: socket.socket, deadline: float) -> dict[str, Any] | 
     return message if isinstance(message, dict) else None
 
 
-def _set_keepalive(connection: socket.socket) -> None:
-    """Makes the kernel notice that the other host is gone, even while nothing is sent."""
+def _prepare(connection: socket.socket) -> None:
+    """Sends small messages at once, and has the kernel notice that the other host is gone."""
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     probe_s = _SILENCE_S // 4
     keep_alive(connection, idle=probe_s, interval=probe_s, send_timeout=_SILENCE_S)

@@ -1,9 +1,9 @@
-"""Nests of arrays as rows of bytes whose layout both ends know: small messages without a schema.
+"""Nests of arrays as rows of bytes whose layout both ends know: messages without a schema.
 
-A message between two nodes of one program has the same structure each time, so sending names,
-shapes and dtypes with it is waste: one `bytes` argument costs a remote call less than half of
-what a list of arrays does. A row holds all that there is of one stream, so that requests are
-joined and split as bytes, and XLA can take rows apart and put them together by itself.
+Messages between two nodes have the same structure each time, so names, shapes and dtypes need not
+be sent: a single `bytes` argument costs a remote call less than half of a list of arrays. A row
+holds one stream's data, so requests are joined and split as bytes, and XLA itself can unpack and
+pack rows.
 """
 
 from typing import Any
@@ -19,12 +19,16 @@ from distrl.types import Array, Nest
 
 
 class Codec:
-    """Packs nests whose leaves are `[n, *shape]`, for shapes and dtypes known beforehand."""
+    """Packs nests whose leaves are `[n, *shape]`, with fixed shapes and dtypes.
+
+    Attributes:
+      row_bytes: size of a row.
+    """
 
     def __init__(self, struct: Nest, where: str):
         """Args:
         struct: nest of specs, without the leading axis.
-        where: what is packed, for messages.
+        where: what is packed, for error messages.
         """
         leaves, self._treedef = jax.tree.flatten(specs.struct(struct))
         self._shapes = [tuple(leaf.shape) for leaf in leaves]
@@ -34,7 +38,7 @@ class Codec:
             for dtype, shape in zip(self._dtypes, self._shapes, strict=True)
         ]
         widest = max([dtype.itemsize for dtype in self._dtypes], default=1)
-        # Wide items first, so that each lies at a multiple of its size.
+        # Wide items first, so that each is aligned to its size.
         self._order = sorted(range(len(leaves)), key=lambda i: -self._dtypes[i].itemsize)
         self._offsets = [0] * len(leaves)
         end = 0
@@ -54,19 +58,22 @@ class Codec:
         self._where = where
 
     def pack(self, nest: Nest, n: int) -> bytes:
-        """`nest` as n rows; values are cast to the spec's dtypes, sizes must be right."""
+        """Returns `nest` as n rows. Casts values to the spec's dtypes; shapes must match."""
         rows = np.empty(n, self._rows)
         for name, leaf in zip(self._names, self._treedef.flatten_up_to(nest), strict=True):
             rows[name] = leaf
         return rows.tobytes()
 
     def unpack(self, data: bytes | npt.NDArray[Any], n: int, offset: int = 0) -> Nest:
-        """The nest in `data` from `offset` on, as views `[n, *shape]` of its memory.
+        """Returns the nest in `data` from `offset` on, as views `[n, *shape]` of its memory.
 
-        An array must be one-dimensional uint8.
+        Args:
+          data: rows; as an array one-dimensional uint8.
+          n: number of rows.
+          offset: bytes to skip.
 
         Raises:
-          SpecError: where there are not n rows.
+          SpecError: there are not n rows.
         """
         self.check(len(data) - offset, n)
         rows = np.frombuffer(data, self._rows, n, offset)
@@ -80,7 +87,7 @@ class Codec:
             )
 
     def from_rows(self, rows: Array) -> Nest:
-        """The nest in rows uint8 `[n, row_bytes]`; traced by JAX."""
+        """Returns the nest in rows uint8 `[n, row_bytes]`; traced by JAX."""
         leaves = []
         for dtype, shape, start in zip(self._dtypes, self._shapes, self._offsets, strict=True):
             count = int(np.prod(shape))
@@ -95,7 +102,7 @@ class Codec:
         return self._treedef.unflatten(leaves)
 
     def to_rows(self, nest: Nest) -> Array:
-        """`nest` `[n, ...]` as rows uint8 `[n, row_bytes]`; traced by JAX."""
+        """Returns `nest` `[n, ...]` as rows uint8 `[n, row_bytes]`; traced by JAX."""
         leaves = self._treedef.flatten_up_to(nest)
         n = leaves[0].shape[0]
         columns, end = [], 0

@@ -1,4 +1,4 @@
-"""Small files that are there whole or not at all, whenever the process or the machine dies."""
+"""Small files that are written atomically, whenever the process or the machine dies."""
 
 import contextlib
 import fcntl
@@ -12,7 +12,7 @@ T = TypeVar("T")
 
 
 def sync(path: Path) -> None:
-    """Waits until a file, or the names in a folder, are on the disk."""
+    """Waits until a file, or the names in a folder, are on disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -21,12 +21,13 @@ def sync(path: Path) -> None:
 
 
 def write_json(path: Path, data: Any, durable: bool = True) -> None:
-    """Replaces the file by `data`. One thread of a process at a time for one path.
+    """Replaces a file by `data`. Only one thread of a process at a time may write a path.
 
     Args:
-      path: of the file.
-      data: for JSON.
-      durable: wait until it is on the disk; else only a reader is sure to see all of it or nothing.
+      path: the file.
+      data: plain data for JSON.
+      durable: wait until it is on disk. Otherwise readers see all of it or nothing, but a crash of
+        the machine may lose it.
     """
     part = path.with_name(f".{path.name}.{os.getpid()}.new")
     part.write_text(json.dumps(data, indent=2) + "\n")
@@ -38,7 +39,7 @@ def write_json(path: Path, data: Any, durable: bool = True) -> None:
 
 
 def read_json(path: Path) -> Any:
-    """What `write_json` wrote; None where there is no such file."""
+    """Reads what `write_json` wrote; returns None if there is no such file."""
     try:
         return json.loads(path.read_text())
     except FileNotFoundError:
@@ -46,16 +47,16 @@ def read_json(path: Path) -> Any:
 
 
 def update_json(path: Path, change: Callable[[dict[str, Any]], T]) -> T:
-    """Has `change` alter the file's dictionary; others who do the same wait for their turn.
+    """Changes the dictionary in a file, under a lock that all processes share.
 
     Args:
-      path: of the file, which need not be there.
-      change: alters its argument in place. It must be quick.
+      path: the file, which need not exist.
+      change: changes its argument in place. It must be quick.
 
     Returns:
       What `change` returned.
     """
-    with _turn(path.parent):
+    with _lock(path.parent):
         data = read_json(path) or {}
         result = change(data)
         write_json(path, data)
@@ -63,8 +64,8 @@ def update_json(path: Path, change: Callable[[dict[str, Any]], T]) -> T:
 
 
 @contextlib.contextmanager
-def _turn(folder: Path) -> Iterator[None]:
-    """Only one thread of all processes at a time; that of a dead one is over."""
+def _lock(folder: Path) -> Iterator[None]:
+    """Locks a folder against all other threads and processes; a dead process releases it."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)

@@ -1,7 +1,7 @@
-"""What the nodes of a program do: a row for each, in memory that they share with their launcher.
+"""Heartbeats: a row for each node, in memory that the nodes share with their launcher.
 
-The launcher writes whether a node is there, and in which life; the node writes that it lives, and
-since when it works or waits. A node that dies leaves its row as it was.
+The launcher writes a node's status and life; the node writes that it is alive, and since when it
+works or waits. A node that dies leaves its row as it was.
 """
 
 import mmap
@@ -10,50 +10,53 @@ import time
 from collections.abc import Callable, Sequence
 
 ABSENT, UP, DOWN, GONE = range(4)
-"""A node's status: not started; there; ended, and to be started again; ended for good."""
+"""A node's status: not started; running; ended and to be restarted; ended for good."""
 _STATUS, _LIFE, _BEAT, _WORKING, _SINCE, _ACTED, _STARTS, _COLUMNS = range(8)
 
 
 class Heartbeat:
-    """One node's row. Without a table it is the node's own: what is written there, nobody reads.
+    """One node's row. Without a table it is private: nobody else reads it.
 
-    Times are nanoseconds of the monotonic clock, which is one for all processes of a machine.
+    Times are nanoseconds of the monotonic clock, which all processes of a machine share.
+
+    Attributes:
+      table: the table of all nodes; None: a private heartbeat.
     """
 
     def __init__(self, values: memoryview | None = None, table: "HeartbeatTable | None" = None):
-        """For `HeartbeatTable.of`; values: int64 `[_COLUMNS]`."""
+        """For `HeartbeatTable.of`. Args: values: int64 `[_COLUMNS]`. table: see the class."""
         self._values = memoryview(bytearray(8 * _COLUMNS)).cast("q") if values is None else values
         self.table = table
 
-    # What the node says.
+    # Written by the node.
 
     def tick(self) -> None:
-        """It works, and has just got on."""
+        """Records progress: the node is working."""
         self._values[_SINCE] = time.monotonic_ns()
         self._values[_WORKING] = 1
 
     def wait(self) -> None:
-        """It waits for others, with a deadline of its own."""
+        """Records that the node waits for others; that wait has its own deadline."""
         self._values[_SINCE] = time.monotonic_ns()
         self._values[_WORKING] = 0
 
     def beat(self) -> None:
-        """Its Python threads run."""
+        """Records that the node's Python threads run."""
         self._values[_BEAT] = time.monotonic_ns()
 
     @property
     def acted(self) -> int:
-        """Environment steps that the node took, in all its lives in this program."""
+        """Environment steps that the node has taken, in all its lives in this program."""
         return self._values[_ACTED]
 
     @acted.setter
     def acted(self, steps: int) -> None:
         self._values[_ACTED] = steps
 
-    # What the launcher says.
+    # Written by the launcher.
 
     def begin(self, life: int) -> None:
-        """The node is about to start, in this life."""
+        """Records that the node is about to start in this life."""
         values = self._values
         values[_LIFE], values[_BEAT] = life, 0
         values[_STARTS] += 1
@@ -62,22 +65,28 @@ class Heartbeat:
         values[_STATUS] = UP
 
     def end(self, comes_back: bool) -> None:
-        """The node has ended."""
+        """Records that the node has ended. Args: comes_back: it will be restarted."""
         self._values[_STATUS] = DOWN if comes_back else GONE
 
-    def told(self, working: bool, since: float, silent: float | None) -> None:
-        """What the node says, where it runs on another host: seconds, as of now."""
+    def mirror_activity(self, working: bool, since: float, silent: float | None) -> None:
+        """Copies what a node on another host has written.
+
+        Args:
+          working: whether it works; otherwise it waits.
+          since: seconds since it last made progress or began to wait.
+          silent: see `silent`.
+        """
         now = time.monotonic_ns()
         self._values[_SINCE] = now - int(since * 1e9)
         self._values[_WORKING] = working
         self._values[_BEAT] = 0 if silent is None else now - int(silent * 1e9)
 
-    def mirror(self, status: int, life: int) -> None:
-        """What the launcher says of a node that runs on another host."""
+    def mirror_status(self, status: int, life: int) -> None:
+        """Copies what the launcher has written about a node on another host."""
         self._values[_LIFE] = life
         self._values[_STATUS] = status
 
-    # What anyone may ask.
+    # Read by anyone.
 
     @property
     def status(self) -> int:
@@ -86,20 +95,20 @@ class Heartbeat:
 
     @property
     def life(self) -> int:
-        """0 for the first, and more at each restart."""
+        """0 for the first life, and more after each restart."""
         return self._values[_LIFE]
 
     @property
     def restarted(self) -> bool:
-        """Whether it had another life in this program."""
+        """Whether the node has had another life in this program."""
         return self._values[_STARTS] > 1
 
     def at_work(self) -> float | None:
-        """Seconds since it last got on; None while it waits, or has never said."""
+        """Returns seconds since the last progress; None while the node waits, or before any."""
         return _seconds_since(self._values[_SINCE]) if self._values[_WORKING] else None
 
     def silent(self) -> float | None:
-        """Seconds since its Python threads last ran; None before they first did."""
+        """Returns seconds since the node's Python threads last ran; None before they first did."""
         return _seconds_since(self._values[_BEAT]) if self._values[_BEAT] else None
 
 
@@ -108,15 +117,15 @@ def _seconds_since(nanoseconds: int) -> float:
 
 
 class HeartbeatTable:
-    """The rows of all nodes. Made before the nodes' processes are forked, which then share it."""
+    """The rows of all nodes. Create it before forking the nodes' processes, which then share it."""
 
     def __init__(self, names: Sequence[str]):
-        """Args: names: of the nodes, as "actor/0"."""
+        """Args: names: node names, e.g. "actor/0"."""
         self._names = {name: index for index, name in enumerate(names)}
         self._values = memoryview(mmap.mmap(-1, 8 * _COLUMNS * max(1, len(names)))).cast("q")
 
     def of(self, name: str) -> Heartbeat | None:
-        """A node's row; None where there is no such node."""
+        """Returns a node's row; None if there is no such node."""
         index = self._names.get(name)
         if index is None:
             return None
@@ -124,35 +133,37 @@ class HeartbeatTable:
 
 
 _find: Callable[[], tuple[Heartbeat, bool] | None] = lambda: None  # noqa: E731
-_own = threading.local()
+_private = threading.local()
 
 
 def install_heartbeat_lookup(find: Callable[[], tuple[Heartbeat, bool] | None]) -> None:
-    """The launcher's: how a thread finds its node's seat, and whether it is the node's main thread.
+    """Installs the launcher's way to find the calling thread's heartbeat.
 
-    `find` gives None for threads that belong to no node.
+    Args:
+      find: returns the heartbeat of the calling thread's node, and whether it is the node's main
+        thread; None for threads that belong to no node.
     """
     global _find
     _find = find
 
 
 def current_heartbeat() -> Heartbeat:
-    """The heartbeat of the node that runs this code; a private one where there is no launcher."""
-    found = _find()
-    return found[0] if found is not None else _unwatched()
+    """Returns the heartbeat of the node that runs this code; a private one without a launcher."""
+    entry = _find()
+    return entry[0] if entry is not None else _private_heartbeat()
 
 
 def main_thread_heartbeat() -> Heartbeat:
-    """As `current_heartbeat` in the node's main thread; in its other threads a private one.
+    """Returns `current_heartbeat` in the node's main thread; in its other threads a private one.
 
-    So a background thread does not pass for the node's own progress.
+    So a background thread does not count as progress of the node.
     """
-    found = _find()
-    return found[0] if found is not None and found[1] else _unwatched()
+    entry = _find()
+    return entry[0] if entry is not None and entry[1] else _private_heartbeat()
 
 
-def _unwatched() -> Heartbeat:
-    heartbeat = getattr(_own, "heartbeat", None)
+def _private_heartbeat() -> Heartbeat:
+    heartbeat = getattr(_private, "heartbeat", None)
     if heartbeat is None:
-        heartbeat = _own.heartbeat = Heartbeat()
+        heartbeat = _private.heartbeat = Heartbeat()
     return heartbeat

@@ -1,4 +1,7 @@
-"""How often each node of a run was started, so that no two of its lives are alike."""
+"""The lives of a run's nodes: each start of a node is a new life, numbered from 0.
+
+Seeds and stream ids depend on the life, so no two lives of a node make the same experience.
+"""
 
 from pathlib import Path
 from typing import Any
@@ -9,15 +12,15 @@ _FILE = "lives.json"
 
 
 def next_life(run_dir: Path | str, node: str, *others: str) -> int:
-    """The life that `node` begins now: how often it was started in this run folder before.
+    """Returns the life that a node begins: how often it was started in this run folder before.
 
-    It is counted before it is used, and on the disk: whatever dies, no life is given twice.
+    It is written to disk before it is returned: whatever dies, no life is given twice.
 
     Args:
-      run_dir: of the run; is there.
-      node: its name, "actor/0".
-      others: that begin the same life, which is then new to all of them: one process may have
-        the parts of several nodes.
+      run_dir: the run folder, which must exist.
+      node: the node's name, e.g. "actor/0".
+      others: more nodes that begin the same life, which is then new to all of them: one process
+        may have the parts of several nodes.
     """
 
     def count(lives: dict[str, Any]) -> int:
@@ -29,5 +32,5 @@ def next_life(run_dir: Path | str, node: str, *others: str) -> int:
 
 
 def lives(run_dir: Path | str) -> dict[str, int]:
-    """By node, how often it was started so far."""
+    """Returns how often each node was started so far, by name."""
     return read_json(Path(run_dir) / _FILE) or {}

@@ -1,7 +1,7 @@
-"""JAX, imported without a garbage collection in the middle.
+"""Imports JAX without a garbage collection in the middle.
 
-jaxlib (0.5.3) makes its pytree registries in such a way that a collection meets them half made, and
-crashes: about one import in a hundred, by the number of objects that were there before.
+A collection while jaxlib (0.5.3) creates its pytree registries crashes. That happens in about one
+import in a hundred, depending on the number of objects that exist before.
 """
 
 import gc
@@ -10,13 +10,13 @@ import sys
 
 
 def import_jax() -> None:
-    """Imports JAX, if it is not there yet. To be called before whatever else imports it."""
+    """Imports JAX unless it is imported already. Call it before anything else imports JAX."""
     if "jax" in sys.modules:
         return
-    collects = gc.isenabled()
+    was_enabled = gc.isenabled()
     gc.disable()
     try:
         importlib.import_module("jax")
     finally:
-        if collects:
+        if was_enabled:
             gc.enable()

@@ -206,7 +206,7 @@ class HostDaemon:
         for name, (status, life) in heartbeats.items():
             heartbeat = self._heartbeats.of(name)
             if heartbeat is not None and name not in self._local_names:
-                heartbeat.mirror(status, life)
+                heartbeat.mirror_status(status, life)
 
     def _on_start(self, node: str, life: int) -> None:
         self._nodes[node].heartbeat.begin(life)

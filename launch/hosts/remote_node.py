@@ -91,7 +91,7 @@ class SupervisedRemoteNode(SupervisedNode):
         """
         if self.alive:
             self._usage, self.pid = usage, pid
-            self.heartbeat.told(at_work is not None, at_work or 0.0, silent)
+            self.heartbeat.mirror_activity(at_work is not None, at_work or 0.0, silent)
 
     def exited(self, exit_fields: dict[str, Any]) -> None:
         """Notes that the node has ended.

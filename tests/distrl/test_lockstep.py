@@ -1,4 +1,4 @@
-"""Lockstep: a score in which nobody waits for ever, and what follows from it."""
+"""Lockstep: its schedule never deadlocks, and determines what is learned."""
 
 import concurrent.futures
 import random
@@ -30,21 +30,19 @@ PRIORITIZED = ReplayConfig(
 )
 
 
-def test_the_score_of_a_queue_by_hand():
-    lockstep_schedule = LockstepSchedule(
-        QUEUE, batch_size=8, num_actors=2, num_envs=2
-    )  # 4 unrolls a round
-    assert [lockstep_schedule.updates(n) for n in range(6)] == [0, 0, 1, 1, 2, 2]
-    assert [lockstep_schedule.version(n) for n in range(6)] == [0, 0, 0, 1, 1, 2]
-    assert [lockstep_schedule.rounds(u) for u in range(3)] == [2, 4, 6]
-    assert [lockstep_schedule.inserts(actor, 3) for actor in range(2)] == [12, 14]
+def test_the_schedule_of_a_queue_by_hand():
+    schedule = LockstepSchedule(QUEUE, batch_size=8, num_actors=2, num_envs=2)  # 4 unrolls a round
+    assert [schedule.updates(n) for n in range(6)] == [0, 0, 1, 1, 2, 2]
+    assert [schedule.version(n) for n in range(6)] == [0, 0, 0, 1, 1, 2]
+    assert [schedule.rounds(u) for u in range(3)] == [2, 4, 6]
+    assert [schedule.inserts(actor, 3) for actor in range(2)] == [12, 14]
 
 
-def test_the_score_of_a_table_that_samples_each_unroll_twice():
-    lockstep_schedule = LockstepSchedule(UNIFORM, batch_size=4, num_actors=2, num_envs=2)
-    assert [lockstep_schedule.updates(n) for n in range(6)] == [0, 0, 0, 2, 4, 6]
-    assert [lockstep_schedule.rounds(u) for u in range(5)] == [3, 3, 4, 4, 5]
-    assert lockstep_schedule.samples(3) == 8
+def test_the_schedule_of_a_table_that_samples_each_unroll_twice():
+    schedule = LockstepSchedule(UNIFORM, batch_size=4, num_actors=2, num_envs=2)
+    assert [schedule.updates(n) for n in range(6)] == [0, 0, 0, 2, 4, 6]
+    assert [schedule.rounds(u) for u in range(5)] == [3, 3, 4, 4, 5]
+    assert schedule.samples(3) == 8
 
 
 @settings(deadline=None)
@@ -52,58 +50,56 @@ def test_the_score_of_a_table_that_samples_each_unroll_twice():
     st.integers(1, 12), st.integers(1, 4), st.integers(1, 4),
     st.sampled_from([QUEUE, UNIFORM, PRIORITIZED]),
 )  # fmt: skip
-def test_nobody_waits_for_ever_and_what_is_asked_for_is_kept(batch, actors, envs, replay):
-    """Plays the score by turns, as far behind or ahead as each may be."""
+def test_no_schedule_deadlocks_and_requested_versions_are_kept(batch, actors, envs, replay):
+    """Simulates the schedule, with each part as far behind or ahead as it may be."""
     try:
-        lockstep_schedule = LockstepSchedule(replay, batch, actors, envs)
+        schedule = LockstepSchedule(replay, batch, actors, envs)
     except ConfigError:
         return
     inserts = samples = updates = 0
-    turn, number = 0, 0
+    actor, round_index = 0, 0
     for _ in range(2000):
         moved = False
-        if inserts >= lockstep_schedule.rounds(updates) * lockstep_schedule.streams:
-            # The learner may run ahead of who acts: it keeps what they will still ask for.
+        if inserts >= schedule.rounds(updates) * schedule.streams:
+            # The learner may run ahead of the actors: it keeps versions that they still request.
             updates += 1
             samples += batch
             moved = True
-        elif inserts == lockstep_schedule.inserts(
-            turn, number
-        ) and samples >= lockstep_schedule.samples(number):
+        elif inserts == schedule.inserts(actor, round_index) and samples >= schedule.samples(
+            round_index
+        ):
             # It has inferred the next round's first step already.
-            assert lockstep_schedule.version(number + 1) <= updates
-            assert updates - lockstep_schedule.version(number) < lockstep_schedule.versions_kept
+            assert schedule.version(round_index + 1) <= updates
+            assert updates - schedule.version(round_index) < schedule.versions_kept
             inserts += envs
-            turn = (turn + 1) % actors
-            number += turn == 0
+            actor = (actor + 1) % actors
+            round_index += actor == 0
             moved = True
-        assert moved, (inserts, samples, updates, number, turn)
+        assert moved, (inserts, samples, updates, round_index, actor)
 
 
 def play(replay: ReplayConfig, seed: int, updates: int) -> list[np.ndarray]:
-    """Real actors and a learner in threads that dawdle; what the learner sampled."""
+    """Runs actors and a learner in threads with random delays; returns the learner's samples."""
     actors, envs, batch = 3, 2, 6
-    lockstep_schedule = LockstepSchedule(replay, batch, actors, envs)
+    schedule = LockstepSchedule(replay, batch, actors, envs)
     spec = specs.EnvironmentSpec(dm_specs.Array((1,), np.float32), dm_specs.DiscreteArray(2))
     struct = specs.trajectory_struct(spec, (), ())
     table = SharedTable.create(struct, replay, batch, f"lockstep-{uuid.uuid4().hex}", 5)
     stop = threading.Event()
-    dawdle = random.Random(seed)
+    delays = random.Random(seed)
     versions = [0]
     made = threading.Condition()
 
-    class Learned:
+    class Source:
         def get_variables_at(self, number):
             with made:
-                there = made.wait_for(lambda: versions[-1] >= number, 0.5)
-            return (number, None) if there else None
+                exists = made.wait_for(lambda: versions[-1] >= number, 0.5)
+            return (number, None) if exists else None
 
     def act(index: int) -> None:
-        own = SharedReplayBuffer(table.name, struct, replay, batch, stop)
-        client = LockstepWriter(own, lockstep_schedule, replay.unroll_length, index)
-        variables = LockstepVariables(
-            Learned(), lockstep_schedule, replay.unroll_length, stop, 30.0
-        )
+        replay_client = SharedReplayBuffer(table.name, struct, replay, batch, stop)
+        client = LockstepWriter(replay_client, schedule, replay.unroll_length, index)
+        variables = LockstepVariables(Source(), schedule, replay.unroll_length, stop, 30.0)
         ids = np.arange(index * envs, (index + 1) * envs, dtype=np.int32)
         step = 0
         try:
@@ -116,20 +112,20 @@ def play(replay: ReplayConfig, seed: int, updates: int) -> list[np.ndarray]:
                 action = np.zeros(envs, np.int32)
                 client.add(ids, timestep, Inference(action, (), variables.version, ()))
                 step += 1
-                if dawdle.random() < 0.05:
-                    time.sleep(dawdle.random() * 0.004)  # what a busy machine does
+                if delays.random() < 0.05:
+                    time.sleep(delays.random() * 0.004)  # as on a busy machine
         except Exception:
             if not stop.is_set():
                 raise
 
     def learn() -> list[np.ndarray]:
-        own = SharedReplayBuffer(table.name, struct, replay, batch, stop)
-        client = LockstepReader(own, lockstep_schedule)
-        found = []
+        replay_client = SharedReplayBuffer(table.name, struct, replay, batch, stop)
+        client = LockstepReader(replay_client, schedule)
+        samples = []
         for _ in range(updates):
             sample = client.sample(30.0)
             trajectory = sample.trajectory
-            found.append(
+            samples.append(
                 np.concatenate(
                     [sample.key, trajectory.stream_id, trajectory.version[0],
                      trajectory.timestep.observation[0, :, 0]]
@@ -141,18 +137,18 @@ def play(replay: ReplayConfig, seed: int, updates: int) -> list[np.ndarray]:
                 versions.append(versions[-1] + 1)
                 made.notify_all()
         stop.set()
-        return found
+        return samples
 
     with concurrent.futures.ThreadPoolExecutor(actors + 1) as pool:
         acting = [pool.submit(act, index) for index in range(actors)]
         try:
-            found = pool.submit(learn).result(60)
+            samples = pool.submit(learn).result(60)
         finally:
             stop.set()
         for each in acting:
             each.result(10)
     table.close()
-    return found
+    return samples
 
 
 @pytest.mark.parametrize("replay", [QUEUE, UNIFORM, PRIORITIZED], ids=lambda r: r.table)
@@ -160,11 +156,11 @@ def test_what_is_sampled_follows_from_counts_alone(replay):
     first, second = play(replay, 1, 40), play(replay, 2, 40)
     np.testing.assert_array_equal(first, second)
     if replay.table == "queue":
-        lockstep_schedule = LockstepSchedule(replay, 6, 3, 2)
+        schedule = LockstepSchedule(replay, 6, 3, 2)
         for update, row in enumerate(first):
             _, ids, versions, _ = row.reshape(4, 6)
             assert ids.tolist() == [0, 1, 2, 3, 4, 5]
-            assert (versions == lockstep_schedule.version(update)).all()
+            assert (versions == schedule.version(update)).all()
 
 
 @pytest.mark.parametrize(
@@ -178,7 +174,7 @@ def test_what_is_sampled_follows_from_counts_alone(replay):
         ({"replay": ReplayConfig(backend="reverb")}, "a Reverb server takes what comes first"),
     ],
 )
-def test_what_cannot_be_played_is_refused(changes, message):
+def test_settings_without_a_schedule_are_refused(changes, message):
     from distrl.envs import PythonEnvironment
     from distrl.experiment import ActorsConfig, LearnerConfig
     from distrl.testing import CheckingConfig, CountingEnvironment

@@ -182,7 +182,7 @@ def test_settings_that_cannot_be_pickled_are_said(tmp_path):
 
 
 def test_what_cannot_be_loaded(tmp_path):
-    with pytest.raises(ConfigError, match="has no checkpoint, and is none"):
+    with pytest.raises(ConfigError, match="is not a checkpoint, and has none"):
         distrl.load_policy(tmp_path)
     with pytest.raises(ConfigError, match="which must be 'latest' or 'best'"):
         distrl.load_policy(tmp_path, "newest")

@@ -193,7 +193,7 @@ def test_one_device_has_what_it_had():
     agent = A2CConfig(SMALL).make(DISCRETE)
     batch = make_batch(agent, 0)
     assert devices.put(batch) is batch
-    assert devices.one(batch) is batch
+    assert devices.first_replica(batch) is batch
     assert not devices.several
 
 
