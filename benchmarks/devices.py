@@ -46,8 +46,8 @@ def measure(case: str, count: int, seconds: float) -> tuple[float, float]:
     from distrl.agents.networks import NetworkConfig
     from distrl.learner import Learner
     from distrl.learner_group.devices import Devices
+    from distrl.random_batches import random_batch
     from distrl.specs import EnvironmentSpec
-    from distrl.testing import random_batch
     from distrl.types import Sample
 
     sizes, batch_size = CASES[case]

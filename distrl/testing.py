@@ -1,4 +1,4 @@
-"""Fakes that check the data path by exact arithmetic, and random data for tests of losses."""
+"""An environment and an agent that check the data path by exact arithmetic."""
 
 import dataclasses
 from typing import Any
@@ -10,7 +10,6 @@ import numpy as np
 import numpy.typing as npt
 from dm_env import specs as dm_specs
 
-from distrl import specs
 from distrl.agents.agent import Agent, LearnerState, Logs
 from distrl.envs.simulator import Simulator
 from distrl.specs import EnvironmentSpec
@@ -21,16 +20,16 @@ SEED, COUNT, STEP, ECHO = range(4)
 
 
 class CountingEnvironment(dm_env.Environment):
-    """Counts its own steps and echoes its actions.
+    """Counts its steps and echoes its actions.
 
     The observation is float32 `[4]`: the seed (modulo 4096), the number of steps and resets so
     far, the number of steps in this episode, and the action that led here (-1 at FIRST).
-    Episodes last 3, 4, 5, 6, 7 steps in turn; those of even length end truly, those of odd length
-    by their time limit. The reward is the number of the step in its episode.
+    Episode lengths cycle through 3, 4, 5, 6, 7 steps. Even lengths are true ends, odd ones time
+    limits. The reward is the number of the step in its episode.
     """
 
     def __init__(self, seed: int):
-        """Args: seed: put into the observations; begins the turn of lengths."""
+        """Args: seed: part of the observations; selects the first episode's length."""
         self._seed = seed % 4096
         self._count = -1
         self._step = 0
@@ -74,10 +73,10 @@ class CountingEnvironment(dm_env.Environment):
 
 
 class LateCountingEnvironment(Simulator):
-    """A CountingEnvironment each of whose rewards is known `delay` steps later."""
+    """A CountingEnvironment whose rewards are known `delay` steps later."""
 
     def __init__(self, seed: int, delay: int = 2):
-        """Args: seed: of the CountingEnvironment. delay: in steps."""
+        """Args: seed: the CountingEnvironment's seed. delay: of rewards, in steps."""
         self.reward_delay = delay
         self._env = CountingEnvironment(seed)
         self._rewards: list[float] = []
@@ -113,10 +112,10 @@ class LateCountingEnvironment(Simulator):
 
 @dataclasses.dataclass(frozen=True)
 class CheckingConfig:
-    """Settings of a CheckingAgent, in an experiment's place for an algorithm.
+    """The `AgentConfig` of a CheckingAgent.
 
     Attributes:
-      recurrent: keep a state, and check it.
+      recurrent: keep a recurrent state and check it.
     """
 
     recurrent: bool = True
@@ -127,14 +126,14 @@ class CheckingConfig:
 
 
 class CheckingAgent(Agent):
-    """Its action is the version of its parameters; its state counts the steps since the reset.
+    """An agent whose action is the version of its parameters; its state counts steps since reset.
 
-    Its learner step adds one to the parameters and counts what is wrong in the batch, from a
-    CountingEnvironment: see `errors`.
+    Its learner step adds one to the parameters and counts errors in the batch, which must come from
+    CountingEnvironments; see `errors`.
     """
 
     def __init__(self, env_spec: EnvironmentSpec, recurrent: bool):
-        """Args: env_spec: of CountingEnvironment. recurrent: keep a state, and check it."""
+        """Args: env_spec: a CountingEnvironment's. recurrent: keep a state and check it."""
         self.env_spec = env_spec
         self._recurrent = recurrent
 
@@ -163,15 +162,15 @@ class CheckingAgent(Agent):
         return AgentOutput(action, {"seen": seen}), state
 
     def initial_learner_state(self, params: Params) -> LearnerState:
-        """See `Agent`: totals of what was checked and of what was wrong."""
+        """See `Agent`: totals of checked steps and of errors."""
         return {name: jnp.zeros((), jnp.int32) for name in ("checked", *_CHECKS)}
 
     def compute_gradients(
         self, params: Params, learner_state: LearnerState, batch: Trajectory
     ) -> tuple[Params, Logs]:
         """See `Agent`: no gradient; the totals as logs."""
-        found = errors(batch, self._recurrent)
-        totals = {name: learner_state[name] + found[name] for name in found}
+        counts = errors(batch, self._recurrent)
+        totals = {name: learner_state[name] + counts[name] for name in counts}
         return {"version": jnp.ones((), jnp.int32)}, {"loss": jnp.zeros(()), **totals}
 
     def apply_gradients(
@@ -183,7 +182,7 @@ class CheckingAgent(Agent):
     def update_learner_state(
         self, params: Params, opt_state: Any, learner_state: LearnerState
     ) -> LearnerState:
-        """See `Agent`; the totals come by `learner_step`."""
+        """See `Agent`; `learner_step` updates the totals."""
         return learner_state
 
     def learner_step(
@@ -200,23 +199,23 @@ _CHECKS = (
 
 
 def errors(batch: Trajectory, recurrent: bool) -> dict[str, Any]:
-    """Counts of steps checked and of steps wrong in a batch from CountingEnvironments.
+    """Counts checked and wrong steps in a batch from CountingEnvironments.
 
     Args:
-      batch: `[T + 1, B]`, chosen by a CheckingAgent.
-      recurrent: whether the agent kept a state.
+      batch: `[T + 1, B]`, with a CheckingAgent's actions.
+      recurrent: whether the agent kept a recurrent state.
 
     Returns:
-      `checked`; `wrong_version`: the stated version is not the action; `wrong_count`: the
-      environment's own count does not rise by one, or a stream changed; `wrong_echo`: an action
-      reached another environment; `wrong_boundary`: a discount breaks the table of `TimeStep`;
-      `wrong_reward`; `wrong_state`: the state stored, or a state unrolled from it, is not that of
-      the actor.
+      `checked`: steps checked. `wrong_version`: the recorded version is not the action.
+      `wrong_count`: the environment's count does not increase by one, or the stream changed.
+      `wrong_echo`: an action reached another environment. `wrong_boundary`: a discount violates the
+      table of `TimeStep`. `wrong_reward`. `wrong_state`: the stored state, or a state unrolled from
+      it, is not the actor's.
     """
     step, obs = batch.timestep, batch.timestep.observation
     kind = step.step_type
     first, last = kind == StepType.FIRST, kind == StepType.LAST
-    # Rows below run over steps 1..T: a step and the one before it.
+    # Below, rows are steps 1..T, each compared with the step before it.
     steady = obs[1:, :, SEED] == obs[:-1, :, SEED]
     counts = obs[1:, :, COUNT] == obs[:-1, :, COUNT] + 1
     echo = jnp.where(first[1:], -1, batch.action[:-1].astype(jnp.float32))
@@ -231,84 +230,17 @@ def errors(batch: Trajectory, recurrent: bool) -> dict[str, Any]:
         "wrong_reward": step.reward != obs[:, :, STEP],
         "wrong_state": batch.extras["seen"] != obs[:, :, STEP],
     }
-    found = {name: jnp.sum(value).astype(jnp.int32) for name, value in wrong.items()}
-    found["wrong_boundary"] += jnp.sum(~order).astype(jnp.int32)
+    totals = {name: jnp.sum(value).astype(jnp.int32) for name, value in wrong.items()}
+    totals["wrong_boundary"] += jnp.sum(~order).astype(jnp.int32)
     if recurrent:
         carried = batch.state[:, 0]
         for t in range(kind.shape[0]):
             carried = jnp.where(first[t], 0.0, carried)
-            found["wrong_state"] += jnp.sum(carried != batch.extras["seen"][t]).astype(jnp.int32)
+            totals["wrong_state"] += jnp.sum(carried != batch.extras["seen"][t]).astype(jnp.int32)
             carried = carried + 1
         before = jnp.where(first[0], 0.0, obs[0, :, COUNT] - 1)
-        found["wrong_state"] += jnp.sum(
+        totals["wrong_state"] += jnp.sum(
             jnp.where(first[0], 0.0, batch.state[:, 1]) != before
         ).astype(jnp.int32)
-    found["checked"] = jnp.sum(~last[:-1]).astype(jnp.int32)
-    return found
-
-
-def random_windows(
-    rng: np.random.Generator, length: int, batch_size: int
-) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
-    """Step types and discounts [length + 1, batch_size] of episodes, for tests of losses.
-
-    Episodes have 1 to 4 transitions, end truly or by a time limit, and are cut anywhere.
-    """
-    columns = []
-    for _ in range(batch_size):
-        kinds: list[int] = []
-        discounts: list[int] = []
-        while len(kinds) < length + 6:
-            steps = rng.integers(1, 5)
-            kinds += [StepType.FIRST] + [StepType.MID] * (steps - 1) + [StepType.LAST]
-            discounts += [1] * steps + [rng.integers(2)]
-        start = rng.integers(5)
-        columns.append((kinds[start : start + length + 1], discounts[start : start + length + 1]))
-    step_types, ends = zip(*columns, strict=True)
-    return np.array(step_types, np.int8).T, np.array(ends, np.float32).T
-
-
-def random_batch(agent: Agent, length: int, batch_size: int, seed: int = 0) -> Trajectory:
-    """A batch [length + 1, batch_size] of random data, for tests of losses.
-
-    Episodes have 1 to 4 transitions, end truly or by a time limit, and are cut anywhere. For agents
-    without extras, whose action is one array; observations are Normal.
-    """
-    rng = np.random.default_rng(seed)
-    kinds, discounts = (np.ones((length + 1, batch_size), dtype) for dtype in (np.int8, np.float32))
-    for b in range(batch_size):
-        t = -rng.integers(5)
-        while t <= length:
-            end = t + rng.integers(1, 5)
-            if t >= 0:
-                kinds[t, b] = StepType.FIRST
-            if 0 <= end <= length:
-                kinds[end, b] = StepType.LAST
-                discounts[end, b] = rng.integers(2)
-            t = end + 1
-    timestep = specs.zeros(specs.timestep_struct(agent.env_spec), length + 1, batch_size)
-    reward = np.where(kinds == StepType.FIRST, 0, rng.normal(size=kinds.shape))
-    action: Any = agent.env_spec.action
-    low, high = action.minimum, action.maximum
-    if isinstance(action, dm_specs.DiscreteArray):
-        actions = rng.integers(action.num_values, size=kinds.shape)
-    else:
-        actions = low + (high - low) * rng.random((*kinds.shape, *action.shape))
-    integer = np.zeros(batch_size, np.int32)
-    return Trajectory(
-        timestep=timestep._replace(
-            step_type=kinds,
-            discount=discounts,
-            reward=reward.astype(np.float32),
-            observation=jax.tree.map(
-                lambda x: rng.normal(size=x.shape).astype(np.float32), timestep.observation
-            ),
-        ),
-        action=actions.astype(action.dtype),
-        extras=(),
-        version=np.zeros(kinds.shape, np.int32),
-        state=agent.initial_state(batch_size),
-        stream_id=integer,
-        life=integer,
-        probability=np.full(batch_size, 0.01, np.float32),
-    )
+    totals["checked"] = jnp.sum(~last[:-1]).astype(jnp.int32)
+    return totals

@@ -9,8 +9,8 @@ from distrl import presets
 from distrl.agents.ddpg import DDPGConfig
 from distrl.agents.td3 import TD3Config
 from distrl.errors import ConfigError
+from distrl.random_batches import random_batch
 from distrl.specs import EnvironmentSpec
-from distrl.testing import random_batch
 from distrl.types import StepType
 
 FIRST, MID, LAST = int(StepType.FIRST), int(StepType.MID), int(StepType.LAST)

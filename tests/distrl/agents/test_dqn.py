@@ -22,8 +22,8 @@ from distrl.agents.returns import n_step_targets
 from distrl.errors import ConfigError
 from distrl.goal import Goal
 from distrl.programs.single_process import SingleProcess, single_process
+from distrl.random_batches import random_windows
 from distrl.specs import EnvironmentSpec
-from distrl.testing import random_windows
 from distrl.types import StepType, Trajectory
 
 FIRST, MID, LAST = int(StepType.FIRST), int(StepType.MID), int(StepType.LAST)

@@ -15,8 +15,8 @@ from distrl.agents.exploration import EpsilonSchedule
 from distrl.agents.networks import NetworkConfig
 from distrl.agents.noisy import NoisyLinear, factors
 from distrl.errors import ConfigError
+from distrl.random_batches import random_batch
 from distrl.specs import EnvironmentSpec
-from distrl.testing import random_batch
 
 SPEC = EnvironmentSpec(dm_specs.Array((4,), np.float32), dm_specs.DiscreteArray(3, np.int32))
 KEYS = [np.array([0, k], np.uint32) for k in range(6)]

@@ -13,8 +13,8 @@ from distrl.agents.dqn import DQNConfig
 from distrl.agents.networks import NetworkConfig
 from distrl.agents.r2d2 import R2D2Config
 from distrl.errors import ConfigError
+from distrl.random_batches import random_batch
 from distrl.specs import EnvironmentSpec
-from distrl.testing import random_batch
 from distrl.types import TIME_FIELDS, StepType
 
 LAST = int(StepType.LAST)

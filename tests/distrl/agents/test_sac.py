@@ -13,8 +13,8 @@ from distrl import specs
 from distrl.agents.agent import PRIORITIES
 from distrl.agents.sac import SACConfig
 from distrl.errors import ConfigError
+from distrl.random_batches import random_batch
 from distrl.specs import EnvironmentSpec
-from distrl.testing import random_batch
 from distrl.types import StepType
 
 LAST = int(StepType.LAST)

@@ -13,8 +13,8 @@ from distrl.agents.agent import PRIORITIES
 from distrl.agents.exploration import EpsilonSchedule, noisy_action
 from distrl.agents.td3 import TD3Config
 from distrl.errors import ConfigError
+from distrl.random_batches import random_batch
 from distrl.specs import EnvironmentSpec
-from distrl.testing import random_batch
 from distrl.types import StepType
 
 LAST = int(StepType.LAST)

@@ -24,9 +24,9 @@ from distrl.config import CheckpointConfig, LearnerConfig
 from distrl.errors import ConfigError
 from distrl.learner import Learner
 from distrl.learner_group.devices import Devices, check_gpus
+from distrl.random_batches import random_batch
 from distrl.specs import EnvironmentSpec
 from distrl.task import make_agent
-from distrl.testing import random_batch
 from distrl.transforms.observations import ObservationNormalizer
 from distrl.transforms.rewards import RewardNormalizer
 from distrl.types import Sample

@@ -21,8 +21,8 @@ from distrl.learner_group.devices import Devices
 from distrl.learner_group.group import SingleProcessGroup
 from distrl.learner_group.process_group import ProcessGroup, join
 from distrl.learner_group.rendezvous import send
+from distrl.random_batches import random_batch
 from distrl.specs import EnvironmentSpec
-from distrl.testing import random_batch
 from distrl.types import TIME_FIELDS, Sample
 
 ABOUT = {"agent": "A"}

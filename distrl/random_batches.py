@@ -1,0 +1,79 @@
+"""Random batches, for tests and benchmarks of losses and updates."""
+
+from typing import Any
+
+import jax
+import numpy as np
+import numpy.typing as npt
+from dm_env import specs as dm_specs
+
+from distrl import specs
+from distrl.agents.agent import Agent
+from distrl.types import StepType, Trajectory
+
+
+def random_windows(
+    rng: np.random.Generator, length: int, batch_size: int
+) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
+    """Returns step types and discounts `[length + 1, batch_size]` of random windows of episodes.
+
+    Episodes have 1 to 4 transitions and a true end or a time limit; windows begin and end anywhere.
+    """
+    columns = []
+    for _ in range(batch_size):
+        kinds: list[int] = []
+        discounts: list[int] = []
+        while len(kinds) < length + 6:
+            steps = rng.integers(1, 5)
+            kinds += [StepType.FIRST] + [StepType.MID] * (steps - 1) + [StepType.LAST]
+            discounts += [1] * steps + [rng.integers(2)]
+        start = rng.integers(5)
+        columns.append((kinds[start : start + length + 1], discounts[start : start + length + 1]))
+    step_types, ends = zip(*columns, strict=True)
+    return np.array(step_types, np.int8).T, np.array(ends, np.float32).T
+
+
+def random_batch(agent: Agent, length: int, batch_size: int, seed: int = 0) -> Trajectory:
+    """Returns a batch `[length + 1, batch_size]` of random data.
+
+    Episodes have 1 to 4 transitions and a true end or a time limit; windows begin and end anywhere.
+    Observations are Normal. Only for agents without extras, whose action is one array.
+    """
+    rng = np.random.default_rng(seed)
+    kinds, discounts = (np.ones((length + 1, batch_size), dtype) for dtype in (np.int8, np.float32))
+    for b in range(batch_size):
+        t = -rng.integers(5)
+        while t <= length:
+            end = t + rng.integers(1, 5)
+            if t >= 0:
+                kinds[t, b] = StepType.FIRST
+            if 0 <= end <= length:
+                kinds[end, b] = StepType.LAST
+                discounts[end, b] = rng.integers(2)
+            t = end + 1
+    timestep = specs.zeros(specs.timestep_struct(agent.env_spec), length + 1, batch_size)
+    reward = np.where(kinds == StepType.FIRST, 0, rng.normal(size=kinds.shape))
+    action: Any = agent.env_spec.action
+    low, high = action.minimum, action.maximum
+    if isinstance(action, dm_specs.DiscreteArray):
+        actions = rng.integers(action.num_values, size=kinds.shape)
+    else:
+        actions = low + (high - low) * rng.random((*kinds.shape, *action.shape))
+    integer = np.zeros(batch_size, np.int32)
+    return Trajectory(
+        timestep=timestep._replace(
+            step_type=kinds,
+            discount=discounts,
+            reward=reward.astype(np.float32),
+            observation=jax.tree.map(
+                lambda x: rng.normal(size=x.shape).astype(np.float32), timestep.observation
+            ),
+        ),
+        action=actions.astype(action.dtype),
+        extras=(),
+        version=np.zeros(kinds.shape, np.int32),
+        state=agent.initial_state(batch_size),
+        stream_id=integer,
+        life=integer,
+        probability=np.full(batch_size, 0.01, np.float32),
+    )
