@@ -13,6 +13,7 @@ from distrl.launch.supervision.journal import Journal
 from distrl.launch.supervision.node import Message, SupervisedNode
 from distrl.launch.supervision.outcome import Judge, Outcome
 from distrl.launch.supervision.restart_policy import HangLimits
+from distrl.launch.supervision.restart_queue import RestartQueue
 from distrl.launch.supervision.result import Failure
 from distrl.launch.supervision.signals import Signals, run_once
 from distrl.launch.supervision.stop_sequence import STACKS_S, STOP_S, StopSequence
@@ -68,7 +69,7 @@ class Supervisor:
         self._stop = StopSequence({}, [], {}, journal, clock)
         self._judge = Judge()
         self._watchdog = Watchdog(limits, journal)
-        self._restarts: list[tuple[float, SupervisedNode]] = []  # when, and which
+        self._restarts = RestartQueue()
         self._explained: set[str] = set()  # nodes that have said why their life ends
         self._interrupts = 0
         self._next_tick = 0.0
@@ -103,7 +104,8 @@ class Supervisor:
             self._take_messages()
             self._judge_now()
             if self.outcome is None:
-                self._restart_due()
+                for node in self._restarts.take_due(self._clock()):
+                    self._start(node)
                 self._end_failed_and_hung()
             self._tick()
             self._journal.flush()
@@ -113,15 +115,14 @@ class Supervisor:
         if self.outcome is not None:
             return
         group = [node for node in self._nodes.values() if node.label == label]
-        planned = [node for _, node in self._restarts]
         for node in group[:count]:
             node.should_run = True
-            if not node.alive and node not in planned:
+            if not node.alive and node not in self._restarts:
                 self._journal.say(f"{node.name}: starting, scaled up")
-                self._restarts.append((self._clock(), node))
+                self._restarts.plan(node, self._clock())
         for node in group[count:]:
             node.should_run = False
-            self._restarts = [(due, other) for due, other in self._restarts if other is not node]
+            self._restarts.cancel(node)
             if node.alive and node.stop_deadline is None:
                 self._journal.say(f"{node.name}: stopping, scaled down")
                 node.stop_deadline = self._clock() + STOP_S
@@ -140,15 +141,13 @@ class Supervisor:
         node.failure = None
         node.heartbeat.begin(self._next_life(node.name))
         self._watchdog.begin(node)
-        self._explained.discard(node.name)
         node.start()
 
     def _timeout(self) -> float:
         now = self._clock()
         due = min(now + TICK_S, self._stop.due())
         if self.outcome is None:
-            starts = [when for when, node in self._restarts if node.unavailable_reason is None]
-            due = min(due, self._judge.due, *starts)
+            due = min(due, self._judge.due, self._restarts.due())
         if self._journal.waiting():
             due = min(due, now + 0.05)
         return max(0.0, due - now)
@@ -239,12 +238,12 @@ class Supervisor:
             return False
         if was_asked:
             if node.should_run:  # scaled up again since
-                self._restarts.append((self._clock(), node))
+                self._restarts.plan(node, self._clock())
             return node.should_run
         if lost is None or not node.essential:
             if lost is not None and node.restartable:
                 self._journal.note(f"continuing without {node.name}: {lost}")
-                self._restarts.append((self._clock(), node))
+                self._restarts.plan(node, self._clock())
                 return True
             if node.name in self._explained:
                 return False
@@ -276,15 +275,8 @@ class Supervisor:
             f"{node.name}{separator} {cause}: restarting{pause} (restart {count}); "
             f"see {node.log.path}"
         )
-        self._restarts.append((self._clock() + delay, node))
+        self._restarts.plan(node, self._clock() + delay)
         return True
-
-    def _restart_due(self) -> None:
-        now = self._clock()
-        for due, node in list(self._restarts):
-            if due <= now and node.unavailable_reason is None:
-                self._restarts.remove((due, node))
-                self._start(node)
 
     def _end_failed_and_hung(self) -> None:
         """Kills nodes that are hung, or do not end after they failed or were asked to."""

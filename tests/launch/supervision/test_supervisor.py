@@ -271,6 +271,16 @@ def test_a_node_that_failed_and_does_not_end_is_killed(world):
     assert world.said[0].startswith("actor/0: KeyError: 3: restarting in 1.0 s (restart 1)")
 
 
+def test_the_first_of_several_exceptions_of_a_life_is_its_cause(world):
+    world.use(actor=POLICY)
+    actor = world.nodes["actor/0"]
+    world.at(5.0, lambda: actor.say("failure", "KeyError: 3", traceback=TRACEBACK))
+    world.at(5.1, lambda: actor.fail("RuntimeError: because of it", TRACEBACK))
+    finish_at(world, 20.0)
+    world.run()
+    assert actor.exit.causes == ["KeyError: 3"]
+
+
 def test_bad_input_is_not_restarted(world):
     world.use(actor=POLICY)
     actor = world.nodes["actor/0"]
@@ -644,6 +654,18 @@ def test_ctrl_c_twice_kills_at_once(world):
     assert world.nodes["learner/0"].times("stop") == []
     assert world.said[-1] == "Ctrl-C again: killing all nodes"
     assert world.now == 6.0
+
+
+def test_ctrl_c_twice_gives_up_nodes_that_cannot_be_killed(world):
+    """Nodes that are threads."""
+    for node in world.nodes.values():
+        node.stops_in, node.killable, node.kill_timeout = None, False, 0.5
+    world.at(5.0, lambda: world.signal(signal.SIGINT))
+    world.at(6.0, lambda: world.signal(signal.SIGINT))
+    assert world.run().exit_code == 130
+    assert world.now == 6.5
+    assert world.nodes["learner/0"].times("stop") == []
+    assert world.supervisor.hung() == tuple(NAMES)
 
 
 def test_ctrl_c_while_stopping_explains_itself_and_kills_the_second_time(world):
