@@ -121,7 +121,7 @@ def run(job: Job, core: int | None) -> Outcome:
                 f"--run_dir={run_dir}",
             ],
             cwd=HERE.parent, capture_output=True, text=True, preexec_fn=pin,
-            timeout=2 * job.task.seconds + 120,
+            timeout=2 * job.task.seconds + 120, check=False,
         )  # fmt: skip
         seconds = time.monotonic() - began
         result = json.loads((run_dir / "result.json").read_text())

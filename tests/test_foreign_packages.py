@@ -46,6 +46,7 @@ class Foreign:
             capture_output=True,
             text=True,
             timeout=BUSY_S,
+            check=False,
         )
         imported = self._marker.read_text() if self._marker.exists() else ""
         assert imported == "", f"{arguments} imported {imported}:\n{done.stderr}"

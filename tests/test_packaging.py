@@ -28,6 +28,7 @@ def run(command: list[str], cwd: Path, **environment: str) -> str:
         capture_output=True,
         text=True,
         timeout=BUSY_S,
+        check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout

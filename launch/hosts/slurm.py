@@ -148,7 +148,12 @@ def _gpus(environ: Mapping[str, str], suffix: str) -> int:
 def _run(command: Sequence[str]) -> str:
     try:
         completed = subprocess.run(
-            command, capture_output=True, text=True, timeout=_COMMAND_S, stdin=subprocess.DEVNULL
+            command,
+            capture_output=True,
+            text=True,
+            timeout=_COMMAND_S,
+            stdin=subprocess.DEVNULL,
+            check=False,
         )
     except FileNotFoundError:
         raise ConfigError(f"--launcher=slurm: {command[0]} is not installed here") from None

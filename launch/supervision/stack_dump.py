@@ -33,6 +33,7 @@ def dump(pid: int, timeout: float = DUMP_S) -> str:
                 text=True,
                 timeout=timeout,
                 errors="replace",
+                check=False,
             )
         except subprocess.TimeoutExpired:
             return f"py-spy did not return from process {pid} within {timeout:g} s\n"

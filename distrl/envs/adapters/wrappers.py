@@ -16,7 +16,7 @@ from distrl.types import Nest, StepType
 
 @dataclasses.dataclass(frozen=True)
 class WrapperConfig:
-    """What is put around each environment. Applied from the inside out in this order:
+    """The wrappers of each environment, applied from the inside out in this order.
 
     Attributes:
       clip_actions: clip continuous actions to their bounds before the environment sees them.

@@ -32,6 +32,7 @@ def train(folder: Path, typed: str, *flags: str) -> tuple[int, str]:
         text=True,
         timeout=110,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
+        check=False,
     )
     return done.returncode, done.stdout
 

@@ -116,7 +116,7 @@ class Machines:
         """Runs one of `tools` of this machine in the network of another, or on the SWITCH."""
         enter = [self.tools["nsenter"], "-t", str(self._roots[name].pid), "-n", self.tools[program]]
         done = subprocess.run(
-            [*enter, *arguments], capture_output=True, text=True, timeout=_COMMAND_S
+            [*enter, *arguments], capture_output=True, text=True, timeout=_COMMAND_S, check=False
         )
         assert not done.returncode, f"{program} {' '.join(arguments)}: {done.stderr.strip()}"
 
@@ -248,6 +248,6 @@ def find_tools(packages: Mapping[str, str]) -> dict[str, str]:
 def _allowed(unshare: str) -> None:
     """Skips the test where namespaces cannot be made, as in most containers."""
     command = [unshare, "--net", "--mount", "--pid", "--fork", "--mount-proc", "true"]
-    tried = subprocess.run(command, capture_output=True, text=True, timeout=_COMMAND_S)
+    tried = subprocess.run(command, capture_output=True, text=True, timeout=_COMMAND_S, check=False)
     if tried.returncode:
         pytest.skip(f"virtual hosts need namespaces: {tried.stderr.strip()}")

@@ -51,7 +51,7 @@ class Fake:
     def info(self):
         raise RuntimeError("the server is gone")
 
-    def Close(self):  # as Reverb's sampler
+    def Close(self):  # noqa: N802 -- as Reverb's sampler
         self.closed.set()
 
     def close(self):
