@@ -14,7 +14,7 @@ from distrl.errors import ConfigError
 from distrl.experiment import Experiment
 from distrl.goal import Goal
 from distrl.learner_group.process_group import ProcessGroup, end_process, join
-from distrl.learner_group.rendezvous import parse
+from distrl.runtime.sockets import parse_address
 
 
 class ProcessGroupSpec(NamedTuple):
@@ -31,7 +31,7 @@ class ProcessGroupSpec(NamedTuple):
 
     def check(self) -> None:
         """Raises ConfigError if there can't be such a process."""
-        parse(self.coordinator_address)
+        parse_address(self.coordinator_address, "coordinator_address")
         if self.num_processes < 1:
             raise ConfigError(f"num_processes must be 1 or more, got {self.num_processes}")
         if not 0 <= self.process_id < self.num_processes:

@@ -32,6 +32,7 @@ from distrl.errors import ConfigError, DeadlineExceeded, PeerError, Stopped
 from distrl.learner_group import rendezvous
 from distrl.learner_group.group import Agreement
 from distrl.learner_group.rendezvous import MAX_LINE, RENDEZVOUS_S, send
+from distrl.runtime.sockets import parse_address
 from distrl.types import Nest
 
 ROUND_S = 900.0  # for all processes to come to their next update: some may compile or evaluate
@@ -277,7 +278,7 @@ def join(
     """
     must_match = {"jax": jax.__version__, **must_match}
     group = ProcessGroup(address, count, index, must_match, on_stuck=on_stuck)
-    host, _ = rendezvous.parse(address)
+    host, _ = parse_address(address, "coordinator_address")
     service = f"{host}:{group.port}"
     if index > 0:
         service = f"127.0.0.1:{rendezvous.lasting_tunnel(host, group.port)}"

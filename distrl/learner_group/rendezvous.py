@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from distrl.errors import ConfigError, DeadlineExceeded, PeerError
-from distrl.runtime.sockets import keep_alive
+from distrl.runtime.sockets import keep_alive, parse_address
 
 RENDEZVOUS_S = 300.0  # for all processes to connect
 MAX_LINE = 65_536  # bytes
@@ -37,7 +37,7 @@ def meet(
       DeadlineExceeded: not all processes connected in time.
       PeerError: process 0 ended before all were connected.
     """
-    host, port = parse(address)
+    host, port = parse_address(address, "coordinator_address")
     deadline = time.monotonic() + timeout
     must_match = {**must_match, "num_processes": str(count)}
     peers = Peers({}, {}, 0)
@@ -170,14 +170,6 @@ def lasting_tunnel(host: str, port: int) -> int:
 
     threading.Thread(target=serve, name="tunnel", daemon=True).start()
     return server.getsockname()[1]
-
-
-def parse(address: str, setting: str = "coordinator_address") -> tuple[str, int]:
-    """Returns host and port of "HOST:PORT". Raises ConfigError, which names the setting."""
-    host, _, port = address.rpartition(":")
-    if not host or not port.isdigit() or not 0 < int(port) < 65_536:
-        raise ConfigError(f"{setting}: expected HOST:PORT, got {address!r}")
-    return host, int(port)
 
 
 def send(connection: socket.socket, message: dict[str, Any]) -> None:

@@ -1,6 +1,24 @@
-"""Settings of TCP connections."""
+"""TCP addresses, and settings of connections."""
 
 import socket
+
+from distrl.errors import ConfigError
+
+
+def parse_address(address: str, setting: str) -> tuple[str, int]:
+    """Returns the host and the port of "HOST:PORT".
+
+    Args:
+      address: the text.
+      setting: name of the setting that it comes from, for the message.
+
+    Raises:
+      ConfigError: the text is no such address.
+    """
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdigit() or not 0 < int(port) < 65_536:
+        raise ConfigError(f"{setting}: expected HOST:PORT, got {address!r}")
+    return host, int(port)
 
 
 def keep_alive(

@@ -22,7 +22,7 @@ from distrl.launch.hosts.remote_host import HostState, RemoteHost
 from distrl.launch.network.credentials import Credentials
 from distrl.launch.network.tunnel_process import end_tunnel, start_tunnel
 from distrl.launch.supervision.session import Session
-from distrl.learner_group.rendezvous import parse
+from distrl.runtime.sockets import parse_address
 
 HELLO_S = 20.0  # for a daemon that has connected to introduce itself
 _RETRY_S = 0.5
@@ -153,7 +153,7 @@ def dial(
     Raises:
       ConfigError: a malformed address, or no launcher in time.
     """
-    host, port = parse(address, "--join")
+    host, port = parse_address(address, "--join")
     path = str(folder / "join")
     unused = socket.create_server(("127.0.0.1", 0))
     forwards = {path: (host, port, local_port(port))}

@@ -143,7 +143,9 @@ def test_what_cannot_be_forked_is_refused_in_one_line(tmp_path):
     )
     done = distrl(tmp_path, "train", f"--experiment={experiment}", "--topology=heavy_env")
     assert done.returncode == 2, done.stderr
-    assert done.stderr.startswith("distrl: local_mp forks this process, and JAX has already created its")
+    assert done.stderr.startswith(
+        "distrl: local_mp forks this process, and JAX has already created its"
+    )
     assert done.stderr.count("\n") == 1
 
 
