@@ -23,7 +23,7 @@ from distrl.launch.hosts.kubernetes_objects import (
     RUNS,
     TUNNEL_PORT,
     Document,
-    Pods,
+    RunObjects,
     host_address,
 )
 
@@ -82,21 +82,21 @@ def manifests(
         raise ConfigError(f"name {name!r}: Kubernetes requires a letter first")
     for host in placement.hosts:
         _check_host(host, name)
-    pods = Pods(image, name, _storage(storage), tunnel_port, join_port)
+    objects = RunObjects(image, name, _storage(storage), tunnel_port, join_port)
     first = placement.hosts[0].name
     jobs = [
-        pods.host(
+        objects.host(
             host, persistent=host.name == first, grace=grace if host.name == first else _GRACE_S
         )
         for host in placement.hosts
     ]
     return [
-        pods.secret(credentials),
-        pods.service(),
-        pods.policy(name, pods.labels, tunnel_port),
-        pods.policy(f"{name}-{LAUNCHER}", pods.pod_labels(LAUNCHER), join_port),
+        objects.secret(credentials),
+        objects.service(),
+        objects.policy(name, objects.labels, tunnel_port),
+        objects.policy(f"{name}-{LAUNCHER}", objects.pod_labels(LAUNCHER), join_port),
         *jobs,
-        pods.launcher(command, first, grace),
+        objects.launcher(command, first, grace),
     ]
 
 

@@ -37,7 +37,7 @@ def host_address(name: str, host: str) -> str:
 
 
 @dataclasses.dataclass
-class Pods:
+class RunObjects:
     """Makes the objects of a run.
 
     Attributes:

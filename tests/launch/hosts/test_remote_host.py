@@ -1,0 +1,192 @@
+"""The launcher's side of a host, with a daemon that is the other end of a socket."""
+
+import base64
+import json
+import os
+import selectors
+import socket
+import time
+import types
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("launchpad")
+
+from distrl.launch.hosts import remote_host
+from distrl.launch.hosts.channel import JsonLineChannel
+from distrl.launch.hosts.remote_host import HostState, RemoteHost
+from distrl.launch.hosts.remote_node import RemoteHeartbeat, SupervisedRemoteNode
+from distrl.launch.supervision.restart_policy import RestartPolicy
+from distrl.programs.placement import Host
+from distrl.runtime.heartbeat import UP, Heartbeat, HeartbeatTable
+
+IDENTITY = {"python": "3.10", "code": "1"}
+HELLO = {"kind": "hello", "identity": IDENTITY, "host": "machine", "cores": 4, "gpus": None}
+USAGE = {"cpu": 1.5, "resident": 10, "shared": 2, "stopped": False}
+
+
+class Daemon:
+    """A RemoteHost with one node, and the daemon's end of its connection."""
+
+    def __init__(self, folder: Path) -> None:
+        self.selector = selectors.DefaultSelector()
+        self.said: list[str] = []
+        self.output = bytearray()
+        self.changes: list[tuple[str, int]] = []
+        self.ready: list[RemoteHost] = []
+        session: Any = types.SimpleNamespace(
+            supervisor=types.SimpleNamespace(selector=self.selector, messages=[]),
+            journal=types.SimpleNamespace(say=self.said.append, note=lambda line: None),
+        )
+        self.messages = session.supervisor.messages
+        self.host = RemoteHost(
+            Host("h2"), [], ["actor/0"], session, {"payload": "", "tunnel_port": 0}, IDENTITY,
+            self.ready.append, folder / "host-h2.log",
+        )  # fmt: skip
+        log: Any = types.SimpleNamespace(feed=self.output.extend)
+
+        def on_change(name: str, heartbeat: Heartbeat) -> None:
+            self.changes.append((name, heartbeat.status))
+
+        heartbeat = RemoteHeartbeat(HeartbeatTable(["actor/0"]), "actor/0", on_change)
+        self.node = SupervisedRemoteNode(
+            "actor/0", "actor", log, heartbeat, RestartPolicy(), "h2", self.host.send
+        )
+        self.host.nodes["actor/0"] = self.node
+        self.socket = socket.socket()
+
+    def connect(self) -> None:
+        near, self.socket = socket.socketpair()
+        self.socket.settimeout(5.0)
+        reader = os.dup(near.fileno())
+        unused: Callable[..., None] = lambda *arguments: None  # noqa: E731
+        self.host.attach(JsonLineChannel(self.selector, reader, near.detach(), unused, unused))
+
+    def send(self, **message: object) -> None:
+        self.socket.sendall(json.dumps(message).encode() + b"\n")
+
+    def receive(self) -> dict[str, Any]:
+        line = bytearray()
+        while not line.endswith(b"\n"):
+            byte = self.socket.recv(1)
+            assert byte, "the connection was closed"
+            line += byte
+        return json.loads(line)
+
+    def run_until(self, condition: Callable[[], object]) -> None:
+        deadline = time.monotonic() + 5.0
+        while not condition():
+            assert time.monotonic() < deadline
+            for key, _ in self.selector.select(0.05):
+                key.data()
+
+    def bring_up(self) -> None:
+        """Takes the host through all its states."""
+        self.connect()
+        assert self.host.state is HostState.STARTING
+        self.send(**HELLO)
+        self.send(kind="ready", ports={"actor/0": [15000]}, tunnel_port=7420)
+        self.run_until(lambda: self.host.state is HostState.READY)
+        assert self.ready[-1] is self.host
+        assert (self.host.ports, self.host.tunnel_port) == ({"actor/0": [15000]}, 7420)
+        assert self.receive() == {
+            "kind": "begin", "payload": "", "tunnel_port": 0, "nodes": ["actor/0"],
+        }  # fmt: skip
+        self.host.wire({"learner/0": [("h1", 7420, 15001)]})
+        assert self.receive() == {
+            "kind": "wire", "remote_addresses": {"learner/0": [["h1", 7420, 15001]]},
+        }  # fmt: skip
+        self.send(kind="wired")
+        self.run_until(lambda: self.host.state is HostState.UP)
+
+    def start(self) -> None:
+        self.node.heartbeat.begin(life=3)
+        self.node.start()
+        assert self.receive() == {"kind": "start", "node": "actor/0", "life": 3}
+
+
+@pytest.fixture
+def daemon(tmp_path: Path) -> Iterator[Daemon]:
+    daemon = Daemon(tmp_path)
+    yield daemon
+    daemon.host.close(timeout=0.0)
+    daemon.socket.close()
+
+
+def test_a_node_runs_and_ends(daemon: Daemon):
+    daemon.bring_up()
+    daemon.start()
+    assert daemon.changes == [("actor/0", UP)]
+    daemon.send(kind="report", nodes={"actor/0": [0.5, None, 4711, USAGE]})
+    daemon.send(kind="output", node="actor/0", data=base64.b64encode(b"a line\n").decode())
+    daemon.send(kind="message", age=2.0, node_message="running", node="actor/0")
+    daemon.run_until(lambda: daemon.messages)
+    usage = daemon.node.usage()
+    assert usage is not None and usage.cpu == 1.5 and daemon.node.pid == 4711
+    assert 0.5 <= (daemon.node.heartbeat.at_work() or 0.0) < 5.0
+    assert daemon.output == b"a line\n"
+    assert daemon.messages[0].kind == "running"
+    assert 2.0 <= time.monotonic() - daemon.messages[0].time < 7.0
+    assert not daemon.node.collect()
+    daemon.node.ask_to_stop()
+    daemon.node.kill()
+    daemon.node.show_stacks()
+    assert [daemon.receive()["kind"] for _ in range(3)] == ["stop", "kill", "stacks"]
+    daemon.send(kind="exit", node="actor/0", state="failed", code=3, signal=None, error="Oops: no")
+    daemon.run_until(daemon.node.collect)
+    end = daemon.node.exit
+    assert (end.state, end.code, end.error, daemon.node.alive) == ("failed", 3, "Oops: no", False)
+
+
+def test_a_silent_host_is_lost_with_its_nodes_until_it_is_back(
+    daemon: Daemon, monkeypatch: pytest.MonkeyPatch
+):
+    daemon.bring_up()
+    daemon.start()
+    daemon.host.tick()
+    assert daemon.host.state is HostState.UP
+    with monkeypatch.context() as patch:
+        patch.setattr(remote_host, "SILENT_S", -1.0)
+        daemon.host.tick()
+    (line,) = daemon.said
+    assert line == "host h2 is lost: no message from its daemon for -1 s"
+    assert daemon.host.state is HostState.AWAY
+    assert daemon.node.unavailable_reason == line
+    assert daemon.node.collect()
+    assert (daemon.node.exit.state, daemon.node.exit.error) == ("failed", line)
+    daemon.socket.close()
+    daemon.bring_up()
+    assert daemon.node.unavailable_reason is None
+    daemon.start()
+
+
+def test_a_closed_connection_is_a_lost_host_and_a_goodbye_is_not(daemon: Daemon):
+    daemon.bring_up()
+    daemon.socket.close()
+    daemon.run_until(lambda: daemon.said)
+    assert daemon.said == ["host h2 is lost: the connection was closed"]
+    daemon.bring_up()
+    daemon.socket.close()
+    daemon.host.close()
+    assert len(daemon.said) == 1
+
+
+def test_other_code_is_refused(daemon: Daemon):
+    daemon.connect()
+    daemon.send(**{**HELLO, "identity": {**IDENTITY, "code": "2"}})
+    daemon.run_until(lambda: daemon.host.refused)
+    assert daemon.host.refused == (
+        "host h2 has other code of distrl (hash 2; here 1): install the same code on all hosts"
+    )
+    assert daemon.host.state is HostState.AWAY and not daemon.said
+
+
+def test_a_daemon_that_fails_is_refused(daemon: Daemon):
+    daemon.connect()
+    daemon.send(kind="broken", error="ImportError: no jax", traceback="...")
+    daemon.run_until(lambda: daemon.host.refused)
+    assert daemon.host.refused == "host h2: ImportError: no jax"
+    assert daemon.host.state is HostState.AWAY
