@@ -1,4 +1,4 @@
-"""The actor: with an inferencer of its own, or asking a service."""
+"""The actor, which runs inference itself or calls an inference service."""
 
 import contextlib
 import os

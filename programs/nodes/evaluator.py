@@ -1,4 +1,4 @@
-"""The evaluator: scores the newest parameters at intervals, on environments of its own."""
+"""The evaluator: scores the newest parameters at intervals, on separate environments."""
 
 import contextlib
 import time

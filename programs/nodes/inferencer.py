@@ -34,7 +34,7 @@ def add_inferencers(
     endpoints_of = []  # of each inferencer
     for index in range(num_inferencers):
         clients = len(range(index, num_actors, num_inferencers))
-        more = [lp.Address("door") for _ in range(min(clients, _MAX_ENDPOINTS) - 1)]
+        more = [lp.Address("endpoint") for _ in range(min(clients, _MAX_ENDPOINTS) - 1)]
         first = program.add_courier_node(
             INFERENCER,
             InferencerNode,
