@@ -1,4 +1,4 @@
-"""The checks of distrl.testing find what they are for: each mutation of a right batch is seen."""
+"""The checks of distrl.testing detect each mutation of a correct batch."""
 
 import dataclasses
 import itertools
@@ -37,12 +37,12 @@ def batch():
 
 
 def wrong(batch):
-    found = errors(batch, recurrent=True)
-    assert found.pop("checked") > 0
-    return {name for name, count in found.items() if int(count)}
+    counts = errors(batch, recurrent=True)
+    assert counts.pop("checked") > 0
+    return {name for name, count in counts.items() if int(count)}
 
 
-def test_a_right_batch_has_no_errors(batch):
+def test_a_correct_batch_has_no_errors(batch):
     assert not wrong(batch)
     assert batch.version.min() > 0
 
@@ -98,25 +98,25 @@ def test_overlapping_unrolls_have_no_errors(environment, wait_num, period):
         ),
     ],
 )
-def test_each_mutation_is_found(batch, expected, change):
+def test_each_mutation_is_detected(batch, expected, change):
     assert expected in wrong(jax.tree.map(np.array, change(batch)))
 
 
 def test_policy_lag_is_measured_on_what_is_consumed():
-    """One unroll more is made before each update than the update takes: the lag is known."""
+    """The actor acts until there is a batch, so the lag is bounded."""
     parts = SingleProcess(EXPERIMENT)
     for _ in range(10):
         parts.run_once()
     report = parts.learner.take_report()
     assert report["learner_steps"] == 10
-    # Acted on by the newest parameters, or by the ones before where a window began.
+    # An unroll begins under the newest parameters, or under those before.
     assert 0 <= report["policy_lag_mean"] <= report["policy_lag_p95"] <= report["policy_lag_max"]
     assert report["policy_lag_max"] <= 4
     assert "policy_lag_mean" not in parts.learner.take_report()
 
 
-class Noted:
-    """A replay that hands out one trajectory again and again."""
+class ConstantReplay:
+    """A replay that always returns the same sample."""
 
     def __init__(self, sample):
         self._sample = sample
@@ -129,7 +129,7 @@ def test_learner_counts_real_transitions_and_lag(batch):
     from distrl.types import Sample
 
     sample = Sample(batch, np.arange(16, dtype=np.uint64))
-    learner = Learner(EXPERIMENT.make_agent(), Noted(sample), seed=0)
+    learner = Learner(EXPERIMENT.make_agent(), ConstantReplay(sample), seed=0)
     assert learner.get_variables(0) is None
     for _ in range(3):
         learner.step()
@@ -137,14 +137,14 @@ def test_learner_counts_real_transitions_and_lag(batch):
     assert learner.env_steps == 3 * real
     version, params = learner.get_variables(2)
     assert (version, int(params["version"])) == (3, 3)
-    # Of updates that were lost with an earlier life of the learner: no lag.
+    # Versions from an earlier life of the learner may be newer: they have no lag.
     lags = np.concatenate([np.maximum(v - batch.version[:-1], 0).ravel() for v in range(3)])
     report = learner.take_report()
     assert report["policy_lag_mean"] == pytest.approx(lags.mean())
     assert report["policy_lag_max"] == lags.max()
 
 
-def test_an_actor_runs_until_it_is_told_and_reports_all():
+def test_an_actor_runs_until_it_should_stop_and_reports_all_steps():
     parts = SingleProcess(EXPERIMENT)
     reports = []
     left = [30]
@@ -153,7 +153,7 @@ def test_an_actor_runs_until_it_is_told_and_reports_all():
         left[0] -= 1
         return left[0] < 0
 
-    class Everything:
+    class CountingReplay:
         steps = 0
 
         def needs_state(self, streams, life):
@@ -165,7 +165,7 @@ def test_an_actor_runs_until_it_is_told_and_reports_all():
         def flush(self):
             pass
 
-    replay = Everything()
+    replay = CountingReplay()
     pool = EXPERIMENT.environment.make_pool(4, 4, range(4))
     actor = Actor(pool, parts.inferencer, replay)
     actor.run(should_stop, reports.append, report_interval=0.0)
@@ -181,20 +181,20 @@ def test_an_actor_runs_until_it_is_told_and_reports_all():
         ("seed must be 0 or more", {"seed": -1}),
     ],
 )
-def test_an_experiment_that_cannot_work_is_refused(message, make):
+def test_an_invalid_experiment_is_refused(message, make):
     options = {"actors": EXPERIMENT.actors, "learner": EXPERIMENT.learner, **make}
     with pytest.raises(ConfigError, match=message):
         Experiment(EXPERIMENT.environment, EXPERIMENT.agent, **options)
 
 
-def test_sizes_are_refused_with_their_names():
+def test_invalid_sizes_are_refused_with_their_names():
     with pytest.raises(ConfigError, match=r"actors.wait_num must lie between 1 and"):
         ActorsConfig(num_envs=4, wait_num=5)
     with pytest.raises(ConfigError, match=r"learner.batch_size must be 1 or more, got 0"):
         LearnerConfig(batch_size=0)
 
 
-def test_the_evaluator_may_have_an_environment_of_its_own():
+def test_the_evaluator_may_have_another_environment():
     other = PythonEnvironment(CountingEnvironment, "another")
     experiment = dataclasses.replace(
         EXPERIMENT,

@@ -1,4 +1,4 @@
-"""Counts, returns and the end of a run."""
+"""Counts, returns and the monitor."""
 
 import csv
 import json
@@ -8,7 +8,6 @@ import pytest
 
 from distrl.envs import PythonEnvironment
 from distrl.episodes import EpisodeStatistics, Outcome
-from distrl.errors import ConfigError
 from distrl.goal import Goal
 from distrl.metrics import Monitor, first_number
 from distrl.testing import CountingEnvironment
@@ -16,7 +15,7 @@ from distrl.testing import CountingEnvironment
 
 @pytest.mark.parametrize("wait_num", [5, 2])
 def test_statistics_equal_the_environments_own(wait_num):
-    """Episodes of 3, 4, 5, 6, 7 steps with rewards 1, 2, 3, ...; resets are never counted."""
+    """Episodes of 3, 4, 5, 6, 7 steps with rewards 1, 2, 3, ...; resets are not counted."""
     pool = PythonEnvironment(CountingEnvironment).make_pool(5, wait_num, seeds=range(64))
     statistics = EpisodeStatistics(5)
     pool.start()
@@ -52,7 +51,7 @@ def test_goal_is_the_mean_of_a_full_window():
     made, ends = monitor(Goal(mean_return=10.0, window=4))
     episodes = {"env_steps": 5, "episodes": [[20.0, 5, Outcome.END]]}
     made.report("actor/0", 0, [episodes])
-    assert not ends  # one high return is no mean of four
+    assert not ends  # the window is not full
     made.report("actor/0", 1, [episodes, episodes])
     made.report("actor/1", 0, [{"env_steps": 5, "episodes": [[0.0, 5, Outcome.END]]}])
     assert len(ends) == 1 and ends[0][1] is True and "15.0" in ends[0][0]
@@ -75,14 +74,6 @@ def test_budget_without_a_goal_is_success_and_with_one_is_not():
     assert ends[0][1] is False and "not reached" in ends[0][0]
 
 
-def test_auto_goal():
-    assert Goal().resolve(475.0).mean_return == 475.0
-    assert Goal(max_env_steps=10).resolve(475.0).mean_return is None
-    assert Goal(mean_return=3.0).resolve(475.0).mean_return == 3.0
-    with pytest.raises(ConfigError, match=r"goal.max_env_steps must be more than 0"):
-        Goal(max_env_steps=0)
-
-
 def test_metrics_file(tmp_path):
     made, _ = monitor(Goal(mean_return=None), tmp_path, interval=0.0)
     made.report("learner/0", 0, [learner(100, policy_lag_mean=1.5, policy_lag_max=2.0)])
@@ -93,7 +84,7 @@ def test_metrics_file(tmp_path):
     assert rows[0]["policy_lag_mean"] == "1.5"
 
 
-def test_a_monitor_goes_on_where_another_was():
+def test_a_monitor_continues_from_the_state_of_another():
     old, _ = monitor(Goal(mean_return=10.0, window=4))
     old.report("actor/0", 0, [{"env_steps": 9, "episodes": [[4.0, 9, 0]], "env_restarts": 1}])
     old.report("learner/0", 0, [{"learner_steps": 3, "env_steps": 8, "loss": 1.0}])
@@ -103,7 +94,7 @@ def test_a_monitor_goes_on_where_another_was():
     before, after = old.snapshot(), new.snapshot()
     assert after.pop("seconds") >= 0.0 and before.pop("seconds") >= 0.0
     assert after == before
-    # The old life's reports count once, the new life's from the beginning.
+    # Reports of the old life count once, and all of the new life's.
     new.report("actor/0", 0, [{"env_steps": 9, "episodes": [], "env_restarts": 0}])
     assert new.snapshot()["env_steps_acted"] == 9
     new.report("actor/0", first_number(1), [{"env_steps": 5, "episodes": [[4.0, 1, 0]] * 3}])

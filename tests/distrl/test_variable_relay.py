@@ -1,4 +1,4 @@
-"""A relay of parameters: each version is fetched once, whoever asks for it."""
+"""A relay of parameters fetches each version once, for all readers."""
 
 import threading
 
@@ -17,7 +17,7 @@ class Service:
         return self.version, bytes([self.version])
 
 
-def test_each_version_crosses_once():
+def test_each_version_is_fetched_once():
     service = Service()
     relay = VariableRelay(service, interval=0.0)
     held = [-1] * 16
@@ -31,7 +31,7 @@ def test_each_version_crosses_once():
     assert service.sent == list(range(5)) and relay.fetched == 5
 
 
-def test_readers_at_once_share_a_question():
+def test_concurrent_readers_share_a_call():
     service = Service()
     relay = VariableRelay(service, interval=60.0)
     threads = [threading.Thread(target=relay.get_variables, args=(-1,)) for _ in range(8)]
@@ -45,10 +45,10 @@ def test_readers_at_once_share_a_question():
     assert relay.get_variables(0) is None
 
 
-def test_a_learner_that_went_back_is_followed():
+def test_a_learner_that_resumed_from_an_older_version_is_followed():
     service = Service()
     service.version = 7
     relay = VariableRelay(service, interval=0.0)
     assert relay.get_variables(-1) == (7, b"\7")
-    service.version = 3  # it goes on from a checkpoint
+    service.version = 3  # it has resumed from a checkpoint
     assert relay.get_variables(7) == (3, b"\3")

@@ -1,9 +1,9 @@
-"""Run by tests: actors of a noisy environment in processes of their own; a policy from its file.
+"""Run by tests: actors of a noisy environment in separate processes; a policy from its file.
 
 noise_program.py actors pipes ADDRESS     8 processes that send their steps to ADDRESS
 noise_program.py actors reverb ADDRESS    8 processes that add their unrolls to a Reverb server
-noise_program.py serve                    that server
-noise_program.py act PARAMS DATA ACTIONS  the actions of saved parameters on saved observations
+noise_program.py serve                    the Reverb server
+noise_program.py act PARAMS DATA ACTIONS  actions of saved parameters for saved observations
 """
 
 import os
@@ -37,7 +37,7 @@ SPREADS = np.array([1.0, 1e-2, 1e-1, 1e3])
 
 
 class Noise(dm_env.Environment):
-    """Badly scaled noise, beside the environment's seed and the count of its observations."""
+    """Observes badly scaled noise, its seed, and a count of its observations."""
 
     def __init__(self, seed: int):
         self._rng = np.random.default_rng(seed)
@@ -86,8 +86,8 @@ def struct() -> Any:
     return trajectory_struct(agent.env_spec, extras_struct(agent), state_struct(agent))
 
 
-class Guess:
-    """Any action; acting is not what is tested, and needs no JAX."""
+class RandomActions:
+    """An inferencer of random actions, which needs no JAX."""
 
     def __init__(self, seed: int):
         self._rng = np.random.default_rng(seed)
@@ -102,7 +102,7 @@ class Guess:
 
 
 class Sender:
-    """In a replay's place: sends what is added to the test, and waits until that has added it."""
+    """A replay that sends steps to the test, and waits until the test has added them."""
 
     def __init__(self, address: str):
         self._connection = Client(address, "AF_UNIX")
@@ -123,10 +123,10 @@ def reverb_client(address: str) -> Any:
     return ReverbReplayBuffer(reverb.Client(address), struct(), CONFIG, BATCH, "task")
 
 
-def act_for_ever(index: int, transport: str, address: str) -> None:
+def act_until_killed(index: int, transport: str, address: str) -> None:
     replay = Sender(address) if transport == "pipes" else reverb_client(address)
     pool = ENVIRONMENT.make_pool(NUM_ENVS, NUM_ENVS, range(NUM_ENVS * index, NUM_ENVS * 99))
-    actor = Actor(pool, Guess(index), replay, first_stream=NUM_ENVS * index)  # type: ignore[arg-type]
+    actor = Actor(pool, RandomActions(index), replay, first_stream=NUM_ENVS * index)  # type: ignore[arg-type]
     while True:
         actor.step()
 
@@ -140,7 +140,7 @@ def actors(transport: str, address: str) -> None:
         pid = os.fork()
         if pid == 0:
             try:
-                act_for_ever(index, transport, address)
+                act_until_killed(index, transport, address)
             finally:
                 os._exit(1)
         pids.append(pid)
@@ -164,7 +164,7 @@ def serve() -> None:
 
 
 def actions(agent: TransformedAgent, params: Any, observation: Any) -> dict[str, np.ndarray]:
-    """Sampled with one key, and greedy, for observations [N, ...]."""
+    """Returns actions for observations `[N, ...]`: sampled with a fixed key, and greedy."""
     n = len(observation["noise"])
     step = TimeStep(
         np.ones(n, np.int8), np.zeros(n, np.float32), np.ones(n, np.float32), observation,

@@ -39,7 +39,7 @@ def start(*arguments):
 
 
 def collect(listener, table, struct):
-    """Adds what each actor sends to the table, until it dies."""
+    """Adds the steps that each actor sends to the table, until it dies."""
 
     def one(connection):
         replay = LocalReplayBuffer(table, struct, noise.CONFIG, noise.BATCH)
@@ -55,7 +55,7 @@ def collect(listener, table, struct):
 
 
 class Run:
-    """A learner fed by eight processes, of which one is killed half way; what it consumed."""
+    """A learner fed by eight processes, one of which is killed half way; and what it consumed."""
 
     def __init__(self, transport, folder):
         struct, server, listener = noise.struct(), None, None
@@ -83,7 +83,7 @@ class Run:
         finally:
             for pid in set(pids) - {pids[KILLED]}:
                 os.kill(pid, signal.SIGKILL)
-            actors.wait(10)  # it reaps them
+            actors.wait(10)  # reaps them
             replay.close()
             if server is not None:
                 server.communicate("", timeout=20)
@@ -99,23 +99,23 @@ def run(request, tmp_path_factory):
 
 
 def test_statistics_of_eight_actors_are_those_of_the_pooled_data(run):
-    """One of them was killed in between."""
+    """One of the actors was killed in between."""
     steps = [trajectory.timestep for trajectory in run.consumed]
     rows = {
         name: np.concatenate([s.observation[name][:-1].reshape(-1, size) for s in steps])
         for name, size in (("count", 2), ("noise", 4))
     }
     streams = np.concatenate([trajectory.stream_id for trajectory in run.consumed])
-    own = range(noise.NUM_ENVS * KILLED, noise.NUM_ENVS * (KILLED + 1))
+    killed = range(noise.NUM_ENVS * KILLED, noise.NUM_ENVS * (KILLED + 1))
     assert set(streams) == set(range(noise.NUM_ACTORS * noise.NUM_ENVS))
     assert len(np.unique(rows["count"], axis=0)) == len(rows["count"])  # each step once
     late = np.concatenate([t.stream_id for t in run.consumed[-UPDATES // 4 :]])
-    assert not set(own) & set(late)
+    assert not set(killed) & set(late)
     rewards = np.concatenate([s.reward[1:][s.step_type[:-1] != StepType.LAST] for s in steps])
-    found = run.learner.variables[1]["statistics"]
+    learned = run.learner.variables[1]["statistics"]
     for got, data in (
-        (found["observation_normalizer"], rows["noise"]),
-        (found["reward_normalizer"], rewards),
+        (learned["observation_normalizer"], rows["noise"]),
+        (learned["reward_normalizer"], rewards),
     ):
         data = data.astype(np.float64)
         assert float(got.rows.hi) == len(data)
@@ -126,7 +126,7 @@ def test_statistics_of_eight_actors_are_those_of_the_pooled_data(run):
         np.testing.assert_allclose(variance, data.var(axis=0), rtol=1e-6)
 
 
-def test_saved_and_loaded_in_a_clean_process_it_does_the_same(run, tmp_path):
+def test_a_policy_acts_alike_after_loading_in_a_clean_process(run, tmp_path):
     params, data, out = (tmp_path / f"{name}.npz" for name in ("params", "data", "out"))
     save_params(params, *run.learner.variables)
     rng = np.random.default_rng(7)
@@ -139,10 +139,10 @@ def test_saved_and_loaded_in_a_clean_process_it_does_the_same(run, tmp_path):
     process = start("act", str(params), str(data), str(out))
     process.communicate(timeout=100)
     assert process.returncode == 0
-    with np.load(out) as found:
-        assert int(found["version"]) == UPDATES
+    with np.load(out) as loaded:
+        assert int(loaded["version"]) == UPDATES
         for name, actions in want.items():
-            np.testing.assert_array_equal(found[name], actions)
+            np.testing.assert_array_equal(loaded[name], actions)
     assert len(set(want["greedy"].tolist())) > 1
 
 
@@ -154,7 +154,7 @@ def saved(tmp_path):
     return tmp_path / "params.npz", params
 
 
-def test_what_was_saved_is_loaded(saved):
+def test_saved_parameters_are_loaded(saved):
     path, params = saved
     version, loaded = load_params(path, params)
     assert version == 7
@@ -172,7 +172,7 @@ def test_a_policy_without_its_statistics_is_refused(saved):
         load_params(path, params)
 
 
-def test_statistics_that_nobody_would_use_are_refused(saved):
+def test_unused_statistics_are_refused(saved):
     path, params = saved
     like = {"agent": params["agent"], "statistics": {}}
     with pytest.raises(SpecError, match=r"params\['statistics'\].* is not among the agent's param"):

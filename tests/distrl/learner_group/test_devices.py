@@ -1,4 +1,4 @@
-"""A learner over several devices learns what it learns on one."""
+"""A learner over several devices learns what it learns on one device."""
 
 import os
 import pickle
@@ -62,7 +62,7 @@ AGENTS = {
 
 
 class Prioritized:
-    """A table that notes the priorities that it is sent."""
+    """A table that records the priorities sent to it."""
 
     is_prioritized = True
 
@@ -74,7 +74,7 @@ class Prioritized:
 
 
 def make_batch(agent, seed, batch_size=BATCH):
-    """Random data; what on-policy agents store of an action is near to what they may have done."""
+    """Returns random data; extras of on-policy agents are close to plausible values."""
     rng = np.random.default_rng([1, seed])
     batch = random_batch(agent, LENGTH, batch_size, seed)
     extras = jax.tree.map(
@@ -86,9 +86,9 @@ def make_batch(agent, seed, batch_size=BATCH):
 
 
 def learn(names, updates, path):
-    """Writes what one and what all devices came to, by agent."""
+    """Writes what each agent learns on one device and on all."""
     jax.config.update("jax_disable_most_optimizations", True)
-    found = {}
+    results = {}
     for name in names:
         config, spec, transforms = AGENTS[name]
         agent = make_agent(config, transforms, spec)
@@ -106,9 +106,9 @@ def learn(names, updates, path):
             for leaf in jax.tree.leaves(learner.variables[1]):
                 assert leaf.devices() == {jax.devices()[0]}
             arrays = (state.params, state.agent, table.sent)
-            found[name, count] = jax.tree.map(np.asarray, arrays)
+            results[name, count] = jax.tree.map(np.asarray, arrays)
     with open(path, "wb") as file:
-        pickle.dump(found, file)
+        pickle.dump(results, file)
 
 
 def on_forced_devices(elsewhere, function, *args):
@@ -118,15 +118,15 @@ def on_forced_devices(elsewhere, function, *args):
 
 
 def check_learned(elsewhere, tmp_path, names):
-    path = tmp_path / "found"
+    path = tmp_path / "results"
     on_forced_devices(elsewhere, learn, names, 100, path)
-    found = pickle.loads(path.read_bytes())
+    results = pickle.loads(path.read_bytes())
     for name in names:
-        one, several = found[name, 1], found[name, 0]
+        one, several = results[name, 1], results[name, 0]
         wanted, structure = jax.tree_util.tree_flatten_with_path(one)
         assert jax.tree.structure(several) == structure
-        for (where, want), got in zip(wanted, jax.tree.leaves(several)):
-            what = f"{name} {jax.tree_util.keystr(where)}"
+        for (leaf_path, want), got in zip(wanted, jax.tree.leaves(several)):
+            what = f"{name} {jax.tree_util.keystr(leaf_path)}"
             np.testing.assert_allclose(got, want, rtol=1e-3, atol=1e-5, err_msg=what)
 
 
@@ -141,7 +141,7 @@ def test_every_agent_learns_the_same(elsewhere, tmp_path, name):
 
 
 def split_work():
-    """Each device computes its share, and no more than that."""
+    """Checks that each device computes only its share."""
     jax.config.update("jax_disable_most_optimizations", True)
     batch_size = 64
     agent = IMPALAConfig(NetworkConfig(hidden_sizes=(128,))).make(DISCRETE)
@@ -160,8 +160,8 @@ def test_the_work_is_split(elsewhere):
     on_forced_devices(elsewhere, split_work)
 
 
-def go_on(path):
-    """What one device has saved, several go on from."""
+def resume_on_other_devices(path):
+    """Several devices resume from a checkpoint of one, and one from a checkpoint of several."""
     jax.config.update("jax_disable_most_optimizations", True)
     agent = A2CConfig(SMALL).make(DISCRETE)
     sample = Sample(make_batch(agent, 0), np.arange(BATCH, dtype=np.uint64))
@@ -184,11 +184,11 @@ def go_on(path):
 COUNTERS = {"mean_return": None, "full_window": False}
 
 
-def test_checkpoints_do_not_tell_how_many_devices_there_were(elsewhere, tmp_path):
-    on_forced_devices(elsewhere, go_on, tmp_path)
+def test_checkpoints_do_not_depend_on_the_number_of_devices(elsewhere, tmp_path):
+    on_forced_devices(elsewhere, resume_on_other_devices, tmp_path)
 
 
-def test_one_device_has_what_it_had():
+def test_nothing_is_copied_on_one_device():
     devices = Devices(6, 1)
     agent = A2CConfig(SMALL).make(DISCRETE)
     batch = make_batch(agent, 0)
@@ -197,12 +197,12 @@ def test_one_device_has_what_it_had():
     assert not devices.several
 
 
-def test_more_devices_than_there_are():
+def test_too_many_devices_are_refused():
     with pytest.raises(ConfigError, match=r"learner.num_devices=3: JAX has 1 here \(TFRT_CPU_0\)"):
         Devices(6, 3)
 
 
-def test_gpus_that_are_not_there():
+def test_missing_gpus_are_refused():
     check_gpus(0, "learner.num_gpus=0")
     with pytest.raises(ConfigError, match=r"learner.num_gpus=1: JAX has TFRT_CPU_0 here; see"):
         check_gpus(1, "learner.num_gpus=1")
@@ -228,7 +228,7 @@ def test_gpus_that_are_not_there():
         ({"num_devices": -1}, "learner.num_devices must be 0 or more, got -1"),
     ],
 )
-def test_what_cannot_be_is_refused_with_the_arithmetic(settings, message):
+def test_invalid_settings_are_refused_with_the_arithmetic(settings, message):
     with pytest.raises(ConfigError) as caught:
         LearnerConfig(**settings)
     assert str(caught.value) == message

@@ -134,10 +134,10 @@ def test_this_machine_can_be_read():
 
 @pytest.mark.parametrize("cores", [1, 2, 3, 4, 6, 8, 12, 16, 64, 96])
 def test_numbers_are_spread_over_all_cores_and_lie_apart(cores):
-    places = [spread(number, cores) for number in range(cores)]
-    assert sorted(places) == list(range(cores))
+    cores_of = [spread(number, cores) for number in range(cores)]
+    assert sorted(cores_of) == list(range(cores))
     if cores >= 8:
-        assert abs(places[1] - places[0]) not in (1, cores // 2, cores - 1)
+        assert abs(cores_of[1] - cores_of[0]) not in (1, cores // 2, cores - 1)
 
 
 def test_keeping_to_one_core_takes_every_thread_of_the_process_along():

@@ -1,4 +1,4 @@
-"""JAX is imported whole or not at all."""
+"""The import of JAX survives a garbage collector that runs all the time."""
 
 import subprocess
 import sys
@@ -6,8 +6,8 @@ import textwrap
 
 SCRIPT = """
     import gc, sys
-    gc.set_threshold(1, 1, 1)  # every object that is made begins a collection of all
-    from distrl.jax_import import import_jax
+    gc.set_threshold(1, 1, 1)  # each new object starts a full collection
+    from distrl.runtime.jax_import import import_jax
     import_jax()
     gc.set_threshold(700, 10, 10)
     assert gc.isenabled()
@@ -16,7 +16,7 @@ SCRIPT = """
 """
 
 
-def test_no_collection_meets_jax_half_imported():
+def test_no_garbage_collection_during_the_import():
     done = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(SCRIPT)],
         capture_output=True,
