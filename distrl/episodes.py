@@ -12,7 +12,7 @@ Record = list[Any]  # of an ended episode: [return, length, outcome, component 0
 
 
 class Outcome:
-    """How an episode ended; plain integers, like `StepType`."""
+    """The end of an episode; plain integers, like `StepType`."""
 
     END = 0  # a true end, without a report of success or failure
     TIME_OUT = 1  # a time limit, and no success

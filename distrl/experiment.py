@@ -1,4 +1,4 @@
-"""What is to be trained, as one checked dataclass."""
+"""The experiment to train, as one checked dataclass."""
 
 import dataclasses
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""When a run ends by itself."""
+"""The goal of a run: when it ends."""
 
 import dataclasses
 from typing import NamedTuple
@@ -8,7 +8,7 @@ from distrl.specs import EnvironmentSpec
 
 
 class Progress(NamedTuple):
-    """What a goal is judged by."""
+    """The figures that a goal is judged by."""
 
     env_steps: int  # trained on
     learner_steps: int
@@ -40,7 +40,7 @@ class _Target(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Goal:
-    """When a run ends by itself; None: never for that reason.
+    """Conditions that end a run; None: this one does not.
 
     Attributes:
       mean_return: a mean return of the last `window` episodes to reach. "auto": the environment's

@@ -17,7 +17,7 @@ from distrl.variables import VariableClient
 
 
 class InferenceSource(Protocol):
-    """Where an actor gets its actions: an `Inferencer` here, or a service elsewhere."""
+    """The source of an actor's actions: an `Inferencer` in its process, or a service."""
 
     def inference(
         self,

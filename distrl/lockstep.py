@@ -92,7 +92,7 @@ class LockstepSchedule:
 
     @property
     def versions_kept(self) -> int:
-        """How many of the newest versions actors may still request: those of two rounds."""
+        """The number of newest versions that actors may still request: those of two rounds."""
         ratio = self._replay.samples_per_insert or 1.0
         return 2 * (int(self.streams * ratio) // self._batch_size + 1) + 2
 

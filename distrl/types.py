@@ -45,7 +45,7 @@ class TimeStep(NamedTuple):
 
 
 class AgentOutput(NamedTuple):
-    """What an agent's `actor_step` returns beside its next state."""
+    """The result of an agent's `actor_step`, beside its next state."""
 
     action: Nest  # [B, ...]
     extras: Nest  # [B, ...], stored with the step: behaviour logits or log-probabilities, values
@@ -79,7 +79,7 @@ class Trajectory(NamedTuple):
 
 
 class Sample(NamedTuple):
-    """What a replay buffer gives to the learner."""
+    """A batch that a replay buffer gives to the learner."""
 
     trajectory: Trajectory
     key: Array  # uint64 [B], the items' keys in their table, for priority updates

@@ -15,7 +15,7 @@ def _none(experiment: "Experiment") -> int:
 
 @dataclasses.dataclass(frozen=True)
 class NodeGroup:
-    """What holds for all nodes of a group.
+    """The facts about a group of nodes.
 
     Attributes:
       name: Launchpad's label; its nodes are "name/0", "name/1" and so on.

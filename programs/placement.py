@@ -1,4 +1,4 @@
-"""Which host runs which node of a program on several machines, checked before anything starts."""
+"""The hosts that run the nodes of a program on several machines, checked before anything starts."""
 
 import dataclasses
 import re
@@ -91,7 +91,7 @@ def _host(word: str) -> Host:
 
 @dataclasses.dataclass(frozen=True)
 class Placement:
-    """Where each node runs.
+    """The host of each node.
 
     Attributes:
       hosts: The learner's host comes first.

@@ -12,7 +12,7 @@ from distrl.programs.groups import NodeGroup
 
 
 class NodeHandle(NamedTuple):
-    """What other nodes need to call a node.
+    """The means by which other nodes call a node.
 
     Attributes:
       name: Its name, e.g. "learner/0".

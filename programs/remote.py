@@ -1,4 +1,4 @@
-"""How a node calls others: calls that name their peer and outlast its restart, and reports."""
+"""Calls to other nodes, which name their peer and outlast its restart, and reports."""
 
 import concurrent.futures
 import threading

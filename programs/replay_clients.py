@@ -14,7 +14,7 @@ LOAD_TIMEOUT_S = 600.0  # for a table to open: it may have many gigabytes to loa
 
 
 class ReplayHandle(NamedTuple):
-    """What nodes need to use a task's table.
+    """The means by which nodes use a task's table.
 
     Attributes:
       table: Its name.

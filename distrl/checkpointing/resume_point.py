@@ -1,4 +1,4 @@
-"""Where a program starts: afresh, or from a checkpoint; and loading that checkpoint."""
+"""The start of a program, from scratch or from a checkpoint, and loading that checkpoint."""
 
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -19,7 +19,7 @@ RESUMED = "resumed.json"
 
 
 class ResumePoint(NamedTuple):
-    """Where a program starts.
+    """The point from which a program starts.
 
     Attributes:
       settings: the program's settings, plain data for the manifests of its checkpoints.

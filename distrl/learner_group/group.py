@@ -8,7 +8,7 @@ from distrl.types import Nest
 
 
 class Agreement(NamedTuple):
-    """What the processes of a learner decided together before an update."""
+    """The joint decision of a learner's processes before an update."""
 
     proceed: bool  # every process makes this update
     sums: list[int]  # each number, summed over the processes; meaningless unless `proceed`

@@ -1,4 +1,4 @@
-"""How the processes of one learner find each other: all connect to process 0, in any order."""
+"""The rendezvous of a learner's processes: all connect to process 0, in any order."""
 
 import json
 import socket

@@ -18,7 +18,7 @@ from distrl.types import Inference, Sample, TimeStep
 
 
 class ReplayWriter(abc.ABC):
-    """What an actor uses: cuts the steps of its streams into unrolls and inserts them.
+    """The actor's interface: cuts the steps of its streams into unrolls and inserts them.
 
     Not thread safe: one thread adds.
     """
@@ -84,7 +84,7 @@ class Dataset(Iterator[Sample]):
 
 
 class ReplayReader(abc.ABC):
-    """What a learner uses. Not thread safe: one thread samples."""
+    """The learner's interface. Not thread safe: one thread samples."""
 
     @property
     @abc.abstractmethod
@@ -129,7 +129,7 @@ class ReplayReader(abc.ABC):
 
 
 class ReplayAdministration(abc.ABC):
-    """What a checkpointer and a monitor use, and whoever opened the client."""
+    """The interface of checkpointer, monitor, and whatever opened the client."""
 
     @abc.abstractmethod
     def info(self) -> TableInfo:

@@ -1,4 +1,4 @@
-"""What the clients of all kinds of tables share: they cut steps into unrolls before inserting."""
+"""The common part of all tables' clients: they cut steps into unrolls before inserting."""
 
 import abc
 import threading

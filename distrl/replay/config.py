@@ -27,7 +27,7 @@ class RateLimits(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class ReplayConfig:
-    """How experience reaches the learner. Sizes are counted in unrolls.
+    """Settings of the replay. Sizes are counted in unrolls.
 
     Attributes:
       table: "queue" (each unroll is sampled once, in order; inserts block while it is full),

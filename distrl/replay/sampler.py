@@ -9,7 +9,7 @@ from distrl.errors import SpecError
 
 
 class TableView:
-    """What a sampler may see of a table while it chooses; the oldest unroll has index 0.
+    """A sampler's view of a table while it chooses; the oldest unroll has index 0.
 
     Attributes:
       size: number of unrolls in the table, at least 1.

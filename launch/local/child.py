@@ -37,7 +37,7 @@ NO_GPU = {"CUDA_VISIBLE_DEVICES": "", "JAX_PLATFORMS": "cpu"}
 
 @dataclasses.dataclass
 class ChildSetup:
-    """What the parent prepares for a child, which gets it by the fork.
+    """The parent's preparations for a child, which inherits them by the fork.
 
     Attributes:
       name: the node's.

@@ -18,7 +18,7 @@ _terminal = threading.Lock()  # held by the thread whose debugger uses the termi
 
 @dataclasses.dataclass(frozen=True)
 class Debug:
-    """Which node is debugged, and how.
+    """The node to debug, and how.
 
     Attributes:
       node: its name, "actor/0".

@@ -1,4 +1,4 @@
-"""What a node's process or thread reports to the supervisor."""
+"""Reports from a node's process or thread to the supervisor."""
 
 import functools
 import sys

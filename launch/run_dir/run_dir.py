@@ -27,7 +27,7 @@ _POLL_S = 0.1
 
 
 class RunFolder(NamedTuple):
-    """Where a program writes, and where it starts.
+    """The folder that a program writes to, and the point from which it starts.
 
     Attributes:
       path: the folder.

@@ -14,7 +14,7 @@ KILL_S = 3.0  # for the kernel to end a killed process
 
 @dataclasses.dataclass
 class Message:
-    """What a node tells the supervisor.
+    """A message from a node to the supervisor.
 
     Attributes:
       time: seconds of the machine's monotonic clock, read by the node.

@@ -18,7 +18,7 @@ JUDGE_DELAY_S = 0.2  # an exception may be the echo of a death elsewhere that is
 
 @dataclasses.dataclass(frozen=True)
 class Outcome:
-    """How the program ends, and why; see `Result` for the fields."""
+    """The program's outcome and its reason; see `Result` for the fields."""
 
     status: str
     reason: str

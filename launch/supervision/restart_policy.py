@@ -9,7 +9,7 @@ _FRAME = re.compile(r'^  File "(.*)", line (\d+), in (.*)$', re.MULTILINE)
 
 @dataclasses.dataclass(frozen=True)
 class RestartPolicy:
-    """How often, and after which pause, a node of a group is restarted.
+    """The limit and the delays of restarts of a group's nodes.
 
     Attributes:
       restarts: restarts of one node at most; 0: its end ends the program.

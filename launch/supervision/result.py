@@ -1,4 +1,4 @@
-"""How a program ended: what a launch returns and writes to `result.json`."""
+"""The result of a program, which a launch returns and writes to `result.json`."""
 
 import dataclasses
 import pathlib
@@ -14,7 +14,7 @@ EXIT_BAD_INPUT = 2
 
 @dataclasses.dataclass
 class NodeExit:
-    """How one node ended.
+    """The end of one node.
 
     Attributes:
       state: "not started", "running" (it does not end: see `Result.hung`), "ended" (returned, or
@@ -39,7 +39,7 @@ class NodeExit:
 
 @dataclasses.dataclass
 class Failure:
-    """What went wrong first.
+    """The first failure of a program.
 
     Attributes:
       node: name of the node.
@@ -56,7 +56,7 @@ class Failure:
 
 @dataclasses.dataclass
 class Result:
-    """How a program ended.
+    """The result of a program.
 
     Attributes:
       status: "finished" (the goal is reached), "failed", or "stopped" (by a signal).

@@ -1,4 +1,4 @@
-"""What nodes do with the process or thread that they run in."""
+"""Set-up of the process or thread that a node runs in."""
 
 import os
 import sys

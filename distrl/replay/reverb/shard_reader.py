@@ -20,7 +20,7 @@ from distrl.types import Sample
 
 
 class Shard(Protocol):
-    """What is needed of a client of one shard, which is a `ReverbReplayBuffer`."""
+    """The required interface of a shard's client, which is a `ReverbReplayBuffer`."""
 
     @property
     def columns(self) -> Columns:

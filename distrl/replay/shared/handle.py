@@ -1,4 +1,4 @@
-"""How a client inserts into a table in shared memory and samples from it.
+"""A client's handle of a table in shared memory: inserts into it and samples from it.
 
 An insert reserves free slots, copies into them, and commits them; a sample chooses slots and copies
 out of them. Slots are chosen under the table's lock, data is copied without it:

@@ -16,7 +16,7 @@ _VERSION = "distrl shared table 2"
 
 
 class Header(NamedTuple):
-    """What the creator of a table writes once.
+    """The part of a table's file that its creator writes once.
 
     Attributes:
       config: the table's initial settings, without a custom sampler: only processes that sample

@@ -1,4 +1,4 @@
-"""How close a shared table's rate limiter has come to its bounds."""
+"""The distance of a shared table's rate limiter from its bounds."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""What is known of a table: its counts, its limits, its contents, and the calls blocked on it."""
+"""Information about a table: its counts, limits, contents, and the calls blocked on it."""
 
 import math
 import time

@@ -1,4 +1,4 @@
-"""Which settings of a live table can change, and the checks that every kind of table makes."""
+"""Changes to the settings of a live table, and the checks that every kind of table makes."""
 
 import dataclasses
 import difflib

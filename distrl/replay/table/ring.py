@@ -1,4 +1,4 @@
-"""Which unrolls a uniform or prioritized table holds, and which it samples; not their data."""
+"""The index of a uniform or prioritized table: the unrolls that it holds and samples."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple

@@ -16,7 +16,7 @@ _LOG_AFTER = 30.0  # seconds after which a wait is logged
 
 
 class Waitable(Protocol):
-    """What `wait_until` needs of a `threading.Condition`."""
+    """The part of a `threading.Condition` that `wait_until` needs."""
 
     def wait(self, timeout: float) -> Any:
         """Releases its lock, waits for a change or `timeout` seconds, and reacquires the lock."""
