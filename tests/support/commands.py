@@ -55,6 +55,20 @@ def finish(
     return subprocess.CompletedProcess(command, process.returncode, out, err)
 
 
+def distrl(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Runs `distrl` in a folder until it ends, and captures its output."""
+    paths = filter(None, (str(ROOT), os.environ.get("PYTHONPATH")))
+    return subprocess.run(
+        [sys.executable, "-m", "distrl", *arguments],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
+        capture_output=True,
+        text=True,
+        timeout=60.0,  # some 3 s on an idle machine
+        check=False,
+    )
+
+
 class Command:
     """`distrl train ...`, or another module, in a session of its own, as from a terminal."""
 

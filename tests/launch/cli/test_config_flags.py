@@ -1,0 +1,134 @@
+"""Settings as flags: how they are parsed, described and refused."""
+
+import dataclasses
+
+import pytest
+from absl import flags
+
+from distrl.errors import ConfigError
+from distrl.launch.cli import config_flags
+from distrl.launch.run_dir.config_dict import as_dict
+
+
+@dataclasses.dataclass(frozen=True)
+class Inner:
+    """Sizes.
+
+    Attributes:
+      size: Number of things,
+        1 or more.
+      rate, widths: Two others.
+
+    Nothing more.
+    """
+
+    size: int = 3
+    rate: float = 0.5
+    widths: tuple[int, ...] = (64, 64)
+
+    def __post_init__(self):
+        if self.size < 1:
+            raise ConfigError(f"inner.size must be 1 or more, got {self.size}")
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    inner: Inner = Inner()
+    limit: int | None = None
+    goal: float | str | None = "auto"
+    name: str = "task"
+    on: bool = False
+    function: object = print  # no setting of a command line
+
+
+@pytest.fixture
+def values():
+    """absl's flags, without those of the settings afterwards: absl knows one set of flags."""
+    before = set(flags.FLAGS)
+    config_flags.define_flags(Settings())
+    made = flags.FLAGS
+    yield made
+    for name in set(flags.FLAGS) - before:
+        delattr(flags.FLAGS, name)
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("inner.size", "Number of things, 1 or more."),
+        ("inner.rate", "Two others."),
+        ("inner.widths", "Two others."),
+        ("limit", "int or None"),  # not described
+    ],
+)
+def test_a_setting_is_described_by_its_docstring(values, name, text):
+    assert values[f"config.{name}"].help == text
+
+
+@pytest.mark.parametrize(
+    ("argument", "path", "value"),
+    [
+        ("--config.inner.size=7", "inner.size", 7),
+        ("--config.inner.size=1e6", "inner.size", 1_000_000),
+        ("--config.inner.rate=2", "inner.rate", 2.0),
+        ("--config.inner.rate=1e-3", "inner.rate", 0.001),
+        ("--config.inner.widths=(32, 16)", "inner.widths", (32, 16)),
+        ("--config.inner.widths=[32]", "inner.widths", (32,)),
+        ("--config.inner.widths=32", "inner.widths", (32,)),
+        ("--config.limit=5", "limit", 5),
+        ("--config.limit=None", "limit", None),
+        ("--config.goal=None", "goal", None),
+        ("--config.goal=475", "goal", 475.0),
+        ("--config.goal=auto", "goal", "auto"),
+        ("--config.name=3", "name", "3"),
+        ("--config.on=true", "on", True),
+        ("--config.on=False", "on", False),
+    ],
+)
+def test_settings_are_read_by_their_type(values, argument, path, value):
+    values(["distrl", argument])
+    old = Settings()
+    new = config_flags.apply_flags(old, values)
+    found = new
+    for part in path.split("."):
+        found = getattr(found, part)
+    assert found == value
+    assert type(found) is type(value)
+    untouched = "inner" if "." not in path else "goal"
+    assert getattr(new, untouched) == getattr(old, untouched)
+
+
+@pytest.mark.parametrize(
+    ("argument", "message"),
+    [
+        ("--config.inner.size=1.5", "expected int, got '1.5'"),
+        ("--config.inner.size=None", "expected int, got 'None'"),
+        ("--config.inner.size=True", "expected int, got 'True'"),
+        ("--config.inner.rate=fast", "expected float, got 'fast'"),
+        ("--config.limit=x", "expected int or None, got 'x'"),
+        ("--config.on=3", "expected bool, got '3'"),
+        ("--config.function=print", "Unknown command line flag 'config.function'"),
+    ],
+)
+def test_settings_of_another_type_are_refused(values, argument, message):
+    with pytest.raises(flags.Error, match=message):
+        values(["distrl", argument])
+
+
+def test_nothing_given_changes_nothing(values):
+    values(["distrl"])
+    settings = Settings()
+    assert config_flags.apply_flags(settings, values) is settings
+
+
+def test_a_dataclass_checks_what_is_given(values):
+    values(["distrl", "--config.inner.size=0"])
+    with pytest.raises(ConfigError, match="size must be 1 or more, got 0"):
+        config_flags.apply_flags(Settings(), values)
+
+
+def test_settings_as_a_file_has_them():
+    written = as_dict(Settings())
+    assert written["inner"] == {"size": 3, "rate": 0.5, "widths": (64, 64)}
+    assert written["limit"] is None
+    assert written["function"] == "print"
