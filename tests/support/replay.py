@@ -98,35 +98,31 @@ class Streams:
         """Asserts each value of each unroll; returns their (stream, life, first step)."""
         timestep = trajectory.timestep
         rows, count = timestep.reward.shape
-        seen = []
-        for b in range(count):
-            stream, life = int(trajectory.stream_id[b]), int(trajectory.life[b])
-            start = int(timestep.observation["step"][0, b, 0])
-            steps = np.arange(start, start + rows)
-            place = steps % EPISODE
-            expected = {
-                "stream": (timestep.observation["stream"][:, b], np.full(rows, stream)),
-                "step": (timestep.observation["step"][:, b], np.stack([steps, -steps], 1)),
-                "reward": (timestep.reward[:, b], 2 * steps),
-                "discount": (timestep.discount[:, b], place != EPISODE - 1),
-                "first": (timestep.step_type[:, b] == StepType.FIRST, place == 0),
-                "last": (timestep.step_type[:, b] == StepType.LAST, place == EPISODE - 1),
-                "prev_action": (timestep.prev_action[:, b], (steps + 999) % 1000),
-                "action": (trajectory.action[:, b], steps % 1000),
-                "value": (trajectory.extras["value"][:, b], steps + 0.5),
-                "logits": (
-                    trajectory.extras["logits"][:, b],
-                    np.stack([steps, np.full(rows, stream), np.full(rows, life)], 1),
-                ),
-                "state": (trajectory.state[0][b], np.array([start, stream])),
-                "state h": (trajectory.state[1]["h"][b], np.array(3 * start)),
-            }
-            for name, (actual, value) in expected.items():
-                np.testing.assert_array_equal(actual, value, err_msg=f"{name} of stream {stream}")
-            assert (np.diff(trajectory.version[:, b]) > 0).all()
-            assert start % (period or rows - 1) == 0
-            seen.append((stream, life, start))
-        return seen
+        stream, life = (
+            np.broadcast_to(x, (rows, count)) for x in (trajectory.stream_id, trajectory.life)
+        )
+        start = timestep.observation["step"][0, :, 0].astype(int)
+        steps = start + np.arange(rows)[:, None]
+        position = steps % EPISODE
+        expected = {
+            "stream": (timestep.observation["stream"], stream),
+            "step": (timestep.observation["step"], np.stack([steps, -steps], -1)),
+            "reward": (timestep.reward, 2 * steps),
+            "discount": (timestep.discount, position != EPISODE - 1),
+            "first": (timestep.step_type == StepType.FIRST, position == 0),
+            "last": (timestep.step_type == StepType.LAST, position == EPISODE - 1),
+            "prev_action": (timestep.prev_action, (steps + 999) % 1000),
+            "action": (trajectory.action, steps % 1000),
+            "value": (trajectory.extras["value"], steps + 0.5),
+            "logits": (trajectory.extras["logits"], np.stack([steps, stream, life], -1)),
+            "state": (trajectory.state[0], np.stack([start, stream[0]], -1)),
+            "state h": (trajectory.state[1]["h"], 3 * start),
+        }
+        for name, (actual, value) in expected.items():
+            np.testing.assert_array_equal(actual, value, err_msg=name)
+        assert (np.diff(trajectory.version, axis=0) > 0).all()
+        assert (start % (period or rows - 1) == 0).all()
+        return list(zip(stream[0].tolist(), life[0].tolist(), start.tolist(), strict=True))
 
 
 class Replay:
