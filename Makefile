@@ -9,7 +9,7 @@ STAMP := $(VENV)/.stamp
 # An environment whose interpreter is gone, or that was copied from another folder, is set up again.
 STALE := $(shell test -x $(BIN)/python && grep -qxF -- "$(abspath $(VENV))" $(STAMP) 2>/dev/null || echo force)
 
-.PHONY: help setup train test test-slow faults lint format bench clean force
+.PHONY: help setup train test test-full test-all test-slow faults lint format bench clean force
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(firstword $(MAKEFILE_LIST)) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -23,7 +23,12 @@ train: $(STAMP) ## train IMPALA on CartPole-v1 (ARGS="..." adds flags)
 	$(BIN)/distrl train --env=CartPole-v1 --agent=impala --topology=light_env $(ARGS)
 
 test: $(STAMP) ## the quick tests, two at a time (PYTEST_ARGS="..." adds flags)
-	$(BIN)/python -m pytest -m "not slow" -n 2 --dist worksteal $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -m "not slow and not full" -n 2 --dist worksteal $(PYTEST_ARGS)
+
+test-full: $(STAMP) ## what takes longer with reason: docs/testing.md
+	$(BIN)/python -m pytest -m "full and not slow" -n 2 --dist worksteal $(PYTEST_ARGS)
+
+test-all: test test-full ## both
 
 test-slow: $(STAMP) ## the slow tests: whole programs, minutes each
 	$(BIN)/python -m pytest -m slow -o faulthandler_timeout=1800 $(PYTEST_ARGS)

@@ -11,6 +11,13 @@ import_jax()  # a test that imports it first could crash by the number of tests 
 from tests.support.cluster.hosts import Hosts  # noqa: E402
 from tests.support.cluster.slurm import Slurm  # noqa: E402
 
+LONGEST = ("tests/programs/", "tests/launch/")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Puts the longest tests first, so that no worker ends with one while the others are idle."""
+    items.sort(key=lambda item: not item.nodeid.startswith(LONGEST))  # stable
+
 
 @pytest.fixture
 def hosts(request: pytest.FixtureRequest) -> Iterator[Hosts]:

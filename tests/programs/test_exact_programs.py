@@ -5,21 +5,16 @@ actions, the recurrent state counts the steps since the reset; the learner compa
 """
 
 import csv
-import importlib.util
 import re
 import sys
 
 import pytest
 
 from distrl.seeds import environment_seeds
-from tests.support.commands import EXPERIMENTS, finish
+from tests.support.commands import EXPERIMENTS, finish, needs_launchpad
+from tests.support.selection import full, slow
 
-HAS_LAUNCHPAD = importlib.util.find_spec("launchpad") is not None
 STEPS = 100_000
-
-
-def slow(*values):
-    return pytest.param(*values, marks=pytest.mark.slow)
 
 
 def train(tmp_path, name, *flags, steps=STEPS, life=0, limit=110.0):
@@ -59,10 +54,7 @@ def check_seeds(lines, life=0):
     "topology",
     [
         "single_process",
-        pytest.param(
-            "heavy_env",
-            marks=pytest.mark.skipif(not HAS_LAUNCHPAD, reason="Launchpad is not installed"),
-        ),
+        pytest.param("heavy_env", marks=[needs_launchpad, pytest.mark.full]),
     ],
 )
 def test_what_goes_on_is_exact(tmp_path, topology):
@@ -75,7 +67,13 @@ def test_what_goes_on_is_exact(tmp_path, topology):
 
 @pytest.mark.parametrize(
     "name",
-    ["experiment", "synchronous", slow("late"), slow("late_synchronous"), slow("overlapping")],
+    [
+        full("experiment"),
+        full("synchronous"),
+        slow("late"),
+        slow("late_synchronous"),
+        slow("overlapping"),
+    ],
 )
 def test_single_process(tmp_path, name):
     check(train(tmp_path, name, "--topology=single_process"))
@@ -86,13 +84,13 @@ MP, MT, TEST_MT = (f"--lp_launch_type={name}" for name in ("local_mp", "local_mt
 SHARED, REVERB = (f"--config.replay.backend={name}" for name in ("shared_memory", "reverb"))
 
 
-@pytest.mark.skipif(not HAS_LAUNCHPAD, reason="Launchpad is not installed")
+@needs_launchpad
 @pytest.mark.parametrize(
     ("name", "flags"),
     [
         ("experiment", (HEAVY, MP, REVERB)),
-        ("sharded", (HEAVY, MP, REVERB)),
-        ("late", (LIGHT, MP, SHARED)),
+        full("sharded", (HEAVY, MP, REVERB)),
+        full("late", (LIGHT, MP, SHARED)),
         ("synchronous", (LIGHT, MT, SHARED)),
     ],
 )
@@ -102,7 +100,7 @@ def test_programs(tmp_path, name, flags):
 
 @pytest.mark.timeout(400)
 @pytest.mark.slow
-@pytest.mark.skipif(not HAS_LAUNCHPAD, reason="Launchpad is not installed")
+@needs_launchpad
 @pytest.mark.parametrize(
     ("name", "flags"),
     [

@@ -104,16 +104,22 @@ def cells() -> list[Cell]:
 
 QUICK = {
     Cell("light_env", "shared_memory", "actor/0", "sigstop"),
-    Cell("light_env", "shared_memory", "inferencer/0", "loop"),
     Cell("light_env", "shared_memory", "actor/0", "raise", always=True),
+}
+FULL = {
+    Cell("light_env", "shared_memory", "inferencer/0", "loop"),
     Cell("heavy_env", "shared_memory", "actor/0", "block"),
 }
+
+
+def marks(cell: Cell) -> list[pytest.MarkDecorator]:
+    return [] if cell in QUICK else [pytest.mark.full if cell in FULL else pytest.mark.slow]
 
 
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize(
     "cell",
-    [pytest.param(c, marks=[] if c in QUICK else pytest.mark.slow, id="-".join(map(str, c)))
+    [pytest.param(c, marks=marks(c), id="-".join(map(str, c)))
      for c in cells()],
 )  # fmt: skip
 def test_fault(tmp_path, record_property, cell):

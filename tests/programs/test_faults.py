@@ -14,13 +14,10 @@ from pathlib import Path
 import pytest
 
 from tests.support.commands import CARTPOLE, EXPERIMENTS, TRAINING, Command, needs_launchpad
+from tests.support.selection import full, slow
 
 BREAKING = EXPERIMENTS / "breaking.py"
 KILL_TO_EXIT_S = 10.0
-
-
-def slow(*values: object) -> object:
-    return pytest.param(*values, marks=pytest.mark.slow)
 
 
 @pytest.fixture
@@ -43,7 +40,7 @@ def train(tmp_path):
         ("light_env", "learner/0", "reverb"),
         slow("light_env", "actor/0", "shared_memory"),
         slow("light_env", "inferencer/0", "shared_memory"),
-        ("light_env", "replay/0", "shared_memory"),
+        full("light_env", "replay/0", "shared_memory"),
         slow("light_env", "replay/0", "reverb"),
         slow("light_env", "actor/0", "reverb"),
         slow("light_env", "inferencer/0", "reverb"),
@@ -185,7 +182,7 @@ def test_ctrl_c_while_one_process_compiles(train):
 
 
 @needs_launchpad
-@pytest.mark.parametrize("seconds", [7, slow(2), slow(20)])
+@pytest.mark.parametrize("seconds", [full(7), slow(2), slow(20)])
 def test_a_script_with_a_timeout_goes_on(train, seconds):
     script = f'timeout {seconds} "$@"; echo "still here $?"'
     command = train("--topology=light_env", *CARTPOLE, prefix=("bash", "-c", script, "bash"))
@@ -206,7 +203,7 @@ FAULTS = {
 @pytest.mark.parametrize(
     ("topology", "launch_type", "name"),
     [
-        ("light_env", "local_mp", "late"),
+        full("light_env", "local_mp", "late"),
         slow("heavy_env", "local_mp", "raising"),
         slow("light_env", "local_mt", "late"),
         slow("heavy_env", "local_mt", "raising"),

@@ -72,6 +72,7 @@ def check(command: Command, folder: Path, kills_of_actors: int, ends: int = 4) -
     command.check_nothing_left()
 
 
+@pytest.mark.full
 @pytest.mark.timeout(200)
 def test_counters_stay_true_and_no_unroll_mixes_two_lives(start, tmp_path):
     command = start(

@@ -13,9 +13,10 @@ from distrl.goal import Goal
 from distrl.launch.run_dir.config_dict import as_dict
 from distrl.programs.single_process import single_process
 from tests.support.commands import finish
+from tests.support.selection import full
 
 
-@pytest.mark.parametrize("core", ["none", "lstm"])
+@pytest.mark.parametrize("core", ["none", full("lstm")])
 def test_cartpole_is_learned_in_one_process(tmp_path, core):
 
     experiment = presets.experiment("CartPole-v1", seed=3)

@@ -26,6 +26,7 @@ from distrl.programs.single_process import single_process
 from distrl.replay.buffer import ReplayConfig
 from distrl.transforms import FrameStack, ObservationNormalizer
 from distrl.variables import VariableClient
+from tests.support.selection import full, slow
 
 ROOT = Path(__file__).parents[2]
 ACTING = Path(__file__).with_name("policies.py")
@@ -78,9 +79,7 @@ def clean_process(*arguments):
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize(
-    "name", ["impala", "ppo", *(pytest.param(n, marks=pytest.mark.slow) for n in ("dqn", "sac"))]
-)
+@pytest.mark.parametrize("name", ["impala", full("ppo"), slow("dqn"), slow("sac")])
 def test_a_clean_process_acts_as_the_evaluator(tmp_path, name):
     made = CASES[name]()
     run = trained(made, tmp_path / "run")

@@ -41,6 +41,7 @@ DQN = (
 )  # fmt: skip
 
 
+@pytest.mark.full
 @pytest.mark.timeout(240)
 def test_one_process_makes_the_same_twice(tmp_path):
     flags = (*CARTPOLE, "--topology=single_process", "--config.actors.num_envs=4")
@@ -49,6 +50,7 @@ def test_one_process_makes_the_same_twice(tmp_path):
     assert train(tmp_path / "other", 20, *flags, "--seed=1") != first
 
 
+@pytest.mark.full
 @pytest.mark.timeout(200)
 def test_actors_that_dawdle_make_the_same_twice(tmp_path):
     flags = (f"--experiment={DAWDLING}", "--topology=heavy_env")

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.commands import CARTPOLE, ROOT, Command, needs_launchpad
+from tests.support.selection import full, slow
 
 pytestmark = [
     needs_launchpad,
@@ -74,8 +75,8 @@ def attack(marker: Path, addresses: list[str]) -> list[str]:
     ("topology", "launch_type", "backend", "servers"),
     [
         ("heavy_env", "local_mp", "reverb", 5),
-        ("light_env", "local_mp", "shared_memory", 5),
-        pytest.param("light_env", "local_mt", "reverb", 6, marks=pytest.mark.slow),
+        full("light_env", "local_mp", "shared_memory", 5),
+        slow("light_env", "local_mt", "reverb", 6),
     ],
 )
 def test_strangers_reach_no_port(train, tmp_path, topology, launch_type, backend, servers):

@@ -14,6 +14,7 @@ import pytest
 
 from distrl.checkpointing.store import Checkpoint, Checkpoints
 from tests.support.commands import EXPERIMENTS, ROOT, needs_launchpad
+from tests.support.selection import full, slow
 
 STOPPING = EXPERIMENTS / "stopping.py"
 FOREVER = ("--max_env_steps=1000000000", "--config.goal.mean_return=None")
@@ -130,11 +131,13 @@ def kill_and_resume(run: Run, kills: int, longest: float, reverb: bool = False) 
     assert sum(row.startswith("seconds,") for row in rows) == 1
 
 
-def test_one_process_is_killed(run):
+@pytest.mark.parametrize("kills", [1, full(2)])
+def test_one_process_is_killed(run, kills):
     made = run("--topology=single_process", "--env=CartPole-v1", *FOREVER, *OFTEN)
-    kill_and_resume(made, 2, 2.0)
+    kill_and_resume(made, kills, 2.0)
 
 
+@pytest.mark.full
 @needs_launchpad
 def test_a_program_is_killed(run):
     flags = ("--topology=light_env", "--env=CartPole-v1", "--transforms=observation_normalizer")
@@ -172,8 +175,8 @@ def test_killed_at_random_times(run, topology, kills, backend):
     [
         ("compiling", signal.SIGTERM),
         ("stepping", signal.SIGINT),
-        pytest.param("evaluating", signal.SIGTERM, marks=pytest.mark.slow),
-        pytest.param("stepping", signal.SIGTERM, marks=pytest.mark.slow),
+        slow("evaluating", signal.SIGTERM),
+        slow("stepping", signal.SIGTERM),
     ],
 )
 def test_one_process_is_stopped_while_it_is_busy(run, busy, number):
@@ -191,7 +194,7 @@ def test_one_process_is_stopped_while_it_is_busy(run, busy, number):
 
 
 @needs_launchpad
-@pytest.mark.parametrize("busy", [pytest.param("stepping", marks=pytest.mark.slow), "compiling"])
+@pytest.mark.parametrize("busy", [slow("stepping"), full("compiling")])
 def test_a_program_is_stopped_while_it_is_busy(run, busy):
     made = run("--topology=heavy_env", f"--experiment={STOPPING}:{busy}")
     made.start("--config.checkpoint.grace=10")

@@ -78,6 +78,7 @@ def test_the_loss_equals_numpys(settings, on_policy_batch, gae_by_hand):
     assert abs(float(logs["value_loss"]) - want(no_limits)[2]) > 1e-3
 
 
+@pytest.mark.full
 def test_the_loss_under_vmap_is_that_of_each_batch(on_policy_batch):
     agent = A2CConfig(network=SMALL).make(SPEC)
     params = agent.initial_params(KEY)

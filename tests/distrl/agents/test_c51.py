@@ -14,6 +14,7 @@ from distrl.errors import ConfigError
 from distrl.random_batches import random_batch
 from distrl.specs import EnvironmentSpec
 from distrl.types import StepType
+from tests.support.selection import full
 
 FIRST, MID, LAST = int(StepType.FIRST), int(StepType.MID), int(StepType.LAST)
 SPEC = EnvironmentSpec(dm_specs.Array((4,), np.float32), dm_specs.DiscreteArray(3, np.int32))
@@ -80,7 +81,9 @@ def numpy_loss(agent, online, target, batch, discount=None):
     return np.mean(losses), priorities
 
 
-@pytest.mark.parametrize("settings", [{}, {"n_step": 3, "dueling": True}, {"double": False}])
+@pytest.mark.parametrize(
+    "settings", [full({}), {"n_step": 3, "dueling": True}, full({"double": False})]
+)
 def test_the_loss_equals_numpys(settings):
     agent, online, target = make(**settings)
     batch = random_batch(agent, T, B)

@@ -68,6 +68,7 @@ def test_the_target_action_is_the_target_policys_own():
     np.testing.assert_allclose(values[0], want, rtol=1e-4)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("config", [DDPGConfig, TD3Config])
 def test_it_climbs_a_hill(config):
     """Rewards of the action alone, of which 2 is the best, and true ends after each."""

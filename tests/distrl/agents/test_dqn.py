@@ -306,6 +306,7 @@ def test_gradients_are_clipped_to_their_norm():
     assert float(logs["gradient_norm"]) > 1
 
 
+@pytest.mark.full
 def test_repeated_steps_on_one_batch_fit_its_values():
     """With a discount of 0 the targets are the rewards, and do not move."""
     agent = DQNConfig(discount=0.0).make(SPEC)
@@ -316,6 +317,7 @@ def test_repeated_steps_on_one_batch_fit_its_values():
     assert losses[1] < 0.2 * losses[0]
 
 
+@pytest.mark.full
 def test_learns_cartpole_a_little():
     """Random actions last for 22 steps."""
     pytest.importorskip("envpool")

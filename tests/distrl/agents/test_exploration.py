@@ -21,6 +21,7 @@ from distrl.specs import EnvironmentSpec
 from distrl.transforms.agent import TransformedAgent
 from distrl.transforms.frame_stack import FrameStack
 from distrl.variables import VariableClient
+from tests.support.selection import full
 
 SPEC = EnvironmentSpec(dm_specs.Array((4,), np.float32), dm_specs.DiscreteArray(3, np.int32))
 APE_X = EpsilonSchedule(0.4, 0.4, spread=7)
@@ -134,7 +135,12 @@ def check(counts):
 
 @pytest.mark.parametrize(
     ("name", "batch_sizes"),
-    [("dqn", ()), ("dqn", (4, 16)), ("r2d2", (4, 16)), ("behind_transforms", (4, 16))],
+    [
+        full("dqn", ()),
+        ("dqn", (4, 16)),
+        full("r2d2", (4, 16)),
+        full("behind_transforms", (4, 16)),
+    ],
 )
 def test_each_stream_has_its_own_epsilon(name, batch_sizes):
     agent = agents()[name]
@@ -147,7 +153,7 @@ def test_each_stream_has_its_own_epsilon(name, batch_sizes):
     check(counts)
 
 
-@pytest.mark.parametrize("name", ["dqn", "r2d2"])
+@pytest.mark.parametrize("name", ["dqn", full("r2d2")])
 def test_each_stream_has_its_own_epsilon_from_a_service(name):
     agent = agents()[name]
     messages, greedy = InferenceMessages(agent), greedy_action(agent)

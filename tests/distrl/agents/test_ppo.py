@@ -22,6 +22,7 @@ from distrl.transforms.agent import TransformedAgent
 from distrl.transforms.observations import ObservationNormalizer
 from distrl.transforms.rewards import RewardNormalizer
 from distrl.types import StepType, Trajectory
+from tests.support.selection import full
 
 LAST = int(StepType.LAST)
 KEY = np.array([0, 1], np.uint32)
@@ -75,9 +76,9 @@ def log_prob_and_entropy(policy, action):
     ("env_spec", "settings"),
     [
         (DISCRETE, {}),
-        (DISCRETE, {"clip_value": 0.1, "gae_lambda": 0.7}),
+        full(DISCRETE, {"clip_value": 0.1, "gae_lambda": 0.7}),
         (DISCRETE, {"network": LSTM, "normalize_advantages": False}),
-        (CONTINUOUS, {"clip_ratio": 0.1, "baseline_cost": 2.0, "entropy_cost": 0.3}),
+        full(CONTINUOUS, {"clip_ratio": 0.1, "baseline_cost": 2.0, "entropy_cost": 0.3}),
         (CONTINUOUS, {"network": LSTM, "clip_value": 0.05, "discount": 0.8}),
     ],
 )
@@ -227,7 +228,7 @@ def test_each_pass_visits_each_item_once_in_an_order_of_its_own(network, items, 
     assert tuple(range(items)) not in {tuple(order) for order in passes.tolist()}
 
 
-@pytest.mark.parametrize(("network", "target_kl"), [(SMALL, None), (LSTM, 1e9)])
+@pytest.mark.parametrize(("network", "target_kl"), [(SMALL, None), full(LSTM, 1e9)])
 def test_the_learner_step_is_composed_of_its_parts(network, target_kl, on_policy_batch):
     settings = {"network": network, "target_kl": target_kl, "epochs": 2, "minibatches": 2}
     agent, params, batch = make(on_policy_batch, agent_class=Recorded, **settings)
@@ -264,6 +265,7 @@ def test_one_pass_of_one_minibatch_is_one_update_from_the_whole_batch(on_policy_
     np.testing.assert_allclose(logs["loss"], direct["loss"], rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.full
 def test_learner_steps_under_vmap_are_those_of_each(on_policy_batch):
     agent, params, _ = make(on_policy_batch, target_kl=0.02, epochs=1)
     batches = [on_policy_batch(agent, params, LENGTH, UNROLLS, seed) for seed in range(2)]
@@ -370,6 +372,7 @@ def test_the_learning_rate_falls_with_every_update(on_policy_batch):
     jax.tree.map(np.testing.assert_array_equal, before, params)
 
 
+@pytest.mark.full
 def test_behind_transforms_a_batch_counts_once_and_makes_all_its_updates(on_policy_batch):
     inner, params, batch = make(on_policy_batch, env_spec=CONTINUOUS, epochs=2, minibatches=3)
     transforms = (ObservationNormalizer(), RewardNormalizer())

@@ -129,6 +129,7 @@ def test_the_learner_sends_them_with_the_keys_that_they_belong_to(transformed, m
     assert PRIORITIES not in learner.take_report()
 
 
+@pytest.mark.full
 def test_they_change_what_the_table_samples():
     agent = CONFIG.make(SPEC)
     replay, _ = make_replay(agent)

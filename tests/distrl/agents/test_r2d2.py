@@ -16,6 +16,7 @@ from distrl.errors import ConfigError
 from distrl.random_batches import random_batch
 from distrl.specs import EnvironmentSpec
 from distrl.types import TIME_FIELDS, StepType
+from tests.support.selection import full
 
 LAST = int(StepType.LAST)
 SPEC = EnvironmentSpec(dm_specs.Array((4,), np.float32), dm_specs.DiscreteArray(3, np.int32))
@@ -79,7 +80,7 @@ def numpy_loss(agent, online, target, batch, burn_in):
     return np.mean(losses), priorities
 
 
-@pytest.mark.parametrize("burn_in", [0, 1])
+@pytest.mark.parametrize("burn_in", [full(0), 1])
 def test_the_loss_equals_numpys(burn_in):
     agent, online, target, batch = make(dataclasses.replace(SMALL, burn_in=burn_in))
     loss, logs = jax.jit(agent.loss)(online, target, batch)

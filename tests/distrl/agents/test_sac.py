@@ -195,6 +195,7 @@ def test_the_policys_gradient_equals_finite_differences_of_numpys_loss():
         np.testing.assert_allclose(grads["policy"][name]["w"][index], want, rtol=1e-2, atol=1e-5)
 
 
+@pytest.mark.full
 def test_under_vmap_over_batches_and_keys():
     agent, params, target, _ = make()
     batches = [random_batch(agent, 3, B, seed) for seed in range(3)]
@@ -233,6 +234,7 @@ def test_the_target_critics_are_a_moving_average():
     assert tuple(np.asarray(agent.initial_learner_state(other).key).tolist()) not in keys
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("target_entropy", [-4.0, 1.38])
 def test_the_temperature_moves_entropy_towards_its_target(target_entropy):
     agent, params, _, batch = make(
@@ -245,6 +247,7 @@ def test_the_temperature_moves_entropy_towards_its_target(target_entropy):
     assert SMALL.make(SPEC).target_entropy == -2
 
 
+@pytest.mark.full
 def test_it_climbs_a_hill():
     """Rewards of the action alone, of which -1 and 3 are the best, and true ends after each."""
     config = SACConfig((32, 32), learning_rate=3e-3, initial_temperature=0.02)
@@ -285,6 +288,7 @@ def test_actions_lie_inside_the_bounds_and_evaluation_takes_the_middle():
     np.testing.assert_allclose(mode.action[:1], want, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.full
 def test_the_learner_step_is_composed_of_its_parts():
     agent, params, target, batch = make()
     state = agent.initial_learner_state(params)._replace(target=target)

@@ -157,6 +157,7 @@ def test_gradients_reach_their_own_networks_only():
         np.testing.assert_allclose(grads["policy"][name]["w"][index], want, rtol=1e-2, atol=1e-5)
 
 
+@pytest.mark.full
 def test_under_vmap_over_batches_and_keys():
     agent, params, state, _ = make()
     batches = [random_batch(agent, 3, B, seed) for seed in range(3)]
@@ -247,6 +248,7 @@ def test_actors_begin_at_random_and_evaluation_has_no_noise():
     assert 0 < np.abs(noise).max() < 0.6
 
 
+@pytest.mark.full
 def test_random_actions_end_with_the_first_update():
     agent, params, state, batch = make()
     assert [float(p["epsilon"]) for p, _ in learn(agent, params, state, batch, 2)] == [1, 0, 0]
@@ -256,6 +258,7 @@ def test_random_actions_end_with_the_first_update():
     np.testing.assert_allclose(got, [0.5, 0.4, 0.3, 0.2, 0.1, 0.1], rtol=1e-5)
 
 
+@pytest.mark.full
 def test_the_learner_step_is_composed_of_its_parts():
     agent, params, state, batch = make()
     whole = jax.jit(agent.learner_step)(params, state, batch)[:2]

@@ -130,6 +130,7 @@ def check_learned(elsewhere, tmp_path, names):
             np.testing.assert_allclose(got, want, rtol=1e-3, atol=1e-5, err_msg=what)
 
 
+@pytest.mark.full
 def test_a_hundred_updates_give_the_same_parameters(elsewhere, tmp_path):
     check_learned(elsewhere, tmp_path, ["impala", "ppo"])
 
@@ -184,6 +185,7 @@ def resume_on_other_devices(path):
 COUNTERS = {"mean_return": None, "full_window": False}
 
 
+@pytest.mark.full
 def test_checkpoints_do_not_depend_on_the_number_of_devices(elsewhere, tmp_path):
     on_forced_devices(elsewhere, resume_on_other_devices, tmp_path)
 

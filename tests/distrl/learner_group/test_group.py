@@ -304,6 +304,7 @@ def learn(address, index, count, path):
     path.write_bytes(pickle.dumps(jax.tree.map(np.asarray, result)))
 
 
+@pytest.mark.full
 def test_two_processes_learn_what_one_learns(elsewhere, address, tmp_path):
     env = {**os.environ, "XLA_FLAGS": "--xla_force_host_platform_device_count=1"}
     children = [

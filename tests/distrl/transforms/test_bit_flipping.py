@@ -58,6 +58,7 @@ def test_the_environment_by_hand(example):
     assert successes == {0, 1}
 
 
+@pytest.mark.full
 def test_hindsight_learns_what_the_same_agent_without_it_does_not(example):
     """8 bits: nearly all of the episodes succeed, against three in a hundred."""
     share = {}

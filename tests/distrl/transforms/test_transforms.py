@@ -371,6 +371,7 @@ def close(x, y):
     np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.full
 def test_a_step_is_its_three_methods_with_the_old_statistics(trained):
     agent, params, learner_state = trained.agent, trained.params, trained.learner_state
     batch = trained.batch(8)

@@ -106,6 +106,7 @@ def test_bad_input_ends_the_process_with_status_2(tmp_path, case):
 
 
 @needs_launchpad
+@pytest.mark.full
 def test_what_cannot_be_forked_is_refused_in_one_line(tmp_path):
     experiment = tmp_path / "devices.py"
     experiment.write_text(

@@ -48,6 +48,7 @@ def train(folder: Path, *flags: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.full
 def test_a_users_own_file_runs_on_two_hosts(tmp_path):
     (tmp_path / "mine.py").write_text(OWN)
     done = train(tmp_path, "--experiment=mine.py", HOSTS, "--max_env_steps=20000")

@@ -47,7 +47,7 @@ SPREADS = {
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize(
     "spread",
-    ["single_process", pytest.param("one node", marks=needs_launchpad),
+    ["single_process", pytest.param("one node", marks=[needs_launchpad, pytest.mark.full]),
      pytest.param("threads", marks=[needs_launchpad, pytest.mark.slow])],
 )  # fmt: skip
 def test_a_breakpoint_in_an_environment_is_hit(tmp_path, spread):
@@ -64,7 +64,7 @@ def test_a_breakpoint_in_an_environment_is_hit(tmp_path, spread):
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize(
     "spread",
-    ["single_process", pytest.param("threads", marks=needs_launchpad),
+    ["single_process", pytest.param("threads", marks=[needs_launchpad, pytest.mark.full]),
      pytest.param("one node", marks=[needs_launchpad, pytest.mark.slow])],
 )  # fmt: skip
 def test_the_first_failure_opens_pdb_where_it_was_raised(tmp_path, spread):

@@ -13,12 +13,15 @@ import uuid
 import pytest
 
 from tests.support.commands import ROOT, listening
+from tests.support.selection import full, slow
 from tests.support.waiting import until
 
 pytest.importorskip("launchpad")
 
 PROGRAM = ROOT / "tests" / "launch" / "local" / "launched_program.py"
 BOTH = pytest.mark.parametrize("mode", ["local_mp", "local_mt"])
+PROCESSES_FIRST = pytest.mark.parametrize("mode", ["local_mp", full("local_mt")])
+THREADS_FIRST = pytest.mark.parametrize("mode", [full("local_mp"), "local_mt"])
 ENDED_S = 10.0
 
 pytestmark = pytest.mark.timeout(60)
@@ -107,7 +110,7 @@ def run(tmp_path):
         each.end()
 
 
-@pytest.mark.parametrize("mode", ["local_mp", "local_mt", "test_mt"])
+@pytest.mark.parametrize("mode", ["local_mp", full("local_mt"), full("test_mt")])
 def test_finishing_twice_in_one_process(run, mode):
     program = run(mode, "plain_stop", "finish")
     assert program.wait() == 0
@@ -132,7 +135,7 @@ def test_finishing_twice_in_one_process(run, mode):
         assert "client: cuda '5'" in program.log("finish", "actor-1")
 
 
-@BOTH
+@PROCESSES_FIRST
 def test_logs_have_every_line(run, mode):
     program = run(mode, "chatty")
     assert program.wait() == 0
@@ -157,12 +160,14 @@ FAULTS = {
     "sigkill": ("actor/1", "was killed by SIGKILL"),
     "segv": ("actor/1", "was killed by SIGSEGV"),
 }
+QUICK = ("raise", "constructor", "return", "segv")
 IN_THREADS = ("raise", "thread_raises", "constructor", "server_raises", "return", "stopped")
 
 
 @pytest.mark.parametrize(
     ("mode", "fault"),
-    [("local_mp", fault) for fault in FAULTS] + [("local_mt", fault) for fault in IN_THREADS],
+    [("local_mp", fault) if fault in QUICK else full("local_mp", fault) for fault in FAULTS]
+    + [("local_mt", fault) if fault in QUICK else full("local_mt", fault) for fault in IN_THREADS],
 )
 def test_the_first_failure_is_named(run, mode, fault):
     node, cause = FAULTS[fault]
@@ -222,7 +227,7 @@ def test_one_signal_stops_in_order(run, mode, number, code):
     program.check_nothing_left()
 
 
-@BOTH
+@PROCESSES_FIRST
 def test_a_second_interrupt_ends_at_once(run, mode):
     program = run(mode, "deaf")
     program.wait_for("deaf", "actor-1", "client: call 5")
@@ -237,7 +242,7 @@ def test_a_second_interrupt_ends_at_once(run, mode):
     program.check_nothing_left()
 
 
-@BOTH
+@THREADS_FIRST
 def test_a_node_that_does_not_stop_is_named(run, mode):
     program = run(mode, "deaf")
     program.wait_for("deaf", "actor-1", "client: call 5")
@@ -275,6 +280,7 @@ def test_the_launcher_killed_leaves_nothing(run):
     program.check_nothing_left()
 
 
+@pytest.mark.full
 def test_a_script_around_it_goes_on(run, tmp_path):
     script = 'timeout 3 "$@"; echo "status $?; still here"'
     program = run("local_mp", "long", prefix=("bash", "-c", script, "bash"))
@@ -306,8 +312,7 @@ def test_a_reader_that_goes_away_or_sleeps_stops_nothing(tmp_path):
 
 @pytest.mark.parametrize(
     ("mode", "count"),
-    [("local_mp", 8), ("local_mt", 20)]
-    + [pytest.param(mode, 50, marks=pytest.mark.slow) for mode in ("local_mp", "local_mt")],
+    [("local_mp", 8), full("local_mt", 20), slow("local_mp", 50), slow("local_mt", 50)],
 )
 @pytest.mark.timeout(400)
 def test_launches_in_a_row_leave_nothing_in_the_process(tmp_path, mode, count):

@@ -221,6 +221,7 @@ def until_closed(name, streams, step):
             step(client)
 
 
+@pytest.mark.full
 def test_limits_change_under_processes(streams, elsewhere, request):
     """As above; writer and reader are processes."""
     name = f"{request.node.name}-{os.getpid()}"
