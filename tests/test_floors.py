@@ -44,6 +44,7 @@ ROOMS = """
     distrl/experiment distrl/actor distrl/evaluator distrl/inference
     distrl/task distrl/inferencer
     distrl/learner distrl/variables distrl/testing distrl/transforms distrl/envs/__init__
+    distrl/random_batches
     distrl/lockstep distrl/agents distrl/envs/suites
     distrl/replay/reverb distrl/replay/shared distrl/replay/local
     distrl/replay/client distrl/replay/late_rewards
