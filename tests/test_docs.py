@@ -21,6 +21,7 @@ FILE = re.compile(
     rf"(?<![\w/.:-])((?:{'|'.join(map(re.escape, FOLDERS))})/[\w./{{}},-]*[\w/}}])", re.ASCII
 )
 MODULE = re.compile(r"(?<![\w./-])distrl(?:\.[A-Za-z_]\w*)+")
+IMPORT = re.compile(r"from (distrl[\w.]*) import ([\w, ]+)")
 HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
 SETTING = re.compile(r"--config\.([a-z_.]+[a-z_])")
 FLAG = re.compile(r"(?<![\w-])--([a-z_]+)(?=[=\s`),])")
@@ -86,7 +87,10 @@ def broken(page: str) -> list[str]:
         for name in alternatives(match)
         if not (ROOT / name).exists()
     ]
-    return lines + [f"module {name}" for name in MODULE.findall(text) if not is_module(name)]
+    names = MODULE.findall(text)
+    for module, imported in IMPORT.findall(text):
+        names += [f"{module}.{name.strip()}" for name in imported.split(",")]
+    return lines + [f"module {name}" for name in names if not is_module(name)]
 
 
 @pytest.mark.parametrize("page", PAGES)
@@ -144,6 +148,7 @@ def test_every_command_is_described():
         "see `programs/{heavy_env,nowhere}.py`",
         "`distrl.nowhere.Agent`",
         "`distrl.agents.agent.Nobody`",
+        "    from distrl.experiment import Experiment, Nobody",
     ],
 )
 def test_a_wrong_name_is_found(line, tmp_path, monkeypatch):
