@@ -108,7 +108,7 @@ SLOW_COMMANDS = {
 }
 
 
-@pytest.mark.slow
+@pytest.mark.full
 @needs_launchpad
 @pytest.mark.parametrize(
     ("arguments", "status", "answer"), SLOW_COMMANDS.values(), ids=SLOW_COMMANDS

@@ -66,7 +66,7 @@ def test_the_changelog_has_this_version():
     assert released[0] == distrl.__version__
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_the_wheel_has_the_three_floors_and_nothing_else(wheel):
     expected = {
         (name / path.relative_to(floor)).as_posix()
@@ -80,7 +80,7 @@ def test_the_wheel_has_the_three_floors_and_nothing_else(wheel):
     assert files_of(wheel) == {*expected, "distrl/py.typed"}
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_the_sdist_builds_the_same_wheel(source, wheel, tmp_path):
     run([sys.executable, "setup.py", "-q", "sdist", "--dist-dir", str(tmp_path)], source)
     (sdist,) = tmp_path.glob("*.tar.gz")
@@ -91,7 +91,7 @@ def test_the_sdist_builds_the_same_wheel(source, wheel, tmp_path):
     assert files_of(build_wheel(unpacked, tmp_path / "wheel")) == files_of(wheel)
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_an_installed_wheel_trains(wheel, tmp_path):
     site, empty = tmp_path / "site", tmp_path / "empty"
     empty.mkdir()
