@@ -25,7 +25,7 @@ _Config = TypeVar("_Config")
 
 
 class ContinuousDefaults:
-    """What DDPG, SAC and TD3 have in common as `distrl.agents.defaults` says it."""
+    """Defaults that DDPG, SAC and TD3 share; see `distrl.agents.defaults`."""
 
     @classmethod
     def preset(cls: type[_Config], env_spec: EnvironmentSpec) -> _Config:
@@ -64,34 +64,35 @@ class FeedForward(NamedTuple):
 
     Attributes:
       init: rng -> params.
-      apply: (params, *inputs [..., *]) -> outputs [..., *]; leading axes are free.
+      apply: (params, *inputs [..., *]) -> outputs [..., *], with any leading axes.
     """
 
     init: Callable[[jax.Array], Params]
     apply: Callable[..., jax.Array]
 
 
-def check_env_spec(env_spec: EnvironmentSpec, who: str) -> None:
-    """Refuses what `who`, an algorithm, cannot control.
+def check_env_spec(env_spec: EnvironmentSpec, algorithm: str) -> None:
+    """Refuses environments that the algorithm of this name cannot control.
 
     Raises:
-      ConfigError: the action is not one bounded array of floats, or the reward not one number.
+      ConfigError: The action is not one bounded array of floats, or the reward not one number.
     """
-    check_scalar_reward(env_spec, who)
+    check_scalar_reward(env_spec, algorithm)
     action = env_spec.action
     if not (isinstance(action, dm_specs.BoundedArray) and np.issubdtype(action.dtype, np.floating)):
         raise ConfigError(
-            f"action: {who} takes one BoundedArray of floats, got " + " ".join(repr(action).split())
+            f"action: {algorithm} takes one BoundedArray of floats, got "
+            + " ".join(repr(action).split())
         )
 
 
 def make_policy(
     env_spec: EnvironmentSpec, hidden_sizes: Sequence[int], activation: str, num_outputs: int
 ) -> FeedForward:
-    """`apply(params, observation)` gives [..., num_outputs]; small at first.
+    """Returns a network with outputs `apply(params, observation)`, [..., num_outputs], near 0.
 
     Raises:
-      ConfigError: for observations that are no scalars or vectors, or a nest of them.
+      ConfigError: Observations are not scalars or vectors, or a nest of them.
     """
     make_torso = torsos.for_observation("mlp", hidden_sizes, activation, env_spec.observation)
 
@@ -109,12 +110,12 @@ def make_critics(
     activation: str,
     num_critics: int,
 ) -> FeedForward:
-    """`apply(params, observation, action)` gives [..., num_critics], of independent networks.
+    """Returns independent critics with values `apply(params, observation, action)`.
 
-    The action has the environment's own units.
+    The values are [..., num_critics]; actions are in the environment's units.
 
     Raises:
-      ConfigError: for observations that are no scalars or vectors, or a nest of them.
+      ConfigError: Observations are not scalars or vectors, or a nest of them.
     """
     encoded = dm_specs.Array((actions.size,), np.float32)
     inputs = {"action": encoded, "observation": env_spec.observation}
@@ -132,12 +133,15 @@ def make_critics(
 
 
 def now_and_then(observation: Nest) -> tuple[Nest, Nest]:
-    """Of T + 1 steps: where each of the T transitions begins, and where it ends; [T, B, ...]."""
+    """Returns the observations at the start and at the end of each transition, [T, B, ...].
+
+    Args: observation: [T + 1, B, ...].
+    """
     return jax.tree.map(lambda x: x[:-1], observation), jax.tree.map(lambda x: x[1:], observation)
 
 
 def _feed_forward(forward: Callable[..., jax.Array], *input_specs: Nest) -> FeedForward:
-    """Of a function that, inside `hk.transform`, makes outputs [N, F] of inputs [N, ...]."""
+    """Returns the network of a Haiku function from inputs [N, ...] to outputs [N, F]."""
     transformed: Any = hk.without_apply_rng(hk.transform(forward))
     examples = [specs.zeros(spec, 1) for spec in input_specs]
 
@@ -147,7 +151,7 @@ def _feed_forward(forward: Callable[..., jax.Array], *input_specs: Nest) -> Feed
 
     def apply(params: Params, *inputs: Nest) -> jax.Array:
         leading = _leading(inputs[0], examples[0])
-        if len(leading) == 2:  # of steps and streams
+        if len(leading) == 2:  # steps and streams
             return unmerge_steps(transformed.apply(params, *merge_steps(inputs)), *leading)
         merged = jax.tree.map(lambda x: x.reshape(-1, *x.shape[len(leading) :]), inputs)
         return transformed.apply(params, *merged).reshape(*leading, -1)
@@ -156,6 +160,6 @@ def _feed_forward(forward: Callable[..., jax.Array], *input_specs: Nest) -> Feed
 
 
 def _leading(inputs: Nest, example: Nest) -> tuple[int, ...]:
-    """The axes of `inputs` before those of one example [1, ...] of them."""
+    """Returns the axes of `inputs` before those of one example [1, ...]."""
     leaf: Any = jax.tree.leaves(inputs)[0]
     return leaf.shape[: leaf.ndim - (jax.tree.leaves(example)[0].ndim - 1)]

@@ -13,23 +13,23 @@ from distrl.specs import EnvironmentSpec
 
 @dataclasses.dataclass(frozen=True)
 class DDPGConfig(ContinuousDefaults):
-    """DDPG's settings: TD3 came of it by three additions, and without them is it again.
+    """DDPG's settings. It is TD3 without TD3's three additions.
 
-    Different from the paper, as later ones have it: no batch normalisation (see the transform
+    Different from the paper, as in later work: no batch normalisation (see the transform
     `observation_normalizer`), no weight decay, and independent Normal noise.
 
     Attributes:
-      hidden_sizes: of the policy's MLP and of the critic's.
+      hidden_sizes: Layers of the policy's MLP and of the critic's.
       activation: "relu" or "tanh".
       discount: gamma, for each step, in [0, 1].
       policy_learning_rate: Adam's.
       critic_learning_rate: Adam's.
-      target_tau: after each update the target networks move by this share of the way towards the
-        policy and the critic, in (0, 1].
-      exploration_noise: standard deviation of the noise on the actors' actions, in units of half
+      target_tau: Share of the way that the target networks move towards policy and critic after
+        each update, in (0, 1].
+      exploration_noise: Standard deviation of the noise on the actors' actions, in units of half
         the action's range; evaluation has none.
-      epsilon: as TD3's: uniformly random actions until the first update.
-      importance_exponent: as DQN's, for a prioritized table.
+      epsilon: As in TD3: uniformly random actions until the first update.
+      importance_exponent: As in DQN, for a prioritized table.
     """
 
     hidden_sizes: tuple[int, ...] = (256, 256)
@@ -46,10 +46,10 @@ class DDPGConfig(ContinuousDefaults):
         self._as_td3()
 
     def _as_td3(self) -> TD3Config:
-        """The same algorithm: one critic, which is learned from in every update, and no noise."""
-        own = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
-        return TD3Config(**own, num_critics=1, policy_delay=1, target_noise=0.0)
+        """Returns the same algorithm: one critic, no delay, and no target noise."""
+        settings = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        return TD3Config(**settings, num_critics=1, policy_delay=1, target_noise=0.0)
 
     def make(self, env_spec: EnvironmentSpec) -> TD3:
-        """The agent for an environment. Raises ConfigError where the two do not fit."""
+        """Returns the agent for an environment. Raises ConfigError if the two do not fit."""
         return TD3(self._as_td3(), env_spec, "DDPG")

@@ -1,6 +1,6 @@
 """Policies as distributions over actions: pure functions of the policy head's outputs.
 
-Leading axes are free: `[B]` in an actor, `[T, B]` in a learner.
+Leading axes are arbitrary: `[B]` in an actor, `[T, B]` in a learner.
 """
 
 import dataclasses
@@ -17,7 +17,7 @@ from distrl.types import Nest
 
 MIN_LOG_STD, MAX_LOG_STD = -5.0, 1.0
 """Bounds of a Normal policy's log standard deviation, in units of half the action's range. The
-entropy bonus would widen it for ever, since actions outside the range are clipped anyway."""
+entropy bonus would widen it forever, since actions outside the range are clipped anyway."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -25,10 +25,10 @@ class Categorical:
     """A choice among `num_actions`; its parameters are logits [..., num_actions]."""
 
     num_actions: int
-    dtype: Any = np.int32  # of the actions
+    dtype: Any = np.int32  # the actions'
 
     def sample_with_log_prob(self, rng: jax.Array, logits: jax.Array) -> tuple[jax.Array, Any]:
-        """An action [...] with its log-probability [...]."""
+        """Returns an action [...] and its log-probability [...]."""
         log_probs = jax.nn.log_softmax(logits)
         action = jax.random.categorical(rng, log_probs)
         return action.astype(self.dtype), _select(log_probs, action)
@@ -44,27 +44,27 @@ class Categorical:
         return -jnp.sum(jnp.exp(log_probs) * log_probs, axis=-1)
 
     def encode(self, action: jax.Array) -> jax.Array:
-        """The action as network input: one-hot, float32 [..., num_actions]."""
+        """Returns the action as network input: one-hot, float32 [..., num_actions]."""
         return jax.nn.one_hot(action, self.num_actions)
 
 
 class NormalParams(NamedTuple):
-    """Both in units of half the action's range around its centre, [..., D]."""
+    """Parameters in units of half the action's range around its centre, [..., D]."""
 
     mean: jax.Array
     log_std: jax.Array
 
 
 class BoundedActions:
-    """A bounded continuous action of any shape, D elements in all, and its units.
+    """A bounded continuous action of any shape with D elements, and its units.
 
-    Networks have it as [..., D] in units of half its range around its centre: the bounds are -1
-    and 1.
+    In networks it is [..., D] in units of half its range around its centre: the bounds are -1 and
+    1.
 
     Attributes:
       size: D.
-      log_half: the sum of the logs of half the ranges: a density in the action's own units is less
-        by this, as a log, than one in the networks' units.
+      log_half: Sum of the logs of half the ranges: a log-density in the action's own units is less
+        by this than one in the networks' units.
     """
 
     def __init__(self, spec: dm_specs.BoundedArray):
@@ -83,13 +83,13 @@ class BoundedActions:
         self.log_half = float(np.sum(np.log(self._half)))
 
     def encode(self, action: jax.typing.ArrayLike) -> jax.Array:
-        """The action as network input: in units of half its range, float32 [..., D]."""
+        """Returns the action as network input: in units of half its range, float32 [..., D]."""
         x = jnp.asarray(action, jnp.float32)
         leading = x.shape[: x.ndim - len(self.shape)]
         return jnp.divide(x.reshape(*leading, self.size) - self._centre, self._half)
 
     def decode(self, x: jax.Array) -> jax.Array:
-        """The action [..., *shape] of [..., D] in units of half its range."""
+        """Returns the action [..., *shape] for [..., D] in units of half its range."""
         action = self._centre + self._half * x
         return jnp.asarray(action.reshape(*x.shape[:-1], *self.shape), self.dtype)
 
@@ -97,12 +97,12 @@ class BoundedActions:
 class DiagonalNormal(BoundedActions):
     """Independent Normals over a bounded continuous action.
 
-    Samples are not clipped to the bounds, so that their log-probabilities are exact; whoever steps
-    the environment clips. Log-probabilities and entropy are densities in the action's own units.
+    Samples are not clipped to the bounds, so that their log-probabilities are exact; the
+    environment's wrapper clips. Log-probabilities and entropy are densities in the action's units.
     """
 
     def sample_with_log_prob(self, rng: jax.Array, params: NormalParams) -> tuple[jax.Array, Any]:
-        """An action [..., *shape] with its log-probability [...]."""
+        """Returns an action [..., *shape] and its log-probability [...]."""
         noise = jax.random.normal(rng, params.mean.shape)
         action = self.decode(params.mean + jnp.exp(params.log_std) * noise)
         return action, self._density(params, noise)
@@ -123,14 +123,14 @@ class DiagonalNormal(BoundedActions):
 
 
 class SquashedNormal(BoundedActions):
-    """Independent Normals through a tanh, stretched to the bounds: no action lies outside them.
+    """Independent Normals through a tanh, scaled to the bounds: no action is outside them.
 
     The parameters are those of the Normals; log-probabilities are densities in the action's own
-    units, as DiagonalNormal's.
+    units, as in DiagonalNormal.
     """
 
     def sample_with_log_prob(self, rng: jax.Array, params: NormalParams) -> tuple[jax.Array, Any]:
-        """An action [..., *shape] with its log-probability [...]; both have gradients."""
+        """Returns an action [..., *shape] and its log-probability [...]; both have gradients."""
         noise = jax.random.normal(rng, params.mean.shape)
         x = params.mean + jnp.exp(params.log_std) * noise
         # log(1 - tanh(x)^2), without the square: that is 1 in float32 as soon as |x| is 9.
@@ -139,7 +139,7 @@ class SquashedNormal(BoundedActions):
         return self.decode(jnp.tanh(x)), log_prob
 
     def mode(self, params: NormalParams) -> jax.Array:
-        """Of the Normals, squashed: the median of the actions."""
+        """Returns the Normals' mode through the tanh: the median of the actions."""
         return self.decode(jnp.tanh(params.mean))
 
 
@@ -147,10 +147,10 @@ Distribution = Categorical | DiagonalNormal
 
 
 def for_action(spec: Nest) -> Distribution:
-    """The distribution for an action spec.
+    """Returns the distribution for an action spec.
 
     Raises:
-      ConfigError: for anything but one DiscreteArray or one bounded array of floats.
+      ConfigError: It is not one DiscreteArray or one bounded array of floats.
     """
     if isinstance(spec, dm_specs.DiscreteArray):
         return Categorical(int(spec.num_values), np.dtype(spec.dtype))
@@ -163,12 +163,12 @@ def for_action(spec: Nest) -> Distribution:
 
 
 def _normal_density(params: NormalParams, noise: jax.Array) -> jax.Array:
-    """Of the Normals at `mean + exp(log_std) * noise`, [..., D] to [...]."""
+    """Returns the Normals' log-density at `mean + exp(log_std) * noise`, [..., D] to [...]."""
     per_element = -0.5 * jnp.square(noise) - params.log_std - 0.5 * math.log(2 * math.pi)
     return jnp.sum(per_element, axis=-1)
 
 
 def _select(log_probs: jax.Array, action: jax.Array) -> jax.Array:
-    """`log_probs[..., action]` by one-hot: on a CPU cheaper than a gather, and its gradient too."""
+    """Returns `log_probs[..., action]`, by one-hot: on a CPU cheaper than a gather."""
     one_hot = action[..., None] == np.arange(log_probs.shape[-1])
     return jnp.sum(jnp.where(one_hot, log_probs, 0), axis=-1)

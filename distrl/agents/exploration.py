@@ -1,4 +1,4 @@
-"""How agents that learn values explore: small pure functions and their settings."""
+"""Exploration of agents that learn values: small pure functions and their settings."""
 
 import dataclasses
 
@@ -10,18 +10,17 @@ from distrl.agents.settings import check_count, check_number
 
 @dataclasses.dataclass(frozen=True)
 class EpsilonSchedule:
-    """Falls linearly from `start` to `end`, over learner updates, and stays there.
+    """Epsilon as a function of learner updates: falls linearly from `start` to `end`.
 
-    Streams may explore unlike each other (Ape-X: Horgan et al. 2018,
-    https://arxiv.org/abs/1803.00933, has start = end = 0.4 and spread = 7): stream i acts with
-    `epsilon ** (1 + spread * share)`, its share in [0, 1) being `stream_shares`. Alike where
-    epsilon is 0 or 1.
+    Streams may explore differently (Ape-X: Horgan et al. 2018, https://arxiv.org/abs/1803.00933,
+    has start = end = 0.4 and spread = 7): stream i acts with `epsilon ** (1 + spread * share)`,
+    where its share in [0, 1) is `stream_shares`. If epsilon is 0 or 1, all streams have it.
 
     Attributes:
-      start: before the first update, in [0, 1].
-      end: in [0, 1].
-      updates: after so many it is `end`.
-      spread: 0 or more; 0: all streams alike.
+      start: Epsilon before the first update, in [0, 1].
+      end: Last epsilon, in [0, 1].
+      updates: Updates after which epsilon is `end`.
+      spread: 0 or more; 0: all streams have the same epsilon.
     """
 
     start: float = 1.0
@@ -36,19 +35,19 @@ class EpsilonSchedule:
         check_number(self, "spread", lambda x: x >= 0, "of at least 0", "agent.epsilon")
 
     def __call__(self, updates: jax.typing.ArrayLike) -> jax.Array:
-        """float32 scalar, after so many updates."""
+        """Returns epsilon after a number of updates, a float32 scalar."""
         share = jnp.minimum(jnp.asarray(updates, jnp.float32) / self.updates, 1.0)
         return self.start + (self.end - self.start) * share
 
     def of_streams(self, epsilon: jax.Array, stream_ids: jax.Array) -> jax.Array:
-        """Each stream's epsilon.
+        """Returns each stream's epsilon.
 
         Args:
-          epsilon: float32 scalar, what the schedule has come to.
-          stream_ids: int32 [B]; not looked at where all streams are alike.
+          epsilon: float32 scalar, the schedule's current value.
+          stream_ids: int32 [B]; not used without a spread.
 
         Returns:
-          float32 [B]; a scalar where all streams are alike.
+          float32 [B]; a scalar without a spread.
         """
         if self.spread == 0:
             return epsilon
@@ -56,13 +55,13 @@ class EpsilonSchedule:
 
 
 def stream_shares(stream_ids: jax.typing.ArrayLike) -> jax.Array:
-    """Each id's radical inverse in base 2 (van der Corput): its binary digits behind the point.
+    """Returns each id's radical inverse in base 2 (van der Corput): its digits after the point.
 
-    0, 1/2, 1/4, 3/4, 1/8, ...: any run of ids is spread evenly over [0, 1), so that nobody needs to
-    know how many streams there are, or which of them an actor has.
+    0, 1/2, 1/4, 3/4, 1/8, ...: any range of ids is spread evenly over [0, 1), so that the number of
+    streams and an actor's part of them need not be known.
 
     Args:
-      stream_ids: integers, 0 or more, of any shape; their lowest 24 bits count.
+      stream_ids: Integers, 0 or more, of any shape; their lowest 24 bits count.
 
     Returns:
       float32 in [0, 1), of the same shape; exact.
@@ -73,39 +72,39 @@ def stream_shares(stream_ids: jax.typing.ArrayLike) -> jax.Array:
 
 
 def epsilon_greedy(rng: jax.Array, values: jax.Array, epsilon: jax.typing.ArrayLike) -> jax.Array:
-    """With probability epsilon any action, all alike; otherwise the (first) one of most value.
+    """Returns a uniformly random action with probability epsilon, otherwise the best (first) one.
 
     Args:
-      rng: raw key.
+      rng: Raw key.
       values: [..., num_actions].
-      epsilon: in [0, 1]; a scalar, or [...].
+      epsilon: In [0, 1]; a scalar, or [...].
 
     Returns:
       int32 [...].
     """
-    which, whether = jax.random.split(rng)
+    action_key, explore_key = jax.random.split(rng)
     shape = values.shape[:-1]
-    random = jax.random.randint(which, shape, 0, values.shape[-1])
-    explore = jax.random.uniform(whether, shape) < epsilon
+    random = jax.random.randint(action_key, shape, 0, values.shape[-1])
+    explore = jax.random.uniform(explore_key, shape) < epsilon
     return jnp.where(explore, random, jnp.argmax(values, axis=-1))
 
 
 def noisy_action(
     rng: jax.Array, action: jax.Array, noise: float, epsilon: jax.typing.ArrayLike
 ) -> jax.Array:
-    """With probability epsilon any action, all alike; otherwise `action` plus Normal noise.
+    """Returns a uniformly random action with probability epsilon, otherwise `action` plus noise.
 
     Args:
-      rng: raw key.
+      rng: Raw key.
       action: [..., D], in [-1, 1].
-      noise: the Normals' standard deviation, of each element.
-      epsilon: in [0, 1]; a scalar, or [...].
+      noise: Standard deviation of each element's Normal noise.
+      epsilon: In [0, 1]; a scalar, or [...].
 
     Returns:
       float32 [..., D], clipped to [-1, 1].
     """
-    which, whether, how = jax.random.split(rng, 3)
-    uniform = jax.random.uniform(which, action.shape, minval=-1.0, maxval=1.0)
-    explore = jax.random.uniform(whether, action.shape[:-1]) < epsilon
-    near = action + noise * jax.random.normal(how, action.shape)
-    return jnp.where(explore[..., None], uniform, jnp.clip(near, -1, 1))
+    uniform_key, explore_key, noise_key = jax.random.split(rng, 3)
+    uniform = jax.random.uniform(uniform_key, action.shape, minval=-1.0, maxval=1.0)
+    explore = jax.random.uniform(explore_key, action.shape[:-1]) < epsilon
+    noisy = action + noise * jax.random.normal(noise_key, action.shape)
+    return jnp.where(explore[..., None], uniform, jnp.clip(noisy, -1, 1))

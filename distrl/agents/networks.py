@@ -1,8 +1,8 @@
-"""Networks of agents: a torso, perhaps a recurrent core, and heads.
+"""Networks of agents: a torso, optionally a recurrent core, and heads.
 
-`make_network` (a policy and a value) and `make_q_network` (action values) give pure functions. The
-learner's unroll applies torso and heads to all T + 1 steps at once, and scans only the core: on a
-CPU, XLA runs convolutions inside a scan very slowly.
+`make_network` (a policy and a value) and `make_q_network` (action values) return pure functions.
+The learner's unroll applies torso and heads to all T + 1 steps at once, and scans only the core: on
+a CPU, XLA runs convolutions inside a scan very slowly.
 """
 
 import dataclasses
@@ -26,18 +26,18 @@ from distrl.types import Nest, Params, State, StepType, TimeStep
 
 @dataclasses.dataclass(frozen=True)
 class NetworkConfig:
-    """What an agent's network is made of.
+    """Settings of an agent's network.
 
     Attributes:
-      torso: "mlp"; "nature_cnn" (Mnih et al. 2015); "shallow_cnn" (Mnih et al. 2013), which takes a
-        third of its time; "impala_resnet" (Espeholt et al. 2018, the deep one); "auto" takes
-        "nature_cnn" for uint8 pixels [C, H, W], and the MLP otherwise.
-      hidden_sizes: of the MLP's layers.
-      activation: of the MLP, "tanh" or "relu"; the others have relu.
+      torso: "mlp"; "nature_cnn" (Mnih et al. 2015); "shallow_cnn" (Mnih et al. 2013), in a third of
+        its time; "impala_resnet" (Espeholt et al. 2018, the deep one); "auto": "nature_cnn" for
+        uint8 pixels [C, H, W], otherwise the MLP.
+      hidden_sizes: Sizes of the MLP's layers.
+      activation: The MLP's, "tanh" or "relu"; the others use relu.
       core: "none" or "lstm".
-      core_size: units of the LSTM.
-      core_inputs_prev_action_reward: whether the core is also given the previous action and the
-        reward (clipped to [-1, 1]).
+      core_size: Units of the LSTM.
+      core_inputs_prev_action_reward: Whether the previous action and the reward (clipped to
+        [-1, 1]) are inputs of the core.
     """
 
     torso: str = "auto"
@@ -59,7 +59,7 @@ class NetworkConfig:
 
 @dataclasses.dataclass(frozen=True)
 class Network:
-    """Pure functions over parameters. What the outputs are, the maker says.
+    """Pure functions over parameters; the functions that make networks define their outputs.
 
     Attributes:
       init: rng -> params.
@@ -69,8 +69,8 @@ class Network:
       unroll: (params, timestep [T, B], state [B], noise) -> (outputs [T, B, ...], state [B] after
         the last step). Resets the state at FIRST.
 
-    `noise` is a raw key, from which noisy layers draw once for all rows and steps; None (which it
-    is unless given): they have their means. Without noisy layers it changes nothing.
+    `noise` is a raw key, from which noisy layers draw once for all rows and steps; None, the
+    default: they use their means. Without noisy layers it has no effect.
     """
 
     init: Callable[[jax.Array], Params]
@@ -81,10 +81,10 @@ class Network:
 
 @dataclasses.dataclass(frozen=True)
 class ActorCriticNetwork:
-    """As `Network`, whose outputs are the policy's parameters [..., *] and a value [...]; no noise.
+    """A `Network` with the policy's parameters [..., *] and a value [...] as outputs; no noise.
 
     Attributes:
-      distribution: what the policy parameters are parameters of.
+      distribution: The policy's distribution.
     """
 
     distribution: distributions.Distribution
@@ -95,10 +95,10 @@ class ActorCriticNetwork:
 
 
 def make_network(config: NetworkConfig, env_spec: EnvironmentSpec) -> ActorCriticNetwork:
-    """Builds the actor-critic network of `config` for an environment.
+    """Returns the actor-critic network of `config` for an environment.
 
     Raises:
-      ConfigError: for observations or actions that it can't take.
+      ConfigError: It can't take the observations or actions.
     """
     distribution = distributions.for_action(env_spec.action)
 
@@ -128,21 +128,21 @@ def make_q_network(
     num_atoms: int = 1,
     noisy: bool = False,
 ) -> Network:
-    """Builds the network whose outputs are action values, [..., num_actions].
+    """Returns the network with action values as outputs, [..., num_actions].
 
-    Of a distributional one they are logits over the values, [..., num_actions, num_atoms].
+    A distributional one has logits over the values, [..., num_actions, num_atoms].
 
     Args:
-      config: what it is made of.
-      env_spec: of the environment.
-      actions: for the environment's action.
-      dueling: a state value plus advantages, whose mean is taken off (Wang et al. 2016,
+      config: Settings of the network.
+      env_spec: Spec of the environment.
+      actions: Distribution of the environment's action.
+      dueling: A state value plus advantages less their mean (Wang et al. 2016,
         https://arxiv.org/abs/1511.06581, equation 9).
       num_atoms: 1 for values; more for distributions over them.
-      noisy: all fully connected layers are, those of the torso and the heads.
+      noisy: Make all fully connected layers noisy, in torso and heads.
 
     Raises:
-      ConfigError: for observations that it can't take.
+      ConfigError: It can't take the observations.
     """
     num_actions = actions.num_actions
     linear: torsos.MakeLayer = NoisyLinear if noisy else hk.Linear
@@ -170,7 +170,7 @@ def _build(
     make_heads: Callable[[], Callable[[jax.Array], Nest]],
     linear: torsos.MakeLayer = hk.Linear,
 ) -> Network:
-    """Torso and core of `config`, and heads, which make outputs [N, ...] of features [N, F]."""
+    """Returns a network of `config`'s torso and core, and heads for features [N, F]."""
     make_torso = torsos.for_observation(
         config.torso, config.hidden_sizes, config.activation, env_spec.observation, linear
     )
@@ -201,7 +201,7 @@ def _build(
     def initial_state(batch_size: int) -> State:
         if not recurrent:
             return ()
-        # NumPy's, since jnp would make a backend.
+        # NumPy's, since jnp would initialise a backend.
         start: Any = np.zeros((batch_size, config.core_size), np.float32)
         return hk.LSTMState(hidden=start, cell=start)
 
@@ -211,7 +211,7 @@ def _build(
     def init(rng: jax.Array) -> Params:
         return transformed.init(rng, zeros, initial_state(1))
 
-    def keys(noise: jax.Array | None) -> Any:  # of the torso and of the heads
+    def keys(noise: jax.Array | None) -> Any:  # the torso's and the heads'
         return (None, None) if noise is None else jax.random.split(noise)
 
     def step(
@@ -244,14 +244,14 @@ def _build(
 
 
 def _policy_head(distribution: distributions.Distribution) -> Callable[[jax.Array], Nest]:
-    """The layer that gives the distribution's parameters; small at first, so near uniform."""
+    """Returns the layer of the distribution's parameters; small at first, so nearly uniform."""
     small = torsos.scaled(0.01)
     if isinstance(distribution, distributions.Categorical):
         return hk.Linear(distribution.num_actions, w_init=small, name="policy_head")
 
     def normal(x: jax.Array) -> distributions.NormalParams:
         mean = hk.Linear(distribution.size, w_init=small, name="policy_head")(x)
-        # exp(-0.5) = 0.6 of half the range: at first most actions lie inside the bounds.
+        # exp(-0.5) = 0.6 of half the range: at first most actions are within the bounds.
         start = hk.initializers.Constant(-0.5)
         log_std = hk.get_parameter("log_std", (distribution.size,), init=start)
         log_std = jnp.clip(log_std, distributions.MIN_LOG_STD, distributions.MAX_LOG_STD)

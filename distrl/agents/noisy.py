@@ -1,4 +1,4 @@
-"""Noisy layers: networks that explore by noise on their weights, whose size they learn.
+"""Noisy layers: networks that explore by noise of learned size on their weights.
 
 Fortunato et al. 2018, https://arxiv.org/abs/1706.10295: factorised Gaussian noise.
 """
@@ -8,21 +8,21 @@ import jax
 import jax.numpy as jnp
 
 SIGMA = 0.5
-"""Of the weights at first, times the root of the inputs' number (the paper's sigma_0)."""
+"""Initial size of the noise, times the root of the number of inputs (the paper's sigma_0)."""
 
 
 def factors(rng: jax.Array, inputs: int, outputs: int) -> tuple[jax.Array, jax.Array]:
-    """The noise of one layer, sign(x) sqrt(|x|) of Normals.
+    """Returns the noise of one layer, sign(x) sqrt(|x|) of Normals.
 
     The noise of weight [i, j] is the product of factor i and factor j, that of bias j is factor j.
 
     Args:
-      rng: raw key.
-      inputs: of the layer.
-      outputs: of the layer.
+      rng: Raw key.
+      inputs: Number of the layer's inputs.
+      outputs: Number of the layer's outputs.
 
     Returns:
-      float32 [inputs] and [outputs], of mean 0.
+      float32 [inputs] and [outputs], with mean 0.
     """
     normal = jax.random.normal(rng, (inputs + outputs,))
     both = jnp.sign(normal) * jnp.sqrt(jnp.abs(normal))
@@ -30,10 +30,10 @@ def factors(rng: jax.Array, inputs: int, outputs: int) -> tuple[jax.Array, jax.A
 
 
 class NoisyLinear(hk.Module):
-    """`hk.Linear` with noise on its weights and biases; their means begin as `hk.Linear`'s do.
+    """`hk.Linear` with noise on its weights and biases, whose means are initialised as there.
 
     Applied with a key it draws one noise for all rows of its input; applied without one (None) it
-    has its means alone.
+    uses only its means.
     """
 
     def __init__(
@@ -43,16 +43,16 @@ class NoisyLinear(hk.Module):
         name: str | None = None,
     ):
         """Args:
-        output_size: features of the output.
-        w_init: of the weights' means; None: as `hk.Linear`.
-        name: of the module.
+        output_size: Features of the output.
+        w_init: Initialiser of the weights' means; None: as in `hk.Linear`.
+        name: Name of the module.
         """
         super().__init__(name=name)
         self._size = output_size
         self._w_init = w_init
 
     def __call__(self, x: jax.Array) -> jax.Array:
-        """float32 [N, F] to [N, output_size]."""
+        """Maps float32 [N, F] to [N, output_size]."""
         inputs, outputs = x.shape[-1], self._size
         sigma = hk.initializers.Constant(SIGMA / inputs**0.5)
         w_init = self._w_init or hk.initializers.TruncatedNormal(1 / inputs**0.5)

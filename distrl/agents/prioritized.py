@@ -1,4 +1,4 @@
-"""Prioritized replay, seen from an agent: the weights of what was sampled, and new priorities.
+"""An agent's part in prioritized replay: the weights of samples, and new priorities.
 
 Schaul et al. 2016, https://arxiv.org/abs/1511.05952.
 """
@@ -7,27 +7,27 @@ import jax
 import jax.numpy as jnp
 
 PRIORITY_ETA = 0.9
-"""Share of the greatest error in an unroll's priority; the rest is the mean's (Kapturowski et al.
+"""Share of the maximum error in an unroll's priority; the rest is the mean's (Kapturowski et al.
 2019, R2D2, https://openreview.net/forum?id=r1lyTjAqYX)."""
 
 
 def importance_weights(probability: jax.typing.ArrayLike, exponent: float) -> jax.Array:
-    """What unrolls count for, `[B]`, at most 1: undoes the bias of a prioritized table.
+    """Returns the unrolls' weights, `[B]`, at most 1, against the bias of a prioritized table.
 
     Args:
-      probability: float32 `[B]`, with which each was sampled.
-      exponent: Schaul's beta; 0 undoes nothing, 1 all. The batch's least likely unroll has the
-        weight 1. A uniform table's all have.
+      probability: float32 `[B]`, the probability with which each was sampled.
+      exponent: Schaul's beta; 0: no correction, 1: a full one. The batch's least likely unroll has
+        the weight 1; so have all unrolls of a uniform table.
     """
     probability = jnp.asarray(probability)
     return jnp.power(probability / jnp.min(probability), -exponent)
 
 
 def unroll_priorities(error: jax.Array, real: jax.Array) -> jax.Array:
-    """New priorities of unrolls, `[B]`, for `distrl.agents.agent.PRIORITIES`.
+    """Returns new priorities of unrolls, `[B]`, for `distrl.agents.agent.PRIORITIES`.
 
-    `eta * max + (1 - eta) * mean` of the absolute errors of an unroll's real transitions: of a
-    single transition its absolute error; 0, which is never sampled again, where none is real.
+    They are `eta * max + (1 - eta) * mean` of the absolute errors of an unroll's real transitions:
+    for a single transition its absolute error; 0, never sampled again, if none is real.
 
     Args:
       error: float32 `[T, B]`, temporal differences.

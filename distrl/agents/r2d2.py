@@ -19,23 +19,19 @@ from distrl.specs import EnvironmentSpec
 class R2D2Config:
     """R2D2's settings: recurrent, double and dueling DQN with burn-in and rescaled values.
 
-    Unrolls begin with the recurrent state that the actor stored, which burn-in brings up to date.
+    Unrolls start with the recurrent state that the actor stored, which burn-in brings up to date.
     Different from the paper: the first `burn_in` transitions of each unroll are not learned from,
     unless unrolls overlap by them (`replay.period` = `replay.unroll_length` - `burn_in`; the paper:
-    half the unroll); and all streams have the same epsilon, which falls, unless its `spread`
-    gives each its own (the paper: `EpsilonSchedule(0.4, 0.4, spread=7)`).
+    half the unroll); and all streams have the same falling epsilon, unless it has a `spread` (the
+    paper: `EpsilonSchedule(0.4, 0.4, spread=7)`).
 
     Attributes:
-      network: torso, core ("lstm") and sizes.
+      network: Torso, core ("lstm") and sizes.
       discount: gamma, for each step, in [0, 1].
       learning_rate: Adam's.
-      max_gradient_norm: gradients are scaled down to this global norm; None: never.
-      n_step: as DQN's.
-      burn_in: as DQN's.
-      target_period: as DQN's.
-      target_tau: as DQN's.
-      epsilon: as DQN's.
-      importance_exponent: as DQN's, for a prioritized table.
+      max_gradient_norm: Gradients are scaled down to this global norm; None: never.
+      n_step, burn_in, target_period, target_tau, epsilon: As in DQN.
+      importance_exponent: As in DQN, for a prioritized table.
     """
 
     network: NetworkConfig = NetworkConfig(core="lstm")
@@ -57,9 +53,11 @@ class R2D2Config:
             )
 
     def _as_dqn(self) -> DQNConfig:
-        """The same algorithm; DQN checks the settings."""
-        own = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
-        return DQNConfig(**own, double=True, dueling=True, huber_delta=None, value_rescaling=True)
+        """Returns the same algorithm as DQN, which checks the settings."""
+        settings = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        return DQNConfig(
+            **settings, double=True, dueling=True, huber_delta=None, value_rescaling=True
+        )
 
     def check_replay(self, replay: ReplayConfig, batch_size: int) -> None:
         """See `DQNConfig`."""

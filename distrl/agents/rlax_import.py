@@ -1,7 +1,7 @@
 """RLax without TensorFlow.
 
 `import rlax` imports TensorFlow Probability, which imports TensorFlow where it is installed: about
-four seconds that no process here has a use for. Every module gets RLax by
+four seconds for nothing here. Every module imports RLax by
 
     from distrl.agents.rlax_import import rlax
 """

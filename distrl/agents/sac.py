@@ -29,21 +29,21 @@ MIN_LOG_STD, MAX_LOG_STD = -20.0, 2.0
 class SACConfig(ContinuousDefaults):
     """SAC's settings. Losses are means over the real transitions of a batch of unrolls.
 
-    The first policy is close to uniform over the actions: until the replay has as many unrolls as
-    it needs to be sampled (`replay.min_size_to_sample`), that is the usual warm-up.
+    The initial policy is close to uniform over the actions: acting with it until the replay can be
+    sampled (`replay.min_size_to_sample`) is the usual warm-up.
 
     Attributes:
-      hidden_sizes: of the policy's MLP and of each critic's.
+      hidden_sizes: Layers of the policy's MLP and of each critic's.
       activation: "relu" or "tanh".
       discount: gamma, for each step, in [0, 1].
-      learning_rate: Adam's, of policy, critics and temperature.
-      target_tau: after each update the target critics move by this share of the way towards the
-        critics, in (0, 1].
-      initial_temperature: what a unit of entropy is worth in units of reward, at first.
-      target_entropy: that the temperature is learned for, in units where each element of the
-        action goes from -1 to 1; None: -1 an element, as in the paper. Uniform actions have
-        log(2) = 0.69 an element.
-      importance_exponent: as DQN's, for a prioritized table.
+      learning_rate: Adam's, for policy, critics and temperature.
+      target_tau: Share of the way that the target critics move towards the critics after each
+        update, in (0, 1].
+      initial_temperature: Initial value of a unit of entropy in units of reward.
+      target_entropy: Entropy for which the temperature is learned, in units where each element of
+        the action is in [-1, 1]; None: -1 per element, as in the paper. Uniform actions have
+        log(2) = 0.69 per element.
+      importance_exponent: As in DQN, for a prioritized table.
     """
 
     hidden_sizes: tuple[int, ...] = (256, 256)
@@ -67,7 +67,7 @@ class SACConfig(ContinuousDefaults):
         check_number(self, "importance_exponent", lambda x: x >= 0, "of at least 0")
 
     def make(self, env_spec: EnvironmentSpec) -> "SAC":
-        """The agent for an environment. Raises ConfigError where the two do not fit."""
+        """Returns the agent for an environment. Raises ConfigError if the two do not fit."""
         return SAC(self, env_spec)
 
 
@@ -75,8 +75,8 @@ class SACState(NamedTuple):
     """The learner state."""
 
     opt_state: Any
-    target: Params  # of the target critics
-    key: jax.Array  # uint32 [2], of the actions that the next update draws
+    target: Params  # the target critics'
+    key: jax.Array  # uint32 [2], for the actions that the next update samples
 
 
 class SAC(Agent):
@@ -124,7 +124,7 @@ class SAC(Agent):
         return AgentOutput(action, ()), state
 
     def normal(self, policy: Params, observation: Nest) -> NormalParams:
-        """The policy before its tanh, [..., D]."""
+        """Returns the policy before its tanh, [..., D]."""
         mean, log_std = jnp.split(self.policy.apply(policy, observation), 2, axis=-1)
         return NormalParams(mean, jnp.clip(log_std, MIN_LOG_STD, MAX_LOG_STD))
 
@@ -142,12 +142,12 @@ class SAC(Agent):
     def loss(
         self, params: Params, target: Params, rng: jax.Array, batch: Trajectory
     ) -> tuple[jax.Array, Logs]:
-        """The sum of three losses, each with a gradient for its own part of the parameters only.
+        """Returns the sum of three losses, each with gradients for its own parameters only.
 
         Args:
-          params: of policy, critics and temperature.
-          target: of the target critics.
-          rng: raw key, of the policy's actions.
+          params: Parameters of policy, critics and temperature.
+          target: Parameters of the target critics.
+          rng: Raw key for the policy's actions.
           batch: [T + 1, B, ...].
         """
         stop = jax.lax.stop_gradient
@@ -190,7 +190,7 @@ class SAC(Agent):
     def _sample(
         self, rng: jax.Array, policy: Params, observation: Nest
     ) -> tuple[jax.Array, jax.Array]:
-        """Actions, and their log-densities in units where each element goes from -1 to 1."""
+        """Samples actions; their log-densities are in units where each element is in [-1, 1]."""
         action, log_prob = self.actions.sample_with_log_prob(rng, self.normal(policy, observation))
         return action, log_prob + self.actions.log_half
 

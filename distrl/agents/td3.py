@@ -31,22 +31,22 @@ class TD3Config(ContinuousDefaults):
     Noise is in units of half the action's range.
 
     Attributes:
-      hidden_sizes: of the policy's MLP and of each critic's.
+      hidden_sizes: Layers of the policy's MLP and of each critic's.
       activation: "relu" or "tanh".
       discount: gamma, for each step, in [0, 1].
       policy_learning_rate: Adam's.
       critic_learning_rate: Adam's.
-      num_critics: targets take the least of their values; the policy climbs the first.
-      policy_delay: every so many updates of the critics the policy makes one, and all target
-        networks move
-      target_tau: by this share of the way, in (0, 1].
-      target_noise: standard deviation of the noise on the target policy's actions,
-      target_noise_clip: clipped to this.
-      exploration_noise: standard deviation of the noise on the actors' actions; evaluation has
+      num_critics: Critics; targets use the least of their values, and the policy maximises the
+        first.
+      policy_delay: Updates of the critics for each update of the policy and the target networks.
+      target_tau: Share of the way that target networks move in an update, in (0, 1].
+      target_noise: Standard deviation of the noise on the target policy's actions.
+      target_noise_clip: Limit of that noise.
+      exploration_noise: Standard deviation of the noise on the actors' actions; evaluation has
         none.
-      epsilon: the share of the actors' actions that are uniformly random instead. The default:
-        all until the first update, which `replay.min_size_to_sample` puts off; none after it.
-      importance_exponent: as DQN's, for a prioritized table.
+      epsilon: Share of the actors' actions that are uniformly random instead. The default: all
+        until the first update, which `replay.min_size_to_sample` delays; none after it.
+      importance_exponent: As in DQN, for a prioritized table.
     """
 
     hidden_sizes: tuple[int, ...] = (256, 256)
@@ -79,7 +79,7 @@ class TD3Config(ContinuousDefaults):
             check_number(self, field, lambda x: x >= 0, "of at least 0")
 
     def make(self, env_spec: EnvironmentSpec) -> "TD3":
-        """The agent for an environment. Raises ConfigError where the two do not fit."""
+        """Returns the agent for an environment. Raises ConfigError if the two do not fit."""
         return TD3(self, env_spec)
 
 
@@ -87,9 +87,9 @@ class TD3State(NamedTuple):
     """The learner state."""
 
     opt_state: dict[str, Any]  # the policy's and the critics'
-    updates: jax.Array  # int32, made so far
-    target: Params  # of the target policy and critics
-    key: jax.Array  # uint32 [2], of the next update's target noise
+    updates: jax.Array  # int32, updates made so far
+    target: Params  # the target policy's and critics'
+    key: jax.Array  # uint32 [2], for the next update's target noise
 
 
 class TD3(Agent):
@@ -100,9 +100,9 @@ class TD3(Agent):
 
     def __init__(self, config: TD3Config, env_spec: EnvironmentSpec, name: str = "TD3"):
         """Args:
-        config: its settings.
-        env_spec: of the environment.
-        name: of the algorithm that is made of it, for messages.
+        config: The settings.
+        env_spec: Spec of the environment.
+        name: Name of the algorithm, for messages.
         """
         continuous.check_env_spec(env_spec, name)
         self.config = config
@@ -144,7 +144,7 @@ class TD3(Agent):
         return AgentOutput(self.actions.decode(x), ()), state
 
     def act(self, policy: Params, observation: Nest) -> jax.Array:
-        """The policy's action, [..., D] in units of half its range, in [-1, 1]."""
+        """Returns the policy's action, [..., D] in units of half its range, in [-1, 1]."""
         return jnp.tanh(self.policy.apply(policy, observation))
 
     def initial_learner_state(self, params: Params) -> TD3State:
@@ -153,7 +153,7 @@ class TD3(Agent):
         return TD3State(opt_state, jnp.zeros((), jnp.int32), target, params_key(params, use=1))
 
     def _is_due(self, learner_state: TD3State) -> jax.Array:
-        """Whether the policy and the targets move in the update that follows this state."""
+        """Returns whether the next update changes the policy and the targets."""
         return (learner_state.updates + 1) % self.config.policy_delay == 0
 
     def compute_gradients(
@@ -173,12 +173,12 @@ class TD3(Agent):
     def critic_loss(
         self, critics: Params, target: Params, rng: jax.Array, batch: Trajectory
     ) -> tuple[jax.Array, Logs]:
-        """The critics' loss on one batch, with what is logged of it.
+        """Returns the critics' loss on one batch, and logs.
 
         Args:
-          critics: to differentiate by.
-          target: of the target policy and critics.
-          rng: raw key, of the target noise.
+          critics: Parameters of the critics.
+          target: Parameters of the target policy and critics.
+          rng: Raw key for the target noise.
           batch: [T + 1, B, ...].
         """
         config, timestep = self.config, batch.timestep
@@ -206,7 +206,7 @@ class TD3(Agent):
         return loss, logs
 
     def policy_loss(self, policy: Params, critics: Params, batch: Trajectory) -> jax.Array:
-        """Less the first critic's value of the policy's actions, a mean over real transitions."""
+        """Returns minus the mean of the first critic's values of the policy's actions."""
         now, _ = continuous.now_and_then(batch.timestep.observation)
         real = batch.timestep.step_type[:-1] != StepType.LAST
         action = self.actions.decode(self.act(policy, now))

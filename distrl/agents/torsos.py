@@ -25,7 +25,7 @@ _MIN_PIXELS = {"nature_cnn": 36, "shallow_cnn": 20, "impala_resnet": 8}
 
 
 def scaled(gain: float) -> hk.initializers.Initializer:
-    """Weights whose outputs have `gain` times the standard deviation of the inputs."""
+    """Returns weights whose outputs have `gain` times the standard deviation of the inputs."""
     return hk.initializers.VarianceScaling(gain**2, "fan_in", "truncated_normal")
 
 
@@ -36,18 +36,18 @@ def for_observation(
     spec: Nest,
     linear: MakeLayer = hk.Linear,
 ) -> Callable[[], Torso]:
-    """A function that, inside `hk.transform`, makes the torso for an observation spec.
+    """Returns a function that, inside `hk.transform`, makes the torso for an observation.
 
     Args:
-      torso: one of TORSOS, or "auto": the CNN for uint8 pixels [C, H, W], otherwise the MLP.
-      hidden_sizes: of the MLP.
-      activation: of the MLP, a key of ACTIVATIONS.
-      spec: of the observation: uint8 pixels [C, H, W] for the convolutional torsos; for the MLP a
-        nest of scalars and vectors (those with a DiscreteArray spec become one-hot).
-      linear: makes the fully connected layers.
+      torso: One of TORSOS, or "auto": the CNN for uint8 pixels [C, H, W], otherwise the MLP.
+      hidden_sizes: Sizes of the MLP's layers.
+      activation: The MLP's, a key of ACTIVATIONS.
+      spec: Spec of the observation: uint8 pixels [C, H, W] for the convolutional torsos; for the
+        MLP a nest of scalars and vectors (those with a DiscreteArray spec become one-hot).
+      linear: Makes the fully connected layers.
 
     Raises:
-      ConfigError: where torso and observation do not fit.
+      ConfigError: Torso and observation do not fit.
     """
     is_pixels = specs.is_spec(spec) and len(spec.shape) == 3 and spec.dtype == np.uint8
     if torso == "auto":
@@ -81,7 +81,7 @@ def _describe(spec: Nest) -> str:
 
 
 class _MLP(hk.Module):
-    """`hk.nets.MLP` with layers of choice, and the activation behind each."""
+    """`hk.nets.MLP` with a choice of layers, and the activation after each."""
 
     def __init__(
         self,
@@ -123,12 +123,12 @@ def _mlp(
 
 
 def _to_nhwc(pixels: jax.Array) -> jax.Array:
-    """uint8 [N, C, H, W] to float32 [N, H, W, C] in [0, 1]."""
+    """Converts uint8 [N, C, H, W] to float32 [N, H, W, C] in [0, 1]."""
     return jnp.transpose(pixels, (0, 2, 3, 1)).astype(jnp.float32) * (1 / 255)
 
 
-# Of each plain CNN: channels, kernel and stride of its convolutions; features behind them.
-# The DQN's network, https://doi.org/10.1038/nature14236; and the first DQN's, a third of its work,
+# Channels, kernel and stride of each plain CNN's convolutions, and the features after them. The
+# DQN's network, https://doi.org/10.1038/nature14236; and the first DQN's with a third of the work,
 # https://arxiv.org/abs/1312.5602.
 _PLAIN = {
     "nature_cnn": (((32, 8, 4), (64, 4, 2), (64, 3, 1)), 512),

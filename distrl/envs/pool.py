@@ -12,14 +12,14 @@ from distrl.types import Nest, StepType, TimeStep
 
 
 class Environment(Protocol):
-    """What an experiment says of its environment. Hashable settings and no resources."""
+    """An experiment's environment: hashable settings, no resources."""
 
     @property
     def name(self) -> str:
-        """For messages and run folders."""
+        """Name for messages and run folders."""
 
     def spec(self) -> specs.EnvironmentSpec:
-        """Of one environment. Raises ConfigError where the settings cannot work."""
+        """Returns the spec of one environment. Raises ConfigError if the settings cannot work."""
 
     def make_pool(self, num_envs: int, wait_num: int, seeds: Sequence[int]) -> "Pool":
         """Starts `num_envs` environments, `seeds[i]` for number i; `recv` waits for `wait_num`."""
@@ -28,20 +28,19 @@ class Environment(Protocol):
 class Pool(abc.ABC):
     """Several environments stepped together.
 
-    Synchronous where `wait_num == num_envs`: `reset()` and `step(action)` return all of them, in
-    order. Asynchronous otherwise: `start()`, then `recv()` gives the first `wait_num` that are
-    ready, and `send(action, env_ids)` steps those. Synchronous pools take `start`, `recv` and
+    Synchronous if `wait_num == num_envs`: `reset()` and `step(action)` return all of them, in
+    order. Asynchronous otherwise: after `start()`, `recv()` returns the first `wait_num` that are
+    ready, and `send(action, env_ids)` steps those. Synchronous pools have `start`, `recv` and
     `send` as well, so that one loop serves both.
 
-    Every pool gives exactly the boundaries of `TimeStep`'s table, whatever the library under it
-    does: an action sent to an environment at LAST is ignored and gives the FIRST of its next
-    episode, with reward 0, discount 1 and a zero `prev_action`.
+    Every pool has exactly the boundaries of `TimeStep`'s table, whatever its library does: an
+    action sent to an environment at LAST is ignored and gives the FIRST of its next episode, with
+    reward 0, discount 1 and a zero `prev_action`.
 
     Attributes:
-      restarts: environments that were built again so far, because they or the worker that they
-        shared with others misbehaved.
-      one_thread: whether one thread, which is not the caller's, steps all environments, so that it
-        and the caller only ever wait for each other.
+      restarts: Number of environments rebuilt so far, because they or their worker misbehaved.
+      one_thread: Whether one thread other than the caller's steps all environments, so that the
+        two only ever wait for each other.
     """
 
     restarts: int = 0
@@ -49,10 +48,10 @@ class Pool(abc.ABC):
 
     def __init__(self, name: str, spec: specs.EnvironmentSpec, num_envs: int, wait_num: int):
         """Args:
-        name: of the environment, for messages.
-        spec: of one environment.
-        num_envs: how many environments the pool holds.
-        wait_num: how many of them one `recv` returns.
+        name: Name of the environment, for messages.
+        spec: Spec of one environment.
+        num_envs: Number of environments.
+        wait_num: Number of environments that one `recv` returns.
         """
         if not 1 <= wait_num <= num_envs:
             raise ValueError(f"wait_num must lie in [1, num_envs={num_envs}], got {wait_num}")
@@ -79,22 +78,22 @@ class Pool(abc.ABC):
         return self.recv()
 
     def start(self) -> None:
-        """Begins to reset every environment; their first steps come by `recv`. Call it once."""
+        """Starts to reset every environment; `recv` returns their first steps. Call it once."""
         if self._in_flight:
             raise RuntimeError(f"{self.name}: start() with {self._in_flight} steps in flight")
         self._start()
         self._in_flight = self.num_envs
 
     def send(self, action: Nest, env_ids: np.ndarray) -> None:
-        """Begins to step the environments `env_ids`.
+        """Starts to step the environments `env_ids`.
 
         Args:
-          action: nest `[len(env_ids), ...]`. Not changed by the pool, nor by the caller before
-            the answering `recv`.
+          action: Nest `[len(env_ids), ...]`. The pool does not change it; the caller must not
+            before the answering `recv`.
           env_ids: int32, each at most once, none in flight.
 
         Raises:
-          SpecError: the action is not what the spec says; nothing was sent.
+          SpecError: The action violates the spec; nothing was sent.
         """
         self._send(action, env_ids)
         self._in_flight += len(env_ids)
@@ -110,11 +109,11 @@ class Pool(abc.ABC):
                 table[env_ids] = leaf
 
     def recv(self) -> TimeStep:
-        """The first `wait_num` environments that are ready, `[wait_num]`; `env_id` says which.
+        """Returns the first `wait_num` environments that are ready, `[wait_num]`, by `env_id`.
 
         Raises:
-          RuntimeError: where fewer than `wait_num` are in flight; it would wait for ever.
-          EnvironmentFault: an environment misbehaved, and the policy was to fail.
+          RuntimeError: Fewer than `wait_num` are in flight; it would wait forever.
+          EnvironmentFault: An environment misbehaved, and the policy was to fail.
         """
         if self._in_flight < self.wait_num:
             raise RuntimeError(
@@ -140,7 +139,7 @@ class Pool(abc.ABC):
 
     @abc.abstractmethod
     def close(self) -> None:
-        """Ends the environments. The pool cannot be used after it."""
+        """Closes the environments. The pool cannot be used afterwards."""
 
     def _require_sync(self, method: str) -> None:
         if self.is_async:
@@ -157,4 +156,4 @@ class Pool(abc.ABC):
 
     @abc.abstractmethod
     def _recv(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, Nest, np.ndarray, Nest]:
-        """`(step_type, reward, discount, observation, env_id, env_info)` of a TimeStep."""
+        """Returns `(step_type, reward, discount, observation, env_id, env_info)`."""

@@ -1,4 +1,4 @@
-"""How a pool of Python environments steps them, and what it does where one misbehaves."""
+"""Settings of a pool of Python environments: how it steps them, and what follows a fault."""
 
 import dataclasses
 import difflib
@@ -15,19 +15,20 @@ class PoolConfig:
 
     Attributes:
       kind: "loop" (one after the other in the caller's thread), "threads" (for environments that
-        wait or release the GIL) or "processes" (for all others that cost more than about 50 us).
-      num_workers: threads or processes that the environments are spread over, at most one an
-        environment. None: as many as the process may use cores.
-      pin_workers: keep each worker process on one of the cores that the process may use, in turn.
-        Steps that wait for all are then some percent faster, where the machine is otherwise idle;
-        an environment's own threads share that core.
-      worker_threads: BLAS, OpenMP and XLA threads of a worker process; 0: leave them alone.
-      step_timeout: seconds that a step or a reset may take, building included; `math.inf`: any.
-      on_fault: what happens where an environment raises, hangs, dies or returns what its spec
-        does not allow. "fail": `recv` raises EnvironmentFault. "restart": that environment is
-        built again with a new seed, its open episode closed as truncated.
-      max_restarts: faults of a pool's environments, in all, before "restart" fails as well.
-      check_finite: NaN and infinite observations, infos and rewards are faults.
+        wait or release the GIL) or "processes" (for others with steps of more than about 50 us).
+      num_workers: Threads or processes over which the environments are spread, at most one per
+        environment. None: one for each core that the process may use.
+      pin_workers: Pin the worker processes to the usable cores in turn. On an otherwise idle
+        machine, steps that wait for all environments are then some percent faster; an
+        environment's own threads share the core.
+      worker_threads: BLAS, OpenMP and XLA threads of a worker process; 0: do not limit them.
+      step_timeout: Seconds that a step or a reset may take, building included; `math.inf`: no
+        limit.
+      on_fault: What happens if an environment raises, hangs, dies or returns what its spec does
+        not allow. "fail": `recv` raises EnvironmentFault. "restart": the environment is rebuilt
+        with a new seed, and its open episode ends as truncated.
+      max_restarts: Total faults of a pool's environments before "restart" fails as well.
+      check_finite: Treat NaN and infinite observations, infos and rewards as faults.
     """
 
     kind: str = "loop"

@@ -17,8 +17,7 @@ from distrl.errors import ConfigError
 
 __all__ = ["PoolConfig", "PythonEnvironment", "WrapperConfig"]
 
-# By `PoolConfig.kind`: the module and its class, called as `LoopPool` is. Imported when one is
-# made: a run needs one kind of them.
+# Module and class by `PoolConfig.kind`. Imported when a pool is made: a run needs one kind.
 _POOLS = {
     "loop": ("distrl.envs.pools.loop", "LoopPool"),
     "threads": ("distrl.envs.pools.threads", "ThreadPool"),
@@ -28,17 +27,17 @@ _POOLS = {
 
 @dataclasses.dataclass(frozen=True)
 class PythonEnvironment:
-    """An environment of the user's own, or of a suite in Python.
+    """An environment written in Python: the user's, or a suite's.
 
     Attributes:
-      builder: makes one `gymnasium.Env` or `dm_env.Environment`. It is called with the
-        environment's seed where it takes a parameter called `seed`, or one parameter that must be
-        given; otherwise with nothing. A gymnasium environment gets the seed by its first `reset`
-        as well.
-      name: for messages and run folders; the builder's name unless given.
-      wrappers: what is put around it.
-      pool: how several of them are stepped, and what happens where one misbehaves.
-      return_threshold: the mean return at which it counts as solved; None: it does not say.
+      builder: Function that returns one `gymnasium.Env` or `dm_env.Environment`. It is called with
+        the environment's seed if it has a parameter called `seed`, or one required parameter;
+        otherwise without arguments. A gymnasium environment also gets the seed in its first
+        `reset`.
+      name: Name for messages and run folders; the builder's name unless given.
+      wrappers: Wrappers of each environment.
+      pool: How several environments are stepped, and what happens if one misbehaves.
+      return_threshold: Mean return at which the environment counts as solved; None: unknown.
     """
 
     builder: Callable[..., Any]
@@ -55,33 +54,33 @@ class PythonEnvironment:
             )
         check_builder(self.builder)
         if not self.name:
-            builder = getattr(self.builder, "func", self.builder)  # of a functools.partial
+            builder = getattr(self.builder, "func", self.builder)  # unwraps functools.partial
             object.__setattr__(self, "name", getattr(builder, "__name__", "environment"))
 
     def spec(self) -> specs.EnvironmentSpec:
-        """Of one environment: the first call builds one, resets and steps it once, closes it.
+        """Returns one environment's spec. The first call builds one, steps it once and closes it.
 
         Raises:
-          ConfigError: what the builder returned cannot be used, or not with these wrappers.
-          SpecError: the environment's first two steps break its own spaces or specs.
+          ConfigError: distrl cannot use the builder's environment, or not with these wrappers.
+          SpecError: The environment's first two steps violate its own spaces or specs.
         """
         return self._spec
 
     @functools.cached_property
     def _spec(self) -> specs.EnvironmentSpec:
-        # Kept in the instance and pickled with it, so that workers do not build another one.
+        # Cached in the instance and pickled with it, so that workers do not build another one.
         return environment_spec(self.builder, self.name, self.wrappers)
 
     def make_stepper(self, seed: int) -> Stepper:
-        """One environment with its wrappers, as a pool's worker steps it.
+        """Returns one environment with its wrappers, for a pool's worker.
 
         Args:
-          seed: the environment's, in [0, 2**31).
+          seed: The environment's seed, in [0, 2**31).
         """
         return make_stepper(self.builder, seed, self.wrappers, self._spec)
 
     def make_pool(self, num_envs: int, wait_num: int, seeds: Sequence[int]) -> Pool:
-        """See `Environment`: a pool of `pool.kind`."""
+        """See `Environment`. The pool is one of `pool.kind`."""
         module, name = _POOLS[self.pool.kind]
         pool = getattr(importlib.import_module(module), name)
         return pool(self, num_envs, wait_num, seeds)

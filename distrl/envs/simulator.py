@@ -1,6 +1,6 @@
-"""A business simulator as an environment: state, action and reward, which may be known only later.
+"""A business simulator as an environment: state, action, and rewards that may be known late.
 
-The three methods a user writes have the names of MARO's environment wrapper (Microsoft,
+The three methods that a user writes have the names of MARO's environment wrapper (Microsoft,
 github.com/microsoft/maro).
 """
 
@@ -16,13 +16,13 @@ from distrl.types import Nest
 
 
 class Simulator(dm_env.Environment):
-    """Subclass it around a simulator, and give the subclass to a `PythonEnvironment`.
+    """An environment around a simulator: subclass it and use the subclass in a `PythonEnvironment`.
 
-    Steps are numbered from 0 in each episode: step i is the i-th action. `reward_delay` is how
-    many steps after an action its reward is known at the latest; the reward of step i is asked for
-    right after step `i + reward_delay`, and at the episode's end (a true one or a time limit) for
-    every step that it was not asked for yet. What is learned from is each action's own reward;
-    `timestep.reward` is what became known in the step, so that returns are exact.
+    Steps are numbered from 0 in each episode: step i is the i-th action. The reward of an action is
+    known at most `reward_delay` steps after it: `get_reward(i)` is called right after step
+    `i + reward_delay`, and at the episode's end (a true one or a time limit) for every remaining
+    step. Agents learn from each action's own reward; `timestep.reward` is the sum of the rewards
+    that became known in the step, so that returns are exact.
 
     Attributes:
       reward_delay: 0 or more; a class attribute, or set in `__init__`.
@@ -30,70 +30,73 @@ class Simulator(dm_env.Environment):
 
     reward_delay: int = 0
 
-    # Set by `reset`; here so that a subclass's `__init__` need not call this class's.
+    # `reset` sets these. Class attributes, so that a subclass's `__init__` need not call this one.
     _ended = True
     _step = 0  # the next action's number
-    _late: np.ndarray  # [reward_delay + 1, ...], of the step before
+    _late: np.ndarray  # [reward_delay + 1, ...], rewards that became known in the last step
     _success = -1
 
     @abc.abstractmethod
     def reset_simulator(self) -> None:
-        """Begins an episode."""
+        """Starts an episode."""
 
     @abc.abstractmethod
     def step_simulator(self, env_action: Any) -> tuple[bool, bool]:
-        """Goes on by one step with what `to_env_action` gave.
+        """Advances the simulator by one step.
+
+        Args:
+          env_action: The result of `to_env_action`.
 
         Returns:
-          `(done, truncated)`: whether the episode truly ended, and whether a time limit cut it
-          off. Where both are true it truly ended.
+          `(done, truncated)`: whether the episode truly ended, and whether a time limit cut it.
+          If both are true it truly ended.
         """
 
     @abc.abstractmethod
     def get_state(self) -> Nest:
-        """The observation now, as `observation_spec` says."""
+        """Returns the current observation, as declared by `observation_spec`."""
 
     def to_env_action(self, action: Nest) -> Any:
-        """What the simulator takes for the agent's `action`; as it is unless overridden."""
+        """Returns the simulator's action for the agent's; the same unless overridden."""
         return action
 
     @abc.abstractmethod
     def get_reward(self, step: int) -> Any:
-        """The reward of the action of step `step`: a number, or a vector as `reward_spec` says.
+        """Returns the reward for the action of step `step`, as declared by `reward_spec`.
 
-        Asked for once for each step, in order.
+        Called once for each step, in order.
         """
 
     def success(self) -> bool | None:
-        """Override it to tell success (True) from failure (False); asked for at an episode's end.
+        """Returns whether the episode succeeded; None if it neither succeeded nor failed.
 
-        None where this episode is neither.
+        Called at an episode's end, if overridden.
         """
         return None
 
     def reward_spec(self) -> dm_specs.Array:
-        """One float32; override it for a vector of rewards."""
+        """Returns the spec of one float32; override it for a vector of rewards."""
         return dm_specs.Array((), np.float32, "reward")
 
     def env_info_spec(self) -> dict[str, dm_specs.Array]:
-        """What `env_info` gives beside each step, by name; see `distrl.specs.EnvironmentSpec`.
+        """Returns the specs of `env_info`, by name; see `distrl.specs.EnvironmentSpec`.
 
         Raises:
-          ConfigError: `reward_delay` is no count of steps.
+          ConfigError: `reward_delay` is not a number of steps.
         """
         declared, shape = {}, self._late_shape()
         if self.reward_delay:
             declared["late_reward"] = dm_specs.Array(shape, np.float32, "late_reward")
-        if self._says_success():
+        if self._reports_success():
             declared["success"] = dm_specs.Array((), np.int8, "success")
         return declared
 
     def env_info(self) -> dict[str, Any]:
-        """Of the step before."""
+        """Returns the info of the last step, by name."""
         info: dict[str, Any] = {}
         if self.reward_delay:
             info["late_reward"] = self._late
-        if self._says_success():
+        if self._reports_success():
             info["success"] = np.int8(self._success)
         return info
 
@@ -108,7 +111,7 @@ class Simulator(dm_env.Environment):
         """See dm_env.
 
         Raises:
-          SpecError: a reward of another shape than `reward_spec` says.
+          SpecError: A reward's shape is not that of `reward_spec`.
         """
         if self._ended:
             return self.reset()
@@ -116,7 +119,7 @@ class Simulator(dm_env.Environment):
         self._ended = bool(done or truncated)
         delay = self.reward_delay
         self._late = np.zeros_like(self._late)
-        # Part k belongs to the action k steps before this one. Oldest first.
+        # Part k is the reward for the action k steps before this one. Oldest first.
         for k in range(delay, -1, -1) if self._ended else (delay,):
             if k <= self._step:
                 self._late[k] = self._reward(self._step - k)
@@ -124,7 +127,7 @@ class Simulator(dm_env.Environment):
         reward, state = self._late.sum(axis=0), self.get_state()
         if not self._ended:
             return dm_env.transition(reward, state)
-        if self._says_success():
+        if self._reports_success():
             success = self.success()
             self._success = -1 if success is None else int(success)
         if done:
@@ -149,5 +152,5 @@ class Simulator(dm_env.Environment):
             )
         return reward
 
-    def _says_success(self) -> bool:
+    def _reports_success(self) -> bool:
         return type(self).success is not Simulator.success

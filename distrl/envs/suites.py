@@ -22,7 +22,7 @@ _NO_WRAPPERS, _ANY_POOL = WrapperConfig(), PoolConfig()
 
 Options = tuple[tuple[str, Any], ...]
 
-# By prefix: the packages to import, in order, and what to install where one is missing.
+# By prefix: the packages to import, in order, and what to install if one is missing.
 _PACKAGES = {
     "envpool": (("envpool",), "envpool"),
     "gym": (("gymnasium",), "gymnasium"),
@@ -30,7 +30,7 @@ _PACKAGES = {
     "minigrid": (("gymnasium", "minigrid"), "minigrid"),
     "ale": (("gymnasium", "ale_py"), "ale-py"),
 }
-# Beginnings of the names that a package registers with gymnasium once it is imported.
+# Prefixes of the names that a package registers with gymnasium when it is imported.
 _REGISTERED = {"minigrid": ("MiniGrid-", "BabyAI-"), "ale": ("ALE/",)}
 _DM_CONTROL_NAME = re.compile(r"(?!.*-v\d+$)[a-z][A-Za-z0-9_]*-[a-z0-9_]+")
 
@@ -43,21 +43,21 @@ def make(
     num_threads: int | None = None,
     **options: Any,
 ) -> Environment:
-    """An environment by name.
+    """Returns an environment by name.
 
     Args:
-      name: "CartPole-v1": from EnvPool where it has it, else from gymnasium's registry (MiniGrid's
-        and Atari's names included), else "domain-task" of dm_control. A prefix chooses:
-        "envpool:", "gym:", "dm_control:", "minigrid:" or "ale:".
-      wrappers: put around it; `max_episode_steps=None` means the environment's own limit.
-      pool: how several are stepped; EnvPool steps its own.
-      num_threads: EnvPool's, in each pool.
-      **options: of the environment itself, as its suite names them: `stack_num=1` (EnvPool's
+      name: E.g. "CartPole-v1": EnvPool's if it has the name, else from gymnasium's registry
+        (MiniGrid's and Atari's names included), else "domain-task" of dm_control. A prefix selects
+        the suite: "envpool:", "gym:", "dm_control:", "minigrid:" or "ale:".
+      wrappers: Its wrappers; `max_episode_steps=None` means the environment's own limit.
+      pool: How several environments are stepped; not for EnvPool, which has its own pools.
+      num_threads: EnvPool's threads in each pool.
+      **options: The environment's own options, as its suite names them: `stack_num=1` (EnvPool's
         Atari), `size=8` (MiniGrid), `flat_observation=True` (dm_control). Hashable.
 
     Raises:
-      ConfigError: no such environment (with near matches), a package that is missing, or wrappers
-        that it cannot have.
+      ConfigError: There is no such environment (with near matches), a package is missing, or the
+        environment cannot have these wrappers.
     """
     suite, own_name = _find(name)
     pairs = tuple(sorted(options.items()))
@@ -86,9 +86,9 @@ class GymBuilder:
     """Builds an environment of gymnasium's registry, without its time limit and its checks.
 
     Attributes:
-      suite: the prefix whose package registers it.
-      name: in the registry.
-      options: pairs of the environment's constructor's arguments.
+      suite: Prefix of the suite whose package registers it.
+      name: Name in the registry.
+      options: Pairs of arguments of the environment's constructor.
     """
 
     suite: str
@@ -97,11 +97,11 @@ class GymBuilder:
 
     @property
     def registered(self) -> Any:
-        """gymnasium's spec of it."""
+        """gymnasium's spec of the environment."""
         return _import(self.suite).spec(self.name)
 
     def __call__(self) -> Any:
-        """A new one."""
+        """Returns a new environment."""
         gymnasium = _import(self.suite)
         spec = copy.deepcopy(self.registered)
         spec.order_enforce = False  # a pool calls them in order
@@ -112,7 +112,7 @@ class GymBuilder:
         except (gymnasium.error.Error, ImportError, TypeError) as error:
             text = str(error).splitlines()[0]
             if isinstance(error, TypeError) and "unexpected keyword" not in text:
-                raise  # its own
+                raise  # raised by the environment's own code
             if isinstance(error, ModuleNotFoundError):
                 text += f": pip install {error.name}"
             raise ConfigError(f"environment: {self.name} cannot be made: {text}") from error
@@ -127,8 +127,8 @@ class DmControlBuilder:
     """Builds a task of dm_control's suite, without its time limit.
 
     Attributes:
-      domain, task: as the suite names them.
-      options: pairs of the arguments of dm_control's `control.Environment`.
+      domain, task: Names in the suite.
+      options: Pairs of arguments of dm_control's `control.Environment`.
     """
 
     domain: str
@@ -136,11 +136,11 @@ class DmControlBuilder:
     options: tuple[Any, ...] = ()
 
     def __call__(self, seed: int) -> Any:
-        """A new one, with its own random numbers."""
+        """Returns a new environment with this seed."""
         return self._load({"random": seed, "time_limit": math.inf})
 
     def time_limit(self) -> int | None:
-        """Steps of an episode in the suite; None: without end."""
+        """Returns the steps of an episode in the suite; None: no limit."""
         limit = self._load({})._step_limit
         return math.ceil(limit) if math.isfinite(limit) else None
 
@@ -149,13 +149,13 @@ class DmControlBuilder:
             return _dm_control_suite().load(
                 self.domain, self.task, task_options, environment_kwargs=dict(self.options)
             )
-        except TypeError as error:  # an option that it does not have
+        except TypeError as error:  # an unknown option
             name = f"{self.domain}-{self.task}"
             raise ConfigError(f"environment: {name} cannot be made: {error}") from error
 
 
 def _find(name: str) -> tuple[str, str]:
-    """The suite of a name, and the name in it."""
+    """Returns the suite of a name, and the name in it."""
     prefix, colon, rest = name.partition(":")
     if colon:
         if prefix not in _PACKAGES:
@@ -191,11 +191,11 @@ def _native(
     instead = f"write gym:{name} for gymnasium's in a pool of Python environments"
     if name.startswith(_REGISTERED["minigrid"]):
         instead = instead.replace("gym:", "minigrid:")
-    own = {"action_repeat": "frame_skip", "frame_stack": "stack_num"}
+    envpool_options = {"action_repeat": "frame_skip", "frame_stack": "stack_num"}
     environment = NativeEnvironment(
         name, num_threads, wrappers.max_episode_steps, wrappers.clip_actions, options
     )
-    for setting, option in own.items():
+    for setting, option in envpool_options.items():
         if getattr(wrappers, setting) > 1:
             if hasattr(environment.envpool_spec().config, "stack_num"):  # Atari, ViZDoom
                 instead = f"set its own option {option}"
@@ -204,14 +204,14 @@ def _native(
             )
     if pool != _ANY_POOL:
         raise ConfigError(
-            f"environment: EnvPool steps {name} in threads of its own and takes no pool settings; "
+            f"environment: EnvPool steps {name} in its own threads and takes no pool settings; "
             f"{instead}"
         )
     return environment
 
 
 def _registers(name: str) -> str:
-    """The suite whose package registers a name of gymnasium's."""
+    """Returns the suite whose package registers a name with gymnasium."""
     return next((s for s, begin in _REGISTERED.items() if name.startswith(begin)), "gym")
 
 
@@ -243,10 +243,10 @@ def _require(suite: str) -> None:
 
 @functools.cache
 def _import(suite: str) -> Any:
-    """gymnasium, with what a suite registers."""
+    """Returns gymnasium with a suite's environments registered."""
     _require(suite)
     gymnasium = importlib.import_module("gymnasium")
-    # gymnasium says of most versions of its environments that there is a newer one.
+    # gymnasium warns about most versions of its environments that there is a newer one.
     warnings.filterwarnings("ignore", message=".*is out of date", module="gymnasium")
     if suite == "minigrid":
         importlib.import_module("minigrid")
@@ -259,7 +259,7 @@ def _import(suite: str) -> Any:
 
 @functools.cache
 def _dm_control_suite() -> Any:
-    """dm_control's suite. Nothing is rendered: it is not let look for a display, which warns."""
+    """Returns dm_control's suite, imported without a search for a display, which would warn."""
     _require("dm_control")
     unset = "MUJOCO_GL" not in os.environ
     if unset:

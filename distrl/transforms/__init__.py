@@ -38,7 +38,7 @@ __all__ = [
     "check_order",
 ]
 
-# In an order that suits all of them.
+# In an order that is right for all of them.
 _KINDS = (
     Hindsight,
     RewardWeights,
@@ -55,17 +55,17 @@ TRANSFORMS: dict[str, type[Transform]] = {kind.name: kind for kind in _KINDS}
 
 
 def by_name(names: Sequence[str], known: Sequence[Transform] = ()) -> tuple[Transform, ...]:
-    """Transforms by their names.
+    """Returns transforms by their names.
 
     Args:
-      names: in the order in which they are applied.
-      known: taken where they have the name; the others are made with their defaults.
+      names: Names, in the order of application.
+      known: Transforms to use if they have such a name; others are made with their defaults.
 
     Raises:
-      ConfigError: there is none of that name, or it has settings without defaults.
+      ConfigError: There is none of that name, or it has settings without defaults.
     """
-    own = {transform.name: transform for transform in known}
-    return tuple(own[name] if name in own else _default(name) for name in names)
+    by_known_name = {transform.name: transform for transform in known}
+    return tuple(by_known_name[name] if name in by_known_name else _default(name) for name in names)
 
 
 def _default(name: str) -> Transform:

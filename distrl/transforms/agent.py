@@ -16,27 +16,27 @@ class TransformedState(NamedTuple):
     """The learner state."""
 
     agent: LearnerState
-    key: jax.Array  # uint32 [2], of the transforms that draw
+    key: jax.Array  # uint32 [2], for transforms that draw random numbers
 
 
 class TransformedAgent(Agent):
-    """Gives an agent transformed time steps and batches.
+    """An agent that acts on and learns from transformed time steps and batches.
 
     Its parameters are `{"agent": the agent's, "statistics": {transform: its statistics}}`, so that
     statistics have the parameters' version: a batch is transformed with those of the parameters
     that learn from it, and is counted in the next version's.
 
-    Its recurrent state is `{"agent": the agent's, transform: what it remembers}`, or `()`.
+    Its recurrent state is `{"agent": the agent's, transform: its state}`, or `()`.
 
-    Its gradients are `{"agent": the agent's, "statistics": the batch's}`. Who gathers gradients
-    of several batches averages the former and merges the latter (`merge_statistics`).
+    Its gradients are `{"agent": the agent's, "statistics": the batch's}`. To combine the gradients
+    of several batches, average the former and merge the latter (`merge_statistics`).
     """
 
     def __init__(self, agent: Agent, transforms: Sequence[Transform], env_spec: EnvironmentSpec):
         """Args:
-        agent: made for what the transforms give.
-        transforms: in order, from the raw time step to the agent.
-        env_spec: of the environment, raw.
+        agent: The agent, made for transformed time steps.
+        transforms: The transforms, in order, from the raw time step to the agent.
+        env_spec: Raw spec of the environment.
         """
         self.env_spec = env_spec
         self.agent = agent
@@ -50,21 +50,21 @@ class TransformedAgent(Agent):
     def initial_params(self, rng: jax.Array) -> Params:
         """See `Agent`."""
         statistics = {
-            transform.name: jax.tree.map(jnp.asarray, found)
+            transform.name: jax.tree.map(jnp.asarray, initial)
             for transform, spec in self._seen
-            if jax.tree.leaves(found := transform.initial_statistics(spec))
+            if jax.tree.leaves(initial := transform.initial_statistics(spec))
         }
         return {"agent": self.agent.initial_params(rng), "statistics": statistics}
 
     def initial_state(self, batch_size: int) -> State:
         """See `Agent`."""
-        own = {
+        states = {
             transform.name: transform.initial_state(spec, batch_size)
             for transform, spec in self._seen
             if transform.name in self._stateful
         }
         inner = self.agent.initial_state(batch_size)
-        return {"agent": inner, **own} if own or jax.tree.leaves(inner) else ()
+        return {"agent": inner, **states} if states or jax.tree.leaves(inner) else ()
 
     def actor_step(
         self,
@@ -79,9 +79,9 @@ class TransformedAgent(Agent):
         for transform, _ in self._seen:
             name = transform.name
             statistics = params["statistics"].get(name, ())
-            timestep, own = transform.step(statistics, self._part(state, name), timestep)
+            timestep, part = transform.step(statistics, self._part(state, name), timestep)
             if name in self._stateful:
-                after[name] = own
+                after[name] = part
         inner = self._part(state, "agent")
         output, inner = self.agent.actor_step(rng, params["agent"], timestep, inner, evaluation)
         return output, {"agent": inner, **after} if state != () else ()
@@ -98,20 +98,20 @@ class TransformedAgent(Agent):
     def transform(
         self, params: Params, learner_state: TransformedState, batch: Trajectory
     ) -> tuple[Trajectory, dict[str, Any]]:
-        """The batch as the agent learns from it, and its statistics by transform."""
-        found = {}
+        """Returns the batch as the agent learns from it, and its statistics by transform."""
+        batch_statistics = {}
         state = batch.state
         for number, (transform, _) in enumerate(self._seen):
             name = transform.name
             statistics = params["statistics"].get(name, ())
             if name in params["statistics"]:
-                found[name] = transform.batch_statistics(batch)
+                batch_statistics[name] = transform.batch_statistics(batch)
             rng = jax.random.fold_in(learner_state.key, number)
             batch = transform.unroll(statistics, self._part(state, name), rng, batch)
-        return batch._replace(state=self._part(state, "agent")), found
+        return batch._replace(state=self._part(state, "agent")), batch_statistics
 
     def merge_statistics(self, old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
-        """The statistics of the data of both, by transform."""
+        """Returns the statistics of the data of both, by transform."""
         return {
             transform.name: transform.merge_statistics(old[transform.name], new[transform.name])
             for transform, _ in self._seen
@@ -122,9 +122,9 @@ class TransformedAgent(Agent):
         self, params: Params, learner_state: TransformedState, batch: Trajectory
     ) -> tuple[Params, Logs]:
         """See `Agent`; see the class for the gradients of statistics."""
-        batch, found = self.transform(params, learner_state, batch)
+        batch, statistics = self.transform(params, learner_state, batch)
         grads, logs = self.agent.compute_gradients(params["agent"], learner_state.agent, batch)
-        return {"agent": grads, "statistics": found}, logs
+        return {"agent": grads, "statistics": statistics}, logs
 
     def apply_gradients(
         self, params: Params, learner_state: TransformedState, grads: Params
@@ -146,12 +146,12 @@ class TransformedAgent(Agent):
     def learner_step(
         self, params: Params, learner_state: TransformedState, batch: Trajectory
     ) -> tuple[Params, TransformedState, Logs]:
-        """See `Agent`: the agent's own, which it may have changed, on the transformed batch."""
-        batch, found = self.transform(params, learner_state, batch)
+        """See `Agent`. Calls the agent's own, which it may override, on the transformed batch."""
+        batch, batch_statistics = self.transform(params, learner_state, batch)
         inner, inner_state, logs = self.agent.learner_step(
             params["agent"], learner_state.agent, batch
         )
-        statistics = self.merge_statistics(params["statistics"], found)
+        statistics = self.merge_statistics(params["statistics"], batch_statistics)
         after = TransformedState(inner_state, _next_key(learner_state.key))
         return {"agent": inner, "statistics": statistics}, after, logs
 

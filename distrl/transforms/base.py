@@ -1,4 +1,4 @@
-"""What lies between the raw time step and the agent: the interface of data transforms."""
+"""The interface of data transforms, between the raw time step and the agent."""
 
 import abc
 from collections.abc import Callable, Mapping, Sequence
@@ -14,20 +14,20 @@ from distrl.types import Array, Nest, State, TimeStep, Trajectory
 
 
 class Transform(abc.ABC):
-    """Changes what an agent sees and learns from; a frozen dataclass of settings.
+    """A change of the data that an agent sees and learns from; a frozen dataclass of settings.
 
     Raw time steps are stored and sent. A transform's functions are pure and run where the agent
     runs: `step` where it acts, `unroll` where it learns, with the same result for the same steps
-    (unless the transform is meant for learning only). Its statistics are part of the agent's
-    versioned parameters, and what it remembers of a stream is part of the recurrent state.
+    (unless the transform is for learning only). Its statistics are part of the agent's versioned
+    parameters, and its state of a stream is part of the recurrent state.
 
-    Every method passes through what it is given, unless a subclass says otherwise.
+    By default every method returns its input unchanged.
 
     Attributes:
-      name: of the transform, in flags, parameters and messages; one of a kind in an experiment.
-      changes: what it changes: "observation", "reward".
-      needs_raw: what no transform before it may change, with the reason.
-      not_before: names of the transforms that must come before this one, with the reason.
+      name: Name in flags, parameters and messages; unique in an experiment.
+      changes: The parts that it changes: "observation", "reward".
+      needs_raw: Parts that no transform before it may change, with the reason.
+      not_before: Names of transforms that must come before this one, with the reason.
     """
 
     name: ClassVar[str]
@@ -36,64 +36,65 @@ class Transform(abc.ABC):
     not_before: ClassVar[Mapping[str, str]] = {}
 
     def spec(self, env_spec: EnvironmentSpec) -> EnvironmentSpec:
-        """What follows sees, given what this transform sees.
+        """Returns the spec after this transform, given the one before it.
 
         Raises:
-          ConfigError: the transform does not suit it.
+          ConfigError: The transform does not suit it.
         """
         return env_spec
 
     def initial_statistics(self, env_spec: EnvironmentSpec) -> Nest:
-        """The statistics before any data, NumPy arrays; `()` for a transform without any.
+        """Returns the statistics before any data, NumPy arrays; `()` for a transform without any.
 
-        Args: env_spec: what this transform sees.
+        Args: env_spec: The spec before this transform.
         """
         return ()
 
     def initial_state(self, env_spec: EnvironmentSpec, batch_size: int) -> State:
-        """What it remembers of a stream at the start of an episode, NumPy `[B, ...]`, or `()`."""
+        """Returns a stream's state at the start of an episode, NumPy `[B, ...]`, or `()`."""
         return ()
 
     def step(self, statistics: Nest, state: State, timestep: TimeStep) -> tuple[TimeStep, State]:
-        """Acting: the time step `[B, ...]` as what follows sees it, and the state after it.
+        """Transforms a time step `[B, ...]` for acting; returns it and the state after it.
 
-        The state is the initial one at FIRST.
+        At FIRST, `state` is the initial one.
         """
         return timestep, state
 
     def unroll(
         self, statistics: Nest, state: State, rng: jax.Array, batch: Trajectory
     ) -> Trajectory:
-        """Learning: the batch as what follows sees it.
+        """Transforms a batch for learning.
 
         Args:
-          statistics: of the parameters that learn.
-          state: `[B, ...]`, this transform's own, before the first step.
-          rng: raw key (uint32 [2]), for transforms that draw.
+          statistics: Statistics of the parameters that learn.
+          state: `[B, ...]`, this transform's state before the first step.
+          rng: Raw key (uint32 [2]), for transforms that draw random numbers.
           batch: `[T + 1, B, ...]`, as it reaches this transform.
         """
         return batch
 
     def batch_statistics(self, batch: Trajectory) -> Nest:
-        """Of one batch as it reaches this transform; the structure of `initial_statistics`.
+        """Returns the statistics of one batch as it reaches this transform.
 
-        Every step of a stream is row 0 to T - 1 of exactly one unroll, and row T of one at most:
-        count rows 0 to T - 1, or the T transitions, and each is counted once; where unrolls overlap
-        (`replay.period`), as often as its unrolls are learned from, all steps alike.
+        They have the structure of `initial_statistics`. Every step of a stream is one of rows 0 to
+        T - 1 of exactly one unroll, and row T of at most one: to count each step once, count rows 0
+        to T - 1, or the T transitions. If unrolls overlap (`replay.period`), all steps are counted
+        equally often, once for each unroll that is learned from.
         """
         return ()
 
     def merge_statistics(self, old: Nest, new: Nest) -> Nest:
-        """The statistics of the data of both."""
+        """Returns the statistics of the data of both."""
         return ()
 
 
 class Stepwise(Transform):
-    """A transform that takes each time step by itself: acting and learning are one function."""
+    """A transform of single time steps: one function for acting and learning."""
 
     @abc.abstractmethod
     def apply(self, statistics: Nest, timestep: TimeStep) -> TimeStep:
-        """The time step `[*leading, ...]` as what follows sees it."""
+        """Returns the transformed time step `[*leading, ...]`."""
 
     def step(self, statistics: Nest, state: State, timestep: TimeStep) -> tuple[TimeStep, State]:
         """See `Transform`."""
@@ -110,11 +111,11 @@ def check_order(transforms: Sequence[Transform]) -> None:
     """Refuses transforms that would corrupt each other's data.
 
     Raises:
-      ConfigError: two of one name, or an order that would; with the reason and what is right.
+      ConfigError: Two have the same name, or the order is wrong; with the reason and the fix.
     """
     for later, transform in enumerate(transforms):
         if not isinstance(transform, Transform):
-            raise ConfigError(f"transforms: {transform!r} is no distrl.transforms.Transform")
+            raise ConfigError(f"transforms: {transform!r} is not a distrl.transforms.Transform")
         for earlier in transforms[:later]:
             if earlier.name == transform.name:
                 raise ConfigError(f"transforms: there are two of the name {transform.name!r}")
@@ -127,7 +128,7 @@ def check_order(transforms: Sequence[Transform]) -> None:
 
 
 def _conflict(earlier: Transform, later: Transform) -> str | None:
-    """Why `earlier` must not come before `later`; None where it may."""
+    """Returns why `earlier` must not come before `later`; None if it may."""
     if later.name in earlier.not_before:
         return earlier.not_before[later.name]
     changed = sorted(earlier.changes & later.needs_raw.keys())
@@ -137,10 +138,10 @@ def _conflict(earlier: Transform, later: Transform) -> str | None:
 def specs_seen(
     transforms: Sequence[Transform], env_spec: EnvironmentSpec
 ) -> tuple[EnvironmentSpec, ...]:
-    """What each transform sees, and at last what the agent sees: one spec more than transforms.
+    """Returns the spec before each transform, and as the last one the agent's.
 
     Raises:
-      ConfigError: a transform does not suit what it would see.
+      ConfigError: A transform does not suit the spec before it.
     """
     seen = [env_spec]
     for transform in transforms:
@@ -158,7 +159,7 @@ def require_scalar_reward(name: str, env_spec: EnvironmentSpec) -> None:
 
 
 def path_name(path: Sequence[Any]) -> str:
-    """A leaf's place in a nest as text: "position.x"; "observation" for a bare array."""
+    """Returns a leaf's path in a nest as text: "position.x"; "observation" for a bare array."""
     keys = [str(getattr(k, "key", getattr(k, "idx", getattr(k, "name", k)))) for k in path]
     return ".".join(keys) or "observation"
 
@@ -166,33 +167,33 @@ def path_name(path: Sequence[Any]) -> str:
 def chosen_leaves(
     name: str, leaves: Sequence[str], observation: Nest, suits: Callable[[Array], bool]
 ) -> dict[str, Array]:
-    """The observation's leaves that a transform works on, by name.
+    """Returns the observation's leaves that a transform works on, by name.
 
     Args:
-      name: of the transform.
-      leaves: chosen by the user; none: all that suit.
-      observation: nest of specs.
-      suits: says of a leaf's spec whether the transform can work on it.
+      name: The transform's name.
+      leaves: The user's choice; empty: all that are suitable.
+      observation: Nest of specs.
+      suits: Whether the transform can work on a leaf with this spec.
 
     Raises:
-      ConfigError: there is no such leaf, one does not suit, or none is left.
+      ConfigError: There is no such leaf, one is not suitable, or there is none at all.
     """
     flat, _ = jax.tree_util.tree_flatten_with_path(observation, is_leaf=specs.is_spec)
-    found = {path_name(path): spec for path, spec in flat}
-    listed = ", ".join(f"{key} {np.dtype(s.dtype)}{list(s.shape)}" for key, s in found.items())
+    by_name = {path_name(path): spec for path, spec in flat}
+    listed = ", ".join(f"{key} {np.dtype(s.dtype)}{list(s.shape)}" for key, s in by_name.items())
     for leaf in leaves:
-        if leaf not in found:
+        if leaf not in by_name:
             raise ConfigError(f"transforms: {name}.leaves: no {leaf!r}; there is {listed}")
-        if not suits(found[leaf]):
+        if not suits(by_name[leaf]):
             raise ConfigError(f"transforms: {name}.leaves: {leaf!r} does not suit it: {listed}")
-    chosen = {key: s for key, s in found.items() if (key in leaves if leaves else suits(s))}
+    chosen = {key: s for key, s in by_name.items() if (key in leaves if leaves else suits(s))}
     if not chosen:
         raise ConfigError(f"transforms: {name} finds no observation that suits it in {listed}")
     return chosen
 
 
 def map_leaves(function: Callable[[str, Array], Array], nest: Nest) -> Nest:
-    """`nest` with `function(name, leaf)` in the place of each leaf."""
+    """Returns `nest` with each leaf replaced by `function(name, leaf)`."""
     return jax.tree_util.tree_map_with_path(
         lambda path, leaf: function(path_name(path), leaf), nest, is_leaf=specs.is_spec
     )

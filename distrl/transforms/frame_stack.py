@@ -19,17 +19,16 @@ from distrl.types import Array, Nest, State, StepType, TimeStep, Trajectory
 
 @dataclasses.dataclass(frozen=True)
 class FrameStack(Transform):
-    """Puts each observation together with the ones before it, the newest last.
+    """Stacks each observation with the ones before it, the newest last.
 
     Pixels `[C, H, W]` become `[num_frames * C, H, W]`, and `[H, W]` become `[num_frames, H, W]`;
     vectors `[D]` become `[num_frames * D]`, and numbers `[num_frames]`. At the start of an episode
-    its first observation is repeated. What is sent and stored are single frames: the frames
-    before an unroll are part of the recurrent state, and the learner puts the stacks together.
+    its first observation is repeated. Single frames are sent and stored: the frames before an
+    unroll are part of the recurrent state, and the learner builds the stacks.
 
     Attributes:
-      num_frames: in a stack, 2 or more.
-      leaves: names of the observations to stack; none: every one that is no symbol (a
-        DiscreteArray).
+      num_frames: Frames in a stack, 2 or more.
+      leaves: Names of the observations to stack; empty: all except symbols (DiscreteArray).
     """
 
     num_frames: int = 4
@@ -71,7 +70,7 @@ class FrameStack(Transform):
         return env_spec._replace(observation=map_leaves(stacked, env_spec.observation))
 
     def initial_state(self, env_spec: EnvironmentSpec, batch_size: int) -> State:
-        """See `Transform`: the frames before by name, `[B, num_frames - 1, ...]`, oldest first."""
+        """See `Transform`. Previous frames by name, `[B, num_frames - 1, ...]`, oldest first."""
         chosen = specs.struct(self._chosen(env_spec.observation))
         return {
             name: np.zeros((batch_size, self.num_frames - 1, *leaf.shape), leaf.dtype)
@@ -102,7 +101,7 @@ class FrameStack(Transform):
         before = self.num_frames - 1
         step_type = jnp.asarray(batch.timestep.step_type)
         rows = jnp.arange(step_type.shape[0])[:, None]
-        # The row from which a row's episode is known: its FIRST, or the oldest frame in the state.
+        # The first known row of each row's episode: its FIRST, or the oldest frame in the state.
         begin = jax.lax.cummax(jnp.where(step_type == StepType.FIRST, rows, -before), axis=0)
 
         def stack(name: str, frames: Array) -> Array:
@@ -125,9 +124,9 @@ def _can_be_stacked(leaf: Array) -> bool:
 
 
 def _stack(frames: list[Array], ndim: int) -> Array:
-    """Frames `[..., *shape]`, with `ndim` axes in shape: along a channel axis, or a new one."""
+    """Stacks frames `[..., *shape]` of `ndim` axes along the channel axis, or a new one."""
     module = np if isinstance(frames[0], np.ndarray) else jnp
     axis = frames[0].ndim - ndim
-    if ndim in (0, 2):  # numbers and pictures have no such axis
+    if ndim in (0, 2):  # numbers and images have no channel axis
         return module.stack(frames, axis=axis)
     return module.concatenate(frames, axis=axis)

@@ -1,4 +1,4 @@
-"""Hindsight experience replay: what was reached instead becomes the goal.
+"""Hindsight experience replay: achieved goals replace the desired ones.
 
 Andrychowicz et al. 2017, https://arxiv.org/abs/1707.01495.
 """
@@ -18,35 +18,37 @@ from distrl.transforms.base import Transform
 from distrl.types import Nest, State, StepType, Trajectory
 
 STRATEGIES = ("future", "final")
-_WHY = "hindsight puts what was achieved in the goal's place, and computes rewards, in raw units"
+_WHY = "hindsight replaces goals by achieved ones, and computes rewards, in raw units"
 
 
 @dataclasses.dataclass(frozen=True)
 class Hindsight(Transform):
     """Relabels unrolls of a goal environment; for learning only, and for off-policy agents.
 
-    The observation is a dict in which `achieved_key` and `desired_key` are alike. An episode's part
-    of an unroll is a segment. With `probability`, a segment that holds a transition gets a new
-    goal, what was achieved at its step k, later than its first: its desired goals up to k are
-    replaced and its rewards computed anew. Step k becomes LAST. The steps after it keep goal and
+    The observation is a dict in which `achieved_key` and `desired_key` have the same spec. A
+    segment is an episode's part of an unroll. With `probability`, a segment with a transition gets
+    a new goal: the one achieved at its step k, later than its first. Its desired goals up to k are
+    replaced and its rewards recomputed. Step k becomes LAST. The steps after it keep goal and
     rewards; the first of them becomes FIRST, so that no transition leads from one goal to another.
 
-    Where `ends_at_goal`, k is the first step (later than the segment's first) where the new goal is
-    reached, and its discount is 0. Otherwise the discount stays what it was: at a MID step 1, so
-    that the step before bootstraps from k's own value under the new goal.
+    With `ends_at_goal`, k is the first step (later than the segment's first) that reaches the new
+    goal, and its discount is 0. Otherwise its discount is unchanged: 1 at a MID step, so that the
+    step before bootstraps from k's own value under the new goal.
 
     Segments end with their unroll: goals further ahead than `replay.unroll_length` are not seen,
-    so an episode should fit. Behaviour log-probabilities stay those of the goal acted for.
+    so an episode should fit. Behaviour log-probabilities remain those under the original goal.
 
     Attributes:
-      reward: `(achieved, desired) -> reward`, of the step that achieved it, in JAX: arrays
-        `[T + 1, B, ...]` to `[T + 1, B]`. Must be what the environment gives.
-      strategy: "future": k is any step of the segment but its first, all alike; "final": its last.
-      probability: of a new goal for a segment. The paper's 4 relabelled for 1 original is 0.8.
-      ends_at_goal: whether the environment truly ends its episode at the goal.
-      reached: `(achieved, desired) -> bool`, as `reward`; only used where `ends_at_goal`. None:
-        where the reward is 0 or more, which suits rewards of -1 and 0.
-      achieved_key, desired_key: of the observation dict; as gymnasium's goal environments have it.
+      reward: `(achieved, desired) -> reward` of the step that achieved it, in JAX: arrays
+        `[T + 1, B, ...]` to `[T + 1, B]`. Must equal the environment's.
+      strategy: "future": k is uniform over the segment's steps after its first; "final": its last.
+      probability: Probability of a new goal for a segment. The paper's 4 relabelled for 1 original
+        is 0.8.
+      ends_at_goal: Whether the environment truly ends its episode at the goal.
+      reached: `(achieved, desired) -> bool`, like `reward`; only used with `ends_at_goal`. None:
+        whether the reward is 0 or more, which suits rewards of -1 and 0.
+      achieved_key, desired_key: Keys of the observation dict; gymnasium's goal environments have
+        the defaults.
     """
 
     reward: Callable[[Any, Any], Any]
@@ -76,7 +78,7 @@ class Hindsight(Transform):
         check_number(self, "probability", lambda x: 0 <= x <= 1, "in [0, 1]", "hindsight")
 
     def spec(self, env_spec: EnvironmentSpec) -> EnvironmentSpec:
-        """Unchanged. Raises ConfigError where the goals or the functions do not fit."""
+        """See `Transform`. Raises ConfigError if the goals or the functions do not fit."""
         observation = env_spec.observation
         for key in (self.achieved_key, self.desired_key):
             if not isinstance(observation, dict) or key not in observation:
@@ -100,7 +102,7 @@ class Hindsight(Transform):
             wants["reached"] = (self.reached, leading)
         elif self.ends_at_goal and env_spec.reward.shape:
             raise ConfigError(
-                "hindsight.reached: a function is needed where the reward is a vector, "
+                "hindsight.reached: a function is needed if the reward is a vector, "
                 f"{list(env_spec.reward.shape)}, and the episode ends at the goal"
             )
         for field, (function, shape) in wants.items():
@@ -126,12 +128,12 @@ class Hindsight(Transform):
         timestep = jax.tree.map(jnp.asarray, batch.timestep)
         start, end = segments(timestep.step_type)
         rows = jnp.arange(start.shape[0])[:, None]
-        # Two draws a row, of which the row where its segment starts counts.
-        whether, which = jax.random.uniform(rng, (2, *start.shape))
-        relabel = (_at(whether, start) < self.probability) & (end > start)
+        # Two draws per row; those of a segment's first row are used.
+        relabel_draw, goal_draw = jax.random.uniform(rng, (2, *start.shape))
+        relabel = (_at(relabel_draw, start) < self.probability) & (end > start)
         goal_row = end
         if self.strategy == "future":
-            chosen = jnp.floor(_at(which, start) * (end - start)).astype(start.dtype)
+            chosen = jnp.floor(_at(goal_draw, start) * (end - start)).astype(start.dtype)
             goal_row = jnp.minimum(start + 1 + chosen, end)
         observation = timestep.observation
         achieved, desired = observation[self.achieved_key], observation[self.desired_key]
@@ -141,14 +143,14 @@ class Hindsight(Transform):
         if self.ends_at_goal:
             reached = reward >= 0 if self.reached is None else self.reached(achieved, goal)
             hit = jnp.where(reached & (rows > start) & (rows <= goal_row), rows, len(rows))
-            # The next hit at or after the segment's second row; one beyond its goal's row lies in
-            # a later segment.
+            # The next hit at or after the segment's second row; a hit beyond its goal's row is in a
+            # later segment.
             first_hit = _at(jax.lax.cummin(hit, axis=0, reverse=True), start)
             ended = first_hit <= goal_row
             goal_row = jnp.minimum(first_hit, goal_row)
         under = relabel & (rows <= goal_row)
         last = relabel & (rows == goal_row)
-        # A step alone between two LASTs stays LAST: nothing follows it in its episode.
+        # A single step between two LASTs stays LAST: nothing follows it in its episode.
         first = relabel & (rows == goal_row + 1) & (timestep.step_type != StepType.LAST)
         step_type = jnp.where(last, StepType.LAST, timestep.step_type)
         step_type = jnp.where(first, StepType.FIRST, step_type).astype(timestep.step_type.dtype)
@@ -172,7 +174,7 @@ class Hindsight(Transform):
 
 
 def segments(step_type: jax.typing.ArrayLike) -> tuple[jax.Array, jax.Array]:
-    """For every step the first and the last row of its episode's part of the unroll.
+    """Returns, for every step, the first and the last row of its episode's part of the unroll.
 
     Args:
       step_type: [T + 1, B].
@@ -193,11 +195,11 @@ def segments(step_type: jax.typing.ArrayLike) -> tuple[jax.Array, jax.Array]:
 
 
 def _at(leaf: jax.Array, row: jax.Array) -> jax.Array:
-    """`leaf[row[t, b], b]`, [T + 1, B, ...]."""
+    """Returns `leaf[row[t, b], b]`, [T + 1, B, ...]."""
     return jnp.take_along_axis(leaf, row.reshape(*row.shape, *[1] * (leaf.ndim - 2)), axis=0)
 
 
 def _where(mask: jax.Array, new: jax.Array, old: jax.Array) -> jax.Array:
-    """By a mask [T + 1, B] over leaves [T + 1, B, ...], in the old one's dtype."""
+    """Selects by a mask [T + 1, B] between leaves [T + 1, B, ...], in the old one's dtype."""
     mask = mask.reshape(*mask.shape, *[1] * (old.ndim - 2))
     return jnp.where(mask, new, old).astype(old.dtype)

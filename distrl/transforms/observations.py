@@ -29,7 +29,7 @@ def _is_float(leaf: Array) -> bool:
 
 
 def _bounded(env_spec: EnvironmentSpec, names: dict[str, Array], limit: float | None) -> Nest:
-    """The spec with float32 leaves in [-limit, limit] in the place of those in `names`."""
+    """Returns the spec with the leaves in `names` as float32 in [-limit, limit]."""
 
     def one(name: str, leaf: Array) -> Array:
         if name not in names:
@@ -46,16 +46,16 @@ def _bounded(env_spec: EnvironmentSpec, names: dict[str, Array], limit: float | 
 class ObservationNormalizer(Stepwise):
     """Subtracts the running mean and divides by the running standard deviation.
 
-    Of each element of the observations by itself; float ones become float32, all others pass.
-    The statistics are those of every step that the learner consumed, FIRST and LAST included,
-    each counted once (a table that gives an unroll twice counts it twice). Before the first
-    update the mean is 0 and the standard deviation 1.
+    Each element of the observations has its own statistics; floats become float32, other
+    observations are unchanged. The statistics are those of every step that the learner consumed,
+    FIRST and LAST included, each counted once (twice if its unroll was sampled twice). Before the
+    first update the mean is 0 and the standard deviation 1.
 
     Attributes:
-      clip: results are clipped to [-clip, clip]; None: not at all.
-      epsilon: added to the variance.
-      leaves: names of the observations to normalise: "position", "arm.angle"; none: every float
-        one.
+      clip: Results are clipped to [-clip, clip]; None: not at all.
+      epsilon: Added to the variance.
+      leaves: Names of the observations to normalise, e.g. "position", "arm.angle"; empty: all
+        floats.
     """
 
     clip: float | None = 10.0
@@ -96,7 +96,7 @@ class ObservationNormalizer(Stepwise):
         return timestep._replace(observation=map_leaves(normalize, timestep.observation))
 
     def batch_statistics(self, batch: Trajectory) -> Statistics:
-        """See `Transform`: of rows 0 to T - 1."""
+        """See `Transform`. Counts rows 0 to T - 1."""
         rows = jax.tree.map(lambda leaf: leaf[:-1], batch.timestep.observation)
         every = jnp.ones(batch.timestep.step_type[:-1].shape, bool)
         return running.of_batch(self._chosen(rows), every)
@@ -108,11 +108,11 @@ class ObservationNormalizer(Stepwise):
 
 @dataclasses.dataclass(frozen=True)
 class ObservationClip(Stepwise):
-    """Clips observations to [-limit, limit]; float ones only, all others pass.
+    """Clips observations of floats to [-limit, limit]; others are unchanged.
 
     Attributes:
-      limit: above 0.
-      leaves: names of the observations to clip; none: every float one.
+      limit: Above 0.
+      leaves: Names of the observations to clip; empty: all floats.
     """
 
     limit: float = 10.0

@@ -1,4 +1,4 @@
-"""Transforms of rewards. The reward at FIRST is 0 and stays so."""
+"""Transforms of rewards. The reward at FIRST is 0 and stays 0."""
 
 import abc
 import dataclasses
@@ -29,7 +29,7 @@ _WEIGHTS_FIRST = {"reward_weights": "each reward of a vector must be weighted as
 
 
 class _ScalarReward(Stepwise):
-    """Takes and gives one float32 reward a step."""
+    """A transform of one float32 reward a step."""
 
     changes = _REWARD
 
@@ -44,7 +44,7 @@ class RewardClip(_ScalarReward):
     """Clips rewards to [-limit, limit].
 
     Attributes:
-      limit: above 0.
+      limit: Above 0.
     """
 
     limit: float = 1.0
@@ -67,11 +67,11 @@ class RewardClip(_ScalarReward):
 class RewardScale(_ScalarReward):
     """Multiplies rewards, and so values and advantages.
 
-    Where returns are large (CartPole-v1's are up to 500), unscaled values drown the policy's part
-    of the gradient in a torso that both share.
+    If returns are large (CartPole-v1's are up to 500), the values' part of the gradient dominates
+    the policy's in a shared torso without scaling.
 
     Attributes:
-      scale: above 0.
+      scale: Above 0.
     """
 
     scale: float = 0.1
@@ -94,13 +94,13 @@ class RewardScale(_ScalarReward):
 class RewardNormalizer(_ScalarReward):
     """Divides rewards by their running root mean square: the standard deviation about 0.
 
-    About 0 because rewards are not shifted (a shift would change which policy is best where
-    episodes differ in length), so that rewards that are always 1 stay 1. The statistics are those
-    of every transition that the learner consumed; before the first update rewards pass.
+    About 0 because rewards are not shifted (with episodes of different lengths, a shift would
+    change which policy is best), so that rewards that are always 1 stay 1. The statistics are those
+    of every transition that the learner consumed; before the first update rewards are unchanged.
 
     Attributes:
-      clip: results are clipped to [-clip, clip]; None: not at all.
-      epsilon: added to the mean square.
+      clip: Results are clipped to [-clip, clip]; None: not at all.
+      epsilon: Added to the mean square.
     """
 
     clip: float | None = 10.0
@@ -127,7 +127,7 @@ class RewardNormalizer(_ScalarReward):
         return timestep._replace(reward=reward)
 
     def batch_statistics(self, batch: Trajectory) -> Statistics:
-        """See `Transform`: of the T transitions, but for those from LAST to FIRST."""
+        """See `Transform`. Counts the T transitions, except those from LAST to FIRST."""
         timestep = batch.timestep
         return running.of_batch(timestep.reward[1:], timestep.step_type[:-1] != StepType.LAST)
 
@@ -138,10 +138,10 @@ class RewardNormalizer(_ScalarReward):
 
 @dataclasses.dataclass(frozen=True)
 class RewardWeights(Stepwise):
-    """Makes one reward of a vector: the sum of its elements times `weights`.
+    """Reduces a vector of rewards to one: the sum of its elements times `weights`.
 
     Attributes:
-      weights: as many as the reward has elements.
+      weights: One for each element of the reward.
     """
 
     weights: tuple[float, ...]
@@ -177,8 +177,8 @@ class RewardWeights(Stepwise):
 class _Shaping(Transform):
     """Replaces the reward of each transition by a function of it.
 
-    It remembers a stream's last observation, so that an agent that is fed its rewards is fed the
-    same ones where it acts and where it learns.
+    Its state is a stream's last observation, so that an agent whose network gets rewards as inputs
+    gets the same ones for acting and learning.
     """
 
     changes = _REWARD
@@ -186,10 +186,10 @@ class _Shaping(Transform):
 
     @abc.abstractmethod
     def _rewards(self, before: Nest, timestep: TimeStep) -> Array:
-        """float32 `[T, B]`, of the transitions from observations `before` to `timestep`."""
+        """Returns rewards of transitions from observations `before` to `timestep`, `[T, B]`."""
 
     def spec(self, env_spec: EnvironmentSpec) -> EnvironmentSpec:
-        """See `Transform`. Traces the function to see what it gives."""
+        """See `Transform`. Traces the function to check its output."""
         require_scalar_reward(self.name, env_spec)
         rows = (5, 3)
         timestep = jax.tree.map(
@@ -205,7 +205,7 @@ class _Shaping(Transform):
         return env_spec._replace(reward=dm_specs.Array((), np.float32, "reward"))
 
     def initial_state(self, env_spec: EnvironmentSpec, batch_size: int) -> State:
-        """See `Transform`: the observation before."""
+        """See `Transform`: the previous observation."""
         return specs.zeros(env_spec.observation, batch_size)
 
     def step(self, statistics: Nest, state: State, timestep: TimeStep) -> tuple[TimeStep, State]:
@@ -234,8 +234,8 @@ class RewardShaping(_Shaping):
 
     Attributes:
       function: `(observation, action, reward, next_observation) -> reward`, in jax.numpy, over
-        the transitions' values `[T, B, ...]` as they reach this transform (T is 1 where the agent
-        acts); gives float32 `[T, B]`. What it gives from LAST to FIRST is not used.
+        the transitions' values `[T, B, ...]` as they reach this transform (T is 1 for acting), to
+        float32 `[T, B]`. Its values for transitions from LAST to FIRST are not used.
     """
 
     function: Callable[[Nest, Nest, Array, Nest], Array]
@@ -251,15 +251,15 @@ class RewardShaping(_Shaping):
 
 @dataclasses.dataclass(frozen=True)
 class PotentialShaping(_Shaping):
-    """Adds `discount * f(next observation) - f(observation)`: the best policy stays what it is.
+    """Adds `discount * f(next observation) - f(observation)`, which keeps the best policy.
 
-    Ng, Harada and Russell 1999, "Policy invariance under reward transformations". At a true end
-    the potential that comes after is 0; at a time limit it is that of the final observation.
+    Ng, Harada and Russell 1999, "Policy invariance under reward transformations". The potential
+    after a true end is 0; after a time limit it is that of the final observation.
 
     Attributes:
       function: f, in jax.numpy, from observations `[T, B, ...]` as they reach this transform to
         float32 `[T, B]`.
-      discount: the agent's.
+      discount: The agent's discount.
     """
 
     function: Callable[[Nest], Array]

@@ -1,10 +1,10 @@
 """Running mean and variance that stay exact over any amount of data, without 64-bit arithmetic.
 
-Every number is a pair of float32 whose exact sum it is: some 14 decimal digits, on any device and
-whatever JAX's x64 setting. The sums are Knuth's TwoSum and the products Dekker's, as in Shewchuk
-1997, "Adaptive precision floating-point arithmetic" (https://doi.org/10.1007/PL00009321), and
-statistics are merged as in Chan, Golub and LeVeque 1979, "Updating formulae and a pairwise
-algorithm for computing sample variances": so those of several sources are those of all their data.
+Every number is the exact sum of a pair of float32: about 14 decimal digits, on any device and for
+any x64 setting of JAX. Sums are Knuth's TwoSum and products Dekker's, as in Shewchuk 1997,
+"Adaptive precision floating-point arithmetic" (https://doi.org/10.1007/PL00009321). Statistics are
+merged as in Chan, Golub and LeVeque 1979, "Updating formulae and a pairwise algorithm for computing
+sample variances", so that the merged statistics are those of all data.
 """
 
 from typing import NamedTuple
@@ -16,7 +16,7 @@ import numpy as np
 from distrl import specs
 from distrl.types import Array, Nest
 
-_MAX_ROWS = 2**24  # float32 counts so far, one by one
+_MAX_ROWS = 2**24  # up to here float32 represents every count
 
 
 class Pair(NamedTuple):
@@ -27,17 +27,17 @@ class Pair(NamedTuple):
 
 
 class Statistics(NamedTuple):
-    """Of each element of a nest, over the rows seen so far."""
+    """Statistics of each element of a nest, over the rows seen so far."""
 
-    rows: Pair  # scalars: how many, exact to 2**48
+    rows: Pair  # scalars: number of rows, exact to 2**48
     mean: Nest  # the nest, a Pair for each leaf
     m2: Nest  # likewise: the sum of squared deviations from the mean
 
 
 def initial(struct: Nest) -> Statistics:
-    """Of nothing, as NumPy arrays.
+    """Returns the statistics of no rows, as NumPy arrays.
 
-    Args: struct: nest of specs of one row.
+    Args: struct: Nest of specs of one row.
     """
 
     def pair(shape: tuple[int, ...]) -> Pair:
@@ -50,11 +50,11 @@ def initial(struct: Nest) -> Statistics:
 
 
 def of_batch(batch: Nest, mask: Array) -> Statistics:
-    """Of the rows of one batch.
+    """Returns the statistics of the rows of one batch.
 
     Args:
-      batch: nest of float `[*leading, ...]`.
-      mask: bool `[*leading]`, the rows that count. What the others hold does not matter.
+      batch: Nest of float `[*leading, ...]`.
+      mask: bool `[*leading]`, the rows that count. Values in other rows do not matter.
     """
     mask = jnp.asarray(mask)
     if mask.size >= _MAX_ROWS:
@@ -66,7 +66,7 @@ def of_batch(batch: Nest, mask: Array) -> Statistics:
         shape = leaf.shape[mask.ndim :]
         keep = mask.reshape(-1, *[1] * len(shape))
         x = jnp.where(keep, leaf.reshape(-1, *shape).astype(jnp.float32), 0.0)
-        # Deviations from a rough mean lose nothing in a pair, and so nor does their own mean.
+        # Deviations from a rough mean are exact in a pair, and so their mean is accurate.
         rough = jnp.sum(x, axis=0) / some.hi
         off = jax.tree.map(lambda part: jnp.where(keep, part, 0.0), _two_sum(x, -rough))
         mean = _add(_divide(_sum(off), some), _pair(rough))
@@ -74,19 +74,19 @@ def of_batch(batch: Nest, mask: Array) -> Statistics:
         return mean, _sum(_pair(square))
 
     leaves, structure = jax.tree.flatten(batch)
-    found = [moments(leaf) for leaf in leaves]
+    parts = [moments(leaf) for leaf in leaves]
     return Statistics(
         count,
-        structure.unflatten([mean for mean, _ in found]),
-        structure.unflatten([m2 for _, m2 in found]),
+        structure.unflatten([mean for mean, _ in parts]),
+        structure.unflatten([m2 for _, m2 in parts]),
     )
 
 
 def merge(a: Statistics, b: Statistics) -> Statistics:
-    """Of the rows of both."""
+    """Returns the statistics of the rows of both."""
     count = _add(a.rows, b.rows)
     some = Pair(jnp.maximum(count.hi, 1.0), count.lo)
-    share = _divide(b.rows, some)  # of b in both
+    share = _divide(b.rows, some)  # b's share of the rows
     weight = _multiply(a.rows, share)
 
     def moments(mean_a: Pair, mean_b: Pair, m2_a: Pair, m2_b: Pair) -> tuple[Pair, Pair]:
@@ -98,26 +98,26 @@ def merge(a: Statistics, b: Statistics) -> Statistics:
         return jax.tree.leaves(nest, is_leaf=_is_pair)
 
     structure = jax.tree.structure(a.mean, is_leaf=_is_pair)
-    found = list(map(moments, *(leaves(nest) for nest in (a.mean, b.mean, a.m2, b.m2))))
+    parts = list(map(moments, *(leaves(nest) for nest in (a.mean, b.mean, a.m2, b.m2))))
     return Statistics(
         count,
-        structure.unflatten([mean for mean, _ in found]),
-        structure.unflatten([m2 for _, m2 in found]),
+        structure.unflatten([mean for mean, _ in parts]),
+        structure.unflatten([m2 for _, m2 in parts]),
     )
 
 
 def update(statistics: Statistics, batch: Nest, mask: Array) -> Statistics:
-    """With the rows of one more batch; see `of_batch`."""
+    """Returns the statistics with the rows of one more batch; see `of_batch`."""
     return merge(statistics, of_batch(batch, mask))
 
 
 def mean(statistics: Statistics) -> Nest:
-    """float32; 0 where nothing was seen."""
+    """Returns the means, float32; 0 without rows."""
     return jax.tree.map(lambda pair: pair.hi, statistics.mean, is_leaf=_is_pair)
 
 
 def variance(statistics: Statistics) -> Nest:
-    """Of the rows themselves (divided by their number), float32; 1 where nothing was seen."""
+    """Returns the variances (divided by the number of rows), float32; 1 without rows."""
     count = statistics.rows.hi
     return jax.tree.map(
         lambda pair: jnp.where(count > 0, pair.hi / jnp.maximum(count, 1.0), 1.0),
@@ -127,7 +127,7 @@ def variance(statistics: Statistics) -> Nest:
 
 
 def deviation(x: Array, mean: Pair) -> Array:
-    """`x - mean`, float32; right where `x` is large and its spread small."""
+    """Returns `x - mean`, float32; accurate even if `x` is large and its spread small."""
     return (x - mean.hi) - mean.lo
 
 
@@ -140,24 +140,24 @@ def _pair(x: Array) -> Pair:
 
 
 def _two_sum(a: Array, b: Array) -> Pair:
-    """`a + b` exactly. XLA does not reorder floating-point sums, which the tests watch."""
+    """Returns `a + b` exactly. XLA does not reorder floating-point sums, which tests verify."""
     total = a + b
     rest = total - a
     return Pair(total, (a - (total - rest)) + (b - rest))
 
 
 def _halves(a: Array) -> tuple[Array, Array]:
-    """`a` as the sum of its upper and lower 12 bits of mantissa."""
+    """Splits `a` into the sum of its upper and lower 12 bits of mantissa."""
     bits = jax.lax.bitcast_convert_type(a, jnp.uint32) & np.uint32(0xFFFFF000)
     upper = jax.lax.bitcast_convert_type(bits, jnp.float32)
     return upper, a - upper
 
 
 def _two_product(a: Array, b: Array) -> Pair:
-    """`a * b` to some 2**-46 of it.
+    """Returns `a * b`, to a relative error of about 2**-46.
 
     Products of halves are exact, so that it does not matter whether a compiler fuses them with
-    the sums into which they go, as it may.
+    sums.
     """
     a1, a2 = _halves(a)
     b1, b2 = _halves(b)
@@ -178,7 +178,7 @@ def _multiply(a: Pair, b: Pair) -> Pair:
 
 
 def _divide(a: Pair, b: Pair) -> Pair:
-    """Long division, digit by digit of 24 bits."""
+    """Returns `a / b` by long division, in digits of 24 bits."""
     quotient = _pair(a.hi / b.hi)
     for _ in range(2):
         done = _multiply(quotient, b)
@@ -188,9 +188,9 @@ def _divide(a: Pair, b: Pair) -> Pair:
 
 
 def _sum(x: Pair) -> Pair:
-    """Over the first axis: Ogita, Rump and Oishi's Sum2, https://doi.org/10.1137/030601818.
+    """Sums over the first axis: Ogita, Rump and Oishi's Sum2, https://doi.org/10.1137/030601818.
 
-    One reduction, because a tree of pairs takes XLA seconds to compile.
+    It is one reduction, because XLA takes seconds to compile a tree of pairs.
     """
 
     def add(a: tuple[Array, Array], b: tuple[Array, Array]) -> tuple[Array, Array]:

@@ -13,34 +13,38 @@ _MAX = float(np.finfo(np.float32).max)
 
 
 class SpecViolation(ValueError):
-    """What an environment returned is not what its spec says."""
+    """An environment returned something that violates its spec."""
 
 
 class LeafCheck:
-    """Of one array.
+    """Checks one array.
 
-    The dtype is the spec's; or a float of another width for a float, or a signed integer of
-    another width for a signed integer, which is then cast. Shapes are exact, floats finite.
+    The shape must be the spec's, and floats finite. So must the dtype, but floats and signed
+    integers of another width are cast.
     """
 
     def __init__(self, name: str, shape: tuple[int, ...], dtype: np.dtype[Any], check_finite: bool):
-        """Args: name: for messages. Others: of the spec; whether NaN and infinity are refused."""
+        """Args:
+        name: Name of the array, for messages.
+        shape, dtype: The spec's.
+        check_finite: Refuse NaN and infinity.
+        """
         self._name, self._shape, self._dtype = name, shape, dtype
         self._finite = check_finite and dtype.kind == "f"
 
     def __call__(self, value: Any) -> np.ndarray:
-        """`value` as an array of the spec's shape and dtype; itself where it is one.
+        """Returns `value` as an array of the spec's shape and dtype; itself if it is one.
 
         Raises:
-          Breach: it is none.
+          SpecViolation: It violates the spec.
         """
         try:
             array = value if type(value) is np.ndarray else np.asarray(value)
         except ValueError as error:  # a ragged list
-            raise SpecViolation(f"{self._name}: expected {self._wanted()}, got {error}") from None
+            raise SpecViolation(f"{self._name}: expected {self._expected()}, got {error}") from None
         if array.shape != self._shape:
             raise SpecViolation(
-                f"{self._name}: expected {self._wanted()}, got {_show(value, array)}"
+                f"{self._name}: expected {self._expected()}, got {_show(value, array)}"
             )
         if array.dtype != self._dtype:
             array = self._cast(value, array)
@@ -54,15 +58,15 @@ class LeafCheck:
                 )
         return array
 
-    def _wanted(self) -> str:
+    def _expected(self) -> str:
         return f"{self._dtype}{list(self._shape)}"
 
     def _cast(self, value: Any, array: np.ndarray) -> np.ndarray:
-        """The array with the spec's dtype, where it is of the same kind."""
+        """Returns the array with the spec's dtype, if it is of the same kind."""
         kind = self._dtype.kind
         if array.dtype.kind != kind or kind not in "fi":
             raise SpecViolation(
-                f"{self._name}: expected {self._wanted()}, got {_show(value, array)}"
+                f"{self._name}: expected {self._expected()}, got {_show(value, array)}"
             )
         with np.errstate(over="ignore"):  # an infinite result is refused
             cast = array.astype(self._dtype)
@@ -74,10 +78,14 @@ class LeafCheck:
 
 
 class NestCheck:
-    """Of a nest: its structure, and every leaf."""
+    """Checks the structure of a nest, and every leaf."""
 
     def __init__(self, name: str, spec: Nest, check_finite: bool):
-        """Args: name: for messages. spec: nest of specs. check_finite: see `LeafCheck`."""
+        """Args:
+        name: Name of the nest, for messages.
+        spec: Nest of specs.
+        check_finite: Refuse NaN and infinity.
+        """
         leaves, self._structure = jax.tree_util.tree_flatten_with_path(specs.struct(spec))
         self._name = name
         self._checks = [
@@ -90,10 +98,10 @@ class NestCheck:
         self._empty = not leaves
 
     def __call__(self, value: Nest) -> list[np.ndarray]:
-        """The leaves in the order of `jax.tree.leaves`, as `LeafCheck` gives them.
+        """Returns the leaves in the order of `jax.tree.leaves`, as `LeafCheck` returns them.
 
         Raises:
-          Breach: one of them, or the structure, is not the spec's.
+          SpecViolation: A leaf or the structure violates the spec.
         """
         if self._single:
             return [self._checks[0](value)]
@@ -110,17 +118,17 @@ class NestCheck:
 
 
 class RewardCheck:
-    """Of a reward: any real number, or a vector of them where the spec says so."""
+    """Checks a reward: any real number, or a vector of them if the spec has a shape."""
 
     def __init__(self, spec: Any, check_finite: bool):
-        """Args: spec: of the reward. check_finite: refuse NaN and infinity."""
+        """Args: spec: The reward's spec. check_finite: Refuse NaN and infinity."""
         self._shape, self._finite = tuple(spec.shape), check_finite
 
     def __call__(self, value: Any) -> Any:
-        """It as a float, or as a float32 array.
+        """Returns the reward as a float, or as a float32 array.
 
         Raises:
-          Breach: it is none, has another shape, or is not finite.
+          SpecViolation: It is not a number, has another shape, or is not finite.
         """
         if type(value) is float and not self._shape and -_MAX < value < _MAX:
             return value

@@ -1,7 +1,7 @@
-"""gymnasium's spaces, and dm_env's specs, as distrl's specs; and values from the one to the other.
+"""Conversion of gymnasium's spaces and dm_env's specs to distrl's specs, and of their values.
 
-Spaces are told apart by the names of their classes, so that neither gymnasium nor its ancestor gym
-has to be installed, or imported where an environment does not use it.
+Spaces are recognised by the names of their classes, so that neither gymnasium nor its predecessor
+gym has to be installed, or imported if an environment does not use it.
 """
 
 from collections.abc import Callable, Mapping
@@ -13,29 +13,29 @@ from dm_env import specs as dm_specs
 from distrl.errors import ConfigError, SpecError
 from distrl.types import Nest
 
-Reader = Callable[[Any], Nest]  # a value of the environment's -> one of distrl's
-Writer = Callable[[Nest], Any]  # an action of distrl's -> one of the environment's
+Reader = Callable[[Any], Nest]  # the environment's value -> distrl's
+Writer = Callable[[Nest], Any]  # distrl's action -> the environment's
 
 _NARROW = {np.dtype(np.float64): np.dtype(np.float32), np.dtype(np.int64): np.dtype(np.int32)}
 _KINDS = ("Box", "Discrete", "MultiDiscrete", "MultiBinary", "Dict", "Tuple")
 
 
 def narrow(dtype: Any) -> np.dtype[Any]:
-    """float64 -> float32 and int64 -> int32, which JAX computes with; others as they are."""
+    """Returns float32 for float64, int32 for int64, as JAX computes with; others unchanged."""
     return _NARROW.get(np.dtype(dtype), np.dtype(dtype))
 
 
 def space_spec(space: Any, where: str) -> Nest:
-    """The spec of a gymnasium space: a dict for Dict, a tuple for Tuple, else a leaf.
+    """Returns the spec of a gymnasium space: a dict for Dict, a tuple for Tuple, else a leaf.
 
     Discrete values count from 0, whatever the space's `start`.
 
     Args:
-      space: of gymnasium.
-      where: what it is of, for messages: "observation".
+      space: A space of gymnasium.
+      where: Name of the value, for messages, e.g. "observation".
 
     Raises:
-      ConfigError: a space whose values have no fixed shape (Text, Sequence, Graph, OneOf).
+      ConfigError: The space's values have no fixed shape (Text, Sequence, Graph, OneOf).
     """
     kind = _kind(space)
     if kind == "Dict":
@@ -59,10 +59,10 @@ def space_spec(space: Any, where: str) -> Nest:
 
 
 def dm_spec(spec: Any, where: str) -> Nest:
-    """A nest of dm_env specs in dtypes that distrl computes with.
+    """Returns a nest of dm_env specs with dtypes that distrl computes with.
 
     Raises:
-      ConfigError: a leaf that is no array.
+      ConfigError: A leaf is not an array.
     """
     if isinstance(spec, Mapping):
         return {k: dm_spec(v, f"{where}[{k!r}]") for k, v in spec.items()}
@@ -81,7 +81,7 @@ def dm_spec(spec: Any, where: str) -> Nest:
 
 
 def array_spec(shape: Any, dtype: Any, low: Any, high: Any, name: str) -> dm_specs.Array:
-    """The spec of an array; bounded where one of its bounds is finite.
+    """Returns the spec of an array; bounded if one of its bounds is finite.
 
     A bound that float32 cannot hold is rounded inwards: an action at the bound stays legal.
     """
@@ -101,7 +101,7 @@ def array_spec(shape: Any, dtype: Any, low: Any, high: Any, name: str) -> dm_spe
 
 
 def reader(space: Any, where: str) -> Reader | None:
-    """What turns a value of a gymnasium space into distrl's; None where they are the same."""
+    """Returns the conversion of a gymnasium space's values to distrl's; None if there is none."""
     kind = _kind(space)
     if kind == "Discrete":
         start = int(getattr(space, "start", 0))
@@ -119,7 +119,7 @@ def reader(space: Any, where: str) -> Reader | None:
 
 
 def dm_reader(spec: Any, where: str) -> Reader | None:
-    """What turns a value of a nest of dm_env specs into distrl's; None where they are the same."""
+    """Returns the conversion of dm_env values to distrl's; None if there is none."""
     if isinstance(spec, Mapping):
         return _dict_reader({k: dm_reader(v, f"{where}[{k!r}]") for k, v in spec.items()}, where)
     if isinstance(spec, (list, tuple)):
@@ -129,7 +129,7 @@ def dm_reader(spec: Any, where: str) -> Reader | None:
 
 
 def writer(space: Any, where: str) -> Writer:
-    """What turns an action of distrl's into one of a gymnasium space."""
+    """Returns the conversion of distrl's actions to a gymnasium space's."""
     kind, dtype = _kind(space), getattr(space, "dtype", None)
     if kind == "Discrete":
         start, scalar = int(getattr(space, "start", 0)), np.dtype(dtype).type
@@ -147,7 +147,7 @@ def writer(space: Any, where: str) -> Writer:
 
 
 def dm_writer(spec: Any) -> Writer:
-    """What turns an action of distrl's into one of a nest of dm_env specs."""
+    """Returns the conversion of distrl's actions to those of a nest of dm_env specs."""
     if isinstance(spec, Mapping):
         parts = {k: dm_writer(v) for k, v in spec.items()}
         return lambda action: {name: part(action[name]) for name, part in parts.items()}
@@ -173,7 +173,7 @@ def _discrete(num_values: int, name: str) -> dm_specs.DiscreteArray:
 
 
 def _dict_reader(parts: Mapping[str, Reader | None], where: str) -> Reader:
-    """A dict of the declared names, in their order, of a mapping that must have just these."""
+    """Returns a reader of mappings, which must have exactly the declared names."""
 
     def read(value: Any) -> Nest:
         if len(value) != len(parts) or not all(name in value for name in parts):

@@ -1,4 +1,4 @@
-"""One environment as its worker sees it, whatever library it comes from."""
+"""The interface of one environment to its worker, independent of its library."""
 
 from typing import Any, NamedTuple, Protocol
 
@@ -9,20 +9,20 @@ class Step(NamedTuple):
     """One step of one environment; arrays have no leading axis."""
 
     step_type: int  # a StepType
-    reward: Any  # a number, or a vector where the spec says so; of the action before; 0 at FIRST
+    reward: Any  # for the action before; a number, or a vector if the spec has one; 0 at FIRST
     discount: float  # 0 or 1, as in TimeStep's table
-    observation: Nest  # of arrays or numbers
-    env_info: Any = ()  # by name, as the spec declares it
+    observation: Nest  # arrays or numbers
+    env_info: Any = ()  # by name, as declared by the spec
 
 
 class Stepper(Protocol):
-    """Adapters make it from an environment; wrappers make one from another."""
+    """One environment. Adapters make it from a library's; wrappers make one from another."""
 
     def reset(self) -> Step:
-        """Begins an episode. Called first, and after every LAST."""
+        """Starts an episode. Called first, and after every LAST."""
 
     def step(self, action: Nest) -> Step:
         """Takes an action; never called before `reset`, nor after LAST."""
 
     def close(self) -> None:
-        """Frees what the environment holds."""
+        """Closes the environment."""

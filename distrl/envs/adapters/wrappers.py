@@ -16,17 +16,18 @@ from distrl.types import Nest, StepType
 
 @dataclasses.dataclass(frozen=True)
 class WrapperConfig:
-    """The wrappers of each environment, applied from the inside out in this order.
+    """Wrappers of each environment, applied from the inside out in this order.
 
     Attributes:
-      clip_actions: clip continuous actions to their bounds before the environment sees them.
-      max_episode_steps: a time limit, in time steps of the environment itself; the step that it
-        ends keeps discount 1, but for a true end on that very step. None: no limit beyond the
+      clip_actions: Clip continuous actions to their bounds before the environment sees them.
+      max_episode_steps: A time limit, in time steps of the environment itself; the last step has
+        discount 1, unless the episode truly ends on that very step. None: no limit beyond the
         environment's own.
-      action_repeat: take each action so many times; rewards are summed, the last observation is
-        kept, and it stops at an episode's end. `env_info["time_steps"]` (int32) says how many.
-      frame_stack: the last so many observations, oldest first, on a new leading axis of every
-        leaf; an episode's first observation stands for those before it.
+      action_repeat: Number of times that each action is taken, until an episode's end; rewards are
+        summed, and the last observation is kept. `env_info["time_steps"]` (int32) is the number of
+        time steps.
+      frame_stack: Number of last observations, oldest first, on a new leading axis of every leaf;
+        an episode's first observation fills the places before it.
     """
 
     clip_actions: bool = True
@@ -42,10 +43,10 @@ class WrapperConfig:
 
 
 def wrapped_spec(spec: specs.EnvironmentSpec, config: WrapperConfig) -> specs.EnvironmentSpec:
-    """What `wrap` makes of an environment's spec.
+    """Returns an environment's spec behind its wrappers.
 
     Raises:
-      ConfigError: wrappers that this environment cannot have.
+      ConfigError: The environment cannot have these wrappers.
     """
     for name, unset in (("action_repeat", 1), ("max_episode_steps", None)):
         if spec.reward_delay and getattr(config, name) != unset:
@@ -66,12 +67,12 @@ def wrapped_spec(spec: specs.EnvironmentSpec, config: WrapperConfig) -> specs.En
 
 
 def wrap(stepper: Stepper, spec: specs.EnvironmentSpec, config: WrapperConfig) -> Stepper:
-    """`stepper` with the wrappers that `config` asks for and its `spec` has a use for.
+    """Returns `stepper` with the wrappers of `config`, except those without an effect.
 
     Args:
-      stepper: one environment.
-      spec: its action spec before or after `wrapped_spec`, which leaves that alone.
-      config: the wrappers.
+      stepper: One environment.
+      spec: Its spec, before or after `wrapped_spec`, which does not change the action.
+      config: The wrappers.
     """
     if config.clip_actions and any(map(_clippable, _leaves(spec.action))):
         stepper = ClipAction(stepper, spec.action)
@@ -85,7 +86,7 @@ def wrap(stepper: Stepper, spec: specs.EnvironmentSpec, config: WrapperConfig) -
 
 
 class _Wrapper:
-    """Passes everything on."""
+    """Delegates everything to the stepper that it wraps."""
 
     def __init__(self, stepper: Stepper):
         self._stepper = stepper
@@ -107,7 +108,7 @@ class ClipAction(_Wrapper):
     """Clips floating-point actions to the bounds of their spec."""
 
     def __init__(self, stepper: Stepper, spec: Nest):
-        """Args: stepper: to wrap. spec: of its action."""
+        """Args: stepper: The stepper to wrap. spec: Spec of its action."""
         super().__init__(stepper)
         self._spec = spec
         self._single = _bounds(spec) if specs.is_spec(spec) and _clippable(spec) else None
@@ -128,10 +129,10 @@ class ClipAction(_Wrapper):
 
 
 class TimeLimit(_Wrapper):
-    """Ends an episode after so many steps: LAST with discount 1, or 0 where it truly ends there."""
+    """Ends an episode at a time limit: LAST with discount 1, or 0 if it truly ends there."""
 
     def __init__(self, stepper: Stepper, max_episode_steps: int):
-        """Args: stepper: to wrap. max_episode_steps: of an episode."""
+        """Args: stepper: The stepper to wrap. max_episode_steps: Steps of an episode."""
         super().__init__(stepper)
         self._limit = max_episode_steps
         self._elapsed = 0
@@ -154,7 +155,7 @@ class ActionRepeat(_Wrapper):
     """Takes each action several times, or until the episode ends."""
 
     def __init__(self, stepper: Stepper, repeats: int):
-        """Args: stepper: to wrap. repeats: of each action."""
+        """Args: stepper: The stepper to wrap. repeats: Repeats of each action."""
         super().__init__(stepper)
         self._repeats = repeats
 
@@ -179,10 +180,10 @@ class ActionRepeat(_Wrapper):
 
 
 class StackFrames(_Wrapper):
-    """The last observations, oldest first, on a new leading axis of every leaf."""
+    """Stacks the last observations, oldest first, on a new leading axis of every leaf."""
 
     def __init__(self, stepper: Stepper, frames: int):
-        """Args: stepper: to wrap. frames: how many."""
+        """Args: stepper: The stepper to wrap. frames: Number of observations."""
         super().__init__(stepper)
         self._frames = frames
         self._stack: Nest = None

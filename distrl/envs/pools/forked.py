@@ -1,4 +1,4 @@
-"""What a forked copy of a process needs: descriptors, signals, and an end of its own."""
+"""Descriptors, signals and the exit of forked processes."""
 
 import math
 import os
@@ -13,7 +13,7 @@ from distrl.runtime.process_exit import exit_at_once
 
 
 def readable(timeout: float, *descriptors: int) -> list[int]:
-    """Those that can be read, after `timeout` seconds at the latest; their numbers may be large."""
+    """Returns the readable descriptors, after at most `timeout` seconds. Numbers may be large."""
     poll = select.poll()
     for fd in descriptors:
         poll.register(fd, select.POLLIN)
@@ -21,13 +21,13 @@ def readable(timeout: float, *descriptors: int) -> list[int]:
 
 
 def release_descriptors(keep: set[int]) -> None:
-    """Lets go of inherited sockets, pipes and devices, so that their other ends see them close.
+    """Closes inherited sockets, pipes and devices, so that their other ends notice.
 
-    Their numbers stay taken: an object that was copied with them may close its own one day, and
-    must not close what another one got in its place. Files stay open, for logs go there.
+    Their numbers stay in use (for /dev/null): a copied object may close its descriptor later, and
+    must not close another file that got the same number. Files stay open, for logs.
 
     Args:
-      keep: descriptors to leave as they are, beside 0, 1 and 2.
+      keep: Descriptors to keep, besides 0, 1 and 2.
     """
     null = os.open(os.devnull, os.O_RDWR)
     for name in os.listdir("/proc/self/fd"):
@@ -38,12 +38,12 @@ def release_descriptors(keep: set[int]) -> None:
             if not stat.S_ISREG(os.fstat(fd).st_mode):
                 os.dup2(null, fd, inheritable=False)
         except OSError:
-            continue  # the listing's own
+            continue  # the descriptor of the listing itself
     os.close(null)
 
 
 def become(main: Callable[[], None]) -> NoReturn:
-    """Ends this copy of a process after `main`, without its parent's exit handlers."""
+    """Runs `main` in this forked process, then ends it without its parent's exit handlers."""
     code = 1
     try:
         main()
@@ -55,7 +55,7 @@ def become(main: Callable[[], None]) -> NoReturn:
 
 
 def kill_group(pid: int) -> None:
-    """Kills a worker's process group, or the worker where it has not made one yet."""
+    """Kills a worker's process group, or only the worker if it has no group yet."""
     try:
         os.killpg(pid, signal.SIGKILL)
     except ProcessLookupError:
@@ -63,12 +63,12 @@ def kill_group(pid: int) -> None:
 
 
 def do_nothing(number: int, frame: object) -> None:
-    """A handler, and not SIG_IGN, which the programs that an environment starts would inherit."""
+    """Ignores a signal, other than SIG_IGN not in the programs that an environment starts."""
 
 
 def ignore_signals() -> None:
-    """Ctrl-C and its like are for the program, which then closes the pool, or ends."""
+    """Ignores Ctrl-C and the like: the program handles them, and closes the pool or ends."""
     for number in signal.valid_signals():
-        ours = number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-        if callable(signal.getsignal(number)) or ours:
+        ends_program = number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+        if callable(signal.getsignal(number)) or ends_program:
             signal.signal(number, do_nothing)

@@ -21,15 +21,15 @@ _DEBUGGERS = {"bdb", "pdb", "pydevd"}
 
 
 class LoopPool(PythonPool):
-    """For environments that cost less than passing their steps between processes.
+    """A pool for environments that cost less than passing their steps between processes.
 
-    Asynchronous, it returns the environments in the order in which they were sent, and steps no
-    more of them than `recv` asks for.
+    An asynchronous one returns the environments in the order in which they were sent, and steps
+    only those that `recv` needs.
 
-    A thread cannot end its own hang: where a step takes longer than `step_timeout`, a watchdog
+    A hung thread cannot be interrupted: if a step takes longer than `step_timeout`, a watchdog
     prints the message with this thread's stack and ends the process with status 1, unless a
     debugger runs in that step. An environment that ends its process (`os._exit`, a crash) ends
-    this one; "threads" shares that, "processes" does not.
+    this one, as with "threads" and other than with "processes".
     """
 
     def __init__(self, environment: Any, num_envs: int, wait_num: int, seeds: Sequence[int]):
@@ -74,13 +74,13 @@ class LoopPool(PythonPool):
 
 
 def _watch(slots: Slots, thread: list[int], stop: threading.Event, limit: float) -> None:
-    """Ends the process where a step hangs. Looks at the slots now and then, and touches nothing.
+    """Ends the process if a step hangs. Polls the slots and changes nothing.
 
     Args:
-      slots: of the pool.
-      thread: its one item is the identity of the thread that steps the environments.
-      stop: ends this.
-      limit: seconds that a step may take.
+      slots: The pool's slots.
+      thread: One item, the identity of the thread that steps the environments.
+      stop: Ends the watch.
+      limit: Seconds that a step may take.
     """
     counters, times = slots.counters[0], slots.times[0]
     while not stop.wait(tick(limit)):
@@ -92,7 +92,7 @@ def _watch(slots: Slots, thread: list[int], stop: threading.Event, limit: float)
             continue
         stack = "".join(traceback.format_stack(frame)).rstrip()
         print(
-            f"{hung(slots.where(env_id), limit)}. A pool of kind 'loop' cannot end that: this "
+            f"{hung(slots.where(env_id), limit)}. A pool of kind 'loop' cannot interrupt it: this "
             f"process ends. Its stack:\n{stack}",
             file=sys.stderr,
             flush=True,

@@ -24,23 +24,23 @@ from distrl.envs.pools.worker_host import HostDied, WorkerHost
 _REPORT_AFTER = 2e-4  # seconds
 _CLOSE_TIMEOUT = 2.0  # seconds
 _KILL_TIMEOUT = 10.0  # seconds
-_SCHEDULE_TIMEOUT = 5.0  # seconds that an idle worker may take to begin what it was sent
+_SCHEDULE_TIMEOUT = 5.0  # seconds that an idle worker may take to start on its rows
 _SIGNALS = {int(number): number.name for number in signal.Signals}
-_PIPE_ROWS = 1024  # that one write to a pipe passes whole: 4096 bytes
+_PIPE_ROWS = 1024  # rows in one atomic write to a pipe: 4096 bytes
 
 
 class ProcessPool(PythonPool):
-    """For environments that cost more than passing their steps between processes.
+    """A pool for environments that cost more than passing their steps between processes.
 
-    A host process forks the workers (see `host`), which are handed row numbers by pipes and
-    everything else by shared memory. A worker that dies (`os._exit`, a crash, a kill), or whose
-    environment hangs and which is therefore killed, is forked again: the environment that it was
-    stepping is at fault, and takes one from the budget. The worker's other environments are lost
-    with it and built again as well: their open episodes are closed as truncated, in flight at
-    once, idle at their next `send`; that takes nothing from the budget.
+    A host process forks the workers (see `worker_host`), which get row numbers through pipes and
+    everything else through shared memory. A worker that dies (`os._exit`, a crash, a kill), or is
+    killed because its environment hangs, is forked again: the fault is that of the environment
+    that it was stepping, and costs one restart of the budget. The worker's other environments are
+    lost with it and rebuilt as well, at no cost to the budget: their open episodes end as
+    truncated, at once if they are in flight, otherwise at their next `send`.
 
-    Make the pool before the process starts JAX, where environments use JAX: workers are copies of
-    this process as it is now.
+    If environments use JAX, make the pool before this process starts JAX: workers are copies of
+    this process.
     """
 
     def __init__(self, environment: Any, num_envs: int, wait_num: int, seeds: Sequence[int]):
@@ -51,7 +51,7 @@ class ProcessPool(PythonPool):
         )
         config = self._config
         self._tick = tick(config.step_timeout)
-        self._look_at = time.monotonic() + self._tick
+        self._next_check = time.monotonic() + self._tick
         self._reports, reports = os.pipe()
         os.set_blocking(self._reports, False)
         self._host = WorkerHost(
@@ -67,20 +67,20 @@ class ProcessPool(PythonPool):
         self._poll = select.poll()
         for fd in (self._reports, self._host.fileno()):
             self._poll.register(fd, select.POLLIN)
-        self._killed: dict[int, tuple[float, str]] = {}  # worker to when, and why
-        self._quiet: dict[int, tuple[float, float]] = {}  # worker to its STARTED, and since when
-        self._passing: TransferCost | None = TransferCost(self.name, self._slots)
+        self._killed: dict[int, tuple[float, str]] = {}  # by worker: time and reason
+        self._quiet: dict[int, tuple[float, float]] = {}  # by worker: its STARTED, and since when
+        self._transfer_cost: TransferCost | None = TransferCost(self.name, self._slots)
         for index in range(num_workers):
             self._start_worker(index)
 
     def _start_worker(self, index: int) -> None:
         self._slots.counters[index, ENV] = -1
-        theirs, ours = os.pipe()
+        reader, writer = os.pipe()
         if self._commands[index] >= 0:
             os.close(self._commands[index])
-        self._commands[index] = ours
+        self._commands[index] = writer
         try:
-            self._host.start(index, theirs)
+            self._host.start(index, reader)
         except HostDied:
             self._host_died()
 
@@ -91,109 +91,112 @@ class ProcessPool(PythonPool):
             return
         owners = rows % self.num_envs % count
         for index in range(count):
-            own = rows[owners == index]
-            if len(own):
-                self._write(index, own)
+            rows_of_worker = rows[owners == index]
+            if len(rows_of_worker):
+                self._write(index, rows_of_worker)
 
     def _write(self, index: int, rows: np.ndarray) -> None:
-        # A pipe holds more rows than there are environments: this never waits. A broken one
-        # belongs to a worker whose death the host will tell of.
+        # A pipe holds more rows than there are environments: this never waits. A broken pipe is
+        # that of a dead worker, which the host will report.
         with contextlib.suppress(BrokenPipeError):
             os.write(self._commands[index], rows.tobytes())
 
     def _send(self, action: Any, env_ids: np.ndarray) -> None:
-        if self._passing is None:
+        if self._transfer_cost is None:
             super()._send(action, env_ids)
             return
-        with self._passing:
+        with self._transfer_cost:
             super()._send(action, env_ids)
 
     def _recv(self) -> Any:
-        if self._passing is None:
+        if self._transfer_cost is None:
             return super()._recv()
-        with self._passing:
+        with self._transfer_cost:
             step = super()._recv()
-        if self._passing.is_over(self.wait_num):
-            self._passing = None
+        if self._transfer_cost.is_complete(self.wait_num):
+            self._transfer_cost = None
         return step
 
     def _wait(self, count: int) -> list[int]:
         ready = [fd for fd, _ in self._poll.poll(math.ceil(self._tick * 1000))]
         rows = self._read() if self._reports in ready else []
         if self._host.fileno() in ready:
-            rows = self._bury(rows)
-        if time.monotonic() >= self._look_at:
-            self._look_at = time.monotonic() + self._tick
-            self._look(rows)
+            rows = self._replace_dead(rows)
+        if time.monotonic() >= self._next_check:
+            self._next_check = time.monotonic() + self._tick
+            self._kill_hung(rows)
         return rows
 
     def _read(self) -> list[int]:
-        """What workers reported; does not wait."""
+        """Returns the rows that workers have reported; does not wait."""
         rows = array("i")
         with contextlib.suppress(BlockingIOError):
             rows.frombytes(os.read(self._reports, 65536))
         return rows.tolist()
 
-    def _look(self, rows: list[int]) -> None:
-        """Kills workers that hang; `_bury` goes on when they are dead."""
+    def _kill_hung(self, rows: list[int]) -> None:
+        """Kills hung workers; `_replace_dead` replaces them once they are dead."""
         now, limit = time.monotonic(), self._config.step_timeout
         for index in range(self._num_workers):
             if index in self._killed:
-                when, why = self._killed[index]
-                if now - when > _KILL_TIMEOUT:
-                    self._fail(f"{why}, and its worker process cannot be killed")
+                killed_at, reason = self._killed[index]
+                if now - killed_at > _KILL_TIMEOUT:
+                    self._fail(f"{reason}, and its worker process cannot be killed")
                 continue
             env_id = int(self._slots.counters[index, ENV])
             began = float(self._slots.times[index, STARTED])
             if env_id >= 0 and now - began > limit:
-                why = hung(self._slots.where(env_id), limit)
+                reason = hung(self._slots.where(env_id), limit)
             elif env_id >= 0 or not self._flying(index, rows):
                 self._quiet.pop(index, None)
                 continue
-            else:  # between two environments' steps, or it should be stepping and is not
+            else:  # between the steps of two environments, or idle although rows were sent
                 before, since = self._quiet.setdefault(index, (began, now))
                 if before != began:
                     del self._quiet[index]
                 if before != began or now - since <= limit + _SCHEDULE_TIMEOUT:
                     continue
-                why = f"{self.name}: worker {index} has not answered for {now - since:.1f} s"
+                reason = f"{self.name}: worker {index} has not answered for {now - since:.1f} s"
             try:
                 stack = self._host.stack(index)
                 self._host.kill(index)
             except HostDied:
                 self._host_died()
-            self._killed[index] = (now, f"{why}; its stack then:\n{stack or 'it does not answer'}")
+            reason += f"; its stack then:\n{stack or 'it does not answer'}"
+            self._killed[index] = (now, reason)
 
-    def _bury(self, rows: list[int]) -> list[int]:
-        """Replaces workers that died; returns `rows` with those that came or are ready by that."""
+    def _replace_dead(self, rows: list[int]) -> list[int]:
+        """Replaces dead workers; returns `rows` with those that arrived or became ready by that."""
         try:
             deaths = self._host.deaths()
         except HostDied:
             self._host_died()
         rows = rows + self._read()  # what they reported before they died
         for index, status in deaths:
-            rows = rows + self._replace(index, _how(status), rows)
+            rows = rows + self._replace(index, _describe(status), rows)
         return rows
 
-    def _replace(self, index: int, how: str, rows: list[int]) -> list[int]:
-        """Starts a worker in the place of a dead one; returns rows that are ready by that."""
+    def _replace(self, index: int, ending: str, rows: list[int]) -> list[int]:
+        """Replaces a dead worker by a new one; returns the rows that became ready by that."""
         culprit = int(self._slots.counters[index, ENV])
-        own = range(index, self.num_envs, self._num_workers)
-        _, why = self._killed.pop(index, (0.0, ""))
+        env_ids = range(index, self.num_envs, self._num_workers)
+        _, reason = self._killed.pop(index, (0.0, ""))
         self._quiet.pop(index, None)
-        if not why and culprit >= 0:
-            why = f"{self._slots.where(culprit)}: its worker process died in it, {how}"
-        elif not why:
-            why = f"{self.name}: the worker process of environments {list(own)} died, {how}"
-        self._spend(why)
-        others = [env_id for env_id in own if env_id != culprit]
+        if not reason and culprit >= 0:
+            reason = f"{self._slots.where(culprit)}: its worker process died in it, {ending}"
+        elif not reason:
+            reason = (
+                f"{self.name}: the worker process of environments {list(env_ids)} died, {ending}"
+            )
+        self._spend(reason)
+        others = [env_id for env_id in env_ids if env_id != culprit]
         if others:
-            LOG.warning("%s: environments %s were lost with that worker process and are built "
-                        "again as well", self.name, others)  # fmt: skip
+            LOG.warning("%s: environments %s were lost with that worker process and are rebuilt "
+                        "as well", self.name, others)  # fmt: skip
         self._start_worker(index)
         flying = self._flying(index, rows)
         ready = [row for row in flying if self._rebuild(row)]
-        for env_id in set(own) - {row % self.num_envs for row in flying}:
+        for env_id in set(env_ids) - {row % self.num_envs for row in flying}:
             self._count(env_id)
             if self._slots.is_open(int(self._rows[env_id])):
                 self._lost.add(env_id)
@@ -212,10 +215,10 @@ class ProcessPool(PythonPool):
 
 
 def _main(environment: Any, slots: Slots, reports: int, eager: bool) -> Callable[[int, int], None]:
-    """What a worker process runs. It refers to no pool, whose end would then be a worker's too."""
+    """Returns the main function of worker processes. It has no reference to the pool."""
 
     def main(index: int, commands: int) -> None:
-        seed = slots.seed(index)  # of its first environment: no two workers draw the same numbers
+        seed = slots.seed(index)  # its first environment's: workers draw different numbers
         random.seed(seed)
         np.random.seed(seed)
         if environment.pool.pin_workers:
@@ -231,13 +234,13 @@ def _main(environment: Any, slots: Slots, reports: int, eager: bool) -> Callable
 
 
 def _serve(worker: Worker, commands: int, reports: int, eager: bool) -> None:
-    """Steps what comes by `commands`, until that is closed.
+    """Steps the rows that come through `commands`, until that is closed.
 
     Args:
-      worker: has the environments.
-      commands: gives rows.
-      reports: takes them, all workers' by one pipe.
-      eager: report before all that came is done, but not more often than is worth waking for.
+      worker: The worker, which has the environments.
+      commands: Pipe from which rows are read.
+      reports: Pipe to which they are written; one for all workers.
+      eager: Report before all received rows are done, but not more often than every 200 us.
     """
     run, done = worker.run, array("i")
     while data := os.read(commands, 65536):
@@ -259,8 +262,8 @@ def _report(reports: int, done: "array[int]") -> None:
     del done[:]
 
 
-def _how(status: int) -> str:
-    """A wait status in words."""
+def _describe(status: int) -> str:
+    """Returns a wait status in words."""
     if os.WIFSIGNALED(status):
         number = os.WTERMSIG(status)
         return f"killed by {_SIGNALS.get(number, f'signal {number}')}"
@@ -268,9 +271,9 @@ def _how(status: int) -> str:
 
 
 def _close(host: WorkerHost, slots: Slots, commands: list[int], reports: int) -> None:
-    """Ends everything; also when a pool that nobody closed is collected, or at exit."""
+    """Ends everything; also runs at exit and when a pool that nobody closed is collected."""
     if os.getpid() != host.parent:
-        return  # a copy of the pool in a child of its process
+        return  # a copy of the pool in a child process
     slots.closing[0] = 1
     for fd in commands:
         if fd >= 0:

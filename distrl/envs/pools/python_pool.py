@@ -1,4 +1,4 @@
-"""What all pools of Python environments share: slots, checks, and what follows a fault."""
+"""What all pools of Python environments share: slots, checks, and recovery from faults."""
 
 import abc
 import logging
@@ -19,14 +19,15 @@ LOG = logging.getLogger("distrl.envs")
 
 
 class PythonPool(Pool):
-    """A pool whose workers step Python environments and write what they give into slots.
+    """A pool whose workers step Python environments and write their steps into slots.
 
     A fault of an environment: it raises, hangs for longer than `step_timeout`, ends its process,
     or returns what its spec does not allow. Policy "fail": `recv` raises EnvironmentFault, and the
-    pool can only be closed. Policy "restart": the environment is built again with a new seed; its
-    open episode ends with a LAST that repeats the last good observation, reward 0, discount 1 (a
-    truncation), and the next `send` gives the FIRST of the new one. Each fault takes one from the
-    budget `max_restarts`; the fault after that raises. Every restart is logged to "distrl.envs".
+    pool can only be closed. Policy "restart": the environment is rebuilt with a new seed; its open
+    episode ends with a LAST that repeats the last good observation, reward 0, discount 1 (a
+    truncation), and the next `send` gives the FIRST of the new one. Each fault costs one restart of
+    the budget `max_restarts`; the fault after the last raises. Every restart is logged to
+    "distrl.envs".
     """
 
     def __init__(
@@ -40,12 +41,12 @@ class PythonPool(Pool):
         shared: bool = False,
     ):
         """Args:
-        environment: a PythonEnvironment.
-        num_envs: how many environments.
-        wait_num: how many of them one `recv` returns.
-        seeds: of the environments.
-        num_workers: who step them; environment i belongs to worker `i % num_workers`.
-        shared: whether workers are processes.
+        environment: A PythonEnvironment.
+        num_envs: Number of environments.
+        wait_num: Number of environments that one `recv` returns.
+        seeds: Seeds of the environments.
+        num_workers: Number of workers; environment i belongs to worker `i % num_workers`.
+        shared: Workers are processes.
         """
         super().__init__(environment.name, environment.spec(), num_envs, wait_num)
         if len(seeds) < num_envs:
@@ -57,11 +58,11 @@ class PythonPool(Pool):
         struct = specs.struct(self.spec.action)
         self._action_leaves = jax.tree.leaves(struct)
         self._action_structure = jax.tree.structure(struct)
-        self._rows = np.arange(num_envs, 2 * num_envs, dtype=np.int32)  # of each one's last step
+        self._rows = np.arange(num_envs, 2 * num_envs, dtype=np.int32)  # rows of the last steps
         self._both_rows = 2 * np.arange(num_envs, dtype=np.int32) + num_envs
-        self._away = np.zeros(num_envs, bool)  # sent, and not yet received
-        self._ready: list[int] = []  # rows, in the order in which they came
-        self._lost: set[int] = set()  # gone in an open episode, and the caller does not know
+        self._in_workers = np.zeros(num_envs, bool)  # sent, and not yet received
+        self._ready: list[int] = []  # rows, in order of arrival
+        self._lost: set[int] = set()  # lost in an open episode, which the caller has yet to learn
         self._budget = self._config.max_restarts
         self._failure: str | None = None
         self._closed = False
@@ -73,9 +74,9 @@ class PythonPool(Pool):
     def _send(self, action: Nest, env_ids: np.ndarray) -> None:
         self._check_usable()
         leaves = self._check_action(action, len(env_ids))
-        if np.count_nonzero(self._away[env_ids]):
-            away = env_ids[self._away[env_ids]]
-            raise RuntimeError(f"{self.name}: environments {away} are in flight; recv() them first")
+        if np.count_nonzero(self._in_workers[env_ids]):
+            busy = env_ids[self._in_workers[env_ids]]
+            raise RuntimeError(f"{self.name}: environments {busy} are in flight; recv() them first")
         if len(env_ids) == self.num_envs and not self.is_async and env_ids is self.env_ids:
             for table, leaf in zip(self._slots.action, leaves):
                 table[:] = leaf
@@ -87,22 +88,22 @@ class PythonPool(Pool):
     def _begin(self, env_ids: np.ndarray) -> None:
         rows = self._both_rows[env_ids] - self._rows[env_ids]
         self._rows[env_ids] = rows
-        self._away[env_ids] = True
+        self._in_workers[env_ids] = True
         if self._lost:
-            rows = self._tell_of_lost(rows)
+            rows = self._truncate_lost(rows)
         self._dispatch(rows)
 
-    def _tell_of_lost(self, rows: np.ndarray) -> np.ndarray:
+    def _truncate_lost(self, rows: np.ndarray) -> np.ndarray:
         """Ends the open episodes of lost environments; returns the rows of the others."""
-        go_on = []
+        others = []
         for row in rows.tolist():
             if row % self.num_envs in self._lost:
                 self._lost.remove(row % self.num_envs)
                 self._slots.truncate(row)
                 self._ready.append(row)
             else:
-                go_on.append(row)
-        return np.array(go_on, np.int32)
+                others.append(row)
+        return np.array(others, np.int32)
 
     def _check_action(self, action: Nest, count: int) -> list[np.ndarray]:
         leaves, structure = jax.tree_util.tree_flatten(action)
@@ -127,19 +128,19 @@ class PythonPool(Pool):
             first = 0 if ready[0] < self.num_envs else self.num_envs
             ready.clear()
             env_ids = self.env_ids.copy()
-            self._away[:] = False
+            self._in_workers[:] = False
             step = self._slots.read(slice(first, first + self.num_envs))
         else:
             batch = np.array(ready[:count], np.int32)
             del ready[:count]
             env_ids = batch % np.int32(self.num_envs)
-            self._away[env_ids] = False
+            self._in_workers[env_ids] = False
             step = self._slots.read(batch)
         step_type, reward, discount, observation, info = step
         return step_type, reward, discount, observation, env_ids, info
 
     def _settle(self, rows: list[int]) -> list[int]:
-        """The rows that are ready of those that a worker reported, some of them faults."""
+        """Returns the ready rows among those that a worker reported, some of them faults."""
         ready = []
         for row in rows:
             if row >= 0 or self._restart(-1 - row):
@@ -147,17 +148,17 @@ class PythonPool(Pool):
         return ready
 
     def _restart(self, row: int) -> bool:
-        """After a fault whose text is in the slots: True where `row` is ready now.
+        """Recovers from a fault whose text is in the slots. Returns whether `row` is ready now.
 
         Raises:
-          EnvironmentFault: by policy, or because the budget is spent.
+          EnvironmentFault: The policy is to fail, or the budget is spent.
         """
         env_id = row % self.num_envs
         self._spend(self._slots.read_fault(env_id))
         return self._rebuild(row)
 
     def _spend(self, text: str) -> None:
-        """Takes a fault from the budget, or raises EnvironmentFault."""
+        """Spends one restart of the budget, or raises EnvironmentFault."""
         if self._config.on_fault == "fail":
             self._fail(text)
         if self._budget == 0:
@@ -169,13 +170,13 @@ class PythonPool(Pool):
         LOG.warning("%s\n%s: restarting; the budget is %d more", text, self.name, self._budget)
 
     def _rebuild(self, row: int) -> bool:
-        """Has the environment of `row`, in flight, built again: True where `row` is ready now."""
+        """Rebuilds the environment of `row`, in flight. Returns whether `row` is ready now."""
         self._count(row % self.num_envs)
-        self._lost.discard(row % self.num_envs)  # the caller will know by this
+        self._lost.discard(row % self.num_envs)  # the caller learns of it by this row
         if self._slots.is_open(self._slots.other(row)):
             self._slots.truncate(row)
             return True
-        self._dispatch(np.array([row], np.int32))  # it was to be reset, and still is
+        self._dispatch(np.array([row], np.int32))  # it waits for its reset
         return False
 
     def _count(self, env_id: int) -> None:
@@ -189,7 +190,7 @@ class PythonPool(Pool):
         raise fault
 
     def _original(self) -> BaseException | None:
-        """The exception behind the last fault, where the environment is stepped in this process."""
+        """Returns the exception behind the last fault, if it was raised in this thread."""
         return None
 
     def _check_usable(self) -> None:
@@ -199,42 +200,42 @@ class PythonPool(Pool):
             raise RuntimeError(f"{self.name}: the pool is closed")
 
     def _flying(self, worker: int, arrived: Sequence[int] = ()) -> list[int]:
-        """Rows of a worker's environments that were sent and have not come back.
+        """Returns the rows that were sent to a worker and have not come back.
 
         Args:
-          worker: its index.
-          arrived: what came from workers and is not yet in `_ready`.
+          worker: The worker's index.
+          arrived: Rows from workers that are not yet in `_ready`.
         """
         back = {*self._ready, *arrived, *(-1 - row for row in arrived)}
-        own = range(worker, self.num_envs, self._num_workers)
-        rows = [int(self._rows[env_id]) for env_id in own if self._away[env_id]]
+        env_ids = range(worker, self.num_envs, self._num_workers)
+        rows = [int(self._rows[env_id]) for env_id in env_ids if self._in_workers[env_id]]
         return [row for row in rows if row not in back]
 
     @abc.abstractmethod
     def _dispatch(self, rows: np.ndarray) -> None:
-        """Has the workers step or reset the environments of `rows`, int32."""
+        """Tells the workers to step or reset the environments of `rows`, int32."""
 
     @abc.abstractmethod
     def _wait(self, count: int) -> list[int]:
-        """Waits for steps and returns their rows, `-1 - row` for faults; [] where none came.
+        """Waits for steps and returns their rows, `-1 - row` for faults; [] if none came.
 
         It returns after a quarter of `step_timeout`, or a second, at the latest.
 
         Args:
-          count: how many more are wanted.
+          count: Number of rows that `recv` still needs.
         """
 
 
 def workers_for(num_workers: int | None, num_envs: int) -> int:
-    """`num_workers`, or the cores that the process may use, but one an environment at most."""
+    """Returns `num_workers`, or the usable cores, but at most one per environment."""
     return min(num_envs, usable_cores() if num_workers is None else num_workers)
 
 
 def tick(step_timeout: float) -> float:
-    """Seconds between two looks for environments that hang."""
+    """Returns the seconds between two checks for hung environments."""
     return min(step_timeout / 4, 1.0)
 
 
 def hung(where: str, limit: float) -> str:
-    """The message of a fault: `where` is what `Slots.where` gave."""
+    """Returns the message of a hang in the environment that `where` describes: `Slots.where`."""
     return f"{where}: hung; its step or reset did not end within step_timeout={limit:g} s"

@@ -1,4 +1,4 @@
-"""The memory in which environments and their pool hand actions and steps to each other."""
+"""The memory through which environments and their pool exchange actions and steps."""
 
 import mmap
 from collections.abc import Sequence
@@ -15,27 +15,27 @@ _ALIGN = 64  # bytes: no two leaves, and no two workers' cells, share a cache li
 _TEXT = 8192  # bytes of a fault's message
 
 ENV, DONE = 0, 1
-"""Columns of `Slots.counters`: the environment that a worker steps now (-1: none), and how many
-steps it has done."""
+"""Columns of `Slots.counters`: the environment that a worker is stepping (-1: none), and the number
+of steps it has done."""
 STARTED, BUSY = 0, 1
-"""Columns of `Slots.times`: when that step began (CLOCK_MONOTONIC), and the seconds that the
-environments' own code took so far."""
+"""Columns of `Slots.times`: when that step began (CLOCK_MONOTONIC), and the total seconds spent in
+the environments' code."""
 
 
 class Slots:
-    """Preallocated arrays for a pool's actions and steps, in shared memory where processes share.
+    """Preallocated arrays for a pool's actions and steps, perhaps in shared memory.
 
-    What environments give has two rows each: row `i` and row `num_envs + i`, used in turn. While a
-    worker writes one, the last good step is whole in the other. Actions have one row each: they
-    are written only while their environment is idle.
+    Steps of environment `i` have two rows, `i` and `num_envs + i`, used alternately: while a worker
+    writes one, the other holds the last good step. Actions have one row each: they are written only
+    while their environment is idle.
 
     Attributes:
-      action, observation, env_info: lists of leaves, in the order of `jax.tree.leaves`; `[N, ...]`
-        and `[2 N, ...]`.
-      step_type, reward, discount: as in a TimeStep, `[2 N, ...]`.
-      rebuilt: int32 [N], how often each environment was built again.
-      episode_steps, steps: int64 [N], of each environment, since it was built.
-      counters, times: int64 and float64, a row for each worker; see ENV and STARTED.
+      action, observation, env_info: Lists of leaves, in the order of `jax.tree.leaves`; `[N, ...]`
+        for actions, otherwise `[2 N, ...]`.
+      step_type, reward, discount: As in a TimeStep, `[2 N, ...]`.
+      rebuilt: int32 [N], how often each environment was rebuilt.
+      episode_steps, steps: int64 [N], steps of each environment's episode, and since it was built.
+      counters, times: int64 and float64, one row per worker; see ENV and STARTED.
       closing: int64 [1], not 0 once workers are to stop at the next step.
     """
 
@@ -48,11 +48,11 @@ class Slots:
         shared: bool,
     ):
         """Args:
-        name: of the environment, for messages.
-        spec: of one environment.
-        seeds: of the N environments.
-        num_workers: who step them.
-        shared: in memory that forked processes share, without a name that could outlive them.
+        name: Name of the environment, for messages.
+        spec: Spec of one environment.
+        seeds: Seeds of the N environments.
+        num_workers: Number of workers.
+        shared: Use anonymous memory that forked processes share.
         """
         self._name = name
         self._seeds = list(seeds)
@@ -79,7 +79,7 @@ class Slots:
         self._add((num_workers, _ALIGN // 8), np.int64)
         self._add((num_workers, _ALIGN // 8), np.float64)
         self._add((1,), np.int64)
-        # The kernel takes the memory back when the last process that maps it has ended.
+        # The kernel frees the memory when the last process that maps it has ended.
         memory: Any = mmap.mmap(-1, self._used) if shared else np.zeros(self._used, np.uint8)
         arrays: list[Any] = [
             np.ndarray(shape, dtype, memory, at) for at, shape, dtype in self._plan
@@ -100,14 +100,14 @@ class Slots:
         self._used += -(-size // _ALIGN) * _ALIGN
 
     def action_nest(self, leaves: list[Any]) -> Nest:
-        """The nest of an action, of its leaves."""
+        """Returns the nest of an action from its leaves."""
         return jax.tree.unflatten(self._structures[0], leaves)
 
     def read(self, rows: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray, Nest, Nest]:
-        """Copies of `(step_type, reward, discount, observation, env_info)`.
+        """Returns copies of `(step_type, reward, discount, observation, env_info)`.
 
         Args:
-          rows: a slice, or an array of row numbers.
+          rows: A slice, or an array of row numbers.
         """
         if isinstance(rows, slice):
             arrays = [array[rows].copy() for array in self._all()]
@@ -127,39 +127,39 @@ class Slots:
         return [self.step_type, self.reward, self.discount, *self.observation, *self.env_info]
 
     def other(self, row: int) -> int:
-        """The row of the environment's step before the one in `row`."""
+        """Returns the row of the environment's step before the one in `row`."""
         return row - self.num_envs if row >= self.num_envs else row + self.num_envs
 
     def is_open(self, row: int) -> bool:
-        """Whether the step in `row` belongs to an episode that goes on."""
+        """Returns whether the episode of the step in `row` continues after it."""
         return bool(self.step_type[row] != StepType.LAST)
 
     def truncate(self, row: int) -> None:
-        """Makes `row` the LAST of an episode that was cut off after the step in its other row."""
+        """Makes `row` the LAST of an episode that was cut after the step in the other row."""
         last = self.other(row)
         for array in self.observation:
             array[row] = array[last]
         for array in self.env_info:
             array[row] = 0
         if self._success is not None:
-            self.env_info[self._success][row] = -1  # it does not say
+            self.env_info[self._success][row] = -1  # unknown
         self.reward[row] = 0
         self.discount[row] = 1
         self.step_type[row] = StepType.LAST
 
     def seed(self, env_id: int) -> int:
-        """Of an environment as it is now; it changes when the environment is built again."""
+        """Returns an environment's seed, which changes when the environment is rebuilt."""
         return restart_seed(self._seeds[env_id], int(self.rebuilt[env_id]))
 
     def where(self, env_id: int) -> str:
-        """An environment, its seed and its step, for messages."""
+        """Returns a description of an environment, its seed and its step, for messages."""
         return (
             f"{self._name}: environment {env_id} (seed {self.seed(env_id)}, step "
             f"{self.episode_steps[env_id]} of its episode, {self.steps[env_id]} in all)"
         )
 
     def write_fault(self, env_id: int, text: str) -> None:
-        """Keeps the message of an environment's fault; of a long one its start and end."""
+        """Stores the message of an environment's fault; only the start and end of a long one."""
         data = text.encode("utf-8", "backslashreplace")
         if len(data) > _TEXT - 1:
             data = data[: _TEXT // 4] + b"\n[...]\n" + data[-(_TEXT - _TEXT // 4 - 8) :]
@@ -167,5 +167,5 @@ class Slots:
         self._text[env_id, len(data)] = 0
 
     def read_fault(self, env_id: int) -> str:
-        """What `write_fault` kept."""
+        """Returns the message that `write_fault` stored."""
         return self._text[env_id].tobytes().partition(b"\0")[0].decode("utf-8", "replace")

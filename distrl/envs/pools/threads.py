@@ -21,12 +21,12 @@ _CLOSE_TIMEOUT = 2.0  # seconds
 
 
 class ThreadPool(PythonPool):
-    """For environments that wait (for a network, a device, a subprocess) or release the GIL.
+    """A pool for environments that wait (for a network, a device, ...) or release the GIL.
 
-    The thread of an environment that hangs is left behind, and can write nothing any more; a new
-    thread goes on with its other environments. An environment that ends its process (`os._exit`,
-    a crash) ends this one, and one that hangs while it holds the GIL stops it: "processes" shares
-    neither.
+    The thread of a hung environment is abandoned, and can write nothing any more; a new thread
+    takes over its other environments. An environment that ends its process (`os._exit`, a crash)
+    ends this one, and one that hangs while it holds the GIL stops it; neither happens with
+    "processes".
     """
 
     def __init__(self, environment: Any, num_envs: int, wait_num: int, seeds: Sequence[int]):
@@ -35,7 +35,7 @@ class ThreadPool(PythonPool):
         super().__init__(environment, num_envs, wait_num, seeds, num_workers=num_workers)
         self._reports: queue.SimpleQueue[list[int]] = queue.SimpleQueue()
         self._tick = tick(self._config.step_timeout)
-        self._look_at = time.monotonic() + self._tick
+        self._next_check = time.monotonic() + self._tick
         self._threads = [self._make_thread(index) for index in range(num_workers)]
         weakref.finalize(self, _stop, self._slots, self._threads)
 
@@ -50,30 +50,30 @@ class ThreadPool(PythonPool):
             return
         owners = rows % self.num_envs % count
         for index, thread in enumerate(self._threads):
-            own = rows[owners == index]
-            if len(own):
-                thread.commands.put(own.tolist())
+            rows_of_thread = rows[owners == index]
+            if len(rows_of_thread):
+                thread.commands.put(rows_of_thread.tolist())
 
     def _wait(self, count: int) -> list[int]:
         try:
             rows = self._reports.get(timeout=self._tick)
         except queue.Empty:
             rows = []
-        if time.monotonic() >= self._look_at:
-            self._look_at = time.monotonic() + self._tick
+        if time.monotonic() >= self._next_check:
+            self._next_check = time.monotonic() + self._tick
             for index in range(self._num_workers):
-                rows = self._look(index, rows)
+                rows = self._replace_if_hung(index, rows)
         return rows
 
-    def _look(self, index: int, rows: list[int]) -> list[int]:
-        """Replaces a thread that hangs.
+    def _replace_if_hung(self, index: int, rows: list[int]) -> list[int]:
+        """Replaces a thread if it is hung.
 
         Args:
-          index: of the thread.
-          rows: that workers reported since the last `_wait`.
+          index: The thread's index.
+          rows: Rows that workers reported since the last `_wait`.
 
         Returns:
-          `rows` and those that are ready by this.
+          `rows` and those that became ready by the replacement.
         """
         limit, old = self._config.step_timeout, self._threads[index]
         if not old.hangs(limit):
@@ -81,18 +81,18 @@ class ThreadPool(PythonPool):
         stack = old.stack()
         unreported = old.abandon(limit)
         if unreported is None:
-            return rows  # it came back just now
+            return rows  # its step has just ended
         rows = rows + unreported
         with contextlib.suppress(queue.Empty):
             while True:
                 rows += self._reports.get_nowait()
         env_id = old.row % self.num_envs
         where = self._slots.where(env_id)
-        again = [row for row in self._flying(index, rows) if row != old.row]
+        unfinished = [row for row in self._flying(index, rows) if row != old.row]
         new = self._make_thread(index)
         new.worker.adopt(old.worker.take_environments(but=env_id))
         self._threads[index] = new
-        self._dispatch(np.array(again, np.int32))
+        self._dispatch(np.array(unfinished, np.int32))
         self._spend(f"{hung(where, limit)}; its stack then:\n{stack}")
         return [*rows, old.row] if self._rebuild(old.row) else rows
 
@@ -110,7 +110,7 @@ class ThreadPool(PythonPool):
 
 
 def _stop(slots: Slots, threads: "list[_Thread]") -> None:
-    """Has the threads close their environments and end, also where nobody closed the pool."""
+    """Tells the threads to close their environments and end; also if nobody closes the pool."""
     slots.closing[0] = 1
     for thread in threads:
         thread.commands.put(None)
@@ -119,22 +119,22 @@ def _stop(slots: Slots, threads: "list[_Thread]") -> None:
 class _Thread:
     """A worker and the thread that runs it, until the pool closes or abandons it.
 
-    The pool may abandon it while an environment's code runs. Rows are written, and rows that were
-    written are reported, under the lock and only where it was not abandoned.
+    The pool may abandon it while an environment's code runs. Rows are written and reported under
+    the lock, and only unless it was abandoned.
     """
 
     def __init__(
         self, worker: Worker, reports: "queue.SimpleQueue[list[int]]", eager: bool, name: str
     ):
         """Args:
-        worker: has the environments.
-        reports: takes lists of rows.
-        eager: report before all that was sent is done.
-        name: of the thread.
+        worker: The worker, which has the environments.
+        reports: Queue for lists of rows.
+        eager: Report before all rows that were sent are done.
+        name: The thread's name.
         """
         self.worker = worker
         self.commands: queue.SimpleQueue[list[int] | None] = queue.SimpleQueue()
-        self.row = -1  # that is being stepped; -1: none
+        self.row = -1  # the row that is being stepped; -1: none
         self._began = 0.0
         self._done: list[int] = []  # rows not yet reported
         self._abandoned = False
@@ -145,14 +145,15 @@ class _Thread:
         self._thread.start()
 
     def hangs(self, limit: float) -> bool:
-        """Whether a step began more than `limit` seconds ago and still runs."""
+        """Returns whether a step has been running for more than `limit` seconds."""
         return self.row >= 0 and time.monotonic() - self._began > limit
 
     def abandon(self, limit: float) -> list[int] | None:
-        """Takes a thread that hangs out of the pool for good; None where it does not.
+        """Removes a hung thread from the pool for good.
 
         Returns:
-          the rows that it wrote and did not report; `self.row` is the one it hangs in.
+          The rows that it wrote and did not report, while `self.row` is the one in which it hangs;
+          None if it does not hang.
         """
         with self._lock:
             if not self.hangs(limit):
@@ -161,12 +162,12 @@ class _Thread:
             return self._done
 
     def stack(self) -> str:
-        """Where the thread is now."""
+        """Returns the thread's stack."""
         frame = sys._current_frames().get(self._thread.ident or 0)
         return "".join(traceback.format_stack(frame)[-20:]).rstrip() if frame else "it has ended"
 
     def join(self, timeout: float) -> bool:
-        """Waits for the thread's end; whether it came. If not, it is abandoned."""
+        """Waits for the thread's end. Returns whether it came; if not, the thread is abandoned."""
         self._thread.join(max(0.0, timeout))
         with self._lock:
             self._abandoned = self._thread.is_alive()

@@ -1,4 +1,4 @@
-"""How many threads numeric libraries start in a worker process."""
+"""Limits on the threads that numeric libraries start in a worker process."""
 
 import os
 import sys
@@ -12,11 +12,11 @@ _VARIABLES = (
 def apply(count: int) -> None:
     """Limits BLAS, OpenMP, XLA and PyTorch to `count` threads, in this process and its children.
 
-    The environment's variables reach libraries that are loaded later, threadpoolctl (where it is
-    installed) those that are loaded already.
+    Environment variables reach libraries that are loaded later, threadpoolctl (if installed) those
+    that are loaded already.
 
     Args:
-      count: 0 leaves everything as it is.
+      count: Number of threads; 0: no limit.
     """
     if count == 0:
         return

@@ -7,16 +7,16 @@ from distrl.envs.pools.slots import BUSY, DONE, Slots
 
 
 class TransferCost:
-    """Measures what passing steps costs, and says once where a loop would be faster.
+    """Measures the cost of passing steps between processes, and warns if a loop would be faster.
 
-    A step costs the caller of a loop the environment's own time. Here it costs what `send` and
-    `recv` take, waiting included.
+    In a loop a step costs the caller the environment's own time. In a process pool it costs the
+    time of `send` and `recv`, waiting included.
     """
 
-    SKIP, COUNT = 100, 1000  # calls of recv: to build and warm up, and to measure
+    SKIP, COUNT = 100, 1000  # calls of recv: to warm up, and to measure
 
     def __init__(self, name: str, slots: Slots):
-        """Args: name: of the environment. slots: of the pool."""
+        """Args: name: The environment's name. slots: The pool's slots."""
         self._name, self._slots = name, slots
         self._calls = self._steps = self._done = 0
         self._busy = self._spent = 0.0
@@ -27,8 +27,8 @@ class TransferCost:
     def __exit__(self, *_: object) -> None:
         self._spent += time.perf_counter() - self._entered
 
-    def is_over(self, received: int) -> bool:
-        """After each `recv` of so many steps: whether there is nothing more to measure."""
+    def is_complete(self, received: int) -> bool:
+        """Counts a `recv` of so many steps. Returns whether the measurement is complete."""
         self._calls += 1
         self._steps += received
         if self._calls not in (self.SKIP, self.SKIP + self.COUNT):
@@ -38,12 +38,12 @@ class TransferCost:
         if self._calls == self.SKIP:
             self._done, self._busy, self._steps, self._spent = done, busy, 0, 0.0
             return False
-        own = (busy - self._busy) / max(done - self._done, 1)
-        passing = self._spent / self._steps
-        if own < passing:
+        step = (busy - self._busy) / max(done - self._done, 1)
+        transfer = self._spent / self._steps
+        if step < transfer:
             LOG.warning(
                 "%s: a step of the environment takes %.0f us, and passing it between processes "
                 "%.0f us: environment.pool.kind=loop would be faster",
-                self._name, own * 1e6, passing * 1e6,
+                self._name, step * 1e6, transfer * 1e6,
             )  # fmt: skip
         return True

@@ -1,4 +1,4 @@
-"""What steps environments and writes their steps into slots, whatever runs it."""
+"""Steps environments and writes their steps into slots, in a thread or a process."""
 
 import time
 import traceback
@@ -12,12 +12,12 @@ from distrl.types import StepType
 _FIRST, _MID, _LAST = StepType.FIRST, StepType.MID, StepType.LAST
 
 Outcome = Any
-"""What became of a step: `(step_type, reward, discount, observation leaves, info leaves)`, all as
-their specs say, or the text of a fault."""
+"""The outcome of a step: `(step_type, reward, discount, observation leaves, info leaves)`, checked
+against their specs, or the text of a fault."""
 
 
 class _Running:
-    """An environment that was built."""
+    """A built environment."""
 
     __slots__ = ("ended", "stepper")
 
@@ -27,11 +27,11 @@ class _Running:
 
 
 class Worker:
-    """Holds environments by id, builds each one when it is first asked for, and steps them.
+    """Holds environments by id, builds each one on first use, and steps them.
 
-    All code of an environment runs in `advance` and `close`. What an environment does wrong
-    becomes the text of a fault there, and the environment is closed and forgotten, so that the
-    next `advance` builds it again.
+    All code of an environment runs in `advance` and `close`. If it misbehaves there, the outcome is
+    the text of a fault, and the environment is closed and dropped, so that the next `advance`
+    rebuilds it.
     """
 
     def __init__(
@@ -42,10 +42,10 @@ class Worker:
         catch: type[BaseException] = BaseException,
     ):
         """Args:
-        environment: a PythonEnvironment: its name, spec, `make_stepper` and pool settings.
-        slots: of the pool.
-        index: of this worker; its row in the slots' counters.
-        catch: exceptions of an environment that are its faults; others pass through.
+        environment: A PythonEnvironment: its name, spec, `make_stepper` and pool settings.
+        slots: The pool's slots.
+        index: This worker's index, its row in the slots' counters.
+        catch: Exceptions that count as faults of an environment; others propagate.
         """
         spec, check_finite = environment.spec(), environment.pool.check_finite
         self._environment = environment
@@ -56,23 +56,23 @@ class Worker:
         self._info = NestCheck("env_info", spec.env_info, check_finite)
         self._reward = RewardCheck(spec.reward, check_finite)
         self._single_action = len(slots.action) == 1 and slots.action_nest(["leaf"]) == "leaf"
-        # Memory views: twice as fast as arrays to write one number to.
+        # Writing one number to a memory view takes half the time of an array.
         view: Any = memoryview
         self._counters = view(slots.counters[index])
         self._times = view(slots.times[index])
         self._closing = view(slots.closing)
         self._episode_steps = view(slots.episode_steps)
         self._steps = view(slots.steps)
-        self.error: BaseException | None = None  # the last that an environment raised
-        self._done, self._busy = 0, 0.0  # not yet added to the slots' own
+        self.error: BaseException | None = None  # the last one raised by an environment
+        self._done, self._busy = 0, 0.0  # not yet added to the slots'
         self._envs: dict[int, _Running] = {}
 
     def run(self, row: int) -> int:
-        """Steps the environment of `row` and writes what it gave there; see `commit`."""
+        """Steps the environment of `row` and writes its step there; see `commit`."""
         return self.commit(row, self.advance(row))
 
     def advance(self, row: int) -> Outcome:
-        """Steps the environment of `row`, or resets it where its episode ended; writes no row."""
+        """Steps the environment of `row`, or resets it if its episode has ended; writes no row."""
         env_id = row if row < self._num_envs else row - self._num_envs
         began = time.monotonic()
         self._times[STARTED] = began
@@ -116,8 +116,8 @@ class Worker:
                     else f"discount: expected 0 or 1, got {discount}"
                 )
             return kind, self._reward(step.reward), discount, observation, info
-        except SpecViolation as breach:
-            return self._fault(env_id, env, str(breach))
+        except SpecViolation as violation:
+            return self._fault(env_id, env, str(violation))
         except self._catch as error:
             self.error = error
             trace = error.__traceback__
@@ -128,11 +128,10 @@ class Worker:
             return self._fault(env_id, env, f"{what} raised {title}\n{''.join(lines)}".rstrip())
 
     def commit(self, row: int, outcome: Outcome) -> int:
-        """Writes what `advance` gave; runs no code of the environment.
+        """Writes the outcome of `advance`; runs no code of the environment.
 
         Returns:
-          `row`; or `-1 - row` where it holds no step because of a fault, whose text is in the
-          slots.
+          `row`; or `-1 - row` if it holds no step because of a fault, whose text is in the slots.
         """
         slots = self._slots
         if type(outcome) is str:
@@ -149,7 +148,7 @@ class Worker:
         return row
 
     def idle(self) -> None:
-        """Says that no environment's code runs now, and how much did."""
+        """Records that no environment's code is running, and the time that it took."""
         self._counters[ENV] = -1
         self._counters[DONE] += self._done
         self._times[BUSY] += self._busy
@@ -157,30 +156,30 @@ class Worker:
 
     @property
     def closing(self) -> bool:
-        """Whether the pool is being closed, so that no step is to be begun."""
+        """Whether the pool is closing, so that no step should start."""
         return self._closing[0] != 0
 
     def take_environments(self, but: int) -> dict[int, Any]:
-        """Gives away all environments but one, for another worker's `adopt`."""
+        """Removes and returns all environments but one, for another worker's `adopt`."""
         given = {env_id: env for env_id, env in self._envs.items() if env_id != but}
         self._envs = {but: self._envs[but]} if but in self._envs else {}
         return given
 
     def adopt(self, given: dict[int, Any]) -> None:
-        """Goes on with what `take_environments` of another worker gave."""
+        """Takes over the environments from another worker's `take_environments`."""
         self._envs.update(given)
 
     def close(self) -> list[str]:
-        """Closes all environments; returns what was raised on the way, one text each."""
-        wrong = []
+        """Closes all environments; returns a text for each exception that was raised."""
+        errors = []
         for env_id in list(self._envs):
             try:
                 self._envs.pop(env_id).stepper.close()
             except self._catch:
-                wrong.append(
+                errors.append(
                     f"{self._slots.where(env_id)}: closing it raised\n{traceback.format_exc()}"
                 )
-        return wrong
+        return errors
 
     def _build(self, env_id: int) -> _Running:
         self._episode_steps[env_id] = self._steps[env_id] = 0
@@ -189,13 +188,13 @@ class Worker:
         return env
 
     def _action(self, env_id: int) -> Any:
-        """A copy of an environment's action: it may keep it, and the slot will change."""
+        """Returns a copy of an environment's action: it may keep it, and the slot will change."""
         leaves = [leaf[env_id] if leaf.ndim == 1 else leaf[env_id].copy()
                   for leaf in self._slots.action]  # fmt: skip
         return leaves[0] if self._single_action else self._slots.action_nest(leaves)
 
     def _fault(self, env_id: int, env: _Running | None, what: str) -> str:
-        """The message of a fault; the environment is closed and forgotten."""
+        """Returns the message of a fault, after closing and dropping the environment."""
         text = f"{self._slots.where(env_id)}: {what}"
         self._envs.pop(env_id, None)
         if env is not None:

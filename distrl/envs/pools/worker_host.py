@@ -1,9 +1,9 @@
-"""The process that forks a pool's workers, and forks them again.
+"""The process that forks a pool's workers and their replacements.
 
-It is forked itself when the pool is made, and stays as it was then: one thread, few descriptors,
-whatever the program does later. So a worker that died can be replaced by a fork that is safe,
-long after this process has started threads. It ends, and its workers with it, when the program's
-process is gone, however that ended.
+It is forked itself when the pool is made, and does not change: it has one thread and few
+descriptors, whatever the program does later. Therefore a dead worker can be replaced by a safe
+fork long after the program has started threads. The host and its workers end when the program's
+process does, for whatever reason.
 """
 
 import contextlib
@@ -29,61 +29,61 @@ from distrl.envs.pools.forked import (
 )
 
 START, STACK, KILL, CLOSE = range(4)
-"""What the pool asks for: a worker with the command pipe that comes along; where a worker is now;
-that it be killed; that all workers be awaited for a while (milliseconds, in the worker's place)."""
+"""Requests of the pool: start a worker with the attached command pipe; dump a worker's stack; kill
+a worker; wait for all workers to end (at most so many milliseconds, given as the worker)."""
 
-_MESSAGE = struct.Struct("=ii")  # to the host: what and which worker; from it: worker and status
+_MESSAGE = struct.Struct("=ii")  # to the host: request and worker; from it: worker and status
 _PR_SET_PDEATHSIG = 1
-_ORPHAN_CHECK = 0.5  # seconds: a copy of the socket in some other child may hide the parent's end
+_ORPHAN_CHECK = 0.5  # seconds: another child's copy of the socket may hide the parent's end
 _STACK_TIMEOUT, _STACK_PAUSE = 1.0, 0.1  # seconds: for a stack to begin, and between its lines
 _libc = ctypes.CDLL(None, use_errno=True)
 
 Main = Callable[[int, int], None]
-"""What a worker runs: its index and the descriptor of its command pipe."""
+"""A worker's main function, of its index and the descriptor of its command pipe."""
 
 
 class HostDied(Exception):
-    """The host is gone, and all workers with it."""
+    """The host died, and all workers with it."""
 
 
 class WorkerHost:
     """The pool's end of a host.
 
     Attributes:
-      pid: of the host.
-      parent: of the process that made it, which alone may use it.
+      pid: The host's process id.
+      parent: Process id of the process that made it; only that process may use it.
     """
 
     def __init__(self, main: Main, prepare: Callable[[], None], keep: Iterable[int]):
         """Forks the host, which has no workers yet.
 
         Args:
-          main: runs in every worker; the worker ends when it returns.
-          prepare: runs in the host first.
-          keep: descriptors that workers need.
+          main: Runs in every worker; the worker ends when it returns.
+          prepare: Runs first, in the host.
+          keep: Descriptors that workers need.
         """
         keep = set(keep)
-        self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._control, host_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._stacks, stacks = os.pipe()
         self.parent = os.getpid()
-        for stream in (sys.stdout, sys.stderr):  # or the copies would write what waits there again
+        for stream in (sys.stdout, sys.stderr):  # or the copies would write buffered text again
             stream.flush()
         _warn_of_jax()
         with warnings.catch_warnings():
-            # Python's and JAX's: of threads that are not there any more in the copy.
+            # Python's and JAX's, about threads that do not exist in the copy.
             warnings.simplefilter("ignore")
             self.pid = os.fork()
         if self.pid == 0:
-            become(lambda: _Serving(theirs, stacks, self.parent, main, keep).run(prepare))
-        theirs.close()
+            become(lambda: _HostProcess(host_end, stacks, self.parent, main, keep).run(prepare))
+        host_end.close()
         os.close(stacks)
 
     def fileno(self) -> int:
-        """For `poll`: readable when `deaths` has something to tell."""
+        """Returns a descriptor for `poll`, readable when `deaths` has news."""
         return self._control.fileno()
 
     def start(self, index: int, commands: int) -> None:
-        """Forks worker `index`, with the reading end of its command pipe, and closes that here."""
+        """Forks worker `index` with the read end of its command pipe, and closes that end here."""
         try:
             socket.send_fds(self._control, [_MESSAGE.pack(START, index)], [commands])
         except OSError as error:
@@ -92,7 +92,7 @@ class WorkerHost:
             os.close(commands)
 
     def stack(self, index: int) -> str:
-        """Where worker `index` is now, as faulthandler writes it; "" where it does not say."""
+        """Returns worker `index`'s stack, as faulthandler writes it; "" without an answer."""
         self._send(STACK, index)
         text, timeout = b"", _STACK_TIMEOUT
         while readable(timeout, self._stacks) and (part := os.read(self._stacks, 65536)):
@@ -100,16 +100,16 @@ class WorkerHost:
         return text.decode(errors="replace").rstrip()
 
     def kill(self, index: int) -> None:
-        """Kills worker `index` and its own children; `deaths` will tell."""
+        """Kills worker `index` and its children; `deaths` reports it."""
         self._send(KILL, index)
 
     def deaths(self) -> list[tuple[int, int]]:
-        """Index and wait status of workers that ended; does not wait.
+        """Returns index and wait status of workers that ended; does not wait.
 
         Raises:
-          HostDied: the host itself did.
+          HostDied: The host has ended.
         """
-        found = []
+        deaths = []
         while readable(0, self._control.fileno()):
             try:
                 message = self._control.recv(_MESSAGE.size)
@@ -117,8 +117,8 @@ class WorkerHost:
                 raise HostDied from error
             if not message:
                 raise HostDied
-            found.append(_MESSAGE.unpack(message))
-        return found
+            deaths.append(_MESSAGE.unpack(message))
+        return deaths
 
     def close(self, timeout: float) -> None:
         """Gives the workers `timeout` seconds to end, kills the rest, and ends the host."""
@@ -131,11 +131,11 @@ class WorkerHost:
         finally:
             self._control.close()
             os.close(self._stacks)
-        with contextlib.suppress(ChildProcessError):  # reaped by one who waits for any child
+        with contextlib.suppress(ChildProcessError):  # reaped by a wait for any child
             os.waitpid(self.pid, 0)
 
     def _ended(self, timeout: float) -> bool:
-        """Waits until the host has closed its end."""
+        """Returns whether the host closes its end within `timeout` seconds."""
         deadline = time.monotonic() + timeout
         while readable(deadline - time.monotonic(), self._control.fileno()):
             try:
@@ -145,15 +145,15 @@ class WorkerHost:
                 return True
         return False
 
-    def _send(self, what: int, value: int) -> None:
+    def _send(self, request: int, value: int) -> None:
         try:
-            self._control.send(_MESSAGE.pack(what, value))
+            self._control.send(_MESSAGE.pack(request, value))
         except OSError as error:
             raise HostDied from error
 
 
-class _Serving:
-    """The host's own side."""
+class _HostProcess:
+    """The host's side of the connection."""
 
     def __init__(
         self, control: socket.socket, stacks: int, parent: int, main: Main, keep: set[int]
@@ -166,7 +166,7 @@ class _Serving:
         self._workers: dict[int, int] = {}  # pid to index
 
     def run(self, prepare: Callable[[], None]) -> None:
-        """Until the pool closes, or its process is gone."""
+        """Serves requests until the pool closes, or its process is gone."""
         ignore_signals()
         control = self._control.fileno()
         self._woken, wakeup = os.pipe()
@@ -176,35 +176,35 @@ class _Serving:
         signal.signal(signal.SIGCHLD, do_nothing)
         signal.pthread_sigmask(signal.SIG_SETMASK, [])
         prepare()
-        gc.freeze()  # what was copied is never collected here: no finaliser of it runs
+        gc.freeze()  # copied objects are never collected here, so that no finaliser of them runs
         try:
             while os.getppid() == self._parent:
                 ready = readable(_ORPHAN_CHECK, control, self._woken)
                 if self._woken in ready:
                     os.read(self._woken, 4096)
                     self._reap()
-                if control in ready and not self._obey():
+                if control in ready and not self._handle_request():
                     break
         finally:
             for pid in self._workers:
                 kill_group(pid)
 
-    def _obey(self) -> bool:
-        """Does what the pool asks for; False once that was the last."""
+    def _handle_request(self) -> bool:
+        """Handles one request of the pool. Returns False after the last."""
         message, descriptors, _, _ = socket.recv_fds(self._control, _MESSAGE.size, 1)
         if not message:
             return False
-        what, value = _MESSAGE.unpack(message)
-        if what == START:
+        request, value = _MESSAGE.unpack(message)
+        if request == START:
             self._fork(value, descriptors[0])
-        elif what in (STACK, KILL):
+        elif request in (STACK, KILL):
             for pid, index in self._workers.items():
-                if index == value and what == STACK:
+                if index == value and request == STACK:
                     os.kill(pid, signal.SIGUSR2)
                 elif index == value:
                     kill_group(pid)
         else:
-            self._await(value / 1000)
+            self._wait_for_workers(value / 1000)
             return False
         return True
 
@@ -212,35 +212,35 @@ class _Serving:
         host = os.getpid()
         pid = os.fork()
         if pid == 0:
-            become(lambda: self._work(host, index, commands))
+            become(lambda: self._run_worker(host, index, commands))
         os.close(commands)
         self._workers[pid] = index
 
-    def _work(self, host: int, index: int, commands: int) -> None:
+    def _run_worker(self, host: int, index: int, commands: int) -> None:
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
         if os.getppid() != host:
-            return  # it died before we asked to be told
-        os.setpgid(0, 0)  # so that what the environment starts ends with this process
+            return  # it died before prctl
+        os.setpgid(0, 0)  # so that the environment's child processes end with this process
         release_descriptors(self._keep | {commands})
         faulthandler.register(signal.SIGUSR2, self._stacks, all_threads=False)
         self._main(index, commands)
 
     def _reap(self) -> None:
-        """Tells the pool which workers ended."""
+        """Reports to the pool which workers ended."""
         for pid in list(self._workers):
             if os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
                 continue
-            kill_group(pid)  # its children; while it is not reaped, nobody else has its number
+            kill_group(pid)  # its children; until it is reaped, no other process gets its id
             status = os.waitpid(pid, 0)[1]
             try:
                 self._control.send(_MESSAGE.pack(self._workers.pop(pid), status))
             except OSError:
-                return  # the pool's process is gone; `run` sees that next
+                return  # the pool's process is gone, which `run` notices next
 
-    def _await(self, timeout: float) -> None:
-        """Waits for all workers to end by themselves, but not longer."""
+    def _wait_for_workers(self, timeout: float) -> None:
+        """Waits up to `timeout` seconds for all workers to end by themselves."""
         deadline = time.monotonic() + timeout
         while self._workers and (left := deadline - time.monotonic()) > 0:
             if readable(left, self._woken):
@@ -249,7 +249,7 @@ class _Serving:
 
 
 def _warn_of_jax() -> None:
-    """Warns where environments that use JAX could not do so in the copy."""
+    """Warns if JAX has started, since environments could not use it in a forked process."""
     bridge = sys.modules.get("jax._src.xla_bridge")
     if bridge is None or not getattr(bridge, "backends_are_initialized", bool)():
         return

@@ -48,7 +48,7 @@ ALL = (
     RewardScale(),
     FrameStack(),
 )
-HINDSIGHT = "puts what was achieved in the goal's place, and computes rewards, in raw units"
+HINDSIGHT = "replaces goals by achieved ones, and computes rewards, in raw units"
 WEIGHTED = "each reward of a vector must be weighted as it is"
 OWN = "its function is written for the environment's own observations"
 REFUSED = {
@@ -104,7 +104,7 @@ def test_the_registrys_own_order_is_right():
 def test_two_of_one_name_and_what_is_no_transform():
     with pytest.raises(ConfigError, match="there are two of the name 'reward_clip'"):
         check_order((RewardClip(1.0), RewardScale(), RewardClip(2.0)))
-    with pytest.raises(ConfigError, match=r"'reward_clip' is no distrl\.transforms\.Transform"):
+    with pytest.raises(ConfigError, match=r"'reward_clip' is not a distrl\.transforms\.Transform"):
         check_order(("reward_clip",))
 
 
