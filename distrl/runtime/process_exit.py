@@ -9,7 +9,7 @@ def exit_at_once(code: int) -> NoReturn:
     """Flushes stdout and stderr and ends this process, without destructors and exit handlers.
 
     Args:
-      code: the exit status; 1 in the place of 0 where the output cannot be written.
+      code: the exit status; 0 becomes 1 if the output cannot be written.
     """
     for stream in (sys.stdout, sys.stderr):
         try:

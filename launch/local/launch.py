@@ -58,9 +58,9 @@ def launch(
         "test_mt": threads, after a check that every node can be serialized.
       run_dir: the run folder, created if necessary; gets `logs/actor-0.log` and so on,
         `logs/supervisor.log`, `status.json` and `result.json`.
-      local_resources: by group, or by node ("actor/0") in the place of its group's, environment
-        variables for the processes, as a mapping or in an `lp` PythonProcess. Nodes without
-        CUDA_VISIBLE_DEVICES see no GPU.
+      local_resources: by group, or by node ("actor/0") instead, environment variables for the
+        processes, as a mapping or in an `lp` PythonProcess. Nodes without CUDA_VISIBLE_DEVICES see
+        no GPU.
       terminal: "current_terminal" shows nodes' output with their names, "output_to_files" does not.
       stop_grace: by group, seconds that its nodes have to end when the program is stopped without
         a failure; see `StopSequence` for other groups.

@@ -17,8 +17,8 @@ _fork_handlers: list[bool] = []  # not empty once `_detach` is registered
 class StopOnSignals:
     """While entered, the first signal sets an event, and the second ends the process.
 
-    A thread of its own reacts to them: Python runs handlers in the main thread, which may not get
-    to it for long while it compiles or waits in a library. Main thread only.
+    A separate thread reacts to them: Python runs handlers in the main thread, which may take long
+    to get to it while it compiles or waits in a library. Main thread only.
 
     Args:
       stop: the event.

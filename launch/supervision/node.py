@@ -23,7 +23,7 @@ class Message:
       reason: of a stop; of a failure "Type: message".
       finished: whether a stop means that the goal is reached.
       traceback: of a failure.
-      bad_input: whether a failure is the user's to fix: one line, and an exit status of its own.
+      bad_input: whether a failure is the user's to fix: one line, and a separate exit status.
     """
 
     time: float
@@ -46,7 +46,7 @@ class SupervisedNode(abc.ABC):
       started: when its life began, in seconds of the monotonic clock.
       failure: message of the exception that ends this life of a restartable node.
       hung_cause: why the watchdog ends this life.
-      hung_since: when it found that.
+      hung_since: when the watchdog found that.
       should_run: False after the group was scaled below this node.
       stop_deadline: when it is killed, after it was asked to stop while the program continues.
       host: name of the remote host that it runs on; "" for this machine.

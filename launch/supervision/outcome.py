@@ -12,7 +12,7 @@ from distrl.launch.supervision.result import (
 )
 from distrl.runtime.host_resources import oom_kills
 
-ENDED = "ended without being told to"
+ENDED = "ended without being asked to"
 JUDGE_DELAY_S = 0.2  # an exception may be the echo of a death elsewhere that is seen later
 
 

@@ -18,8 +18,8 @@ class StopSequence:
     Args:
       nodes: by name.
       phases: names of the nodes, in the order in which they are stopped.
-      grace: by group, seconds for its nodes to end after they were asked to, in the place of
-        `SAVE_S` and `STOP_S`.
+      grace: by group, seconds for its nodes to end after they were asked to; `SAVE_S` or `STOP_S`
+        for groups that are not in it.
       journal: for progress.
       clock: the monotonic clock.
     """

@@ -34,7 +34,7 @@ class Supervisor:
       on_tick: called about once a second with all nodes.
       stop_grace: by group, seconds for its nodes to end; see `StopSequence`.
       clock: the monotonic clock, for tests.
-      wait: in the place of the loop's wait for messages and signals, for tests; takes seconds.
+      wait: replaces the loop's wait for messages and signals in tests; takes the seconds.
 
     Attributes:
       selector: for what wakes the loop; the `data` of a key is called.

@@ -93,8 +93,8 @@ STAGES: dict[str, Callable[[Command], bool]] = {
     "importing ml_dtypes": lambda command: "_ml_dtypes_ext" in maps(command),
     "importing envpool": lambda command: "/envpool/" in maps(command),
     "importing tensorflow": lambda command: "libtensorflow_framework" in maps(command),
-    "forking": lambda command: "launches" in command.log("supervisor"),
-    "compiling": lambda command: "actor/1 runs" in command.log("supervisor"),
+    "forking": lambda command: "launching" in command.log("supervisor"),
+    "compiling": lambda command: "actor/1 is running" in command.log("supervisor"),
 }
 
 

@@ -35,13 +35,14 @@ def start(tmp_path, monkeypatch):
 
 
 def kill(command: Command, node: str) -> None:
-    """Kills the node, and waits until the program goes on with a new one."""
+    """Kills the node, and waits until it is restarted and training continues."""
     said = command.output.count(f"{node} was killed by SIGKILL: restarting")
     os.kill(command.pid(node), signal.SIGKILL)
     again = f"{node} was killed by SIGKILL: restarting"
     command.wait_for(lambda: command.output.count(again) > said, again)
     command.wait_for(
-        lambda: f"{node} runs" in command.log("supervisor").rpartition(again)[2], f"{node} again"
+        lambda: f"{node} is running" in command.log("supervisor").rpartition(again)[2],
+        f"{node} again",
     )
     before = command.learner_steps()
     command.wait_for(lambda: command.learner_steps() > before + 3, "training")

@@ -1,4 +1,4 @@
-"""Launches one program again and again: python launched_often.py MODE RUN_DIR COUNT."""
+"""Launches a program repeatedly: python launched_often.py MODE RUN_DIR COUNT."""
 
 import gc
 import json
@@ -44,7 +44,7 @@ class Client:
 
 
 def counts() -> dict[str, int]:
-    """What the process has, when threads that end by themselves have, and without garbage."""
+    """Returns what the process holds, after garbage collection and the end of finished threads."""
     for thread in threading.enumerate():
         if thread is not threading.current_thread():
             thread.join(10)

@@ -1,7 +1,8 @@
 """A program for the launcher's tests: python launched_program.py MODE RUN_DIR SCENARIO...
 
 A server (group `learner`), two clients (`actor`) that call it with a deadline, and an `evaluator`
-that only waits. Each scenario is one launch, all in one process. Exits as the last launch says.
+that only waits. Each scenario is a launch; all are made by one process, which exits with the status
+of the last one.
 """
 
 import ctypes

@@ -63,7 +63,7 @@ def test_ports_are_free_and_held():
     others.close()
 
 
-def test_a_port_that_someone_shares_is_not_free(monkeypatch):
+def test_a_shared_port_is_not_free(monkeypatch):
     ports = Ports()
     with socket.socket(socket.AF_INET6) as server:
         server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
@@ -90,7 +90,7 @@ def test_a_node_log_keeps_bytes_and_shows_lines(tmp_path):
     assert log.tail()[-1] == "end"
 
 
-def test_a_stream_never_waits_for_its_reader():
+def test_a_stream_never_blocks():
     reader, writer = os.pipe()
     with open(writer, "w") as file:
         stream = Stream(file, limit=1 << 17)

@@ -1,4 +1,4 @@
-"""Programs in processes and threads: how they end, what they say, what they leave."""
+"""Programs in processes and threads: how they end, what they report, what they leave behind."""
 
 import json
 import os
@@ -28,7 +28,7 @@ pytestmark = pytest.mark.timeout(60)
 
 
 class Run:
-    """One run of the program in a process of its own."""
+    """One run of the program in a new process."""
 
     def __init__(self, folder: pathlib.Path, mode: str, *scenarios: str, prefix: tuple = ()):
         self.folder = folder
@@ -36,7 +36,7 @@ class Run:
         name, _, value = self.tag.partition("=")
         paths = filter(None, (str(ROOT), os.environ.get("PYTHONPATH")))
         env = {**os.environ, name: value, "PYTHONPATH": os.pathsep.join(paths)}
-        # Importing jax sets it, in this process too; a program must say that its servers run.
+        # Importing jax sets it, in this process too; servers must log that they run.
         env.pop("TF_CPP_MIN_LOG_LEVEL", None)
         self.output_path = folder / "output"
         with self.output_path.open("wb") as output:
@@ -67,15 +67,15 @@ class Run:
         until(lambda: text in self.log(scenario, name), f"{text!r} in {name}'s log")
 
     def processes(self) -> list[int]:
-        """The pids that carry this run's mark."""
-        found = []
+        """Returns the pids that have this run's mark in their environment."""
+        pids = []
         for entry in pathlib.Path("/proc").iterdir():
             try:
                 if entry.name.isdigit() and self.tag.encode() in (entry / "environ").read_bytes():
-                    found.append(int(entry.name))
+                    pids.append(int(entry.name))
             except OSError:  # ended meanwhile
                 continue
-        return found
+        return pids
 
     def check_nothing_left(self) -> None:
         until(lambda: not self.processes(), "no process left", 3.0)
@@ -125,9 +125,9 @@ def test_finishing_twice_in_one_process(run, mode):
     assert result["reason"] == "goal reached"
     assert "[actor/1] client: call 1\n" in program.output
     assert "watcher: stop handler called" in program.output
-    # Leaves first.
-    said = program.log("finish", "supervisor")
-    assert said.index("actor/0 ended") < said.index("asking learner/0 to stop")
+    # Callers are stopped before those that they call.
+    journal = program.log("finish", "supervisor")
+    assert journal.index("actor/0 ended") < journal.index("asking learner/0 to stop")
     program.check_nothing_left()
     if mode == "local_mp":  # devices are seen only where they are declared
         assert "server: cuda '7'" in program.log("finish", "learner-0")
@@ -154,8 +154,8 @@ FAULTS = {
     "thread_raises": ("actor/1", "ZeroDivisionError: division by zero (in thread 'helper')"),
     "constructor": ("learner/0", "ValueError: no such network"),
     "server_raises": ("learner/0", "ArithmeticError: loss is nan"),
-    "return": ("actor/1", "ended without being told to"),
-    "stopped": ("actor/1", "ended without being told to"),
+    "return": ("actor/1", "ended without being asked to"),
+    "stopped": ("actor/1", "ended without being asked to"),
     "exit3": ("actor/1", "exited with status 3"),
     "sigkill": ("actor/1", "was killed by SIGKILL"),
     "segv": ("actor/1", "was killed by SIGSEGV"),
@@ -205,7 +205,7 @@ def test_a_failure_while_stopping_changes_nothing_and_is_shown(run):
     assert program.result("late")["nodes"]["learner/0"]["error"] == "OSError: could not save"
 
 
-def test_what_a_node_has_started_ends_with_it(run):
+def test_processes_that_a_node_started_end_with_it(run):
     program = run("local_mp", "grandchild")
     assert program.wait() == 1
     pid = int(re.search(r"grandchild (\d+)", program.log("grandchild", "actor-1")).group(1))
@@ -228,7 +228,7 @@ def test_one_signal_stops_in_order(run, mode, number, code):
 
 
 @PROCESSES_FIRST
-def test_a_second_interrupt_ends_at_once(run, mode):
+def test_a_second_interrupt_kills_at_once(run, mode):
     program = run(mode, "deaf")
     program.wait_for("deaf", "actor-1", "client: call 5")
     program.process.send_signal(signal.SIGINT)
@@ -259,7 +259,7 @@ def test_a_node_that_does_not_stop_is_named(run, mode):
 
 
 def test_interrupts_during_the_start(run):
-    """Wherever one comes, once the launcher has the signals: 130, and nothing left."""
+    """Ctrl-C at any time after the launcher has the signals: status 130, and nothing left."""
     for delay in (0.0, 0.01):
         program = run("local_mp", "long")
         log = program.folder / "long" / "logs" / "supervisor.log"
@@ -281,7 +281,7 @@ def test_the_launcher_killed_leaves_nothing(run):
 
 
 @pytest.mark.full
-def test_a_script_around_it_goes_on(run, tmp_path):
+def test_a_script_that_stops_it_continues(run, tmp_path):
     script = 'timeout 3 "$@"; echo "status $?; still here"'
     program = run("local_mp", "long", prefix=("bash", "-c", script, "bash"))
     assert program.wait() == 0
@@ -290,8 +290,8 @@ def test_a_script_around_it_goes_on(run, tmp_path):
     program.check_nothing_left()
 
 
-def test_a_reader_that_goes_away_or_sleeps_stops_nothing(tmp_path):
-    """The terminal's pipe is full and no one reads: the program ends all the same."""
+def test_a_reader_that_is_gone_or_sleeps_blocks_nothing(tmp_path):
+    """The terminal's pipe is full and nobody reads it: the program ends all the same."""
     env = {**os.environ, "PYTHONPATH": str(ROOT)}
     env.pop("TF_CPP_MIN_LOG_LEVEL", None)
     process = subprocess.Popen(

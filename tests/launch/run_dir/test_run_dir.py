@@ -135,8 +135,7 @@ def test_a_table_of_other_shards(tmp_path):
     for shards in (2, 3):
         facts = {"unrolls_per_item": made.only_task.unrolls_per_item, "num_shards": shards}
         files.write_facts(tmp_path / "replay", "reverb", columns, replay, facts)
-        found = run_dir._has_table(saved, made, "heavy_env", lines.append)
-        assert found == (shards == 2)
+        assert run_dir._has_table(saved, made, "heavy_env", lines.append) == (shards == 2)
     assert lines == ["distrl: the replay starts empty: it was saved as 3 shards"]
 
 

@@ -530,7 +530,7 @@ def test_a_stop_request_may_say_that_the_goal_was_not_reached(world):
 @pytest.mark.parametrize(
     ("ending", "cause"),
     [
-        ({"state": "ended", "code": 0}, "ended without being told to"),
+        ({"state": "ended", "code": 0}, "ended without being asked to"),
         ({"code": 3}, "exited with status 3"),
         ({"signal": "SIGSEGV"}, "was killed by SIGSEGV"),
         ({"signal": "SIGKILL"}, "was killed by SIGKILL"),
@@ -555,7 +555,7 @@ def test_a_node_that_says_that_it_ended_is_blamed(world):
         world.nodes["actor/0"].end("ended", code=0)
 
     world.at(5.0, end)
-    assert world.run().reason == "actor/0 ended without being told to"
+    assert world.run().reason == "actor/0 ended without being asked to"
 
 
 # Scaling.
