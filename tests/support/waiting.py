@@ -1,5 +1,6 @@
-"""Waiting for a condition, with a deadline and a message."""
+"""Waiting for a condition, with a deadline and a message; calls that wait in a thread."""
 
+import threading
 import time
 from collections.abc import Callable
 
@@ -30,3 +31,18 @@ def until(
             )
         time.sleep(interval)
     return time.monotonic() - begin
+
+
+def in_thread(function: Callable[[], object]) -> tuple[threading.Thread, list[Exception]]:
+    """Starts a thread that calls `function`; returns it and a list for the error it raises."""
+    raised: list[Exception] = []
+
+    def run() -> None:
+        try:
+            function()
+        except Exception as error:
+            raised.append(error)
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    return thread, raised

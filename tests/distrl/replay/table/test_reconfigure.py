@@ -14,7 +14,7 @@ from distrl.replay.buffer import ReplayConfig
 from distrl.replay.shared.buffer import SharedReplayBuffer
 from distrl.replay.shared.table import SharedTable
 from distrl.replay.table import reconfigure
-from tests.support.waiting import until
+from tests.support.waiting import in_thread, until
 
 T = 4
 BATCH = 4
@@ -66,26 +66,11 @@ def test_reverb_is_refused():
         raise error
 
 
-def waiting(function):
-    """Starts a thread; returns it and a list of what it raised."""
-    raised = []
-
-    def run():
-        try:
-            function()
-        except (Stopped, DeadlineExceeded) as error:
-            raised.append(error)
-
-    thread = threading.Thread(target=run, daemon=True)
-    thread.start()
-    return thread, raised
-
-
 @both
 def test_blocked_calls_recheck_the_new_limits(make_replay, streams):
     replay = make_replay(RATIO, BATCH)
     writer, reader = replay.client(), replay.client()
-    thread, raised = waiting(lambda: streams.add_to(writer, ids(4), 10 * T + 1))
+    thread, raised = in_thread(lambda: streams.add_to(writer, ids(4), 10 * T + 1))
     until(lambda: reader.info().waits, "the insert to wait", WAIT_S)
     assert reader.info().inserts == 8
     reader.reconfigure(samples_per_insert=None)  # disables the limiter
@@ -98,7 +83,7 @@ def test_blocked_calls_recheck_the_new_limits(make_replay, streams):
     reader.sample(5.0)  # the bounds moved: 4 either way, not 40 inserts ahead
     with pytest.raises(DeadlineExceeded, match=r"36 <= inserts \* 1 - samples.*it is 36"):
         reader.sample(0.1)
-    thread, raised = waiting(lambda: reader.sample(20.0))
+    thread, raised = in_thread(lambda: reader.sample(20.0))
     until(lambda: writer.info().waits, "the sample to wait", WAIT_S)
     writer.reconfigure(error_buffer=12.0)
     thread.join(10.0)
@@ -195,7 +180,7 @@ def test_limits_change_under_threads(make_replay, make_streams):
         while not done.is_set():
             checker.check(reader.sample(20.0).trajectory)
 
-    threads = [waiting(write), waiting(read)]
+    threads = [in_thread(write), in_thread(read)]
     try:
         for round_ in range(24):
             change = SOME[round_ % len(SOME)]
