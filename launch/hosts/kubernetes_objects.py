@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from distrl.launch.supervision.result import EXIT_BAD_INPUT, EXIT_FAILED
+
 if TYPE_CHECKING:
     from distrl.programs.placement import Host
 
@@ -23,7 +25,6 @@ _NODE = {"topologyKey": "kubernetes.io/hostname"}
 _LAUNCHER_CORES, _LAUNCHER_GB = 1, 4.0
 _UNREACHABLE_S = 30  # until the pods of a lost cluster node are replaced; default: five minutes
 _LAUNCHER_RESTARTS, _DAEMON_RESTARTS = 10, 100
-_FAILED, _BAD_INPUT = 1, 2  # exit statuses; see distrl.launch.supervision.result
 
 
 def host_address(name: str, host: str) -> str:
@@ -158,7 +159,11 @@ class RunObjects:
             )
         ]
         disrupted = [{"type": "DisruptionTarget", "status": "True"}]
-        final = {"containerName": _CONTAINER, "operator": "In", "values": [_FAILED, _BAD_INPUT]}
+        final = {
+            "containerName": _CONTAINER,
+            "operator": "In",
+            "values": [EXIT_FAILED, EXIT_BAD_INPUT],
+        }
         rules = [
             {"action": "Ignore", "onPodConditions": disrupted},  # the cluster evicted it
             # Schemas before 1.29 require the empty list.
