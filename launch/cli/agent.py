@@ -9,7 +9,7 @@ from absl import flags
 
 from distrl.errors import ConfigError
 from distrl.launch.hosts.daemon import HostDaemon
-from distrl.launch.hosts.join_server import dial, join_token
+from distrl.launch.hosts.dial import dial, join_token
 from distrl.launch.network.credentials import read_credentials
 from distrl.launch.network.tunnel import new_folder
 

@@ -1,15 +1,7 @@
-"""Daemons that connect to their launcher, where something else starts them (see `manual`).
+"""The launcher's end of connections that daemons open (see `dial`)."""
 
-The launcher listens on loopback. A tunnel on the join port admits daemons that show the program's
-credentials. Other users of the launcher's machine reach loopback too, so a daemon also sends a
-token that can only be computed from the credentials.
-"""
-
-import contextlib
-import hashlib
 import hmac
 import os
-import pathlib
 import selectors
 import socket
 import time
@@ -18,24 +10,11 @@ from typing import Any
 
 from distrl.errors import ConfigError
 from distrl.launch.hosts.channel import JsonLineChannel
+from distrl.launch.hosts.dial import HELLO_S, join_token, local_port
 from distrl.launch.hosts.remote_host import HostState, RemoteHost
 from distrl.launch.network.credentials import Credentials
 from distrl.launch.network.tunnel_process import end_tunnel, start_tunnel
 from distrl.launch.supervision.session import Session
-from distrl.runtime.sockets import parse_address
-
-HELLO_S = 20.0  # for a daemon that has connected to introduce itself
-_RETRY_S = 0.5
-
-
-def local_port(join_port: int) -> int:
-    """Returns the port on loopback behind the tunnel, which both sides derive from `join_port`."""
-    return join_port + 1
-
-
-def join_token(credentials: Credentials) -> str:
-    """Returns the token by which a daemon proves that it has the credentials."""
-    return hmac.new(credentials.key, b"distrl join", hashlib.sha256).hexdigest()
 
 
 class JoinServer:
@@ -134,41 +113,3 @@ class JoinServer:
     def _drop(self, channel: JsonLineChannel) -> None:
         self._unidentified.pop(channel, None)
         channel.close()
-
-
-def dial(
-    address: str, credentials: Credentials, folder: pathlib.Path, timeout: float
-) -> tuple[int, int]:
-    """Connects a daemon to its launcher, which may be started later.
-
-    Args:
-      address: HOST:PORT of the launcher's join port.
-      credentials: the program's credentials.
-      folder: a private folder for sockets.
-      timeout: seconds to wait for the launcher.
-
-    Returns:
-      The connection's descriptor, and the pid of its tunnel.
-
-    Raises:
-      ConfigError: a malformed address, or no launcher in time.
-    """
-    host, port = parse_address(address, "--join")
-    path = str(folder / "join")
-    unused = socket.create_server(("127.0.0.1", 0))
-    forwards = {path: (host, port, local_port(port))}
-    tunnel = start_tunnel(unused, credentials, (), forwards)
-    unused.close()
-    deadline = time.monotonic() + timeout
-    while True:
-        connection = socket.socket(socket.AF_UNIX)
-        with contextlib.suppress(OSError):
-            connection.connect(path)
-            connection.settimeout(HELLO_S)
-            if connection.recv(1, socket.MSG_PEEK):  # the launcher sends first
-                return connection.detach(), tunnel
-        connection.close()
-        if time.monotonic() > deadline:
-            end_tunnel(tunnel)
-            raise ConfigError(f"--join={address}: no launcher answered within {timeout:g} s")
-        time.sleep(_RETRY_S)

@@ -14,6 +14,7 @@ pytest.importorskip("cryptography")
 pytest.importorskip("launchpad")
 
 from distrl.launch.hosts import join_server
+from distrl.launch.hosts.dial import join_token, local_port
 from distrl.launch.hosts.remote_host import HostState
 from distrl.launch.network.credentials import Credentials
 from distrl.launch.network.ports import Ports
@@ -52,7 +53,7 @@ class Launcher:
 
     def connect(self, **hello: object) -> socket.socket:
         """Connects a daemon that sends one message."""
-        address = ("127.0.0.1", join_server.local_port(self.port))
+        address = ("127.0.0.1", local_port(self.port))
         daemon = socket.create_connection(address, timeout=5.0)
         daemon.sendall(json.dumps(hello).encode() + b"\n")
         return daemon
@@ -98,7 +99,7 @@ def launcher(monkeypatch: pytest.MonkeyPatch) -> Iterator[Launcher]:
         {"kind": "hello", "name": "h1", **IDENTITY},
         {"kind": "hello", "name": "h1", "token": "0" * 64, **IDENTITY},
         {"kind": "hello", "name": "h1", "token": "ü\ud800", **IDENTITY},
-        {"kind": "ready", "name": "h1", "token": join_server.join_token(CREDENTIALS)},
+        {"kind": "ready", "name": "h1", "token": join_token(CREDENTIALS)},
     ],
 )
 def test_a_peer_without_the_credentials_is_disconnected(launcher: Launcher, hello: dict[str, Any]):
@@ -109,7 +110,7 @@ def test_a_peer_without_the_credentials_is_disconnected(launcher: Launcher, hell
 
 @pytest.mark.parametrize(("name", "rank"), [("h2", None), (None, 1), ("elsewhere", 1)])
 def test_a_daemon_is_found_by_its_name_or_its_rank(launcher: Launcher, name: str, rank: int):
-    token = join_server.join_token(CREDENTIALS)
+    token = join_token(CREDENTIALS)
     with launcher.connect(kind="hello", name=name, rank=rank, token=token, **IDENTITY):
         launcher.run_until(lambda: launcher.hosts[1].hellos)
     assert launcher.hosts[1].hellos == [tuple(IDENTITY.values())]
@@ -125,7 +126,7 @@ def test_a_daemon_is_found_by_its_name_or_its_rank(launcher: Launcher, name: str
 )
 def test_a_daemon_of_no_waiting_host_is_refused(launcher: Launcher, name: str, reason: str):
     launcher.hosts[0].state = HostState.UP
-    token = join_server.join_token(CREDENTIALS)
+    token = join_token(CREDENTIALS)
     with launcher.connect(kind="hello", name=name, rank=None, token=token, **IDENTITY) as daemon:
         _, refused = launcher.messages_to(daemon)
     assert refused == {"kind": "refused", "reason": reason}
@@ -134,7 +135,7 @@ def test_a_daemon_of_no_waiting_host_is_refused(launcher: Launcher, name: str, r
 
 def test_a_silent_peer_is_disconnected(launcher: Launcher, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(join_server, "HELLO_S", 0.0)
-    address = ("127.0.0.1", join_server.local_port(launcher.port))
+    address = ("127.0.0.1", local_port(launcher.port))
     with socket.create_connection(address, timeout=5.0) as peer:
         launcher.run_until(lambda: launcher.server._unidentified)
         launcher.server.tick()
