@@ -2,10 +2,11 @@
 
 import abc
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 import jax
 import numpy as np
+import numpy.typing as npt
 
 from distrl import specs
 from distrl.types import Nest, StepType, TimeStep
@@ -84,7 +85,7 @@ class Pool(abc.ABC):
         self._start()
         self._in_flight = self.num_envs
 
-    def send(self, action: Nest, env_ids: np.ndarray) -> None:
+    def send(self, action: Nest, env_ids: npt.NDArray[np.int32]) -> None:
         """Starts to step the environments `env_ids`.
 
         Args:
@@ -152,8 +153,10 @@ class Pool(abc.ABC):
     def _start(self) -> None: ...
 
     @abc.abstractmethod
-    def _send(self, action: Nest, env_ids: np.ndarray) -> None: ...
+    def _send(self, action: Nest, env_ids: npt.NDArray[np.int32]) -> None: ...
 
     @abc.abstractmethod
-    def _recv(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, Nest, np.ndarray, Nest]:
+    def _recv(
+        self,
+    ) -> tuple[npt.NDArray[Any], npt.NDArray[Any], npt.NDArray[Any], Nest, npt.NDArray[Any], Nest]:
         """Returns `(step_type, reward, discount, observation, env_id, env_info)`."""

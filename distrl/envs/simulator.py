@@ -9,6 +9,7 @@ from typing import Any
 
 import dm_env
 import numpy as np
+import numpy.typing as npt
 from dm_env import specs as dm_specs
 
 from distrl.errors import ConfigError, SpecError
@@ -33,7 +34,7 @@ class Simulator(dm_env.Environment):
     # `reset` sets these. Class attributes, so that a subclass's `__init__` need not call this one.
     _ended = True
     _step = 0  # the next action's number
-    _late: np.ndarray  # [reward_delay + 1, ...], rewards that became known in the last step
+    _late: npt.NDArray[Any]  # [reward_delay + 1, ...], rewards that became known in the last step
     _success = -1
 
     @abc.abstractmethod
@@ -143,7 +144,7 @@ class Simulator(dm_env.Environment):
             )
         return (delay + 1, *self.reward_spec().shape)
 
-    def _reward(self, step: int) -> np.ndarray:
+    def _reward(self, step: int) -> npt.NDArray[Any]:
         reward = np.asarray(self.get_reward(step), np.float32)
         if reward.shape != self._late.shape[1:]:
             raise SpecError(

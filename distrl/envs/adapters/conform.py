@@ -5,6 +5,7 @@ from typing import Any
 
 import jax
 import numpy as np
+import numpy.typing as npt
 
 from distrl import specs
 from distrl.types import Nest
@@ -32,7 +33,7 @@ class LeafCheck:
         self._name, self._shape, self._dtype = name, shape, dtype
         self._finite = check_finite and dtype.kind == "f"
 
-    def __call__(self, value: Any) -> np.ndarray:
+    def __call__(self, value: Any) -> npt.NDArray[Any]:
         """Returns `value` as an array of the spec's shape and dtype; itself if it is one.
 
         Raises:
@@ -61,7 +62,7 @@ class LeafCheck:
     def _expected(self) -> str:
         return f"{self._dtype}{list(self._shape)}"
 
-    def _cast(self, value: Any, array: np.ndarray) -> np.ndarray:
+    def _cast(self, value: Any, array: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """Returns the array with the spec's dtype, if it is of the same kind."""
         kind = self._dtype.kind
         if array.dtype.kind != kind or kind not in "fi":
@@ -97,7 +98,7 @@ class NestCheck:
         self._single = self._structure == jax.tree.structure(0)
         self._empty = not leaves
 
-    def __call__(self, value: Nest) -> list[np.ndarray]:
+    def __call__(self, value: Nest) -> list[npt.NDArray[Any]]:
         """Returns the leaves in the order of `jax.tree.leaves`, as `LeafCheck` returns them.
 
         Raises:
@@ -144,7 +145,7 @@ class RewardCheck:
         return array
 
 
-def _show(value: Any, array: np.ndarray) -> str:
+def _show(value: Any, array: npt.NDArray[Any]) -> str:
     if array.dtype == object:
         return f"a {type(value).__name__}"
     return f"{array.dtype}{list(array.shape)}"

@@ -4,6 +4,7 @@ from typing import Any
 
 import jax
 import numpy as np
+import numpy.typing as npt
 from dm_env import specs as dm_specs
 
 from distrl import specs
@@ -76,7 +77,7 @@ def environment_spec(builder: Builder, name: str, wrappers: WrapperConfig) -> sp
 def _any_action(spec: Nest) -> Nest:
     """Returns a legal action: zeros, or the values within the bounds that are nearest to them."""
 
-    def one(leaf: Any) -> np.ndarray:
+    def one(leaf: Any) -> npt.NDArray[Any]:
         zeros = np.zeros(leaf.shape, leaf.dtype)
         if not isinstance(leaf, dm_specs.BoundedArray):
             return zeros

@@ -6,6 +6,7 @@ from typing import Any
 
 import jax
 import numpy as np
+import numpy.typing as npt
 from dm_env import specs as dm_specs
 
 from distrl import specs
@@ -201,7 +202,7 @@ class StackFrames(_Wrapper):
             lambda stack, new: np.concatenate([stack[1:], np.asarray(new, stack.dtype)[None]]),
         )
 
-    def _push(self, step: Step, push: Callable[[Any, Any], np.ndarray]) -> Step:
+    def _push(self, step: Step, push: Callable[[Any, Any], npt.NDArray[Any]]) -> Step:
         new = step.observation
         if isinstance(new, (dict, list, tuple)):
             old = new if step.step_type == StepType.FIRST else self._stack
@@ -220,7 +221,7 @@ def _clippable(spec: Any) -> bool:
     return bounded and bool(np.isfinite(_bounds(spec)).any())
 
 
-def _bounds(spec: Any) -> tuple[np.ndarray, np.ndarray]:
+def _bounds(spec: Any) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
     return spec.minimum, spec.maximum
 
 

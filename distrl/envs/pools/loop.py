@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from types import FrameType
 from typing import Any
 
-import numpy as np
+import numpy.typing as npt
 
 from distrl.envs.pools.python_pool import LOG, PythonPool, hung, tick
 from distrl.envs.pools.slots import ENV, STARTED, Slots
@@ -49,7 +49,7 @@ class LoopPool(PythonPool):
                 daemon=True,
             ).start()
 
-    def _dispatch(self, rows: np.ndarray) -> None:
+    def _dispatch(self, rows: npt.NDArray[Any]) -> None:
         self._queue.extend(rows.tolist())
 
     def _wait(self, count: int) -> list[int]:

@@ -4,6 +4,7 @@ import warnings
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 from dm_env import specs as dm_specs
 
 from distrl import specs
@@ -91,12 +92,12 @@ class NativePool(Pool):
         # Atari, classic control, toy text, Box2D and gymnasium's MuJoCo give 0 at FIRST; others
         # (dm_control's, Meta-World's) an arbitrary value.
         self._stale_rewards = not clean_rewards
-        self._restarted: tuple[np.ndarray, list[np.ndarray]] | None = None
+        self._restarted: tuple[npt.NDArray[Any], list[npt.NDArray[Any]]] | None = None
 
     def _start(self) -> None:
         self._env.async_reset()
 
-    def _send(self, action: Any, env_ids: np.ndarray) -> None:
+    def _send(self, action: Any, env_ids: npt.NDArray[np.int32]) -> None:
         if not self._checked:  # once: EnvPool reads the memory without checks
             specs.check(action, self.spec.action, (len(env_ids),), f"action of {self.name}")
             self._checked = True
@@ -119,7 +120,7 @@ class NativePool(Pool):
         if len(env_ids):
             self._env._send([env_ids, env_ids, action])
 
-    def _restart(self, cut: np.ndarray, env_ids: np.ndarray) -> None:
+    def _restart(self, cut: npt.NDArray[Any], env_ids: npt.NDArray[np.int32]) -> None:
         """Starts the next episode of the environments `env_ids[cut]`, whatever their action."""
         ids = env_ids[cut]
         self._cut[ids] = False
@@ -130,7 +131,9 @@ class NativePool(Pool):
             # must be received before the others are sent.
             self._restarted = cut, self._env._recv()
 
-    def _recv(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, Nest, np.ndarray, Nest]:
+    def _recv(
+        self,
+    ) -> tuple[npt.NDArray[Any], npt.NDArray[Any], npt.NDArray[Any], Nest, npt.NDArray[Any], Nest]:
         state = self._env._recv()
         if self._restarted is not None:
             cut, restarted = self._restarted
@@ -159,7 +162,7 @@ class NativePool(Pool):
         return step_type, reward, discount, observation, env_id, env_info
 
     def _cut_at_limit(
-        self, env_ids: np.ndarray, elapsed: np.ndarray, step_type: np.ndarray
+        self, env_ids: npt.NDArray[np.int32], elapsed: npt.NDArray[Any], step_type: npt.NDArray[Any]
     ) -> None:
         """Ends episodes at the limit. Their discount shows whether they truly ended."""
         at_limit = elapsed >= self._limit
@@ -179,11 +182,13 @@ class NativePool(Pool):
         self._env = None
 
 
-def _merge(mask: np.ndarray, some: np.ndarray, rest: np.ndarray) -> np.ndarray:
+def _merge(
+    mask: npt.NDArray[Any], some: npt.NDArray[Any], rest: npt.NDArray[Any]
+) -> npt.NDArray[Any]:
     merged = np.empty((len(mask), *rest.shape[1:]), rest.dtype)
     merged[mask], merged[~mask] = some, rest
     return merged
 
 
-def _narrow(array: np.ndarray) -> np.ndarray:
+def _narrow(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
     return array.astype(np.float32) if array.dtype == np.float64 else array

@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from distrl.envs.pools import threads_limit
 from distrl.envs.pools.python_pool import LOG, PythonPool, hung, tick, workers_for
@@ -84,7 +85,7 @@ class ProcessPool(PythonPool):
         except HostDied:
             self._host_died()
 
-    def _dispatch(self, rows: np.ndarray) -> None:
+    def _dispatch(self, rows: npt.NDArray[Any]) -> None:
         count = self._num_workers
         if count == 1:
             self._write(0, rows)
@@ -95,13 +96,13 @@ class ProcessPool(PythonPool):
             if len(rows_of_worker):
                 self._write(index, rows_of_worker)
 
-    def _write(self, index: int, rows: np.ndarray) -> None:
+    def _write(self, index: int, rows: npt.NDArray[Any]) -> None:
         # A pipe holds more rows than there are environments: this never waits. A broken pipe is
         # that of a dead worker, which the host will report.
         with contextlib.suppress(BrokenPipeError):
             os.write(self._commands[index], rows.tobytes())
 
-    def _send(self, action: Any, env_ids: np.ndarray) -> None:
+    def _send(self, action: Any, env_ids: npt.NDArray[np.int32]) -> None:
         if self._transfer_cost is None:
             super()._send(action, env_ids)
             return

@@ -7,6 +7,7 @@ from typing import Any
 
 import jax
 import numpy as np
+import numpy.typing as npt
 
 from distrl import specs
 from distrl.envs.pool import Pool
@@ -71,7 +72,7 @@ class PythonPool(Pool):
         self._check_usable()
         self._begin(self.env_ids)
 
-    def _send(self, action: Nest, env_ids: np.ndarray) -> None:
+    def _send(self, action: Nest, env_ids: npt.NDArray[np.int32]) -> None:
         self._check_usable()
         leaves = self._check_action(action, len(env_ids))
         if np.count_nonzero(self._in_workers[env_ids]):
@@ -85,7 +86,7 @@ class PythonPool(Pool):
                 table[env_ids] = leaf
         self._begin(env_ids)
 
-    def _begin(self, env_ids: np.ndarray) -> None:
+    def _begin(self, env_ids: npt.NDArray[np.int32]) -> None:
         rows = self._both_rows[env_ids] - self._rows[env_ids]
         self._rows[env_ids] = rows
         self._in_workers[env_ids] = True
@@ -93,7 +94,7 @@ class PythonPool(Pool):
             rows = self._truncate_lost(rows)
         self._dispatch(rows)
 
-    def _truncate_lost(self, rows: np.ndarray) -> np.ndarray:
+    def _truncate_lost(self, rows: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """Ends the open episodes of lost environments; returns the rows of the others."""
         others = []
         for row in rows.tolist():
@@ -105,7 +106,7 @@ class PythonPool(Pool):
                 others.append(row)
         return np.array(others, np.int32)
 
-    def _check_action(self, action: Nest, count: int) -> list[np.ndarray]:
+    def _check_action(self, action: Nest, count: int) -> list[npt.NDArray[Any]]:
         leaves, structure = jax.tree_util.tree_flatten(action)
         if structure == self._action_structure:
             leaves = [np.asarray(leaf) for leaf in leaves]
@@ -117,7 +118,9 @@ class PythonPool(Pool):
         specs.check(action, self.spec.action, (count,), f"action of {self.name}")
         raise SpecError(f"action of {self.name}: expected arrays, got {action!r:.200}")
 
-    def _recv(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, Nest, np.ndarray, Nest]:
+    def _recv(
+        self,
+    ) -> tuple[npt.NDArray[Any], npt.NDArray[Any], npt.NDArray[Any], Nest, npt.NDArray[Any], Nest]:
         self._check_usable()
         ready, count = self._ready, self.wait_num
         while len(ready) < count:
@@ -212,7 +215,7 @@ class PythonPool(Pool):
         return [row for row in rows if row not in back]
 
     @abc.abstractmethod
-    def _dispatch(self, rows: np.ndarray) -> None:
+    def _dispatch(self, rows: npt.NDArray[Any]) -> None:
         """Tells the workers to step or reset the environments of `rows`, int32."""
 
     @abc.abstractmethod

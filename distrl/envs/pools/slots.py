@@ -6,6 +6,7 @@ from typing import Any
 
 import jax
 import numpy as np
+import numpy.typing as npt
 
 from distrl import specs
 from distrl.seeds import restart_seed
@@ -103,7 +104,9 @@ class Slots:
         """Returns the nest of an action from its leaves."""
         return jax.tree.unflatten(self._structures[0], leaves)
 
-    def read(self, rows: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray, Nest, Nest]:
+    def read(
+        self, rows: Any
+    ) -> tuple[npt.NDArray[Any], npt.NDArray[Any], npt.NDArray[Any], Nest, Nest]:
         """Returns copies of `(step_type, reward, discount, observation, env_info)`.
 
         Args:
@@ -123,7 +126,7 @@ class Slots:
             jax.tree.unflatten(self._structures[2], info),
         )
 
-    def _all(self) -> list[np.ndarray]:
+    def _all(self) -> list[npt.NDArray[Any]]:
         return [self.step_type, self.reward, self.discount, *self.observation, *self.env_info]
 
     def other(self, row: int) -> int:

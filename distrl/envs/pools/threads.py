@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from distrl.envs.pools.python_pool import LOG, PythonPool, hung, tick, workers_for
 from distrl.envs.pools.slots import Slots
@@ -43,7 +44,7 @@ class ThreadPool(PythonPool):
         worker = Worker(self._environment, self._slots, index)
         return _Thread(worker, self._reports, self.is_async, f"{self.name} worker {index}")
 
-    def _dispatch(self, rows: np.ndarray) -> None:
+    def _dispatch(self, rows: npt.NDArray[Any]) -> None:
         count = self._num_workers
         if count == 1:
             self._threads[0].commands.put(rows.tolist())
