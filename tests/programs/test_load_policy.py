@@ -21,7 +21,7 @@ from distrl.errors import ConfigError, SpecError
 from distrl.experiment import ActorsConfig, Experiment, LearnerConfig
 from distrl.goal import Goal
 from distrl.inferencer import Inferencer
-from distrl.policy import _Fixed, agent_writer
+from distrl.policy import _ConstantSource, agent_writer
 from distrl.programs.single_process import single_process
 from distrl.replay.buffer import ReplayConfig
 from distrl.transforms import FrameStack, ObservationNormalizer
@@ -87,7 +87,7 @@ def test_a_clean_process_acts_as_the_evaluator(tmp_path, name):
     like = jax.eval_shape(agent.initial_params, jax.ShapeDtypeStruct((2,), np.uint32))
     version, params = load_params(run / "params.npz", like)
     assert version > 0
-    client = VariableClient(_Fixed(version, params))
+    client = VariableClient(_ConstantSource(version, params))
     evaluator = Inferencer(agent, client, seed=5, max_streams=BATCH, evaluation=True)
     pool = made.environment.make_pool(BATCH, BATCH, tuple(range(BATCH)))
     streams = pool.env_ids.astype(np.int32)

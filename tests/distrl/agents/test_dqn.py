@@ -427,6 +427,7 @@ assert "tensorflow" not in sys.modules
 """
 
 
+@pytest.mark.full
 def test_structs_make_no_backend_and_import_no_tensorflow():
     agent = DQNConfig().make(SPEC)
     assert extras_struct(agent) == () == state_struct(agent)

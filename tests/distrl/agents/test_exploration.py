@@ -153,7 +153,7 @@ def test_each_stream_has_its_own_epsilon(name, batch_sizes):
     check(counts)
 
 
-@pytest.mark.parametrize("name", ["dqn", full("r2d2")])
+@pytest.mark.parametrize("name", [full("dqn"), full("r2d2")])
 def test_each_stream_has_its_own_epsilon_from_a_service(name):
     agent = agents()[name]
     messages, greedy = InferenceMessages(agent), greedy_action(agent)

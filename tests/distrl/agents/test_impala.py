@@ -17,6 +17,7 @@ from distrl.agents.networks import NetworkConfig
 from distrl.errors import ConfigError
 from distrl.specs import EnvironmentSpec
 from distrl.types import StepType, Trajectory
+from tests.support.selection import full
 
 FIRST, MID, LAST = int(StepType.FIRST), int(StepType.MID), int(StepType.LAST)
 KEY = np.array([0, 1], np.uint32)
@@ -69,7 +70,7 @@ class Jitted(NamedTuple):
     compute_gradients: Callable
 
 
-@pytest.fixture(params=["discrete", "continuous", "continuous lstm"], scope="module")
+@pytest.fixture(params=["discrete", full("continuous"), "continuous lstm"], scope="module")
 def case(request):
     env_spec = CONTINUOUS if "continuous" in request.param else DISCRETE
     network = LSTM if "lstm" in request.param else NetworkConfig()

@@ -204,7 +204,7 @@ def test_each_update_draws_anew(config):
     assert float(loss(network, network, batch)[0]) not in losses
 
 
-@pytest.mark.parametrize("name", ["plain", "lstm"])
+@pytest.mark.parametrize("name", ["plain", full("lstm")])
 def test_both_networks_have_noise_of_their_own(name):
     """Each network by itself: the other has sigmas of 0."""
     agent = KINDS[name].make(SPEC)

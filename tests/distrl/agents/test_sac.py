@@ -16,6 +16,7 @@ from distrl.errors import ConfigError
 from distrl.random_batches import random_batch
 from distrl.specs import EnvironmentSpec
 from distrl.types import StepType
+from tests.support.selection import full
 
 LAST = int(StepType.LAST)
 KEY = np.array([0, 1], np.uint32)
@@ -91,8 +92,9 @@ def numpy_losses(agent, params, target, batch, discount=None):
     return np.mean(critic), np.mean(policy), np.mean(heat), errors
 
 
-@pytest.mark.parametrize("length", [1, 4])
-@pytest.mark.parametrize("prioritized", [False, True])
+@pytest.mark.parametrize(
+    ("length", "prioritized"), [full(1, False), full(4, False), (1, True), (4, True)]
+)
 def test_the_loss_equals_numpys(length, prioritized):
     agent, params, target, batch = make(length=length)
     if prioritized:
@@ -178,6 +180,7 @@ def test_each_loss_reaches_its_own_part_only():
     np.testing.assert_allclose(whole["log_temperature"], heat, rtol=1e-4)
 
 
+@pytest.mark.full
 def test_the_policys_gradient_equals_finite_differences_of_numpys_loss():
     agent, params, target, batch = make()
     grads, _ = jax.jit(jax.grad(agent.loss, has_aux=True))(params, target, KEY, batch)

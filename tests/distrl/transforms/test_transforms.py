@@ -324,6 +324,7 @@ def trained():
     return Trained("none")
 
 
+@pytest.mark.full
 def test_the_learner_finds_the_actors_log_probabilities_at_equal_version():
     """With an LSTM that is fed the rewards, behind every kind of transform that remembers."""
     recurrent = Trained("lstm")

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import shutil
 import threading
 
 import pytest
@@ -56,6 +57,17 @@ def run(folder, made):
     )
 
 
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """The folder of a run of `experiment()` that has ended; tests copy it."""
+    folder = tmp_path_factory.mktemp("finished") / "run"
+    made = experiment()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(run_dir, "_lock", lambda path: None)
+        run(run_dir.open_run(str(folder), made, "single_process", ["x"], lambda _: None), made)
+    return folder
+
+
 def test_a_run_resumes_with_a_larger_goal(opened):
     made = experiment()
     folder, lines = opened(made)
@@ -96,18 +108,16 @@ OTHERS = {
 
 
 @pytest.mark.parametrize("message", OTHERS)
-def test_another_run_is_refused(opened, message):
-    made = experiment()
-    run(opened(made)[0], made)
+def test_another_run_is_refused(opened, finished, tmp_path, message):
+    shutil.copytree(finished, tmp_path / "run")
     with pytest.raises((ConfigError, ValueError)) as error:
         opened(experiment(**OTHERS[message]))
     if "recurrent" not in message:  # which the table's columns tell
         assert message in str(error.value)
 
 
-def test_settings_that_may_change(opened):
-    made = experiment()
-    run(opened(made)[0], made)
+def test_settings_that_may_change(opened, finished, tmp_path):
+    shutil.copytree(finished, tmp_path / "run")
     other = experiment(
         goal=Goal(max_env_steps=10**6),
         actors=ActorsConfig(num_actors=1, num_envs=8),

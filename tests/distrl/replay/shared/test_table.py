@@ -16,6 +16,7 @@ from distrl.replay.buffer import ReplayConfig
 from distrl.replay.shared import segment
 from distrl.replay.shared.buffer import SharedReplayBuffer
 from distrl.replay.shared.table import SharedTable
+from tests.support.selection import full
 
 T = 4
 CONFIG = ReplayConfig("queue", T, max_size=8)
@@ -57,7 +58,7 @@ def test_killed_between_instructions(kind):
     killing("steps", kind, "opcode", 3, timeout=800)
 
 
-@pytest.mark.parametrize("kind", ["queue", "uniform", "prioritized"])
+@pytest.mark.parametrize("kind", [full("queue"), full("uniform"), "prioritized"])
 def test_killed_at_random(kind):
     killing("chaos", kind, 1, 0)
 

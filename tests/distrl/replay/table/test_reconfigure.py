@@ -14,6 +14,7 @@ from distrl.replay.buffer import ReplayConfig
 from distrl.replay.shared.buffer import SharedReplayBuffer
 from distrl.replay.shared.table import SharedTable
 from distrl.replay.table import reconfigure
+from tests.support.selection import full
 from tests.support.waiting import in_thread, until
 
 T = 4
@@ -163,7 +164,7 @@ class Watch:
         return sample
 
 
-@both
+@pytest.mark.parametrize("make_replay", ["local", full("shared")], indirect=True)
 def test_limits_change_under_threads(make_replay, make_streams):
     """A writer and a reader never stall, and always obey the limits in force."""
     replay = make_replay(RATIO, BATCH)

@@ -13,6 +13,7 @@ import pytest
 from distrl.errors import ConfigError, SpecError
 from distrl.replay.buffer import ReplayConfig
 from distrl.replay.table import files
+from tests.support.selection import full
 
 T = 4
 ROOT = Path(__file__).parents[4]
@@ -65,6 +66,7 @@ def key(sample):
     return [leaf.tobytes() for leaf in jax.tree.leaves(sample)]
 
 
+@pytest.mark.parametrize("make_replay", ["local", "shared", full("reverb")], indirect=True)
 def test_a_fresh_process_has_the_same_table(make_replay, streams, tmp_path, table):
     config, per_item = table
     replay = make_replay(config, BATCH, per_item)
