@@ -39,14 +39,7 @@ from distrl.config import ActorsConfig, LearnerConfig
 from distrl.errors import ConfigError
 from distrl.replay.config import ReplayConfig
 from distrl.specs import EnvironmentSpec
-from distrl.types import (
-    AgentOutput,
-    Params,
-    State,
-    StepType,
-    TimeStep,
-    Trajectory,
-)
+from distrl.types import AgentOutput, Params, State, StepType, TimeStep, Trajectory
 
 
 @dataclasses.dataclass(frozen=True)
@@ -197,10 +190,8 @@ class DQN(Agent):
         """
         check_scalar_reward(env_spec, name)
         if not isinstance(env_spec.action, dm_specs.DiscreteArray):
-            raise ConfigError(
-                f"action: {name} takes one DiscreteArray, got "
-                + " ".join(repr(env_spec.action).split())
-            )
+            got = " ".join(repr(env_spec.action).split())
+            raise ConfigError(f"action: {name} takes one DiscreteArray, got {got}")
         self.config = config
         self.env_spec = env_spec
         self._actions = distributions.Categorical(
@@ -274,12 +265,9 @@ class DQN(Agent):
         choice = jnp.argmax(values if config.double else target_values, axis=-1)
         chosen = self._actions.encode(batch.action)
         value = select(values, chosen)[:-1]
-        errors = self._action_values.errors(
-            timestep,
-            select(outputs, chosen)[:-1],
-            value,
-            select(target_outputs, self._actions.encode(choice)),
-        )
+        bootstrap = select(target_outputs, self._actions.encode(choice))
+        outputs = select(outputs, chosen)[:-1]
+        errors = self._action_values.errors(timestep, outputs, value, bootstrap)
         weight = importance_weights(batch.probability, config.importance_exponent)
         mean = mean_over(real)
         loss = mean(errors.loss * weight)
@@ -322,6 +310,5 @@ def _action_values(config: DQNConfig) -> ActionValues:
     shared = (config.discount, config.n_step, config.value_rescaling)
     if config.num_atoms == 1:
         return MeanReturns(*shared, config.huber_delta)
-    ends = config.value_min, config.value_max
-    atoms = np.linspace(*ends, config.num_atoms, dtype=np.float32)
+    atoms = np.linspace(config.value_min, config.value_max, config.num_atoms, dtype=np.float32)
     return ReturnDistributions(*shared, atoms)

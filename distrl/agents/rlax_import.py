@@ -1,6 +1,6 @@
 """RLax without TensorFlow.
 
-`import rlax` imports TensorFlow Probability, which imports TensorFlow where it is installed: about
+`import rlax` imports TensorFlow Probability, which imports TensorFlow if it is installed: about
 four seconds for nothing here. Every module imports RLax by
 
     from distrl.agents.rlax_import import rlax

@@ -246,7 +246,7 @@ def _import(suite: str) -> Any:
     """Returns gymnasium with a suite's environments registered."""
     _require(suite)
     gymnasium = importlib.import_module("gymnasium")
-    # gymnasium warns about most versions of its environments that there is a newer one.
+    # For most versions of its environments gymnasium warns that there is a newer one.
     warnings.filterwarnings("ignore", message=".*is out of date", module="gymnasium")
     if suite == "minigrid":
         importlib.import_module("minigrid")
