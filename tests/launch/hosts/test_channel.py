@@ -25,9 +25,9 @@ class Ends:
             self.selector, reader, near.detach(), self.messages.append, self.closed.append
         )
 
-    def run_until(self, true):
+    def run_until(self, condition):
         deadline = time.monotonic() + 5.0
-        while not true():
+        while not condition():
             assert time.monotonic() < deadline
             for key, _ in self.selector.select(0.1):
                 key.data()
@@ -41,14 +41,14 @@ def ends():
     made.other.close()
 
 
-def test_messages_come_whole_however_they_are_cut(ends):
+def test_messages_arrive_complete_however_they_are_split(ends):
     for byte in b'{"kind": "a", "n": 1}\n{"kind": "b"}\n':
         ends.other.sendall(bytes([byte]))
     ends.run_until(lambda: len(ends.messages) == 2)
     assert ends.messages == [{"kind": "a", "n": 1}, {"kind": "b"}]
 
 
-def test_more_than_a_pipe_holds_goes_when_it_is_read(ends):
+def test_more_than_a_pipe_holds_is_sent_when_it_is_read(ends):
     ends.channel.send("big", data="x" * 3_000_000)
     assert ends.channel.unsent() > 0
     got = 0

@@ -1,4 +1,4 @@
-"""The Kubernetes objects of a run: what a schema knows, and what only a cluster would find."""
+"""The Kubernetes objects of a run: their schemas, and errors that only a cluster would report."""
 
 import base64
 import os
@@ -80,7 +80,7 @@ def test_a_host_is_a_job_and_the_launcher_one_more():
     ]
 
 
-def test_names_are_valid_and_their_own():
+def test_names_are_valid_and_unique():
     documents = made()
     keys = [(d["kind"], d["metadata"]["name"]) for d in documents]
     assert len(set(keys)) == len(keys)
@@ -163,11 +163,11 @@ def test_what_is_restarted():
         ("path:/srv/runs", {"hostPath": {"path": "/srv/runs", "type": "Directory"}}),
     ],
 )
-def test_runs_last_where_the_learner_is(storage: str, volume: dict[str, Any]):
+def test_runs_are_persistent_where_the_learner_is(storage: str, volume: dict[str, Any]):
     for host, pod in pods(storage=storage).items():
         runs = next(each for each in pod["volumes"] if each["name"] == "runs")
-        lasting = host in ("h1", "launcher")
-        assert runs == {"name": "runs", **(volume if lasting else {"emptyDir": {}})}
+        persistent = host in ("h1", "launcher")
+        assert runs == {"name": "runs", **(volume if persistent else {"emptyDir": {}})}
     # A volume that one node may have at a time, or a folder of it: both pods are on that node.
     (term,) = pods()["launcher"]["affinity"]["podAffinity"][
         "requiredDuringSchedulingIgnoredDuringExecution"
@@ -176,7 +176,7 @@ def test_runs_last_where_the_learner_is(storage: str, volume: dict[str, Any]):
     assert term["labelSelector"]["matchLabels"] == template["metadata"]["labels"]
 
 
-def test_pods_are_as_the_restricted_standard_wants_them():
+def test_pods_meet_the_restricted_security_standard():
     for pod in pods().values():
         context = pod["securityContext"]
         assert context["runAsNonRoot"] and context["runAsUser"] > 0 and context["fsGroup"] > 0
@@ -203,7 +203,7 @@ def test_credentials_are_in_the_secret_only(tmp_path: Path):
         assert volume["secret"]["defaultMode"] == 0o440
 
 
-def test_the_file_is_read_back_and_nobody_elses(tmp_path: Path):
+def test_the_file_is_read_back_and_private(tmp_path: Path):
     path = tmp_path / "run.yaml"
     path.write_text("an older one")
     path.chmod(0o644)
@@ -227,7 +227,7 @@ def test_names_that_look_like_numbers_stay_names(tmp_path: Path):
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "message"),
     [
         ({"name": "First_run"}, "name 'First_run'.*lower-case"),
         ({"name": "1st"}, "letter first"),
@@ -242,13 +242,13 @@ def test_names_that_look_like_numbers_stay_names(tmp_path: Path):
         ({"storage": "claim:My Claim"}, "not a valid name of a claim"),
     ],
 )
-def test_what_kubernetes_does_not_take_is_refused(options: dict[str, Any], told: str):
-    with pytest.raises(ConfigError, match=told) as caught:
+def test_what_kubernetes_does_not_accept_is_refused(options: dict[str, Any], message: str):
+    with pytest.raises(ConfigError, match=message) as caught:
         made(**options)
     assert "\n" not in str(caught.value)
 
 
-def test_the_schemas_of_many_versions_take_it():
+def test_the_schemas_of_many_versions_accept_it():
     validate = pytest.importorskip("kubernetes_validate", reason="pip install kubernetes-validate")
     versions = set(validate.utils.all_versions()) - {"1.25.0"}
     assert len(versions) > 3

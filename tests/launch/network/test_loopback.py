@@ -137,7 +137,7 @@ AT_ONCE = """
 
 
 @pytest.mark.parametrize("kind", ["courier", "reverb"])
-def test_threads_that_make_servers_do_not_wait_for_each_other_for_ever(kind):
+def test_threads_that_make_servers_do_not_deadlock(kind):
     assert printed(AT_ONCE.replace("{kind}", kind)) == ["served"]
 
 
@@ -175,7 +175,7 @@ def test_a_table_that_cannot_be_written_is_an_error(monkeypatch):
         loopback.close_ports()
 
 
-def test_what_is_undone_is_as_before():
+def test_undoing_restores_every_entry():
     before = _values()
     undo = loopback.close_ports()
     changed = _values()
@@ -190,7 +190,7 @@ def _values() -> list[int]:
     return [ctypes.c_uint64.from_address(slot).value for _, slot in loopback._all_slots()]
 
 
-def test_a_port_taken_on_loopback_is_not_given(monkeypatch):
+def test_a_port_taken_on_loopback_is_not_reserved(monkeypatch):
     ports = Ports()
     with socket.create_server(("127.0.0.1", 0)) as server:
         taken = server.getsockname()[1]

@@ -48,9 +48,9 @@ class Hosts:
         self.port = 0
         self._names = itertools.count()
 
-    def start(self, **told: object) -> list[int]:
+    def start(self, **settings: object) -> list[int]:
         """Starts a host's tunnel; returns its ports."""
-        prefix = told.pop("prefix", ())
+        prefix = settings.pop("prefix", ())
         path = Path(self.folder) / f"log{len(self.processes)}"
         log = self.sockets.enter_context(path.open("w"))
         process = subprocess.Popen(
@@ -62,11 +62,14 @@ class Hosts:
             text=True,
         )
         self.processes.append(process)
-        own = self.credentials
-        secrets = {"certificate": own.certificate.decode(), "key": own.key.decode()}
-        told = {"host": "127.0.0.1", "open_ports": [], "forwards": {}, **secrets, **told}
+        credentials = self.credentials
+        secrets = {
+            "certificate": credentials.certificate.decode(),
+            "key": credentials.key.decode(),
+        }
+        settings = {"host": "127.0.0.1", "open_ports": [], "forwards": {}, **secrets, **settings}
         assert process.stdin is not None and process.stdout is not None
-        process.stdin.write(json.dumps(told))
+        process.stdin.write(json.dumps(settings))
         process.stdin.close()
         return [int(port) for port in process.stdout.readline().split()]
 
@@ -167,7 +170,7 @@ def test_each_direction_ends_by_itself(hosts):
     assert read_all(client) == b"answer"
 
 
-def test_large_data_come_whole_both_ways_at_once_and_wait_for_a_slow_reader(hosts):
+def test_large_data_arrives_complete_in_both_directions_despite_a_slow_reader(hosts):
     client, server = hosts.pair()
     data = random.Random(1).randbytes(48 << 20)
     got = {}
@@ -194,7 +197,7 @@ def test_large_data_come_whole_both_ways_at_once_and_wait_for_a_slow_reader(host
     assert got["down"] == hashlib.sha256(data[::-1]).digest()
 
 
-def test_a_sender_is_held_back_while_nobody_reads(hosts):
+def test_a_sender_blocks_while_nobody_reads(hosts):
     client, _ = hosts.pair()
     client.settimeout(1.0)
     sent = 0
@@ -230,7 +233,7 @@ def test_a_reset_is_passed_on_and_a_dead_tunnel_breaks_what_it_carried(hosts):
                     accepted.recv(1)
 
 
-def test_a_server_that_is_down_is_told_and_reached_when_it_is_up(hosts):
+def test_a_server_that_is_down_is_reported_and_reached_when_it_is_up(hosts):
     server, port = hosts.listen()
     server.close()
     path = hosts.join(port)
@@ -287,7 +290,7 @@ def test_unauthenticated_peers_are_refused_before_a_byte_reaches_a_server(hosts,
     assert nobody_came(server)
 
 
-def test_the_credentials_are_enough(hosts):
+def test_the_credentials_are_sufficient(hosts):
     """With the credentials, which the peers above lack, the same bytes reach the server."""
     server, port = hosts.listen()
     hosts.join(port)
@@ -301,7 +304,7 @@ def test_the_credentials_are_enough(hosts):
             assert accepted.recv(4) == b"data"
 
 
-def test_a_host_that_is_not_of_the_program_gets_nothing(hosts):
+def test_a_host_of_another_program_gets_no_data(hosts):
     """Neither what a client sends, nor which server it asks for."""
     other = tls.make_credentials()
     got = []
@@ -328,7 +331,7 @@ def test_unauthenticated_peers_cost_the_program_nothing(hosts):
     def open_files() -> int:
         return len(os.listdir(f"/proc/{pid}/fd"))
 
-    def goes_on() -> float:
+    def round_trip() -> float:
         begin = time.monotonic()
         client.sendall(b"ping")
         assert server.recv(4) == b"ping"
@@ -345,7 +348,7 @@ def test_unauthenticated_peers_cost_the_program_nothing(hosts):
                     sock.sendall(random.Random(number).randbytes(1000))
                 elif number % 3 == 2:
                     sock.sendall(b"GET / HTTP/1.1\r\n\r\n")
-            goes_on()
+            round_trip()
         assert open_files() <= before + tunnel.MAX_UNAUTHENTICATED + 5
         # New connections of the program are made meanwhile.
         again = socket.create_connection(("127.0.0.1", hosts.port), WAIT_S)
@@ -354,13 +357,13 @@ def test_unauthenticated_peers_cost_the_program_nothing(hosts):
         deadline = time.monotonic() + tunnel.HANDSHAKE_S + 5.0
         while open_files() > before:
             assert time.monotonic() < deadline, f"{open_files()} open files, {before} before"
-            goes_on()
+            round_trip()
             time.sleep(0.1)
     assert len(hosts.log(0).splitlines()) < 10
 
 
-def test_an_end_that_was_lost_before_its_other_end_came_breaks_that_one():
-    """asyncio may make the plain end before it says that the secure one is lost."""
+def test_an_end_lost_before_the_other_end_is_made_breaks_that_one():
+    """asyncio may make the plain end before it reports that the TLS end is lost."""
     here, there = socket.socketpair()
 
     async def meet() -> None:
@@ -380,7 +383,7 @@ def test_an_end_that_was_lost_before_its_other_end_came_breaks_that_one():
         assert there.recv(1) == b""
 
 
-def test_many_that_come_at_once_are_carried_or_told(hosts):
+def test_many_connections_at_once_are_carried_or_refused(hosts):
     """Beyond the limit of unauthenticated peers some are refused; none waits forever."""
     (port, echo) = hosts.start(open_ports=[], echo=True)
     path = hosts.path()
@@ -476,7 +479,7 @@ def test_courier_and_reverb_go_through(hosts):
 
 
 @pytest.mark.slow
-def test_a_reader_that_takes_nothing_for_long_breaks_nothing(hosts):
+def test_a_reader_that_pauses_for_long_breaks_nothing(hosts):
     client, server = hosts.pair()
     data = random.Random(1).randbytes(48 << 20)
     thread = threading.Thread(target=client.sendall, args=(data,))

@@ -26,18 +26,18 @@ def send_back(connection: socket.socket) -> None:
 
 
 def main() -> None:
-    told = json.load(sys.stdin)
-    listener = socket.create_server((told["host"], 0))
+    settings = json.load(sys.stdin)
+    listener = socket.create_server((settings["host"], 0))
     ports = [listener.getsockname()[1]]
-    if told.get("echo"):
+    if settings.get("echo"):
         server = socket.create_server(("127.0.0.1", 0))
         ports.append(server.getsockname()[1])
         threading.Thread(target=echo, args=(server,), daemon=True).start()
     tunnel.run(
         listener,
-        Credentials(told["certificate"].encode(), told["key"].encode()),
-        [*told["open_ports"], *ports[1:]],
-        {path: (host, port, target) for path, (host, port, target) in told["forwards"].items()},
+        Credentials(settings["certificate"].encode(), settings["key"].encode()),
+        [*settings["open_ports"], *ports[1:]],
+        {path: (host, port, target) for path, (host, port, target) in settings["forwards"].items()},
         ready=lambda: print(*ports, flush=True),
     )
 
