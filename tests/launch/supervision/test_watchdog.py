@@ -45,7 +45,7 @@ def clock(monkeypatch):
     return Clock(monkeypatch)
 
 
-def test_a_node_that_never_says_what_it_does_is_not_judged_by_it(clock):
+def test_a_node_that_never_reports_is_not_judged(clock):
     assert clock.run(10_000, 0.0) is None
 
 
@@ -67,19 +67,19 @@ def test_a_pure_python_loop_at_full_speed_is_only_busy(clock):
     assert "at 100% of a core" in clock.run(20, 1.0)
 
 
-def test_progress_begins_the_count_anew(clock):
+def test_progress_resets_the_count(clock):
     for _ in range(50):
         clock.heartbeat.tick()
         assert clock.run(50, 0.0) is None
 
 
-def test_a_stopped_process_is_found_soon_and_one_that_goes_on_is_not(clock):
+def test_a_stopped_process_is_found_soon_and_one_that_continues_is_not(clock):
     assert clock.run(8, 0.0, stopped=True) is None
     assert clock.run(1, 0.0) is None
     assert clock.run(15, 0.0, stopped=True).startswith("was stopped by a signal")
 
 
-def test_threads_that_do_not_run_are_found_though_the_node_waits(clock):
+def test_threads_that_do_not_run_are_found_while_the_node_waits(clock):
     clock.heartbeat.tick()
     clock.heartbeat.wait()
     assert clock.run(5, 0.0) is None
