@@ -53,7 +53,7 @@ def check_seeds(lines, life=0):
 @pytest.mark.parametrize(
     "topology",
     [
-        "single_process",
+        full("single_process"),
         pytest.param("heavy_env", marks=[needs_launchpad, pytest.mark.full]),
     ],
 )
@@ -68,7 +68,7 @@ def test_what_goes_on_is_exact(tmp_path, topology):
 @pytest.mark.parametrize(
     "name",
     [
-        full("experiment"),
+        "experiment",
         full("synchronous"),
         slow("late"),
         slow("late_synchronous"),
@@ -91,7 +91,7 @@ SHARED, REVERB = (f"--config.replay.backend={name}" for name in ("shared_memory"
         ("experiment", (HEAVY, MP, REVERB)),
         full("sharded", (HEAVY, MP, REVERB)),
         full("late", (LIGHT, MP, SHARED)),
-        ("synchronous", (LIGHT, MT, SHARED)),
+        full("synchronous", (LIGHT, MT, SHARED)),
     ],
 )
 def test_programs(tmp_path, name, flags):

@@ -169,6 +169,7 @@ def watch(program: Program, cell: Cell) -> tuple[str, float]:
     return "ends, named", seconds
 
 
+@pytest.mark.full
 @pytest.mark.timeout(120)
 def test_status_and_stacks_of_a_program_of_which_a_node_is_blocked(tmp_path):
     program = Program(tmp_path, Cell("heavy_env", "shared_memory", "actor/0", "block"))

@@ -37,7 +37,7 @@ def train(tmp_path):
 @pytest.mark.parametrize(
     ("topology", "node", "backend"),
     [
-        ("light_env", "learner/0", "reverb"),
+        full("light_env", "learner/0", "reverb"),
         slow("light_env", "actor/0", "shared_memory"),
         slow("light_env", "inferencer/0", "shared_memory"),
         full("light_env", "replay/0", "shared_memory"),
@@ -166,6 +166,7 @@ def test_ctrl_c_in_training(train, topology, launch_type, times):
         assert {how["state"] for how in result["nodes"].values()} == {"ended"}
 
 
+@pytest.mark.full
 def test_ctrl_c_in_one_process(train):
     command = train("--topology=single_process", *CARTPOLE)
     command.wait_for_training()

@@ -142,6 +142,7 @@ print(policy(numpy.zeros(4, numpy.float32)), policy.version)
 """
 
 
+@pytest.mark.full
 def test_an_agent_of_the_users_own_file(tmp_path, monkeypatch):
     """Neither the file nor what it imports has to be there."""
     (tmp_path / "own_file.py").write_text(OWN)

@@ -74,7 +74,7 @@ def attack(marker: Path, addresses: list[str]) -> list[str]:
 @pytest.mark.parametrize(
     ("topology", "launch_type", "backend", "servers"),
     [
-        ("heavy_env", "local_mp", "reverb", 5),
+        full("heavy_env", "local_mp", "reverb", 5),
         full("light_env", "local_mp", "shared_memory", 5),
         slow("light_env", "local_mt", "reverb", 6),
     ],

@@ -170,6 +170,7 @@ def test_what_does_not_suit_is_refused():
         dataclasses.replace(experiment, replay=uniform)
 
 
+@pytest.mark.full
 def test_learns_cartpole_a_little():
     """Random actions last for 22 steps."""
     pytest.importorskip("envpool")

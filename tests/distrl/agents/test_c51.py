@@ -82,7 +82,7 @@ def numpy_loss(agent, online, target, batch, discount=None):
 
 
 @pytest.mark.parametrize(
-    "settings", [full({}), {"n_step": 3, "dueling": True}, full({"double": False})]
+    "settings", [full({}), full({"n_step": 3, "dueling": True}), {"double": False}]
 )
 def test_the_loss_equals_numpys(settings):
     agent, online, target = make(**settings)

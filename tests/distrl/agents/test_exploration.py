@@ -137,7 +137,7 @@ def check(counts):
     ("name", "batch_sizes"),
     [
         full("dqn", ()),
-        ("dqn", (4, 16)),
+        full("dqn", (4, 16)),
         full("r2d2", (4, 16)),
         full("behind_transforms", (4, 16)),
     ],

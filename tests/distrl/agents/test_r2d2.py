@@ -105,6 +105,7 @@ def test_the_loss_equals_numpys(burn_in):
         assert abs(wrong - want) > 1e-5
 
 
+@pytest.mark.full
 def test_no_gradient_flows_through_the_burn_in():
     agent, online, _, batch = make()
     gradient = jax.jit(jax.grad(agent.loss, has_aux=True))

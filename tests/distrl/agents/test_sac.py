@@ -154,6 +154,7 @@ def test_what_lies_at_a_boundary_changes_no_gradient():
     assert all(np.all(np.isfinite(v)) for v in logs.values())
 
 
+@pytest.mark.full
 def test_each_loss_reaches_its_own_part_only():
     agent, params, target, batch = make()
     losses = ("critic_loss", "policy_loss")

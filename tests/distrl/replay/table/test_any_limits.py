@@ -15,7 +15,6 @@ from distrl.replay.local.buffer import LocalReplayBuffer
 from distrl.replay.local.table import LocalTable
 from distrl.replay.shared.buffer import SharedReplayBuffer
 from distrl.replay.shared.table import SharedTable
-from tests.support.selection import full
 
 T = 2
 PHASES = (Phase.explicit, Phase.reuse, Phase.generate)  # a stall costs seconds: no shrinking
@@ -164,7 +163,8 @@ def run_case(make_streams, backend, case, inserts, check_every):
     assert worst >= -1e-6
 
 
-@pytest.mark.parametrize("backend", ["local", full("shared")])
+@pytest.mark.full
+@pytest.mark.parametrize("backend", ["local", "shared"])
 @settings(max_examples=12, deadline=None, phases=PHASES)
 @given(case=cases())
 def test_any_limits_are_refused_or_run(make_streams, backend, case):
