@@ -50,7 +50,7 @@ class InferenceServer:
         messages: the layout of requests and answers.
         max_batch: most rows in a batch.
         timeout: seconds that a request may wait for its answer.
-        heartbeat: told when a batch runs; gives this server's life. None: no heartbeat.
+        heartbeat: the node's; records when batches run, and has this server's life. None: none.
         """
         self._heartbeat = heartbeat or Heartbeat()
         self._inferencer = inferencer
