@@ -146,8 +146,7 @@ class Case:
         """Does the table's part of `add`."""
         buffer: Any = self.buffer
         if self.kind == "reverb":
-            buffer._pending, buffer._pending_size = [self._block], self._block.size
-            buffer._write_pending()
+            buffer._insert(self._block)
             buffer.flush()
         else:
             buffer._table.insert(self._block, None, 10.0)

@@ -169,7 +169,7 @@ def _tunnel(settings: dict[str, Any]) -> int:
     ready = threading.Event()
 
     def carry() -> None:
-        tunnel.run(listener, credentials, settings["open_ports"], forwards, ready.set)  # type: ignore[arg-type]
+        tunnel.run(listener, credentials, settings["open_ports"], forwards, ready.set)
 
     threading.Thread(target=carry, daemon=True).start()
     if not ready.wait(30.0):
