@@ -60,7 +60,7 @@ def numpy_loss(agent, online, target, batch, discount=None):
     choice = ((q if config.double else aim) @ ATOMS).argmax(-1)
     losses, priorities = [], []
     for b in range(B):
-        own = []
+        unroll_losses = []
         for t in range(T):
             if step.step_type[t, b] == LAST:
                 continue
@@ -75,9 +75,11 @@ def numpy_loss(agent, online, target, batch, discount=None):
                 factor = 0
             want = projected(total + factor * ATOMS, aim[now, b, choice[now, b]])
             log_q = np.log(q[t, b, batch.action[t, b]])
-            own.append((want * (np.log(np.maximum(want, 1e-30)) - log_q)).sum())
-        losses += own
-        priorities.append(0.9 * max(own) + 0.1 * np.mean(own) if own else 0)
+            unroll_losses.append((want * (np.log(np.maximum(want, 1e-30)) - log_q)).sum())
+        losses += unroll_losses
+        priorities.append(
+            0.9 * max(unroll_losses) + 0.1 * np.mean(unroll_losses) if unroll_losses else 0
+        )
     return np.mean(losses), priorities
 
 
@@ -97,8 +99,8 @@ def test_the_loss_equals_numpys(settings):
     mapped, _ = jax.vmap(agent.loss, (None, None, 0))(online, target, stacked)
     np.testing.assert_allclose(mapped, [loss, loss], rtol=1e-5)
     gradient = jax.grad(agent.loss, (0, 1), has_aux=True)
-    (own, of_target), _ = jax.jit(gradient)(online, target, batch)
-    assert all(np.any(g) for g in jax.tree.leaves(own))
+    (of_online, of_target), _ = jax.jit(gradient)(online, target, batch)
+    assert all(np.any(g) for g in jax.tree.leaves(of_online))
     assert not any(np.any(g) for g in jax.tree.leaves(of_target))
 
 

@@ -38,7 +38,7 @@ def test_other_parts_fit_the_given_ones(agent, batch_size, streams):
     if batch_size is not None:
         given["learner"] = LearnerConfig(batch_size)
     config = presets.AGENTS[agent]()
-    if agent == "ppo":  # its minibatches must divide the batch, which is no matter of defaults
+    if agent == "ppo":  # its minibatches must divide the batch, whatever the defaults
         config = dataclasses.replace(config, minibatches=1)
     made = Experiment(env, config, **given)  # it is checked when made
     assert made.actors == actors

@@ -33,7 +33,7 @@ SMALL = NetworkConfig(hidden_sizes=(16,))
 
 
 def targets_by_hand(step_type, reward, discount, value, gamma, n_step):
-    """Of one stream; NaN at what is no transition."""
+    """Returns the targets of one stream; NaN if it is not a transition."""
     length = len(step_type) - 1
     targets = np.full(length, np.nan)
     for t in range(length):

@@ -118,18 +118,23 @@ def explore(infer, ids, calls, seed, greedy, counts):
 
 
 def chi_square(counts, epsilons):
-    """Of so many streams as there are degrees of freedom."""
+    """Returns chi-square, with one degree of freedom per stream."""
     chance = np.array(epsilons) * 2 / 3  # one of three random actions is the greedy one
     expected = counts[:, 0] * chance
     return np.sum((counts[:, 1] - expected) ** 2 / (expected * (1 - chance)))
 
 
 def check(counts):
-    own = 0.4 ** (1 + 3 * np.array(SHARES))
+    expected = 0.4 ** (1 + 3 * np.array(SHARES))
     # Eight degrees of freedom exceed 35 once in 40,000 times.
-    assert chi_square(counts, own) < 35
+    assert chi_square(counts, expected) < 35
     # What a mistake would give is not what we give: by place in the actor, by halves, all alike.
-    for wrong in (own[[0, 1, 2, 3] * 2], own[::-1], np.full(8, 0.4), np.full(8, own.mean())):
+    for wrong in (
+        expected[[0, 1, 2, 3] * 2],
+        expected[::-1],
+        np.full(8, 0.4),
+        np.full(8, expected.mean()),
+    ):
         assert chi_square(counts, wrong) > 70
 
 

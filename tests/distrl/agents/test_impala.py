@@ -201,7 +201,7 @@ def test_a_batch_without_a_real_transition_gives_no_gradient():
 
 
 def test_learns_a_bandit():
-    """Of two actions one pays; the batch is made anew from what the policy chooses."""
+    """One of two actions pays; each batch has new actions of the policy."""
     agent = IMPALAConfig(discount=0.0).make(DISCRETE)
     params = agent.initial_params(KEY)
     learner_state = agent.initial_learner_state(params)

@@ -60,15 +60,15 @@ def layer():
 
 def test_the_initial_means_and_sigmas():
     _, params, _ = layer()
-    own = params["layer"]
-    assert {name: leaf.shape for name, leaf in own.items()} == {
+    weights = params["layer"]
+    assert {name: leaf.shape for name, leaf in weights.items()} == {
         "w": (3, 2), "b": (2,), "w_sigma": (3, 2), "b_sigma": (2,)
     }  # fmt: skip
-    np.testing.assert_array_equal(own["b"], 0)
-    np.testing.assert_allclose(own["w_sigma"], 0.5 / 3**0.5, rtol=1e-6)
-    np.testing.assert_allclose(own["b_sigma"], 0.5 / 3**0.5, rtol=1e-6)
+    np.testing.assert_array_equal(weights["b"], 0)
+    np.testing.assert_allclose(weights["w_sigma"], 0.5 / 3**0.5, rtol=1e-6)
+    np.testing.assert_allclose(weights["b_sigma"], 0.5 / 3**0.5, rtol=1e-6)
     plain = hk.transform(lambda x: hk.Linear(2, name="layer")(x))
-    np.testing.assert_array_equal(own["w"], plain.init(KEYS[0], np.zeros((1, 3)))["layer"]["w"])
+    np.testing.assert_array_equal(weights["w"], plain.init(KEYS[0], np.zeros((1, 3)))["layer"]["w"])
 
 
 def noise_of(apply, params, key):
@@ -87,14 +87,15 @@ def test_a_layers_noise_is_factorised_and_shared_by_all_rows():
     # Factor j is bias j's noise, so each row of the weights' noise is a multiple of the biases'.
     before = on_weights / on_biases
     np.testing.assert_allclose(before[:, 0], before[:, 1], rtol=1e-3)
-    own = {name: np.asarray(leaf, np.float64) for name, leaf in params["layer"].items()}
-    own["w_sigma"] = own["w_sigma"] * np.arange(1, 7).reshape(3, 2)
-    want = x @ (own["w"] + own["w_sigma"] * on_weights) + own["b"] + own["b_sigma"] * on_biases
-    got = apply({"layer": jax.tree.map(jnp.float32, own)}, KEYS[1], x)
+    weights = {name: np.asarray(leaf, np.float64) for name, leaf in params["layer"].items()}
+    weights["w_sigma"] = weights["w_sigma"] * np.arange(1, 7).reshape(3, 2)
+    bias = weights["b"] + weights["b_sigma"] * on_biases
+    want = x @ (weights["w"] + weights["w_sigma"] * on_weights) + bias
+    got = apply({"layer": jax.tree.map(jnp.float32, weights)}, KEYS[1], x)
     np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5)
     # What a mistake would give is not what we give.
-    without = x @ own["w"] + own["b"]
-    np.testing.assert_allclose(apply({"layer": own}, None, x), without, rtol=1e-5, atol=1e-6)
+    without = x @ weights["w"] + weights["b"]
+    np.testing.assert_allclose(apply({"layer": weights}, None, x), without, rtol=1e-5, atol=1e-6)
     assert np.abs(want - without).max() > 0.1
     assert np.abs(noise_of(apply, params, KEYS[2])[0] - on_weights).max() > 0.1
 
@@ -218,8 +219,8 @@ def test_both_networks_have_noise_of_their_own(name):
     means = float(loss(silent, silent, batch, KEYS[1]))
     assert means == pytest.approx(float(loss(network, network, batch)), rel=1e-5)
     for pair in ((network, silent), (silent, network)):
-        found = [float(loss(*pair, batch, key)) for key in KEYS]
-        assert len({means, *found}) == len(KEYS) + 1
+        losses = [float(loss(*pair, batch, key)) for key in KEYS]
+        assert len({means, *losses}) == len(KEYS) + 1
 
 
 def test_the_networks_draws_are_independent():

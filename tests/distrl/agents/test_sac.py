@@ -233,7 +233,7 @@ def test_the_target_critics_are_a_moving_average():
             lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-6), state.target, want
         )
         keys.add(tuple(np.asarray(state.key).tolist()))
-    assert len(keys) == 4  # each update draws anew
+    assert len(keys) == 4  # each update draws new noise
     other = agent.initial_params(np.array([0, 9], np.uint32))
     assert tuple(np.asarray(agent.initial_learner_state(other).key).tolist()) not in keys
 

@@ -1,4 +1,4 @@
-"""Every environment of a run has a seed of its own, and says which."""
+"""Every environment of a run has its own seed, and reports it."""
 
 import dataclasses
 import types
@@ -19,7 +19,7 @@ RUN = 12345
 
 def test_all_seeds_of_a_run_are_distinct():
     """16 actors and an evaluator, 64 environments each, 32 lives, 7 restarts of each."""
-    found = np.concatenate(
+    drawn = np.concatenate(
         [
             np.array(seeds.environment_seeds(RUN, group, index, 64, life))
             for group, count in (("actor", 16), ("evaluator", 1))
@@ -27,20 +27,20 @@ def test_all_seeds_of_a_run_are_distinct():
             for life in range(32)
         ]
     )
-    restarted = [seeds.restart_seed(seed, n) for seed in found[::7].tolist() for n in range(1, 8)]
-    every = np.concatenate([found, restarted])
+    restarted = [seeds.restart_seed(seed, n) for seed in drawn[::7].tolist() for n in range(1, 8)]
+    every = np.concatenate([drawn, restarted])
     assert len(np.unique(every)) == len(every)
     assert every.min() >= 0 and every.max() < 2**31
-    assert seeds.restart_seed(int(found[0]), 0) == found[0]
+    assert seeds.restart_seed(int(drawn[0]), 0) == drawn[0]
 
 
 @pytest.mark.parametrize("run", [0, 1, 2**40, 907])  # some of whose seeds pass 2**31
 def test_seeds_are_distinct_and_consecutive_for_any_run(run):
-    own = [seeds.environment_seeds(run, "actor", i, 4096, 31) for i in (0, 1, 1023)]
-    own.append(seeds.environment_seeds(run, "evaluator", 1023, 4096, 31))
-    for node in own:
+    by_node = [seeds.environment_seeds(run, "actor", i, 4096, 31) for i in (0, 1, 1023)]
+    by_node.append(seeds.environment_seeds(run, "evaluator", 1023, 4096, 31))
+    for node in by_node:
         assert ((np.diff(node) - 1) % 2**31 == 0).all()
-    every = np.concatenate(own)
+    every = np.concatenate(by_node)
     assert len(np.unique(every)) == len(every)
 
 
@@ -85,7 +85,7 @@ def test_an_actors_seeds_are_the_same_in_every_program():
             actor_pool(recording, index, lambda line: None)
         evaluator_pool(recording, lambda line: None)
         together, *apart, evaluation = recording.seeds
-        assert together == tuple(seed for own in apart for seed in own)
+        assert together == tuple(seed for part in apart for seed in part)
         assert apart[0] == seeds.environment_seeds(RUN, "actor", 0, 3)
         assert not set(evaluation) & set(together)
 

@@ -173,12 +173,12 @@ def test_restart_closes_one_episode_and_goes_on(kind, num_workers, fault, wait_n
     restarts = pool.restarts
     pool.close()
     assert re.search(MESSAGES[fault], caplog.text)
-    own = {CULPRIT}
+    rebuilt = {CULPRIT}
     if kind == "processes" and fault in ("hang", *ENDS):  # its worker's others are lost as well
-        own = set(range(CULPRIT % num_workers, NUM_ENVS, num_workers))
-    assert restarts == len(own)
+        rebuilt = set(range(CULPRIT % num_workers, NUM_ENVS, num_workers))
+    assert restarts == len(rebuilt)
     assert [len(x) for x in began][CULPRIT] == 1
-    assert {i for i, firsts in enumerate(began) if firsts} <= own
+    assert {i for i, firsts in enumerate(began) if firsts} <= rebuilt
 
 
 @pytest.mark.parametrize("kind", PYTHON)
@@ -250,13 +250,13 @@ def test_a_loop_that_hangs_ends_its_process_with_the_stack(wait_num, elsewhere, 
 
 
 def children(pid):
-    """Of a process, and theirs."""
-    found = []
+    """Returns the child processes of a process, and theirs."""
+    pids = []
     for task in Path(f"/proc/{pid}/task").glob("*/children"):
         with contextlib.suppress(OSError):
             for child in map(int, task.read_text().split()):
-                found += [child, *children(child)]
-    return found
+                pids += [child, *children(child)]
+    return pids
 
 
 def alive(pid):
@@ -378,11 +378,11 @@ def test_a_dropped_pool_ends_its_threads(kind):
     before = set(threading.enumerate())
     pool = make(kind, NUM_ENVS, "", 2)
     pool.reset()
-    mine = set(threading.enumerate()) - before
-    assert mine
+    threads = set(threading.enumerate()) - before
+    assert threads
     del pool
     gc.collect()
-    wait_until(lambda: not any(t.is_alive() for t in mine), "a thread is left")
+    wait_until(lambda: not any(t.is_alive() for t in threads), "a thread is left")
 
 
 class Stuck(CountingEnvironment):
@@ -400,12 +400,12 @@ def test_close_ends_environments_that_hang_and_what_they_started():
     )
     pool.reset()
     pool.send(np.zeros(2, np.int32), pool.env_ids)
-    own = []
-    wait_until(lambda: own.extend(workers_of(pool)) or len(set(own)) == 2, "no simulator")
+    pids = []
+    wait_until(lambda: pids.extend(workers_of(pool)) or len(set(pids)) == 2, "no simulator")
     began = time.monotonic()
     pool.close()
     assert time.monotonic() - began < 8
-    wait_until(lambda: not any(map(alive, own)), "a process is left")
+    wait_until(lambda: not any(map(alive, pids)), "a process is left")
 
 
 def play_for_ever():
@@ -430,8 +430,8 @@ import numpy as np
 def builder(seed):
     from distrl.testing import CountingEnvironment
     import threadpoolctl
-    found = {x["num_threads"] for x in threadpoolctl.threadpool_info()}
-    assert found <= {1}, found
+    counts = {x["num_threads"] for x in threadpoolctl.threadpool_info()}
+    assert counts <= {1}, counts
     assert os.environ["OMP_NUM_THREADS"] == "1" and "intra_op_par" in os.environ["XLA_FLAGS"]
     import jax.numpy as jnp
     assert jnp.ones(3).sum() == 3
@@ -459,9 +459,9 @@ def test_pinned_workers_have_a_core_each():
     pool = make("processes", NUM_ENVS, "", 2, pin_workers=True)
     pool.reset()
     cores = sorted(os.sched_getaffinity(0))
-    found = [os.sched_getaffinity(pid) for pid in workers_of(pool)]
-    assert sorted(map(min, found)) == sorted(cores[i % len(cores)] for i in range(2))
-    assert all(len(own) == 1 for own in found)
+    affinities = [os.sched_getaffinity(pid) for pid in workers_of(pool)]
+    assert sorted(map(min, affinities)) == sorted(cores[i % len(cores)] for i in range(2))
+    assert all(len(cores_of_worker) == 1 for cores_of_worker in affinities)
     pool.close()
 
 

@@ -186,10 +186,10 @@ def test_the_agent_is_made_for_what_it_sees():
 
 
 def test_transforms_by_name():
-    own = RewardClip(5.0)
-    assert by_name(["reward_normalizer", "reward_clip"], (own, RewardScale())) == (
+    known = RewardClip(5.0)
+    assert by_name(["reward_normalizer", "reward_clip"], (known, RewardScale())) == (
         RewardNormalizer(),
-        own,
+        known,
     )
     with pytest.raises(ConfigError, match=r"no 'reward_clp'; did you mean reward_clip\?"):
         by_name(["reward_clp"])

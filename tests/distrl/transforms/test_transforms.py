@@ -95,11 +95,11 @@ def as_batch(timestep, state=()):
 
 
 def some_statistics(transform, spec):
-    found = transform.initial_statistics(spec)
-    if not jax.tree.leaves(found):
+    initial = transform.initial_statistics(spec)
+    if not jax.tree.leaves(initial):
         return ()
     batch = as_batch(random_steps(spec, 30, seed=9))
-    return jax.jit(transform.merge_statistics)(found, jax.jit(transform.batch_statistics)(batch))
+    return jax.jit(transform.merge_statistics)(initial, jax.jit(transform.batch_statistics)(batch))
 
 
 def height(observation):
@@ -129,7 +129,7 @@ STEPS = {
 def test_learning_sees_what_acting_saw_bit_for_bit(case):
     """Whatever the windows, over the ends of episodes; and it is what the spec says."""
     transform, spec = STEPS[case]
-    own = some_statistics(transform, spec)
+    merged = some_statistics(transform, spec)
     step, unroll = jax.jit(transform.step), jax.jit(transform.unroll)
     steps = random_steps(spec, 6 * T + 1)
     initial = transform.initial_state(spec, B)
@@ -145,13 +145,13 @@ def test_learning_sees_what_acting_saw_bit_for_bit(case):
             initial,
         )
         states.append(state)
-        seen, state = step(own, state, now)
+        seen, state = step(merged, state, now)
         acted.append(seen)
     acted = jax.tree.map(lambda *rows: np.stack(rows), *acted)
     for start in range(0, 6 * T, T):
         window = slice(start, start + T + 1)
         batch = as_batch(jax.tree.map(lambda x, w=window: x[w], steps), states[start])
-        learned = unroll(own, states[start], KEY, batch).timestep
+        learned = unroll(merged, states[start], KEY, batch).timestep
         want = jax.tree.map(lambda x, w=window: x[w], acted)
         if "shaping" in case:  # the compiler fuses a user's products with the sums after them
             np.testing.assert_allclose(learned.reward, want.reward, rtol=1e-5, atol=1e-5)
@@ -273,15 +273,15 @@ def test_every_step_of_a_stream_is_counted_once():
     for seed in np.unique(observations[:, SEED]):
         counts = observations[observations[:, SEED] == seed, COUNT]
         np.testing.assert_array_equal(np.sort(counts), np.arange(len(counts)))
-    found = learner.variables[1]["statistics"]
-    own = found["observation_normalizer"]
-    assert float(own.rows.hi) == len(observations)
+    by_transform = learner.variables[1]["statistics"]
+    seen = by_transform["observation_normalizer"]
+    assert float(seen.rows.hi) == len(observations)
     pooled = observations.astype(np.float64)
-    np.testing.assert_allclose(statistics.mean(own)["observation"], pooled.mean(0), rtol=1e-6)
-    np.testing.assert_allclose(statistics.variance(own)["observation"], pooled.var(0), rtol=1e-6)
-    own = found["reward_normalizer"]
-    assert float(own.rows.hi) == len(rewards) == learner.env_steps
-    np.testing.assert_allclose(statistics.mean(own), rewards.mean(dtype=np.float64), rtol=1e-6)
+    np.testing.assert_allclose(statistics.mean(seen)["observation"], pooled.mean(0), rtol=1e-6)
+    np.testing.assert_allclose(statistics.variance(seen)["observation"], pooled.var(0), rtol=1e-6)
+    seen = by_transform["reward_normalizer"]
+    assert float(seen.rows.hi) == len(rewards) == learner.env_steps
+    np.testing.assert_allclose(statistics.mean(seen), rewards.mean(dtype=np.float64), rtol=1e-6)
 
 
 TRANSFORMS = (
@@ -311,9 +311,9 @@ class Trained:
         self.compute_gradients = jax.jit(agent.compute_gradients)
         fresh = jax.jit(agent.initial_params)(KEY)
         self.learner_state = jax.jit(agent.initial_learner_state)(fresh)
-        _, found = self.transform(fresh, self.learner_state, self.batch(0))
+        _, batch_statistics = self.transform(fresh, self.learner_state, self.batch(0))
         self.fresh = fresh
-        self.params = {**fresh, "statistics": self.merge(fresh["statistics"], found)}
+        self.params = {**fresh, "statistics": self.merge(fresh["statistics"], batch_statistics)}
 
     def batch(self, seed):
         return as_batch(random_steps(ACTING, T + 1, seed), self.agent.initial_state(B))
@@ -363,8 +363,8 @@ def test_the_learner_finds_the_actors_log_probabilities_at_equal_version():
         batch = as_batch(jax.tree.map(lambda x, rows=rows: x[rows], steps), states[start])
         batch = batch._replace(action=np.stack(actions[rows]))
         seen, _ = recurrent.transform(params, recurrent.learner_state, batch)
-        found = recompute(params["agent"], seen)
-        np.testing.assert_allclose(found, np.stack(log_probs[rows]), rtol=1e-5, atol=1e-6)
+        recomputed = recompute(params["agent"], seen)
+        np.testing.assert_allclose(recomputed, np.stack(log_probs[rows]), rtol=1e-5, atol=1e-6)
 
 
 def close(x, y):
