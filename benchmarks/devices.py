@@ -33,9 +33,9 @@ def measure(case: str, count: int, seconds: float) -> tuple[float, float]:
     """Returns environment steps per second of wall clock, and of CPU time, in this process.
 
     Args:
-      case: A key of CASES.
-      count: Devices that XLA was told to make.
-      seconds: Duration.
+      case: a key of CASES.
+      count: devices that XLA was told to make.
+      seconds: duration.
     """
     import jax
     import numpy as np

@@ -175,8 +175,8 @@ def two_hosts(port: int, count: int = 1) -> Iterator[tuple[Server, Server, list[
     gRPC gives all clients of one address in a process one connection, hence an address for each.
 
     Args:
-      port: The server's port on its host.
-      count: Number of addresses.
+      port: the server's port on its host.
+      count: number of addresses.
 
     Yields:
       The tunnel of the client's host, that of the server's, and addresses by which clients reach

@@ -41,24 +41,24 @@ class Workload:
     """An environment with its network, as measured.
 
     Attributes:
-      num_envs: Environments per actor (n).
+      num_envs: environments per actor (n).
       unroll_length: T.
-      batch_size: Unrolls per update.
-      unrolls_per_item: Unrolls per item of the replay.
-      unroll_bytes: Size of an uncompressed unroll of T steps.
-      compression: Bytes sent per byte of unrolls.
-      param_bytes: Size of the parameters.
-      request_bytes, answer_bytes: Size of an inference request and its answer, per environment.
-      env_step: Cost of one step of one environment.
-      infer: Cost of one inference, n rows.
-      overhead: Cost of the rest of an actor's step (n environment steps): cutting unrolls,
+      batch_size: unrolls per update.
+      unrolls_per_item: unrolls per item of the replay.
+      unroll_bytes: size of an uncompressed unroll of T steps.
+      compression: bytes sent per byte of unrolls.
+      param_bytes: size of the parameters.
+      request_bytes, answer_bytes: size of an inference request and its answer, per environment.
+      env_step: cost of one step of one environment.
+      infer: cost of one inference, n rows.
+      overhead: cost of the rest of an actor's step (n environment steps): cutting unrolls,
         statistics, the loop.
-      write, serve_item, read: Costs of an item of the replay, by its bytes: for the actor, the
+      write, serve_item, read: costs of an item of the replay, by its bytes: for the actor, the
         server (in and out) and the learner.
-      learn: Cost of one transition of an update.
-      ask, answer: Costs of one inference request of n rows: for the actor; for the service,
+      learn: cost of one transition of an update.
+      ask, answer: costs of one inference request of n rows: for the actor; for the service,
         inference included.
-      report: Cost of an actor's report, for the monitor.
+      report: cost of an actor's report, for the monitor.
     """
 
     num_envs: int
@@ -87,11 +87,11 @@ class Costs:
     """Unit costs of the machine that was measured.
 
     Attributes:
-      workloads: By name.
-      fetch: Cost of a call for parameters, by their bytes, for the reader, until it can use them.
-      hand_out: Cost of the same call for the learner, or for a relay.
-      pack: Cost of a new version, by its bytes, for the learner.
-      tunnel_send, tunnel_receive: Cost of a message, by its bytes, for the tunnel of one host.
+      workloads: by name.
+      fetch: cost of a call for parameters, by their bytes, for the reader, until it can use them.
+      hand_out: cost of the same call for the learner, or for a relay.
+      pack: cost of a new version, by its bytes, for the learner.
+      tunnel_send, tunnel_receive: cost of a message, by its bytes, for the tunnel of one host.
     """
 
     workloads: Mapping[str, Workload]
@@ -134,17 +134,17 @@ class Plan:
     """How a program is distributed. None: as in the workload.
 
     Attributes:
-      host: The kind of all hosts.
-      light: Whether inference is a service on the first host, rather than in the actors.
-      learner_speed: Speed of the learner's device, in cores like the measured one.
+      host: the kind of all hosts.
+      light: whether inference is a service on the first host, rather than in the actors.
+      learner_speed: speed of the learner's device, in cores like the measured one.
       num_shards: Reverb servers, on the first host.
-      num_inferencers: Inference services of a light program.
-      unroll_length, batch_size, param_bytes: See `Workload`.
-      sync_interval: Actor steps between two fetches of parameters; None: one unroll.
-      use: Share of a host's cores to plan for.
-      relays: Whether each host of actors has a relay; else every actor calls the learner.
-      tunnels: Whether connections between hosts pass through `distrl.launch.network.tunnel`.
-      descriptors: File descriptors of a process (`ulimit -n`); 1,024 is Linux's usual soft limit.
+      num_inferencers: inference services of a light program.
+      unroll_length, batch_size, param_bytes: see `Workload`.
+      sync_interval: actor steps between two fetches of parameters; None: one unroll.
+      use: share of a host's cores to plan for.
+      relays: whether each host of actors has a relay; else every actor calls the learner.
+      tunnels: whether connections between hosts pass through `distrl.launch.network.tunnel`.
+      descriptors: file descriptors of a process (`ulimit -n`); 1,024 is Linux's usual soft limit.
     """
 
     host: HostKind
@@ -181,10 +181,10 @@ class Needs:
     """What a rate needs.
 
     Attributes:
-      actors: Processes, of one core each.
-      hosts: Hosts of actors, beside the first.
-      connections: Connections to servers of the first host.
-      loads: The load of each part, by name.
+      actors: processes, of one core each.
+      hosts: hosts of actors, beside the first.
+      connections: connections to servers of the first host.
+      loads: the load of each part, by name.
     """
 
     actors: int

@@ -42,11 +42,11 @@ class Server:
         """Starts the server and waits until it can be called.
 
         Args:
-          kind: A key of `_KINDS`.
-          **settings: Passed to the function that serves this kind.
+          kind: a key of `_KINDS`.
+          **settings: passed to the function that serves this kind.
 
         Raises:
-          RuntimeError: The server ended, or did not start in time.
+          RuntimeError: the server ended, or did not start in time.
         """
         reader, writer = _FORKS.Pipe(duplex=False)
         self._process = _FORKS.Process(target=_serve, args=(kind, settings, writer), daemon=True)

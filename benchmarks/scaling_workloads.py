@@ -71,8 +71,8 @@ class FixedParams:
 
     def __init__(self, nbytes: int, new_each_time: bool = False) -> None:
         """Args:
-        nbytes: Size of the parameters.
-        new_each_time: Whether each call gets a new version.
+        nbytes: size of the parameters.
+        new_each_time: whether each call gets a new version.
         """
         self.version = 0
         self._new = new_each_time
@@ -114,8 +114,8 @@ class Bench:
 
     def __init__(self, env: str, seconds: float) -> None:
         """Args:
-        env: A name in WORKLOADS.
-        seconds: Duration of each measurement of a round.
+        env: a name in WORKLOADS.
+        seconds: duration of each measurement of a round.
         """
         self.env, self._seconds = env, seconds
         self.experiment = preset(env)

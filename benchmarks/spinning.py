@@ -15,7 +15,7 @@ class Spinning(gymnasium.Env):
     def __init__(self, step_us: float, pixels: bool = False) -> None:
         """Args:
         step_us: CPU time of a step in microseconds.
-        pixels: Whether observations are uint8 [84, 84, 4] instead of float32 [4].
+        pixels: whether observations are uint8 [84, 84, 4] instead of float32 [4].
         """
         self._seconds = step_us * 1e-6
         self.action_space = gymnasium.spaces.Discrete(2)

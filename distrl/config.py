@@ -12,13 +12,13 @@ class ActorsConfig:
     """The actors.
 
     Attributes:
-      num_actors: Actors of the program; in one process their environments form one pool.
-      num_envs: Environments per actor.
-      wait_num: Environments that an actor waits for in each step. None: all (synchronous).
-      pin: Pin an actor's process to one core if a library steps its environments in one thread:
+      num_actors: actors of the program; in one process their environments form one pool.
+      num_envs: environments per actor.
+      wait_num: environments that an actor waits for in each step. None: all (synchronous).
+      pin: pin an actor's process to one core if a library steps its environments in one thread:
         the two only ever wait for each other, and waking another core costs more than a step of a
         cheap environment.
-      max_actors: Upper limit for `distrl actors RUN N`, which scales a running program. None:
+      max_actors: upper limit for `distrl actors RUN N`, which scales a running program. None:
         `num_actors`.
     """
 
@@ -64,9 +64,9 @@ class InferenceConfig:
     """Inference of actions.
 
     Attributes:
-      num_inferencers: Inference services in `light_env`; actors are spread over them evenly.
-      sync_interval: Inferences between two refreshes of the parameters. None: one unroll.
-      timeout: Deadline in seconds of a request, the service's first compilation included.
+      num_inferencers: inference services in `light_env`; actors are spread over them evenly.
+      sync_interval: inferences between two refreshes of the parameters. None: one unroll.
+      timeout: deadline in seconds of a request, the service's first compilation included.
       num_gpus: GPUs of the services: one each, shared if there are fewer; 0: they run on the CPU
         and see none.
     """
@@ -101,10 +101,10 @@ class LearnerConfig:
     """The learner.
 
     Attributes:
-      batch_size: Unrolls in an update.
-      timeout: Seconds without a batch after which the learner fails.
+      batch_size: unrolls in an update.
+      timeout: seconds without a batch after which the learner fails.
       num_gpus: GPUs of the learner's node; 0: it runs on the CPU and sees none.
-      num_devices: Devices over which a batch is split evenly. 0: all that JAX has in the learner's
+      num_devices: devices over which a batch is split evenly. 0: all that JAX has in the learner's
         process: its GPUs, or the one CPU.
     """
 
@@ -135,9 +135,9 @@ class EvaluatorConfig:
 
     Attributes:
       num_evaluators: 0 (none) or 1.
-      num_envs: Environments of the evaluator.
-      episodes: Episodes played greedily in one evaluation.
-      interval: Seconds between the starts of two evaluations.
+      num_envs: environments of the evaluator.
+      episodes: episodes played greedily in one evaluation.
+      interval: seconds between the starts of two evaluations.
     """
 
     num_evaluators: int = 0
@@ -164,12 +164,12 @@ class SupervisionConfig:
     with the same traceback end the program with it. Limits are in seconds; None: no limit.
 
     Attributes:
-      restarts: Restarts of one node, in total; 0: the first failure ends the program.
+      restarts: restarts of one node, in total; 0: the first failure ends the program.
       idle_limit: Time without progress or CPU use before a working node is considered hung.
       busy_limit: Time without progress before a working node that uses the CPU is considered hung:
         longer than any step of an environment, and than the longest compilation.
       stopped_limit: Time after which a node that a signal has stopped is considered hung.
-      call_timeout: Deadline of a call to the learner or the monitor.
+      call_timeout: deadline of a call to the learner or the monitor.
       insert_timeout: Time that an actor waits for room in the replay before it fails.
     """
 
@@ -199,10 +199,10 @@ class CheckpointConfig:
     """When the whole program is saved, and what is kept.
 
     Attributes:
-      period: Seconds between two checkpoints. None: only when the run ends or is stopped.
-      keep: Newest checkpoints to keep, beside the one with the best mean return.
-      replay: Save the replay's table too; without it a resumed run starts with an empty one.
-      grace: Seconds that the learner may take to save when the program is stopped.
+      period: seconds between two checkpoints. None: only when the run ends or is stopped.
+      keep: newest checkpoints to keep, beside the one with the best mean return.
+      replay: save the replay's table too; without it a resumed run starts with an empty one.
+      grace: seconds that the learner may take to save when the program is stopped.
     """
 
     period: float | None = 300.0

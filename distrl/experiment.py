@@ -36,20 +36,20 @@ class Experiment:
     the arithmetic.
 
     Attributes:
-      environment: The environment that actors step.
-      agent: The algorithm's settings.
-      replay: How experience reaches the learner.
-      actors, inference, learner, evaluator: Settings of the parts.
-      supervision: What happens to nodes that die or hang.
-      checkpoint: When the whole program is saved.
-      transforms: Transforms of time steps, in order, from the raw one to the agent.
-      evaluation_environment: The evaluator's environment, with the same spaces; None: the same.
-      goal: When the run ends.
-      lockstep: Run actors and learner on a fixed, reproducible schedule, so that two runs make the
+      environment: the environment that actors step.
+      agent: the algorithm's settings.
+      replay: how experience reaches the learner.
+      actors, inference, learner, evaluator: settings of the parts.
+      supervision: what happens to nodes that die or hang.
+      checkpoint: when the whole program is saved.
+      transforms: transforms of time steps, in order, from the raw one to the agent.
+      evaluation_environment: the evaluator's environment, with the same spaces; None: the same.
+      goal: when the run ends.
+      lockstep: run actors and learner on a fixed, reproducible schedule, so that two runs make the
         same parameters; see `distrl.lockstep`. For one process, and for heavy_env with its replay
         in shared memory.
-      seed: Root of every seed of the run.
-      task: Name of the task, which names its tables and metrics.
+      seed: root of every seed of the run.
+      task: name of the task, which names its tables and metrics.
     """
 
     environment: Environment

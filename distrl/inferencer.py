@@ -53,7 +53,7 @@ class TimeStepCodec:
     """Takes time steps and gives agent outputs, both unchanged."""
 
     def __init__(self, env_spec: EnvironmentSpec):
-        """Args: env_spec: The agent's environment spec."""
+        """Args: env_spec: the agent's environment spec."""
         self._struct = specs.acting_struct(env_spec)
 
     def decode(self, batch: TimeStep) -> TimeStep:
@@ -93,14 +93,14 @@ class Inferencer:
         codec: InferenceCodec | None = None,
     ):
         """Args:
-        agent: The agent, whose `actor_step` is run.
-        variables: The parameters; `update()` is called once per batch.
-        seed: Seed for sampling actions.
-        max_streams: Rows of the state table.
-        batch_sizes: Requests are padded to the smallest of these that holds them, so that nothing
+        agent: the agent, whose `actor_step` is run.
+        variables: the parameters; `update()` is called once per batch.
+        seed: seed for sampling actions.
+        max_streams: rows of the state table.
+        batch_sizes: requests are padded to the smallest of these that holds them, so that nothing
           is compiled again; a larger request runs at its own size.
-        evaluation: Act greedily.
-        codec: The form of `infer`'s batches; None: time steps.
+        evaluation: act greedily.
+        codec: the form of `infer`'s batches; None: time steps.
         """
         self._codec = codec = codec or TimeStepCodec(agent.env_spec)
         self._variables = variables
@@ -153,8 +153,8 @@ class Inferencer:
         Args:
           stream_ids: int32 `[B]`, without duplicates.
           timestep: Time steps of these streams, `[B]`.
-          life: Life of the streams, one integer or `[B]`.
-          with_state: Return the state before this step too; actors need it where an unroll begins.
+          life: life of the streams, one integer or `[B]`.
+          with_state: return the state before this step too; actors need it where an unroll begins.
 
         Returns:
           NumPy arrays `[B, ...]`, and the version of the parameters that chose.
@@ -170,10 +170,10 @@ class Inferencer:
         """Does what `inference` does, for a batch in the codec's form.
 
         Args:
-          data: The batch.
-          n: Its number of streams.
-          life: Life of the streams, one integer or `[n]`.
-          with_state: Return the state before this step too.
+          data: the batch.
+          n: its number of streams.
+          life: life of the streams, one integer or `[n]`.
+          with_state: return the state before this step too.
 
         Returns:
           The output in the codec's form, as NumPy arrays; the version; the state.

@@ -47,15 +47,15 @@ class Learner:
         learner_group: LearnerGroup | None = None,
     ):
         """Args:
-        agent: The agent, whose `learner_step` is run.
-        replay: Where batches come from.
-        seed: Seed of the initial parameters.
-        timeout: Seconds to wait for a batch.
-        keep: Number of the newest parameters in `recent`.
+        agent: the agent, whose `learner_step` is run.
+        replay: where batches come from.
+        seed: seed of the initial parameters.
+        timeout: seconds to wait for a batch.
+        keep: number of the newest parameters in `recent`.
         last: `run` returns at this version. None: no limit.
-        devices: Devices that compute updates; None: JAX's default one. Readers get the parameters
+        devices: devices that compute updates; None: JAX's default one. Readers get the parameters
           of one device.
-        learner_group: All processes of the learner, each with its own replay; an update uses the
+        learner_group: all processes of the learner, each with its own replay; an update uses the
           batches of all. None: this process is the whole group. See `share` and `leave`.
         """
         self._learner_group = learner_group or SingleProcessGroup()
@@ -144,9 +144,9 @@ class Learner:
         """Makes one update, on the next batch.
 
         Raises:
-          DeadlineExceeded: No batch came within the timeout.
-          Stopped: The program stops, or another process of the learner ends the updates.
-          PeerError: Another process of the learner has ended.
+          DeadlineExceeded: no batch came within the timeout.
+          Stopped: the program stops, or another process of the learner ends the updates.
+          PeerError: another process of the learner has ended.
         """
         began = time.monotonic()
         sample = next(self._dataset)

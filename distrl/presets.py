@@ -32,12 +32,12 @@ def experiment(env: str, agent: str = "impala", seed: int = 0) -> Experiment:
     """Returns the experiment that `distrl train --env=... --agent=...` trains.
 
     Args:
-      env: Environment name, as `distrl.envs.make` takes it.
-      agent: A key of AGENTS.
-      seed: Root of the run's seeds.
+      env: environment name, as `distrl.envs.make` takes it.
+      agent: a key of AGENTS.
+      seed: root of the run's seeds.
 
     Raises:
-      ConfigError: There is no such environment or agent; the message has near matches.
+      ConfigError: there is no such environment or agent; the message has near matches.
     """
     if agent not in AGENTS:
         near = difflib.get_close_matches(agent, AGENTS, n=1)

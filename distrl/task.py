@@ -37,11 +37,11 @@ class Task:
     name or its index.
 
     Attributes:
-      name: Unique in the experiment.
-      index: Position in the experiment; task 0 has the node "learner/0".
+      name: unique in the experiment.
+      index: position in the experiment; task 0 has the node "learner/0".
       environment, evaluation_environment, agent, transforms, replay, learner, evaluator, goal:
         See `Experiment`.
-      actors, inference: The experiment's, from which the task's sizes follow.
+      actors, inference: the experiment's, from which the task's sizes follow.
     """
 
     name: str
@@ -96,7 +96,7 @@ class Task:
         """Returns shapes and dtypes of what is stored, for one stream at one step.
 
         Args:
-          agent: The task's, if it has been made already.
+          agent: the task's, if it has been made already.
         """
         agent = agent or self.make_agent()
         return specs.trajectory_struct(agent.env_spec, extras_struct(agent), state_struct(agent))

@@ -50,9 +50,9 @@ class Builder:
     JAX starts its threads: make pools first.
 
     Attributes:
-      experiment: What to train.
-      task: The task whose parts are made.
-      printer: Takes lines of progress.
+      experiment: what to train.
+      task: the task whose parts are made.
+      printer: takes lines of progress.
     """
 
     def __init__(
@@ -62,9 +62,9 @@ class Builder:
         printer: Callable[[str], None] = print_line,
     ):
         """Args:
-        experiment: What to train.
-        task: Name of the task; None: the only one.
-        printer: Takes lines of progress.
+        experiment: what to train.
+        task: name of the task; None: the only one.
+        printer: takes lines of progress.
         """
         self.experiment = experiment
         self.task = experiment.only_task if task is None else experiment.tasks[task]
@@ -109,8 +109,8 @@ class Builder:
         """Returns an actor's parameters, refreshed in the background or as the schedule says.
 
         Args:
-          source: A `VariableSource`, in lockstep a `VersionSource`.
-          stop: Event that ends waits.
+          source: a `VariableSource`, in lockstep a `VersionSource`.
+          stop: event that ends waits.
         """
         if self.schedule is None:
             return VariableClient(source, self.task.sync_interval, background=True)
@@ -135,11 +135,11 @@ class Builder:
         """Returns an inferencer for actors.
 
         Args:
-          variables: Its parameters.
-          max_streams: Streams that it serves at most.
-          index: Of the inferencer, or of the actor that it belongs to.
-          life: Its node's life.
-          batch_sizes, codec: See `Inferencer`.
+          variables: its parameters.
+          max_streams: streams that it serves at most.
+          index: of the inferencer, or of the actor that it belongs to.
+          life: its node's life.
+          batch_sizes, codec: see `Inferencer`.
         """
         return Inferencer(
             self.agent,
@@ -217,8 +217,8 @@ class Builder:
         """Returns a replay in this process.
 
         Args:
-          saved: Folder of a saved table to start from; None: it starts empty.
-          stop: Event that ends waits.
+          saved: folder of a saved table to start from; None: it starts empty.
+          stop: event that ends waits.
         """
         config, batch_size = self.task.replay, self.task.learner.batch_size
         table = LocalTable(
@@ -239,9 +239,9 @@ class Builder:
         """Returns the evaluator.
 
         Args:
-          pool: Its environments.
-          source: A `VariableSource`.
-          life: Its node's life.
+          pool: its environments.
+          source: a `VariableSource`.
+          life: its node's life.
         """
         variables = VariableClient(source, NEVER)
         inferencer = Inferencer(

@@ -19,12 +19,12 @@ class NodeGroup:
 
     Attributes:
       name: Launchpad's label; its nodes are "name/0", "name/1" and so on.
-      stop_phase: Groups are stopped in ascending phases, those of one phase together.
-      restartable: Whether a node that dies or hangs may be restarted while the others run.
-      one_thread: Whether XLA gets one thread: more would take the cores that other nodes act on.
-      saves: Whether its nodes get the checkpoint's grace time to save when they are stopped.
-      keeps_data: Whether the program ends if a host that has one of its nodes is lost.
-      num_gpus: From an experiment to the GPUs that all nodes of the group have together.
+      stop_phase: groups are stopped in ascending phases, those of one phase together.
+      restartable: whether a node that dies or hangs may be restarted while the others run.
+      one_thread: whether XLA gets one thread: more would take the cores that other nodes act on.
+      saves: whether its nodes get the checkpoint's grace time to save when they are stopped.
+      keeps_data: whether the program ends if a host that has one of its nodes is lost.
+      num_gpus: from an experiment to the GPUs that all nodes of the group have together.
     """
 
     name: str

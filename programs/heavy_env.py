@@ -18,9 +18,9 @@ def heavy_env(
     """Returns a program of actors with inferencers, and learner, replay and evaluator of each task.
 
     Args:
-      experiment: What to train.
-      run_dir: The run folder.
-      resume_point: The checkpoint to resume from; None: start from scratch.
+      experiment: what to train.
+      run_dir: the run folder.
+      resume_point: the checkpoint to resume from; None: start from scratch.
     """
     program = ExperimentProgram(experiment, run_dir, resume_point)
     tasks = experiment.tasks

@@ -51,7 +51,7 @@ def share_of(experiment: Experiment, place: ProcessGroupSpec) -> Experiment:
     """Returns a process's share of an experiment.
 
     Raises:
-      ConfigError: Actors or batch do not split evenly.
+      ConfigError: actors or batch do not split evenly.
     """
     count, index = place.num_processes, place.process_id
     if experiment.lockstep:

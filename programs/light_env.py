@@ -19,9 +19,9 @@ def light_env(
     """Returns a program of actors, and inferencers, learner, replay and evaluator of each task.
 
     Args:
-      experiment: What to train.
-      run_dir: The run folder.
-      resume_point: The checkpoint to resume from; None: start from scratch.
+      experiment: what to train.
+      run_dir: the run folder.
+      resume_point: the checkpoint to resume from; None: start from scratch.
     """
     program = ExperimentProgram(experiment, run_dir, resume_point)
     tasks = experiment.tasks

@@ -30,10 +30,10 @@ def multi_machine(
     Each host with actors that infer for themselves has a relay of the learner's parameters.
 
     Args:
-      experiment: What to train, as `over_network` returns it.
-      run_dir: The run folder on the learner's host.
-      resume_point: The checkpoint to resume from; None: start from scratch.
-      placement: Host of each node.
+      experiment: what to train, as `over_network` returns it.
+      run_dir: the run folder on the learner's host.
+      resume_point: the checkpoint to resume from; None: start from scratch.
+      placement: host of each node.
     """
     shards = [name for name in placement.nodes if name.startswith("replay/")]
     if any(placement.host_of(name) is not placement.hosts[0] for name in shards):
@@ -65,7 +65,7 @@ def over_network(experiment: Experiment) -> Experiment:
     """Returns the experiment with a replay that other machines reach.
 
     Raises:
-      ConfigError: It asks for one that they can't reach, or for lockstep.
+      ConfigError: it asks for one that they can't reach, or for lockstep.
     """
     if experiment.replay.backend == "shared_memory":
         raise ConfigError(

@@ -18,12 +18,12 @@ class Host:
     """A machine.
 
     Attributes:
-      name: Unique in the program; the launcher starts the host's daemon under this name.
-      address: Address for the other hosts; "" for its name.
+      name: unique in the program; the launcher starts the host's daemon under this name.
+      address: address for the other hosts; "" for its name.
       cores: CPU cores; 0: unknown, actors are then spread evenly.
       gpus: GPUs that may be used.
-      memory_gb: Memory in gigabytes; 0: unknown.
-      replay: Number of the replay's shards on it.
+      memory_gb: memory in gigabytes; 0: unknown.
+      replay: number of the replay's shards on it.
     """
 
     name: str
@@ -49,7 +49,7 @@ def parse_hosts(text: str) -> tuple[Host, ...]:
     """Parses `h1,h2:cores=8:gpus=1,h3:address=10.0.0.3`, or `@FILE` with one host per line.
 
     Raises:
-      ConfigError: The text is malformed; the message says where.
+      ConfigError: the text is malformed; the message says where.
     """
     if text.startswith("@"):
         try:
@@ -94,8 +94,8 @@ class Placement:
     """The host of each node.
 
     Attributes:
-      hosts: The learner's host comes first.
-      nodes: From a node's name, e.g. "actor/3", to its host's.
+      hosts: the learner's host comes first.
+      nodes: from a node's name, e.g. "actor/3", to its host's.
     """
 
     hosts: tuple[Host, ...]
@@ -135,12 +135,12 @@ def place(experiment: Experiment, hosts: Sequence[Host], light: bool) -> Placeme
     declare them, if any.
 
     Args:
-      experiment: What to train.
-      hosts: The learner's first; if it is the only one, it gets the actors too.
-      light: Whether inferencers serve the actors.
+      experiment: what to train.
+      hosts: the learner's first; if it is the only one, it gets the actors too.
+      light: whether inferencers serve the actors.
 
     Raises:
-      ConfigError: More is declared than the hosts have.
+      ConfigError: more is declared than the hosts have.
     """
     hosts = tuple(hosts)
     first, others = hosts[0], hosts[1:] or hosts

@@ -16,10 +16,10 @@ def actor_pool(experiment: Experiment, index: int, printer: Printer, life: int =
     """Returns the environments of one actor.
 
     Args:
-      experiment: What to train.
-      index: Index of the actor.
-      printer: Takes the line.
-      life: Life of the actor; rises when it restarts.
+      experiment: what to train.
+      index: index of the actor.
+      printer: takes the line.
+      life: life of the actor; rises when it restarts.
     """
     config = experiment.actors
     pool_seeds = seeds.environment_seeds(experiment.seed, "actor", index, config.num_envs, life)

@@ -15,8 +15,8 @@ class NodeHandle(NamedTuple):
     """The means by which other nodes call a node.
 
     Attributes:
-      name: Its name, e.g. "learner/0".
-      client: Its handle; in a node that got it as an argument, the client.
+      name: its name, e.g. "learner/0".
+      client: its handle; in a node that got it as an argument, the client.
     """
 
     name: str
@@ -27,11 +27,11 @@ class ExperimentProgram:
     """An `lp.Program` with what all of its nodes share.
 
     Attributes:
-      launchpad: The `lp.Program`.
-      experiment: What to train.
-      run_dir: The run folder.
-      resume_point: The checkpoint to resume from, if any.
-      unique_name: Differs from program to program: two Reverb servers on one port are both
+      launchpad: the `lp.Program`.
+      experiment: what to train.
+      run_dir: the run folder.
+      resume_point: the checkpoint to resume from, if any.
+      unique_name: differs from program to program: two Reverb servers on one port are both
         accepted, and clients tell them apart by their tables' names.
     """
 
@@ -57,11 +57,11 @@ class ExperimentProgram:
         """Adds a CourierNode whose clients have a deadline.
 
         Args:
-          group: The node's group.
-          constructor: Makes the node's object, in the node, from the experiment, `args` and
+          group: the node's group.
+          constructor: makes the node's object, in the node, from the experiment, `args` and
             `kwargs`; handles among them arrive as clients.
-          call_timeout: Deadline in seconds of every call to it; None: `supervision.call_timeout`.
-          endpoints: Further addresses that the node's object serves by itself.
+          call_timeout: deadline in seconds of every call to it; None: `supervision.call_timeout`.
+          endpoints: further addresses that the node's object serves by itself.
         """
         node = lp.CourierNode(constructor, self.experiment, *args, **kwargs)
         for endpoint in endpoints:

@@ -27,7 +27,7 @@ class Peer:
     """
 
     def __init__(self, peer: NodeHandle):
-        """Args: peer: Name and `courier.Client` of the node."""
+        """Args: peer: name and `courier.Client` of the node."""
         self._client = peer.client
         self._name = peer.name
         heartbeats = current_heartbeat().table
@@ -57,8 +57,8 @@ class Peer:
         """Returns when the peer, whose `life` a call failed in, has begun another.
 
         Raises:
-          Stopped: The program stops.
-          PeerError: It has not been restarted, or not in time.
+          Stopped: the program stops.
+          PeerError: it has not been restarted, or not in time.
         """
         heartbeat = self._heartbeat
         deadline = time.monotonic() + RESTART_TIMEOUT_S
@@ -83,9 +83,9 @@ class Reporter:
 
     def __init__(self, monitor: NodeHandle, task: str, node: str):
         """Args:
-        monitor: Name and `courier.Client` of the monitor.
-        task: The task that the reports are about.
-        node: Name of the sender.
+        monitor: name and `courier.Client` of the monitor.
+        task: the task that the reports are about.
+        node: name of the sender.
         """
         self._monitor = monitor
         self._task = task
@@ -98,7 +98,7 @@ class Reporter:
         """Sends `report`, or keeps it until the previous one has arrived.
 
         Raises:
-          PeerError: The monitor failed, or has not answered for long.
+          PeerError: the monitor failed, or has not answered for long.
         """
         self._unsent.append(report)
         if self._sending is not None:
@@ -117,7 +117,7 @@ class Reporter:
         Call it before a long time without reports: the newest may not have been sent.
 
         Raises:
-          PeerError: The monitor failed, or has not answered.
+          PeerError: the monitor failed, or has not answered.
         """
         self._finish(timeout)
         if self._unsent:

@@ -17,7 +17,7 @@ class ReplayHandle(NamedTuple):
     """The means by which nodes use a task's table.
 
     Attributes:
-      table: Its name.
+      table: its name.
       servers: Launchpad's handles of its Reverb servers, one a shard; in a node that got them as
         arguments, the clients. None: the table is in shared memory.
     """
@@ -45,10 +45,10 @@ def actor_client(builder: Builder, replay: ReplayHandle, stop: Any, actor: int) 
     """Returns an actor's client of the table, or of the one shard that it writes to.
 
     Args:
-      builder: Of the table's task.
-      replay: The table.
-      stop: Event that is set when the program stops.
-      actor: Index of the actor.
+      builder: of the table's task.
+      replay: the table.
+      stop: event that is set when the program stops.
+      actor: index of the actor.
     """
     if replay.servers is None:
         return _shared_client(builder, replay.table, stop)

@@ -25,7 +25,7 @@ def node_environments(experiment: Experiment, topology: str) -> dict[str, Env]:
     which it shares where there are fewer GPUs than inferencers.
 
     Raises:
-      ConfigError: More GPUs are declared than there are, or they are declared and hidden.
+      ConfigError: more GPUs are declared than there are, or they are declared and hidden.
     """
     of_learner, of_inferencers = _take_gpus(experiment, topology)
     environments = {name: _without_gpu(group) for name, group in GROUPS.items()}

@@ -32,9 +32,9 @@ class SingleProcess:
     """The parts of an experiment in this process. All actors' environments form one pool.
 
     Attributes:
-      replay, learner, variables, inferencer, actor: The parts.
+      replay, learner, variables, inferencer, actor: the parts.
       evaluator: None if the experiment has none.
-      resumed: Facts about what was loaded from a checkpoint, by part.
+      resumed: facts about what was loaded from a checkpoint, by part.
     """
 
     def __init__(
@@ -48,12 +48,12 @@ class SingleProcess:
         join: Callable[[], LearnerGroup] = SingleProcessGroup,
     ):
         """Args:
-        experiment: What to train.
-        stop: Ends waits of the replay.
-        printer: Takes a line about each actor's environments.
-        resume_point: The checkpoint to resume from; None: start from scratch.
-        life: Life that all parts begin.
-        join: Connects to the learner's other processes.
+        experiment: what to train.
+        stop: ends waits of the replay.
+        printer: takes a line about each actor's environments.
+        resume_point: the checkpoint to resume from; None: start from scratch.
+        life: life that all parts begin.
+        join: connects to the learner's other processes.
         """
         self.builder = Builder(experiment, printer=printer)
         with contextlib.ExitStack() as opened:
@@ -125,14 +125,14 @@ def single_process(
     """Trains until the goal, or until `stop` is set.
 
     Args:
-      experiment: What to train.
-      stop: Set from outside, e.g. by a thread that handles signals, to end the run.
-      run_dir: Where metrics, checkpoints and final parameters are written; None: nowhere.
-      printer: Takes lines of progress.
-      resume_point: The checkpoint to resume from; None: start from scratch.
-      give_up: Called in another thread when `stop` was set and everything is saved, and this call
+      experiment: what to train.
+      stop: set from outside, e.g. by a thread that handles signals, to end the run.
+      run_dir: where metrics, checkpoints and final parameters are written; None: nowhere.
+      printer: takes lines of progress.
+      resume_point: the checkpoint to resume from; None: start from scratch.
+      give_up: called in another thread when `stop` was set and everything is saved, and this call
         does not return: it compiles, say, or waits for a step of an environment.
-      join: Connects to the learner's other processes.
+      join: connects to the learner's other processes.
 
     Returns:
       The reason for the end, and whether the goal was reached; None if stopped from outside, or by

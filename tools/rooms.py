@@ -103,7 +103,7 @@ def floors(graph: Graph) -> list[list[str]]:
     """Returns the nodes by height: those on the first row import only each other's lower rows.
 
     Raises:
-      ValueError: There is a circle.
+      ValueError: there is a circle.
     """
     if circles(graph):
         raise ValueError(f"circles: {circles(graph)}")

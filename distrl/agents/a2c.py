@@ -27,17 +27,17 @@ class A2CConfig:
     the same otherwise, or PPO.
 
     Attributes:
-      network: Torso, core and sizes.
+      network: torso, core and sizes.
       discount: gamma, for each step, in [0, 1].
-      gae_lambda: In [0, 1]. 1: advantages of n-step returns, which sum rewards up to the end of
+      gae_lambda: in [0, 1]. 1: advantages of n-step returns, which sum rewards up to the end of
         the episode or unroll; less: of their exponentially weighted mean.
-      normalize_advantages: To mean 0 and standard deviation 1 over the batch.
-      learning_rate: The optimiser's.
-      anneal_updates: Updates over which the learning rate falls linearly to 0; None: constant.
+      normalize_advantages: to mean 0 and standard deviation 1 over the batch.
+      learning_rate: the optimiser's.
+      anneal_updates: updates over which the learning rate falls linearly to 0; None: constant.
       optimizer: "rmsprop" (decay 0.99, epsilon 1e-5 under the root) or "adam" (epsilon 1e-5).
-      max_gradient_norm: Gradients are scaled down to this global norm; None: never.
-      entropy_cost: Weight of the entropy bonus.
-      baseline_cost: Weight of the value loss, which is half the mean squared error. 0 with a
+      max_gradient_norm: gradients are scaled down to this global norm; None: never.
+      entropy_cost: weight of the entropy bonus.
+      baseline_cost: weight of the value loss, which is half the mean squared error. 0 with a
         gae_lambda of 1 and long unrolls leaves REINFORCE with a random baseline.
     """
 

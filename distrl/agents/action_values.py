@@ -47,8 +47,8 @@ class _Returns:
     def __init__(self, discount: float, n_step: int, rescale: bool):
         """Args:
         discount: gamma, for each step.
-        n_step: Rewards that a target sums.
-        rescale: The outputs are h of returns; see `DQNConfig.value_rescaling`.
+        n_step: rewards that a target sums.
+        rescale: the outputs are h of returns; see `DQNConfig.value_rescaling`.
         """
         self._gamma, self._n_step = discount, n_step
         self._scale: Callable[[Any], jax.Array]
@@ -61,8 +61,8 @@ class MeanReturns(_Returns):
 
     def __init__(self, discount: float, n_step: int, rescale: bool, huber_delta: float | None):
         """Args:
-        discount, n_step, rescale: As in `_Returns`.
-        huber_delta: Errors above it count linearly; None: half the squared error everywhere.
+        discount, n_step, rescale: as in `_Returns`.
+        huber_delta: errors above it count linearly; None: half the squared error everywhere.
         """
         super().__init__(discount, n_step, rescale)
         self._huber_delta = huber_delta
@@ -95,7 +95,7 @@ class ReturnDistributions(_Returns):
 
     def __init__(self, discount: float, n_step: int, rescale: bool, atoms: npt.NDArray[Any]):
         """Args:
-        discount, n_step, rescale: As in `_Returns`.
+        discount, n_step, rescale: as in `_Returns`.
         atoms: float32 [num_atoms], the returns, evenly spaced.
         """
         super().__init__(discount, n_step, rescale)

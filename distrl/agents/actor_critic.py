@@ -29,11 +29,11 @@ def check_settings(config: Any) -> None:
     """Refuses settings that cannot work, of those that all actor-critic agents have.
 
     Args:
-      config: A dataclass with at least network, discount, learning_rate, anneal_updates,
+      config: a dataclass with at least network, discount, learning_rate, anneal_updates,
         max_gradient_norm, entropy_cost and baseline_cost; perhaps with optimizer.
 
     Raises:
-      ConfigError: With what would be right.
+      ConfigError: with what would be right.
     """
     check_kind(config, "network", NetworkConfig)
     if hasattr(config, "optimizer"):
@@ -67,11 +67,11 @@ class ActorCritic(Agent):
 
     def __init__(self, config: Any, env_spec: EnvironmentSpec):
         """Args:
-        config: See `check_settings`.
-        env_spec: Spec of the environment.
+        config: see `check_settings`.
+        env_spec: spec of the environment.
 
         Raises:
-          ConfigError: The two do not fit.
+          ConfigError: the two do not fit.
         """
         check_scalar_reward(env_spec, type(self).__name__)
         self.config = config
@@ -147,10 +147,10 @@ class ActorCritic(Agent):
         """Returns the weighted sum of the losses and the entropy bonus, and logs.
 
         Args:
-          policy: The policy's parameters, [T, B, *].
+          policy: the policy's parameters, [T, B, *].
           value: [T, B].
           real: bool [T, B], the real transitions.
-          policy_loss, value_loss: Scalars.
+          policy_loss, value_loss: scalars.
         """
         config, mean = self.config, mean_over(real)
         entropy = mean(self.network.distribution.entropy(policy))

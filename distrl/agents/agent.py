@@ -30,7 +30,7 @@ class Agent(abc.ABC):
     """The interface of all agents. Every method is pure and can be traced by JAX.
 
     Attributes:
-      env_spec: Spec of the agent's environment.
+      env_spec: spec of the agent's environment.
     """
 
     env_spec: EnvironmentSpec
@@ -58,12 +58,12 @@ class Agent(abc.ABC):
         about streams whose actor has restarted.
 
         Args:
-          rng: Raw key (uint32 [2]).
-          params: The parameters to act with.
+          rng: raw key (uint32 [2]).
+          params: the parameters to act with.
           timestep: [B, ...]; `env_id` has the streams' ids, int32 [B], so that streams may act
             differently. `env_info` is (). Rows that pad a batch have stream 0.
           state: [B, ...], before this step.
-          evaluation: Static; True for the greedy action (or the mode) instead of a sample.
+          evaluation: static; True for the greedy action (or the mode) instead of a sample.
 
         Returns:
           The action with the extras to store with it, and the state after this step, all
@@ -81,8 +81,8 @@ class Agent(abc.ABC):
         """Returns the loss's gradients on one batch.
 
         Args:
-          params: The parameters to differentiate by.
-          learner_state: The state before this step.
+          params: the parameters to differentiate by.
+          learner_state: the state before this step.
           batch: [T + 1, B, ...]. Transitions from LAST to FIRST contribute to no loss; the
             recurrent state is reset to the initial one at every FIRST inside the unroll.
 
@@ -120,8 +120,8 @@ def params_key(params: Params, use: int) -> jax.Array:
     """Returns a raw key (uint32 [2]) for a learner state, which depends on the seed of `params`.
 
     Args:
-      params: New parameters.
-      use: Number of the key's use; keys of different uses are unrelated.
+      params: new parameters.
+      use: number of the key's use; keys of different uses are unrelated.
     """
     key = jax.random.PRNGKey(use)
     for leaf in jax.tree.leaves(params):
@@ -137,7 +137,7 @@ def extras_struct(agent: Agent) -> Nest:
     fork afterwards.
 
     Raises:
-      SpecError: An extra has no leading batch axis.
+      SpecError: an extra has no leading batch axis.
     """
     key = jax.ShapeDtypeStruct((2,), np.uint32)
 

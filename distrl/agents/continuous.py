@@ -75,7 +75,7 @@ def check_env_spec(env_spec: EnvironmentSpec, algorithm: str) -> None:
     """Refuses environments that the algorithm of this name cannot control.
 
     Raises:
-      ConfigError: The action is not one bounded array of floats, or the reward not one number.
+      ConfigError: the action is not one bounded array of floats, or the reward not one number.
     """
     check_scalar_reward(env_spec, algorithm)
     action = env_spec.action
@@ -92,7 +92,7 @@ def make_policy(
     """Returns a network with outputs `apply(params, observation)`, [..., num_outputs], near 0.
 
     Raises:
-      ConfigError: Observations are not scalars or vectors, or a nest of them.
+      ConfigError: observations are not scalars or vectors, or a nest of them.
     """
     make_torso = torsos.for_observation("mlp", hidden_sizes, activation, env_spec.observation)
 
@@ -115,7 +115,7 @@ def make_critics(
     The values are [..., num_critics]; actions are in the environment's units.
 
     Raises:
-      ConfigError: Observations are not scalars or vectors, or a nest of them.
+      ConfigError: observations are not scalars or vectors, or a nest of them.
     """
     encoded = dm_specs.Array((actions.size,), np.float32)
     inputs = {"action": encoded, "observation": env_spec.observation}

@@ -19,17 +19,17 @@ class DDPGConfig(ContinuousDefaults):
     `observation_normalizer`), no weight decay, and independent Normal noise.
 
     Attributes:
-      hidden_sizes: Layers of the policy's MLP and of the critic's.
+      hidden_sizes: layers of the policy's MLP and of the critic's.
       activation: "relu" or "tanh".
       discount: gamma, for each step, in [0, 1].
       policy_learning_rate: Adam's.
       critic_learning_rate: Adam's.
-      target_tau: Share of the way that the target networks move towards policy and critic after
+      target_tau: share of the way that the target networks move towards policy and critic after
         each update, in (0, 1].
-      exploration_noise: Standard deviation of the noise on the actors' actions, in units of half
+      exploration_noise: standard deviation of the noise on the actors' actions, in units of half
         the action's range; evaluation has none.
-      epsilon: As in TD3: uniformly random actions until the first update.
-      importance_exponent: As in DQN, for a prioritized table.
+      epsilon: as in TD3: uniformly random actions until the first update.
+      importance_exponent: as in DQN, for a prioritized table.
     """
 
     hidden_sizes: tuple[int, ...] = (256, 256)

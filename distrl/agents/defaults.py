@@ -16,8 +16,8 @@ class Defaults:
     """Parts of an experiment that suit an algorithm and each other.
 
     Attributes:
-      actors, learner, replay: The parts.
-      transforms: Names of transforms, as `distrl.transforms.by_name` takes them. Presets use them;
+      actors, learner, replay: the parts.
+      transforms: names of transforms, as `distrl.transforms.by_name` takes them. Presets use them;
         an `Experiment` without transforms has none.
     """
 
@@ -55,10 +55,10 @@ def defaults_of(
     """Returns the parts of an experiment that suit an algorithm and those that are given.
 
     Args:
-      agent: The algorithm's settings; those without `defaults` get the parts' own defaults.
-      env_spec: Spec of the environment, before transforms.
-      actors: The actors, if given: they are kept, and the other parts are sized for them.
-      learner: The learner, likewise.
+      agent: the algorithm's settings; those without `defaults` get the parts' own defaults.
+      env_spec: spec of the environment, before transforms.
+      actors: the actors, if given: they are kept, and the other parts are sized for them.
+      learner: the learner, likewise.
     """
     if hasattr(agent, "defaults"):
         return agent.defaults(env_spec, actors, learner)
@@ -91,11 +91,11 @@ def sampled(
     """Returns the config of a table to sample from, whose error buffer has room for all streams.
 
     Args:
-      actors: The actors, which insert.
-      learner: The learner, which samples.
+      actors: the actors, which insert.
+      learner: the learner, which samples.
       table: "uniform" or "prioritized".
-      error_buffer: The least error buffer.
-      others: As in `ReplayConfig`.
+      error_buffer: the least error buffer.
+      others: as in `ReplayConfig`.
     """
     room = learner.batch_size + samples_per_insert * actors.num_streams
     return ReplayConfig(

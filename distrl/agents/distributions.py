@@ -63,7 +63,7 @@ class BoundedActions:
 
     Attributes:
       size: D.
-      log_half: Sum of the logs of half the ranges: a log-density in the action's own units is less
+      log_half: sum of the logs of half the ranges: a log-density in the action's own units is less
         by this than one in the networks' units.
     """
 
@@ -150,7 +150,7 @@ def for_action(spec: Nest) -> Distribution:
     """Returns the distribution for an action spec.
 
     Raises:
-      ConfigError: It is not one DiscreteArray or one bounded array of floats.
+      ConfigError: it is not one DiscreteArray or one bounded array of floats.
     """
     if isinstance(spec, dm_specs.DiscreteArray):
         return Categorical(int(spec.num_values), np.dtype(spec.dtype))

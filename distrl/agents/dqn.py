@@ -47,36 +47,36 @@ class DQNConfig:
     """DQN's settings. The loss is a mean over the real transitions of a batch of unrolls.
 
     Attributes:
-      network: Torso, core and sizes. With the core "lstm" unrolls begin with the state that the
+      network: torso, core and sizes. With the core "lstm" unrolls begin with the state that the
         actor stored.
       discount: gamma, for each step, in [0, 1].
       learning_rate: Adam's.
-      max_gradient_norm: Gradients are scaled down to this global norm; None: never.
-      n_step: Rewards that a target sums before it bootstraps; fewer where the episode or the
+      max_gradient_norm: gradients are scaled down to this global norm; None: never.
+      n_step: rewards that a target sums before it bootstraps; fewer where the episode or the
         unroll ends before. Not corrected for exploration.
-      double: The online network chooses the action that the target network values.
-      dueling: A state value plus advantages (Wang et al. 2016).
+      double: the online network chooses the action that the target network values.
+      dueling: a state value plus advantages (Wang et al. 2016).
       num_atoms: 1: the network learns the mean return; more: the probabilities of that many
         returns, evenly spaced from value_min to value_max (C51; 51 in the paper).
-      noisy: The network explores by learned noise on its fully connected layers; epsilon is then
+      noisy: the network explores by learned noise on its fully connected layers; epsilon is then
         normally 0: `EpsilonSchedule(0.0, 0.0)`. An actor draws noise at each step, once for all
         its streams. An update draws once for the online network, whose draw also chooses the
         action of double Q-learning (the paper draws again for that), and once for the target
         network. Evaluation is without noise.
-      value_min, value_max: Bounds of returns; for distributions only.
-      huber_delta: Errors above it count linearly; None: half the squared error everywhere. Not
+      value_min, value_max: bounds of returns; for distributions only.
+      huber_delta: errors above it count linearly; None: half the squared error everywhere. Not
         for distributions.
-      target_period: Updates between two moves of the target network towards the online one.
-      target_tau: Share of the way of each move, in (0, 1]. Period 100 and tau 1.0 copy it at times;
+      target_period: updates between two moves of the target network towards the online one.
+      target_tau: share of the way of each move, in (0, 1]. Period 100 and tau 1.0 copy it at times;
         1 and 0.005 are a moving average.
-      epsilon: Schedule of the actors' epsilon-greedy actions; evaluation is greedy. Its `spread`
+      epsilon: schedule of the actors' epsilon-greedy actions; evaluation is greedy. Its `spread`
         gives each stream an epsilon.
-      burn_in: Steps of each unroll that only bring the recurrent state of both networks up to
+      burn_in: steps of each unroll that only bring the recurrent state of both networks up to
         date and are not learned from; less than the unroll has transitions.
-      value_rescaling: The networks' outputs are not returns but h of them, h(x) = sign(x)
+      value_rescaling: the networks' outputs are not returns but h of them, h(x) = sign(x)
         (sqrt(|x| + 1) - 1) + x / 1000, so that rewards of any size can be learned unclipped (Pohlen
         et al. 2018, https://arxiv.org/abs/1805.11593).
-      importance_exponent: An unroll sampled with probability p counts with the weight
+      importance_exponent: an unroll sampled with probability p counts with the weight
         (p / the batch's least p) ** -importance_exponent (Schaul et al. 2016, beta), so that 1
         undoes a prioritized table's bias; a uniform table has none.
     """
@@ -184,9 +184,9 @@ class DQN(Agent):
 
     def __init__(self, config: DQNConfig, env_spec: EnvironmentSpec, name: str = "DQN"):
         """Args:
-        config: The settings.
-        env_spec: Spec of the environment.
-        name: Name of the algorithm, for messages.
+        config: the settings.
+        env_spec: spec of the environment.
+        name: name of the algorithm, for messages.
         """
         check_scalar_reward(env_spec, name)
         if not isinstance(env_spec.action, dm_specs.DiscreteArray):
@@ -247,10 +247,10 @@ class DQN(Agent):
         """Returns the loss on one batch, a mean over its real transitions, and logs.
 
         Args:
-          network: Parameters of the online network.
-          target: Parameters of the target network.
+          network: parameters of the online network.
+          target: parameters of the target network.
           batch: [T + 1, B, ...].
-          noise: Raw key for both networks' noisy layers; None: they use their means.
+          noise: raw key for both networks' noisy layers; None: they use their means.
         """
         config = self.config
         keys = (None, None) if noise is None else jax.random.split(noise)

@@ -17,9 +17,9 @@ class EpsilonSchedule:
     where its share in [0, 1) is `stream_shares`. If epsilon is 0 or 1, all streams have it.
 
     Attributes:
-      start: Epsilon before the first update, in [0, 1].
-      end: Last epsilon, in [0, 1].
-      updates: Updates after which epsilon is `end`.
+      start: epsilon before the first update, in [0, 1].
+      end: last epsilon, in [0, 1].
+      updates: updates after which epsilon is `end`.
       spread: 0 or more; 0: all streams have the same epsilon.
     """
 
@@ -61,7 +61,7 @@ def stream_shares(stream_ids: jax.typing.ArrayLike) -> jax.Array:
     streams and an actor's part of them need not be known.
 
     Args:
-      stream_ids: Integers, 0 or more, of any shape; their lowest 24 bits count.
+      stream_ids: integers, 0 or more, of any shape; their lowest 24 bits count.
 
     Returns:
       float32 in [0, 1), of the same shape; exact.
@@ -75,9 +75,9 @@ def epsilon_greedy(rng: jax.Array, values: jax.Array, epsilon: jax.typing.ArrayL
     """Returns a uniformly random action with probability epsilon, otherwise the best (first) one.
 
     Args:
-      rng: Raw key.
+      rng: raw key.
       values: [..., num_actions].
-      epsilon: In [0, 1]; a scalar, or [...].
+      epsilon: in [0, 1]; a scalar, or [...].
 
     Returns:
       int32 [...].
@@ -95,10 +95,10 @@ def noisy_action(
     """Returns a uniformly random action with probability epsilon, otherwise `action` plus noise.
 
     Args:
-      rng: Raw key.
+      rng: raw key.
       action: [..., D], in [-1, 1].
-      noise: Standard deviation of each element's Normal noise.
-      epsilon: In [0, 1]; a scalar, or [...].
+      noise: standard deviation of each element's Normal noise.
+      epsilon: in [0, 1]; a scalar, or [...].
 
     Returns:
       float32 [..., D], clipped to [-1, 1].

@@ -24,20 +24,20 @@ class IMPALAConfig:
     """IMPALA's settings. Losses are means over the real transitions of a batch.
 
     Attributes:
-      network: Torso, core and sizes.
+      network: torso, core and sizes.
       discount: gamma, for each step, in [0, 1].
-      learning_rate: The optimiser's. The default suits small MLPs; for the convolutional torsos
+      learning_rate: the optimiser's. The default suits small MLPs; for the convolutional torsos
         1e-3 or less is usual.
-      anneal_updates: Updates over which the learning rate falls linearly to 0; None: constant.
+      anneal_updates: updates over which the learning rate falls linearly to 0; None: constant.
       optimizer: "rmsprop" (the paper's; decay 0.99, epsilon 1e-5 under the root, no momentum; the
         paper's epsilon of 0.1 goes with its losses, which are sums) or "adam" (b1 0.9, b2 0.999,
         epsilon 1e-5). On CartPole-v1 rmsprop tolerated twice the policy lag that adam did.
-      max_gradient_norm: Gradients are scaled down to this global norm; None: never.
-      entropy_cost: Weight of the entropy bonus.
-      baseline_cost: Weight of the value loss, which is half the mean squared error.
-      vtrace_lambda: Mixes n-step returns, in [0, 1].
-      clip_rho: Upper limit of the importance weights in the temporal differences (rho bar).
-      clip_pg_rho: The same in the policy gradient.
+      max_gradient_norm: gradients are scaled down to this global norm; None: never.
+      entropy_cost: weight of the entropy bonus.
+      baseline_cost: weight of the value loss, which is half the mean squared error.
+      vtrace_lambda: mixes n-step returns, in [0, 1].
+      clip_rho: upper limit of the importance weights in the temporal differences (rho bar).
+      clip_pg_rho: the same in the policy gradient.
     """
 
     network: NetworkConfig = NetworkConfig()
@@ -108,7 +108,7 @@ def vtrace(
     a time limit.
 
     Args:
-      config: Has gamma, lambda, and the clips.
+      config: has gamma, lambda, and the clips.
       step_type: [T + 1, B], StepType.
       reward: float32 [T + 1, B], the reward for the action before; the first row is not used.
       discount: float32 [T + 1, B], 0 or 1; the first row is not used.

@@ -14,10 +14,10 @@ def minibatch_size(minibatches: int, unroll_length: int, batch_size: int, whole:
     """Returns the transitions of a minibatch, or its unrolls if they are shuffled whole.
 
     Args:
-      minibatches: Minibatches of a batch.
-      unroll_length: Transitions of an unroll.
-      batch_size: Unrolls of a batch.
-      whole: Unrolls are shuffled whole, for an agent with memory.
+      minibatches: minibatches of a batch.
+      unroll_length: transitions of an unroll.
+      batch_size: unrolls of a batch.
+      whole: unrolls are shuffled whole, for an agent with memory.
 
     Raises:
       ConfigError: `minibatches` does not divide the batch; with the arithmetic.
@@ -43,10 +43,10 @@ def take_minibatch(batch: Trajectory, index: jax.Array, whole: bool) -> Trajecto
     """Returns a part of a batch [T, B, ...] that has a row for each transition.
 
     Args:
-      batch: The batch.
+      batch: the batch.
       index: int [M]. Whole unrolls: each below B; else transitions, below T * B: the one of row t
         and unroll b is t * B + b.
-      whole: Unrolls are taken whole.
+      whole: unrolls are taken whole.
 
     Returns:
       [T, M, ...] or [1, M, ...]. The fields of whole unrolls, among them the recurrent state

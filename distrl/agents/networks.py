@@ -32,11 +32,11 @@ class NetworkConfig:
       torso: "mlp"; "nature_cnn" (Mnih et al. 2015); "shallow_cnn" (Mnih et al. 2013), in a third of
         its time; "impala_resnet" (Espeholt et al. 2018, the deep one); "auto": "nature_cnn" for
         uint8 pixels [C, H, W], otherwise the MLP.
-      hidden_sizes: Sizes of the MLP's layers.
-      activation: The MLP's, "tanh" or "relu"; the others use relu.
+      hidden_sizes: sizes of the MLP's layers.
+      activation: the MLP's, "tanh" or "relu"; the others use relu.
       core: "none" or "lstm".
-      core_size: Units of the LSTM.
-      core_inputs_prev_action_reward: Whether the previous action and the reward (clipped to
+      core_size: units of the LSTM.
+      core_inputs_prev_action_reward: whether the previous action and the reward (clipped to
         [-1, 1]) are inputs of the core.
     """
 
@@ -84,7 +84,7 @@ class ActorCriticNetwork:
     """A `Network` with the policy's parameters [..., *] and a value [...] as outputs; no noise.
 
     Attributes:
-      distribution: The policy's distribution.
+      distribution: the policy's distribution.
     """
 
     distribution: distributions.Distribution
@@ -98,7 +98,7 @@ def make_network(config: NetworkConfig, env_spec: EnvironmentSpec) -> ActorCriti
     """Returns the actor-critic network of `config` for an environment.
 
     Raises:
-      ConfigError: It can't take the observations or actions.
+      ConfigError: it can't take the observations or actions.
     """
     distribution = distributions.for_action(env_spec.action)
 
@@ -133,16 +133,16 @@ def make_q_network(
     A distributional one has logits over the values, [..., num_actions, num_atoms].
 
     Args:
-      config: Settings of the network.
-      env_spec: Spec of the environment.
-      actions: Distribution of the environment's action.
-      dueling: A state value plus advantages less their mean (Wang et al. 2016,
+      config: settings of the network.
+      env_spec: spec of the environment.
+      actions: distribution of the environment's action.
+      dueling: a state value plus advantages less their mean (Wang et al. 2016,
         https://arxiv.org/abs/1511.06581, equation 9).
       num_atoms: 1 for values; more for distributions over them.
-      noisy: Make all fully connected layers noisy, in torso and heads.
+      noisy: make all fully connected layers noisy, in torso and heads.
 
     Raises:
-      ConfigError: It can't take the observations.
+      ConfigError: it can't take the observations.
     """
     num_actions = actions.num_actions
     linear: torsos.MakeLayer = NoisyLinear if noisy else hk.Linear

@@ -17,9 +17,9 @@ def factors(rng: jax.Array, inputs: int, outputs: int) -> tuple[jax.Array, jax.A
     The noise of weight [i, j] is the product of factor i and factor j, that of bias j is factor j.
 
     Args:
-      rng: Raw key.
-      inputs: Number of the layer's inputs.
-      outputs: Number of the layer's outputs.
+      rng: raw key.
+      inputs: number of the layer's inputs.
+      outputs: number of the layer's outputs.
 
     Returns:
       float32 [inputs] and [outputs], with mean 0.
@@ -43,9 +43,9 @@ class NoisyLinear(hk.Module):
         name: str | None = None,
     ):
         """Args:
-        output_size: Features of the output.
-        w_init: Initialiser of the weights' means; None: as in `hk.Linear`.
-        name: Name of the module.
+        output_size: features of the output.
+        w_init: initialiser of the weights' means; None: as in `hk.Linear`.
+        name: name of the module.
         """
         super().__init__(name=name)
         self._size = output_size

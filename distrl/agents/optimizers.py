@@ -11,9 +11,9 @@ def make_optimizer(
     """Returns an optimiser, behind a clip of the gradients' global norm.
 
     Args:
-      learning_rate: A number, or a schedule over updates.
-      max_gradient_norm: Gradients are scaled down to this norm; None: never.
-      name: One of OPTIMIZERS. Both have an epsilon of 1e-5, RMSProp under the root.
+      learning_rate: a number, or a schedule over updates.
+      max_gradient_norm: gradients are scaled down to this norm; None: never.
+      name: one of OPTIMIZERS. Both have an epsilon of 1e-5, RMSProp under the root.
     """
     if name == "adam":
         optimizer = optax.adam(learning_rate, eps=1e-5)

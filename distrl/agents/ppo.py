@@ -34,26 +34,26 @@ class PPOConfig:
     one with memory whole unrolls, which begin with the state that the actor stored.
 
     Attributes:
-      network: Torso, core and sizes.
+      network: torso, core and sizes.
       discount: gamma, for each step, in [0, 1].
-      gae_lambda: Lambda of generalised advantage estimation, in [0, 1].
-      normalize_advantages: To mean 0 and standard deviation 1 over the batch.
-      epochs: Passes over a batch.
-      minibatches: Minibatches of each pass; must divide the batch's transitions, or its unrolls
+      gae_lambda: lambda of generalised advantage estimation, in [0, 1].
+      normalize_advantages: to mean 0 and standard deviation 1 over the batch.
+      epochs: passes over a batch.
+      minibatches: minibatches of each pass; must divide the batch's transitions, or its unrolls
         for an agent with memory.
-      clip_ratio: The ratio of new to behaviour probability has no gradient beyond 1 -+ this, where
+      clip_ratio: the ratio of new to behaviour probability has no gradient beyond 1 -+ this, where
         going further would pay.
-      clip_value: The same for the value's distance from the one at the batch's start; None: not
+      clip_value: the same for the value's distance from the one at the batch's start; None: not
         clipped. In units of the (transformed) rewards.
-      target_kl: No more updates from a batch once the divergence of the new policy from the
+      target_kl: no more updates from a batch once the divergence of the new policy from the
         behaviour's, estimated on a minibatch, is above this; None: all of them. Lag of the actors
         counts. It saves no time: dropped updates are computed too.
       learning_rate: Adam's (epsilon 1e-5).
-      anneal_updates: Updates over which the learning rate falls linearly to 0, of which a batch
+      anneal_updates: updates over which the learning rate falls linearly to 0, of which a batch
         makes epochs * minibatches; None: constant.
-      max_gradient_norm: Gradients are scaled down to this global norm; None: never.
-      entropy_cost: Weight of the entropy bonus.
-      baseline_cost: Weight of the value loss, which is half the mean squared error.
+      max_gradient_norm: gradients are scaled down to this global norm; None: never.
+      entropy_cost: weight of the entropy bonus.
+      baseline_cost: weight of the value loss, which is half the mean squared error.
     """
 
     network: NetworkConfig = NetworkConfig()
@@ -136,9 +136,9 @@ def clipped_surrogate(log_ratio: jax.Array, advantage: jax.Array, clip_ratio: fl
     """Returns PPO's objective (to be maximised), element by element.
 
     Args:
-      log_ratio: Log of new over behaviour probability of the actions.
-      advantage: Advantages of the actions.
-      clip_ratio: Beyond 1 -+ this the ratio has no gradient, where going further would pay.
+      log_ratio: log of new over behaviour probability of the actions.
+      advantage: advantages of the actions.
+      clip_ratio: beyond 1 -+ this the ratio has no gradient, where going further would pay.
     """
     ratio = jnp.exp(log_ratio)
     clipped = jnp.clip(ratio, 1 - clip_ratio, 1 + clip_ratio)
@@ -171,7 +171,7 @@ class PPO(ActorCritic):
         """Returns the batch with its advantages and targets, and without its last step.
 
         Args:
-          params: The parameters that give the values.
+          params: the parameters that give the values.
           batch: [T + 1, B, ...].
 
         Returns:

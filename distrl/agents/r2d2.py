@@ -26,12 +26,12 @@ class R2D2Config:
     paper: `EpsilonSchedule(0.4, 0.4, spread=7)`).
 
     Attributes:
-      network: Torso, core ("lstm") and sizes.
+      network: torso, core ("lstm") and sizes.
       discount: gamma, for each step, in [0, 1].
       learning_rate: Adam's.
-      max_gradient_norm: Gradients are scaled down to this global norm; None: never.
-      n_step, burn_in, target_period, target_tau, epsilon: As in DQN.
-      importance_exponent: As in DQN, for a prioritized table.
+      max_gradient_norm: gradients are scaled down to this global norm; None: never.
+      n_step, burn_in, target_period, target_tau, epsilon: as in DQN.
+      importance_exponent: as in DQN, for a prioritized table.
     """
 
     network: NetworkConfig = NetworkConfig(core="lstm")

@@ -48,10 +48,10 @@ def burn_in(
     """Brings the recurrent state of several networks up to date with a batch's first steps.
 
     Args:
-      unrolls: One function for each network, (timestep [T, B], state [B]) -> (outputs, state [B]
+      unrolls: one function for each network, (timestep [T, B], state [B]) -> (outputs, state [B]
         after the last step).
       batch: [T + 1, B, ...].
-      length: Number of steps; less than T.
+      length: number of steps; less than T.
 
     Returns:
       The batch without these steps, and each network's state before it. No gradient flows.

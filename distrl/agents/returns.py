@@ -29,7 +29,7 @@ def gae(
       reward: float32 [T + 1, B], the reward for the action before; the first row is not used.
       discount: float32 [T + 1, B], gamma included; the first row is not used.
       value: float32 [T + 1, B], the value of each step.
-      lambda_: In [0, 1]. 1: the rewards up to the end of the episode or window, and the value
+      lambda_: in [0, 1]. 1: the rewards up to the end of the episode or window, and the value
         there; 0: one step.
 
     Returns:

@@ -33,17 +33,17 @@ class SACConfig(ContinuousDefaults):
     sampled (`replay.min_size_to_sample`) is the usual warm-up.
 
     Attributes:
-      hidden_sizes: Layers of the policy's MLP and of each critic's.
+      hidden_sizes: layers of the policy's MLP and of each critic's.
       activation: "relu" or "tanh".
       discount: gamma, for each step, in [0, 1].
       learning_rate: Adam's, for policy, critics and temperature.
-      target_tau: Share of the way that the target critics move towards the critics after each
+      target_tau: share of the way that the target critics move towards the critics after each
         update, in (0, 1].
-      initial_temperature: Initial value of a unit of entropy in units of reward.
-      target_entropy: Entropy for which the temperature is learned, in units where each element of
+      initial_temperature: initial value of a unit of entropy in units of reward.
+      target_entropy: entropy for which the temperature is learned, in units where each element of
         the action is in [-1, 1]; None: -1 per element, as in the paper. Uniform actions have
         log(2) = 0.69 per element.
-      importance_exponent: As in DQN, for a prioritized table.
+      importance_exponent: as in DQN, for a prioritized table.
     """
 
     hidden_sizes: tuple[int, ...] = (256, 256)
@@ -145,9 +145,9 @@ class SAC(Agent):
         """Returns the sum of three losses, each with gradients for its own parameters only.
 
         Args:
-          params: Parameters of policy, critics and temperature.
-          target: Parameters of the target critics.
-          rng: Raw key for the policy's actions.
+          params: parameters of policy, critics and temperature.
+          target: parameters of the target critics.
+          rng: raw key for the policy's actions.
           batch: [T + 1, B, ...].
         """
         stop = jax.lax.stop_gradient

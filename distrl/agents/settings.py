@@ -14,11 +14,11 @@ def check_number(
     """Refuses a field that is not a finite number for which `good` holds.
 
     Args:
-      settings: A dataclass.
-      field: Name of the field.
-      good: Whether a value is right.
-      want: What is right, for the message: "expected a number `want`".
-      prefix: Prefix of the field's name in the message.
+      settings: a dataclass.
+      field: name of the field.
+      good: whether a value is right.
+      want: what is right, for the message: "expected a number `want`".
+      prefix: prefix of the field's name in the message.
     """
     value = getattr(settings, field)
     is_number = isinstance(value, (int, float)) and not isinstance(value, bool)

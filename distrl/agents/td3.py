@@ -31,22 +31,22 @@ class TD3Config(ContinuousDefaults):
     Noise is in units of half the action's range.
 
     Attributes:
-      hidden_sizes: Layers of the policy's MLP and of each critic's.
+      hidden_sizes: layers of the policy's MLP and of each critic's.
       activation: "relu" or "tanh".
       discount: gamma, for each step, in [0, 1].
       policy_learning_rate: Adam's.
       critic_learning_rate: Adam's.
-      num_critics: Critics; targets use the least of their values, and the policy maximises the
+      num_critics: critics; targets use the least of their values, and the policy maximises the
         first.
-      policy_delay: Updates of the critics for each update of the policy and the target networks.
-      target_tau: Share of the way that target networks move in an update, in (0, 1].
-      target_noise: Standard deviation of the noise on the target policy's actions.
-      target_noise_clip: Limit of that noise.
-      exploration_noise: Standard deviation of the noise on the actors' actions; evaluation has
+      policy_delay: updates of the critics for each update of the policy and the target networks.
+      target_tau: share of the way that target networks move in an update, in (0, 1].
+      target_noise: standard deviation of the noise on the target policy's actions.
+      target_noise_clip: limit of that noise.
+      exploration_noise: standard deviation of the noise on the actors' actions; evaluation has
         none.
-      epsilon: Share of the actors' actions that are uniformly random instead. The default: all
+      epsilon: share of the actors' actions that are uniformly random instead. The default: all
         until the first update, which `replay.min_size_to_sample` delays; none after it.
-      importance_exponent: As in DQN, for a prioritized table.
+      importance_exponent: as in DQN, for a prioritized table.
     """
 
     hidden_sizes: tuple[int, ...] = (256, 256)
@@ -100,9 +100,9 @@ class TD3(Agent):
 
     def __init__(self, config: TD3Config, env_spec: EnvironmentSpec, name: str = "TD3"):
         """Args:
-        config: The settings.
-        env_spec: Spec of the environment.
-        name: Name of the algorithm, for messages.
+        config: the settings.
+        env_spec: spec of the environment.
+        name: name of the algorithm, for messages.
         """
         continuous.check_env_spec(env_spec, name)
         self.config = config
@@ -176,9 +176,9 @@ class TD3(Agent):
         """Returns the critics' loss on one batch, and logs.
 
         Args:
-          critics: Parameters of the critics.
-          target: Parameters of the target policy and critics.
-          rng: Raw key for the target noise.
+          critics: parameters of the critics.
+          target: parameters of the target policy and critics.
+          rng: raw key for the target noise.
           batch: [T + 1, B, ...].
         """
         config, timestep = self.config, batch.timestep

@@ -39,15 +39,15 @@ def for_observation(
     """Returns a function that, inside `hk.transform`, makes the torso for an observation.
 
     Args:
-      torso: One of TORSOS, or "auto": the CNN for uint8 pixels [C, H, W], otherwise the MLP.
-      hidden_sizes: Sizes of the MLP's layers.
-      activation: The MLP's, a key of ACTIVATIONS.
-      spec: Spec of the observation: uint8 pixels [C, H, W] for the convolutional torsos; for the
+      torso: one of TORSOS, or "auto": the CNN for uint8 pixels [C, H, W], otherwise the MLP.
+      hidden_sizes: sizes of the MLP's layers.
+      activation: the MLP's, a key of ACTIVATIONS.
+      spec: spec of the observation: uint8 pixels [C, H, W] for the convolutional torsos; for the
         MLP a nest of scalars and vectors (those with a DiscreteArray spec become one-hot).
-      linear: Makes the fully connected layers.
+      linear: makes the fully connected layers.
 
     Raises:
-      ConfigError: Torso and observation do not fit.
+      ConfigError: torso and observation do not fit.
     """
     is_pixels = specs.is_spec(spec) and len(spec.shape) == 3 and spec.dtype == np.uint8
     if torso == "auto":

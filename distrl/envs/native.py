@@ -40,11 +40,11 @@ class NativeEnvironment:
     """An environment of EnvPool, by name.
 
     Attributes:
-      name: As EnvPool lists it: "CartPole-v1", "Pong-v5", "HalfCheetah-v4".
+      name: as EnvPool lists it: "CartPole-v1", "Pong-v5", "HalfCheetah-v4".
       num_threads: EnvPool's threads in each pool. 0: one for each core that the process may use.
-      max_episode_steps: The time limit. None: the environment's own.
-      clip_actions: Clip continuous actions to their bounds before the environment sees them.
-      options: Pairs of EnvPool's own options for it: `(("stack_num", 1), ("frame_skip", 2))`.
+      max_episode_steps: the time limit. None: the environment's own.
+      clip_actions: clip continuous actions to their bounds before the environment sees them.
+      options: pairs of EnvPool's own options for it: `(("stack_num", 1), ("frame_skip", 2))`.
     """
 
     name: str

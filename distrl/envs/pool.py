@@ -39,8 +39,8 @@ class Pool(abc.ABC):
     reward 0, discount 1 and a zero `prev_action`.
 
     Attributes:
-      restarts: Number of environments rebuilt so far, because they or their worker misbehaved.
-      one_thread: Whether one thread other than the caller's steps all environments, so that the
+      restarts: number of environments rebuilt so far, because they or their worker misbehaved.
+      one_thread: whether one thread other than the caller's steps all environments, so that the
         two only ever wait for each other.
     """
 
@@ -49,10 +49,10 @@ class Pool(abc.ABC):
 
     def __init__(self, name: str, spec: specs.EnvironmentSpec, num_envs: int, wait_num: int):
         """Args:
-        name: Name of the environment, for messages.
-        spec: Spec of one environment.
-        num_envs: Number of environments.
-        wait_num: Number of environments that one `recv` returns.
+        name: name of the environment, for messages.
+        spec: spec of one environment.
+        num_envs: number of environments.
+        wait_num: number of environments that one `recv` returns.
         """
         if not 1 <= wait_num <= num_envs:
             raise ValueError(f"wait_num must lie in [1, num_envs={num_envs}], got {wait_num}")
@@ -89,12 +89,12 @@ class Pool(abc.ABC):
         """Starts to step the environments `env_ids`.
 
         Args:
-          action: Nest `[len(env_ids), ...]`. The pool does not change it; the caller must not
+          action: nest `[len(env_ids), ...]`. The pool does not change it; the caller must not
             before the answering `recv`.
           env_ids: int32, each at most once, none in flight.
 
         Raises:
-          SpecError: The action violates the spec; nothing was sent.
+          SpecError: the action violates the spec; nothing was sent.
         """
         self._send(action, env_ids)
         self._in_flight += len(env_ids)
@@ -113,8 +113,8 @@ class Pool(abc.ABC):
         """Returns the first `wait_num` environments that are ready, `[wait_num]`, by `env_id`.
 
         Raises:
-          RuntimeError: Fewer than `wait_num` are in flight; it would wait forever.
-          EnvironmentFault: An environment misbehaved, and the policy was to fail.
+          RuntimeError: fewer than `wait_num` are in flight; it would wait forever.
+          EnvironmentFault: an environment misbehaved, and the policy was to fail.
         """
         if self._in_flight < self.wait_num:
             raise RuntimeError(

@@ -30,14 +30,14 @@ class PythonEnvironment:
     """An environment written in Python: the user's, or a suite's.
 
     Attributes:
-      builder: Function that returns one `gymnasium.Env` or `dm_env.Environment`. It is called with
+      builder: function that returns one `gymnasium.Env` or `dm_env.Environment`. It is called with
         the environment's seed if it has a parameter called `seed`, or one required parameter;
         otherwise without arguments. A gymnasium environment also gets the seed in its first
         `reset`.
-      name: Name for messages and run folders; the builder's name unless given.
-      wrappers: Wrappers of each environment.
-      pool: How several environments are stepped, and what happens if one misbehaves.
-      return_threshold: Mean return at which the environment counts as solved; None: unknown.
+      name: name for messages and run folders; the builder's name unless given.
+      wrappers: wrappers of each environment.
+      pool: how several environments are stepped, and what happens if one misbehaves.
+      return_threshold: mean return at which the environment counts as solved; None: unknown.
     """
 
     builder: Callable[..., Any]
@@ -62,7 +62,7 @@ class PythonEnvironment:
 
         Raises:
           ConfigError: distrl cannot use the builder's environment, or not with these wrappers.
-          SpecError: The environment's first two steps violate its own spaces or specs.
+          SpecError: the environment's first two steps violate its own spaces or specs.
         """
         return self._spec
 
@@ -75,7 +75,7 @@ class PythonEnvironment:
         """Returns one environment with its wrappers, for a pool's worker.
 
         Args:
-          seed: The environment's seed, in [0, 2**31).
+          seed: the environment's seed, in [0, 2**31).
         """
         return make_stepper(self.builder, seed, self.wrappers, self._spec)
 

@@ -46,7 +46,7 @@ class Simulator(dm_env.Environment):
         """Advances the simulator by one step.
 
         Args:
-          env_action: The result of `to_env_action`.
+          env_action: the result of `to_env_action`.
 
         Returns:
           `(done, truncated)`: whether the episode truly ended, and whether a time limit cut it.
@@ -112,7 +112,7 @@ class Simulator(dm_env.Environment):
         """See dm_env.
 
         Raises:
-          SpecError: A reward's shape is not that of `reward_spec`.
+          SpecError: a reward's shape is not that of `reward_spec`.
         """
         if self._ended:
             return self.reset()

@@ -49,14 +49,14 @@ def make(
       name: E.g. "CartPole-v1": EnvPool's if it has the name, else from gymnasium's registry
         (MiniGrid's and Atari's names included), else "domain-task" of dm_control. A prefix selects
         the suite: "envpool:", "gym:", "dm_control:", "minigrid:" or "ale:".
-      wrappers: Its wrappers; `max_episode_steps=None` means the environment's own limit.
-      pool: How several environments are stepped; not for EnvPool, which has its own pools.
+      wrappers: its wrappers; `max_episode_steps=None` means the environment's own limit.
+      pool: how several environments are stepped; not for EnvPool, which has its own pools.
       num_threads: EnvPool's threads in each pool.
-      **options: The environment's own options, as its suite names them: `stack_num=1` (EnvPool's
+      **options: the environment's own options, as its suite names them: `stack_num=1` (EnvPool's
         Atari), `size=8` (MiniGrid), `flat_observation=True` (dm_control). Hashable.
 
     Raises:
-      ConfigError: There is no such environment (with near matches), a package is missing, or the
+      ConfigError: there is no such environment (with near matches), a package is missing, or the
         environment cannot have these wrappers.
     """
     suite, own_name = _find(name)
@@ -86,9 +86,9 @@ class GymBuilder:
     """Builds an environment of gymnasium's registry, without its time limit and its checks.
 
     Attributes:
-      suite: Prefix of the suite whose package registers it.
-      name: Name in the registry.
-      options: Pairs of arguments of the environment's constructor.
+      suite: prefix of the suite whose package registers it.
+      name: name in the registry.
+      options: pairs of arguments of the environment's constructor.
     """
 
     suite: str
@@ -127,8 +127,8 @@ class DmControlBuilder:
     """Builds a task of dm_control's suite, without its time limit.
 
     Attributes:
-      domain, task: Names in the suite.
-      options: Pairs of arguments of dm_control's `control.Environment`.
+      domain, task: names in the suite.
+      options: pairs of arguments of dm_control's `control.Environment`.
     """
 
     domain: str

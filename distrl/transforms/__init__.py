@@ -58,11 +58,11 @@ def by_name(names: Sequence[str], known: Sequence[Transform] = ()) -> tuple[Tran
     """Returns transforms by their names.
 
     Args:
-      names: Names, in the order of application.
-      known: Transforms to use if they have such a name; others are made with their defaults.
+      names: names, in the order of application.
+      known: transforms to use if they have such a name; others are made with their defaults.
 
     Raises:
-      ConfigError: There is none of that name, or it has settings without defaults.
+      ConfigError: there is none of that name, or it has settings without defaults.
     """
     by_known_name = {transform.name: transform for transform in known}
     return tuple(by_known_name[name] if name in by_known_name else _default(name) for name in names)

@@ -34,9 +34,9 @@ class TransformedAgent(Agent):
 
     def __init__(self, agent: Agent, transforms: Sequence[Transform], env_spec: EnvironmentSpec):
         """Args:
-        agent: The agent, made for transformed time steps.
-        transforms: The transforms, in order, from the raw time step to the agent.
-        env_spec: Raw spec of the environment.
+        agent: the agent, made for transformed time steps.
+        transforms: the transforms, in order, from the raw time step to the agent.
+        env_spec: raw spec of the environment.
         """
         self.env_spec = env_spec
         self.agent = agent

@@ -24,10 +24,10 @@ class Transform(abc.ABC):
     By default every method returns its input unchanged.
 
     Attributes:
-      name: Name in flags, parameters and messages; unique in an experiment.
-      changes: The parts that it changes: "observation", "reward".
-      needs_raw: Parts that no transform before it may change, with the reason.
-      not_before: Names of transforms that must come before this one, with the reason.
+      name: name in flags, parameters and messages; unique in an experiment.
+      changes: the parts that it changes: "observation", "reward".
+      needs_raw: parts that no transform before it may change, with the reason.
+      not_before: names of transforms that must come before this one, with the reason.
     """
 
     name: ClassVar[str]
@@ -39,14 +39,14 @@ class Transform(abc.ABC):
         """Returns the spec after this transform, given the one before it.
 
         Raises:
-          ConfigError: The transform does not suit it.
+          ConfigError: the transform does not suit it.
         """
         return env_spec
 
     def initial_statistics(self, env_spec: EnvironmentSpec) -> Nest:
         """Returns the statistics before any data, NumPy arrays; `()` for a transform without any.
 
-        Args: env_spec: The spec before this transform.
+        Args: env_spec: the spec before this transform.
         """
         return ()
 
@@ -67,9 +67,9 @@ class Transform(abc.ABC):
         """Transforms a batch for learning.
 
         Args:
-          statistics: Statistics of the parameters that learn.
+          statistics: statistics of the parameters that learn.
           state: `[B, ...]`, this transform's state before the first step.
-          rng: Raw key (uint32 [2]), for transforms that draw random numbers.
+          rng: raw key (uint32 [2]), for transforms that draw random numbers.
           batch: `[T + 1, B, ...]`, as it reaches this transform.
         """
         return batch
@@ -111,7 +111,7 @@ def check_order(transforms: Sequence[Transform]) -> None:
     """Refuses transforms that would corrupt each other's data.
 
     Raises:
-      ConfigError: Two have the same name, or the order is wrong; with the reason and the fix.
+      ConfigError: two have the same name, or the order is wrong; with the reason and the fix.
     """
     for later, transform in enumerate(transforms):
         if not isinstance(transform, Transform):
@@ -141,7 +141,7 @@ def specs_seen(
     """Returns the spec before each transform, and as the last one the agent's.
 
     Raises:
-      ConfigError: A transform does not suit the spec before it.
+      ConfigError: a transform does not suit the spec before it.
     """
     seen = [env_spec]
     for transform in transforms:
@@ -170,13 +170,13 @@ def chosen_leaves(
     """Returns the observation's leaves that a transform works on, by name.
 
     Args:
-      name: The transform's name.
-      leaves: The user's choice; empty: all that are suitable.
-      observation: Nest of specs.
-      suits: Whether the transform can work on a leaf with this spec.
+      name: the transform's name.
+      leaves: the user's choice; empty: all that are suitable.
+      observation: nest of specs.
+      suits: whether the transform can work on a leaf with this spec.
 
     Raises:
-      ConfigError: There is no such leaf, one is not suitable, or there is none at all.
+      ConfigError: there is no such leaf, one is not suitable, or there is none at all.
     """
     flat, _ = jax.tree_util.tree_flatten_with_path(observation, is_leaf=specs.is_spec)
     by_name = {path_name(path): spec for path, spec in flat}

@@ -27,8 +27,8 @@ class FrameStack(Transform):
     unroll are part of the recurrent state, and the learner builds the stacks.
 
     Attributes:
-      num_frames: Frames in a stack, 2 or more.
-      leaves: Names of the observations to stack; empty: all except symbols (DiscreteArray).
+      num_frames: frames in a stack, 2 or more.
+      leaves: names of the observations to stack; empty: all except symbols (DiscreteArray).
     """
 
     num_frames: int = 4

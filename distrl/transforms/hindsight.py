@@ -42,12 +42,12 @@ class Hindsight(Transform):
       reward: `(achieved, desired) -> reward` of the step that achieved it, in JAX: arrays
         `[T + 1, B, ...]` to `[T + 1, B]`. Must equal the environment's.
       strategy: "future": k is uniform over the segment's steps after its first; "final": its last.
-      probability: Probability of a new goal for a segment. The paper's 4 relabelled for 1 original
+      probability: probability of a new goal for a segment. The paper's 4 relabelled for 1 original
         is 0.8.
-      ends_at_goal: Whether the environment truly ends its episode at the goal.
+      ends_at_goal: whether the environment truly ends its episode at the goal.
       reached: `(achieved, desired) -> bool`, like `reward`; only used with `ends_at_goal`. None:
         whether the reward is 0 or more, which suits rewards of -1 and 0.
-      achieved_key, desired_key: Keys of the observation dict; gymnasium's goal environments have
+      achieved_key, desired_key: keys of the observation dict; gymnasium's goal environments have
         the defaults.
     """
 

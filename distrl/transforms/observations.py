@@ -52,9 +52,9 @@ class ObservationNormalizer(Stepwise):
     first update the mean is 0 and the standard deviation 1.
 
     Attributes:
-      clip: Results are clipped to [-clip, clip]; None: not at all.
-      epsilon: Added to the variance.
-      leaves: Names of the observations to normalise, e.g. "position", "arm.angle"; empty: all
+      clip: results are clipped to [-clip, clip]; None: not at all.
+      epsilon: added to the variance.
+      leaves: names of the observations to normalise, e.g. "position", "arm.angle"; empty: all
         floats.
     """
 
@@ -111,8 +111,8 @@ class ObservationClip(Stepwise):
     """Clips observations of floats to [-limit, limit]; others are unchanged.
 
     Attributes:
-      limit: Above 0.
-      leaves: Names of the observations to clip; empty: all floats.
+      limit: above 0.
+      leaves: names of the observations to clip; empty: all floats.
     """
 
     limit: float = 10.0

@@ -44,7 +44,7 @@ class RewardClip(_ScalarReward):
     """Clips rewards to [-limit, limit].
 
     Attributes:
-      limit: Above 0.
+      limit: above 0.
     """
 
     limit: float = 1.0
@@ -71,7 +71,7 @@ class RewardScale(_ScalarReward):
     the policy's in a shared torso without scaling.
 
     Attributes:
-      scale: Above 0.
+      scale: above 0.
     """
 
     scale: float = 0.1
@@ -99,8 +99,8 @@ class RewardNormalizer(_ScalarReward):
     of every transition that the learner consumed; before the first update rewards are unchanged.
 
     Attributes:
-      clip: Results are clipped to [-clip, clip]; None: not at all.
-      epsilon: Added to the mean square.
+      clip: results are clipped to [-clip, clip]; None: not at all.
+      epsilon: added to the mean square.
     """
 
     clip: float | None = 10.0
@@ -141,7 +141,7 @@ class RewardWeights(Stepwise):
     """Reduces a vector of rewards to one: the sum of its elements times `weights`.
 
     Attributes:
-      weights: One for each element of the reward.
+      weights: one for each element of the reward.
     """
 
     weights: tuple[float, ...]
@@ -259,7 +259,7 @@ class PotentialShaping(_Shaping):
     Attributes:
       function: f, in jax.numpy, from observations `[T, B, ...]` as they reach this transform to
         float32 `[T, B]`.
-      discount: The agent's discount.
+      discount: the agent's discount.
     """
 
     function: Callable[[Nest], Array]

@@ -37,7 +37,7 @@ class Statistics(NamedTuple):
 def initial(struct: Nest) -> Statistics:
     """Returns the statistics of no rows, as NumPy arrays.
 
-    Args: struct: Nest of specs of one row.
+    Args: struct: nest of specs of one row.
     """
 
     def pair(shape: tuple[int, ...]) -> Pair:
@@ -53,7 +53,7 @@ def of_batch(batch: Nest, mask: Array) -> Statistics:
     """Returns the statistics of the rows of one batch.
 
     Args:
-      batch: Nest of float `[*leading, ...]`.
+      batch: nest of float `[*leading, ...]`.
       mask: bool `[*leading]`, the rows that count. Values in other rows do not matter.
     """
     mask = jnp.asarray(mask)

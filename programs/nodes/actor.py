@@ -33,11 +33,11 @@ def add_actor(
     """Adds an actor.
 
     Args:
-      program: The program.
-      index: Index of the actor.
-      replay: By task, the table that it writes to.
-      monitor: Takes its reports.
-      variables: By task, where the parameters of its own inferencers come from; or
+      program: the program.
+      index: index of the actor.
+      replay: by task, the table that it writes to.
+      monitor: takes its reports.
+      variables: by task, where the parameters of its own inferencers come from; or
       inferencer: by task, the service that it asks.
     """
     program.add_courier_node(

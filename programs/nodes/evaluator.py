@@ -29,10 +29,10 @@ class EvaluatorNode:
 
     def __init__(self, experiment: Experiment, task: str, learner: NodeHandle, monitor: NodeHandle):
         """Args:
-        experiment: What to train.
-        task: Name of the task.
-        learner: Where the parameters come from.
-        monitor: Takes reports.
+        experiment: what to train.
+        task: name of the task.
+        learner: where the parameters come from.
+        monitor: takes reports.
         """
         configure_jax()
         heartbeat = current_heartbeat()

@@ -66,11 +66,11 @@ class InferencerNode:
         endpoints: Sequence[lp.Address],
     ):
         """Args:
-        experiment: What to train.
-        task: Name of the task.
-        index: Index of the inferencer.
-        learner: Where the parameters come from.
-        endpoints: More addresses at which `inference` is served. A gRPC server starts a thread for
+        experiment: what to train.
+        task: name of the task.
+        index: index of the inferencer.
+        learner: where the parameters come from.
+        endpoints: more addresses at which `inference` is served. A gRPC server starts a thread for
           a call, and ends one after it, whenever two calls overlap, and JAX is several times slower
           in a new thread: so actors use different endpoints.
         """

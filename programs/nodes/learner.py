@@ -54,12 +54,12 @@ class LearnerNode:
         resume_point: ResumePoint,
     ):
         """Args:
-        experiment: What to train.
-        task: Name of the task.
-        run_dir: The run folder.
-        replay: The task's table.
-        monitor: Takes reports, and gives counters for checkpoints.
-        resume_point: The checkpoint to resume from, if any.
+        experiment: what to train.
+        task: name of the task.
+        run_dir: the run folder.
+        replay: the task's table.
+        monitor: takes reports, and gives counters for checkpoints.
+        resume_point: the checkpoint to resume from, if any.
         """
         configure_jax()
         self._stop = lp.stop_event()

@@ -20,7 +20,7 @@ class RelayNode:
     """Serves `VariableRelay`."""
 
     def __init__(self, experiment: Experiment, learner: NodeHandle):
-        """Args: experiment: Unused. learner: Where the parameters come from."""
+        """Args: experiment: unused. learner: where the parameters come from."""
         del experiment
         current_heartbeat().tick()
         self._stop = lp.stop_event()

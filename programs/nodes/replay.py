@@ -49,11 +49,11 @@ class TableNode:
         resume_point: ResumePoint,
     ):
         """Args:
-        experiment: What to train.
-        task: Name of the task.
-        table: Name of the table.
-        run_dir: The run folder.
-        resume_point: The checkpoint to resume from, if any.
+        experiment: what to train.
+        task: name of the task.
+        table: name of the table.
+        run_dir: the run folder.
+        resume_point: the checkpoint to resume from, if any.
         """
         self._stop = lp.stop_event()
         if current_heartbeat().restarted and segment.exists(table):
@@ -90,9 +90,9 @@ class _AnnouncedReverbNode(lp.ReverbNode):
         self, table: str, about: Callable[[str], dict[str, Any]], *args: Callable[[], Any]
     ):
         """Args:
-        table: Name of the server's table.
-        about: From the server's address to what is announced.
-        *args: Arguments of `lp.ReverbNode`.
+        table: name of the server's table.
+        about: from the server's address to what is announced.
+        *args: arguments of `lp.ReverbNode`.
         """
         self._table = table
         self._about = about

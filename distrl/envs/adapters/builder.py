@@ -18,11 +18,11 @@ def build(builder: Builder, seed: int) -> Any:
     """Returns an environment of gymnasium or dm_env.
 
     Args:
-      builder: See `PythonEnvironment`.
-      seed: The environment's seed.
+      builder: see `PythonEnvironment`.
+      seed: the environment's seed.
 
     Raises:
-      ConfigError: The builder returned something else.
+      ConfigError: the builder returned something else.
     """
     kind = _seed_parameter(builder)
     arguments = {"keyword": ((), {"seed": seed}), "position": ((seed,), {}), "": ((), {})}[kind]

@@ -26,9 +26,9 @@ class LeafCheck:
 
     def __init__(self, name: str, shape: tuple[int, ...], dtype: np.dtype[Any], check_finite: bool):
         """Args:
-        name: Name of the array, for messages.
-        shape, dtype: The spec's.
-        check_finite: Refuse NaN and infinity.
+        name: name of the array, for messages.
+        shape, dtype: the spec's.
+        check_finite: refuse NaN and infinity.
         """
         self._name, self._shape, self._dtype = name, shape, dtype
         self._finite = check_finite and dtype.kind == "f"
@@ -37,7 +37,7 @@ class LeafCheck:
         """Returns `value` as an array of the spec's shape and dtype; itself if it is one.
 
         Raises:
-          SpecViolation: It violates the spec.
+          SpecViolation: it violates the spec.
         """
         try:
             array = value if type(value) is np.ndarray else np.asarray(value)
@@ -83,9 +83,9 @@ class NestCheck:
 
     def __init__(self, name: str, spec: Nest, check_finite: bool):
         """Args:
-        name: Name of the nest, for messages.
-        spec: Nest of specs.
-        check_finite: Refuse NaN and infinity.
+        name: name of the nest, for messages.
+        spec: nest of specs.
+        check_finite: refuse NaN and infinity.
         """
         leaves, self._structure = jax.tree_util.tree_flatten_with_path(specs.struct(spec))
         self._name = name
@@ -102,7 +102,7 @@ class NestCheck:
         """Returns the leaves in the order of `jax.tree.leaves`, as `LeafCheck` returns them.
 
         Raises:
-          SpecViolation: A leaf or the structure violates the spec.
+          SpecViolation: a leaf or the structure violates the spec.
         """
         if self._single:
             return [self._checks[0](value)]
@@ -122,14 +122,14 @@ class RewardCheck:
     """Checks a reward: any real number, or a vector of them if the spec has a shape."""
 
     def __init__(self, spec: Any, check_finite: bool):
-        """Args: spec: The reward's spec. check_finite: Refuse NaN and infinity."""
+        """Args: spec: the reward's spec. check_finite: refuse NaN and infinity."""
         self._shape, self._finite = tuple(spec.shape), check_finite
 
     def __call__(self, value: Any) -> Any:
         """Returns the reward as a float, or as a float32 array.
 
         Raises:
-          SpecViolation: It is not a number, has another shape, or is not finite.
+          SpecViolation: it is not a number, has another shape, or is not finite.
         """
         if type(value) is float and not self._shape and -_MAX < value < _MAX:
             return value

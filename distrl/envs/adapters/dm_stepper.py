@@ -19,7 +19,7 @@ class DmStepper:
     """
 
     def __init__(self, env: Any):
-        """Args: env: The environment."""
+        """Args: env: the environment."""
         self._env = env
         self._read = spaces.dm_reader(env.observation_spec(), "observation")
         self._write = spaces.dm_writer(env.action_spec())

@@ -27,14 +27,14 @@ class GymStepper:
     the environment's attribute `info_space` (a Dict space).
 
     Attributes:
-      reports_success: The environment's attribute of this name; False without it.
+      reports_success: the environment's attribute of this name; False without it.
     """
 
     def __init__(self, env: Any, seed: int, success: bool):
         """Args:
-        env: The environment.
-        seed: Seed of its first reset, and of its action space.
-        success: Keep `env_info["success"]`.
+        env: the environment.
+        seed: seed of its first reset, and of its action space.
+        success: keep `env_info["success"]`.
         """
         self._env = env
         self._seed: int | None = seed

@@ -24,10 +24,10 @@ def make_stepper(
     """Builds one environment with its wrappers.
 
     Args:
-      builder: See `PythonEnvironment`.
-      seed: The environment's seed.
-      wrappers: Its wrappers.
-      spec: The result of `environment_spec` for the same builder and wrappers.
+      builder: see `PythonEnvironment`.
+      seed: the environment's seed.
+      wrappers: its wrappers.
+      spec: the result of `environment_spec` for the same builder and wrappers.
     """
     env = build(builder, seed)
     stepper: Stepper
@@ -42,13 +42,13 @@ def environment_spec(builder: Builder, name: str, wrappers: WrapperConfig) -> sp
     """Builds one environment, resets and steps it once, closes it, and returns its spec.
 
     Args:
-      builder: See `PythonEnvironment`.
-      name: Name of the environment, for messages.
-      wrappers: Its wrappers; the spec is the one behind them.
+      builder: see `PythonEnvironment`.
+      name: name of the environment, for messages.
+      wrappers: its wrappers; the spec is the one behind them.
 
     Raises:
       ConfigError: distrl cannot use the environment, or not with these wrappers.
-      SpecError: The two steps violate the environment's own spaces or specs.
+      SpecError: the two steps violate the environment's own spaces or specs.
     """
     env = build(builder, 0)
     try:

@@ -31,11 +31,11 @@ def space_spec(space: Any, where: str) -> Nest:
     Discrete values count from 0, whatever the space's `start`.
 
     Args:
-      space: A space of gymnasium.
-      where: Name of the value, for messages, e.g. "observation".
+      space: a space of gymnasium.
+      where: name of the value, for messages, e.g. "observation".
 
     Raises:
-      ConfigError: The space's values have no fixed shape (Text, Sequence, Graph, OneOf).
+      ConfigError: the space's values have no fixed shape (Text, Sequence, Graph, OneOf).
     """
     kind = _kind(space)
     if kind == "Dict":
@@ -62,7 +62,7 @@ def dm_spec(spec: Any, where: str) -> Nest:
     """Returns a nest of dm_env specs with dtypes that distrl computes with.
 
     Raises:
-      ConfigError: A leaf is not an array.
+      ConfigError: a leaf is not an array.
     """
     if isinstance(spec, Mapping):
         return {k: dm_spec(v, f"{where}[{k!r}]") for k, v in spec.items()}

@@ -20,14 +20,14 @@ class WrapperConfig:
     """Wrappers of each environment, applied from the inside out in this order.
 
     Attributes:
-      clip_actions: Clip continuous actions to their bounds before the environment sees them.
-      max_episode_steps: A time limit, in time steps of the environment itself; the last step has
+      clip_actions: clip continuous actions to their bounds before the environment sees them.
+      max_episode_steps: a time limit, in time steps of the environment itself; the last step has
         discount 1, unless the episode truly ends on that very step. None: no limit beyond the
         environment's own.
-      action_repeat: Number of times that each action is taken, until an episode's end; rewards are
+      action_repeat: number of times that each action is taken, until an episode's end; rewards are
         summed, and the last observation is kept. `env_info["time_steps"]` (int32) is the number of
         time steps.
-      frame_stack: Number of last observations, oldest first, on a new leading axis of every leaf;
+      frame_stack: number of last observations, oldest first, on a new leading axis of every leaf;
         an episode's first observation fills the places before it.
     """
 
@@ -47,7 +47,7 @@ def wrapped_spec(spec: specs.EnvironmentSpec, config: WrapperConfig) -> specs.En
     """Returns an environment's spec behind its wrappers.
 
     Raises:
-      ConfigError: The environment cannot have these wrappers.
+      ConfigError: the environment cannot have these wrappers.
     """
     for name, unset in (("action_repeat", 1), ("max_episode_steps", None)):
         if spec.reward_delay and getattr(config, name) != unset:
@@ -71,9 +71,9 @@ def wrap(stepper: Stepper, spec: specs.EnvironmentSpec, config: WrapperConfig) -
     """Returns `stepper` with the wrappers of `config`, except those without an effect.
 
     Args:
-      stepper: One environment.
-      spec: Its spec, before or after `wrapped_spec`, which does not change the action.
-      config: The wrappers.
+      stepper: one environment.
+      spec: its spec, before or after `wrapped_spec`, which does not change the action.
+      config: the wrappers.
     """
     if config.clip_actions and any(map(_clippable, _leaves(spec.action))):
         stepper = ClipAction(stepper, spec.action)
@@ -109,7 +109,7 @@ class ClipAction(_Wrapper):
     """Clips floating-point actions to the bounds of their spec."""
 
     def __init__(self, stepper: Stepper, spec: Nest):
-        """Args: stepper: The stepper to wrap. spec: Spec of its action."""
+        """Args: stepper: the stepper to wrap. spec: spec of its action."""
         super().__init__(stepper)
         self._spec = spec
         self._single = _bounds(spec) if specs.is_spec(spec) and _clippable(spec) else None
@@ -133,7 +133,7 @@ class TimeLimit(_Wrapper):
     """Ends an episode at a time limit: LAST with discount 1, or 0 if it truly ends there."""
 
     def __init__(self, stepper: Stepper, max_episode_steps: int):
-        """Args: stepper: The stepper to wrap. max_episode_steps: Steps of an episode."""
+        """Args: stepper: the stepper to wrap. max_episode_steps: steps of an episode."""
         super().__init__(stepper)
         self._limit = max_episode_steps
         self._elapsed = 0
@@ -156,7 +156,7 @@ class ActionRepeat(_Wrapper):
     """Takes each action several times, or until the episode ends."""
 
     def __init__(self, stepper: Stepper, repeats: int):
-        """Args: stepper: The stepper to wrap. repeats: Repeats of each action."""
+        """Args: stepper: the stepper to wrap. repeats: repeats of each action."""
         super().__init__(stepper)
         self._repeats = repeats
 
@@ -184,7 +184,7 @@ class StackFrames(_Wrapper):
     """Stacks the last observations, oldest first, on a new leading axis of every leaf."""
 
     def __init__(self, stepper: Stepper, frames: int):
-        """Args: stepper: The stepper to wrap. frames: Number of observations."""
+        """Args: stepper: the stepper to wrap. frames: number of observations."""
         super().__init__(stepper)
         self._frames = frames
         self._stack: Nest = None

@@ -27,7 +27,7 @@ def release_descriptors(keep: set[int]) -> None:
     must not close another file that got the same number. Files stay open, for logs.
 
     Args:
-      keep: Descriptors to keep, besides 0, 1 and 2.
+      keep: descriptors to keep, besides 0, 1 and 2.
     """
     null = os.open(os.devnull, os.O_RDWR)
     for name in os.listdir("/proc/self/fd"):

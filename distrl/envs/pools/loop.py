@@ -77,10 +77,10 @@ def _watch(slots: Slots, thread: list[int], stop: threading.Event, limit: float)
     """Ends the process if a step hangs. Polls the slots and changes nothing.
 
     Args:
-      slots: The pool's slots.
-      thread: One item, the identity of the thread that steps the environments.
-      stop: Ends the watch.
-      limit: Seconds that a step may take.
+      slots: the pool's slots.
+      thread: one item, the identity of the thread that steps the environments.
+      stop: ends the watch.
+      limit: seconds that a step may take.
     """
     counters, times = slots.counters[0], slots.times[0]
     while not stop.wait(tick(limit)):

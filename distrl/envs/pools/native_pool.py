@@ -41,15 +41,15 @@ class NativePool(Pool):
         clean_rewards: bool,
     ):
         """Args:
-        name: Name of the environment in EnvPool.
-        spec: Spec of one environment.
-        num_envs: Number of environments.
-        wait_num: Number of environments that one `recv` returns.
-        seed: Seed of environment 0; environment i has `seed + i`.
+        name: name of the environment in EnvPool.
+        spec: spec of one environment.
+        num_envs: number of environments.
+        wait_num: number of environments that one `recv` returns.
+        seed: seed of environment 0; environment i has `seed + i`.
         options: EnvPool's options.
-        exact_limit: The time limit at which the pool cuts episodes; None: EnvPool does.
+        exact_limit: the time limit at which the pool cuts episodes; None: EnvPool does.
         num_threads: EnvPool's threads; 0: one for each usable core.
-        clip_actions: Clip continuous actions to their bounds.
+        clip_actions: clip continuous actions to their bounds.
         clean_rewards: EnvPool gives reward 0 at FIRST.
         """
         super().__init__(name, spec, num_envs, wait_num)

@@ -238,10 +238,10 @@ def _serve(worker: Worker, commands: int, reports: int, eager: bool) -> None:
     """Steps the rows that come through `commands`, until that is closed.
 
     Args:
-      worker: The worker, which has the environments.
-      commands: Pipe from which rows are read.
-      reports: Pipe to which they are written; one for all workers.
-      eager: Report before all received rows are done, but not more often than every 200 us.
+      worker: the worker, which has the environments.
+      commands: pipe from which rows are read.
+      reports: pipe to which they are written; one for all workers.
+      eager: report before all received rows are done, but not more often than every 200 us.
     """
     run, done = worker.run, array("i")
     while data := os.read(commands, 65536):

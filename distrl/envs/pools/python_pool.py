@@ -42,12 +42,12 @@ class PythonPool(Pool):
         shared: bool = False,
     ):
         """Args:
-        environment: A PythonEnvironment.
-        num_envs: Number of environments.
-        wait_num: Number of environments that one `recv` returns.
-        seeds: Seeds of the environments.
-        num_workers: Number of workers; environment i belongs to worker `i % num_workers`.
-        shared: Workers are processes.
+        environment: a PythonEnvironment.
+        num_envs: number of environments.
+        wait_num: number of environments that one `recv` returns.
+        seeds: seeds of the environments.
+        num_workers: number of workers; environment i belongs to worker `i % num_workers`.
+        shared: workers are processes.
         """
         super().__init__(environment.name, environment.spec(), num_envs, wait_num)
         if len(seeds) < num_envs:
@@ -154,7 +154,7 @@ class PythonPool(Pool):
         """Recovers from a fault whose text is in the slots. Returns whether `row` is ready now.
 
         Raises:
-          EnvironmentFault: The policy is to fail, or the budget is spent.
+          EnvironmentFault: the policy is to fail, or the budget is spent.
         """
         env_id = row % self.num_envs
         self._spend(self._slots.read_fault(env_id))
@@ -206,8 +206,8 @@ class PythonPool(Pool):
         """Returns the rows that were sent to a worker and have not come back.
 
         Args:
-          worker: The worker's index.
-          arrived: Rows from workers that are not yet in `_ready`.
+          worker: the worker's index.
+          arrived: rows from workers that are not yet in `_ready`.
         """
         back = {*self._ready, *arrived, *(-1 - row for row in arrived)}
         env_ids = range(worker, self.num_envs, self._num_workers)
@@ -225,7 +225,7 @@ class PythonPool(Pool):
         It returns after a quarter of `step_timeout`, or a second, at the latest.
 
         Args:
-          count: Number of rows that `recv` still needs.
+          count: number of rows that `recv` still needs.
         """
 
 

@@ -31,9 +31,9 @@ class Slots:
     while their environment is idle.
 
     Attributes:
-      action, observation, env_info: Lists of leaves, in the order of `jax.tree.leaves`; `[N, ...]`
+      action, observation, env_info: lists of leaves, in the order of `jax.tree.leaves`; `[N, ...]`
         for actions, otherwise `[2 N, ...]`.
-      step_type, reward, discount: As in a TimeStep, `[2 N, ...]`.
+      step_type, reward, discount: as in a TimeStep, `[2 N, ...]`.
       rebuilt: int32 [N], how often each environment was rebuilt.
       episode_steps, steps: int64 [N], steps of each environment's episode, and since it was built.
       counters, times: int64 and float64, one row per worker; see ENV and STARTED.
@@ -49,11 +49,11 @@ class Slots:
         shared: bool,
     ):
         """Args:
-        name: Name of the environment, for messages.
-        spec: Spec of one environment.
-        seeds: Seeds of the N environments.
-        num_workers: Number of workers.
-        shared: Use anonymous memory that forked processes share.
+        name: name of the environment, for messages.
+        spec: spec of one environment.
+        seeds: seeds of the N environments.
+        num_workers: number of workers.
+        shared: use anonymous memory that forked processes share.
         """
         self._name = name
         self._seeds = list(seeds)
@@ -110,7 +110,7 @@ class Slots:
         """Returns copies of `(step_type, reward, discount, observation, env_info)`.
 
         Args:
-          rows: A slice, or an array of row numbers.
+          rows: a slice, or an array of row numbers.
         """
         if isinstance(rows, slice):
             arrays = [array[rows].copy() for array in self._all()]

@@ -70,8 +70,8 @@ class ThreadPool(PythonPool):
         """Replaces a thread if it is hung.
 
         Args:
-          index: The thread's index.
-          rows: Rows that workers reported since the last `_wait`.
+          index: the thread's index.
+          rows: rows that workers reported since the last `_wait`.
 
         Returns:
           `rows` and those that became ready by the replacement.
@@ -128,10 +128,10 @@ class _Thread:
         self, worker: Worker, reports: "queue.SimpleQueue[list[int]]", eager: bool, name: str
     ):
         """Args:
-        worker: The worker, which has the environments.
-        reports: Queue for lists of rows.
-        eager: Report before all rows that were sent are done.
-        name: The thread's name.
+        worker: the worker, which has the environments.
+        reports: queue for lists of rows.
+        eager: report before all rows that were sent are done.
+        name: the thread's name.
         """
         self.worker = worker
         self.commands: queue.SimpleQueue[list[int] | None] = queue.SimpleQueue()

@@ -16,7 +16,7 @@ def apply(count: int) -> None:
     that are loaded already.
 
     Args:
-      count: Number of threads; 0: no limit.
+      count: number of threads; 0: no limit.
     """
     if count == 0:
         return

@@ -16,7 +16,7 @@ class TransferCost:
     SKIP, COUNT = 100, 1000  # calls of recv: to warm up, and to measure
 
     def __init__(self, name: str, slots: Slots):
-        """Args: name: The environment's name. slots: The pool's slots."""
+        """Args: name: the environment's name. slots: the pool's slots."""
         self._name, self._slots = name, slots
         self._calls = self._steps = self._done = 0
         self._busy = self._spent = 0.0

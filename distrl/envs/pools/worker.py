@@ -42,10 +42,10 @@ class Worker:
         catch: type[BaseException] = BaseException,
     ):
         """Args:
-        environment: A PythonEnvironment: its name, spec, `make_stepper` and pool settings.
-        slots: The pool's slots.
-        index: This worker's index, its row in the slots' counters.
-        catch: Exceptions that count as faults of an environment; others propagate.
+        environment: a PythonEnvironment: its name, spec, `make_stepper` and pool settings.
+        slots: the pool's slots.
+        index: this worker's index, its row in the slots' counters.
+        catch: exceptions that count as faults of an environment; others propagate.
         """
         spec, check_finite = environment.spec(), environment.pool.check_finite
         self._environment = environment

@@ -50,17 +50,17 @@ class WorkerHost:
     """The pool's end of a host.
 
     Attributes:
-      pid: The host's process id.
-      parent: Process id of the process that made it; only that process may use it.
+      pid: the host's process id.
+      parent: process id of the process that made it; only that process may use it.
     """
 
     def __init__(self, main: Main, prepare: Callable[[], None], keep: Iterable[int]):
         """Forks the host, which has no workers yet.
 
         Args:
-          main: Runs in every worker; the worker ends when it returns.
-          prepare: Runs first, in the host.
-          keep: Descriptors that workers need.
+          main: runs in every worker; the worker ends when it returns.
+          prepare: runs first, in the host.
+          keep: descriptors that workers need.
         """
         keep = set(keep)
         self._control, host_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -107,7 +107,7 @@ class WorkerHost:
         """Returns index and wait status of workers that ended; does not wait.
 
         Raises:
-          HostDied: The host has ended.
+          HostDied: the host has ended.
         """
         deaths = []
         while readable(0, self._control.fileno()):
