@@ -3,6 +3,8 @@ SHELL := /bin/bash
 VENV ?= .venv
 ARGS ?=
 PYTEST_ARGS ?=
+# Else every process of a test would compile the whole project again.
+unexport PYTHONDONTWRITEBYTECODE
 
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.stamp

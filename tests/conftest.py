@@ -1,6 +1,7 @@
 """For all tests."""
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -14,8 +15,26 @@ from tests.support.cluster.slurm import Slurm  # noqa: E402
 LONGEST = ("tests/programs/", "tests/launch/")
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Puts the longest tests first, so that no worker ends with one while the others are idle."""
+FULL = Path(__file__).with_name("full.txt")
+"""Tests of seconds each for which others stand in `make test`, a line each; see docs/testing.md."""
+
+
+@pytest.hookimpl(tryfirst=True)  # before `-m` selects
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Marks what is not quick, and puts the longest tests first.
+
+    So no worker ends with a long test while the others are idle.
+    """
+    listed = set(FULL.read_text().splitlines())
+    for item in items:
+        if item.nodeid in listed or item.nodeid.startswith("tests/cluster/"):
+            item.add_marker(pytest.mark.full)
+    if not any("::" in argument for argument in config.args):
+        collected = {item.nodeid for item in items}
+        files = {name.partition("::")[0] for name in collected}
+        unknown = [n for n in sorted(listed - collected) if n.partition("::")[0] in files]
+        if unknown:
+            raise pytest.UsageError(f"{FULL.name} lists tests that do not exist: {unknown}")
     items.sort(key=lambda item: not item.nodeid.startswith(LONGEST))  # stable
 
 
