@@ -15,7 +15,6 @@ from distrl.errors import ConfigError
 from distrl.programs.groups import group_of
 
 FLAGS = flags.FLAGS
-HOST = "127.0.0.1"
 NO_GRPC_PROXY = "no_grpc_proxy"
 
 _managers: list[worker_manager.WorkerManager] = []
@@ -39,7 +38,7 @@ class KnownAddress(lp.AbstractAddressBuilder):
     """An address that is known already.
 
     Args:
-      address: "127.0.0.1:15000"; for callers also "unix:/path".
+      address: "127.0.0.1:15000" or "unix:/path".
     """
 
     def __init__(self, address: str) -> None:
@@ -48,11 +47,6 @@ class KnownAddress(lp.AbstractAddressBuilder):
     def build(self) -> str:
         """Returns the address; called by Launchpad."""
         return self._address
-
-
-def loopback_address(port: int) -> str:
-    """Returns the address of a port of this machine."""
-    return f"{HOST}:{port}"
 
 
 def named_nodes(program: lp.Program) -> list[NamedNode]:
@@ -71,7 +65,7 @@ def wire(
     program: lp.Program,
     launch_type: lp.LaunchType,
     stopper: Callable[[str], Callable[..., None]],
-    address: Callable[[str, int], str],
+    address: Callable[[str, int, str], str],
 ) -> None:
     """Gives every node its context and its addresses.
 
@@ -79,7 +73,7 @@ def wire(
       program: the program, not launched before.
       launch_type: `launch_type` of the nodes' contexts.
       stopper: returns the `program_stopper` of a node, by the node's name.
-      address: returns an address of a node, by the node's name and the address's index.
+      address: returns an address of a node, by the node's name, and the address's index and name.
     """
     nodes = named_nodes(program)
     for name, _, node in nodes:
@@ -89,7 +83,7 @@ def wire(
             handle.connect(node, label)
     for name, _, node in nodes:
         for index, node_address in enumerate(node.addresses):
-            node_address.bind(KnownAddress(address(name, index)))
+            node_address.bind(KnownAddress(address(name, index, node_address.name)))
 
 
 def phases(nodes: Sequence[NamedNode]) -> list[list[str]]:
@@ -147,7 +141,7 @@ def reach_loopback(environ: MutableMapping[str, str]) -> None:
     if not any(environ.get(name) for name in ("grpc_proxy", "https_proxy", "http_proxy")):
         return
     others = environ.get(NO_GRPC_PROXY) or environ.get("no_proxy") or ""
-    environ[NO_GRPC_PROXY] = ",".join(filter(None, (others, HOST, "localhost")))
+    environ[NO_GRPC_PROXY] = ",".join(filter(None, (others, "127.0.0.1", "localhost")))
 
 
 def grpc_is_running() -> bool:

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:  # it imports JAX, which a launcher of processes must not
     from distrl.experiment import Experiment
 
+ENDPOINT_PORT_NAME = "endpoint"  # of addresses that a node serves by itself, by Courier
+
 
 def _none(experiment: "Experiment") -> int:
     del experiment

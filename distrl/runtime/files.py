@@ -20,6 +20,15 @@ def sync(path: Path) -> None:
         os.close(descriptor)
 
 
+def make_private_folder(path: Path) -> None:
+    """Makes a folder that only this user can enter; one that exists keeps its mode.
+
+    Its parents are made with the mode of the umask. Raises OSError.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.mkdir(mode=0o700, exist_ok=True)
+
+
 def write_json(path: Path, data: Any, durable: bool = True) -> None:
     """Replaces a file by `data`. Only one thread of a process at a time may write a path.
 

@@ -11,7 +11,7 @@ from distrl.errors import ConfigError
 from distrl.launch.hosts.daemon import HostDaemon
 from distrl.launch.hosts.dial import dial, join_token
 from distrl.launch.network.credentials import read_credentials
-from distrl.launch.network.tunnel import new_folder
+from distrl.launch.network.private_folder import new_folder
 
 _WAIT_S = 600.0
 # Set by programs that start one process per host: Slurm, Open MPI, MPICH, a Kubernetes indexed Job.

@@ -21,6 +21,7 @@ class JsonLineChannel:
       reader, writer: descriptors; made non-blocking.
       on_message: called with each message.
       on_close: called once, with the reason, when the connection has broken.
+      limit: bytes of one message that is received; may be changed.
     """
 
     def __init__(
@@ -30,10 +31,12 @@ class JsonLineChannel:
         writer: int,
         on_message: Callable[[dict[str, Any]], None],
         on_close: Callable[[str], None],
+        limit: int = LIMIT,
     ) -> None:
         self._selector = selector
         self._reader, self._writer = reader, writer
         self.on_message, self.on_close = on_message, on_close
+        self.limit = limit
         self._received = bytearray()
         self._unsent = bytearray()
         self._open = self._writing = False
@@ -105,15 +108,18 @@ class JsonLineChannel:
             return
         self._received += data
         *lines, self._received = self._received.split(b"\n")
-        if len(self._received) > LIMIT:
+        if len(self._received) > self.limit:
             self._break("it sent an endless line")
         for line in lines:
             if not self._open:
                 return
+            if len(line) > self.limit:
+                self._break("it sent an endless line")
+                return
             try:
                 message = json.loads(line)
                 kind = message["kind"]
-            except (ValueError, TypeError, KeyError):
+            except (ValueError, TypeError, KeyError, RecursionError):
                 self._break(f"it sent a malformed message: {bytes(line[:80])!r}")
                 return
             if isinstance(kind, str):

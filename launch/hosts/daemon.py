@@ -24,8 +24,9 @@ from distrl.launch.hosts.channel import JsonLineChannel
 from distrl.launch.hosts.code_identity import identity
 from distrl.launch.hosts.forwarded_log import ForwardedLog
 from distrl.launch.network.credentials import Credentials
-from distrl.launch.network.tunnel import new_folder
+from distrl.launch.network.private_folder import new_folder
 from distrl.launch.supervision.signals import Signals, run_once
+from distrl.runtime.files import make_private_folder
 
 LEASE_S = 10.0  # without a message from the launcher, which sends one every second
 REPORT_S = 1.0
@@ -122,7 +123,7 @@ class HostDaemon:
 
         import_jax()
         from distrl.launch import launchpad_adapter
-        from distrl.launch.network.ports import Ports
+        from distrl.launch.network.endpoints import Endpoints
         from distrl.programs.resources import node_environments
 
         self._program, experiment, topology, run_dir, credentials = cloudpickle.loads(
@@ -132,10 +133,10 @@ class HostDaemon:
         self._program_nodes = launchpad_adapter.named_nodes(self._program)
         self._local_names = set(nodes)
         self._environments = node_environments(experiment, topology)
-        pathlib.Path(run_dir).mkdir(parents=True, exist_ok=True)
-        self._ports = Ports()
+        make_private_folder(pathlib.Path(run_dir))
+        self._endpoints = Endpoints(self._folder)
         self._node_ports = {
-            node.name: [self._ports.take() for _ in node.node.addresses]
+            node.name: [self._endpoints.take() for _ in node.node.addresses]
             for node in self._program_nodes
             if node.name in self._local_names
         }
@@ -161,9 +162,13 @@ class HostDaemon:
 
         forwards: dict[str, tuple[str, int, int]] = {}
 
-        def address(name: str, number: int) -> str:
+        open_ports: dict[int, str] = {}
+
+        def address(name: str, number: int, port_name: str) -> str:
             if name in self._local_names:
-                return launchpad_adapter.loopback_address(self._node_ports[name][number])
+                port = self._node_ports[name][number]
+                open_ports[port] = self._endpoints.address(port, port_name)
+                return open_ports[port]
             path = str(self._folder / str(len(forwards)))
             if name in remote_addresses:
                 host, tunnel_port, port = remote_addresses[name][number]
@@ -191,7 +196,6 @@ class HostDaemon:
                 stop_signal=signal.SIGUSR1,  # Slurm sends SIGTERM to all processes of a job
             )
         launchpad_adapter.wire(self._program, lp.LaunchType("local_mp"), self._stopper, address)
-        open_ports = {port for ports in self._node_ports.values() for port in ports}
         self._tunnel = start_tunnel(self._listener, self._credentials, open_ports, forwards)
         self._channel.send("wired")
 
@@ -263,7 +267,7 @@ class HostDaemon:
         """Yields the descriptors that a node's process closes."""
         yield from self._signals.fds()
         yield from self._channel.fds()
-        yield from self._ports.fds()
+        yield from self._endpoints.fds()
         yield self._listener.fileno()
         yield self.selector.fileno()  # type: ignore[attr-defined]
         for node in self._nodes.values():

@@ -1,8 +1,8 @@
 """Connects a daemon to its launcher, where something else starts the daemon (see `manual`).
 
-The launcher listens on loopback. A tunnel on the join port admits daemons that show the program's
-credentials. Other users of the launcher's machine reach loopback too, so a daemon also sends a
-token that can only be computed from the credentials.
+The launcher listens on a Unix socket, in a folder that only its user can enter. A tunnel on the
+join port admits daemons that show the program's credentials. A daemon also sends a token that can
+only be computed from the credentials.
 """
 
 import contextlib
@@ -21,9 +21,7 @@ HELLO_S = 20.0  # for a daemon that has connected to introduce itself
 _RETRY_S = 0.5
 
 
-def local_port(join_port: int) -> int:
-    """Returns the port on loopback behind the tunnel, which both sides derive from `join_port`."""
-    return join_port + 1
+JOIN = 1  # the number of the launcher's socket in the tunnel, where servers have their port
 
 
 def join_token(credentials: Credentials) -> str:
@@ -51,8 +49,8 @@ def dial(
     host, port = parse_address(address, "--join")
     path = str(folder / "join")
     unused = socket.create_server(("127.0.0.1", 0))
-    forwards = {path: (host, port, local_port(port))}
-    tunnel = start_tunnel(unused, credentials, (), forwards)
+    forwards = {path: (host, port, JOIN)}
+    tunnel = start_tunnel(unused, credentials, {}, forwards)
     unused.close()
     deadline = time.monotonic() + timeout
     while True:

@@ -1,24 +1,34 @@
 """The launcher's end of connections that daemons open (see `dial`)."""
 
+import contextlib
+import errno
 import hmac
 import os
 import selectors
+import shutil
 import socket
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from distrl.errors import ConfigError
-from distrl.launch.hosts.channel import JsonLineChannel
-from distrl.launch.hosts.dial import HELLO_S, join_token, local_port
+from distrl.launch.hosts.channel import LIMIT, JsonLineChannel
+from distrl.launch.hosts.dial import HELLO_S, JOIN, join_token
 from distrl.launch.hosts.remote_host import HostState, RemoteHost
 from distrl.launch.network.credentials import Credentials
+from distrl.launch.network.private_folder import new_folder
 from distrl.launch.network.tunnel_process import end_tunnel, start_tunnel
 from distrl.launch.supervision.session import Session
+
+MAX_UNIDENTIFIED = 64  # connections without a hello; beyond that the oldest is closed
+HELLO_LIMIT = 1 << 16  # bytes of a hello
 
 
 class JoinServer:
     """Accepts the connections of daemons, at the launcher.
+
+    They come from the tunnel, which has checked the credentials, and which alone reaches the Unix
+    socket. All the same, nothing that arrives before a valid hello can end the launcher.
 
     Args:
       session: the launch.
@@ -39,15 +49,19 @@ class JoinServer:
         self._token = join_token(credentials).encode()
         self._unidentified: dict[JsonLineChannel, float] = {}  # connections, and their deadlines
         try:
-            self._socket = socket.create_server(("127.0.0.1", local_port(port)))
             public = socket.create_server(("", port), backlog=128)
         except OSError as error:
             raise ConfigError(
-                f"--join_port={port}: port {port} or {local_port(port)} is taken: {error.strerror}"
+                f"--join_port={port}: port {port} is taken: {error.strerror}"
             ) from error
+        self._folder = new_folder()
+        self.path = str(self._folder / "join")
+        self._socket = socket.socket(socket.AF_UNIX)
+        self._socket.bind(self.path)
+        self._socket.listen(MAX_UNIDENTIFIED)
         self._socket.setblocking(False)
         self._selector = session.supervisor.selector
-        self._tunnel = start_tunnel(public, credentials, {local_port(port)}, {})
+        self._tunnel = start_tunnel(public, credentials, {JOIN: f"unix:{self.path}"}, {})
         public.close()
         self._selector.register(self._socket, selectors.EVENT_READ, self._accept)
 
@@ -61,23 +75,29 @@ class JoinServer:
         """Ends the tunnel with all its connections."""
         self._selector.unregister(self._socket)
         self._socket.close()
+        shutil.rmtree(self._folder, ignore_errors=True)
         for channel in list(self._unidentified):
             self._drop(channel)
         end_tunnel(self._tunnel)
 
     def _accept(self) -> None:
+        if len(self._unidentified) >= MAX_UNIDENTIFIED:
+            self._drop_oldest()
         try:
-            connection, _ = self._socket.accept()
-        except OSError:
-            return  # the client has disconnected already
-        reader = os.dup(connection.fileno())
-        writer = connection.detach()
+            with contextlib.closing(self._socket.accept()[0]) as connection:
+                reader = os.dup(connection.fileno())
+                writer = connection.detach()
+        except OSError as error:
+            if error.errno in (errno.EMFILE, errno.ENFILE):
+                self._drop_oldest()
+            return  # otherwise the client has disconnected already
         channel = JsonLineChannel(
             self._selector,
             reader,
             writer,
             lambda message: self._on_hello(channel, message),
             lambda reason: self._drop(channel),
+            HELLO_LIMIT,
         )
         self._unidentified[channel] = time.monotonic() + HELLO_S
         channel.send("ping")  # tells the daemon that the connection is complete
@@ -88,6 +108,7 @@ class JoinServer:
             self._drop(channel)
             return
         del self._unidentified[channel]
+        channel.limit = LIMIT
         host = self._find_host(message)
         if isinstance(host, str):
             channel.send("refused", reason=host)
@@ -109,6 +130,10 @@ class JoinServer:
         if host.state is not HostState.AWAY:
             return f"a second daemon joined as host {name}"
         return host
+
+    def _drop_oldest(self) -> None:
+        for channel in list(self._unidentified)[:1]:
+            self._drop(channel)
 
     def _drop(self, channel: JsonLineChannel) -> None:
         self._unidentified.pop(channel, None)

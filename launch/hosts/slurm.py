@@ -12,6 +12,7 @@ from distrl.errors import ConfigError
 from distrl.launch.paths import ROOT
 from distrl.launch.run_dir.run_dir import SUBMITTED
 from distrl.programs.placement import Host
+from distrl.runtime.files import make_private_folder
 
 SBATCH = (
     "sbatch", "--parsable", "--requeue", "--open-mode=append", "--export=ALL",
@@ -104,7 +105,7 @@ def submit(arguments: Sequence[str], run_dir: Path, options: Sequence[str]) -> s
     Raises:
       ConfigError: Slurm refuses the job.
     """
-    run_dir.mkdir(parents=True, exist_ok=True)
+    make_private_folder(run_dir)
     path, log = (run_dir / name for name in SUBMITTED)
     python = ["env", f"PYTHONPATH={ROOT}", sys.executable]
     path.write_text(script([*python, "-m", "distrl", "train", *arguments], Path.cwd()))

@@ -18,7 +18,7 @@ from distrl.launch.local.node_hooks import Stopper
 from distrl.launch.local.processes import SupervisedProcess, check_can_fork, other_threads
 from distrl.launch.local.threads import SupervisedThread, thread_environment
 from distrl.launch.network import loopback
-from distrl.launch.network.ports import Ports
+from distrl.launch.network.endpoints import Endpoints
 from distrl.launch.supervision.node import Message, SupervisedNode
 from distrl.launch.supervision.restart_policy import HangLimits, RestartPolicy
 from distrl.launch.supervision.result import Result
@@ -99,7 +99,7 @@ def launch(
     other_logs = (_MAIN_LOG,) if in_threads else ()
     with Session(program, run_dir, terminal, limits, stop_grace, other_logs) as session:
         journal = session.journal
-        ports = session.enter_context(contextlib.closing(Ports()))
+        endpoints = session.enter_context(contextlib.closing(Endpoints()))
         heartbeats = HeartbeatTable(names)
         journal.note(f"launching {program.name!r} as {launch_type}, {len(names)} nodes")
         if loopback.left_open():
@@ -118,7 +118,7 @@ def launch(
             if threads:
                 journal.note(f"forking while these threads run: {', '.join(threads)}")
             make_node = functools.partial(
-                _make_process, session, node_setup, debug, environments, ports, []
+                _make_process, session, node_setup, debug, environments, endpoints, []
             )
         launchpad_adapter.prepare_launchpad()
         # Called when all processes are dead: killed ones could not remove their segments.
@@ -135,7 +135,7 @@ def launch(
             program,
             lp.LaunchType(launch_type),
             lambda name: Stopper(name, send[name]),
-            lambda node, address: launchpad_adapter.loopback_address(ports.take()),
+            lambda node, index, name: endpoints.address(endpoints.take(), name),
         )
         return session.run(nodes, active)
 
@@ -163,7 +163,7 @@ def _make_process(
     node_setup: Callable[[str], None] | None,
     debug: Debug | bool,
     environments: Mapping[str, Mapping[str, str]],
-    ports: Ports,
+    endpoints: Endpoints,
     processes: list[SupervisedProcess],
     program_node: launchpad_adapter.NamedNode,
     heartbeat: Heartbeat,
@@ -175,7 +175,7 @@ def _make_process(
         """Yields the launcher's descriptors at the time of a fork."""
         yield from session.signals.fds()
         yield from session.journal.fds()
-        yield from ports.fds()
+        yield from endpoints.fds()
         yield session.supervisor.selector.fileno()  # type: ignore[attr-defined]
         for process in processes:
             yield from process.fds()

@@ -1,8 +1,9 @@
-"""Keeps Courier's and Reverb's servers on loopback, where other machines cannot reach them.
+"""Keeps Courier's and Reverb's servers where other machines and other users cannot reach them.
 
 Both always listen on all interfaces, which cannot be configured, and a Courier server executes what
 it receives. So their calls of `bind` are redirected, in the process that serves, to a function that
-replaces "all interfaces" by 127.0.0.1 and leaves other addresses unchanged. Where that cannot be
+replaces "all interfaces": for the ports in `SOCKETS` by a Unix socket, whose folder only its user
+can enter, and for others by 127.0.0.1. It leaves other addresses unchanged. Where that cannot be
 done, nothing is started, unless the user allows open ports (see `OPEN`).
 """
 
@@ -24,6 +25,10 @@ from distrl.errors import ConfigError
 from distrl.launch.network import got_hook
 
 OPEN = "DISTRL_OPEN_PORTS"  # "1" lets the servers listen on all interfaces
+
+# By port: the path of the Unix socket on which a server of this port listens instead. Forked
+# processes inherit it.
+SOCKETS: dict[int, str] = {}
 
 # By package: its extension module with the server. By module: the function that makes a server.
 _SERVERS = {"courier": "courier.python.server", "reverb": "reverb.libpybind"}
@@ -58,21 +63,55 @@ def loopback_for(address: bytes) -> bytes | None:
     return address[: host.start] + loopback + address[host.stop :]
 
 
+def _port(address: bytes) -> int:
+    return int.from_bytes(address[2:4], "big")
+
+
+def _bind_unix(fd: int, path: str) -> None:
+    """Makes `fd`, a new TCP socket, a Unix socket that is bound to `path`. Raises OSError.
+
+    The file of a server that has ended is replaced; that of one that still listens is not.
+    """
+    with socket.socket(socket.AF_UNIX) as unix:
+        unix.setblocking(False)
+        try:
+            unix.bind(path)
+        except OSError as error:
+            if error.errno != errno.EADDRINUSE or _is_served(path):
+                raise
+            os.unlink(path)
+            unix.bind(path)
+        os.dup2(unix.fileno(), fd, inheritable=False)
+
+
+def _is_served(path: str) -> bool:
+    """Returns whether a process listens at the path of a Unix socket."""
+    with socket.socket(socket.AF_UNIX) as probe:
+        probe.setblocking(False)
+        # EAGAIN: more connections are waiting than fit.
+        return probe.connect_ex(path) in (0, errno.EAGAIN)
+
+
 # Both servers call it in the thread that makes them; ctypes acquires the GIL for it. It must live
 # as long as the process, since GOT entries may have its address.
 @ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_int, ctypes.c_void_p, ctypes.c_uint32, use_errno=True)
 def _bind(fd: int, address: int | None, length: int) -> int:
     try:
-        replacement = loopback_for(ctypes.string_at(address, length)) if address else None
+        data = ctypes.string_at(address, length) if address else b""
+        replacement = loopback_for(data)
         if replacement is None:
             return _libc.bind(fd, ctypes.c_void_p(address), length)
+        path = SOCKETS.get(_port(data))
+        if path is not None:
+            _bind_unix(fd, path)
+            return 0
         # Reverb sets SO_REUSEPORT: a second server could then bind the port too, and clients would
         # reach either one.
         off = ctypes.c_int(0)
         share = (fd, socket.SOL_SOCKET, socket.SO_REUSEPORT, ctypes.byref(off), 4)
         return _libc.setsockopt(*share) or _libc.bind(fd, replacement, length)
-    except BaseException:  # otherwise ctypes returns 0, and `listen` binds a port on all interfaces
-        ctypes.set_errno(errno.EACCES)
+    except BaseException as error:  # else ctypes returns 0, and `listen` binds all interfaces
+        ctypes.set_errno(getattr(error, "errno", None) or errno.EACCES)
         return -1
 
 
@@ -88,7 +127,7 @@ def check() -> None:
 
 
 def close_ports() -> Callable[[], None]:
-    """Makes all servers of this process that are created from now on listen on loopback only.
+    """Makes all servers of this process that are created from now on listen as `SOCKETS` says.
 
     This includes servers of packages that are imported later, and of forked processes.
 

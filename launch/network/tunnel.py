@@ -1,10 +1,10 @@
 """Connections between the hosts of one program: encrypted, and closed to everyone else.
 
-All servers listen on loopback. On each host one process executes `run`: it has the host's only open
-port, and a Unix socket for each server of another host. A connection to such a socket becomes a TLS
-connection to that host's port, and there a connection to the server:
+All servers listen on Unix sockets. On each host one process executes `run`: it has the host's only
+open port, and a Unix socket for each server of another host. A connection to such a socket becomes
+a TLS connection to that host's port, and there a connection to the server:
 
-    client -> unix socket -> [tunnel] == mutual TLS 1.3 ==> [tunnel] -> 127.0.0.1:port -> server
+    client -> unix socket -> [tunnel] == mutual TLS 1.3 ==> [tunnel] -> unix socket -> server
 
 The TLS connection begins with a header that has the server's port; `tunnel_connection` describes
 what follows. A GB takes 1.1 to 2 s of a core on each of the two hosts, and a call takes 0.25 ms
@@ -16,20 +16,20 @@ import collections
 import contextlib
 import errno
 import os
-import pathlib
 import socket
 import stat
 import struct
 import sys
-import tempfile
 import time
-from collections.abc import Callable, Collection, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from typing import Any
 
 from distrl.errors import ConfigError
 from distrl.launch.network import credentials as tls
 from distrl.launch.network.credentials import Credentials
+from distrl.launch.network.private_folder import PATH_LIMIT
 from distrl.launch.network.tunnel_connection import PlainEnd, TlsEnd
+from distrl.runtime.sockets import parse_address
 
 HANDSHAKE_S = 5.0  # Timeout for unauthenticated peers.
 MAX_UNAUTHENTICATED = 64  # unauthenticated connections; beyond that the oldest is closed
@@ -38,26 +38,18 @@ MAX_HANDSHAKES = 4  # at a time with one host: many actors may start at once
 HANDSHAKE_SLOT_S = 15.0  # to wait for one of these; gRPC gives up a connection after 20 s
 WATCH_S = 1.0
 LOG_INTERVAL_S = 10.0  # between two log lines of one kind
-PATH_LIMIT = 107  # bytes of a Unix socket's path, a limit of the kernel
-PARENT_LIMIT = 60
 
 _HEADER = struct.Struct("!6sH")  # _MAGIC, the server's port
 _MAGIC = b"distrl"
+_UNIX = "unix:"
 
 Tasks = dict["asyncio.Task[None]", None]  # a set, oldest first
-
-
-def new_folder() -> pathlib.Path:
-    """Makes a folder for Unix sockets, with a short path, that only this user can enter."""
-    temporary = tempfile.gettempdir()
-    parent = temporary if len(os.fsencode(temporary)) <= PARENT_LIMIT else "/tmp"
-    return pathlib.Path(tempfile.mkdtemp(prefix="distrl-", dir=parent))
 
 
 def run(
     listener: socket.socket,
     credentials: Credentials,
-    open_ports: Collection[int],
+    open_ports: Mapping[int, str],
     forwards: Mapping[str, tuple[str, int, int]],
     ready: Callable[[], None] = lambda: None,
 ) -> None:
@@ -66,7 +58,8 @@ def run(
     Args:
       listener: a socket bound to the host's open port.
       credentials: the program's credentials.
-      open_ports: ports of this host's servers, to which the other hosts may connect.
+      open_ports: by port, the addresses of this host's servers, to which the other hosts may
+        connect: "unix:/path" or "127.0.0.1:15000".
       forwards: for the path of each Unix socket to make: the other host, its open port, and the
         port of the server there. Only this user may be able to enter the paths' folder.
       ready: called when the port and all sockets accept connections.
@@ -87,6 +80,16 @@ def _check(path: str) -> None:
         raise ConfigError(f"{path}: other users can enter its folder")
 
 
+async def _connect(address: str, plain: PlainEnd) -> None:
+    """Connects to a server of this host."""
+    loop = asyncio.get_running_loop()
+    if address.startswith(_UNIX):
+        await loop.create_unix_connection(lambda: plain, address.removeprefix(_UNIX))
+    else:
+        host, port = parse_address(address, "a server's address")
+        await loop.create_connection(lambda: plain, host, port)
+
+
 class _Refused(Exception):
     """A connection is not carried; the message says why."""
 
@@ -95,11 +98,11 @@ _FAILURES = (OSError, asyncio.TimeoutError, _Refused)  # of one connection; the 
 
 
 class _Tunnel:
-    def __init__(self, credentials: Credentials, open_ports: Collection[int]) -> None:
+    def __init__(self, credentials: Credentials, open_ports: Mapping[int, str]) -> None:
         self._credentials = credentials
         self._as_server = tls.server_context(credentials)
         self._as_client = tls.client_context(credentials)
-        self._open_ports = frozenset(open_ports)
+        self._open_ports = dict(open_ports)
         self._tasks: Tasks = {}
         self._unauthenticated: Tasks = {}
         self._carried: set[TlsEnd] = set()
@@ -179,7 +182,7 @@ class _Tunnel:
                     raise _Refused(f"port {port} is not open to other hosts")
                 event = f"no connection to the server at port {port}"
                 await asyncio.wait_for(
-                    loop.create_connection(lambda: PlainEnd(secure), "127.0.0.1", port), CONNECT_S
+                    _connect(self._open_ports[port], PlainEnd(secure)), CONNECT_S
                 )
             except _FAILURES as error:
                 self._log(event, error)

@@ -5,7 +5,7 @@ import os
 import signal
 import socket
 import traceback
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 
 from distrl.launch import posix
 from distrl.launch.network.credentials import Credentials
@@ -15,7 +15,7 @@ from distrl.launch.network.tunnel import run
 def start_tunnel(
     listener: socket.socket,
     credentials: Credentials,
-    open_ports: Collection[int],
+    open_ports: Mapping[int, str],
     forwards: Mapping[str, tuple[str, int, int]],
 ) -> int:
     """Starts a process that runs the tunnel, and ends when this process ends.

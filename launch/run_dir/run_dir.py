@@ -18,7 +18,7 @@ from distrl.launch.supervision.result import EXIT_FAILED, EXIT_FINISHED, RESULT_
 from distrl.metrics import Monitor
 from distrl.replay.columns import Columns
 from distrl.replay.table.files import read_facts
-from distrl.runtime.files import read_json, write_json
+from distrl.runtime.files import make_private_folder, read_json, write_json
 
 CONFIG, LOCK = "config.json", "lock"
 SUBMITTED = ("slurm.sh", "slurm.log")  # of a Slurm job that will run in the folder
@@ -63,7 +63,7 @@ def open_run(
     path = Path(run_dir) if run_dir is not None else new_path(experiment, topology)
     settings = json.loads(json.dumps(config_diff.describe(experiment)))
     try:
-        path.mkdir(parents=True, exist_ok=True)
+        make_private_folder(path)
         entries = {entry.name for entry in path.iterdir() if not entry.name.startswith(".")}
     except OSError as error:
         raise ConfigError(f"--run_dir: {path} cannot be a folder: {error.strerror}") from error

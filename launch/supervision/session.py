@@ -22,6 +22,7 @@ from distrl.launch.supervision.signals import Signals
 from distrl.launch.supervision.status_file import FILE_NAME, StatusFile
 from distrl.launch.supervision.supervisor import Supervisor
 from distrl.runtime import incarnations
+from distrl.runtime.files import make_private_folder
 
 
 class Session(contextlib.ExitStack):
@@ -72,7 +73,8 @@ class Session(contextlib.ExitStack):
 
     def _open(self) -> None:
         folder = self._run_dir / "logs"
-        folder.mkdir(parents=True, exist_ok=True)
+        make_private_folder(self._run_dir)
+        folder.mkdir(exist_ok=True)
         self.enter_context(launchpad_adapter.preserve_alarm())
         self.signals = self.enter_context(Signals())
         self.journal = self.enter_context(contextlib.closing(Journal(folder / "supervisor.log")))

@@ -10,7 +10,7 @@ from distrl.inference.messages import InferenceMessages
 from distrl.inference.server import InferenceServer
 from distrl.learner_group.devices import check_gpus
 from distrl.programs.build import Builder
-from distrl.programs.groups import INFERENCER
+from distrl.programs.groups import ENDPOINT_PORT_NAME, INFERENCER
 from distrl.programs.nodes.process import configure_jax
 from distrl.programs.program import ExperimentProgram, NodeHandle
 from distrl.programs.remote import Peer
@@ -34,7 +34,7 @@ def add_inferencers(
     endpoints_of = []  # of each inferencer
     for index in range(num_inferencers):
         clients = len(range(index, num_actors, num_inferencers))
-        more = [lp.Address("endpoint") for _ in range(min(clients, _MAX_ENDPOINTS) - 1)]
+        more = [lp.Address(ENDPOINT_PORT_NAME) for _ in range(min(clients, _MAX_ENDPOINTS) - 1)]
         first = program.add_courier_node(
             INFERENCER,
             InferencerNode,

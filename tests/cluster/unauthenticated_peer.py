@@ -47,7 +47,7 @@ if __name__ == "__main__":
     import socket
 
     with socket.create_server(("127.0.0.1", 0)) as unused:
-        tunnel = start_tunnel(unused, make_credentials(), (), forwards)
+        tunnel = start_tunnel(unused, make_credentials(), {}, forwards)
     deadline = time.monotonic() + 10.0
     while not all(Path(path).exists() for path in forwards) and time.monotonic() < deadline:
         time.sleep(0.05)

@@ -1,4 +1,4 @@
-"""The ports of a real program: nobody but this host's loopback reaches them."""
+"""The servers of a real program: no other user and no other host reaches them."""
 
 import os
 import re
@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.commands import CARTPOLE, ROOT, Command, needs_launchpad
+from tests.support.other_user import as_another_user
 from tests.support.selection import full, slow
 
 pytestmark = [
@@ -18,7 +19,6 @@ pytestmark = [
     pytest.mark.timeout(150),
 ]
 PAYLOAD = Path(__file__).parent / "payload.py"
-LOOPBACK = {"127.0.0.1", "::ffff:127.0.0.1"}
 
 
 @pytest.fixture
@@ -52,16 +52,11 @@ def listening(command: Command) -> Iterator[tuple[str, int]]:
             yield socket.inet_ntop(family, packed), int(port, 16)
 
 
-def other_addresses() -> list[str]:
-    """Of this machine, beside the one that the servers listen on."""
-    found = ["127.0.0.2", "[::1]"]
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        try:
-            probe.connect(("192.0.2.1", 9))  # sends nothing: it only chooses a route
-            found.append(probe.getsockname()[0])
-        except OSError:
-            pass  # the machine has loopback only
-    return found
+def sockets_with_paths(command: Command) -> set[str]:
+    """Paths of the Unix sockets on which the command's processes listen."""
+    lines = [line.split() for line in Path("/proc/net/unix").read_text().splitlines()[1:]]
+    prefix = f"/distrl.{command.process.pid}."
+    return {line[7] for line in lines if len(line) > 7 and prefix in line[7] and line[5] == "01"}
 
 
 def attack(marker: Path, addresses: list[str]) -> list[str]:
@@ -69,6 +64,12 @@ def attack(marker: Path, addresses: list[str]) -> list[str]:
     command = [sys.executable, str(PAYLOAD), str(marker), *addresses]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=True)
     return done.stdout.splitlines()
+
+
+def connect(path: str) -> str:
+    with socket.socket(socket.AF_UNIX) as client:
+        client.connect(path)
+    return "connected"
 
 
 @pytest.mark.parametrize(
@@ -79,36 +80,28 @@ def attack(marker: Path, addresses: list[str]) -> list[str]:
         slow("light_env", "local_mt", "reverb", 6),
     ],
 )
-def test_strangers_reach_no_port(train, tmp_path, topology, launch_type, backend, servers):
+def test_strangers_reach_no_server(train, tmp_path, topology, launch_type, backend, servers):
     command = train(
         f"--topology={topology}",
         f"--config.replay.backend={backend}",
         f"--lp_launch_type={launch_type}",
     )
     command.wait_for_training()
-    found = list(listening(command))
-    assert len(found) >= servers
-    assert {host for host, _ in found} <= LOOPBACK, found
-    ports = sorted(port for _, port in found)
+    assert not list(listening(command))
+    paths = sorted(sockets_with_paths(command))
+    assert len(paths) >= servers
+    for path in paths:
+        assert Path(path).parent.stat().st_mode & 0o077 == 0
+        if os.geteuid() == 0:
+            assert as_another_user(lambda path=path: connect(path)) == "PermissionError"
 
-    marker = tmp_path / "marker"
-    others = other_addresses()
-    for host in others:
-        for port in ports:
-            with pytest.raises(ConnectionRefusedError):
-                socket.create_connection((host.strip("[]"), port), 5.0)
-    strangers = [f"{host}:{port}" for host in others for port in ports]
-    answers = attack(marker, strangers)
-    assert len(answers) == len(strangers)
-    assert not [line for line in answers if "answered" in line]
-    assert not list(tmp_path.glob("marker.*"))
-    before = command.learner_steps()
-    command.wait_for(lambda: command.learner_steps() > before, "training")
-
-    # By loopback the same does make files: the test would have seen them.
-    answers = attack(marker, [f"127.0.0.1:{port}" for port in ports])
+    # The user's own payload does make files: without the folder, so would a stranger's.
+    answers = attack(tmp_path / "marker", [f"unix:{path}" for path in paths])
     reverb = int(backend == "reverb")
-    assert len(list(tmp_path.glob("marker.*"))) == len(ports) - reverb, answers
+    assert len(list(tmp_path.glob("marker.*"))) == len(paths) - reverb, answers
+    command.interrupt()
+    assert command.process.wait(60.0) == 130
+    assert not Path(paths[0]).parent.exists()
 
 
 @pytest.mark.slow

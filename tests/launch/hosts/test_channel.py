@@ -7,7 +7,6 @@ import time
 
 import pytest
 
-from distrl.launch.hosts import channel as channel_module
 from distrl.launch.hosts.channel import JsonLineChannel
 from distrl.launch.hosts.code_identity import difference, identity
 
@@ -59,16 +58,17 @@ def test_more_than_a_pipe_holds_is_sent_when_it_is_read(ends):
     assert ends.channel.unsent() == 0 and not ends.closed
 
 
-@pytest.mark.parametrize("sent", [b"hello\n", b"[1]\n", b"{}\n", b"\xff\n"])
+@pytest.mark.parametrize("sent", [b"hello\n", b"[1]\n", b"{}\n", b"\xff\n", b"[" * 200_000 + b"\n"])
 def test_a_malformed_message_closes_it(ends, sent):
     ends.other.sendall(sent)
     ends.run_until(lambda: ends.closed)
     assert "malformed message" in ends.closed[0] and not ends.messages
 
 
-def test_an_endless_line_closes_it(ends, monkeypatch):
-    monkeypatch.setattr(channel_module, "LIMIT", 1000)
-    ends.other.sendall(b"x" * 2000)
+@pytest.mark.parametrize("end", [b"", b"\n"])
+def test_an_endless_line_closes_it(ends, end):
+    ends.channel.limit = 1000
+    ends.other.sendall(b"x" * 2000 + end)
     ends.run_until(lambda: ends.closed)
     assert ends.closed == ["it sent an endless line"]
 

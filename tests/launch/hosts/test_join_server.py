@@ -1,6 +1,9 @@
 """The launcher's side of a daemon that connects by itself, without a tunnel."""
 
+import contextlib
 import json
+import os
+import resource
 import selectors
 import socket
 import time
@@ -14,11 +17,12 @@ pytest.importorskip("cryptography")
 pytest.importorskip("launchpad")
 
 from distrl.launch.hosts import join_server
-from distrl.launch.hosts.dial import join_token, local_port
+from distrl.launch.hosts.dial import join_token
 from distrl.launch.hosts.remote_host import HostState
 from distrl.launch.network.credentials import Credentials
 from distrl.launch.network.ports import Ports
 from distrl.programs.placement import Host
+from tests.support.other_user import as_another_user
 
 CREDENTIALS = Credentials(b"certificate", b"key")
 IDENTITY = {"identity": {"python": "3.10"}, "host": "machine", "cores": 4, "gpus": None}
@@ -48,15 +52,19 @@ class Launcher:
             journal=types.SimpleNamespace(say=self.said.append),
         )
         self.hosts: list[Any] = [FakeHost("h1"), FakeHost("h2")]
-        self.port = port
         self.server = join_server.JoinServer(session, self.hosts, CREDENTIALS, port)
 
     def connect(self, **hello: object) -> socket.socket:
         """Connects a daemon that sends one message."""
-        address = ("127.0.0.1", local_port(self.port))
-        daemon = socket.create_connection(address, timeout=5.0)
+        daemon = self.open()
         daemon.sendall(json.dumps(hello).encode() + b"\n")
         return daemon
+
+    def open(self) -> socket.socket:
+        peer = socket.socket(socket.AF_UNIX)
+        peer.settimeout(5.0)
+        peer.connect(self.server.path)
+        return peer
 
     def run_until(self, condition: Callable[[], object]) -> None:
         deadline = time.monotonic() + 5.0
@@ -135,8 +143,64 @@ def test_a_daemon_of_no_waiting_host_is_refused(launcher: Launcher, name: str, r
 
 def test_a_silent_peer_is_disconnected(launcher: Launcher, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(join_server, "HELLO_S", 0.0)
-    address = ("127.0.0.1", local_port(launcher.port))
-    with socket.create_connection(address, timeout=5.0) as peer:
+    with launcher.open() as peer:
         launcher.run_until(lambda: launcher.server._unidentified)
         launcher.server.tick()
         assert launcher.messages_to(peer) == [{"kind": "ping"}]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"[" * 60_000 + b"\n",
+        b'{"kind": ' * 5_000 + b"\n",
+        b"[" * 200_000,
+        b"\xff\xfe\n",
+        b'"hello"\n',
+        b'{"kind": "hello", "token": ["a"], "name": {}}\n',
+    ],
+)
+def test_no_line_of_an_unidentified_peer_ends_the_launcher(launcher: Launcher, line: bytes):
+    with launcher.open() as peer:
+        peer.sendall(line)
+        assert launcher.messages_to(peer) == [{"kind": "ping"}]
+    assert not launcher.server._unidentified and not launcher.said
+
+
+def test_more_peers_than_are_kept_waiting_disconnect_the_oldest(
+    launcher: Launcher, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(join_server, "MAX_UNIDENTIFIED", 3)
+    peers = [launcher.open() for _ in range(5)]
+    assert launcher.messages_to(peers[0]) == launcher.messages_to(peers[1]) == [{"kind": "ping"}]
+    launcher.run_until(lambda: len(launcher.server._unidentified) == 3)
+    for peer in peers:
+        peer.close()
+
+
+def test_connections_beyond_the_limit_of_open_files_leave_the_launcher_running(launcher: Launcher):
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    peers = []
+    used = len(os.listdir("/proc/self/fd"))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (used + 20, limits[1]))
+    try:
+        with contextlib.suppress(OSError):
+            while True:
+                peers.append(launcher.open())
+                for key, _ in launcher.selector.select(0.0):
+                    key.data()
+        for _ in range(10):
+            for key, _ in launcher.selector.select(0.0):
+                key.data()
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+        for peer in peers:
+            peer.close()
+    token = join_token(CREDENTIALS)
+    with launcher.connect(kind="hello", name="h1", token=token, **IDENTITY):
+        launcher.run_until(lambda: launcher.hosts[0].hellos)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+def test_another_user_does_not_reach_the_launcher(launcher: Launcher):
+    assert as_another_user(lambda: launcher.open().close()) == "PermissionError"

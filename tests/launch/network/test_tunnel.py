@@ -28,6 +28,7 @@ pytest.importorskip("cryptography")
 from distrl.errors import ConfigError
 from distrl.launch.network import credentials as tls
 from distrl.launch.network import tunnel, tunnel_connection
+from distrl.launch.network.private_folder import new_folder
 
 ROOT = Path(__file__).parents[3]
 HOST = Path(__file__).parent / "tunnel_host.py"
@@ -116,7 +117,7 @@ class Hosts:
 
 @contextlib.contextmanager
 def private_folder() -> Iterator[str]:
-    folder = str(tunnel.new_folder())
+    folder = str(new_folder())
     try:
         yield folder
     finally:

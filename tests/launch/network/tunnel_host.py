@@ -36,7 +36,7 @@ def main() -> None:
     tunnel.run(
         listener,
         Credentials(settings["certificate"].encode(), settings["key"].encode()),
-        [*settings["open_ports"], *ports[1:]],
+        {port: f"127.0.0.1:{port}" for port in [*settings["open_ports"], *ports[1:]]},
         {path: (host, port, target) for path, (host, port, target) in settings["forwards"].items()},
         ready=lambda: print(*ports, flush=True),
     )

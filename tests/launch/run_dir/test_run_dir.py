@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import os
 import shutil
 import threading
 
@@ -195,3 +196,19 @@ def test_settings_are_compared_by_field():
     (change,) = config_diff.compare(old, described(experiment(agent=OtherConfig())))
     assert change.fixed and change.field == "agent"
     assert (change.was, change.now.rpartition(".")[2]) == ("CheckingConfig", "OtherConfig")
+
+
+@pytest.mark.parametrize("mode", [None, 0o750, 0o775])
+def test_a_new_run_folder_is_closed_to_others_and_an_existing_one_keeps_its_mode(
+    opened, tmp_path, mode
+):
+    path = tmp_path / "run"
+    if mode is not None:
+        path.mkdir()
+        path.chmod(mode)
+    umask = os.umask(0o002)
+    try:
+        opened(experiment())
+    finally:
+        os.umask(umask)
+    assert path.stat().st_mode & 0o777 == (0o700 if mode is None else mode)

@@ -1,0 +1,67 @@
+"""Folders for Unix sockets: with short paths, and closed to other users."""
+
+import os
+import pathlib
+import re
+import shutil
+import socket
+import tempfile
+
+from distrl.errors import ConfigError
+from distrl.replay.shared.process import Process
+
+PATH_LIMIT = 107  # bytes of a Unix socket's path, a limit of the kernel
+
+_PREFIX = "distrl."
+_PARENT = re.compile(r"/[\w./-]{1,59}", re.ASCII)  # what gRPC's addresses take as it is
+
+
+def new_folder() -> pathlib.Path:
+    """Makes a folder that only this user can enter, and in which Unix sockets can be bound.
+
+    The caller removes it; folders of this user's processes that were killed are removed here.
+
+    Raises:
+      ConfigError: no folder for temporary files is suited.
+    """
+    process = Process.this()
+    prefix = f"{_PREFIX}{process.pid}.{process.start}."
+    reasons = []
+    for parent in dict.fromkeys((tempfile.gettempdir(), "/tmp", "/dev/shm")):
+        if not _PARENT.fullmatch(parent):
+            reasons.append(f"{parent}: its path is too long, or has unusual characters")
+            continue
+        _sweep(parent)
+        try:
+            folder = pathlib.Path(tempfile.mkdtemp(prefix=prefix, dir=parent))
+        except OSError as error:
+            reasons.append(f"{parent}: {error.strerror}")
+            continue
+        try:
+            with socket.socket(socket.AF_UNIX) as probe:  # some network file systems refuse it
+                probe.bind(str(folder / "probe"))
+            (folder / "probe").unlink()
+        except OSError as error:
+            folder.rmdir()
+            reasons.append(f"{parent}: {error.strerror}")
+            continue
+        return folder
+    raise ConfigError(f"no folder for Unix sockets; set TMPDIR: {'; '.join(reasons)}")
+
+
+def _sweep(parent: str) -> None:
+    """Removes the folders of this user's processes that have ended."""
+    with os.scandir(parent) as entries:
+        names = [entry.name for entry in entries if entry.name.startswith(_PREFIX)]
+    for name in names:
+        pid, _, rest = name.removeprefix(_PREFIX).partition(".")
+        start = rest.partition(".")[0]
+        if not (pid.isdecimal() and start.isdecimal()):
+            continue
+        path = pathlib.Path(parent, name)
+        try:
+            is_ours = path.lstat().st_uid == os.geteuid()
+        except FileNotFoundError:  # removed meanwhile
+            continue
+        if is_ours and path.is_dir() and not Process(int(pid), int(start)).lives():
+            shutil.rmtree(path, ignore_errors=True)
