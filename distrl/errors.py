@@ -25,6 +25,10 @@ class PeerError(RuntimeError):
     """A call to another node failed. The message names the node and the method."""
 
 
+class SaveError(RuntimeError):
+    """The end of a run could not be saved. The message is one line: what, and why not."""
+
+
 class EnvironmentFault(RuntimeError):
     """An environment misbehaved, and may not be restarted (again).
 

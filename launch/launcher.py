@@ -58,6 +58,7 @@ def run(
         terminal=terminal,
         node_setup=node_setup,
         debug=debug,
+        saves=True,
         **_supervision(program, experiment),
     )
 

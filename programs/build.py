@@ -208,10 +208,19 @@ class Builder:
             replay,
             counters,
             resume_point.about(self.experiment),
+            known_counters=self._known_counters(resume_point),
             fill=agent_writer(self.experiment, self.printer),
             give_up=give_up,
             printer=self.printer,
         )
+
+    def _known_counters(self, resume_point: ResumePoint) -> dict[str, Any]:
+        """Returns the monitor's state at the start, for a checkpoint without the monitor's help."""
+        monitor = self.make_monitor(lambda reason, reached: None, None)
+        manifest = resume_point.manifest()
+        if manifest is not None:
+            monitor.restore(manifest["monitor"])
+        return monitor.state()
 
     def make_local_replay(self, saved: Path | None, stop: Any) -> LocalReplayBuffer:
         """Returns a replay in this process.

@@ -8,7 +8,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from distrl.checkpointing.params_file import save_params
 from distrl.checkpointing.resume_point import (
     ResumePoint,
     note_resumed,
@@ -16,7 +15,7 @@ from distrl.checkpointing.resume_point import (
     table_counts,
 )
 from distrl.envs.pool import Pool
-from distrl.errors import Stopped
+from distrl.errors import SaveError, Stopped
 from distrl.evaluator import Evaluator
 from distrl.experiment import Experiment
 from distrl.learner_group.group import LearnerGroup, SingleProcessGroup
@@ -137,6 +136,9 @@ def single_process(
     Returns:
       The reason for the end, and whether the goal was reached; None if stopped from outside, or by
       another process of the learner.
+
+    Raises:
+      SaveError: the last checkpoint or `params.npz` could not be saved.
     """
     resume_point = resume_point or ResumePoint()
     manifest = resume_point.manifest()
@@ -170,7 +172,17 @@ def single_process(
                 run_dir, learner, parts.replay, monitor.state, resume_point, give_up
             )
             checkpointer.start(stop)
-            opened.callback(checkpointer.close)
+
+            def close(kind: Any, error: BaseException | None, trace: Any) -> None:
+                try:
+                    checkpointer.close()
+                except SaveError as not_saved:
+                    if error is None:
+                        reason = f"{ending[0][0]}, but " if ending else ""
+                        raise SaveError(f"{reason}{not_saved}") from not_saved
+                    printer(f"distrl: {not_saved}")  # `error` is why the run ends
+
+            opened.push(close)
         due, evaluation_due = 0.0, time.monotonic() + config.interval
         while not stop.is_set() and not ending:
             try:
@@ -189,8 +201,6 @@ def single_process(
                 checkpointer.check()
         learner.leave()
         report(parts.actor.take_report(), learner.take_report())
-        if run_dir is not None:
-            save_params(run_dir / "params.npz", *learner.variables)
     return ending[0] if ending else None
 
 

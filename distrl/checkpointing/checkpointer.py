@@ -2,6 +2,7 @@
 
 import os
 import platform
+import shutil
 import threading
 import time
 from collections.abc import Callable
@@ -12,7 +13,7 @@ from typing import Any
 from distrl.checkpointing.params_file import checksum, save_nest, save_params
 from distrl.checkpointing.store import LEARNER, PARAMS, TABLE, Checkpoints
 from distrl.config import CheckpointConfig
-from distrl.errors import DeadlineExceeded, PeerError
+from distrl.errors import DeadlineExceeded, PeerError, SaveError
 from distrl.learner import Learner, TrainingState
 from distrl.replay.buffer import ReplayAdministration
 from distrl.runtime.incarnations import lives
@@ -20,6 +21,7 @@ from distrl.runtime.incarnations import lives
 _POLL_S = 0.1  # between two checks whether the program stops
 _MAIN_S = 0.3  # a program that is asked to stop has this long to end before it is saved
 _LEAVE_S = 3.0  # and this long after it was saved
+_TABLE_SHARE = 1 / 3  # of the grace time, for the table in the last checkpoint
 
 
 class Checkpointer:
@@ -38,6 +40,7 @@ class Checkpointer:
         counters: Callable[[], dict[str, Any]],
         about: dict[str, Any],
         *,
+        known_counters: dict[str, Any] | None = None,
         fill: Callable[[Path], None] = lambda folder: None,
         give_up: Callable[[], None] = lambda: None,
         printer: Callable[[str], None] = print,
@@ -49,6 +52,8 @@ class Checkpointer:
         replay: a client of the table to save.
         counters: returns the monitor's state. Raises PeerError or DeadlineExceeded if it cannot.
         about: entries of the manifest that describe the program; plain data.
+        known_counters: what the last checkpoint has in the place of `counters()` if that fails and
+          never succeeded; None: that checkpoint is then not written.
         fill: writes more files to a checkpoint's folder.
         give_up: called when the program was asked to stop and is saved, but does not end in time.
         printer: prints a line.
@@ -59,6 +64,7 @@ class Checkpointer:
         self._learner = learner
         self._replay = replay
         self._counters = counters
+        self._known_counters = known_counters
         self._about = about
         self._fill = fill
         self._give_up = give_up
@@ -83,15 +89,17 @@ class Checkpointer:
     def close(self) -> None:
         """Saves the state in which the program's loop has ended, and waits until it is written.
 
+        That is a checkpoint and `params.npz`; one is written though the other cannot be.
+
         Raises:
-          OSError, PeerError, DeadlineExceeded: it could not be saved.
+          SaveError: one of them, or both, could not be saved in time.
         """
         self._ended.set()
         if self._thread is None:
             return
         self._thread.join(self._config.grace)
         if self._thread.is_alive():
-            raise DeadlineExceeded(
+            raise SaveError(
                 f"the last checkpoint was not written within checkpoint.grace="
                 f"{self._config.grace:g} s"
             )
@@ -117,12 +125,12 @@ class Checkpointer:
             began = time.monotonic()
             # The update or step in progress is saved too, unless it takes long.
             self._ended.wait(_MAIN_S)
-            self.save()
+            self._save_last()
             left = self._config.grace - (time.monotonic() - began)
             if not self._ended.wait(max(0.0, min(_LEAVE_S, left))):
                 self._give_up()
             elif self._learner.version != self._saved:
-                self.save()
+                self._save_last()
         except BaseException as error:  # raised in the program's own loop, by `check`
             self._error = error
 
@@ -135,11 +143,35 @@ class Checkpointer:
                 return True
         return False
 
-    def save(self) -> Path:
-        """Saves now. Raises: see `close`."""
+    def _save_last(self) -> None:
+        """Writes the last checkpoint and the final parameters. Raises: see `close`."""
+        failures = []
+        for name, save in (
+            ("the last checkpoint", lambda: self.save(last=True)),
+            (PARAMS, lambda: save_params(self._run_dir / PARAMS, *self._learner.variables)),
+        ):
+            try:
+                save()
+            except (OSError, PeerError, DeadlineExceeded) as error:
+                failures.append(f"{name}: {type(error).__name__}: {error}")
+        if failures:
+            raise SaveError(" ".join(f"could not save {'; '.join(failures)}".split()))
+
+    def save(self, last: bool = False) -> Path:
+        """Saves a checkpoint now.
+
+        Args:
+          last: it is the program's last one, which matters more than its completeness: if the
+            replay does not answer it has no table, and if the monitor does not, its counters are
+            those of the checkpoint before.
+
+        Raises:
+          OSError: for example because the disk is full.
+          PeerError, DeadlineExceeded: the monitor or the replay does not answer.
+        """
         began = time.monotonic()
         state = self._learner.state()
-        path = self._store.write(state.version, lambda folder: self._write(folder, state))
+        path = self._store.write(state.version, lambda folder: self._write(folder, state, last))
         self._saved = state.version
         nbytes = sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
         self._printer(
@@ -147,14 +179,12 @@ class Checkpointer:
         )
         return path
 
-    def _write(self, folder: Path, state: TrainingState) -> dict[str, Any]:
+    def _write(self, folder: Path, state: TrainingState, last: bool) -> dict[str, Any]:
         save_params(folder / PARAMS, state.version, state.params)
         save_nest(folder / LEARNER, state.agent)
-        table = None
-        if self._config.replay:
-            table = self._replay.save(folder / TABLE, self._config.grace)
+        table = self._save_table(folder / TABLE, last) if self._config.replay else None
         self._fill(folder)
-        monitor = self._counters()
+        monitor = self._read_counters(last)
         return {
             **self._about,
             "env_steps": state.env_steps,
@@ -169,6 +199,33 @@ class Checkpointer:
             "lives": lives(self._run_dir),
             "programs": _versions(),
         }
+
+    def _save_table(self, folder: Path, last: bool) -> dict[str, Any] | None:
+        """Returns the table's entry of the manifest; None if it could not be saved."""
+        timeout = self._config.grace * (_TABLE_SHARE if last else 1.0)
+        try:
+            return self._replay.save(folder, timeout)
+        except (PeerError, DeadlineExceeded) as error:
+            if not last:
+                raise
+            shutil.rmtree(folder, ignore_errors=True)
+            self._printer(
+                f"distrl: the last checkpoint has no replay table: {' '.join(str(error).split())}"
+            )
+            return None
+
+    def _read_counters(self, last: bool) -> dict[str, Any]:
+        """Returns the monitor's state, in the last checkpoint as far as it is known."""
+        try:
+            self._known_counters = self._counters()
+        except (PeerError, DeadlineExceeded) as error:
+            if not last or self._known_counters is None:
+                raise
+            self._printer(
+                f"distrl: the last checkpoint has older counts of episodes: "
+                f"{' '.join(str(error).split())}"
+            )
+        return self._known_counters
 
 
 def _versions() -> dict[str, str]:

@@ -1,5 +1,6 @@
 """Nests of arrays in NumPy's npz files: one array per leaf, named by its path."""
 
+import contextlib
 import os
 import zlib
 from pathlib import Path
@@ -8,6 +9,7 @@ import jax
 import numpy as np
 
 from distrl.errors import SpecError
+from distrl.runtime.files import sync
 from distrl.types import Array, Nest, Params
 
 _VERSION = "version"
@@ -30,8 +32,14 @@ def _named(nest: Nest) -> dict[str, Array]:
 
 def _save(path: Path, arrays: dict[str, Array]) -> None:
     part = path.with_suffix(".part.npz")
-    np.savez(part, **arrays)
-    os.replace(part, path)
+    try:
+        np.savez(part, **arrays)
+        sync(part)
+        os.replace(part, path)
+    except BaseException:  # a full disk, say: leave nothing behind
+        with contextlib.suppress(OSError):
+            part.unlink()
+        raise
 
 
 def load_params(path: Path, like: Nest) -> tuple[int, Params]:

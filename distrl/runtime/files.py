@@ -39,10 +39,15 @@ def write_json(path: Path, data: Any, durable: bool = True) -> None:
         the machine may lose it.
     """
     part = path.with_name(f".{path.name}.{os.getpid()}.new")
-    part.write_text(json.dumps(data, indent=2) + "\n")
-    if durable:
-        sync(part)
-    os.replace(part, path)
+    try:
+        part.write_text(json.dumps(data, indent=2) + "\n")
+        if durable:
+            sync(part)
+        os.replace(part, path)
+    except BaseException:  # a full disk, say: leave nothing behind
+        with contextlib.suppress(OSError):
+            part.unlink()
+        raise
     if durable:
         sync(path.parent)
 

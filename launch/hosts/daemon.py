@@ -216,6 +216,10 @@ class HostDaemon:
         self._nodes[node].heartbeat.begin(life)
         self._nodes[node].start()
 
+    def _on_wake(self, node: str) -> None:
+        if self._nodes[node].alive:
+            self._nodes[node].wake()
+
     def _on_stop(self, node: str) -> None:
         if self._nodes[node].alive:
             self._nodes[node].ask_to_stop()

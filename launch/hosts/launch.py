@@ -106,10 +106,10 @@ def launch_on_machines(
         nodes = _make_nodes(session, hosts, placement, restart_policies or {})
         result = _wait_for_hosts(session, hosts, time.monotonic() + join_timeout)
         if result is not None:
+            result = result.write(run_dir)
             session.journal.say(
                 f"{result.status}: {result.reason} (exit status {result.exit_code})"
             )
-            result.write(run_dir)
             return result
         return session.run(nodes, active)
 

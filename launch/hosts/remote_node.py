@@ -118,6 +118,9 @@ class SupervisedRemoteNode(SupervisedNode):
         self._exit_fields, self.alive, self._usage = None, False, None
         return True
 
+    def wake(self) -> None:
+        self._send("wake", node=self.name)
+
     def ask_to_stop(self) -> None:
         self._send("stop", node=self.name)
 

@@ -42,6 +42,7 @@ def launch(
     limits: HangLimits | None = None,
     debug: Debug | bool = False,
     active: Mapping[str, int] | None = None,
+    saves: bool = False,
 ) -> Result:
     """Runs a program until it ends, and leaves nothing of it behind.
 
@@ -71,6 +72,8 @@ def launch(
         whether to open pdb at each failure.
       active: by group, how many of its nodes are started; `distrl actors` starts others. All nodes
         of groups that are not in it.
+      saves: whether the program's learner saves checkpoints and `params.npz` in `run_dir`: the
+        program has then not finished without both.
 
     Returns:
       How the program ended. With threads, look at `hung`.
@@ -97,7 +100,9 @@ def launch(
         check_can_fork()
 
     other_logs = (_MAIN_LOG,) if in_threads else ()
-    with Session(program, run_dir, terminal, limits, stop_grace, other_logs) as session:
+    with Session(
+        program, run_dir, terminal, limits, stop_grace, other_logs, saves_here=saves
+    ) as session:
         journal = session.journal
         endpoints = session.enter_context(contextlib.closing(Endpoints()))
         heartbeats = HeartbeatTable(names)

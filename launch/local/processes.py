@@ -177,7 +177,11 @@ class SupervisedProcess(SupervisedNode):
         self.alive = False
         return True
 
+    def wake(self) -> None:
+        self._signal_group(signal.SIGCONT)
+
     def ask_to_stop(self) -> None:
+        self.wake()
         self._signal(self._stop_signal)
 
     def usage(self) -> Usage | None:

@@ -10,14 +10,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from distrl.checkpointing.resume_point import ResumePoint
-from distrl.errors import ConfigError, SpecError
+from distrl.checkpointing.saved import Saved
+from distrl.errors import ConfigError, SaveError, SpecError
 from distrl.experiment import Experiment
 from distrl.launch.local.stop_on_signals import StopOnSignals
 from distrl.launch.supervision.result import (
     EXIT_BAD_INPUT,
     EXIT_FAILED,
     EXIT_FINISHED,
-    write_result,
+    Result,
 )
 from distrl.runtime.process_exit import exit_at_once
 
@@ -60,14 +61,16 @@ def run_single_process(
         join = functools.partial(process_group.join, learner_processes.about(experiment))
         experiment = learner_processes.share_of(experiment, process_group)
 
+    ending = _Ending(run_dir)
+
     def leave(number: int) -> NoReturn:
         """Ends the process when its main thread does not, after everything was saved."""
-        exit_at_once(_stopped(run_dir, number))
+        exit_at_once(ending.stopped(number))
 
     signals = StopOnSignals(stop, experiment.checkpoint.grace + _LEAVE_S, leave)
     try:
         with signals:
-            ending = single_process(
+            outcome = single_process(
                 experiment,
                 stop=stop,
                 run_dir=run_dir,
@@ -76,44 +79,83 @@ def run_single_process(
                 give_up=lambda: leave(signals.caught[0]),
                 join=join,
             )
-    except Exception as error:
+    except (ConfigError, SpecError) as error:
         if debug:
-            from distrl.launch.local.debugging import post_mortem
-
-            post_mortem(error)
-        code = EXIT_BAD_INPUT if isinstance(error, (ConfigError, SpecError)) else EXIT_FAILED
-        reason = f"{type(error).__name__}: {error}".partition("\n")[0]
-        _finish(run_dir, "failed", reason, code)
-        if process_group is not None:
-            # JAX's exit handlers would wait for processes that have ended, and then abort.
-            _print_error(error, code)
-            exit_at_once(code)
-        raise
-    if ending is not None:
-        reason, reached = ending
-        if reached:
-            return _finish(run_dir, "finished", reason, EXIT_FINISHED)
-        return _finish(run_dir, "failed", reason, EXIT_FAILED)
-    if signals.caught:
-        return _stopped(run_dir, signals.caught[0])
-    return _finish(run_dir, "finished", "another learner process has ended the run", EXIT_FINISHED)
-
-
-def _print_error(error: Exception, code: int) -> None:
-    if code == EXIT_BAD_INPUT:
+            _post_mortem(error)
+        code = ending.end("failed", _one_line(error), EXIT_BAD_INPUT)
+        if process_group is None:
+            raise
         print(f"distrl: {' '.join(str(error).split())}", file=sys.stderr)
-    else:
+    except SaveError as error:
+        if signals.caught:
+            code = ending.stopped(signals.caught[0], str(error))
+        else:
+            code = ending.end("failed", str(error), EXIT_FAILED)
+    except BaseException as error:  # an environment may raise SystemExit and KeyboardInterrupt too
+        if debug:
+            _post_mortem(error)
         traceback.print_exception(error)
-
-
-def _stopped(run_dir: Path | None, number: int) -> int:
-    return _finish(run_dir, "stopped", signal.Signals(number).name, 128 + number)
-
-
-def _finish(run_dir: Path | None, status: str, reason: str, code: int) -> int:
-    """Writes `result.json`, prints the last line and returns the exit status."""
-    if run_dir is not None:
-        write_result(run_dir, status, reason, code)
-    if code != EXIT_BAD_INPUT:  # `main` prints its one line
-        print(f"distrl: {status}: {reason} (exit status {code})", flush=True)
+        code = ending.end("failed", _one_line(error), EXIT_FAILED)
+    else:
+        if outcome is not None:
+            reason, reached = outcome
+            if reached:
+                return ending.end("finished", reason, EXIT_FINISHED)
+            return ending.end("failed", reason, EXIT_FAILED)
+        if signals.caught:
+            return ending.stopped(signals.caught[0])
+        reason = "another learner process has ended the run"
+        return ending.end("finished", reason, EXIT_FINISHED)
+    if process_group is not None:
+        # JAX's exit handlers would wait for processes that have ended, and then abort.
+        exit_at_once(code)
     return code
+
+
+def _post_mortem(error: BaseException) -> None:
+    from distrl.launch.local.debugging import post_mortem
+
+    post_mortem(error)
+
+
+def _one_line(error: BaseException) -> str:
+    """Returns "Type: message", and says who raised what usually is a signal's."""
+    line = f"{type(error).__name__}: {error}".partition("\n")[0]
+    if isinstance(error, (SystemExit, KeyboardInterrupt)):
+        line += " (raised by the environment, the agent, or a library of theirs)"
+    return line
+
+
+class _Ending:
+    """Writes `result.json` and the last line.
+
+    Args:
+      run_dir: the run folder; None: nothing is written.
+    """
+
+    def __init__(self, run_dir: Path | None) -> None:
+        self._run_dir = run_dir
+        self._saved_before = Saved() if run_dir is None else Saved.read(run_dir)
+
+    def stopped(self, number: int, problem: str = "") -> int:
+        """Ends a program that a signal has stopped; see `end`."""
+        name = signal.Signals(number).name
+        return self.end("stopped", name + (problem and f", but {problem}"), 128 + number)
+
+    def end(self, status: str, reason: str, code: int) -> int:
+        """Returns the exit status; it is not 0 if `result.json` could not be written.
+
+        Args:
+          status, reason, code: see `Result`.
+        """
+        result = Result(status, reason, code, nodes={})
+        what = ""
+        if self._run_dir is not None:
+            saved = Saved.read(self._run_dir)
+            result.saved = saved.as_dict()
+            result = result.write(self._run_dir)
+            what = f"; {saved.describe(self._saved_before)}"
+        if code != EXIT_BAD_INPUT:  # `main` prints its one line
+            line = f"{result.status}: {result.reason} (exit status {result.exit_code}{what})"
+            print(f"distrl: {line}", flush=True)
+        return result.exit_code

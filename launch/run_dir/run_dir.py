@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from distrl.checkpointing.resume_point import RESUMED, ResumePoint, check_agent
-from distrl.checkpointing.store import TABLE, Checkpoint, Checkpoints
+from distrl.checkpointing.saved import Saved
+from distrl.checkpointing.store import PARAMS, TABLE, Checkpoint, Checkpoints
 from distrl.errors import ConfigError, SpecError
 from distrl.experiment import Experiment
 from distrl.launch.run_dir import config_diff
@@ -134,8 +135,9 @@ def _resume(
 ) -> RunFolder:
     """Returns where the run in `path` resumes, or that it has ended."""
     result = read_json(path / RESULT_FILE) or {}
+    saved = Saved.read(path)
     same_goal = config_diff.goal(old_settings) == config_diff.goal(settings)
-    if result.get("status") == "finished" and same_goal:
+    if result.get("status") == "finished" and same_goal and saved.complete:
         return RunFolder(path, ResumePoint(settings), (result["reason"], EXIT_FINISHED))
     checkpoint = Checkpoints(path).latest(say)
     if checkpoint is None:
@@ -147,6 +149,9 @@ def _resume(
     ended = _ended(experiment, manifest["monitor"])
     has_table = _has_table(checkpoint, experiment, topology, say)
     resume_point = ResumePoint(settings, str(checkpoint.path), has_table)
+    if ended is not None and not saved.complete:
+        say(f"distrl: the program before could not save {path / PARAMS}: resuming, to save it")
+        ended = None
     if ended is None:
         say(
             f"distrl: resuming from checkpoint {checkpoint.path.name}: "
@@ -182,6 +187,8 @@ def _has_table(
     """Returns whether the program can start with the replay table that was saved."""
     folder = checkpoint.path / TABLE
     if not folder.is_dir():
+        if experiment.checkpoint.replay:
+            say("distrl: the replay starts empty: the checkpoint has no table")
         return False
     in_reverb = topology != "single_process" and experiment.replay.backend == "reverb"
     columns = Columns(experiment.trajectory_struct(), experiment.replay.unroll_length)

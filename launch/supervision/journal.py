@@ -58,7 +58,12 @@ class Journal:
         self.err.flush(timeout)
 
     def report(
-        self, result: Result, failure: Failure | None, tail: list[str], log: pathlib.Path | None
+        self,
+        result: Result,
+        failure: Failure | None,
+        tail: list[str],
+        log: pathlib.Path | None,
+        saved: str = "",
     ) -> None:
         """Shows the first failure, if there was one, and the line that sums up.
 
@@ -67,6 +72,7 @@ class Journal:
           failure: what failed first.
           tail: the last lines of that node's output.
           log: that node's log file.
+          saved: what was saved, for the last line; "": not known.
         """
         self.flush(timeout=1.0)
         lines = []
@@ -89,7 +95,7 @@ class Journal:
             lines.append(f"{NAME}: still running: {', '.join(result.hung)}")
         lines.append(
             f"{NAME}: {result.status}: {result.reason} (exit status {result.exit_code}; "
-            f"logs in {self.path.parent})"
+            f"logs in {self.path.parent}{saved and '; '}{saved})"
         )
         for line in lines:
             self.note(line)

@@ -95,6 +95,9 @@ class SupervisedNode(abc.ABC):
     def collect(self) -> bool:
         """Returns True once when the node has ended, with `alive` False and `exit` complete."""
 
+    def wake(self) -> None:  # noqa: B027  # a thread cannot be suspended alone
+        """Lets the node run again if SIGSTOP has suspended it."""
+
     @abc.abstractmethod
     def ask_to_stop(self) -> None:
         """Sets the node's stop event."""

@@ -2,6 +2,7 @@
 
 import dataclasses
 import pathlib
+from typing import Any
 
 from distrl.runtime.files import write_json
 
@@ -67,6 +68,8 @@ class Result:
       failed_node: the node that failed first.
       hung: nodes that still run, because threads cannot be killed. If there are any, end the
         process with `os._exit(result.exit_code)`: an ordinary exit may wait for them.
+      saved: what the run folder has at the end, as `Saved.as_dict` gives it; None where that is not
+        known: the run folder is on another machine, or the program saves nothing.
     """
 
     status: str
@@ -75,18 +78,26 @@ class Result:
     nodes: dict[str, NodeExit]
     failed_node: str | None = None
     hung: tuple[str, ...] = ()
+    saved: dict[str, Any] | None = None
 
-    def write(self, run_dir: pathlib.Path) -> None:
-        """Writes `result.json` into the run folder, atomically."""
-        write_json(run_dir / RESULT_FILE, dataclasses.asdict(self), durable=False)
+    def write(self, run_dir: pathlib.Path) -> "Result":
+        """Writes `result.json` into the run folder, atomically and to disk.
 
+        Returns:
+          This result; if it could not be written, one that is no success and says so.
+        """
+        try:
+            write_json(run_dir / RESULT_FILE, dataclasses.asdict(self))
+        except OSError as error:
+            return self.with_problem(f"{RESULT_FILE} could not be written: {error.strerror}")
+        return self
 
-def write_result(run_dir: pathlib.Path, status: str, reason: str, exit_code: int) -> None:
-    """Writes `result.json` for a program of one process, which has no `Result.nodes`.
-
-    Args:
-      run_dir: the run folder.
-      status, reason, exit_code: as in `Result`.
-    """
-    result = {"status": status, "reason": reason, "exit_code": exit_code}
-    write_json(run_dir / RESULT_FILE, result)
+    def with_problem(self, problem: str) -> "Result":
+        """Returns this result with a problem of its end, which makes a failure of a success."""
+        finished = self.status == "finished"
+        return dataclasses.replace(
+            self,
+            status="failed" if finished else self.status,
+            reason=f"{self.reason}, but {problem}",
+            exit_code=self.exit_code or EXIT_FAILED,
+        )

@@ -10,6 +10,7 @@ from typing import Any
 
 import launchpad as lp
 
+from distrl.checkpointing.saved import Saved
 from distrl.errors import ConfigError
 from distrl.launch import launchpad_adapter
 from distrl.launch.supervision.journal import Journal
@@ -21,6 +22,7 @@ from distrl.launch.supervision.result import Result
 from distrl.launch.supervision.signals import Signals
 from distrl.launch.supervision.status_file import FILE_NAME, StatusFile
 from distrl.launch.supervision.supervisor import Supervisor
+from distrl.programs.groups import group_of
 from distrl.runtime import incarnations
 from distrl.runtime.files import make_private_folder
 
@@ -35,6 +37,7 @@ class Session(contextlib.ExitStack):
       limits: how long nodes may hang; None: the defaults of `HangLimits`.
       stop_grace: by group, seconds for its nodes to end; see `StopSequence`.
       other_logs: names, beside those of the nodes, that have a log.
+      saves_here: whether the program saves checkpoints and parameters in `run_dir` on this machine.
 
     Attributes:
       nodes: the program's nodes.
@@ -51,6 +54,7 @@ class Session(contextlib.ExitStack):
         limits: HangLimits | None,
         stop_grace: Mapping[str, float] | None,
         other_logs: Sequence[str] = (),
+        saves_here: bool = False,
     ) -> None:
         super().__init__()
         self.nodes = launchpad_adapter.named_nodes(program)
@@ -61,6 +65,8 @@ class Session(contextlib.ExitStack):
         self._limits = limits or HangLimits()
         self._stop_grace = stop_grace
         self._other_logs = other_logs
+        self._saves_here = saves_here
+        self._saved_before = Saved.read(run_dir)
 
     def __enter__(self) -> "Session":
         super().__enter__()
@@ -135,11 +141,39 @@ class Session(contextlib.ExitStack):
             failed_node=failure.node if failure else None,
             hung=supervisor.hung(),
         )
+        saved = Saved.read(self._run_dir)
+        known = self._saves_here or saved != Saved()
+        if known:
+            result.saved = saved.as_dict()
+        problem = "" if result.status == "failed" else self._not_saved(result, saved)
+        if problem:
+            result = result.with_problem(problem)
+        result = result.write(self._run_dir)
         failed_log = self.logs.get(failure.node) if failure else None
-        tail = failed_log.tail() if failed_log is not None else []
-        self.journal.report(result, failure, tail, failed_log.path if failed_log else None)
-        result.write(self._run_dir)
+        self.journal.report(
+            result,
+            failure,
+            failed_log.tail() if failed_log is not None else [],
+            failed_log.path if failed_log else None,
+            saved.describe(self._saved_before) if known else "",
+        )
         return result
+
+    def _not_saved(self, result: Result, saved: Saved) -> str:
+        """Returns which node did not save when the program ended, and why; "" if all did."""
+        savers = {
+            name: exit_
+            for name, exit_ in result.nodes.items()
+            if group_of(name.partition("/")[0]).saves
+        }
+        for name, exit_ in savers.items():
+            if exit_.state not in ("ended", "not started"):
+                how = exit_.error or (f"{exit_.state} by {exit_.signal}" if exit_.signal else "")
+                return f"{name} did not save everything: {how or exit_.state}"
+        new = saved.is_new(self._saved_before)
+        if self._saves_here and result.status == "finished" and not new:
+            return "its learner ended without saving everything"
+        return ""
 
 
 def check_groups(program: lp.Program, what: str, groups: Mapping[str, Any]) -> None:

@@ -37,6 +37,7 @@ class StopSequence:
         self._grace = grace
         self._journal = journal
         self._clock = clock
+        self._begun = False
         self._phase = 0
         self._deadline: float | None = None  # of the phase; after the last one, of the killed nodes
         self._stacks_shown = False
@@ -56,6 +57,11 @@ class StopSequence:
         Returns:
           True while nodes are left to wait for.
         """
+        if not self._begun:
+            self._begun = True
+            for node in self._nodes.values():  # those of later phases too: others may call them
+                if node.alive:
+                    node.wake()
         while self._phase < len(self._phases):
             names = self._phases[self._phase]
             alive = [self._nodes[name] for name in names if self._nodes[name].alive]

@@ -7,7 +7,6 @@ from typing import Any
 
 import launchpad as lp
 
-from distrl.checkpointing.params_file import save_params
 from distrl.checkpointing.resume_point import (
     ResumePoint,
     note_resumed,
@@ -29,7 +28,7 @@ from distrl.runtime.heartbeat import current_heartbeat
 from distrl.task import Task
 from distrl.variables import VariableService
 
-_COUNTERS_S = 5.0  # for the monitor to give its state
+_COUNTERS_S = 5.0  # for the monitor to give its state, and a quarter of the grace time at most
 
 
 def add_learner(
@@ -72,6 +71,7 @@ class LearnerNode:
         self._monitor = monitor
         self._reporter = Reporter(monitor, task, f"learner/{self._task.index}")
         self._call_timeout = experiment.supervision.call_timeout
+        self._counters_timeout = min(_COUNTERS_S, experiment.checkpoint.grace / 4)
         self._learner = builder.make_learner(builder.scheduled_reader(self._replay))
         if current_heartbeat().restarted:  # the table was in use meanwhile
             resume_point = ResumePoint.latest(self._run_dir, resume_point)._replace(
@@ -115,7 +115,7 @@ class LearnerNode:
         """Returns the monitor's state."""
         try:
             return json.loads(
-                self._monitor.client.futures.state(self._task.name).result(_COUNTERS_S)
+                self._monitor.client.futures.state(self._task.name).result(self._counters_timeout)
             )
         except Exception as error:
             raise PeerError(f"{self._monitor.name}.state() failed: {error!r}") from error
@@ -132,6 +132,11 @@ class LearnerNode:
         """Learns until the program stops, then saves the parameters and a checkpoint."""
         try:
             self._learner.run(stop_and_tick(self._stop), self._report)
+        except PeerError as error:
+            if not self._stop.is_set():
+                self._checkpointer.abandon()
+                raise
+            print_line(f"distrl: the last reports are lost: {error}")  # saving matters more
         except BaseException:
             self._checkpointer.abandon()
             raise
@@ -139,8 +144,10 @@ class LearnerNode:
             self._reporter.flush(self._call_timeout)
         current_heartbeat().wait()
         self._stop.wait()
-        save_params(self._run_dir / "params.npz", *self._learner.variables)
-        self._reporter.flush()
+        try:
+            self._reporter.flush()
+        except PeerError as error:
+            print_line(f"distrl: the last reports are lost: {error}")
         self._checkpointer.close()
         self._replay.close()
 

@@ -1,13 +1,12 @@
 """Set-up of the process or thread that a node runs in."""
 
-import os
-import sys
 import threading
 from typing import NoReturn
 
 import jax
 
 from distrl.programs.build import print_line
+from distrl.runtime.process_exit import exit_at_once
 
 
 def configure_jax() -> None:
@@ -24,5 +23,4 @@ def has_own_process() -> bool:
 def leave() -> NoReturn:
     """Ends the process of a node that has been saved and does not return from its work."""
     print_line("saved; leaving in the middle of its work")
-    sys.stderr.flush()
-    os._exit(0)
+    exit_at_once(0)

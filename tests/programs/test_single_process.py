@@ -4,8 +4,9 @@ import threading
 
 import pytest
 
+from distrl.checkpointing.saved import Saved
 from distrl.envs import PythonEnvironment
-from distrl.errors import EnvironmentFault
+from distrl.errors import EnvironmentFault, SaveError
 from distrl.experiment import ActorsConfig, EvaluatorConfig, Experiment, LearnerConfig
 from distrl.goal import Goal
 from distrl.programs import single_process as program
@@ -69,6 +70,13 @@ def test_a_run_that_ends(tmp_path):
     reason, reached = run(experiment(CountingEnvironment, goal=Goal(max_env_steps=500)), tmp_path)
     assert reached and "environment steps trained on" in reason
     assert (tmp_path / "params.npz").exists()
+
+
+def test_a_run_that_cannot_save(tmp_path):
+    (tmp_path / "params.npz").mkdir()
+    with pytest.raises(SaveError, match=r"trained on, but could not save params\.npz: Is"):
+        run(experiment(CountingEnvironment, goal=Goal(max_env_steps=500)), tmp_path)
+    assert Saved.read(tmp_path).checkpoint is not None
 
 
 def test_a_run_that_is_stopped(tmp_path):

@@ -197,9 +197,13 @@ def test_giving_up_is_a_failure_with_its_reason(run):
     assert program.result("give_up")["status"] == "failed"
 
 
-def test_a_failure_while_stopping_changes_nothing_and_is_shown(run):
+def test_a_learner_that_fails_while_stopping_makes_a_failure_of_a_success(run):
     program = run("local_mp", "late")
-    assert program.wait() == 0
+    assert program.wait() == 1
+    why = "goal reached, but learner/0 did not save everything: OSError: could not save"
+    assert f"distrl: failed: {why} (exit status 1; logs in " in program.output
+    result = program.result("late")
+    assert (result["status"], result["reason"], result["exit_code"]) == ("failed", why, 1)
     assert "later: learner/0 failed: OSError: could not save" in program.log("late", "supervisor")
     assert "failed while stopping: learner/0" in program.output
     assert program.result("late")["nodes"]["learner/0"]["error"] == "OSError: could not save"
@@ -225,6 +229,22 @@ def test_one_signal_stops_in_order(run, mode, number, code):
     assert ("press Ctrl-C again to kill immediately" in program.output) == (number == signal.SIGINT)
     assert program.result("long")["status"] == "stopped"
     program.check_nothing_left()
+
+
+@pytest.mark.full
+def test_a_suspended_node_is_woken_to_stop(run):
+    program = run("local_mp", "long")
+    program.wait_for("long", "actor-1", "client: call 3")
+    (learner,) = [
+        pid
+        for pid in program.processes()
+        if pathlib.Path(f"/proc/{pid}/comm").read_text() == "distrl:learne/0\n"
+    ]
+    os.kill(learner, signal.SIGSTOP)
+    program.process.send_signal(signal.SIGINT)
+    assert program.wait() == 130
+    assert "server: cleaned up" in program.log("long", "learner-0")
+    assert {node["state"] for node in program.result("long")["nodes"].values()} == {"ended"}
 
 
 @PROCESSES_FIRST

@@ -212,3 +212,15 @@ def test_a_new_run_folder_is_closed_to_others_and_an_existing_one_keeps_its_mode
     finally:
         os.umask(umask)
     assert path.stat().st_mode & 0o777 == (0o700 if mode is None else mode)
+
+
+@pytest.mark.parametrize("status", ["finished", "failed"])
+def test_a_run_that_could_not_save_has_not_ended(opened, finished, tmp_path, status):
+    shutil.copytree(finished, tmp_path / "run")
+    (tmp_path / "run" / "params.npz").unlink()
+    result = {"status": status, "reason": "reached", "exit_code": 0}
+    (tmp_path / "run" / "result.json").write_text(json.dumps(result))
+    folder, lines = opened(experiment())
+    assert folder.ended is None and folder.resume_point.checkpoint is not None
+    why = f"{folder.path / 'params.npz'}: resuming, to save it"
+    assert f"distrl: the program before could not save {why}" in lines

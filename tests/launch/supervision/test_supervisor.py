@@ -30,6 +30,7 @@ class FakeNode(SupervisedNode):
       stops_in: seconds from being asked to stop to its end; None: it never stops.
       killable: whether a kill ends it.
       events: "start", "stop", "stacks" and "kill", with the time of each.
+      woken: when it was let run again.
       on_start: called at each start.
     """
 
@@ -42,6 +43,7 @@ class FakeNode(SupervisedNode):
         self.stops_in = 0.0
         self.killable = True
         self.events = []
+        self.woken = []
         self.on_start = lambda: None
         self.cores = 0.0
         self.is_stopped = False
@@ -89,6 +91,9 @@ class FakeNode(SupervisedNode):
         self.exit.seconds = self._world.now - self.started
         self.alive = False
         return True
+
+    def wake(self):
+        self.woken.append(self._world.now)
 
     def ask_to_stop(self):
         self._record("stop")
@@ -428,6 +433,14 @@ def test_nodes_are_stopped_phase_by_phase(world):
     for node in world.nodes.values():
         assert node.exit.asked and node.exit.state == "ended"
         assert node.times("kill") == []
+
+
+def test_all_nodes_are_woken_before_the_first_is_asked_to_stop(world):
+    """The learner saves the replay's table, though the replay is asked to stop after it."""
+    world.nodes["learner/0"].stops_in = 4.0
+    finish_at(world, 5.0)
+    world.run()
+    assert [node.woken for node in world.nodes.values()] == [[5.0]] * len(NAMES)
 
 
 def test_nodes_that_do_not_stop_are_killed_after_their_grace_period(world):

@@ -1,0 +1,100 @@
+"""What a run folder has of a run's learning: the newest checkpoint and the final parameters."""
+
+import os
+import time
+import zipfile
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from distrl.checkpointing.store import PARAMS, Checkpoint, Checkpoints
+from distrl.errors import ConfigError
+
+_OLD_S = 5.0  # a checkpoint's age in seconds from which on it is told
+
+
+class Saved(NamedTuple):
+    """The newest checkpoint and the final parameters of a run folder.
+
+    Attributes:
+      checkpoint: the checkpoint's folder, by name; None: there is none.
+      learner_steps, env_steps: those of the checkpoint.
+      time: when the checkpoint was written, in seconds of `time.time()`.
+      params: learner steps of `params.npz`; None: it is missing or damaged.
+      stamps: change when the checkpoint and `params.npz` are written again.
+    """
+
+    checkpoint: str | None = None
+    learner_steps: int | None = None
+    env_steps: int | None = None
+    time: float = 0.0
+    params: int | None = None
+    stamps: tuple[int, int] = (0, 0)
+
+    @classmethod
+    def read(cls, run_dir: str | os.PathLike[str]) -> "Saved":
+        """Reads what the folder has now. What cannot be read counts as missing."""
+        path = Path(run_dir)
+        params, params_stamp = _read_params(path / PARAMS)
+        try:
+            paths = Checkpoints(path).paths()
+            manifest = Checkpoint.read_manifest(paths[-1]) if paths else None
+        except (OSError, ConfigError):
+            manifest = None
+        if manifest is None:
+            return cls(params=params, stamps=(0, params_stamp))
+        return cls(
+            paths[-1].name,
+            manifest.get("version"),
+            manifest.get("env_steps"),
+            manifest.get("time", 0.0),
+            params,
+            (manifest.get("number", 0), params_stamp),
+        )
+
+    @property
+    def complete(self) -> bool:
+        """Whether the final parameters are there, and no older than the checkpoint."""
+        return self.params is not None and self.params >= (self.learner_steps or 0)
+
+    def is_new(self, before: "Saved") -> bool:
+        """Returns whether a program saved both until its end.
+
+        Args:
+          before: what the folder had when the program started.
+        """
+        return self.complete and all(a != b for a, b in zip(self.stamps, before.stamps))
+
+    def describe(self, before: "Saved") -> str:
+        """Returns what a program saved, for its last line. Args: before: see `is_new`."""
+        new_checkpoint, new_params = (a != b for a, b in zip(self.stamps, before.stamps))
+        if not (new_checkpoint or new_params):
+            older = f"; the newest checkpoint is {self.checkpoint}" if self.checkpoint else ""
+            return f"nothing was saved{older}"
+        parts = []
+        if new_checkpoint:
+            age = time.time() - self.time
+            old = f" of {age:.0f} s before" if not new_params and age > _OLD_S else ""
+            parts.append(f"checkpoint {self.checkpoint}{old}")
+        parts.append(PARAMS if new_params else f"no {PARAMS}")
+        return f"saved: {', '.join(parts)}"
+
+    def as_dict(self) -> dict[str, Any]:
+        """Returns plain data for `result.json`."""
+        return {
+            "checkpoint": self.checkpoint,
+            "learner_steps": self.learner_steps,
+            "env_steps": self.env_steps,
+            "params_learner_steps": self.params,
+        }
+
+
+def _read_params(path: Path) -> tuple[int | None, int]:
+    """Returns the version in a file of parameters, and its time stamp; None if it is damaged."""
+    try:
+        stamp = path.stat().st_mtime_ns
+        with np.load(path) as file:
+            return int(file["version"]), stamp
+    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
+        return None, 0

@@ -1,0 +1,102 @@
+"""How a program of one process ends: its exit status, its last line, and `result.json`."""
+
+import json
+import os
+import signal
+
+import numpy as np
+import pytest
+
+from distrl.checkpointing.params_file import save_params
+from distrl.checkpointing.resume_point import ResumePoint
+from distrl.checkpointing.store import Checkpoints
+from distrl.envs import PythonEnvironment
+from distrl.errors import ConfigError, SaveError
+from distrl.experiment import Experiment
+from distrl.launch.local.single_process import run_single_process
+from distrl.launch.supervision.result import RESULT_FILE, Result
+from distrl.testing import CheckingConfig, CountingEnvironment
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch):
+    """A function that runs a program that saves, and then returns or raises what the test says."""
+
+    def run(ending, saves=True):
+        def program(experiment, *, stop, run_dir, **_):
+            if saves:
+                Checkpoints(run_dir).write(3, lambda part: {"env_steps": 30})
+                save_params(run_dir / "params.npz", 3, {"w": np.zeros(2)})
+            if isinstance(ending, int):
+                os.kill(os.getpid(), ending)
+                assert stop.wait(10.0)
+                return None
+            if isinstance(ending, BaseException):
+                raise ending
+            return ending
+
+        monkeypatch.setattr("distrl.programs.single_process.single_process", program)
+        experiment = Experiment(PythonEnvironment(CountingEnvironment), CheckingConfig())
+        return run_single_process(experiment, tmp_path, ResumePoint())
+
+    return run
+
+
+def result(folder):
+    return json.loads((folder / RESULT_FILE).read_text())
+
+
+def test_success_says_what_was_saved(tmp_path, run, capfd):
+    assert run(("goal reached", True)) == 0
+    assert result(tmp_path)["saved"]["checkpoint"] == "000003"
+    assert capfd.readouterr().out.splitlines()[-1] == (
+        "distrl: finished: goal reached (exit status 0; saved: checkpoint 000003, params.npz)"
+    )
+
+
+def test_a_run_that_could_not_save_has_failed(tmp_path, run, capfd):
+    why = "goal reached, but could not save params.npz: No space left on device"
+    assert run(SaveError(why), saves=False) == 1
+    written = result(tmp_path)
+    assert (written["status"], written["reason"], written["exit_code"]) == ("failed", why, 1)
+    printed = capfd.readouterr()
+    assert printed.out == f"distrl: failed: {why} (exit status 1; nothing was saved)\n"
+    assert printed.err == ""
+
+
+def test_the_printed_status_is_the_returned_one_without_a_result_file(tmp_path, run, capfd):
+    (tmp_path / RESULT_FILE).mkdir()
+    assert run(("goal reached", True)) == 1
+    assert capfd.readouterr().out.startswith(
+        "distrl: failed: goal reached, but result.json could not be written: Is a directory (exit "
+        "status 1; saved: "
+    )
+
+
+def test_a_result_that_cannot_be_written_leaves_other_statuses(tmp_path):
+    stopped = Result("stopped", "SIGTERM", 143, {}).write(tmp_path / "missing")
+    assert (stopped.status, stopped.exit_code) == ("stopped", 143)
+    assert "result.json could not be written" in stopped.reason
+
+
+@pytest.mark.parametrize("error", [SystemExit(0), SystemExit(), KeyboardInterrupt(), OSError(5)])
+def test_an_exception_that_ends_the_program_is_a_failure(tmp_path, run, capfd, error):
+    assert run(error) == 1
+    written = result(tmp_path)
+    assert (written["status"], written["exit_code"]) == ("failed", 1)
+    assert written["reason"].startswith(f"{type(error).__name__}: ")
+    assert "Traceback" in capfd.readouterr().err
+
+
+def test_bad_input_is_left_to_the_command_line(tmp_path, run, capfd):
+    with pytest.raises(ConfigError):
+        run(ConfigError("no such size"))
+    assert result(tmp_path)["exit_code"] == 2
+    assert capfd.readouterr().out == ""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_signals(tmp_path, run, capfd, number):
+    assert run(number) == 128 + number
+    assert result(tmp_path)["status"] == "stopped"
+    assert "saved: checkpoint 000003, params.npz)" in capfd.readouterr().out
