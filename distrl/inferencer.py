@@ -11,6 +11,7 @@ import numpy.typing as npt
 from distrl import specs
 from distrl.agents.agent import Agent
 from distrl.lockstep import LockstepVariables
+from distrl.random_keys import derive, numbered, root
 from distrl.specs import EnvironmentSpec
 from distrl.types import AgentOutput, Inference, Nest, State, StepType, TimeStep
 from distrl.variables import VariableClient
@@ -106,7 +107,7 @@ class Inferencer:
         self._variables = variables
         self._max_streams = max_streams
         self._batch_sizes = sorted(batch_sizes)
-        self._key = jax.random.PRNGKey(seed)
+        self._key = derive(root(seed), "act")
         self._calls = 0
         self._lives = np.full(max_streams + 1, -1, np.int64)
         self._slots: dict[int, int] = {}
@@ -118,14 +119,14 @@ class Inferencer:
         self._table = jax.tree.map(lambda leaf: jnp.repeat(leaf, max_streams + 1, axis=0), initial)
 
         def stateless(params: Any, key: Any, calls: Any, data: Any) -> Any:
-            rng = jax.random.fold_in(key, calls)
+            rng = numbered(key, calls)
             output, _ = agent.actor_step(rng, params, codec.decode(data), (), evaluation)
             return codec.encode(output)
 
         def stateful(
             params: Any, key: Any, calls: Any, data: Any, table: Nest, slots: Any, new: Any
         ) -> tuple[Any, Nest, Nest]:
-            rng = jax.random.fold_in(key, calls)
+            rng = numbered(key, calls)
             timestep = codec.decode(data)
             reset = new | (timestep.step_type == StepType.FIRST)
 

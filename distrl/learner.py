@@ -16,6 +16,7 @@ from distrl.errors import Stopped
 from distrl.learner_group.devices import Devices
 from distrl.learner_group.group import LearnerGroup, SingleProcessGroup
 from distrl.metrics import Report
+from distrl.random_keys import derive, root
 from distrl.replay.buffer import ReplayReader
 from distrl.types import Params, Sample, StepType
 
@@ -64,7 +65,7 @@ class Learner:
         self._timeout = timeout
         self._devices = devices or Devices(1, count=1)
         self._update = self._devices.jit(agent.learner_step)
-        params = jax.jit(agent.initial_params)(jax.random.PRNGKey(seed))
+        params = jax.jit(agent.initial_params)(derive(root(seed), "params"))
         agent_state = jax.jit(agent.initial_learner_state)(params)
         if self._devices.several:
             params, agent_state = self._devices.replicate((params, agent_state))

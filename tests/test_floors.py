@@ -59,7 +59,7 @@ ROOMS = """
     distrl/replay/columns distrl/replay/sampler distrl/replay/stream_index distrl/replay/__init__
     distrl/runtime
     distrl/envs/pool_config
-    distrl/seeds distrl/specs
+    distrl/random_keys distrl/seeds distrl/specs
     distrl/errors distrl/types distrl/version
 """
 

@@ -13,6 +13,7 @@ import numpy as np
 
 from distrl import specs
 from distrl.errors import SpecError
+from distrl.random_keys import derive, numbered, root
 from distrl.specs import EnvironmentSpec
 from distrl.types import AgentOutput, Nest, Params, State, TimeStep, Trajectory
 
@@ -37,7 +38,7 @@ class Agent(abc.ABC):
 
     @abc.abstractmethod
     def initial_params(self, rng: jax.Array) -> Params:
-        """Returns new parameters from a raw key (uint32 [2])."""
+        """Returns new parameters from a raw key (uint32 [2]); see `distrl.random_keys`."""
 
     @abc.abstractmethod
     def initial_state(self, batch_size: int) -> State:
@@ -58,7 +59,7 @@ class Agent(abc.ABC):
         about streams whose actor has restarted.
 
         Args:
-          rng: raw key (uint32 [2]).
+          rng: raw key (uint32 [2]), another one in each call; see `distrl.random_keys`.
           params: the parameters to act with.
           timestep: [B, ...]; `env_id` has the streams' ids, int32 [B], so that streams may act
             differently. `env_info` is (). Rows that pad a batch have stream 0.
@@ -116,17 +117,17 @@ class Agent(abc.ABC):
         return params, learner_state, {**logs, **more_logs}
 
 
-def params_key(params: Params, use: int) -> jax.Array:
+def params_key(params: Params, purpose: str) -> jax.Array:
     """Returns a raw key (uint32 [2]) for a learner state, which depends on the seed of `params`.
 
     Args:
       params: new parameters.
-      use: number of the key's use; keys of different uses are unrelated.
+      purpose: what the key is for; keys for different purposes are unrelated.
     """
-    key = jax.random.PRNGKey(use)
+    key = derive(root(0), purpose)
     for leaf in jax.tree.leaves(params):
         total = jnp.sum(jnp.asarray(leaf, jnp.float32))
-        key = jax.random.fold_in(key, jax.lax.bitcast_convert_type(total, jnp.uint32))
+        key = numbered(key, jax.lax.bitcast_convert_type(total, jnp.uint32))
     return key
 
 

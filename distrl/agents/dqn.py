@@ -37,6 +37,7 @@ from distrl.agents.settings import (
 )
 from distrl.config import ActorsConfig, LearnerConfig
 from distrl.errors import ConfigError
+from distrl.random_keys import derive
 from distrl.replay.config import ReplayConfig
 from distrl.specs import EnvironmentSpec
 from distrl.types import AgentOutput, Params, State, StepType, TimeStep, Trajectory
@@ -172,7 +173,7 @@ class DQNState(NamedTuple):
     opt_state: Any
     updates: jax.Array  # int32, updates made so far
     target: Params  # the target network's
-    key: jax.Array  # uint32 [2], for noisy layers in the next update
+    key: jax.Array  # uint32 [2], parent of the next update's keys
 
 
 class DQN(Agent):
@@ -219,23 +220,23 @@ class DQN(Agent):
     ) -> tuple[AgentOutput, State]:
         noise = None
         if self.config.noisy and not evaluation:
-            rng, noise = jax.random.split(rng)
+            noise = derive(rng, "noise")
         outputs, state = self.network.step(params["network"], timestep, state, noise)
         epsilon: Any = 0.0
         if not evaluation:
             epsilon = self.config.epsilon.of_streams(params["epsilon"], timestep.env_id)
-        action = epsilon_greedy(rng, self.values(outputs), epsilon)
+        action = epsilon_greedy(derive(rng, "exploration"), self.values(outputs), epsilon)
         return AgentOutput(action.astype(self._actions.dtype), ()), state
 
     def initial_learner_state(self, params: Params) -> DQNState:
         network = params["network"]
-        key = params_key(params, use=1)
+        key = params_key(params, "learner")
         return DQNState(self._optimizer.init(network), jnp.zeros((), jnp.int32), network, key)
 
     def compute_gradients(
         self, params: Params, learner_state: DQNState, batch: Trajectory
     ) -> tuple[Params, Logs]:
-        noise = learner_state.key if self.config.noisy else None
+        noise = derive(learner_state.key, "noise") if self.config.noisy else None
         grads, logs = jax.grad(self.loss, has_aux=True)(
             params["network"], learner_state.target, batch, noise
         )
@@ -253,7 +254,8 @@ class DQN(Agent):
           noise: raw key for both networks' noisy layers; None: they use their means.
         """
         config = self.config
-        keys = (None, None) if noise is None else jax.random.split(noise)
+        # The burn-in uses the same noise as the rest of the unroll.
+        keys = [None if noise is None else derive(noise, name) for name in ("online", "target")]
         online = functools.partial(self.network.unroll, network, noise=keys[0])
         frozen = functools.partial(self.network.unroll, target, noise=keys[1])
         batch, states = burn_in([online, frozen], batch, config.burn_in)
@@ -302,8 +304,7 @@ class DQN(Agent):
         target = optax.incremental_update(
             params["network"], learner_state.target, jnp.where(due, config.target_tau, 0.0)
         )
-        key = jax.random.split(learner_state.key, 1)[0]
-        return DQNState(opt_state, updates, target, key)
+        return DQNState(opt_state, updates, target, derive(learner_state.key, "next"))
 
 
 def _action_values(config: DQNConfig) -> ActionValues:

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from distrl.agents.settings import check_count, check_number
+from distrl.random_keys import derive
 
 
 @dataclasses.dataclass(frozen=True)
@@ -82,10 +83,9 @@ def epsilon_greedy(rng: jax.Array, values: jax.Array, epsilon: jax.typing.ArrayL
     Returns:
       int32 [...].
     """
-    action_key, explore_key = jax.random.split(rng)
     shape = values.shape[:-1]
-    random = jax.random.randint(action_key, shape, 0, values.shape[-1])
-    explore = jax.random.uniform(explore_key, shape) < epsilon
+    random = jax.random.randint(derive(rng, "uniform"), shape, 0, values.shape[-1])
+    explore = jax.random.uniform(derive(rng, "explore"), shape) < epsilon
     return jnp.where(explore, random, jnp.argmax(values, axis=-1))
 
 
@@ -103,8 +103,7 @@ def noisy_action(
     Returns:
       float32 [..., D], clipped to [-1, 1].
     """
-    uniform_key, explore_key, noise_key = jax.random.split(rng, 3)
-    uniform = jax.random.uniform(uniform_key, action.shape, minval=-1.0, maxval=1.0)
-    explore = jax.random.uniform(explore_key, action.shape[:-1]) < epsilon
-    noisy = action + noise * jax.random.normal(noise_key, action.shape)
+    uniform = jax.random.uniform(derive(rng, "uniform"), action.shape, minval=-1.0, maxval=1.0)
+    explore = jax.random.uniform(derive(rng, "explore"), action.shape[:-1]) < epsilon
+    noisy = action + noise * jax.random.normal(derive(rng, "noise"), action.shape)
     return jnp.where(explore[..., None], uniform, jnp.clip(noisy, -1, 1))

@@ -20,6 +20,7 @@ from distrl.agents.noisy import NoisyLinear
 from distrl.agents.recurrence import reset_unroll
 from distrl.agents.settings import check_choice, check_count, check_sizes
 from distrl.learner_group.devices import merge_steps, unmerge_steps
+from distrl.random_keys import derive
 from distrl.specs import EnvironmentSpec
 from distrl.types import Nest, Params, State, StepType, TimeStep
 
@@ -211,8 +212,8 @@ def _build(
     def init(rng: jax.Array) -> Params:
         return transformed.init(rng, zeros, initial_state(1))
 
-    def keys(noise: jax.Array | None) -> Any:  # the torso's and the heads'
-        return (None, None) if noise is None else jax.random.split(noise)
+    def keys(noise: jax.Array | None) -> list[Any]:
+        return [None if noise is None else derive(noise, part) for part in ("torso", "heads")]
 
     def step(
         params: Params, timestep: TimeStep, state: State, noise: jax.Array | None = None

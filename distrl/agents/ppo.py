@@ -19,6 +19,7 @@ from distrl.agents.networks import NetworkConfig
 from distrl.agents.returns import gae
 from distrl.agents.settings import check_count, check_flag, check_number, check_positive_or_none
 from distrl.config import ActorsConfig, LearnerConfig
+from distrl.random_keys import derive, numbered
 from distrl.replay.config import ReplayConfig
 from distrl.specs import EnvironmentSpec
 from distrl.types import Params, StepType, Trajectory
@@ -150,7 +151,7 @@ class PPOState(NamedTuple):
 
     opt_state: Any
     updates: jax.Array  # int32, updates made so far
-    key: jax.Array  # uint32 [2], for shuffling
+    key: jax.Array  # uint32 [2], parent of the next batch's keys
 
 
 class PPO(ActorCritic):
@@ -165,7 +166,7 @@ class PPO(ActorCritic):
     def initial_learner_state(self, params: Params) -> PPOState:
         """See `Agent`. The key is drawn from the parameters, so that it depends on the seed."""
         state = super().initial_learner_state(params)
-        return PPOState(state.opt_state, state.updates, params_key(params, use=1))
+        return PPOState(state.opt_state, state.updates, params_key(params, "learner"))
 
     def prepare(self, params: Params, batch: Trajectory) -> Trajectory:
         """Returns the batch with its advantages and targets, and without its last step.
@@ -254,9 +255,11 @@ class PPO(ActorCritic):
         transitions, unrolls = (n - k for n, k in zip(batch.version.shape, (1, 0)))
         size = config.minibatch_size(transitions, unrolls)
         batch = self.prepare(params, batch)
-        keys = jax.random.split(learner_state.key, config.epochs + 1)
         items = jnp.arange(size * config.minibatches)
-        orders = jax.vmap(lambda key: jax.random.permutation(key, items))(keys[1:])
+        shuffling = derive(learner_state.key, "shuffle")
+        orders = jax.vmap(lambda epoch: jax.random.permutation(numbered(shuffling, epoch), items))(
+            jnp.arange(config.epochs)
+        )
 
         def update(carry: Any, index: jax.Array) -> tuple[Any, Any]:
             params, learner_state, going = carry
@@ -274,7 +277,8 @@ class PPO(ActorCritic):
                 )
             return (after, after_state, made), ({**logs, **more}, going, made)
 
-        start = (params, learner_state._replace(key=keys[0]), jnp.asarray(True))
+        learner_state = learner_state._replace(key=derive(learner_state.key, "next"))
+        start = (params, learner_state, jnp.asarray(True))
         indices = orders.reshape(config.epochs * config.minibatches, size)
         (params, learner_state, _), (logs, looked_at, made) = jax.lax.scan(
             update, start, indices, unroll=self._unrolls_loops()

@@ -18,6 +18,7 @@ from distrl.agents.distributions import NormalParams, SquashedNormal
 from distrl.agents.means import mean_over
 from distrl.agents.prioritized import importance_weights, unroll_priorities
 from distrl.agents.settings import check_choice, check_number, check_sizes
+from distrl.random_keys import derive
 from distrl.specs import EnvironmentSpec
 from distrl.types import AgentOutput, Nest, Params, State, StepType, TimeStep, Trajectory
 
@@ -76,7 +77,7 @@ class SACState(NamedTuple):
 
     opt_state: Any
     target: Params  # the target critics'
-    key: jax.Array  # uint32 [2], for the actions that the next update samples
+    key: jax.Array  # uint32 [2], parent of the next update's keys
 
 
 class SAC(Agent):
@@ -99,10 +100,9 @@ class SAC(Agent):
         self._optimizer = optax.adam(config.learning_rate)
 
     def initial_params(self, rng: jax.Array) -> Params:
-        policy, critics = jax.random.split(rng)
         return {
-            "policy": self.policy.init(policy),
-            "critics": self.critics.init(critics),
+            "policy": self.policy.init(derive(rng, "policy")),
+            "critics": self.critics.init(derive(rng, "critics")),
             "log_temperature": jnp.asarray(math.log(self.config.initial_temperature), jnp.float32),
         }
 
@@ -130,13 +130,13 @@ class SAC(Agent):
 
     def initial_learner_state(self, params: Params) -> SACState:
         opt_state = self._optimizer.init(params)
-        return SACState(opt_state, params["critics"], params_key(params, use=1))
+        return SACState(opt_state, params["critics"], params_key(params, "learner"))
 
     def compute_gradients(
         self, params: Params, learner_state: SACState, batch: Trajectory
     ) -> tuple[Params, Logs]:
         return jax.grad(self.loss, has_aux=True)(
-            params, learner_state.target, learner_state.key, batch
+            params, learner_state.target, derive(learner_state.key, "loss"), batch
         )
 
     def loss(
@@ -147,7 +147,7 @@ class SAC(Agent):
         Args:
           params: parameters of policy, critics and temperature.
           target: parameters of the target critics.
-          rng: raw key for the policy's actions.
+          rng: raw key, parent of those for the policy's actions.
           batch: [T + 1, B, ...].
         """
         stop = jax.lax.stop_gradient
@@ -155,10 +155,9 @@ class SAC(Agent):
         policy, critics = params["policy"], params["critics"]
         temperature = jnp.exp(params["log_temperature"])
         now, then = continuous.now_and_then(timestep.observation)
-        now_key, then_key = jax.random.split(rng)
         real = timestep.step_type[:-1] != StepType.LAST
         mean = mean_over(real)
-        action, log_prob = self._sample(then_key, policy, then)
+        action, log_prob = self._sample(derive(rng, "then"), policy, then)
         value = jnp.min(self.critics.apply(target, then, action), axis=-1)
         discount = config.discount * timestep.discount[1:]
         targets = stop(timestep.reward[1:] + discount * (value - temperature * log_prob))
@@ -167,7 +166,7 @@ class SAC(Agent):
         weight = importance_weights(batch.probability, config.importance_exponent)
         critic_loss = 0.5 * mean(weight * jnp.sum(jnp.square(error), axis=-1))
 
-        action, log_prob = self._sample(now_key, policy, now)
+        action, log_prob = self._sample(derive(rng, "now"), policy, now)
         value = jnp.min(self.critics.apply(stop(critics), now, action), axis=-1)
         policy_loss = mean(stop(temperature) * log_prob - value)
         temperature_loss = mean(temperature * stop(-log_prob - self.target_entropy))
@@ -207,4 +206,4 @@ class SAC(Agent):
         target = optax.incremental_update(
             params["critics"], learner_state.target, self.config.target_tau
         )
-        return SACState(opt_state, target, jax.random.split(learner_state.key, 1)[0])
+        return SACState(opt_state, target, derive(learner_state.key, "next"))

@@ -18,6 +18,7 @@ from distrl.agents.exploration import EpsilonSchedule, noisy_action
 from distrl.agents.means import mean_over
 from distrl.agents.prioritized import importance_weights, unroll_priorities
 from distrl.agents.settings import check_choice, check_count, check_kind, check_number, check_sizes
+from distrl.random_keys import derive
 from distrl.specs import EnvironmentSpec
 from distrl.types import AgentOutput, Nest, Params, State, StepType, TimeStep, Trajectory
 
@@ -89,7 +90,7 @@ class TD3State(NamedTuple):
     opt_state: dict[str, Any]  # the policy's and the critics'
     updates: jax.Array  # int32, updates made so far
     target: Params  # the target policy's and critics'
-    key: jax.Array  # uint32 [2], for the next update's target noise
+    key: jax.Array  # uint32 [2], parent of the next update's keys
 
 
 class TD3(Agent):
@@ -119,10 +120,9 @@ class TD3(Agent):
         }
 
     def initial_params(self, rng: jax.Array) -> Params:
-        policy, critics = jax.random.split(rng)
         return {
-            "policy": self.policy.init(policy),
-            "critics": self.critics.init(critics),
+            "policy": self.policy.init(derive(rng, "policy")),
+            "critics": self.critics.init(derive(rng, "critics")),
             "epsilon": self.config.epsilon(0),
         }
 
@@ -150,7 +150,7 @@ class TD3(Agent):
     def initial_learner_state(self, params: Params) -> TD3State:
         opt_state = {name: self._optimizers[name].init(params[name]) for name in _NETWORKS}
         target = {name: params[name] for name in _NETWORKS}
-        return TD3State(opt_state, jnp.zeros((), jnp.int32), target, params_key(params, use=1))
+        return TD3State(opt_state, jnp.zeros((), jnp.int32), target, params_key(params, "learner"))
 
     def _is_due(self, learner_state: TD3State) -> jax.Array:
         """Returns whether the next update changes the policy and the targets."""
@@ -160,7 +160,7 @@ class TD3(Agent):
         self, params: Params, learner_state: TD3State, batch: Trajectory
     ) -> tuple[Params, Logs]:
         critics, logs = jax.grad(self.critic_loss, has_aux=True)(
-            params["critics"], learner_state.target, learner_state.key, batch
+            params["critics"], learner_state.target, derive(learner_state.key, "noise"), batch
         )
         policy = jax.lax.cond(
             self._is_due(learner_state),
@@ -244,5 +244,5 @@ class TD3(Agent):
             opt_state,
             learner_state.updates + 1,
             optax.incremental_update(networks, learner_state.target, share),
-            jax.random.split(learner_state.key, 1)[0],
+            derive(learner_state.key, "next"),
         )

@@ -49,7 +49,7 @@ def load_params(path: Path, like: Nest) -> tuple[int, Params]:
       path: the file.
       like: nest of arrays or of `jax.ShapeDtypeStruct` with the structure, shapes and dtypes of
         the agent's parameters, e.g.
-        `jax.eval_shape(agent.initial_params, jax.random.PRNGKey(0))`.
+        `jax.eval_shape(agent.initial_params, key)`.
 
     Returns:
       The version, and the parameters as NumPy arrays.

@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from distrl.agents.agent import Agent, LearnerState, Logs, params_key
+from distrl.random_keys import derive
 from distrl.specs import EnvironmentSpec
 from distrl.transforms.base import Transform, specs_seen
 from distrl.types import AgentOutput, Params, State, TimeStep, Trajectory
@@ -16,7 +17,7 @@ class TransformedState(NamedTuple):
     """The learner state."""
 
     agent: LearnerState
-    key: jax.Array  # uint32 [2], for transforms that draw random numbers
+    key: jax.Array  # uint32 [2], parent of the keys of the next batch's transforms
 
 
 class TransformedAgent(Agent):
@@ -92,7 +93,7 @@ class TransformedAgent(Agent):
 
     def initial_learner_state(self, params: Params) -> TransformedState:
         """See `Agent`."""
-        key = params_key(params["agent"], use=0)
+        key = params_key(params["agent"], "transforms")
         return TransformedState(self.agent.initial_learner_state(params["agent"]), key)
 
     def transform(
@@ -101,12 +102,12 @@ class TransformedAgent(Agent):
         """Returns the batch as the agent learns from it, and its statistics by transform."""
         batch_statistics = {}
         state = batch.state
-        for number, (transform, _) in enumerate(self._seen):
+        for transform, _ in self._seen:
             name = transform.name
             statistics = params["statistics"].get(name, ())
             if name in params["statistics"]:
                 batch_statistics[name] = transform.batch_statistics(batch)
-            rng = jax.random.fold_in(learner_state.key, number)
+            rng = derive(learner_state.key, f"transform {name}")
             batch = transform.unroll(statistics, self._part(state, name), rng, batch)
         return batch._replace(state=self._part(state, "agent")), batch_statistics
 
@@ -141,7 +142,7 @@ class TransformedAgent(Agent):
     ) -> TransformedState:
         """See `Agent`."""
         inner = self.agent.update_learner_state(params["agent"], opt_state, learner_state.agent)
-        return TransformedState(inner, _next_key(learner_state.key))
+        return TransformedState(inner, derive(learner_state.key, "next"))
 
     def learner_step(
         self, params: Params, learner_state: TransformedState, batch: Trajectory
@@ -152,9 +153,5 @@ class TransformedAgent(Agent):
             params["agent"], learner_state.agent, batch
         )
         statistics = self.merge_statistics(params["statistics"], batch_statistics)
-        after = TransformedState(inner_state, _next_key(learner_state.key))
+        after = TransformedState(inner_state, derive(learner_state.key, "next"))
         return {"agent": inner, "statistics": statistics}, after, logs
-
-
-def _next_key(key: jax.Array) -> jax.Array:
-    return jax.random.split(key, 1)[0]

@@ -16,6 +16,7 @@ from distrl.agents.networks import NetworkConfig
 from distrl.agents.noisy import NoisyLinear, factors
 from distrl.errors import ConfigError
 from distrl.random_batches import random_batch
+from distrl.random_keys import derive
 from distrl.specs import EnvironmentSpec
 from tests.support.selection import full
 
@@ -169,7 +170,8 @@ def test_gradients_reach_means_and_sigmas(config):
         for kind, leaf in leaves.items():
             assert np.any(leaf), f"{name}/{kind}"
     # By finite differences of one sigma and its mean, under the same noise.
-    loss = jax.jit(lambda network: agent.loss(network, params["network"], batch, learner_state.key))
+    noise = derive(learner_state.key, "noise")
+    loss = jax.jit(lambda network: agent.loss(network, params["network"], batch, noise))
     for kind in ("w", "w_sigma"):
         leaf = params["network"]["q_head"][kind]
         place = np.unravel_index(np.abs(network["q_head"][kind]).argmax(), leaf.shape)
@@ -190,6 +192,7 @@ def test_each_update_draws_anew(config):
     learner_state = agent.initial_learner_state(params)
     other_seed = agent.initial_learner_state(agent.initial_params(KEYS[1]))
     keys = [np.asarray(learner_state.key), np.asarray(other_seed.key)]
+    noise = derive(learner_state.key, "noise")
     batch = random_batch(agent, 6, 10)
     step, loss = jax.jit(agent.learner_step), jax.jit(agent.loss)
     losses = []
@@ -201,7 +204,7 @@ def test_each_update_draws_anew(config):
     # Parameters and batch are the same: only the noise differs.
     assert len(set(losses)) == 3
     network = params["network"]
-    assert losses[0] == pytest.approx(float(loss(network, network, batch, keys[0])[0]), rel=1e-4)
+    assert losses[0] == pytest.approx(float(loss(network, network, batch, noise)[0]), rel=1e-4)
     assert float(loss(network, network, batch)[0]) not in losses
 
 

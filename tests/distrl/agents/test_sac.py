@@ -14,6 +14,7 @@ from distrl.agents.agent import PRIORITIES
 from distrl.agents.sac import SACConfig
 from distrl.errors import ConfigError
 from distrl.random_batches import random_batch
+from distrl.random_keys import derive
 from distrl.specs import EnvironmentSpec
 from distrl.types import StepType
 from tests.support.selection import full
@@ -68,7 +69,7 @@ def numpy_losses(agent, params, target, batch, discount=None):
     step = batch.timestep
     discount = step.discount if discount is None else discount
     temperature = float(np.exp(params["log_temperature"]))
-    now, then = jax.random.split(KEY)
+    now, then = derive(KEY, "now"), derive(KEY, "then")
     unit = (batch.action - (LOW + HIGH) / 2) / ((HIGH - LOW) / 2)
     next_action, next_log = numpy_sample(params["policy"], step.observation[1:], then)
     action, log_prob = numpy_sample(params["policy"], step.observation[:-1], now)

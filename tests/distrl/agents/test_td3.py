@@ -14,6 +14,7 @@ from distrl.agents.exploration import EpsilonSchedule, noisy_action
 from distrl.agents.td3 import TD3Config
 from distrl.errors import ConfigError
 from distrl.random_batches import random_batch
+from distrl.random_keys import derive
 from distrl.specs import EnvironmentSpec
 from distrl.types import StepType
 
@@ -142,7 +143,7 @@ def test_gradients_reach_their_own_networks_only():
     agent, params, state, batch = make(dataclasses.replace(SMALL, policy_delay=1))
     grads, _ = jax.jit(agent.compute_gradients)(params, state._replace(key=KEY), batch)
     critics = jax.jit(jax.grad(agent.critic_loss, has_aux=True))
-    alone, _ = critics(params["critics"], state.target, KEY, batch)
+    alone, _ = critics(params["critics"], state.target, derive(KEY, "noise"), batch)
     compare = lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-6)  # noqa: E731
     jax.tree.map(compare, grads["critics"], alone)  # nothing of the policy's loss
     # The policy's, by finite differences of NumPy's loss with the critics held.
