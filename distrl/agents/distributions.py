@@ -4,6 +4,7 @@ Leading axes are arbitrary: `[B]` in an actor, `[T, B]` in a learner.
 """
 
 import dataclasses
+import functools
 import math
 from typing import Any, NamedTuple
 
@@ -18,6 +19,29 @@ from distrl.types import Nest
 MIN_LOG_STD, MAX_LOG_STD = -5.0, 1.0
 """Bounds of a Normal policy's log standard deviation, in units of half the action's range. The
 entropy bonus would widen it forever, since actions outside the range are clipped anyway."""
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(1, 2))
+def clip_with_return(x: jax.Array, low: float, high: float) -> jax.Array:
+    """Clips `x` to [low, high]; for a loss to be minimised, what is out of bounds can return.
+
+    At or beyond a bound there is no gradient that would make a descent lead further out. One that
+    leads back passes, whereas that of `jnp.clip` is 0 in both directions: what an optimiser has
+    once moved past a bound would stay there forever.
+    """
+    return jnp.clip(x, low, high)
+
+
+def _clip_forward(x: jax.Array, low: float, high: float) -> tuple[jax.Array, jax.Array]:
+    return jnp.clip(x, low, high), x
+
+
+def _clip_backward(low: float, high: float, x: jax.Array, grad: jax.Array) -> tuple[jax.Array]:
+    leads_out = ((x >= high) & (grad < 0)) | ((x <= low) & (grad > 0))
+    return (jnp.where(leads_out, 0, grad),)
+
+
+clip_with_return.defvjp(_clip_forward, _clip_backward)
 
 
 @dataclasses.dataclass(frozen=True)

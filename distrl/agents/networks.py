@@ -255,7 +255,9 @@ def _policy_head(distribution: distributions.Distribution) -> Callable[[jax.Arra
         # exp(-0.5) = 0.6 of half the range: at first most actions are within the bounds.
         start = hk.initializers.Constant(-0.5)
         log_std = hk.get_parameter("log_std", (distribution.size,), init=start)
-        log_std = jnp.clip(log_std, distributions.MIN_LOG_STD, distributions.MAX_LOG_STD)
+        log_std = distributions.clip_with_return(
+            log_std, distributions.MIN_LOG_STD, distributions.MAX_LOG_STD
+        )
         return distributions.NormalParams(mean, jnp.broadcast_to(log_std, mean.shape))
 
     return hk.to_module(normal)(name="policy")

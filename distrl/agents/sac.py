@@ -14,7 +14,7 @@ import optax
 from distrl.agents import continuous, torsos
 from distrl.agents.agent import PRIORITIES, Agent, Logs, params_key
 from distrl.agents.continuous import ContinuousDefaults
-from distrl.agents.distributions import NormalParams, SquashedNormal
+from distrl.agents.distributions import NormalParams, SquashedNormal, clip_with_return
 from distrl.agents.means import mean_over
 from distrl.agents.prioritized import importance_weights, unroll_priorities
 from distrl.agents.settings import check_choice, check_number, check_sizes
@@ -126,7 +126,7 @@ class SAC(Agent):
     def normal(self, policy: Params, observation: Nest) -> NormalParams:
         """Returns the policy before its tanh, [..., D]."""
         mean, log_std = jnp.split(self.policy.apply(policy, observation), 2, axis=-1)
-        return NormalParams(mean, jnp.clip(log_std, MIN_LOG_STD, MAX_LOG_STD))
+        return NormalParams(mean, clip_with_return(log_std, MIN_LOG_STD, MAX_LOG_STD))
 
     def initial_learner_state(self, params: Params) -> SACState:
         opt_state = self._optimizer.init(params)
