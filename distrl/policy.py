@@ -80,6 +80,9 @@ class Policy:
     def __call__(self, observation: Nest, reward: Any = 0.0) -> Nest:
         """Returns the action for an observation; both conform to the environment's spec.
 
+        Continuous actions are clipped to their bounds, as the environments of the training do. The
+        agent itself sees its previous action unclipped, as in the training.
+
         Args:
           observation: one environment's observation; with a batch `[batch_size, ...]`.
           reward: of the previous action, an input of some recurrent networks.
@@ -109,6 +112,7 @@ class Policy:
         action = self._inferencer.inference(self._streams, timestep).action
         self._prev_action = action
         self._first = np.zeros(self._size, bool)
+        action = specs.clip(action, self._spec.action)
         return jax.tree.map(lambda leaf: leaf[0], action) if self._single else action
 
 

@@ -85,6 +85,28 @@ def trajectory_struct(env_spec: EnvironmentSpec, extras: Nest, state: Nest) -> T
     )
 
 
+def is_clippable(spec: Any) -> bool:
+    """Whether a leaf is of floats with a finite bound, so that values beyond it can be clipped."""
+    if not isinstance(spec, specs.BoundedArray) or not np.issubdtype(spec.dtype, np.floating):
+        return False
+    return bool(np.isfinite(spec.minimum).any() or np.isfinite(spec.maximum).any())
+
+
+def clip(value: Nest, spec: Nest) -> Nest:
+    """Returns `value` with floats clipped to the bounds of their specs, and the rest unchanged.
+
+    Args:
+      value: nest of arrays, with any leading axes.
+      spec: nest of specs, without leading axes.
+    """
+    return jax.tree.map(
+        lambda s, leaf: np.clip(leaf, s.minimum, s.maximum) if is_clippable(s) else leaf,
+        spec,
+        value,
+        is_leaf=is_spec,
+    )
+
+
 def check(value: Nest, spec: Nest, leading: tuple[int, ...], where: str) -> None:
     """Raises SpecError unless `value` has `spec`'s structure, dtypes, and shapes after `leading`.
 

@@ -75,7 +75,7 @@ def wrap(stepper: Stepper, spec: specs.EnvironmentSpec, config: WrapperConfig) -
       spec: its spec, before or after `wrapped_spec`, which does not change the action.
       config: the wrappers.
     """
-    if config.clip_actions and any(map(_clippable, _leaves(spec.action))):
+    if config.clip_actions and any(map(specs.is_clippable, _leaves(spec.action))):
         stepper = ClipAction(stepper, spec.action)
     if config.max_episode_steps is not None:
         stepper = TimeLimit(stepper, config.max_episode_steps)
@@ -112,21 +112,14 @@ class ClipAction(_Wrapper):
         """Args: stepper: the stepper to wrap. spec: spec of its action."""
         super().__init__(stepper)
         self._spec = spec
-        self._single = _bounds(spec) if specs.is_spec(spec) and _clippable(spec) else None
+        self._single = _bounds(spec) if specs.is_spec(spec) and specs.is_clippable(spec) else None
 
     def step(self, action: Nest) -> Step:
         """See `Stepper`."""
         if self._single is not None:
             low, high = self._single
             return self._stepper.step(np.minimum(np.maximum(action, low), high))
-        return self._stepper.step(
-            jax.tree.map(
-                lambda spec, leaf: np.clip(leaf, *_bounds(spec)) if _clippable(spec) else leaf,
-                self._spec,
-                action,
-                is_leaf=specs.is_spec,
-            )
-        )
+        return self._stepper.step(specs.clip(action, self._spec))
 
 
 class TimeLimit(_Wrapper):
@@ -214,11 +207,6 @@ class StackFrames(_Wrapper):
 
 def _leaves(spec: Nest) -> list[Any]:
     return jax.tree.leaves(spec, is_leaf=specs.is_spec)
-
-
-def _clippable(spec: Any) -> bool:
-    bounded = isinstance(spec, dm_specs.BoundedArray) and np.issubdtype(spec.dtype, np.floating)
-    return bounded and bool(np.isfinite(_bounds(spec)).any())
 
 
 def _bounds(spec: Any) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:

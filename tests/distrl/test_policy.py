@@ -1,0 +1,53 @@
+"""A policy's actions are within the spec, whatever its agent samples."""
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from dm_env import specs as dm_specs
+
+from distrl.agents.a2c import A2CConfig
+from distrl.agents.networks import NetworkConfig
+from distrl.policy import Policy
+from distrl.random_keys import root
+from distrl.specs import EnvironmentSpec
+from distrl.testing import CheckingAgent
+from distrl.types import AgentOutput
+
+BOUNDS = np.array([1.0, 0.25], np.float32)
+SPEC = EnvironmentSpec(
+    dm_specs.Array((3,), np.float32), dm_specs.BoundedArray((2,), np.float32, -BOUNDS, BOUNDS)
+)
+
+
+@pytest.mark.parametrize("greedy", [True, False])
+def test_actions_are_within_the_spec(greedy):
+    agent = A2CConfig(NetworkConfig(hidden_sizes=(8,))).make(SPEC)
+    params = agent.initial_params(root(0))
+    params["policy"]["log_std"] += 1.5  # most samples are outside
+    (head,) = (leaves for name, leaves in params.items() if name.endswith("policy_head"))
+    head["b"] += jnp.array([0.0, 3.0])  # and so is one mode
+    policy = Policy(agent, 0, params, batch_size=50, greedy=greedy)
+    actions = np.array([policy(np.zeros((50, 3), np.float32)) for _ in range(4)])
+    assert actions.dtype == np.float32
+    for action in actions.reshape(-1, 2):
+        SPEC.action.validate(action)
+    assert np.mean(actions[..., 1] == BOUNDS[1]) > 0.5
+    assert greedy or np.mean(np.abs(actions[..., 0]) == 1) > 0.1
+
+
+class Remembering(CheckingAgent):
+    """Acts by its previous action."""
+
+    def actor_step(self, rng, params, timestep, state, evaluation=False):
+        before = timestep.prev_action
+        return AgentOutput(jnp.where(before == 0, 1.5, before - 1), ()), state
+
+
+def test_the_agent_sees_its_own_action_before_the_clip():
+    agent = Remembering(SPEC._replace(observation=dm_specs.Array((4,), np.float32)), False)
+    policy = Policy(agent, 0, {"version": np.int32(0)})
+    observation = np.zeros(4, np.float32)
+    np.testing.assert_array_equal(policy(observation), [1, 0.25])  # 1.5 in both elements
+    np.testing.assert_array_equal(policy(observation), [0.5, 0.25])
+    policy.reset()
+    np.testing.assert_array_equal(policy(observation), [1, 0.25])
