@@ -100,5 +100,5 @@ class A2C(PolicyGradient):
         target = jax.lax.stop_gradient(advantage + value[:-1])
         logs = {"advantage": advantage}
         if config.normalize_advantages:
-            advantage = normalize(advantage, timestep.step_type[:-1] != StepType.LAST)
+            advantage = normalize(advantage, target, timestep.step_type[:-1] != StepType.LAST)
         return Advantages(advantage, target - value[:-1], logs)

@@ -12,8 +12,27 @@ def mean_over(real: jax.Array) -> Callable[[jax.Array], jax.Array]:
     return lambda x: jnp.sum(jnp.where(real, x, 0)) / count
 
 
-def normalize(x: jax.Array, real: jax.Array) -> jax.Array:
-    """Returns `x` [T, B] with mean 0 and standard deviation 1 over `real`, and 0 elsewhere."""
+NOISE = 1e-2
+"""Standard deviation of advantages, as a share of the targets' root mean square, below which they
+are not scaled up to 1. Rounding is some 1e-6 of the values, and the error of a network that fits
+constant returns was 4e-4 to 4e-3 of them (PPO on Taxi-v3, where every episode earned -200)."""
+
+
+def normalize(advantage: jax.Array, target: jax.Array, real: jax.Array) -> jax.Array:
+    """Returns advantages with mean 0 and at most a standard deviation of 1.
+
+    It is 1, unless all actions are about as good: if every episode earns the same, advantages are
+    rounding and the value network's error of fit, which are proportional to the values. Scaled to
+    1 they would move the policy at random, until it does the same everywhere. So the divisor is
+    the advantages' standard deviation, but at least NOISE of the targets' root mean square.
+
+    Args:
+      advantage: float32 [T, B].
+      target: float32 [T, B], the values that are learned, in the same units.
+      real: bool [T, B], the real transitions: the others do not count, and get 0.
+    """
     mean = mean_over(real)
-    centred = x - mean(x)
-    return jnp.where(real, centred / (jnp.sqrt(mean(jnp.square(centred))) + 1e-8), 0.0)
+    centred = advantage - mean(advantage)
+    floor = NOISE * jnp.sqrt(mean(jnp.square(target)))
+    divisor = jnp.maximum(jnp.sqrt(mean(jnp.square(centred))), floor) + 1e-8
+    return jnp.where(real, centred / divisor, 0.0)

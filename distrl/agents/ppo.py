@@ -194,7 +194,7 @@ class PPO(ActorCritic):
         )
         target = advantage + value
         if config.normalize_advantages:
-            advantage = normalize(advantage, timestep.step_type != StepType.LAST)
+            advantage = normalize(advantage, target, timestep.step_type != StepType.LAST)
         extras = {"log_prob": log_prob, "value": value, "advantage": advantage, "target": target}
         return batch._replace(
             timestep=timestep,

@@ -97,5 +97,20 @@ def test_means_and_normalisation_are_over_real_transitions():
     assert float(mean_over(np.zeros_like(real))(x)) == 0
     spread = np.std([1, 2, 3, 6])
     want = np.array([[-2, -1, 0], [0, 0, 3]]) / spread
-    np.testing.assert_allclose(normalize(x, real), want, rtol=1e-5)
-    assert not np.any(normalize(x, np.zeros_like(real)))
+    np.testing.assert_allclose(normalize(x, x, real), want, rtol=1e-5)
+    assert not np.any(normalize(x, x, np.zeros_like(real)))
+
+
+@pytest.mark.parametrize("value", [-1e-3, 10.0, 1e6])
+def test_normalisation_does_not_scale_errors_of_the_values_up(value):
+    rng = np.random.default_rng(0)
+    target = np.full((64, 16), value, np.float32)
+    real = np.ones(target.shape, bool)
+    rounding = target - (target - target * np.float32(0.99)) / np.float32(0.01)
+    rounding = rounding + np.spacing(target) * rng.integers(-8, 9, target.shape)
+    assert 0 < np.std(rounding) < 1e-5 * abs(value)
+    assert np.std(normalize(rounding, target, real)) < 1e-3
+    errors = 1e-3 * value * rng.normal(size=target.shape)  # of fit: a thousandth of the values
+    np.testing.assert_allclose(np.std(normalize(errors, target, real)), 0.1, rtol=0.1)
+    signal = 0.1 * value * rng.normal(size=target.shape)
+    np.testing.assert_allclose(np.std(normalize(signal, target, real)), 1, rtol=1e-3)
