@@ -171,6 +171,7 @@ class SupervisionConfig:
       stopped_limit: Time after which a node that a signal has stopped is considered hung.
       call_timeout: deadline of a call to the learner or the monitor.
       insert_timeout: Time that an actor waits for room in the replay before it fails.
+      log_limit_mb: size of a node's log in MB, beyond which the middle is left out; None: no limit.
     """
 
     restarts: int = 100
@@ -179,6 +180,7 @@ class SupervisionConfig:
     stopped_limit: float | None = 10.0
     call_timeout: float = 60.0
     insert_timeout: float = 600.0
+    log_limit_mb: float | None = 50.0
 
     def __post_init__(self) -> None:
         if self.restarts < 0:
@@ -188,6 +190,10 @@ class SupervisionConfig:
                 raise ConfigError(
                     f"supervision.{name} must be more than 0 s, got {getattr(self, name)}"
                 )
+        if self.log_limit_mb is not None and not self.log_limit_mb >= 0.1:
+            raise ConfigError(
+                f"supervision.log_limit_mb must be 0.1 or more, or None; got {self.log_limit_mb}"
+            )
         for name in ("idle_limit", "busy_limit", "stopped_limit"):
             value = getattr(self, name)
             if value is not None and not value > 0:

@@ -103,5 +103,6 @@ def _supervision(program: lp.Program, experiment: Experiment) -> dict[str, Any]:
         "stop_grace": {
             label: experiment.checkpoint.grace for label in program.groups if group_of(label).saves
         },
+        "log_limit": None if config.log_limit_mb is None else int(config.log_limit_mb * 1e6),
         "active": {"actor": experiment.actors.num_actors},
     }

@@ -60,18 +60,43 @@ def read_json(path: Path) -> Any:
         return None
 
 
-def update_json(path: Path, change: Callable[[dict[str, Any]], T]) -> T:
+def read_dict(
+    path: Path, is_intact: Callable[[dict[str, Any]], bool] = lambda data: True
+) -> dict[str, Any] | None:
+    """Returns the dictionary in a file; None if there is no such file or it is damaged.
+
+    Args:
+      path: the file.
+      is_intact: whether the dictionary is as it was written.
+    """
+    try:
+        data = json.loads(path.read_bytes())
+    except (FileNotFoundError, ValueError):
+        return None
+    return data if isinstance(data, dict) and is_intact(data) else None
+
+
+def update_json(
+    path: Path,
+    change: Callable[[dict[str, Any]], T],
+    begin: Callable[[], dict[str, Any]] = dict,
+    is_intact: Callable[[dict[str, Any]], bool] = lambda data: True,
+) -> T:
     """Changes the dictionary in a file, under a lock that all processes share.
 
     Args:
       path: the file, which need not exist.
       change: changes its argument in place. It must be quick.
+      begin: returns the dictionary where the file is missing or damaged.
+      is_intact: see `read_dict`.
 
     Returns:
       What `change` returned.
     """
     with _lock(path.parent):
-        data = read_json(path) or {}
+        data = read_dict(path, is_intact)
+        if data is None:
+            data = begin()
         result = change(data)
         write_json(path, data)
     return result

@@ -25,6 +25,7 @@ from distrl.launch.hosts.code_identity import identity
 from distrl.launch.hosts.forwarded_log import ForwardedLog
 from distrl.launch.network.credentials import Credentials
 from distrl.launch.network.private_folder import new_folder
+from distrl.launch.supervision.result import NOT_STARTED, NodeExit
 from distrl.launch.supervision.signals import Signals, run_once
 from distrl.runtime.files import make_private_folder
 
@@ -33,7 +34,7 @@ REPORT_S = 1.0
 
 
 class HostDaemon:
-    """Runs a host's nodes for a launcher. It is a `processes.Hub`.
+    """Runs a host's nodes for a launcher. It is a `node_pipes.Hub`.
 
     Args:
       reader, writer: descriptors of the connection to the launcher.
@@ -214,7 +215,12 @@ class HostDaemon:
 
     def _on_start(self, node: str, life: int) -> None:
         self._nodes[node].heartbeat.begin(life)
-        self._nodes[node].start()
+        try:
+            self._nodes[node].start()
+        except OSError as error:  # no process or descriptor left: a life that has failed
+            self._nodes[node].heartbeat.end(False)
+            exit_ = NodeExit(NOT_STARTED, error=str(error))
+            self._channel.send("exit", node=node, **dataclasses.asdict(exit_))
 
     def _on_wake(self, node: str) -> None:
         if self._nodes[node].alive:

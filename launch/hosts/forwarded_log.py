@@ -19,10 +19,13 @@ class ForwardedLog(NodeLog):
 
     def __init__(self, name: str, channel: JsonLineChannel) -> None:
         self.path = pathlib.Path(name)
-        self.broken = None
         self._name = name
         self._channel = channel
         self._dropped = 0
+
+    @property
+    def broken(self) -> None:
+        """None: the launcher has the file."""
 
     def fds(self) -> list[int]:
         """Returns no descriptors: nothing is open."""

@@ -42,6 +42,7 @@ def launch_on_machines(
     restart_policies: Mapping[str, RestartPolicy] | None = None,
     limits: HangLimits | None = None,
     active: Mapping[str, int] | None = None,
+    log_limit: int | None = None,
     tunnel_port: int = 0,
     join_port: int = 0,
     credentials: Credentials | None = None,
@@ -61,7 +62,7 @@ def launch_on_machines(
         `distrl.launch.hosts.ssh`; an empty command: the daemon connects to `join_port`.
       run_dir: the run folder: here for logs, `status.json` and `result.json`, and on the learner's
         host for what the nodes write.
-      terminal, stop_grace, restart_policies, limits, active: as of `launch`.
+      terminal, stop_grace, restart_policies, limits, active, log_limit: as of `launch`.
       tunnel_port: port on which each host listens for the others; 0: any port that is free there.
       join_port: port on which the launcher listens for daemons; 0: it does not.
       credentials: the credentials of daemons that connect by themselves; None: new ones.
@@ -73,7 +74,7 @@ def launch_on_machines(
     check_groups(program, "restart_policies", restart_policies or {})
     run_dir = pathlib.Path(run_dir).absolute()
     log_names = [f"host-{host.name}" for host in placement.hosts]
-    with Session(program, run_dir, terminal, limits, stop_grace) as session:
+    with Session(program, run_dir, terminal, limits, stop_grace, log_limit=log_limit) as session:
         session.journal.note(f"launching {program.name!r} on {', '.join(log_names)}")
         credentials = credentials or make_credentials()
         hosts: list[RemoteHost] = []
@@ -189,9 +190,9 @@ def _wait_for_hosts(
 ) -> Result | None:
     """Waits until all hosts are up; returns a result if a signal arrives before that."""
     while not all(host.state is HostState.UP for host in hosts):
-        for tick in session.ticks:
-            tick()
-        run_once(session.supervisor.selector, 0.2)
+        session.tick()
+        wait = functools.partial(run_once, session.supervisor.selector, 0.2)
+        session.housekeeping.attempt("waiting for events", wait)
         for number in session.signals.pending():
             if number != signal.SIGCHLD:
                 name = signal.Signals(number).name

@@ -1,6 +1,7 @@
 """A host of the program, as the launcher sees it: the connection to its daemon."""
 
 import base64
+import contextlib
 import enum
 import os
 import pathlib
@@ -123,15 +124,25 @@ class RemoteHost:
 
     def _connect(self) -> None:
         self._next_attempt = time.monotonic() + RETRY_S
-        with open(self._error_log, "ab") as errors:
-            self._process = ssh.start(self._command, errors.fileno())
-        process = self._process
+        try:
+            with open(self._error_log, "ab") as errors:
+                self._process = ssh.start(self._command, errors.fileno())
+            self.attach(self._open_channel(self._process))
+        except OSError as error:
+            self._lost(f"it cannot be connected to: {error}")
+
+    def _open_channel(self, process: "subprocess.Popen[bytes]") -> JsonLineChannel:
         assert process.stdin is not None and process.stdout is not None
-        reader, writer = os.dup(process.stdout.fileno()), os.dup(process.stdin.fileno())
+        reader = os.dup(process.stdout.fileno())
+        try:
+            writer = os.dup(process.stdin.fileno())
+        except OSError:
+            os.close(reader)
+            raise
         process.stdin.close()
         process.stdout.close()
         selector = self._session.supervisor.selector
-        self.attach(JsonLineChannel(selector, reader, writer, self._handle, self._lost))
+        return JsonLineChannel(selector, reader, writer, self._handle, self._lost)
 
     def attach(self, channel: JsonLineChannel) -> None:
         """Takes over a connection to the daemon."""
@@ -151,7 +162,8 @@ class RemoteHost:
             process.wait(timeout)
         except subprocess.TimeoutExpired:
             os.killpg(process.pid, signal.SIGKILL)
-            process.wait(KILL_S)
+            with contextlib.suppress(subprocess.TimeoutExpired):  # the kernel ends it some time
+                process.wait(KILL_S)
 
     def _lost(self, reason: str) -> None:
         previous, self.state = self.state, HostState.AWAY

@@ -76,7 +76,8 @@ def environment(declared: Mapping[str, str]) -> dict[str, str]:
 
 def send(control: socket.socket, message: Message) -> None:
     """Sends a message to the supervisor."""
-    control.sendall(json.dumps(dataclasses.asdict(message)).encode())
+    text = json.dumps(dataclasses.asdict(message), ensure_ascii=False)
+    control.sendall(text.encode(errors="replace"))
 
 
 def run_node(setup: ChildSetup) -> NoReturn:

@@ -42,6 +42,7 @@ def launch(
     limits: HangLimits | None = None,
     debug: Debug | bool = False,
     active: Mapping[str, int] | None = None,
+    log_limit: int | None = None,
     saves: bool = False,
 ) -> Result:
     """Runs a program until it ends, and leaves nothing of it behind.
@@ -72,6 +73,7 @@ def launch(
         whether to open pdb at each failure.
       active: by group, how many of its nodes are started; `distrl actors` starts others. All nodes
         of groups that are not in it.
+      log_limit: bytes of each log; see `LogFile`.
       saves: whether the program's learner saves checkpoints and `params.npz` in `run_dir`: the
         program has then not finished without both.
 
@@ -101,7 +103,7 @@ def launch(
 
     other_logs = (_MAIN_LOG,) if in_threads else ()
     with Session(
-        program, run_dir, terminal, limits, stop_grace, other_logs, saves_here=saves
+        program, run_dir, terminal, limits, stop_grace, other_logs, log_limit, saves_here=saves
     ) as session:
         journal = session.journal
         endpoints = session.enter_context(contextlib.closing(Endpoints()))

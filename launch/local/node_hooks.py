@@ -14,7 +14,7 @@ import courier
 from distrl.errors import ConfigError, EnvironmentFault, SpecError, Stopped
 from distrl.launch.supervision.node import Message
 
-TRACEBACK_LIMIT = 50_000  # characters that are sent to the supervisor
+TRACEBACK_LIMIT = 30_000  # characters for the supervisor; as JSON they must fit into a message
 COURIER_NODE = "launchpad.nodes.courier.node"
 
 

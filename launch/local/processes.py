@@ -1,23 +1,18 @@
 """Nodes as processes, forked from the launcher."""
 
-import collections
 import contextlib
-import errno
-import json
 import os
-import selectors
 import signal
-import socket
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
-from typing import Protocol
 
 from distrl.errors import ConfigError
 from distrl.launch import launchpad_adapter
 from distrl.launch.local import child
 from distrl.launch.local.debugging import Debug
+from distrl.launch.local.node_pipes import Hub, NodePipes
 from distrl.launch.supervision import stack_dump
 from distrl.launch.supervision.node import Message, SupervisedNode
 from distrl.launch.supervision.node_logs import NodeLog
@@ -26,10 +21,6 @@ from distrl.launch.supervision.result import NodeExit
 from distrl.launch.supervision.signals import WATCHED
 from distrl.launch.supervision.usage import Usage, process_usage
 from distrl.runtime.heartbeat import Heartbeat
-
-READ_SIZE = 1 << 16  # bytes of output taken from one node at a time
-MESSAGE_SIZE = 1 << 18  # bytes of a message at most
-DRAIN_SIZE = 1 << 22  # bytes of output taken at most from a node that has ended
 
 
 class ForkError(ConfigError):
@@ -49,18 +40,6 @@ def check_can_fork() -> None:
             "local_mp forks this process, which has already used Courier or Reverb (by a launch "
             "with local_mt or test_mt, perhaps): launch with local_mp from a new process"
         )
-
-
-class Hub(Protocol):
-    """A loop that reads what nodes send.
-
-    Attributes:
-      selector: the `data` of a key is called when it can be read.
-      messages: gets the nodes' messages.
-    """
-
-    selector: selectors.BaseSelector
-    messages: "collections.deque[Message]"
 
 
 class SupervisedProcess(SupervisedNode):
@@ -104,25 +83,34 @@ class SupervisedProcess(SupervisedNode):
         self._env = child.environment(env)
         self._node_setup = node_setup
         self._launcher_fds = launcher_fds
-        self._ends: list[socket.socket] = []
-        self._output = -1
+        self._pipes: NodePipes | None = None
         self._killed = False
         self.pid = 0
 
     def send(self, message: Message) -> None:
         """Sends a message to the supervisor; in the child, which has copies of the sockets."""
-        child.send(self._ends[1], message)
+        assert self._pipes is not None
+        child.send(self._pipes.child_control, message)
 
     def fds(self) -> list[int]:
         """Returns the launcher's descriptors for this node."""
-        ends = [end.fileno() for end in self._ends if end.fileno() >= 0]
-        return ends + self.log.fds() + ([self._output] if self._output >= 0 else [])
+        return [*self.log.fds(), *(self._pipes.fds() if self._pipes is not None else [])]
 
     def start(self) -> None:
         self.exit = NodeExit(causes=self.history.causes)
         self._killed = False
-        self._ends = list(socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET))
-        self._output, output = os.pipe()
+        pipes = self._pipes = NodePipes(self._hub, self.log)
+        try:
+            self._fork(pipes)
+        except BaseException:
+            pipes.close()
+            raise
+        finally:
+            pipes.close_child_ends()
+        self.alive = True
+        self.exit.state = "running"
+
+    def _fork(self, pipes: NodePipes) -> None:
         for stream in (sys.stdout, sys.stderr):
             with contextlib.suppress(OSError, ValueError):  # its reader is gone, or it is closed
                 stream.flush()  # else the child would write the buffered text again
@@ -131,16 +119,15 @@ class SupervisedProcess(SupervisedNode):
             self._function,
             self._env,
             self._node_setup,
-            self._ends[1],
-            output,
+            pipes.child_control,
+            pipes.child_output,
             [],
             os.getpid(),
             self.heartbeat,
             self._debug,
             stop_signal=self._stop_signal,
         )
-        child_fds = {self._ends[1].fileno(), output}
-        setup.close += {*self._launcher_fds(), *self.fds()} - child_fds
+        setup.close += {*self._launcher_fds(), *self.fds()}
         # Blocked until the child has replaced the launcher's handlers.
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, WATCHED)
         try:
@@ -151,28 +138,16 @@ class SupervisedProcess(SupervisedNode):
                 child.run_node(setup)
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-        self.alive = True
-        self.exit.state = "running"
-        os.close(output)
-        self._ends[1].close()
-        self._ends[0].setblocking(False)
-        os.set_blocking(self._output, False)
-        selector = self._hub.selector
-        selector.register(self._ends[0], selectors.EVENT_READ, self._read_control)
-        selector.register(self._output, selectors.EVENT_READ, self._read_output)
 
     def collect(self) -> bool:
         if not self._has_ended():
             return False
         # Also ends what the node has started. The zombie keeps the group's number from reuse.
         self._signal_group(signal.SIGKILL)
-        while self._read_control():
-            pass
-        left = DRAIN_SIZE
-        while left > 0 and (got := self._read_output()):
-            left -= got
+        if self._pipes is not None and not self._pipes.drain():
+            return False
         self._reap()
-        self._close_ends()
+        self._close_pipes()
         self.exit.seconds = time.monotonic() - self.started
         self.alive = False
         return True
@@ -193,18 +168,23 @@ class SupervisedProcess(SupervisedNode):
         self._signal(signal.SIGKILL)  # its group may not exist yet
 
     def show_stacks(self, also_if_stopped: bool = False) -> None:
-        if also_if_stopped and self.pid:
-            self.log.feed(stack_dump.dump(self.pid).encode())
-        else:
-            self._signal(child.STACKS_SIGNAL)
+        try:
+            if also_if_stopped and self.pid:
+                self.log.feed(stack_dump.dump(self.pid).encode())
+            else:
+                self._signal(child.STACKS_SIGNAL)
+        except OSError as error:
+            self.log.feed(f"no stacks: {error}\n".encode())
 
     def destroy(self) -> None:
         """Kills the process if it still runs; for when the supervisor itself fails."""
-        if self.alive:
-            self.kill()
-            self._reap()
-            self.alive = False
-        self._close_ends()
+        try:
+            if self.alive:
+                self.kill()
+                self._reap()
+                self.alive = False
+        finally:
+            self._close_pipes()
 
     def _has_ended(self) -> bool:
         try:
@@ -213,16 +193,18 @@ class SupervisedProcess(SupervisedNode):
             return True  # other code in this process has reaped it
 
     def _reap(self) -> None:
-        pid, self.pid = self.pid, 0
         try:
-            _, status = os.waitpid(pid, 0)
+            _, status = os.waitpid(self.pid, 0)
         except ChildProcessError:
+            self.pid = 0
             self.exit.state = "failed"
             self.exit.error = self.exit.error or "its exit status was taken by other code"
             return
+        self.pid = 0
         code = os.waitstatus_to_exitcode(status)
         if code < 0:
-            self.exit.signal = signal.Signals(-code).name
+            known = {number.value: number.name for number in signal.Signals}
+            self.exit.signal = known.get(-code, f"signal {-code}")
         else:
             self.exit.code = code
         self.exit.state = "killed" if self._killed else "failed" if code else "ended"
@@ -237,50 +219,10 @@ class SupervisedProcess(SupervisedNode):
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self.pid, number)
 
-    def _read_output(self) -> int:
-        """Feeds available output to the log; returns the number of bytes."""
-        if self._output < 0:
-            return 0
-        try:
-            data = os.read(self._output, READ_SIZE)
-        except BlockingIOError:
-            return 0
-        if not data:
-            self._hub.selector.unregister(self._output)
-            os.close(self._output)
-            self._output = -1
-        self.log.feed(data)
-        return len(data)
-
-    def _read_control(self) -> bool:
-        """Takes one message; returns False if there is none."""
-        end = self._ends[0] if self._ends else None
-        if end is None or end.fileno() < 0:
-            return False
-        try:
-            data = end.recv(MESSAGE_SIZE)
-        except BlockingIOError:
-            return False
-        except OSError as error:
-            if error.errno != errno.ECONNRESET:
-                raise
-            data = b""
-        if not data:
-            self._hub.selector.unregister(end)
-            end.close()
-            return False
-        self._hub.messages.append(Message(**json.loads(data)))
-        return True
-
-    def _close_ends(self) -> None:
-        selector = self._hub.selector
-        if self._ends and self._ends[0].fileno() >= 0:
-            selector.unregister(self._ends[0])
-            self._ends[0].close()
-        if self._output >= 0:
-            selector.unregister(self._output)
-            os.close(self._output)
-            self._output = -1
+    def _close_pipes(self) -> None:
+        if self._pipes is not None:
+            self._pipes.close()
+            self._pipes = None
 
 
 def other_threads() -> list[str]:

@@ -1,6 +1,7 @@
 """Nodes as threads of the launcher."""
 
 import contextlib
+import errno
 import faulthandler
 import io
 import os
@@ -83,9 +84,9 @@ class SupervisedThread(SupervisedNode):
         self._ready.clear()
         self.thread = threading.Thread(target=self._run, name=self.name, daemon=True)
         self.started = time.monotonic()
+        _start(self.thread)
         self.alive = True
         self.exit.state = "running"
-        self.thread.start()
         if not self._ready.wait(START_S):
             raise RuntimeError(f"the thread of {self.name} did not start within {START_S:g} s")
 
@@ -107,17 +108,20 @@ class SupervisedThread(SupervisedNode):
         self._manager.stop_event().set()
         # Also calls the handlers of `lp.register_stop_handler`, which may take long.
         name = f"{self.name}-stop"
-        threading.Thread(target=self._manager.stop_and_wait, name=name, daemon=True).start()
+        _start(threading.Thread(target=self._manager.stop_and_wait, name=name, daemon=True))
 
     def kill(self) -> None:
         """Does nothing: a thread cannot be ended by another."""
 
     def show_stacks(self, also_if_stopped: bool = False) -> None:
         # faulthandler only writes to a descriptor, and all threads' stacks.
-        with tempfile.TemporaryFile() as file:
-            faulthandler.dump_traceback(file, all_threads=True)
-            file.seek(0)
-            self.log.feed(file.read())
+        try:
+            with tempfile.TemporaryFile() as file:
+                faulthandler.dump_traceback(file, all_threads=True)
+                file.seek(0)
+                self.log.feed(file.read())
+        except OSError as error:
+            self.log.feed(f"no stacks: {error}\n".encode())
 
     def _run(self) -> None:
         _owner.node = self
@@ -142,6 +146,14 @@ class SupervisedThread(SupervisedNode):
         finally:
             self._ended = True
             self._wake()
+
+
+def _start(thread: threading.Thread) -> None:
+    """Starts a thread. Raises OSError if there can be no other: Python's error has no class."""
+    try:
+        thread.start()
+    except RuntimeError as error:
+        raise OSError(errno.EAGAIN, str(error)) from error
 
 
 class _NodeStream(io.TextIOBase):

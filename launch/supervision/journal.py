@@ -4,6 +4,7 @@ import pathlib
 import sys
 import time
 
+from distrl.launch.supervision.log_file import LogFile
 from distrl.launch.supervision.node_logs import Stream
 from distrl.launch.supervision.result import Failure, Result
 
@@ -17,31 +18,32 @@ class Journal:
 
     Args:
       path: the log file, which is appended to.
+      limit: of the file's size; see `LogFile`.
     """
 
-    def __init__(self, path: pathlib.Path) -> None:
+    def __init__(self, path: pathlib.Path, limit: int | None = None) -> None:
         self.path = path
         self.out = Stream(sys.stdout)
         self.err = Stream(sys.stderr)
         if self.err.same_as(self.out):
             self.err = self.out
-        self._file = path.open("a", buffering=1, encoding="utf-8", errors="replace")
+        self._file = LogFile(path, limit)
         self._start = time.monotonic()
-        self._broken = False
+        self._broken = ""  # why the file could not be written, as it was shown
 
     def fds(self) -> list[int]:
         """Returns the descriptors that a forked child has to close."""
-        return [self._file.fileno()]
+        return self._file.fds()
 
     def note(self, line: str) -> None:
         """Writes a line to the log file only."""
         date = time.strftime("%Y-%m-%d %H:%M:%S")
-        try:
-            self._file.write(f"{date} {time.monotonic() - self._start:9.3f} {line}\n")
-        except OSError as error:  # a full disk must not take the supervisor down
-            if not self._broken:
-                self._broken = True
-                self.err.write(f"{NAME}: {self.path}: {error.strerror}\n", force=True)
+        stamp = f"{date} {time.monotonic() - self._start:9.3f}"
+        self._file.write(f"{stamp} {line}\n".encode(errors="replace"))
+        broken = "" if self._file.broken is None else str(self._file.broken.strerror)
+        if broken and broken != self._broken:  # a full disk must not take the supervisor down
+            self.err.write(f"{NAME}: {self.path}: {broken}\n", force=True)
+        self._broken = broken
 
     def say(self, line: str) -> None:
         """Writes a line to the log file and to the terminal."""
@@ -62,7 +64,7 @@ class Journal:
         result: Result,
         failure: Failure | None,
         tail: list[str],
-        log: pathlib.Path | None,
+        log: pathlib.Path,
         saved: str = "",
     ) -> None:
         """Shows the first failure, if there was one, and the line that sums up.

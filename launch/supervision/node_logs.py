@@ -1,17 +1,22 @@
 """The output of nodes: a log file for each node, and the terminal."""
 
 import collections
+import errno
 import os
 import pathlib
 import re
 import select
+import stat
 import threading
 import time
 from typing import Any
 
+from distrl.launch.supervision.log_file import LogFile
+
 TAIL = 30  # lines kept for the report of a failure; the stacks of a crash take 20
 LINE = 8192  # bytes; a longer line is shown in parts
 CHUNK = 4096  # bytes that a writable pipe takes without blocking (PIPE_BUF)
+_READER_GONE = (errno.EPIPE, errno.EIO, errno.EBADF)  # `| head`, or a closed terminal
 COLOURS = (36, 33, 32, 34, 35, 96, 93, 92, 94, 95)
 
 # Control characters, which a terminal must not get, and colours, which it may.
@@ -32,6 +37,9 @@ class Stream:
     Args:
       file: sys.stdout or sys.stderr.
       limit: bytes of buffered output beyond which lines are left out.
+
+    Attributes:
+      is_file: whether it is redirected to a file, which grows.
     """
 
     def __init__(self, file: Any, limit: int = 1 << 20) -> None:
@@ -50,6 +58,7 @@ class Stream:
             ValueError,
         ):  # a replacement without a descriptor, or closed
             pass
+        self.is_file = self._fd >= 0 and stat.S_ISREG(os.fstat(self._fd).st_mode)
         self.coloured = self._fd >= 0 and os.isatty(self._fd) and not os.environ.get("NO_COLOR")
         self._poll = select.poll()
         if self._fd >= 0:
@@ -99,15 +108,17 @@ class Stream:
                 return
             while self._buffer:
                 remaining = max(0.0, deadline - time.monotonic())
-                if not self._poll.poll(remaining * 1000):
-                    return
                 try:
+                    if not self._poll.poll(remaining * 1000):
+                        return
                     del self._buffer[: os.write(self._fd, self._buffer[:CHUNK])]
                 except BlockingIOError:
                     return
-                except OSError:  # the reader is gone: `| head`, or a closed terminal
+                except OSError as error:
+                    self._left_out += self._buffer.count(b"\n")
                     self._buffer.clear()
-                    self._limit = -1
+                    if error.errno in _READER_GONE:
+                        self._limit = -1
 
 
 class NodeLog:
@@ -118,31 +129,43 @@ class NodeLog:
       path: the file, which is appended to.
       stream: the terminal; None: only the file.
       index: of the node, for its colour.
-
-    Attributes:
-      broken: why the file is no longer written; None if it is.
+      limit: of the file's size in bytes; see `LogFile`. Where the terminal is a file, a node shows
+        at most as much there each day.
     """
 
-    def __init__(self, name: str, path: pathlib.Path, stream: Stream | None, index: int) -> None:
+    def __init__(
+        self,
+        name: str,
+        path: pathlib.Path,
+        stream: Stream | None,
+        index: int,
+        limit: int | None = None,
+    ) -> None:
         self.path = path
-        self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+        self._file = LogFile(path, limit)
         self._stream = stream
+        self._shown_limit = limit if stream is not None and stream.is_file else None
+        self._shown, self._day = 0, 0  # bytes, on which day of the process
         self._prefix = f"[{name}] "
         if stream is not None and stream.coloured:
             self._prefix = f"\x1b[{COLOURS[index % len(COLOURS)]}m[{name}]\x1b[0m "
         self._partial = bytearray()
         self._tail: collections.deque[str] = collections.deque(maxlen=TAIL)
         self._lock = threading.Lock()
-        self.broken: OSError | None = None
+
+    @property
+    def broken(self) -> OSError | None:
+        """Why the last output is missing in the file; None if it is there."""
+        return self._file.broken
 
     def fds(self) -> list[int]:
         """Returns the descriptors that a forked child has to close."""
-        return [self._fd]
+        return self._file.fds()
 
     def feed(self, data: bytes) -> None:
         """Takes a piece of output; from any thread."""
         with self._lock:
-            self._write(data)
+            self._file.write(data)
             self._partial += data
             *lines, rest = self._partial.split(b"\n")
             while len(rest) > LINE:
@@ -157,25 +180,15 @@ class NodeLog:
             if self._partial:
                 self._show([self._partial])
                 self._partial = bytearray()
-            if self._fd >= 0:
-                os.close(self._fd)
-                self._fd = -1
+            self._file.close()
 
     def tail(self) -> list[str]:
         """Returns the last lines, as they were shown."""
         with self._lock:
             return list(self._tail)
 
-    def _write(self, data: bytes) -> None:
-        view = memoryview(data)
-        while view and self._fd >= 0 and self.broken is None:
-            try:
-                view = view[os.write(self._fd, view) :]
-            except OSError as error:  # a full disk must not take the supervisor down
-                self.broken = error
-
     def _show(self, lines: list[bytearray]) -> None:
-        if self._stream is None:
+        if self._stream is None or self._is_full():
             lines = lines[-TAIL:]
         texts = []
         for line in lines:
@@ -186,5 +199,19 @@ class NodeLog:
             for start in range(0, len(text), LINE) or (0,):
                 texts.append(text[start : start + LINE])
         self._tail.extend(texts)
-        if self._stream is not None and texts:
-            self._stream.write("".join(f"{self._prefix}{text}\n" for text in texts))
+        if self._stream is None or not texts or self._is_full():
+            return
+        shown = "".join(f"{self._prefix}{text}\n" for text in texts)
+        self._shown += len(shown)
+        if self._is_full():
+            shown += f"{self._prefix}[more today only in {self.path}: supervision.log_limit_mb]\n"
+        self._stream.write(shown)
+
+    def _is_full(self) -> bool:
+        """Returns whether a terminal that is a file has got enough of this node for today."""
+        if self._shown_limit is None:
+            return False
+        day = int(time.monotonic() // 86_400)
+        if day != self._day:
+            self._shown, self._day = 0, day
+        return self._shown > self._shown_limit

@@ -7,6 +7,7 @@ from distrl.launch.supervision.result import (
     EXIT_BAD_INPUT,
     EXIT_FAILED,
     EXIT_FINISHED,
+    NOT_STARTED,
     Failure,
     NodeExit,
 )
@@ -24,6 +25,11 @@ class Outcome:
     reason: str
     exit_code: int
     failure: Failure | None = None
+
+    @property
+    def in_haste(self) -> bool:
+        """Whether nodes get little time to stop: they may wait for a node that has failed."""
+        return self.failure is not None and not self.failure.of_launcher
 
     @classmethod
     def failed(cls, failure: Failure, reason: str | None = None) -> "Outcome":
@@ -60,9 +66,9 @@ class Judge:
         self._messages.append(message)
         self.due = min(self.due, now + JUDGE_DELAY_S)
 
-    def add_silent_death(self, node: str, cause: str) -> None:
-        """Adds the end of a node that did not say why."""
-        self._silent_deaths.append(Failure(node, cause))
+    def add_silent_death(self, node: str, cause: str, of_launcher: bool = False) -> None:
+        """Adds the end of a node that did not say why. For `of_launcher` see `Failure`."""
+        self._silent_deaths.append(Failure(node, cause, of_launcher=of_launcher))
 
     def outcome(self, now: float, immediately: bool = False) -> Outcome | None:
         """Returns the outcome by what came first; None if nothing did, or it is too early to tell.
@@ -102,4 +108,6 @@ class Judge:
             return "was killed by the kernel (SIGKILL): out of memory"
         if exit_.signal:
             return f"was killed by {exit_.signal}"
+        if exit_.state == NOT_STARTED and exit_.error:
+            return f"could not be started: {exit_.error}"
         return f"exited with status {exit_.code}" if exit_.code else ENDED

@@ -4,7 +4,7 @@ A request is a file in the run folder, `wishes.json`, which the launcher looks f
 """
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,19 +15,46 @@ STACKS = "stacks"  # the request whose value is a list of node names
 
 
 class Requests:
-    """The launcher's side: reads the requests made to its program."""
+    """The launcher's side: reads the requests made to its program.
 
-    def __init__(self, run_dir: Path) -> None:
+    Args:
+      run_dir: the run folder.
+      say: shows a line to the user.
+    """
+
+    def __init__(self, run_dir: Path, say: Callable[[str], None]) -> None:
         self._path = run_dir / _FILE_NAME
+        self._say = say
 
     def take(self) -> Iterator[tuple[str, Any]]:
-        """Yields each new request once: a group and a number of nodes, or `STACKS` and names."""
+        """Yields each new request once: a group and a number of nodes, or `STACKS` and names.
+
+        Raises:
+          OSError: the file cannot be read or removed; no request is lost.
+        """
         try:
-            requests = json.loads(self._path.read_text())
+            data = self._path.read_bytes()
             self._path.unlink()
         except FileNotFoundError:
             return
-        yield from requests.items()
+        try:
+            requests = json.loads(data)
+        except ValueError:
+            requests = None
+        if not isinstance(requests, dict):
+            self._say(f"{self._path} holds no requests and is ignored: {data[:60]!r}")
+            return
+        for name, value in requests.items():
+            if _is_valid(name, value):
+                yield name, value
+            else:
+                self._say(f"{self._path}: ignored {name}={value!r}, which is no request")
+
+
+def _is_valid(name: str, value: Any) -> bool:
+    if name == STACKS:
+        return isinstance(value, list)
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
 
 
 def send_requests(run_dir: Path, requests: dict[str, Any]) -> None:

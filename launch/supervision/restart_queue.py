@@ -1,23 +1,62 @@
 """Planned starts of nodes."""
 
+from collections.abc import Callable
+
+from distrl.launch.supervision.journal import Journal
 from distrl.launch.supervision.node import SupervisedNode
+from distrl.launch.supervision.outcome import Outcome
+from distrl.launch.supervision.result import NOT_STARTED, Failure
 
 
 class RestartQueue:
     """Nodes that are to be started, each at a time.
 
     A node whose host is lost waits until the host is back.
+
+    Args:
+      journal: where restarts are shown.
+      clock: the monotonic clock.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, journal: Journal, clock: Callable[[], float]) -> None:
+        self._journal = journal
+        self._clock = clock
         self._planned: list[tuple[float, SupervisedNode]] = []
 
     def __contains__(self, node: SupervisedNode) -> bool:
         return any(planned is node for _, planned in self._planned)
 
-    def plan(self, node: SupervisedNode, when: float) -> None:
-        """Adds a start at a time, in seconds of the monotonic clock."""
-        self._planned.append((when, node))
+    def plan(self, node: SupervisedNode, delay: float = 0.0) -> None:
+        """Adds a start in `delay` seconds."""
+        self._planned.append((self._clock() + delay, node))
+
+    def plan_restart(self, node: SupervisedNode, cause: str) -> Outcome | None:
+        """Adds the restart of a node after a failed life.
+
+        Args:
+          node: the node.
+          cause: why that life ended, if the node itself has not said so.
+
+        Returns:
+          None; or the program's outcome where the node's restart policy allows no other life.
+        """
+        separator, traceback = "", None
+        if node.failure is not None:
+            cause, separator, traceback = node.failure.reason, ":", node.failure.traceback
+        of_launcher = node.exit.state == NOT_STARTED
+        other_cause = of_launcher or node.exit.signal == "SIGKILL"
+        at_fault = node.hung_cause is not None or not other_cause
+        delay = node.history.next_delay(cause, traceback, node.exit.seconds, at_fault)
+        if isinstance(delay, str):
+            failure = Failure(node.name, cause, traceback, of_launcher=of_launcher)
+            return Outcome.failed(failure, f"{node.name}{separator} {cause} ({delay})")
+        pause = f" in {delay:.1f} s" if delay >= 1 else ""
+        self._journal.say(
+            f"{node.name}{separator} {cause}: restarting{pause} "
+            f"(restart {len(node.exit.causes)}); see {node.log.path}"
+        )
+        self.plan(node, delay)
+        return None
 
     def cancel(self, node: SupervisedNode) -> None:
         """Removes the node, if it is planned."""
@@ -30,8 +69,9 @@ class RestartQueue:
             default=float("inf"),
         )
 
-    def take_due(self, now: float) -> list[SupervisedNode]:
+    def take_due(self) -> list[SupervisedNode]:
         """Removes and returns the nodes to start now."""
+        now = self._clock()
         due = [
             node for when, node in self._planned if when <= now and node.unavailable_reason is None
         ]

@@ -7,10 +7,12 @@ from typing import Any
 from distrl.runtime.files import write_json
 
 RESULT_FILE = "result.json"
+LAUNCHER = "the launcher"  # in the place of a node, where none has failed
 
 EXIT_FINISHED = 0
 EXIT_FAILED = 1
 EXIT_BAD_INPUT = 2
+NOT_STARTED = "not started"
 
 
 @dataclasses.dataclass
@@ -29,7 +31,7 @@ class NodeExit:
       causes: why its earlier lives ended, after each of which it was restarted.
     """
 
-    state: str = "not started"
+    state: str = NOT_STARTED
     code: int | None = None
     signal: str | None = None
     error: str | None = None
@@ -47,12 +49,15 @@ class Failure:
       cause: one line: "ValueError: message", "was killed by SIGKILL", "exited with status 3".
       traceback: of the exception, if there was one.
       bad_input: whether it is a ConfigError or a SpecError: data or settings are wrong, not code.
+      of_launcher: whether the launcher failed, as when it can start no process: the nodes are well,
+        and have the time to save that they have without a failure.
     """
 
     node: str
     cause: str
     traceback: str | None = None
     bad_input: bool = False
+    of_launcher: bool = False
 
 
 @dataclasses.dataclass

@@ -6,14 +6,16 @@ import os
 import pathlib
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from types import TracebackType
+from typing import Any, Literal
 
 import launchpad as lp
 
 from distrl.checkpointing.saved import Saved
 from distrl.errors import ConfigError
 from distrl.launch import launchpad_adapter
-from distrl.launch.supervision.journal import Journal
+from distrl.launch.supervision.housekeeping import Housekeeping
+from distrl.launch.supervision.journal import NAME, Journal
 from distrl.launch.supervision.node import SupervisedNode
 from distrl.launch.supervision.node_logs import NodeLog
 from distrl.launch.supervision.requests import STACKS, Requests
@@ -37,13 +39,14 @@ class Session(contextlib.ExitStack):
       limits: how long nodes may hang; None: the defaults of `HangLimits`.
       stop_grace: by group, seconds for its nodes to end; see `StopSequence`.
       other_logs: names, beside those of the nodes, that have a log.
+      log_limit: bytes of each log; see `LogFile`.
       saves_here: whether the program saves checkpoints and parameters in `run_dir` on this machine.
 
     Attributes:
       nodes: the program's nodes.
       logs: by name, of the nodes and of `other_logs`.
       ticks: functions that are called about once a second.
-      signals, journal, supervisor: of the launch, while the session is entered.
+      signals, journal, housekeeping, supervisor: of the launch, while the session is entered.
     """
 
     def __init__(
@@ -54,6 +57,7 @@ class Session(contextlib.ExitStack):
         limits: HangLimits | None,
         stop_grace: Mapping[str, float] | None,
         other_logs: Sequence[str] = (),
+        log_limit: int | None = None,
         saves_here: bool = False,
     ) -> None:
         super().__init__()
@@ -65,6 +69,8 @@ class Session(contextlib.ExitStack):
         self._limits = limits or HangLimits()
         self._stop_grace = stop_grace
         self._other_logs = other_logs
+        self._log_limit = log_limit
+        self._began = False
         self._saves_here = saves_here
         self._saved_before = Saved.read(run_dir)
 
@@ -77,20 +83,41 @@ class Session(contextlib.ExitStack):
             raise
         return self
 
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> Literal[False]:
+        """Closes everything. What cannot be closed is shown, and does not change the result.
+
+        Raises:
+          ConfigError: in the place of an OSError before the first node was started.
+        """
+        try:
+            super().__exit__(kind, error, trace)
+        except OSError as failure:
+            print(f"{NAME}: cleaning up: {failure}", file=sys.stderr, flush=True)
+        if isinstance(error, OSError) and not self._began:
+            raise ConfigError(f"{self._run_dir}: cannot start the program: {error}") from error
+        return False
+
     def _open(self) -> None:
         folder = self._run_dir / "logs"
         make_private_folder(self._run_dir)
         folder.mkdir(exist_ok=True)
         self.enter_context(launchpad_adapter.preserve_alarm())
         self.signals = self.enter_context(Signals())
-        self.journal = self.enter_context(contextlib.closing(Journal(folder / "supervisor.log")))
+        journal = Journal(folder / "supervisor.log", self._log_limit)
+        self.journal = self.enter_context(contextlib.closing(journal))
         self._status = StatusFile(self._run_dir / FILE_NAME, os.getpid())
-        self._requests = Requests(self._run_dir)
+        self._requests = Requests(self._run_dir, self.journal.say)
+        self.housekeeping = Housekeeping(self.journal)
         supervisor = Supervisor(
             self.signals,
             self.journal,
             self._limits,
-            functools.partial(incarnations.next_life, self._run_dir),
+            functools.partial(incarnations.next_life, self._run_dir, say=self.journal.say),
             self._on_tick,
             self._stop_grace,
         )
@@ -98,14 +125,22 @@ class Session(contextlib.ExitStack):
         stream = self.journal.out if self._terminal == "current_terminal" else None
         names = [*(node.name for node in self.nodes), *self._other_logs]
         for index, name in enumerate(names):
-            log = NodeLog(name, folder / f"{name.replace('/', '-')}.log", stream, index)
+            path = folder / f"{name.replace('/', '-')}.log"
+            log = NodeLog(name, path, stream, index, self._log_limit)
             self.logs[name] = self.enter_context(contextlib.closing(log))
 
+    def tick(self) -> None:
+        """Calls `ticks`; what the operating system refuses is shown, and tried again next time."""
+        for index, tick in enumerate(self.ticks):
+            self.housekeeping.attempt(f"keeping connection {index}", tick)
+
     def _on_tick(self, nodes: Sequence[SupervisedNode]) -> None:
-        try:
-            self._status.write(nodes)
-        except OSError as error:  # a full disk must not take the supervisor down
-            self.journal.note(f"could not write {FILE_NAME}: {error}")
+        attempt = self.housekeeping.attempt
+        attempt(f"writing {FILE_NAME}", functools.partial(self._status.write, nodes))
+        attempt("reading requests", functools.partial(self._take_requests, nodes))
+        self.tick()
+
+    def _take_requests(self, nodes: Sequence[SupervisedNode]) -> None:
         for group, wanted in self._requests.take():
             if group == STACKS:
                 for node in nodes:
@@ -113,8 +148,6 @@ class Session(contextlib.ExitStack):
                         node.show_stacks(also_if_stopped=True)
             else:
                 self.supervisor.scale(group, wanted)
-        for tick in self.ticks:
-            tick()
 
     def run(self, nodes: Mapping[str, SupervisedNode], active: Mapping[str, int] | None) -> Result:
         """Runs the nodes until the program ends, reports and writes the result, and returns it.
@@ -128,6 +161,7 @@ class Session(contextlib.ExitStack):
             for group, wanted in (active or {}).items()
             for name in [node.name for node in self.nodes if node.label == group][wanted:]
         ]
+        self._began = True
         supervisor = self.supervisor
         supervisor.run(list(nodes.values()), launchpad_adapter.phases(self.nodes), standby)
         outcome = supervisor.outcome
@@ -138,7 +172,7 @@ class Session(contextlib.ExitStack):
             reason=outcome.reason,
             exit_code=outcome.exit_code,
             nodes={name: node.exit for name, node in nodes.items()},
-            failed_node=failure.node if failure else None,
+            failed_node=failure.node if failure and failure.node in nodes else None,
             hung=supervisor.hung(),
         )
         saved = Saved.read(self._run_dir)
@@ -154,7 +188,7 @@ class Session(contextlib.ExitStack):
             result,
             failure,
             failed_log.tail() if failed_log is not None else [],
-            failed_log.path if failed_log else None,
+            failed_log.path if failed_log is not None else self.journal.path,
             saved.describe(self._saved_before) if known else "",
         )
         return result

@@ -4,10 +4,12 @@ import select
 import selectors
 import signal
 import socket
+import time
 from collections.abc import Sequence
 from types import FrameType, TracebackType
 
 WATCHED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD)
+_POLL_S = 0.05  # between two looks at all files, where waiting for one is refused
 _NOTIFY = 0  # no signal has this number
 
 
@@ -17,10 +19,22 @@ def run_once(selector: selectors.BaseSelector, timeout: float) -> None:
     Args:
       selector: keys without `data` (a `Signals`) only end the wait.
       timeout: seconds.
+
+    Raises:
+      OSError: waiting is refused. Nevertheless all `data` have been called, after a moment.
     """
-    for key, _ in selector.select(timeout):
+    refused = None
+    try:
+        keys = [key for key, _ in selector.select(timeout)]
+    except OSError as error:
+        refused = error
+        time.sleep(min(timeout, _POLL_S))
+        keys = list(selector.get_map().values())  # none of them blocks
+    for key in keys:
         if key.data is not None:
             key.data()
+    if refused is not None:
+        raise refused
 
 
 def ignore(number: int, frame: FrameType | None) -> None:
@@ -57,8 +71,8 @@ class Signals:
         for number, handler in self._handlers.items():
             signal.signal(number, signal.SIG_DFL if handler is None else handler)
         signal.set_wakeup_fd(self._wakeup)
-        self._reader.close()
-        self._writer.close()
+        with self._writer:  # closed whatever happens to the other
+            self._reader.close()
 
     def fileno(self) -> int:
         return self._reader.fileno()

@@ -35,6 +35,8 @@ def dump(pid: int, timeout: float = DUMP_S) -> str:
                 errors="replace",
                 check=False,
             )
+        except OSError as error:  # no process, no descriptor left
+            return f"py-spy could not be started: {error}\n"
         except subprocess.TimeoutExpired:
             return f"py-spy did not return from process {pid} within {timeout:g} s\n"
         if completed.returncode == 0:

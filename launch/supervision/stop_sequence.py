@@ -1,7 +1,9 @@
 """Stops a program's nodes in order: phase by phase, with a grace period and then by force."""
 
-from collections.abc import Callable, Mapping, Sequence
+import traceback
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
+from distrl.launch.supervision.housekeeping import MAX_FAILURES
 from distrl.launch.supervision.journal import Journal
 from distrl.launch.supervision.node import SupervisedNode
 from distrl.programs.groups import group_of
@@ -9,6 +11,7 @@ from distrl.programs.groups import group_of
 STOP_S = 3.0  # for the nodes of a phase to end after they were asked to
 STOP_AFTER_FAILURE_S = 1.0  # the same when the program has failed, for every phase
 STACKS_S = 0.3  # before the end of its grace period, a node's stacks are written to its log
+RETRY_S = 0.1  # between two attempts to ask or kill a node that the system has refused
 SAVE_S = 30.0  # the same for groups that save when they are stopped
 
 
@@ -41,9 +44,15 @@ class StopSequence:
         self._phase = 0
         self._deadline: float | None = None  # of the phase; after the last one, of the killed nodes
         self._stacks_shown = False
+        self._failures = 0
+        self._to_wake: list[SupervisedNode] = []
+        self._to_ask: list[SupervisedNode] = []
+        self._to_kill: list[SupervisedNode] = []
 
     def due(self) -> float:
         """Returns when `advance` has something to do if no node ends; infinite if never."""
+        if self._to_wake or self._to_ask or self._to_kill:
+            return self._clock() + RETRY_S
         if self._deadline is None:
             return float("inf")
         return self._deadline - (0.0 if self._stacks_shown else STACKS_S)
@@ -57,11 +66,18 @@ class StopSequence:
         Returns:
           True while nodes are left to wait for.
         """
-        if not self._begun:
-            self._begun = True
-            for node in self._nodes.values():  # those of later phases too: others may call them
-                if node.alive:
-                    node.wake()
+        try:
+            return self._advance(failed)
+        except Exception:  # the nodes must have their time to save
+            self._failures += 1
+            self._journal.note(f"stopping failed:\n{traceback.format_exc()}")
+            return self._failures < MAX_FAILURES
+
+    def _advance(self, failed: bool) -> bool:
+        self._to_kill = self._kill(self._to_kill)
+        if not self._begun:  # those of later phases are woken, too: others may call them
+            self._begun, self._to_wake = True, list(self._nodes.values())
+        self._to_wake = self._refused("waking", lambda node: node.wake(), self._to_wake)
         while self._phase < len(self._phases):
             names = self._phases[self._phase]
             alive = [self._nodes[name] for name in names if self._nodes[name].alive]
@@ -73,7 +89,8 @@ class StopSequence:
                 for node in alive:
                     self._journal.note(f"asking {node.name} to stop")
                     node.exit.asked = True
-                    node.ask_to_stop()
+                self._to_ask = alive
+            self._to_ask = self._refused("asking", lambda node: node.ask_to_stop(), self._to_ask)
             if alive and now < self._deadline:
                 if not self._stacks_shown and now >= self._deadline - STACKS_S:
                     self._stacks_shown = True
@@ -82,7 +99,7 @@ class StopSequence:
                 return True
             for node in alive:
                 self._report_late(node, grace, failed)
-                node.kill()
+            self._to_ask, self._to_kill = [], self._to_kill + self._kill(alive)
             self._phase += 1
             self._deadline = None
         timeouts = [node.kill_timeout for node in self._nodes.values() if node.alive]
@@ -95,11 +112,29 @@ class StopSequence:
 
     def kill_all(self) -> None:
         """Kills all nodes, without further phases."""
-        for node in self._nodes.values():
-            if node.alive:
-                node.kill()
+        self._to_ask, self._to_kill = [], self._kill(self._nodes.values())
         self._phase = len(self._phases)
         self._deadline = None
+
+    def _kill(self, nodes: Iterable[SupervisedNode]) -> list[SupervisedNode]:
+        return self._refused("killing", lambda node: node.kill(), nodes)
+
+    def _refused(
+        self,
+        what: str,
+        action: Callable[[SupervisedNode], None],
+        nodes: Iterable[SupervisedNode],
+    ) -> list[SupervisedNode]:
+        """Does something to all nodes that run; returns those where the system has refused it."""
+        refused = []
+        for node in nodes:
+            try:
+                if node.alive:
+                    action(node)
+            except OSError as error:
+                self._journal.note(f"{what} {node.name}: {error}; trying again")
+                refused.append(node)
+        return refused
 
     def _grace_of(self, names: Sequence[str], failed: bool) -> float:
         if failed:

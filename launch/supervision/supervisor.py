@@ -4,17 +4,19 @@ Processes and threads are kinds of `SupervisedNode`; the supervisor does not dis
 """
 
 import collections
+import functools
 import selectors
 import signal
 import time
 from collections.abc import Callable, Mapping, Sequence
 
+from distrl.launch.supervision.housekeeping import Housekeeping
 from distrl.launch.supervision.journal import Journal
 from distrl.launch.supervision.node import Message, SupervisedNode
 from distrl.launch.supervision.outcome import Judge, Outcome
 from distrl.launch.supervision.restart_policy import HangLimits
 from distrl.launch.supervision.restart_queue import RestartQueue
-from distrl.launch.supervision.result import Failure
+from distrl.launch.supervision.result import LAUNCHER, NOT_STARTED, Failure, NodeExit
 from distrl.launch.supervision.signals import Signals, run_once
 from distrl.launch.supervision.stop_sequence import STACKS_S, STOP_S, StopSequence
 from distrl.launch.supervision.watchdog import Watchdog
@@ -25,6 +27,9 @@ TICK_S = 1.0  # between two checks for hung nodes
 
 class Supervisor:
     """The launcher's loop, from the first start of a node to the last end.
+
+    A step of the loop that the operating system refuses is tried again. If that lasts, or a step
+    fails in another way, the program ends with that failure: its nodes stop in order, and save.
 
     Args:
       signals: entered; the signals to the launcher.
@@ -69,7 +74,8 @@ class Supervisor:
         self._stop = StopSequence({}, [], {}, journal, clock)
         self._judge = Judge()
         self._watchdog = Watchdog(limits, journal)
-        self._restarts = RestartQueue()
+        self._restarts = RestartQueue(journal, clock)
+        self._housekeeping = Housekeeping(journal)
         self._explained: set[str] = set()  # nodes that have said why their life ends
         self._interrupts = 0
         self._next_tick = 0.0
@@ -89,26 +95,26 @@ class Supervisor:
         """
         self._nodes = {node.name: node for node in nodes}
         self._stop = StopSequence(self._nodes, phases, self._stop_grace, self._journal, self._clock)
+        steps: dict[str, Callable[[], None]] = {
+            "waiting for events": lambda: self._wait(self._timeout()),
+            "reading signals": self._take_signals,
+            **{f"collecting {n.name}": functools.partial(self._collect, n) for n in nodes},
+            "reading messages": self._take_messages,
+            "judging": self._judge_now,
+            "starting nodes": self._start_due,
+            "ending nodes": self._end_failed_and_hung,
+            "looking for hung nodes": self._tick,
+            "writing to the terminal": self._journal.flush,
+        }
         for node in nodes:
-            self._take_signals()
+            self._attempt("reading signals", self._take_signals)
             if self.outcome is not None:
                 break
             if node.name not in standby:
-                self._start(node)
-        while self.outcome is None or self._stop.advance(self.outcome.status == "failed"):
-            self._wait(self._timeout())
-            self._take_signals()
-            for node in nodes:
-                if node.alive and node.collect():
-                    self._on_end(node)
-            self._take_messages()
-            self._judge_now()
-            if self.outcome is None:
-                for node in self._restarts.take_due(self._clock()):
-                    self._start(node)
-                self._end_failed_and_hung()
-            self._tick()
-            self._journal.flush()
+                self._attempt(f"starting {node.name}", functools.partial(self._start, node))
+        while self.outcome is None or self._stop.advance(self.outcome.in_haste):
+            for what, step in steps.items():
+                self._attempt(what, step)
 
     def scale(self, label: str, count: int) -> None:
         """Runs the first `count` nodes of a group, and stops its others."""
@@ -119,7 +125,7 @@ class Supervisor:
             node.should_run = True
             if not node.alive and node not in self._restarts:
                 self._journal.say(f"{node.name}: starting, scaled up")
-                self._restarts.plan(node, self._clock())
+                self._restarts.plan(node)
         for node in group[count:]:
             node.should_run = False
             self._restarts.cancel(node)
@@ -136,12 +142,35 @@ class Supervisor:
     def close(self) -> None:
         self.selector.close()
 
+    def _attempt(self, what: str, step: Callable[[], object]) -> None:
+        """Does a step of the loop, or ends the program; see the class."""
+        failure = self._housekeeping.attempt_step(what, step)
+        if failure is None:
+            return
+        if self.outcome is None:
+            self._decide(Outcome.failed(failure, f"{LAUNCHER}: {failure.cause}"))
+        else:
+            self._journal.note(f"later: {failure.cause}\n{failure.traceback or ''}")
+
+    def _collect(self, node: SupervisedNode) -> None:
+        if node.alive and node.collect():
+            self._on_end(node)
+
+    def _start_due(self) -> None:
+        if self.outcome is None:
+            for node in self._restarts.take_due():
+                self._attempt(f"starting {node.name}", functools.partial(self._start, node))
+
     def _start(self, node: SupervisedNode) -> None:
         node.stop_deadline = None
         node.failure = None
-        node.heartbeat.begin(self._next_life(node.name))
-        self._watchdog.begin(node)
-        node.start()
+        try:
+            node.heartbeat.begin(self._next_life(node.name))
+            self._watchdog.begin(node)
+            node.start()
+        except OSError as error:  # one more life that has failed
+            node.exit = NodeExit(NOT_STARTED, error=str(error), causes=node.history.causes)
+            self._on_end(node)
 
     def _timeout(self) -> float:
         now = self._clock()
@@ -238,45 +267,23 @@ class Supervisor:
             return False
         if was_asked:
             if node.should_run:  # scaled up again since
-                self._restarts.plan(node, self._clock())
+                self._restarts.plan(node)
             return node.should_run
         if lost is None or not node.essential:
             if lost is not None and node.restartable:
                 self._journal.note(f"continuing without {node.name}: {lost}")
-                self._restarts.plan(node, self._clock())
+                self._restarts.plan(node)
                 return True
             if node.name in self._explained:
                 return False
-            if node.restartable:
-                return self._plan_restart(node)
         cause = node.hung_cause or lost or self._judge.describe(node.exit)
-        self._judge.add_silent_death(node.name, cause)
+        if node.restartable and not (lost and node.essential):
+            outcome = self._restarts.plan_restart(node, cause)
+            if outcome is not None:
+                self._decide(outcome)
+            return outcome is None
+        self._judge.add_silent_death(node.name, cause, node.exit.state == NOT_STARTED)
         return False
-
-    def _plan_restart(self, node: SupervisedNode) -> bool:
-        """Plans a restart, or ends the program where the restart policy allows none."""
-        if node.failure is not None:
-            cause, separator, traceback = node.failure.reason, ":", node.failure.traceback
-        else:
-            cause, separator, traceback = (
-                node.hung_cause or self._judge.describe(node.exit),
-                "",
-                None,
-            )
-        at_fault = node.exit.signal != "SIGKILL" or node.hung_cause is not None
-        delay = node.history.next_delay(cause, traceback, node.exit.seconds, at_fault)
-        if isinstance(delay, str):
-            reason = f"{node.name}{separator} {cause} ({delay})"
-            self._decide(Outcome.failed(Failure(node.name, cause, traceback), reason))
-            return False
-        pause = f" in {delay:.1f} s" if delay >= 1 else ""
-        count = len(node.exit.causes)
-        self._journal.say(
-            f"{node.name}{separator} {cause}: restarting{pause} (restart {count}); "
-            f"see {node.log.path}"
-        )
-        self._restarts.plan(node, self._clock() + delay)
-        return True
 
     def _end_failed_and_hung(self) -> None:
         """Kills nodes that are hung, or do not end after they failed or were asked to."""
@@ -307,5 +314,6 @@ class Supervisor:
             return
         self._next_tick = now + TICK_S
         if self.outcome is None:
-            self._watchdog.check(self._nodes.values(), now)
+            check = functools.partial(self._watchdog.check, self._nodes.values(), now)
+            self._housekeeping.attempt("looking for hung nodes", check)
         self._on_tick(list(self._nodes.values()))

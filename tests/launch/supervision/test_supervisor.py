@@ -114,6 +114,7 @@ class World:
 
     Attributes:
       said, noted: the journal's lines on the terminal, and only in its file.
+      refuse_lives: seconds in which no life can be counted.
     """
 
     def __init__(self, monkeypatch):
@@ -124,6 +125,7 @@ class World:
         self._signals = []
         self._lives = dict.fromkeys(NAMES, 0)
         self._fd = os.eventfd(0)
+        self.refuse_lives = range(0)
         self.heartbeats = HeartbeatTable(NAMES)
         monkeypatch.setattr(time, "monotonic_ns", lambda: int((1000.0 + self.now) * 1e9))
         self.nodes = {name: FakeNode(self, name, NEVER) for name in NAMES}
@@ -156,6 +158,8 @@ class World:
                 heapq.heappop(self._events)[2]()
 
         def next_life(name):
+            if int(self.now) in self.refuse_lives:
+                raise OSError(28, "No space left on device")
             self._lives[name] += 1
             return self._lives[name] - 1
 
@@ -304,6 +308,158 @@ def test_nothing_is_restarted_once_the_program_stops(world):
     finish_at(world, 5.5)  # while it waits to be restarted
     world.run()
     assert actor.times("start") == [0.0]
+
+
+# Starts that the operating system refuses.
+
+
+def refuse(world, name, until, error):
+    """Has every start of a node fail until a time."""
+
+    def start():
+        if world.now < until:
+            world.nodes[name].alive = False
+            raise error
+
+    world.nodes[name].on_start = start
+
+
+def test_a_start_that_is_refused_is_a_failed_life(world):
+    world.use(actor=POLICY)
+    refuse(world, "actor/0", 6.0, BlockingIOError(11, "Resource temporarily unavailable"))
+    finish_at(world, 100.0)
+    assert world.run().status == "finished"
+    actor = world.nodes["actor/0"]
+    # More than three in a row: nothing is wrong with the node.
+    assert actor.times("start") == [0.0, 1.0, 3.0, 7.0]
+    cause = "could not be started: [Errno 11] Resource temporarily unavailable"
+    assert actor.exit.causes == [cause] * 3
+    assert world.said[0] == f"actor/0 {cause}: restarting in 1.0 s (restart 1); see actor/0.log"
+    assert actor.heartbeat.status == GONE and actor.heartbeat.life == 3
+    assert world.nodes["actor/1"].times("start") == [0.0]
+
+
+def test_no_life_can_be_counted_while_the_disk_is_full(world):
+    world.use(actor=POLICY)
+    world.at(5.0, lambda: world.nodes["actor/0"].end(signal="SIGKILL"))
+    world.refuse_lives = range(5, 20)
+    finish_at(world, 100.0)
+    assert world.run().status == "finished"
+    assert world.nodes["actor/0"].times("start") == [0.0, 20.0]
+    assert world.nodes["actor/0"].exit.causes[1].endswith("No space left on device")
+
+
+def test_a_node_that_can_never_be_started_ends_the_program_in_order(world):
+    world.use(actor=POLICY)
+    refuse(world, "actor/0", 1000.0, OSError(24, "Too many open files"))
+    world.nodes["learner/0"].stops_in = 20.0  # it saves
+    outcome = world.run()
+    assert (outcome.status, outcome.exit_code) == ("failed", 1)
+    assert outcome.reason.endswith("Too many open files (after 5 restarts, the most allowed)")
+    assert world.nodes["learner/0"].exit.state == "ended"
+
+
+def test_a_node_that_may_not_be_restarted_and_cannot_be_started_ends_the_program(world):
+    refuse(world, "learner/0", 1000.0, OSError(24, "Too many open files"))
+    outcome = world.run()
+    assert outcome.reason == "learner/0 could not be started: [Errno 24] Too many open files"
+    assert world.nodes["actor/0"].exit.state == "ended"
+
+
+# Failures of the launcher itself.
+
+
+def test_an_unexpected_error_of_the_loop_stops_the_nodes_in_order(world):
+    def fail():
+        raise KeyError("no such node")
+
+    world.nodes["learner/0"].stops_in = 20.0  # it saves
+    world.at(5.0, fail)
+    outcome = world.run()
+    assert (outcome.status, outcome.exit_code) == ("failed", 1)
+    assert outcome.reason == "the launcher: waiting for events failed: KeyError: 'no such node'"
+    assert "in fail" in outcome.failure.traceback
+    assert world.nodes["learner/0"].times("stop") == [5.0]
+    assert {node.exit.state for node in world.nodes.values()} == {"ended"}
+
+
+def test_a_refused_step_is_tried_again_and_ends_the_program_if_that_lasts(world, monkeypatch):
+    actor = world.nodes["actor/0"]
+    refusals = iter([OSError(12, "Cannot allocate memory")] * 3)
+    collect = actor.collect
+
+    def refused():
+        for error in refusals:
+            raise error
+        return collect()
+
+    monkeypatch.setattr(actor, "collect", refused)
+    finish_at(world, 5.0)
+    assert world.run().status == "finished"
+    said = "collecting actor/0 failed: [Errno 12] Cannot allocate memory; trying again"
+    assert world.said == [said]
+    assert "collecting actor/0 works again" in world.noted
+
+
+def test_a_refused_step_that_lasts_ends_the_program(world, monkeypatch):
+    actor = world.nodes["actor/0"]
+
+    def refused():
+        raise OSError(12, "Cannot allocate memory")
+
+    monkeypatch.setattr(actor, "collect", refused)
+    outcome = world.run()
+    assert outcome.reason.startswith("the launcher: collecting actor/0 failed 10 times in a row")
+    assert world.nodes["learner/0"].exit.state == "ended"
+    assert world.supervisor.hung() == ("actor/0",)
+
+
+def test_a_node_that_could_not_be_asked_to_stop_is_asked_again(world, monkeypatch):
+    learner = world.nodes["learner/0"]
+    ask, refusals = learner.ask_to_stop, iter([OSError(11, "no")] * 3)
+
+    def refused():
+        for error in refusals:
+            raise error
+        ask()
+
+    monkeypatch.setattr(learner, "ask_to_stop", refused)
+    finish_at(world, 5.0)
+    assert world.run().status == "finished"
+    assert learner.times("stop") == [5.3]
+    assert learner.exit.state == "ended" and learner.times("kill") == []
+
+
+def test_a_node_that_could_not_be_killed_is_killed_later(world, monkeypatch):
+    actor = world.nodes["actor/0"]
+    actor.stops_in = None
+    kill, refusals = actor.kill, iter([OSError(1, "no")])
+
+    def refused():
+        for error in refusals:
+            raise error
+        kill()
+
+    monkeypatch.setattr(actor, "kill", refused)
+    finish_at(world, 5.0)
+    world.run()
+    assert actor.exit.state == "killed"
+
+
+def test_a_failing_stop_sequence_does_not_cost_the_learner_its_time(world, monkeypatch):
+    actor, learner = world.nodes["actor/0"], world.nodes["learner/0"]
+    actor.stops_in, learner.stops_in = None, 20.0
+    stacks = iter([KeyError("a bug")])
+
+    def show_stacks(also_if_stopped=False):
+        for error in stacks:
+            raise error
+
+    monkeypatch.setattr(actor, "show_stacks", show_stacks)
+    finish_at(world, 5.0)
+    world.run()
+    assert actor.exit.state == "killed" and learner.exit.state == "ended"
+    assert any("KeyError: 'a bug'" in line for line in world.noted)
 
 
 # Lost hosts.

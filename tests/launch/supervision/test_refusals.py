@@ -1,0 +1,186 @@
+"""Every operation of a launcher on files, processes and sockets refused, one at a time.
+
+Its processes and its clock are simulated; all else is what runs in production.
+"""
+
+import contextlib
+import gc
+import json
+import os
+import re
+import time
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+lp = pytest.importorskip("launchpad")
+
+from distrl.errors import ConfigError  # noqa: E402
+from distrl.launch.local import child, launch, processes  # noqa: E402
+from distrl.launch.network import loopback  # noqa: E402
+from distrl.launch.supervision import stack_dump, supervisor  # noqa: E402
+from distrl.launch.supervision.requests import send_requests  # noqa: E402
+from distrl.launch.supervision.restart_policy import RestartPolicy  # noqa: E402
+from distrl.launch.supervision.result import Result  # noqa: E402
+from tests.support.refusals import Refusals  # noqa: E402
+from tests.support.simulated import Kernel, SimulatedProcess  # noqa: E402
+
+GROUPS = ("replay", "monitor", "learner", "actor", "actor")
+END_S = 6.0
+SAVE_S = 5.0  # more than nodes get after a failure of a node
+TRACEBACK = 'Traceback:\n  File "environment.py", line 3, in step\nKeyError: 3\n'
+RUN_ONCE = supervisor.run_once
+
+
+class Run:
+    """A run of six seconds in which an actor dies, one raises, and one is scaled away.
+
+    Attributes:
+      result: what `launch` returned; None if it refused to start.
+      reached: whether the monitor has asked for the end.
+    """
+
+    def __init__(self, run_dir: Path, refusals: Refusals):
+        self.run_dir = run_dir
+        self.refusals = refusals
+        self.kernel = Kernel(self._script)
+        self.result: Result | None = None
+        self.reached = False
+
+    def _script(self, process: SimulatedProcess) -> None:
+        after = self.kernel.after
+        process.stops_in = SAVE_S if process.name == "learner/0" else 0.1
+        after(0.1, lambda: process.say("running"))
+        after(0.2, lambda: process.print("hello\n"))
+        if process.name == "monitor/0":
+            after(3.0, lambda: send_requests(self.run_dir, {"actor": 1}))
+            after(4.0, lambda: send_requests(self.run_dir, {"actor": 2, "stacks": ["learner/0"]}))
+            after(END_S, self._reach)
+        elif process.name == "actor/0" and process.life == 0:
+            after(1.5, lambda: process.end(9))
+        elif process.name == "actor/1" and process.life == 0:
+            after(2.0, lambda: process.say("failure", "KeyError: 3", traceback=TRACEBACK))
+            after(2.1, lambda: process.end(1 << 8))
+
+    def _reach(self) -> None:
+        self.reached = True
+        self.kernel.of("monitor/0")[-1].say("stop", "goal reached")
+
+    def wait(self, selector: Any, seconds: float) -> None:
+        """Waits for messages or for simulated time."""
+        assert self.kernel.now < 300.0, "the program should have ended"
+        if not self.refusals.pause(selector.select)(0):
+            self.refusals.pause(self.kernel.sleep)(seconds)
+        RUN_ONCE(selector, 0.0)
+
+    def go(self, monkeypatch: Any) -> None:
+        kernel, pause = self.kernel, self.refusals.pause
+        make_setup = child.ChildSetup
+
+        def recorded(*arguments: Any, **keywords: Any) -> Any:
+            kernel.setup = make_setup(*arguments, **keywords)
+            return kernel.setup
+
+        program = lp.Program("refusals")
+        for label in GROUPS:
+            with program.group(label):
+                program.add_node(lp.PyNode(lambda: None))
+        with monkeypatch.context() as patch:
+            patch.setattr(child, "ChildSetup", recorded)
+            patch.setattr(processes, "check_can_fork", lambda: None)
+            patch.setattr(launch, "check_can_fork", lambda: None)
+            patch.setattr(loopback, "check", lambda: None)
+            patch.setattr(stack_dump, "_py_spy", lambda: None)
+            patch.setattr(os, "fsync", lambda fd: None)
+            patch.setattr(supervisor, "run_once", self.wait)
+            patch.setattr(time, "monotonic", lambda: 1000.0 + kernel.now)
+            defaults = supervisor.Supervisor.__init__.__kwdefaults__
+            patch.setitem(defaults, "clock", time.monotonic)
+            for name in ("fork", "waitid", "waitpid"):
+                patch.setattr(os, name, pause(getattr(kernel, name)))
+            for name in ("kill", "killpg"):
+                patch.setattr(os, name, pause(kernel.kill))
+            with self.refusals.counting(patch):
+                self.result = launch.launch(
+                    program,
+                    run_dir=self.run_dir,
+                    terminal="output_to_files",
+                    restart_policies={
+                        group: RestartPolicy(100) for group in ("replay", "learner", "actor")
+                    },
+                )
+
+    def check(self, capsys: Any) -> None:
+        """Checks that nothing was lost and that the result says the truth."""
+        said = capsys.readouterr().err
+        assert all(process.status is not None for process in self.kernel.processes)
+        if self.result is None:  # the ConfigError is its one line
+            assert self.kernel.processes == []
+            return
+        learner = self.kernel.of("learner/0")
+        assert learner[-1].saved, "the learner did not save"
+        assert len(learner) == 1, "the learner lost its last updates"
+        assert (self.result.exit_code == 0) == (self.result.status == "finished")
+        if self.result.status == "finished":
+            assert self.reached and self.result.reason == "goal reached"
+            assert {
+                name: exit_.state for name, exit_ in self.result.nodes.items()
+            } == dict.fromkeys(self.result.nodes, "ended")
+        assert f"(exit status {self.result.exit_code};" in said
+        if "result.json could not be written" not in self.result.reason:
+            written = json.loads((self.run_dir / "result.json").read_text())
+            assert written["status"] == self.result.status
+
+
+def descriptors() -> Iterator[str]:
+    for fd in os.listdir("/proc/self/fd"):
+        if os.path.exists(f"/proc/self/fd/{fd}"):
+            yield fd
+
+
+def run_refused(folder: Path, number: int | None, monkeypatch: Any, capsys: Any) -> Run:
+    """Runs the program with one operation refused, or none, and checks the outcome."""
+    run = Run(folder / str(number), Refusals(number))
+    before = set(descriptors())
+    with contextlib.suppress(ConfigError):
+        run.go(monkeypatch)
+    run.check(capsys)
+    if run.result is None:
+        gc.collect()  # it may be the last reference to a socket
+    assert set(descriptors()) <= before
+    return run
+
+
+def check_each(
+    numbers: Iterable[int], operations: list[str], folder: Path, monkeypatch: Any, capsys: Any
+) -> None:
+    failures = []
+    for number in numbers:
+        try:
+            run = run_refused(folder, number, monkeypatch, capsys)
+            if run.result is not None and run.result.status != "finished":
+                assert re.search(r"monitor/0 could not be started|but result", run.result.reason)
+        except Exception as error:
+            failures.append(f"{number}: {operations[number]}: {type(error).__name__}: {error}")
+    assert failures == []
+
+
+@pytest.fixture
+def operations(tmp_path, monkeypatch, capsys) -> list[str]:
+    """The operations of a run in which none is refused."""
+    run = run_refused(tmp_path, None, monkeypatch, capsys)
+    assert run.result is not None and run.result.status == "finished"
+    assert len(run.refusals.operations) > 300
+    return run.refusals.operations
+
+
+def test_each_kind_of_operation(operations, tmp_path, monkeypatch, capsys):
+    """The last operation at each place in the code: once all nodes run, or as they end."""
+    last = {operation: number for number, operation in enumerate(operations)}
+    check_each(last.values(), operations, tmp_path, monkeypatch, capsys)
+
+
+def test_every_operation(operations, tmp_path, monkeypatch, capsys):
+    check_each(range(len(operations)), operations, tmp_path, monkeypatch, capsys)
