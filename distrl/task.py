@@ -21,8 +21,9 @@ class AgentConfig(Protocol):
     """An algorithm's settings.
 
     It may also have `check_replay(replay: ReplayConfig, batch_size: int)`, which raises ConfigError
-    if the algorithm can't learn from such a table or batch, and `defaults`, the parts of an
-    experiment that suit it: see `distrl.agents.defaults`.
+    if the algorithm can't learn from such a table or batch; `on_policy`, true if it learns from its
+    own policy's actions only; and `defaults`, the parts of an experiment that suit it: see
+    `distrl.agents.defaults`.
     """
 
     def make(self, env_spec: specs.EnvironmentSpec) -> Agent:
@@ -68,9 +69,19 @@ class Task:
                 "some would get nothing"
             )
         self.replay.check(self.learner.batch_size, self.actors.num_streams)
+        if self.learner.batch_size > self.replay.max_size:
+            raise ConfigError(
+                f"learner.batch_size={self.learner.batch_size} is more than replay.max_size="
+                f"{self.replay.max_size} unrolls, so that every batch would repeat some: use a "
+                f"learner.batch_size of at most {self.replay.max_size}, or a larger table"
+            )
         check_replay = getattr(self.agent, "check_replay", None)
         if check_replay is not None:
             check_replay(self.replay, self.learner.batch_size)
+        if self.transforms:
+            agent = self.make_agent()
+            for transform in self.transforms:
+                transform.check(self.agent, agent, self.replay)
         self.goal.check(self.environment.spec())
 
     def _check_evaluation_environment(self) -> None:

@@ -4,6 +4,7 @@ Mnih et al. 2016, https://arxiv.org/abs/1602.01783, in its synchronous form.
 """
 
 import dataclasses
+from typing import ClassVar
 
 import jax
 
@@ -40,6 +41,8 @@ class A2CConfig:
       baseline_cost: weight of the value loss, which is half the mean squared error. 0 with a
         gae_lambda of 1 and long unrolls leaves REINFORCE with a random baseline.
     """
+
+    on_policy: ClassVar[bool] = True
 
     network: NetworkConfig = NetworkConfig()
     discount: float = 0.99

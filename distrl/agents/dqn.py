@@ -111,6 +111,12 @@ class DQNConfig:
             self, "value_max", lambda x: x > self.value_min, f"above value_min={self.value_min}"
         )
         check_count(self, "burn_in", least=0)
+        if self.burn_in and self.network.core == "none":
+            raise ConfigError(
+                f"agent.burn_in={self.burn_in} brings a memory up to date, and "
+                "agent.network.core=none has none: it would only waste the first steps of each "
+                "unroll; use 0, or agent.network.core=lstm"
+            )
         check_flag(self, "noisy")
         check_number(self, "discount", lambda x: 0 <= x <= 1, "in [0, 1]")
         check_number(self, "importance_exponent", lambda x: x >= 0, "of at least 0")
@@ -120,11 +126,20 @@ class DQNConfig:
         check_positive_or_none(self, "huber_delta")
 
     def check_replay(self, replay: ReplayConfig, batch_size: int) -> None:
-        """Raises ConfigError if the burn-in leaves nothing of an unroll."""
+        """Raises ConfigError if the burn-in leaves nothing of an unroll, or less than `n_step`."""
         if self.burn_in >= replay.unroll_length:
             raise ConfigError(
                 f"agent.burn_in={self.burn_in} leaves nothing to learn from of unrolls of "
                 f"replay.unroll_length={replay.unroll_length} transitions"
+            )
+        left = replay.unroll_length - self.burn_in
+        if self.n_step > left:
+            less = f" - agent.burn_in={self.burn_in}" if self.burn_in else ""
+            raise ConfigError(
+                f"agent.n_step={self.n_step} is more than replay.unroll_length="
+                f"{replay.unroll_length}{less} = {left}: no return could sum so many rewards; use "
+                f"agent.n_step of at most {left}, or replay.unroll_length of at least "
+                f"{self.n_step + self.burn_in}"
             )
 
     @classmethod

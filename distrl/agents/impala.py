@@ -4,7 +4,7 @@ Espeholt et al. 2018, https://arxiv.org/abs/1802.01561.
 """
 
 import dataclasses
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -15,6 +15,8 @@ from distrl.agents.networks import NetworkConfig
 from distrl.agents.rlax_import import rlax
 from distrl.agents.settings import check_number
 from distrl.config import ActorsConfig, LearnerConfig
+from distrl.errors import ConfigError
+from distrl.replay.config import ReplayConfig
 from distrl.specs import EnvironmentSpec
 from distrl.types import StepType, TimeStep
 
@@ -40,6 +42,8 @@ class IMPALAConfig:
       clip_pg_rho: the same in the policy gradient.
     """
 
+    on_policy: ClassVar[bool] = True
+
     network: NetworkConfig = NetworkConfig()
     discount: float = 0.99
     learning_rate: float = 3e-3
@@ -57,6 +61,14 @@ class IMPALAConfig:
         check_number(self, "vtrace_lambda", lambda x: 0 <= x <= 1, "in [0, 1]")
         for field in ("clip_rho", "clip_pg_rho"):
             check_number(self, field, lambda x: x > 0, "above 0")
+
+    def check_replay(self, replay: ReplayConfig, batch_size: int) -> None:
+        """Raises ConfigError for a prioritized table, whose priorities IMPALA never changes."""
+        if replay.table == "prioritized":
+            raise ConfigError(
+                "replay.table=prioritized: IMPALA computes no priorities, so that all unrolls keep "
+                "their first one; use replay.table=queue or uniform"
+            )
 
     @classmethod
     def preset(cls, env_spec: EnvironmentSpec) -> "IMPALAConfig":

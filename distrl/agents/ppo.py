@@ -4,7 +4,7 @@ Schulman et al. 2017, https://arxiv.org/abs/1707.06347.
 """
 
 import dataclasses
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -56,6 +56,8 @@ class PPOConfig:
       entropy_cost: weight of the entropy bonus.
       baseline_cost: weight of the value loss, which is half the mean squared error.
     """
+
+    on_policy: ClassVar[bool] = True
 
     network: NetworkConfig = NetworkConfig()
     discount: float = 0.99

@@ -46,11 +46,12 @@ class R2D2Config:
     importance_exponent: float = 0.6
 
     def __post_init__(self) -> None:
-        self._as_dqn()
-        if self.network.core != "lstm":
+        core = getattr(self.network, "core", None)
+        if core == "none":
             raise ConfigError(
-                f"agent.network.core: R2D2 needs a memory: expected lstm, got {self.network.core!r}"
+                f"agent.network.core: R2D2 needs a memory: expected lstm, got {core!r}"
             )
+        self._as_dqn()
 
     def _as_dqn(self) -> DQNConfig:
         """Returns the same algorithm as DQN, which checks the settings."""

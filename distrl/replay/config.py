@@ -139,10 +139,11 @@ class ReplayConfig:
             )
 
     def _check_queue(self) -> None:
-        """Refuses rate limits and samplers: a queue hands out each unroll once, in order."""
+        """Refuses what is for sampling: a queue hands out each unroll once, in order."""
         for name, neutral in (
             ("min_size_to_sample", 1), ("samples_per_insert", None), ("error_buffer", None),
-            ("sampler", None),
+            ("sampler", None), ("priority_exponent", ReplayConfig.priority_exponent),
+            ("initial_priority", ReplayConfig.initial_priority),
         ):  # fmt: skip
             if getattr(self, name) != neutral:
                 raise ConfigError(

@@ -8,7 +8,9 @@ import jax
 import numpy as np
 
 from distrl import specs
+from distrl.agents.agent import Agent
 from distrl.errors import ConfigError
+from distrl.replay.config import ReplayConfig
 from distrl.specs import EnvironmentSpec
 from distrl.types import Array, Nest, State, TimeStep, Trajectory
 
@@ -42,6 +44,18 @@ class Transform(abc.ABC):
           ConfigError: the transform does not suit it.
         """
         return env_spec
+
+    def check(self, config: Any, agent: Agent, replay: ReplayConfig) -> None:  # noqa: B027
+        """Refuses an algorithm or a table with which this transform would make wrong data.
+
+        Args:
+          config: the algorithm's settings.
+          agent: the agent, behind all transforms.
+          replay: the table's settings.
+
+        Raises:
+          ConfigError: with what would be right.
+        """
 
     def initial_statistics(self, env_spec: EnvironmentSpec) -> Nest:
         """Returns the statistics before any data, NumPy arrays; `()` for a transform without any.

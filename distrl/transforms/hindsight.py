@@ -11,11 +11,13 @@ import jax
 import jax.numpy as jnp
 
 from distrl import specs
+from distrl.agents.agent import Agent, extras_struct
 from distrl.agents.settings import check_number
 from distrl.errors import ConfigError
+from distrl.replay.config import ReplayConfig
 from distrl.specs import EnvironmentSpec
 from distrl.transforms.base import Transform
-from distrl.types import Nest, State, StepType, Trajectory
+from distrl.types import TIME_FIELDS, Nest, State, StepType, TimeStep, Trajectory
 
 STRATEGIES = ("future", "final")
 _WHY = "hindsight replaces goals by achieved ones, and computes rewards, in raw units"
@@ -23,27 +25,29 @@ _WHY = "hindsight replaces goals by achieved ones, and computes rewards, in raw 
 
 @dataclasses.dataclass(frozen=True)
 class Hindsight(Transform):
-    """Relabels unrolls of a goal environment; for learning only, and for off-policy agents.
+    """Relabels transitions of a goal environment; for learning only, and for off-policy agents.
 
-    The observation is a dict in which `achieved_key` and `desired_key` have the same spec. A
-    segment is an episode's part of an unroll. With `probability`, a segment with a transition gets
-    a new goal: the one achieved at its step k, later than its first. Its desired goals up to k are
-    replaced and its rewards recomputed. Step k becomes LAST. The steps after it keep goal and
-    rewards; the first of them becomes FIRST, so that no transition leads from one goal to another.
+    The observation is a dict in which `achieved_key` and `desired_key` have the same spec. With
+    `probability`, and independently of all others, a transition gets a new goal: one achieved at a
+    later step of its episode, within the unroll. Both its observations get that goal, and its
+    reward is recomputed.
 
-    With `ends_at_goal`, k is the first step (later than the segment's first) that reaches the new
-    goal, and its discount is 0. Otherwise its discount is unchanged: 1 at a MID step, so that the
-    step before bootstraps from k's own value under the new goal.
+    Neighbours have different goals, so each transition has rows of its own: an unroll of T
+    transitions becomes 2 T rows, in which rows 2t and 2t + 1 are the start (FIRST) and the end
+    (LAST) of transition t. An end keeps its discount: 1 unless the episode truly ended there, so
+    that it is bootstrapped from under the new goal. With `ends_at_goal` a relabelled transition
+    that reaches its new goal has a discount of 0. A transition from LAST to FIRST has two LAST
+    rows, from which nothing is learned.
 
-    Segments end with their unroll: goals further ahead than `replay.unroll_length` are not seen,
-    so an episode should fit. Behaviour log-probabilities remain those under the original goal.
+    Goals further ahead than the unroll's end are not seen, so an episode should fit. Statistics of
+    later transforms count a step once for each row that it begins.
 
     Attributes:
       reward: `(achieved, desired) -> reward` of the step that achieved it, in JAX: arrays
-        `[T + 1, B, ...]` to `[T + 1, B]`. Must equal the environment's.
-      strategy: "future": k is uniform over the segment's steps after its first; "final": its last.
-      probability: probability of a new goal for a segment. The paper's 4 relabelled for 1 original
-        is 0.8.
+        `[T, B, ...]` to `[T, B]`. Must equal the environment's.
+      strategy: "future": the goal is uniform over the later steps; "final": the last of them.
+      probability: probability of a new goal for a transition. The paper's 4 relabelled for 1
+        original is 0.8.
       ends_at_goal: whether the environment truly ends its episode at the goal.
       reached: `(achieved, desired) -> bool`, like `reward`; only used with `ends_at_goal`. None:
         whether the reward is 0 or more, which suits rewards of -1 and 0.
@@ -111,7 +115,7 @@ class Hindsight(Transform):
             except (TypeError, ValueError, jax.errors.JAXTypeError) as error:
                 line = str(error).strip().splitlines()[0]
                 raise ConfigError(
-                    f"hindsight.{field}: it must take two goals of arrays [T + 1, B, ...] in "
+                    f"hindsight.{field}: it must take two goals of arrays [T, B, ...] in "
                     f"JAX; {type(error).__name__}: {line}"
                 ) from error
             if getattr(got, "shape", None) != shape:
@@ -121,85 +125,132 @@ class Hindsight(Transform):
                 )
         return env_spec
 
+    def check(self, config: Any, agent: Agent, replay: ReplayConfig) -> None:
+        """See `Transform`. Refuses what learns from more than single transitions of any policy."""
+        if getattr(config, "on_policy", False) or jax.tree.leaves(extras_struct(agent)):
+            raise ConfigError(
+                f"hindsight with {type(config).__name__}: it learns from its own policy's actions, "
+                "and nobody acted for the new goals; use an off-policy agent: DQN, DDPG, TD3 or SAC"
+            )
+        state = agent.initial_state(1)
+        if isinstance(state, dict) and jax.tree.leaves(state.get("frame_stack", ())):
+            raise ConfigError(
+                "hindsight with frame_stack: each transition is relabelled by itself, without the "
+                "frames before it; leave one of the two out"
+            )
+        if jax.tree.leaves(state["agent"] if isinstance(state, dict) else state):
+            raise ConfigError(
+                f"hindsight with {type(config).__name__}: each transition is relabelled by itself, "
+                "without the steps before it that the agent's memory needs; use one without memory"
+            )
+        n_step = getattr(config, "n_step", 1)
+        if n_step != 1:
+            raise ConfigError(
+                f"agent.n_step={n_step} with hindsight: each transition has its own goal, so that "
+                "returns sum 1 reward; use agent.n_step=1"
+            )
+        length = replay.unroll_length
+        later = range(1, length + 1)  # steps after each transition's start
+        at_once = sum(1 / n for n in later) / length if self.is_future else 1 / length
+        if self.probability and at_once > 0.5:
+            raise ConfigError(
+                f"replay.unroll_length={length} with hindsight: goals come from the same unroll, "
+                f"so {100 * at_once:.0f} % of them would be the very next step's, and half at most "
+                f"may be: use a replay.unroll_length of at least {5 if self.is_future else 2}, "
+                "better of an episode's length"
+            )
+
+    @property
+    def is_future(self) -> bool:
+        """Whether a goal is any later step's, rather than the last one's."""
+        return self.strategy == "future"
+
     def unroll(
         self, statistics: Nest, state: State, rng: jax.Array, batch: Trajectory
     ) -> Trajectory:
         """See the class. Deterministic given `rng`."""
         timestep = jax.tree.map(jnp.asarray, batch.timestep)
-        start, end = segments(timestep.step_type)
-        rows = jnp.arange(start.shape[0])[:, None]
-        # Two draws per row; those of a segment's first row are used.
-        relabel_draw, goal_draw = jax.random.uniform(rng, (2, *start.shape))
-        relabel = (_at(relabel_draw, start) < self.probability) & (end > start)
+        length = timestep.step_type.shape[0] - 1
+        rows, end = jnp.arange(length)[:, None], last_rows(timestep.step_type)[:-1]
+        real = end > rows
+        relabel_draw, goal_draw = jax.random.uniform(rng, (2, *end.shape))
+        relabel = (relabel_draw < self.probability) & real
         goal_row = end
-        if self.strategy == "future":
-            chosen = jnp.floor(_at(goal_draw, start) * (end - start)).astype(start.dtype)
-            goal_row = jnp.minimum(start + 1 + chosen, end)
-        observation = timestep.observation
-        achieved, desired = observation[self.achieved_key], observation[self.desired_key]
+        if self.is_future:
+            later = jnp.floor(goal_draw * (end - rows)).astype(end.dtype)
+            goal_row = jnp.minimum(rows + 1 + later, end)  # a draw may round up to 1
+        achieved = timestep.observation[self.achieved_key]
         goal = jax.tree.map(lambda leaf: _at(leaf, goal_row), achieved)
-        reward = jnp.asarray(self.reward(achieved, goal), timestep.reward.dtype)
-        ended = jnp.zeros_like(relabel)
+        reached = jax.tree.map(lambda leaf: leaf[1:], achieved)
+        reward = jnp.asarray(self.reward(reached, goal), timestep.reward.dtype)
+        discount = timestep.discount[1:]
         if self.ends_at_goal:
-            reached = reward >= 0 if self.reached is None else self.reached(achieved, goal)
-            hit = jnp.where(reached & (rows > start) & (rows <= goal_row), rows, len(rows))
-            # The next hit at or after the segment's second row; a hit beyond its goal's row is in a
-            # later segment.
-            first_hit = _at(jax.lax.cummin(hit, axis=0, reverse=True), start)
-            ended = first_hit <= goal_row
-            goal_row = jnp.minimum(first_hit, goal_row)
-        under = relabel & (rows <= goal_row)
-        last = relabel & (rows == goal_row)
-        # A single step between two LASTs stays LAST: nothing follows it in its episode.
-        first = relabel & (rows == goal_row + 1) & (timestep.step_type != StepType.LAST)
-        step_type = jnp.where(last, StepType.LAST, timestep.step_type)
-        step_type = jnp.where(first, StepType.FIRST, step_type).astype(timestep.step_type.dtype)
-        reward = _where(under & (rows > start), reward, timestep.reward)
-        discount = jnp.where(last & ended, 0.0, timestep.discount)
-        timestep = timestep._replace(
-            step_type=step_type,
-            reward=_where(first, jnp.zeros_like(reward), reward),
-            discount=discount.astype(timestep.discount.dtype),
-            observation={
-                **observation,
-                self.desired_key: jax.tree.map(
-                    lambda new, old: _where(under, new, old), goal, desired
-                ),
-            },
-            prev_action=jax.tree.map(
-                lambda leaf: _where(first, jnp.zeros_like(leaf), leaf), timestep.prev_action
-            ),
+            hit = reward >= 0 if self.reached is None else self.reached(reached, goal)
+            discount = jnp.where(relabel & hit, 0, discount).astype(discount.dtype)
+
+        def relabelled(observation: Nest) -> Nest:
+            desired = observation[self.desired_key]
+            new = jax.tree.map(lambda new, old: _where(relabel, new, old), goal, desired)
+            return {**observation, self.desired_key: new}
+
+        def zeros(leaf: jax.Array) -> jax.Array:  # as at FIRST, where the transition is real
+            return _where(real, jnp.zeros_like(leaf), leaf)
+
+        kinds = timestep.step_type.dtype
+        starts: TimeStep = jax.tree.map(lambda leaf: leaf[:-1], timestep)
+        starts = starts._replace(
+            step_type=jnp.where(real, StepType.FIRST, StepType.LAST).astype(kinds),
+            reward=zeros(starts.reward),
+            discount=jnp.ones_like(discount),
+            observation=relabelled(starts.observation),
+            prev_action=jax.tree.map(zeros, starts.prev_action),
         )
-        return batch._replace(timestep=timestep)
+        ends: TimeStep = jax.tree.map(lambda leaf: leaf[1:], timestep)
+        ends = ends._replace(
+            step_type=jnp.full(end.shape, StepType.LAST, kinds),
+            reward=_where(relabel, reward, ends.reward),
+            discount=discount,
+            observation=relabelled(ends.observation),
+        )
+        pairs = {name: jax.tree.map(_pairs, getattr(batch, name)) for name in TIME_FIELDS}
+        return batch._replace(**{**pairs, "timestep": jax.tree.map(_interleave, starts, ends)})
 
 
-def segments(step_type: jax.typing.ArrayLike) -> tuple[jax.Array, jax.Array]:
-    """Returns, for every step, the first and the last row of its episode's part of the unroll.
+def last_rows(step_type: jax.typing.ArrayLike) -> jax.Array:
+    """Returns, for every step, the last row of its episode's part of the unroll.
 
     Args:
       step_type: [T + 1, B].
 
     Returns:
-      int32 [T + 1, B] each.
+      int32 [T + 1, B].
     """
     step_type = jnp.asarray(step_type)
     rows = jnp.broadcast_to(
         jnp.arange(step_type.shape[0], dtype=jnp.int32)[:, None], step_type.shape
     )
     is_first, is_last = step_type == StepType.FIRST, step_type == StepType.LAST
-    starts = is_first.at[1:].set(is_first[1:] | is_last[:-1]).at[0].set(True)
     ends = is_last.at[:-1].set(is_last[:-1] | is_first[1:]).at[-1].set(True)
-    start = jax.lax.cummax(jnp.where(starts, rows, 0), axis=0)
-    end = jax.lax.cummin(jnp.where(ends, rows, len(rows)), axis=0, reverse=True)
-    return start, end
+    return jax.lax.cummin(jnp.where(ends, rows, len(rows)), axis=0, reverse=True)
+
+
+def _pairs(leaf: Any) -> jax.Array:
+    """Returns `[2 T, B, ...]`, the steps at both ends of each transition of `[T + 1, B, ...]`."""
+    leaf = jnp.asarray(leaf)
+    return _interleave(leaf[:-1], leaf[1:])
+
+
+def _interleave(even: jax.Array, odd: jax.Array) -> jax.Array:
+    """Returns `[2 T, B, ...]` with the rows of two arrays `[T, B, ...]` in turn."""
+    return jnp.stack([even, odd], axis=1).reshape(2 * len(even), *even.shape[1:])
 
 
 def _at(leaf: jax.Array, row: jax.Array) -> jax.Array:
-    """Returns `leaf[row[t, b], b]`, [T + 1, B, ...]."""
+    """Returns `leaf[row[t, b], b]`, [T, B, ...]."""
     return jnp.take_along_axis(leaf, row.reshape(*row.shape, *[1] * (leaf.ndim - 2)), axis=0)
 
 
 def _where(mask: jax.Array, new: jax.Array, old: jax.Array) -> jax.Array:
-    """Selects by a mask [T + 1, B] between leaves [T + 1, B, ...], in the old one's dtype."""
+    """Selects by a mask [T, B] between leaves [T, B, ...], in the old one's dtype."""
     mask = mask.reshape(*mask.shape, *[1] * (old.ndim - 2))
     return jnp.where(mask, new, old).astype(old.dtype)

@@ -4,7 +4,7 @@ import abc
 import dataclasses
 import math
 from collections.abc import Callable, Mapping
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -12,8 +12,10 @@ import numpy as np
 from dm_env import specs as dm_specs
 
 from distrl import specs
+from distrl.agents.agent import Agent
 from distrl.agents.settings import check_number
 from distrl.errors import ConfigError
+from distrl.replay.config import ReplayConfig
 from distrl.specs import EnvironmentSpec
 from distrl.transforms import statistics as running
 from distrl.transforms.base import (
@@ -270,6 +272,15 @@ class PotentialShaping(_Shaping):
     def __post_init__(self) -> None:
         _check_function(self.name, self.function)
         check_number(self, "discount", lambda x: 0 <= x <= 1, "in [0, 1]", self.name)
+
+    def check(self, config: Any, agent: Agent, replay: ReplayConfig) -> None:
+        """See `Transform`. Refuses another discount than the agent's."""
+        discount = getattr(config, "discount", self.discount)
+        if discount != self.discount:
+            raise ConfigError(
+                f"potential_shaping.discount={self.discount:g} is not agent.discount={discount:g}, "
+                "so that the shaping would change which policy is best; use the same for both"
+            )
 
     def _rewards(self, before: Nest, timestep: TimeStep) -> Array:
         after = self.discount * timestep.discount * self.function(timestep.observation)

@@ -23,6 +23,7 @@ from distrl.errors import ConfigError
 from distrl.goal import Goal
 from distrl.programs.single_process import SingleProcess, single_process
 from distrl.random_batches import random_windows
+from distrl.replay.config import ReplayConfig
 from distrl.specs import EnvironmentSpec
 from distrl.types import StepType, Trajectory
 
@@ -402,6 +403,18 @@ def test_environments_that_do_not_suit_are_refused():
     vector = SPEC._replace(reward=dm_specs.Array((2,), np.float32, "reward"))
     with pytest.raises(ConfigError, match=r"reward: DQN .* got shape \[2\]"):
         DQNConfig().make(vector)
+
+
+def test_settings_that_would_be_cut_silently_are_refused():
+    with pytest.raises(ConfigError, match=r"agent\.burn_in=2 brings a memory up .*none"):
+        DQNConfig(burn_in=2)
+    replay = ReplayConfig("uniform", unroll_length=8)
+    DQNConfig(n_step=8).check_replay(replay, 32)
+    with pytest.raises(ConfigError, match=r"n_step=9 is more than replay\.unroll_length=8 = 8: no"):
+        DQNConfig(n_step=9).check_replay(replay, 32)
+    lstm = NetworkConfig(core="lstm")
+    with pytest.raises(ConfigError, match=r"n_step=5 .*=8 - agent\.burn_in=4 = 4: .*9$"):
+        DQNConfig(lstm, n_step=5, burn_in=4).check_replay(replay, 32)
 
 
 STRUCTS = """

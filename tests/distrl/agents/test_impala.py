@@ -15,6 +15,7 @@ from distrl.agents.agent import extras_struct, state_struct
 from distrl.agents.impala import IMPALAConfig
 from distrl.agents.networks import NetworkConfig
 from distrl.errors import ConfigError
+from distrl.replay.config import ReplayConfig
 from distrl.specs import EnvironmentSpec
 from distrl.types import StepType, Trajectory
 from tests.support.selection import full
@@ -268,6 +269,13 @@ def test_a_reward_that_is_no_number_is_refused():
     env_spec = DISCRETE._replace(reward=dm_specs.Array((2,), np.float32, "reward"))
     with pytest.raises(ConfigError, match=r"reward: .* got shape"):
         IMPALAConfig().make(env_spec)
+
+
+def test_a_table_whose_priorities_would_never_change_is_refused():
+    for table in ("queue", "uniform"):
+        IMPALAConfig().check_replay(ReplayConfig(table), 32)
+    with pytest.raises(ConfigError, match=r"replay\.table=prioritized: IMPALA computes no priorit"):
+        IMPALAConfig().check_replay(ReplayConfig("prioritized"), 32)
 
 
 STRUCTS = """

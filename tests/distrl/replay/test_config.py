@@ -6,9 +6,13 @@ import math
 import pytest
 
 from distrl import presets
+from distrl.config import LearnerConfig
+from distrl.envs import PythonEnvironment
 from distrl.errors import ConfigError
+from distrl.experiment import Experiment
 from distrl.replay.buffer import ReplayConfig
 from distrl.replay.columns import Columns
+from distrl.testing import CheckingConfig, CountingEnvironment
 
 
 @pytest.mark.parametrize(
@@ -31,6 +35,11 @@ from distrl.replay.columns import Columns
         ({"table": "uniform", "unroll_length": 8, "period": 9}, "from 1 to .*=8, .*got 9"),
         ({"table": "uniform", "period": 2.0}, "replay.period .* whole number .*got 2.0"),
         ({"priority_exponent": -0.1}, "replay.priority_exponent"),
+        (
+            {"priority_exponent": 0.9},
+            "priority_exponent=0.9 is not for a queue.*leave it 0.6",
+        ),
+        ({"initial_priority": 2.0}, "replay.initial_priority=2.0 is not for a queue"),
         ({"initial_priority": math.nan}, "replay.initial_priority"),
     ],
 )
@@ -109,6 +118,21 @@ def test_sizes_of_a_shard():
 def test_what_cannot_be_split(settings, message):
     with pytest.raises(ConfigError, match=message):
         ReplayConfig(**{"backend": "reverb", **settings}).check(8)
+
+
+@pytest.mark.parametrize("table", ["uniform", "prioritized"])
+def test_a_batch_larger_than_the_table_can_hold(table):
+    def experiment(batch_size):
+        return Experiment(
+            PythonEnvironment(CountingEnvironment),
+            CheckingConfig(),
+            ReplayConfig(table, 4, max_size=64),
+            learner=LearnerConfig(batch_size=batch_size),
+        )
+
+    with pytest.raises(ConfigError, match=r"=1000000000 is more than replay\.max_size=64 unrolls"):
+        experiment(10**9)
+    experiment(64)
 
 
 def test_more_shards_than_actors():

@@ -1,6 +1,8 @@
-"""Hindsight: by hand, against an independent relabelling row by row, shares, and refusals."""
+"""Hindsight: by hand, counts over many transitions, what DQN learns from it, and refusals."""
 
 import collections
+import dataclasses
+import functools
 import subprocess
 import sys
 
@@ -11,9 +13,19 @@ import pytest
 from dm_env import specs as dm_specs
 
 from distrl import specs
+from distrl.agents.a2c import A2CConfig
+from distrl.agents.agent import PRIORITIES
+from distrl.agents.dqn import DQNConfig
+from distrl.agents.impala import IMPALAConfig
+from distrl.agents.networks import NetworkConfig
+from distrl.agents.ppo import PPOConfig
+from distrl.agents.r2d2 import R2D2Config
 from distrl.errors import ConfigError
+from distrl.experiment import Experiment
+from distrl.replay.config import ReplayConfig
 from distrl.specs import EnvironmentSpec
 from distrl.transforms.base import check_order
+from distrl.transforms.frame_stack import FrameStack
 from distrl.transforms.hindsight import Hindsight
 from distrl.transforms.observations import ObservationNormalizer
 from distrl.transforms.rewards import RewardScale
@@ -60,10 +72,12 @@ def make_batch(step_type, discount, achieved, seed=0):
 
 
 def apply(hindsight, batch, seed=0):
-    key = np.array([0, seed], np.uint32)
-    return jax.tree.map(
-        np.asarray, jax.jit(lambda k, b: hindsight.unroll((), (), k, b))(key, batch)
-    )
+    return jax.tree.map(np.asarray, _jitted(hindsight)(np.array([0, seed], np.uint32), batch))
+
+
+@functools.cache
+def _jitted(hindsight):
+    return jax.jit(lambda key, batch: hindsight.unroll((), (), key, batch))
 
 
 def column(*values):
@@ -76,94 +90,77 @@ DISCOUNT = column(1, 1, 0, 1, 1, 1, 1, 1, 1)
 ACHIEVED = column(0, 1, 2, 3, 4, 5, 6, 7, 8)
 
 
+def transitions(trajectory, b=0, real_only=True):
+    """A stream's transitions in a relabelled batch: (state, action, reward, discount, state, goal).
+
+    Asserts that each has its own rows, FIRST and LAST, and one goal for both.
+    """
+    step, found = jax.tree.map(lambda x: x[:, b], trajectory.timestep), []
+    achieved, goal = (
+        step.observation[key][:, 0].tolist() for key in ("achieved_goal", "desired_goal")
+    )
+    assert step.step_type[1::2].tolist() == [LAST] * (len(goal) // 2)
+    for t in range(0, len(goal), 2):
+        if step.step_type[t] != LAST:
+            assert (step.step_type[t], step.reward[t], step.discount[t]) == (FIRST, 0, 1)
+            assert step.prev_action[t] == 0
+            assert goal[t] == goal[t + 1]
+        elif real_only:
+            continue
+        reward, discount = float(step.reward[t + 1]), float(step.discount[t + 1])
+        action = int(trajectory.action[t, b])
+        found.append((achieved[t], action, reward, discount, achieved[t + 1], goal[t]))
+    return found
+
+
 def test_final_by_hand():
-    """Every segment's goal is its last step's; only rewards, goals and ends change."""
+    """Every transition's goal is its episode's last step; only goals and rewards change."""
     batch = make_batch(KINDS, DISCOUNT, ACHIEVED)
     out = apply(Hindsight(reward, strategy="final", probability=1.0), batch)
-    step, old = out.timestep, batch.timestep
-    first = float(old.reward[0, 0])  # of a transition that lies outside
-    np.testing.assert_allclose(step.reward[:, 0], [first, -1, 0, 0, -1, -1, 0, 0, 0], rtol=1e-6)
-    assert step.step_type[:, 0].tolist() == [MID, MID, LAST, FIRST, MID, MID, LAST, FIRST, LAST]
+    action = batch.action[:, 0].tolist()
     # The environment goes on at its goals: bootstrapped, but for the episode that truly ended.
-    assert step.discount[:, 0].tolist() == [1, 1, 0, 1, 1, 1, 1, 1, 1]
-    assert step.observation["desired_goal"][:, 0, 0].tolist() == [2, 2, 2, 6, 6, 6, 6, 8, 8]
-    unchanged = {
-        **out._asdict(),
-        "timestep": (
-            step.prev_action, step.observation["observation"], step.observation["achieved_goal"]
-        ),
-    }  # fmt: skip
-    expected = {
-        **batch._asdict(),
-        "timestep": (
-            old.prev_action, old.observation["observation"], old.observation["achieved_goal"]
-        ),
-    }  # fmt: skip
-    jax.tree.map(np.testing.assert_array_equal, unchanged, expected)
-    for new, was in zip(jax.tree.leaves(out), jax.tree.leaves(batch), strict=True):
-        assert (new.dtype, new.shape) == (was.dtype, was.shape)
-
-
-def test_final_by_hand_where_the_environment_ends_at_its_goal():
-    out = apply(
-        Hindsight(reward, strategy="final", probability=1.0, ends_at_goal=True),
-        make_batch(KINDS, DISCOUNT, ACHIEVED),
+    assert transitions(out) == [
+        (0, action[0], -1, 1, 1, 2),
+        (1, action[1], 0, 0, 2, 2),
+        (3, action[3], -1, 1, 4, 6),
+        (4, action[4], -1, 1, 5, 6),
+        (5, action[5], 0, 1, 6, 6),
+        (7, action[7], 0, 1, 8, 8),
+    ]
+    assert out.timestep.step_type[::2, 0].tolist() == [0, 0, LAST, 0, 0, 0, LAST, 0]
+    pairs = [0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6, 7, 7, 8]
+    for name in ("action", "extras", "version"):
+        jax.tree.map(
+            lambda new, old: np.testing.assert_array_equal(new, old[pairs]),
+            getattr(out, name),
+            getattr(batch, name),
+        )
+    for name in ("state", "stream_id", "life", "probability"):
+        jax.tree.map(np.testing.assert_array_equal, getattr(out, name), getattr(batch, name))
+    seen = out.timestep.observation["observation"]
+    np.testing.assert_array_equal(seen, batch.timestep.observation["observation"][pairs])
+    np.testing.assert_array_equal(
+        out.timestep.prev_action[1::2][[0, 1, 3, 4, 5, 7]],
+        batch.timestep.prev_action[1:][[0, 1, 3, 4, 5, 7]],
     )
-    assert out.timestep.discount[:, 0].tolist() == [1, 1, 0, 1, 1, 1, 0, 1, 0]
+    for new, was in zip(jax.tree.leaves(out), jax.tree.leaves(batch), strict=True):
+        assert new.dtype == was.dtype
 
 
-def test_a_goal_in_the_midst_by_hand():
-    """The goal's row becomes LAST, the row after it FIRST, and the rest keeps its goal."""
-    kinds = column(FIRST, MID, MID, MID, MID, LAST)
-    batch = make_batch(kinds, column(1, 1, 1, 1, 1, 1), column(0, 1, 2, 3, 4, 5))
-    old = batch.timestep
-    times = 100  # the same stream over and over: every goal is drawn
-    many = jax.tree.map(lambda x: np.repeat(x, times, axis=1), old)
-    hindsight = Hindsight(reward, probability=1.0, ends_at_goal=True)
-    made = apply(hindsight, batch._replace(timestep=many)).timestep
-    seen = {}
-    for b in range(times):
-        out = jax.tree.map(lambda x, b=b: x[:, b : b + 1], made)
-        seen[int(np.argmax(out.step_type[:, 0] == LAST))] = out
-    assert sorted(seen) == [1, 2, 3, 4, 5]
-    out = seen[2]
-    rest = old.reward[4:, 0].tolist()
-    assert out.step_type[:, 0].tolist() == [FIRST, MID, LAST, FIRST, MID, LAST]
-    assert out.reward[:, 0].tolist() == [0, -1, 0, 0, *rest]
-    assert out.discount[:, 0].tolist() == [1, 1, 0, 1, 1, 1]
-    assert out.observation["desired_goal"][:, 0, 0].tolist() == [2, 2, 2, 99, 99, 99]
-    assert out.prev_action[:, 0].tolist() == [*old.prev_action[:3, 0], 0, *old.prev_action[4:, 0]]
-    # What is left is one step: it stays LAST, or the step to the next episode would be learned.
-    out = seen[4]
-    assert out.step_type[:, 0].tolist() == [FIRST, MID, MID, MID, LAST, LAST]
-    assert out.reward[:, 0].tolist() == [0, -1, -1, -1, 0, old.reward[5, 0]]
-    assert out.observation["desired_goal"][:, 0, 0].tolist() == [4, 4, 4, 4, 4, 99]
-
-
-def test_goals_reached_before_by_hand():
-    """The goal is achieved at row 4, and was before, at rows 0 and 2."""
-    kinds = column(FIRST, MID, MID, MID, LAST)
-    batch = make_batch(kinds, column(1, 1, 1, 1, 0), column(7, 1, 7, 3, 7))
+def test_the_environment_may_end_at_its_goal():
+    """Only the transition that reaches its new goal has no future."""
+    settings = {"strategy": "final", "probability": 1.0, "ends_at_goal": True}
+    out = apply(Hindsight(reward, **settings), make_batch(KINDS, DISCOUNT, ACHIEVED))
+    assert [row[3] for row in transitions(out)] == [1, 0, 1, 1, 0, 0]
+    kinds = column(FIRST, MID, MID, MID, LAST)  # the goal is achieved on the way, too
+    batch = make_batch(kinds, np.ones((5, 1)), column(7, 1, 7, 3, 7))
+    assert [row[2:4] for row in transitions(apply(Hindsight(reward, **settings), batch))] == [
+        (-1, 1), (0, 0), (-1, 1), (0, 0)
+    ]  # fmt: skip
     goes_on = Hindsight(reward, strategy="final", probability=1.0)
-    out = apply(goes_on, batch).timestep
-    assert out.reward[:, 0].tolist() == [0, -1, 0, -1, 0]
-    assert out.step_type[:, 0].tolist() == [FIRST, MID, MID, MID, LAST]
-    assert out.discount[:, 0].tolist() == [1, 1, 1, 1, 0]
-    ends = Hindsight(reward, strategy="final", probability=1.0, ends_at_goal=True)
-    out = apply(ends, batch).timestep
-    assert out.reward[:, 0].tolist() == [0, -1, 0, 0, batch.timestep.reward[4, 0]]
-    assert out.step_type[:, 0].tolist() == [FIRST, MID, LAST, FIRST, LAST]
-    assert out.discount[:, 0].tolist() == [1, 1, 0, 1, 0]
-    assert out.observation["desired_goal"][:, 0, 0].tolist() == [7, 7, 7, 99, 99]
-
-
-def test_a_goal_reached_at_once():
-    """Nothing moved: the first transition reaches the goal, and is the only one relabelled."""
-    batch = make_batch(column(FIRST, MID, MID, LAST), np.ones((4, 1)), column(5, 5, 5, 5))
-    out = apply(Hindsight(reward, probability=1.0, ends_at_goal=True), batch).timestep
-    assert out.step_type[:, 0].tolist() == [FIRST, LAST, FIRST, LAST]
-    assert out.reward[:3, 0].tolist() == [0, 0, 0]
-    assert out.discount[:, 0].tolist() == [1, 0, 1, 1]
+    assert [row[2:4] for row in transitions(apply(goes_on, batch))] == [
+        (-1, 1), (0, 1), (-1, 1), (0, 1)
+    ]  # fmt: skip
 
 
 def test_reached_may_be_another_function_than_the_rewards():
@@ -171,13 +168,8 @@ def test_reached_may_be_another_function_than_the_rewards():
     dense = lambda achieved, desired: -jnp.abs(achieved - desired).max(axis=-1)  # noqa: E731
     batch = make_batch(column(FIRST, MID, MID, MID, LAST), np.ones((5, 1)), column(0, 1, 2, 3, 4))
     settings = {"strategy": "final", "probability": 1.0, "ends_at_goal": True}
-    out = apply(Hindsight(dense, reached=near, **settings), batch).timestep
-    assert out.reward[:4, 0].tolist() == [0, -3, -2, -1]
-    assert out.step_type[:, 0].tolist() == [FIRST, MID, MID, LAST, LAST]
-    never = lambda achieved, desired: jnp.zeros(achieved.shape[:-1], bool)  # noqa: E731
-    out = apply(Hindsight(dense, reached=never, **settings), batch).timestep
-    assert out.step_type[:, 0].tolist() == [FIRST, MID, MID, MID, LAST]
-    assert out.discount[:, 0].tolist() == [1] * 5  # cut off, not ended
+    out = transitions(apply(Hindsight(dense, reached=near, **settings), batch))
+    assert [row[2:4] for row in out] == [(-3, 1), (-2, 1), (-1, 0), (0, 0)]
 
 
 def windows(rng, length, batch_size):
@@ -195,92 +187,91 @@ def windows(rng, length, batch_size):
     return np.array(kinds).T, np.array(discounts).T
 
 
-def rows_by_hand(step, start, end, k, ends_at_goal):
-    """Rows of one stream's segment as tuples, once its goal is what was achieved at row k.
-
-    k None: as they were. `step` has lists.
-    """
-    kinds, discounts, rewards, actions, achieved = step
-    rows = [[kinds[t], discounts[t], rewards[t], actions[t], 99.0] for t in range(start, end + 1)]
-    if k is not None:
-        if ends_at_goal:
-            k = next(t for t in range(start + 1, k + 1) if achieved[t] == achieved[k])
-        for t in range(start, k + 1):
-            rows[t - start][4] = achieved[k]
-            if t > start:
-                rows[t - start][2] = 0.0 if achieved[t] == achieved[k] else -1.0
-        rows[k - start][0] = LAST
-        if ends_at_goal:
-            rows[k - start][1] = 0.0
-        if k < end and kinds[k + 1] != LAST:
-            rows[k + 1 - start] = [FIRST, 1.0, 0.0, 0, 99.0]
-    return tuple(map(tuple, rows))
-
-
-def lists(timestep, b, key):
-    fields = (timestep.step_type, timestep.discount, timestep.reward, timestep.prev_action)
-    return [x[:, b].tolist() for x in (*fields, timestep.observation[key][..., 0])]
-
-
-def segments_by_hand(kinds):
-    """(first row, last row) of the episodes' parts."""
-    found, start = [], 0
-    for t, kind in enumerate(kinds):
-        if kind == LAST or t == len(kinds) - 1:
-            found.append((start, t))
-            start = t + 1
-    return found
-
-
 @pytest.mark.parametrize("ends_at_goal", [False, True])
 @pytest.mark.parametrize("strategy", ["future", "final"])
-@pytest.mark.parametrize("achieved_values", [1000, 3])
-def test_every_segment_is_relabelled_by_one_of_its_own_steps(
-    strategy, ends_at_goal, achieved_values
-):
-    rng = np.random.default_rng(1)
-    kinds, discounts = windows(rng, 11, 400)
-    achieved = rng.integers(achieved_values, size=kinds.shape)
-    if achieved_values == 1000:  # no two alike
-        achieved = np.arange(kinds.size).reshape(kinds.shape)
-    batch = make_batch(kinds, discounts, achieved)
-    hindsight = Hindsight(reward, strategy, 0.7, ends_at_goal)
-    out = apply(hindsight, batch)
-    relabelled = whole = 0
-    chosen = collections.Counter()
-    for b in range(kinds.shape[1]):
-        old = lists(batch.timestep, b, "achieved_goal")
-        new = rows_by_hand(lists(out.timestep, b, "desired_goal"), 0, 11, None, False)
-        goals = out.timestep.observation["desired_goal"][:, b, 0].tolist()
-        new = [(*row[:4], goal) for row, goal in zip(new, goals, strict=True)]
-        for start, end in segments_by_hand(old[0]):
-            rows = tuple(new[start : end + 1])
-            ks = range(start + 1, end + 1) if strategy == "future" else [end] * (end > start)
-            options = {k: rows_by_hand(old, start, end, k, ends_at_goal) for k in ks}
-            kept = rows_by_hand(old, start, end, None, ends_at_goal)
-            assert rows in (kept, *options.values())
-            if not options:
-                assert rows == kept
+def test_each_transition_draws_its_own_goal_from_its_episodes_future(strategy, ends_at_goal):
+    """Counts over 4,400 transitions, of which no two achieve the same."""
+    length, streams = 11, 500
+    kinds, discounts = windows(np.random.default_rng(1), length, streams)
+    batch = make_batch(kinds, discounts, np.arange(kinds.size).reshape(kinds.shape))
+    out = apply(Hindsight(reward, strategy, 0.8, ends_at_goal), batch)
+    relabelled, of_last, chosen, both = [], [], collections.Counter(), collections.Counter()
+    for b in range(streams):
+        row, achieved = 0, batch.timestep.observation["achieved_goal"][:, b, 0].tolist()
+        before = None
+        for t, new in enumerate(transitions(out, b, real_only=False)):
+            if kinds[t, b] == LAST:
+                before = None
                 continue
-            whole += 1
-            relabelled += rows != kept
-            if end - start == 4 and achieved_values == 1000:
-                chosen.update(k - start for k, option in options.items() if option == rows)
-    assert relabelled / whole == pytest.approx(0.7, abs=0.05)
-    if chosen and strategy == "future":
-        share = np.array([chosen[k] for k in (1, 2, 3, 4)]) / chosen.total()
-        np.testing.assert_allclose(share, 0.25, atol=0.12)
+            end = next(r for r in range(t + 1, length + 1) if r == length or kinds[r, b] == LAST)
+            row += 1
+            state, action, got, discount, after, goal = new
+            assert (state, action, after) == (achieved[t], batch.action[t, b], achieved[t + 1])
+            relabelled.append(goal != 99)
+            if t + 1 == end:
+                of_last.append(goal != 99)
+            if before is not None:
+                both[before, goal != 99] += 1
+            before = goal != 99
+            if goal == 99:
+                old = batch.timestep
+                assert (got, discount) == (old.reward[t + 1, b], old.discount[t + 1, b])
+                continue
+            later = achieved[t + 1 : end + 1]
+            assert goal in (later if strategy == "future" else later[-1:])
+            assert got == (0 if goal == after else -1)
+            ended = ends_at_goal and goal == after
+            assert discount == (0 if ended else discounts[t + 1, b])
+            if end - t == 4:
+                chosen[later.index(goal)] += 1
+        assert row == np.count_nonzero(kinds[:-1, b] != LAST)
+    assert len(relabelled) > 4_000
+    assert np.mean(relabelled) == pytest.approx(0.8, abs=0.02)
+    assert np.mean(of_last) == pytest.approx(0.8, abs=0.03)
+    # Neighbours are independent.
+    assert both[True, True] / both.total() == pytest.approx(0.64, abs=0.03)
+    assert both[False, False] / both.total() == pytest.approx(0.04, abs=0.02)
+    if strategy == "future":
+        share = np.array([chosen[k] for k in range(4)]) / chosen.total()
+        np.testing.assert_allclose(share, 0.25, atol=0.06)
 
 
-def test_probability_0_changes_nothing_and_draws_follow_the_key():
+def test_probability_0_keeps_every_transition_and_draws_follow_the_key():
     kinds, discounts = windows(np.random.default_rng(0), 11, 50)
     batch = make_batch(kinds, discounts, np.arange(kinds.size).reshape(kinds.shape))
-    jax.tree.map(
-        np.testing.assert_array_equal, apply(Hindsight(reward, probability=0), batch), batch
-    )
+    step = batch.timestep
+    out = apply(Hindsight(reward, probability=0), batch)
+    assert (out.timestep.observation["desired_goal"][..., 0] == 99).all()
+    np.testing.assert_array_equal(out.timestep.reward[1::2], step.reward[1:])
+    np.testing.assert_array_equal(out.timestep.discount[1::2], step.discount[1:])
     one, again, other = (apply(Hindsight(reward), batch, seed) for seed in (1, 1, 2))
     jax.tree.map(np.testing.assert_array_equal, one, again)
-    assert (one.timestep.step_type != other.timestep.step_type).any()
+    assert (one.timestep.reward != other.timestep.reward).any()
+
+
+def test_dqn_learns_each_transition_under_its_own_goal():
+    """The loss is that of the transitions as separate unrolls of one step."""
+    kinds, discounts = windows(np.random.default_rng(3), 7, 6)
+    batch = make_batch(kinds, discounts, np.arange(kinds.size).reshape(kinds.shape) / 50)
+    batch = batch._replace(extras=(), state=())
+    agent = DQNConfig(NetworkConfig(hidden_sizes=(8,)), double=False).make(SPEC)
+    network, target = (
+        jax.jit(agent.initial_params)(jax.random.PRNGKey(seed))["network"] for seed in (0, 1)
+    )
+    out = apply(Hindsight(reward, ends_at_goal=True), batch)
+    real = np.flatnonzero((kinds[:-1] != LAST).ravel())  # (t, b)
+
+    def apart(leaf):  # [2 T, B] to [2, transitions]
+        pairs = leaf.reshape(len(leaf) // 2, 2, *leaf.shape[1:]).swapaxes(0, 1)
+        return pairs.reshape(2, -1, *leaf.shape[2:])[:, real]
+
+    alone = jax.tree.map(apart, out._replace(stream_id=(), life=(), probability=()))
+    alone = alone._replace(probability=np.ones(len(real), np.float32))
+    loss, logs = jax.jit(agent.loss)(network, target, out)
+    want, want_logs = jax.jit(agent.loss)(network, target, alone)
+    np.testing.assert_allclose(loss, want, rtol=1e-5)
+    np.testing.assert_allclose(logs["td_error"], want_logs["td_error"], rtol=1e-5)
+    assert logs[PRIORITIES].shape == (6,)
 
 
 def test_goals_may_be_nests_and_scalars():
@@ -297,7 +288,8 @@ def test_goals_may_be_nests_and_scalars():
     then = jax.tree.map(np.zeros_like, now)
     timestep = batch.timestep._replace(observation={"now": now, "then": then})
     out = apply(hindsight, batch._replace(timestep=timestep)).timestep.observation["then"]
-    assert out["x"][:, 0].tolist() == out["y"][:, 0, 1, 1].tolist() == [2, 2, 2, 6, 6, 6, 6, 8, 8]
+    want = [2, 2, 2, 2, 0, 0, 6, 6, 6, 6, 6, 6, 0, 0, 8, 8]
+    assert out["x"][:, 0].tolist() == out["y"][:, 0, 1, 1].tolist() == want
 
 
 def test_environments_and_functions_that_do_not_suit_are_refused():
@@ -327,6 +319,57 @@ def test_it_comes_before_what_changes_goals_or_rewards(other):
     check_order((hindsight, other))
     with pytest.raises(ConfigError, match=f"{other.name} before hindsight: .* in raw units"):
         check_order((other, hindsight))
+
+
+@dataclasses.dataclass(frozen=True)
+class GoalEnvironment:
+    """Only its spec is needed."""
+
+    name: str = "goals"
+
+    def spec(self):
+        return SPEC
+
+
+LSTM = NetworkConfig(core="lstm")
+UNROLLS = ReplayConfig("uniform", unroll_length=20, max_size=100, min_size_to_sample=10)
+QUEUE = ReplayConfig("queue", unroll_length=20, max_size=512)
+
+
+@pytest.mark.parametrize(
+    ("agent", "replay", "others", "match"),
+    [
+        (PPOConfig(), QUEUE, (), "hindsight with PPOConfig: it learns from its own policy's act"),
+        (IMPALAConfig(), QUEUE, (), "hindsight with IMPALAConfig: .* nobody acted for the new go"),
+        (A2CConfig(), QUEUE, (), "hindsight with A2CConfig: .* off-policy agent: DQN, DDPG, TD3"),
+        (DQNConfig(n_step=3), UNROLLS, (), "agent.n_step=3 .* own goal, .*; use agent.n_step=1"),
+        (DQNConfig(LSTM), UNROLLS, (), "hindsight with DQNConfig: .* the agent's memory needs"),
+        (R2D2Config(), UNROLLS, (), "hindsight with R2D2Config: .* use one without memory"),
+        (DQNConfig(), UNROLLS, (FrameStack(2),), "hindsight with frame_stack: .* leave one of"),
+    ],
+)
+def test_what_hindsight_would_corrupt_is_refused(agent, replay, others, match):
+    with pytest.raises(ConfigError, match=match) as error:
+        Experiment(
+            GoalEnvironment(), agent, replay, transforms=(Hindsight(reward), *others),
+        )  # fmt: skip
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("strategy", "length", "share"), [("future", 1, 100), ("future", 4, 52), ("final", 1, 100)]
+)
+def test_unrolls_too_short_for_goals_of_later_steps_are_refused(strategy, length, share):
+    def experiment(length):
+        replay = dataclasses.replace(UNROLLS, unroll_length=length)
+        transforms = (Hindsight(reward, strategy),)
+        return Experiment(GoalEnvironment(), DQNConfig(), replay, transforms=transforms)
+
+    least = 5 if strategy == "future" else 2
+    match = f"unroll_length={length} .* {share} % of them .* at least {least}, better"
+    with pytest.raises(ConfigError, match=match):
+        experiment(length)
+    experiment(least)
 
 
 @pytest.mark.parametrize(

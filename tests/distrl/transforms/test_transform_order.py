@@ -7,10 +7,12 @@ import numpy as np
 import pytest
 from dm_env import specs as dm_specs
 
+from distrl.agents.dqn import DQNConfig
 from distrl.agents.impala import IMPALAConfig
 from distrl.envs import PythonEnvironment
 from distrl.errors import ConfigError
 from distrl.experiment import Experiment
+from distrl.replay.config import ReplayConfig
 from distrl.specs import EnvironmentSpec
 from distrl.testing import CheckingConfig, CountingEnvironment
 from distrl.transforms import (
@@ -214,7 +216,7 @@ class Small(CountingEnvironment):
 first = lambda observation: observation[..., 0]
 experiment = Experiment(PythonEnvironment(Small), IMPALAConfig(), transforms=(
     RewardShaping(lambda before, action, reward, after: reward + first(after)),
-    PotentialShaping(first, 0.9), ObservationNormalizer(), ObservationClip(5.0),
+    PotentialShaping(first, 0.99), ObservationNormalizer(), ObservationClip(5.0),
     RewardNormalizer(), RewardClip(), RewardScale(), FrameStack(2)))
 experiment.make_agent()
 assert not xla_bridge.backends_are_initialized()
@@ -232,3 +234,10 @@ def test_impala_behind_a_frame_stack_takes_pixels():
     spec = FLOATS._replace(observation=dm_specs.BoundedArray((1, 84, 84), np.uint8, 0, 255))
     seen = specs_seen((FrameStack(4),), spec)[-1]
     assert IMPALAConfig().make(seen).env_spec.observation.shape == (4, 84, 84)
+
+
+def test_another_discount_than_the_agents_is_refused():
+    shaping, replay = PotentialShaping(reward, 0.9), ReplayConfig("uniform")
+    shaping.check(DQNConfig(discount=0.9), None, replay)
+    with pytest.raises(ConfigError, match=r"discount=0\.9 is not agent\.discount=0\.95, so that"):
+        shaping.check(DQNConfig(discount=0.95), None, replay)
