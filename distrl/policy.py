@@ -1,15 +1,8 @@
 """A trained policy as a function of observations, without the program that trained it."""
 
-import pickle
-import site
-import sys
-import sysconfig
-from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
-import cloudpickle
 import jax
 import numpy as np
 
@@ -18,13 +11,11 @@ from distrl.agents.agent import Agent
 from distrl.checkpointing.params_file import load_params
 from distrl.checkpointing.store import MANIFEST, PARAMS, Checkpoint, Checkpoints
 from distrl.errors import ConfigError
-from distrl.experiment import Experiment
 from distrl.inferencer import Inferencer
+from distrl.saved_agent import PICKLE, SETTINGS, read_settings
 from distrl.task import make_agent
 from distrl.types import Nest, Params, StepType, TimeStep
 from distrl.variables import VariableClient
-
-AGENT = "agent.pkl"
 
 
 class _ConstantSource:
@@ -123,10 +114,11 @@ def load_policy(
     batch_size: int | None = None,
     greedy: bool = True,
     seed: int = 0,
+    trust: bool = False,
 ) -> Policy:
     """Loads the policy that a run has learned.
 
-    It unpickles files of the run: load only what you trust.
+    No code of the run's files is executed, unless `trust` is set.
 
     Args:
       path: a run folder, or the folder of one checkpoint.
@@ -134,15 +126,17 @@ def load_policy(
       batch_size: number of environments to act in at once; None: one, without a leading axis.
       greedy: choose the best action or the mode; otherwise sample, as actors do.
       seed: of the samples.
+      trust: run the code that is saved with an agent or a transform of the user's own. Set it only
+        for a run of yours, or of somebody who may run programs as you.
 
     Raises:
-      ConfigError: there is no complete checkpoint.
+      ConfigError: there is no complete checkpoint, or it has code and `trust` is not set.
       SpecError: the parameters are not the agent's, or lack its statistics.
     """
     if which not in ("latest", "best"):
         raise ConfigError(f"load_policy: which must be 'latest' or 'best', got {which!r}")
     path = Path(path)
-    needed = (PARAMS, AGENT)
+    needed = (PARAMS, (SETTINGS, PICKLE))
     if (path / MANIFEST).exists():
         checkpoint: Checkpoint | None = Checkpoint.read(path, needed)
     elif which == "best":
@@ -151,59 +145,9 @@ def load_policy(
         checkpoint = Checkpoints(path).latest(only=needed)
     if checkpoint is None:
         raise ConfigError(f"load_policy: {path} is not a checkpoint, and has none")
-    settings = pickle.loads((checkpoint.path / AGENT).read_bytes())
+    name = SETTINGS if SETTINGS in checkpoint.manifest["files"] else PICKLE
+    settings = read_settings(checkpoint.path / name, trust)
     agent = make_agent(settings["agent"], settings["transforms"], settings["env_spec"])
     like = jax.eval_shape(agent.initial_params, jax.ShapeDtypeStruct((2,), np.uint32))
     version, params = load_params(checkpoint.path / PARAMS, like)
     return Policy(agent, version, params, batch_size=batch_size, greedy=greedy, seed=seed)
-
-
-def agent_writer(
-    experiment: Experiment, printer: Callable[[str], None] = print
-) -> Callable[[Path], None]:
-    """Returns a function that writes to a checkpoint's folder what `load_policy` needs.
-
-    Classes and functions of the user's own files are pickled by value, so that `load_policy` does
-    not need those files.
-
-    Args:
-      experiment: the run's experiment.
-      printer: prints a line if the agent cannot be pickled; the run itself does not need it.
-    """
-    settings = {
-        "agent": experiment.agent,
-        "transforms": experiment.transforms,
-        "env_spec": experiment.environment.spec(),
-    }
-    registered = [module for module in list(sys.modules.values()) if _is_users(module)]
-    for module in registered:
-        cloudpickle.register_pickle_by_value(module)
-    try:
-        data = cloudpickle.dumps(settings)
-    except Exception as error:  # of any kind: it comes from the user's own objects
-        printer(
-            "distrl: load_policy will not work: the agent's settings or transforms cannot be "
-            f"pickled: {error}"
-        )
-        return lambda folder: None
-    finally:
-        for module in registered:
-            cloudpickle.unregister_pickle_by_value(module)
-
-    def write(folder: Path) -> None:
-        (folder / AGENT).write_bytes(data)
-
-    return write
-
-
-def _is_users(module: ModuleType) -> bool:
-    """Whether a module is the user's own: not installed, and not of this package."""
-    file = getattr(module, "__file__", None)
-    name = getattr(module, "__name__", "__main__")
-    if not file or name == "__main__" or name.partition(".")[0] == "distrl":
-        return False
-    paths = sysconfig.get_paths()
-    libraries = {paths[key] for key in ("stdlib", "platstdlib", "purelib", "platlib")}
-    libraries |= {*site.getsitepackages(), site.getusersitepackages()}
-    path = Path(file)
-    return name in sys.modules and not any(path.is_relative_to(folder) for folder in libraries)

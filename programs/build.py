@@ -24,7 +24,6 @@ from distrl.lockstep import (
     LockstepWriter,
 )
 from distrl.metrics import Monitor
-from distrl.policy import agent_writer
 from distrl.programs import pools
 from distrl.replay.buffer import ReplayAdministration, ReplayReader, ReplayWriter
 from distrl.replay.columns import Columns
@@ -32,6 +31,7 @@ from distrl.replay.late_rewards import with_final_rewards
 from distrl.replay.local.buffer import LocalReplayBuffer
 from distrl.replay.local.table import LocalTable
 from distrl.replay.table.files import Stored
+from distrl.saved_agent import agent_writer
 from distrl.types import Trajectory
 from distrl.variables import VariableClient
 

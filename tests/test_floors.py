@@ -40,6 +40,9 @@ ROOMS = """
 
     distrl/__init__
     distrl/policy
+    distrl/saved_agent
+    distrl/plain_pickle
+    distrl/plain_settings
     distrl/presets distrl/checkpointing
     distrl/experiment distrl/actor distrl/evaluator distrl/inference
     distrl/task distrl/inferencer

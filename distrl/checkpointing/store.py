@@ -28,6 +28,8 @@ FORMAT = 1
 PARAMS = "params.npz"
 LEARNER = "learner.npz"  # the agent's learner state
 TABLE = "replay"  # a folder
+Files = Collection[str | tuple[str, ...]]  # see `Checkpoint.read`
+
 _UNFINISHED = ".new-"
 _NAME = re.compile(r"(\d{6,})(?:-(\d+))?")
 _CHUNK = 1 << 22  # bytes
@@ -43,12 +45,13 @@ class Checkpoint(NamedTuple):
     manifest: dict[str, Any]
 
     @classmethod
-    def read(cls, path: Path, only: Collection[str] | None = None) -> "Checkpoint":
+    def read(cls, path: Path, only: Files | None = None) -> "Checkpoint":
         """Reads the checkpoint in a folder.
 
         Args:
           path: the folder.
-          only: files that must be undamaged; None: all of them.
+          only: files that must be undamaged; None: all of them. Of several names in a tuple, the
+            first that the checkpoint has.
 
         Raises:
           ConfigError: the checkpoint is damaged, or the folder has none.
@@ -56,6 +59,8 @@ class Checkpoint(NamedTuple):
         path = Path(path)
         manifest = cls.read_manifest(path)
         for name in manifest["files"] if only is None else only:
+            if isinstance(name, tuple):
+                name = next((each for each in name if each in manifest["files"]), name[0])
             written = manifest["files"].get(name)
             if written is None:
                 raise ConfigError(f"{path} has no {name}")
@@ -111,7 +116,7 @@ class Checkpoints:
         return sorted(paths, key=lambda path: (_number(path), *_version(path)))
 
     def latest(
-        self, printer: Callable[[str], None] = print, only: Collection[str] | None = None
+        self, printer: Callable[[str], None] = print, only: Files | None = None
     ) -> Checkpoint | None:
         """Returns the newest undamaged checkpoint, or None.
 
@@ -128,7 +133,7 @@ class Checkpoints:
                 printer(f"distrl: checkpoint skipped: {error}")
         return None
 
-    def best(self, only: Collection[str] | None = None) -> Checkpoint | None:
+    def best(self, only: Files | None = None) -> Checkpoint | None:
         """Returns the checkpoint with the best mean return; None if none has a mean return.
 
         Raises:

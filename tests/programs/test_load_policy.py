@@ -21,9 +21,10 @@ from distrl.errors import ConfigError, SpecError
 from distrl.experiment import ActorsConfig, Experiment, LearnerConfig
 from distrl.goal import Goal
 from distrl.inferencer import Inferencer
-from distrl.policy import _ConstantSource, agent_writer
+from distrl.policy import _ConstantSource
 from distrl.programs.single_process import single_process
 from distrl.replay.buffer import ReplayConfig
+from distrl.saved_agent import agent_writer
 from distrl.transforms import FrameStack, ObservationNormalizer
 from distrl.variables import VariableClient
 from tests.support.selection import full, slow
@@ -137,7 +138,7 @@ experiment = Experiment(
 """
 THREE_LINES = """
 import sys, distrl, numpy
-policy = distrl.load_policy(sys.argv[1])
+policy = distrl.load_policy(sys.argv[1], trust=True)
 print(policy(numpy.zeros(4, numpy.float32)), policy.version)
 """
 
@@ -161,6 +162,8 @@ def test_an_agent_of_the_users_own_file(tmp_path, monkeypatch):
         (tmp_path / name).unlink()
     assert clean_process("-c", THREE_LINES, run) == "7 0\n"
     (checkpoint,) = Checkpoints(run).paths()
+    with pytest.raises(ConfigError, match=r"agent.pkl has code of its own .* trust=True"):
+        distrl.load_policy(run)
     moved = checkpoint.rename(tmp_path / "moved")
     assert clean_process("-c", THREE_LINES, moved) == "7 0\n"
 
@@ -191,6 +194,8 @@ def test_what_cannot_be_loaded(tmp_path):
 def test_an_observation_that_breaks_its_spec(tmp_path):
     made = dataclasses.replace(CASES["impala"](), goal=Goal(max_env_steps=1))
     run = trained(made, tmp_path / "run")
+    (checkpoint,) = Checkpoints(run).paths()
+    assert (checkpoint / "agent.json").exists() and not list(checkpoint.rglob("*.pkl"))
     policy = distrl.load_policy(run)
     with pytest.raises(SpecError, match=r"observation: expected float32\[1, 4\], got float32"):
         policy(np.zeros(3, np.float32))
