@@ -113,7 +113,7 @@ def agent_writer(
 
 
 def _pickled(settings: Any) -> bytes:
-    registered = [module for module in list(sys.modules.values()) if _is_users(module)]
+    registered = [module for module in list(sys.modules.values()) if is_users(module)]
     for module in registered:
         cloudpickle.register_pickle_by_value(module)
     try:
@@ -123,8 +123,8 @@ def _pickled(settings: Any) -> bytes:
             cloudpickle.unregister_pickle_by_value(module)
 
 
-def _is_users(module: ModuleType) -> bool:
-    """Whether a module is the user's own: not installed, and not of this package."""
+def is_users(module: ModuleType) -> bool:
+    """Returns whether a module is the user's own: not installed, and not of this package."""
     file = getattr(module, "__file__", None)
     name = getattr(module, "__name__", "__main__")
     if not file or name == "__main__" or name.partition(".")[0] == "distrl":

@@ -1,5 +1,6 @@
 """Paths of this project's code, for processes that are started by a command."""
 
+import sys
 from pathlib import Path
 
 import distrl
@@ -9,3 +10,21 @@ PACKAGE = Path(distrl.__file__).parent
 
 ROOT = PACKAGE.parent
 """The folder to put on a process's `PYTHONPATH` so that it imports this same code."""
+
+
+def python_command(module: str, python: str = sys.executable, folder: Path = ROOT) -> list[str]:
+    """Returns the command that runs a module without the current folder on its path.
+
+    That is what `-P` does since Python 3.11: with `-m` alone, a `json.py` or a `distrl/` in the
+    current folder would be imported in the place of the real one. PYTHONPATH stays in effect.
+
+    Args:
+      module: full name of the module.
+      python: path of the Python interpreter.
+      folder: the folder that has this project's code, if nothing else on the path has it.
+    """
+    code = (
+        f"import sys; sys.path[:] = [*filter(None, sys.path), {str(folder)!r}]; import runpy; "
+        f"runpy.run_module({module!r}, run_name='__main__', alter_sys=True)"
+    )
+    return [python, "-c", code]

@@ -2,6 +2,7 @@
 
 import importlib.util
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -9,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import distrl
+from distrl.launch.paths import python_command
 
 PACKAGE = Path(distrl.__file__).parent
 FOREIGN = """import pathlib
@@ -82,7 +84,9 @@ def test_a_command(foreign, arguments, status, answer):
 
 def test_the_host_daemon(foreign):
     """With stdin closed its connection is lost at once, which ends it."""
-    done = foreign.python("-m", "distrl.launch.hosts.daemon")
+    for name in ("distrl", "json", "random", "absl"):  # in the current folder, which is not used
+        shutil.copytree(foreign.current / "launch", foreign.current / name)
+    done = foreign.python(*python_command("distrl.launch.hosts.daemon")[1:])
     assert (done.returncode, "Traceback" in done.stderr) == (1, False), done.stderr
     assert "connection" in done.stderr
 

@@ -192,7 +192,7 @@ def _first_line(connection: socket.socket, deadline: float) -> dict[str, Any] | 
     connection.settimeout(_SILENCE_S)
     try:
         message = json.loads(data)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     return message if isinstance(message, dict) else None
 

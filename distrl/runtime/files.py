@@ -4,6 +4,7 @@ import contextlib
 import fcntl
 import json
 import os
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
@@ -27,6 +28,18 @@ def make_private_folder(path: Path) -> None:
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     path.mkdir(mode=0o700, exist_ok=True)
+
+
+def write_private(path: Path, data: bytes) -> None:
+    """Replaces a file, or a symbolic link, by one that only this user can read. Raises OSError."""
+    descriptor, part = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)  # mode 0600
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(data)
+        os.replace(part, path)
+    except BaseException:
+        os.unlink(part)
+        raise
 
 
 def write_json(path: Path, data: Any, durable: bool = True) -> None:

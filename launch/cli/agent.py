@@ -12,6 +12,7 @@ from distrl.launch.hosts.daemon import HostDaemon
 from distrl.launch.hosts.dial import dial, join_token
 from distrl.launch.network.credentials import read_credentials
 from distrl.launch.network.private_folder import new_folder
+from distrl.launch.paths import python_command
 
 _WAIT_S = 600.0
 # Set by programs that start one process per host: Slurm, Open MPI, MPICH, a Kubernetes indexed Job.
@@ -46,7 +47,7 @@ def agent(arguments: list[str]) -> int:
         "rank": rank,
         "token": join_token(credentials),
     }
-    reconnect_command = [sys.executable, "-m", "distrl", "agent", *arguments[1:]]
+    reconnect_command = [*python_command("distrl"), "agent", *arguments[1:]]
     HostDaemon(
         connection,
         os.dup(connection),

@@ -5,6 +5,7 @@ import importlib.util
 import os
 import sys
 from pathlib import Path
+from types import ModuleType
 
 from absl import flags
 
@@ -12,8 +13,11 @@ from distrl import transforms
 from distrl.errors import ConfigError
 from distrl.experiment import Experiment, SupervisionConfig
 from distrl.launch.cli import config_flags
+from distrl.saved_agent import is_users
 
 _DAY_S = 86_400.0
+
+_folder = ""  # of --experiment
 
 
 def load_experiment(values: flags.FlagValues) -> Experiment:
@@ -58,16 +62,13 @@ def _from_file(values: flags.FlagValues) -> Experiment:
         raise ConfigError(
             "--env and --experiment exclude each other: the file names its environment"
         )
+    if values["agent"].present:
+        raise ConfigError("--agent and --experiment exclude each other: the file names its agent")
     path, _, name = values.experiment.partition(":")
     name = name or "experiment"
     if not os.path.isfile(path):
         raise ConfigError(f"--experiment: no file {path!r}")
-    spec = importlib.util.spec_from_file_location(Path(path).stem, path)
-    if spec is None or spec.loader is None:
-        raise ConfigError(f"--experiment: {path!r} is not a Python file")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
+    module = _import_file(path)
     experiment = getattr(module, name, None)
     if callable(experiment):
         experiment = experiment()
@@ -77,6 +78,47 @@ def _from_file(values: flags.FlagValues) -> Experiment:
             f"one; got {type(experiment).__name__}"
         )
     return experiment
+
+
+def _import_file(path: str) -> ModuleType:
+    """Imports a user's file.
+
+    Its own folder comes last on the path: files beside it can be imported, and shadow nothing.
+    """
+    global _folder
+    stem = Path(path).stem
+    name = stem if _is_free(stem, path) else f"distrl_experiment_{stem}"
+    spec = importlib.util.spec_from_file_location(name, path)
+    if spec is None or spec.loader is None:
+        raise ConfigError(f"--experiment: {path!r} is not a Python file")
+    _folder = os.path.dirname(os.path.abspath(path))
+    if _folder not in sys.path:
+        sys.path.append(_folder)
+    module = sys.modules[name] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def _is_free(name: str, path: str) -> bool:
+    """Returns whether no module but the file itself has this name."""
+    imported = sys.modules.get(name)
+    if imported is not None:
+        origin = getattr(imported, "__file__", None)
+    else:
+        found = importlib.util.find_spec(name) if name.isidentifier() else None
+        if found is None:
+            return True
+        origin = found.origin
+    return origin is not None and os.path.exists(origin) and os.path.samefile(origin, path)
+
+
+def experiment_modules() -> list[ModuleType]:
+    """Returns the module of --experiment, and those imported from its folder; none without it."""
+    return [
+        module
+        for module in list(sys.modules.values())
+        if _folder and is_users(module) and Path(module.__file__ or "").is_relative_to(_folder)
+    ]
 
 
 def _with_long_timeouts(experiment: Experiment) -> Experiment:

@@ -8,11 +8,14 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import cloudpickle
 from absl import flags
 
 from distrl.checkpointing.resume_point import ResumePoint
 from distrl.errors import ConfigError
 from distrl.experiment import Experiment
+from distrl.launch.cli.load_experiment import experiment_modules
+from distrl.launch.cli.train_flags import without_flags
 from distrl.launch.hosts import kubernetes, manual, slurm
 from distrl.launch.launch_types import LOCAL_MP
 from distrl.launch.run_dir.run_dir import new_path
@@ -99,7 +102,8 @@ flags.DEFINE_string(
 
 # Flags of `distrl train` that do not go into the command lines of the hosts' launcher.
 _LOCAL_FLAGS = (
-    "--run_dir", "--slurm", "--launcher", "--image", "--name", "--storage", "--join_", "--cred",
+    "run_dir", "slurm", "launcher", "image", "name", "storage", "join_port", "join_address",
+    "credentials",
 )  # fmt: skip
 
 
@@ -132,12 +136,8 @@ def prepare(
     from distrl.programs.multi_machine import over_network
 
     experiment = over_network(experiment)
-    if values.experiment is not None:  # the hosts may lack the user's file
-        import cloudpickle
-
-        cloudpickle.register_pickle_by_value(
-            sys.modules[Path(values.experiment.partition(":")[0]).stem]
-        )
+    for module in experiment_modules():  # the hosts may lack the user's files
+        cloudpickle.register_pickle_by_value(module)
     if values.launcher == "slurm" and values.hosts is None:
         if not slurm.in_job():
             _submit(experiment, arguments, values, say)
@@ -153,8 +153,8 @@ def prepare(
     write = {"commands": _write_commands, "kubernetes": _write_manifests}.get(values.launcher)
     if write is None:
         return experiment, placement
-    arguments = [a for a in arguments[1:] if not a.startswith(_LOCAL_FLAGS)]
-    write(experiment, placement, arguments, values, say)
+    plain = without_flags(arguments[1:], _LOCAL_FLAGS, values)
+    write(experiment, placement, plain, values, say)
     return None
 
 
@@ -220,7 +220,7 @@ def _submit(
             "--launcher=slurm: not in a Slurm job; give --slurm='--nodes=3' to submit one"
         )
     run_dir = _run_dir(experiment, values)
-    plain = [a for a in arguments[1:] if not a.startswith(("--run_dir", "--slurm"))]
+    plain = without_flags(arguments[1:], ("run_dir", "slurm"), values)
     job = slurm.submit([*plain, f"--run_dir={run_dir}"], run_dir, shlex.split(values.slurm))
     say(f"distrl: submitted job {job}; everything is written to {run_dir}, its output to slurm.log")
 
@@ -237,7 +237,6 @@ def _write_commands(
 
     run_dir = _run_dir(experiment, values)
     path = Path(values.credentials or f"{run_dir}.pem").absolute()
-    path.parent.mkdir(parents=True, exist_ok=True)
     write_credentials(path, make_credentials())
     address = values.join_address or socket.gethostname()
     command = [
@@ -266,7 +265,7 @@ def _write_manifests(
         f":cores={host.cores}:replay={host.replay}"
         for host in placement.hosts
     )
-    plain = [a for a in arguments if not a.startswith(("--hosts", "--tunnel_port"))]
+    plain = without_flags(arguments, ("hosts", "tunnel_port"), values)
     command = [
         "distrl", "train", *plain,
         f"--hosts={hosts}", "--launcher=join", f"--join_port={values.join_port}",

@@ -198,6 +198,13 @@ def _process_group(values: flags.FlagValues, topology: str) -> "ProcessGroupSpec
 
     group = ProcessGroupSpec(values.coordinator_address, values.num_processes, values.process_id)
     group.check()
+    if not values.open_learner_ports:
+        raise ConfigError(
+            f"--coordinator_address={values.coordinator_address}: the ports of JAX and gloo or "
+            "NCCL have no encryption and no authentication, and whoever reaches them can change "
+            "what is learned; if your network and its hosts keep others away from them "
+            "(docs/devices.md), add --open_learner_ports"
+        )
     return group
 
 

@@ -1,6 +1,7 @@
 """The flags of `distrl train`, besides the experiment's settings and those of several machines."""
 
 import re
+from collections.abc import Collection, Sequence
 
 from absl import flags
 
@@ -72,6 +73,12 @@ flags.DEFINE_integer(
 flags.DEFINE_integer(
     "process_id", None, "Index of this learner process, from 0; with --coordinator_address."
 )
+flags.DEFINE_bool(
+    "open_learner_ports",
+    False,
+    "With --coordinator_address: let the learner processes use ports without encryption or "
+    "authentication, where only the learner's hosts and users can reach each other.",
+)
 flags.DEFINE_enum(  # Launchpad defines it again when it is imported
     "lp_launch_type",
     LOCAL_MP,
@@ -80,6 +87,30 @@ flags.DEFINE_enum(  # Launchpad defines it again when it is imported
     "single_process.",
     allow_override=True,
 )
+
+
+def without_flags(
+    words: Sequence[str], names: Collection[str], values: flags.FlagValues
+) -> list[str]:
+    """Returns the words of a command line without some of its flags.
+
+    Args:
+      words: flags as absl takes them: `--name=value`, `--name value`, `-name`, `--noname`.
+      names: names of the flags to leave out.
+      values: the flags that there are.
+    """
+    kept: list[str] = []
+    rest = iter(words)
+    for word in rest:
+        name, equals, _ = word.lstrip("-").partition("=")
+        if word == "--" or not word.startswith("-") or not name:
+            return [*kept, word, *rest]  # absl takes no flags after the first other word
+        parts = [word]
+        if not equals and name in values and not values[name].boolean:
+            parts += [value for value in [next(rest, None)] if value is not None]
+        if name not in names:
+            kept += parts
+    return kept
 
 
 def asks_for_help(arguments: list[str]) -> bool:

@@ -1,8 +1,7 @@
 """The host daemon: runs the nodes placed on its host, as the launcher tells it.
 
-  python -m distrl.launch.hosts.daemon    stdin and stdout are the connection to the launcher
-
-It ends, with everything that it has started, when the connection ends or is silent for `LEASE_S`.
+Run as a module, its stdin and stdout are the connection to the launcher. It ends, with everything
+that it has started, when the connection ends or is silent for `LEASE_S`.
 """
 
 import base64

@@ -26,6 +26,7 @@ from distrl.launch.hosts.kubernetes_objects import (
     RunObjects,
     host_address,
 )
+from distrl.runtime.files import write_private
 
 if TYPE_CHECKING:
     from distrl.programs.placement import Host, Placement
@@ -104,12 +105,8 @@ def write(path: str | os.PathLike[str], documents: Sequence[Document]) -> None:
     """Writes a file for kubectl, readable by this user alone: it has the run's private key."""
     import yaml
 
-    path = Path(path)
-    part = path.with_name(f".{path.name}.{os.getpid()}.new")
-    descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    with open(descriptor, "w") as file:
-        yaml.dump_all(documents, file, _plain_dumper(), sort_keys=False)
-    os.replace(part, path)
+    text = yaml.dump_all(documents, None, _plain_dumper(), sort_keys=False)
+    write_private(Path(path), text.encode())
 
 
 def _storage(storage: str) -> Document:

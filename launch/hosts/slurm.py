@@ -4,12 +4,11 @@ import os
 import re
 import shlex
 import subprocess
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from distrl.errors import ConfigError
-from distrl.launch.paths import ROOT
+from distrl.launch.paths import ROOT, python_command
 from distrl.launch.run_dir.run_dir import SUBMITTED
 from distrl.programs.placement import Host
 from distrl.runtime.files import make_private_folder
@@ -107,8 +106,8 @@ def submit(arguments: Sequence[str], run_dir: Path, options: Sequence[str]) -> s
     """
     make_private_folder(run_dir)
     path, log = (run_dir / name for name in SUBMITTED)
-    python = ["env", f"PYTHONPATH={ROOT}", sys.executable]
-    path.write_text(script([*python, "-m", "distrl", "train", *arguments], Path.cwd()))
+    command = ["env", f"PYTHONPATH={ROOT}", *python_command("distrl"), "train", *arguments]
+    path.write_text(script(command, Path.cwd()))
     return _run([*SBATCH, f"--output={log}", *options, str(path)]).strip().partition(";")[0]
 
 

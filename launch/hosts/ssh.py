@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import IO
 
-from distrl.launch.paths import ROOT
+from distrl.launch.paths import ROOT, python_command
 from distrl.programs.placement import Host
 
 HERE = ("localhost", "127.0.0.1")
@@ -25,7 +25,8 @@ def daemon_command(python: str = sys.executable, folder: Path = ROOT) -> list[st
       python: path of the Python interpreter on the host.
       folder: the project's folder on the host.
     """
-    return ["env", f"PYTHONPATH={folder}", python, "-m", "distrl.launch.hosts.daemon"]
+    command = python_command("distrl.launch.hosts.daemon", python, folder)
+    return ["env", f"PYTHONPATH={folder}", *command]
 
 
 def ssh(host: Host, options: Sequence[str], daemon: Sequence[str]) -> list[str]:

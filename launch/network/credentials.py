@@ -9,6 +9,7 @@ import datetime
 import os
 import pathlib
 import ssl
+import stat
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
@@ -16,6 +17,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from distrl.errors import ConfigError
+from distrl.runtime.files import write_private
 
 NAME = "distrl"  # every host's name in TLS
 
@@ -62,13 +64,16 @@ def make_credentials() -> Credentials:
 
 
 def read_credentials(path: str) -> Credentials:
-    """Reads credentials from a PEM file.
+    """Reads credentials from a PEM file that nobody else can read or write.
 
     Raises:
-      ConfigError: the file cannot be read, or has no certificate or no private key.
+      ConfigError: the file cannot be read, has no certificate or no private key, or other users
+        have access to it.
     """
     try:
-        text = pathlib.Path(path).read_bytes()
+        with open(path, "rb") as file:
+            _check_private(path, os.fstat(file.fileno()))
+            text = file.read()
     except OSError as error:
         raise ConfigError(f"--credentials={path}: {error.strerror}") from error
     parts = [b"-----BEGIN " + part for part in text.split(b"-----BEGIN ")[1:]]
@@ -79,11 +84,37 @@ def read_credentials(path: str) -> Credentials:
     return Credentials(certificate, key)
 
 
+def _check_private(path: str, about: os.stat_result) -> None:
+    """Raises ConfigError unless a file is its user's alone.
+
+    A file of root may be readable by a group: Kubernetes mounts secrets that way.
+    """
+    mode = stat.S_IMODE(about.st_mode)
+    if about.st_uid not in (os.geteuid(), 0):
+        raise ConfigError(
+            f"--credentials={path}: it belongs to another user (uid {about.st_uid}), who has the "
+            "key too; use a file of your own"
+        )
+    if mode & (0o077 if about.st_uid == os.geteuid() else 0o037):
+        raise ConfigError(
+            f"--credentials={path}: other users can read or write it (mode {mode:04o}); "
+            f"chmod 600 it, and make new credentials if the others are not to be trusted"
+        )
+
+
 def write_credentials(path: pathlib.Path, credentials: Credentials) -> None:
-    """Writes credentials to a PEM file that nobody else can read."""
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    with os.fdopen(descriptor, "wb") as file:
-        file.write(credentials.certificate.strip() + b"\n" + credentials.key.strip() + b"\n")
+    """Writes credentials to a PEM file that nobody else can read.
+
+    Raises:
+      ConfigError: the file cannot be written.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_private(
+            path, credentials.certificate.strip() + b"\n" + credentials.key.strip() + b"\n"
+        )
+    except OSError as error:
+        raise ConfigError(f"--credentials={path}: {error.strerror}") from error
 
 
 def server_context(credentials: Credentials) -> ssl.SSLContext:

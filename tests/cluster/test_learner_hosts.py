@@ -18,7 +18,8 @@ def test_two_hosts_solve_cartpole_together(hosts: Hosts, tmp_path: Path):
         command = [
             sys.executable, "-m", "distrl", "train", "--topology=single_process",
             "--env=CartPole-v1", f"--coordinator_address={hosts.address('h1')}:4000",
-            "--num_processes=2", f"--process_id={index}", f"--run_dir={tmp_path / 'run'}-{index}",
+            "--num_processes=2", "--open_learner_ports",
+            f"--process_id={index}", f"--run_dir={tmp_path / 'run'}-{index}",
         ]  # fmt: skip
         with logs[index].open("wb") as log:
             processes.append(hosts.popen(name, command, cwd=ROOT, stdout=log, stderr=log))

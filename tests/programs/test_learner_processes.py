@@ -30,7 +30,7 @@ class Process:
         command = [
             sys.executable, "-m", "distrl", "train", "--topology=single_process",
             "--env=CartPole-v1", f"--coordinator_address={address}", f"--num_processes={count}",
-            f"--process_id={index}", f"--run_dir={folder / 'run'}", *flags,
+            "--open_learner_ports", f"--process_id={index}", f"--run_dir={folder / 'run'}", *flags,
         ]  # fmt: skip
         with open(self._log, "wb") as log:
             self.popen = subprocess.Popen(command, cwd=ROOT, stdout=log, stderr=log)

@@ -71,6 +71,14 @@ BAD = {
         ["train", f"--experiment={BREAKING}:at_once"],
         "broken: first observation: expected float32[4], got float32[3]",
     ),
+    "agent of a file": (
+        ["train", f"--experiment={BREAKING}:at_once", "--agent=dqn"],
+        "--agent and --experiment exclude each other: the file names its agent",
+    ),
+    "open ports": (
+        ["train", "--coordinator_address=10.0.0.1:4000", "--num_processes=2", "--process_id=0"],
+        "--coordinator_address=10.0.0.1:4000: the ports of JAX and gloo or NCCL have no encryption",
+    ),
     "folder": (
         ["train", "--topology=single_process", f"--run_dir={__file__}"],
         f"--run_dir: {__file__} cannot be a folder: ",

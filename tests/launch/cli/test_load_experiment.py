@@ -1,0 +1,93 @@
+"""A user's own file, and the words of a command line."""
+
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import jax
+import pytest
+from absl import flags
+
+from distrl.launch.cli import load_experiment
+from distrl.launch.cli.train_flags import without_flags
+
+FILE = """
+import beside
+import jax
+
+TOTAL = jax.numpy.int32(beside.NUMBER)
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    (tmp_path / "beside.py").write_text("NUMBER = 7\n")
+    (tmp_path / "json.py").write_text("raise RuntimeError('a user file in the place of json')\n")
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    modules = set(sys.modules)
+    yield tmp_path
+    for name in set(sys.modules) - modules:
+        if str(getattr(sys.modules[name], "__file__", "")).startswith(str(tmp_path)):
+            del sys.modules[name]
+
+
+@pytest.mark.parametrize(
+    ("stem", "name"),
+    [
+        ("my_experiment", "my_experiment"),
+        ("my-experiment.v2", "my-experiment.v2"),
+        ("jax", "distrl_experiment_jax"),  # imported already
+        ("this", "distrl_experiment_this"),  # of the standard library
+        ("distrl", "distrl_experiment_distrl"),
+    ],
+)
+def test_a_users_file_replaces_no_module(folder: Path, stem: str, name: str):
+    before = {each: sys.modules.get(each) for each in ("jax", "this", "distrl")}
+    (folder / f"{stem}.py").write_text(FILE)
+    for _ in range(2):
+        module = load_experiment._import_file(str(folder / f"{stem}.py"))
+        assert module.__name__ == name and sys.modules[name] is module
+        modules = load_experiment.experiment_modules()
+        assert {each.__name__ for each in modules} == {name, "beside"}
+        assert module.TOTAL == 7
+    assert {each: sys.modules.get(each) for each in before} == before
+    assert sys.modules["jax"] is jax and sys.path[-1] == str(folder)
+
+
+def words_flags() -> flags.FlagValues:
+    values = flags.FlagValues()
+    for name in ("run_dir", "slurm", "env", "name"):
+        flags.DEFINE_string(name, None, "", flag_values=values)
+    flags.DEFINE_bool("light", False, "", flag_values=values)
+    return values
+
+
+@pytest.mark.parametrize(
+    ("words", "left"),
+    [
+        ("--env=a --run_dir=X --light", "--env=a --light"),
+        ("--env a --run_dir X --light", "--env a --light"),
+        ("-run_dir X --env=a", "--env=a"),
+        ("-run_dir=X --nolight", "--nolight"),
+        ("--light --run_dir X", "--light"),
+        ("--env --run_dir --slurm=y", "--env --run_dir"),
+        ("--slurm --nodes=3 --env=a", "--env=a"),
+        ("--namespace=b --name=a", "--namespace=b"),
+        ("--run_dir", ""),
+        ("--config.a.b=3 --run_dir X", "--config.a.b=3"),
+        ("--env=a -- --run_dir=X", "--env=a -- --run_dir=X"),
+    ],
+)
+def test_a_flag_is_left_out_however_it_is_written(words: str, left: str):
+    kept = without_flags(words.split(), ("run_dir", "slurm", "name"), words_flags())
+    assert kept == left.split()
+
+
+def test_the_folder_is_not_put_on_the_path_twice(folder: Path):
+    path = folder / "mine.py"
+    path.write_text(FILE)
+    before = len(sys.path)
+    load_experiment._import_file(str(path))
+    load_experiment._import_file(os.path.relpath(path))
+    assert len(sys.path) == before + 1
