@@ -9,8 +9,7 @@ from absl import flags
 
 from distrl.errors import ConfigError
 from distrl.launch.hosts.daemon import HostDaemon
-from distrl.launch.hosts.dial import dial, join_token
-from distrl.launch.network.credentials import read_credentials
+from distrl.launch.hosts.dial import dial
 from distrl.launch.network.private_folder import new_folder
 from distrl.launch.paths import python_command
 
@@ -33,11 +32,10 @@ def agent(arguments: list[str]) -> int:
       ConfigError, flags.Error: bad input, or no launcher in time.
     """
     values = _parse(arguments)
-    credentials = read_credentials(values.credentials)
     rank = next((int(os.environ[n]) for n in _RANKS if os.environ.get(n, "").isdecimal()), None)
     folder = new_folder()
     try:
-        connection, tunnel = dial(values.join, credentials, folder, values.wait)
+        connection, tunnel, token = dial(values.join, values.credentials, folder, values.wait)
     except BaseException:
         shutil.rmtree(folder, ignore_errors=True)
         raise
@@ -45,7 +43,7 @@ def agent(arguments: list[str]) -> int:
     hello = {
         "name": values.name or (None if rank is not None else socket.gethostname()),
         "rank": rank,
-        "token": join_token(credentials),
+        "token": token,
     }
     reconnect_command = [*python_command("distrl"), "agent", *arguments[1:]]
     HostDaemon(

@@ -22,8 +22,8 @@ from typing import Any, NoReturn
 from distrl.launch.hosts.channel import JsonLineChannel
 from distrl.launch.hosts.code_identity import identity
 from distrl.launch.hosts.forwarded_log import ForwardedLog
-from distrl.launch.network.credentials import Credentials
 from distrl.launch.network.private_folder import new_folder
+from distrl.launch.network.tunnel_process import SealedTunnel, end_tunnel
 from distrl.launch.supervision.result import NOT_STARTED, NodeExit
 from distrl.launch.supervision.signals import Signals, run_once
 from distrl.runtime.files import make_private_folder
@@ -59,7 +59,7 @@ class HostDaemon:
         self.messages: collections.deque[Any] = collections.deque()
         self._nodes: dict[str, Any] = {}
         self._folder = folder
-        self._tunnel = 0  # pid
+        self._tunnel: SealedTunnel | None = None
         self._launcher_tunnel = launcher_tunnel
         self._hello = dict(hello or {})
         self._reconnect_command = reconnect_command
@@ -70,6 +70,7 @@ class HostDaemon:
 
     def run(self) -> NoReturn:
         """Runs until the launcher says goodbye or is lost."""
+        self._tunnel = SealedTunnel()
         with Signals() as signals:
             self._signals = signals
             self.selector.register(signals, selectors.EVENT_READ)
@@ -79,6 +80,7 @@ class HostDaemon:
                 host=socket.gethostname(),
                 cores=len(os.sched_getaffinity(0)),
                 gpus=os.environ.get("CUDA_VISIBLE_DEVICES"),
+                tunnel_key=self._tunnel.public_key,
                 **self._hello,
             )
             while True:
@@ -109,13 +111,14 @@ class HostDaemon:
     def _on_ping(self) -> None:
         """Does nothing: the message itself is the sign of life."""
 
-    def _on_begin(self, payload: str, nodes: list[str], tunnel_port: int) -> None:
+    def _on_begin(self, payload: str, nodes: list[str], tunnel_port: int, credentials: str) -> None:
         """Builds the program, and answers with the ports of this host's nodes.
 
         Args:
           payload: the pickled program and what belongs to it.
           nodes: names of this host's nodes.
           tunnel_port: the launcher's choice of a port for the other hosts; 0: any free one.
+          credentials: the program's, which only the tunnel's process can open.
         """
         import cloudpickle
 
@@ -126,10 +129,8 @@ class HostDaemon:
         from distrl.launch.network.endpoints import Endpoints
         from distrl.programs.resources import node_environments
 
-        self._program, experiment, topology, run_dir, credentials = cloudpickle.loads(
-            base64.b64decode(payload)
-        )
-        self._credentials = Credentials(*credentials)
+        self._program, experiment, topology, run_dir = cloudpickle.loads(base64.b64decode(payload))
+        self._sealed = credentials
         self._program_nodes = launchpad_adapter.named_nodes(self._program)
         self._local_names = set(nodes)
         self._environments = node_environments(experiment, topology)
@@ -156,7 +157,6 @@ class HostDaemon:
         from distrl.launch import launchpad_adapter
         from distrl.launch.local import processes
         from distrl.launch.network import loopback
-        from distrl.launch.network.tunnel_process import start_tunnel
         from distrl.launch.supervision.restart_policy import RestartPolicy
         from distrl.runtime.heartbeat import HeartbeatTable
 
@@ -196,7 +196,8 @@ class HostDaemon:
                 stop_signal=signal.SIGUSR1,  # Slurm sends SIGTERM to all processes of a job
             )
         launchpad_adapter.wire(self._program, lp.LaunchType("local_mp"), self._stopper, address)
-        self._tunnel = start_tunnel(self._listener, self._credentials, open_ports, forwards)
+        assert self._tunnel is not None
+        self._tunnel.start(self._listener, self._sealed, open_ports, forwards)
         self._channel.send("wired")
 
     def _stopper(self, name: str) -> Any:
@@ -259,8 +260,8 @@ class HostDaemon:
         if now - self._last_report < REPORT_S:
             return
         self._last_report = now
-        if self._tunnel and os.waitpid(self._tunnel, os.WNOHANG) != (0, 0):
-            self._tunnel = 0
+        if self._tunnel and os.waitpid(self._tunnel.pid, os.WNOHANG) != (0, 0):
+            self._tunnel = None
             self._leave("its tunnel to the other hosts has ended")
         reports = {}
         for name, node in self._nodes.items():
@@ -293,11 +294,8 @@ class HostDaemon:
             print(line, file=sys.stderr, flush=True)
         for node in self._nodes.values():
             node.destroy()
-        tunnels = [pid for pid in (self._tunnel, self._launcher_tunnel) if pid]
-        if tunnels:  # without one, the packages for this import may be missing
-            from distrl.launch.network.tunnel_process import end_tunnel
-
-            for pid in tunnels:
+        for pid in (self._tunnel.pid if self._tunnel else 0, self._launcher_tunnel):
+            if pid:
                 end_tunnel(pid)
         if self._nodes:
             from distrl.replay.shared import segment

@@ -14,7 +14,7 @@ import time
 
 from distrl.errors import ConfigError
 from distrl.launch.network.credentials import Credentials
-from distrl.launch.network.tunnel_process import end_tunnel, start_tunnel
+from distrl.launch.network.tunnel_process import end_tunnel, start_tunnel_of_file
 from distrl.runtime.sockets import parse_address
 
 HELLO_S = 20.0  # for a daemon that has connected to introduce itself
@@ -30,28 +30,28 @@ def join_token(credentials: Credentials) -> str:
 
 
 def dial(
-    address: str, credentials: Credentials, folder: pathlib.Path, timeout: float
-) -> tuple[int, int]:
+    address: str, credentials_file: str, folder: pathlib.Path, timeout: float
+) -> tuple[int, int, str]:
     """Connects a daemon to its launcher, which may be started later.
 
     Args:
       address: HOST:PORT of the launcher's join port.
-      credentials: the program's credentials.
+      credentials_file: path of the program's credentials, which only the tunnel reads.
       folder: a private folder for sockets.
       timeout: seconds to wait for the launcher.
 
     Returns:
-      The connection's descriptor, and the pid of its tunnel.
+      The connection's descriptor, the pid of its tunnel, and the token.
 
     Raises:
-      ConfigError: a malformed address, or no launcher in time.
+      ConfigError: a malformed address, a file that cannot be used, or no launcher in time.
     """
     host, port = parse_address(address, "--join")
     path = str(folder / "join")
     unused = socket.create_server(("127.0.0.1", 0))
     forwards = {path: (host, port, JOIN)}
-    tunnel = start_tunnel(unused, credentials, {}, forwards)
-    unused.close()
+    with unused:
+        tunnel, token = start_tunnel_of_file(unused, credentials_file, forwards, join_token)
     deadline = time.monotonic() + timeout
     while True:
         connection = socket.socket(socket.AF_UNIX)
@@ -59,7 +59,7 @@ def dial(
             connection.connect(path)
             connection.settimeout(HELLO_S)
             if connection.recv(1, socket.MSG_PEEK):  # the launcher sends first
-                return connection.detach(), tunnel
+                return connection.detach(), tunnel, token
         connection.close()
         if time.monotonic() > deadline:
             end_tunnel(tunnel)

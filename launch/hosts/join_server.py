@@ -116,7 +116,13 @@ class JoinServer:
             self._session.journal.say(host)
             return
         host.attach(channel)
-        host.on_hello(message["identity"], message["host"], message["cores"], message["gpus"])
+        host.on_hello(
+            message["identity"],
+            message["host"],
+            message["cores"],
+            message["gpus"],
+            message["tunnel_key"],
+        )
 
     def _find_host(self, message: Mapping[str, Any]) -> RemoteHost | str:
         """Returns the host that a daemon belongs to, or why it belongs to none."""

@@ -19,6 +19,7 @@ from distrl.launch.hosts.join_server import JoinServer
 from distrl.launch.hosts.remote_host import HostState, RemoteHost, check_refused
 from distrl.launch.hosts.remote_node import RemoteHeartbeat, SupervisedRemoteNode
 from distrl.launch.network.credentials import Credentials, make_credentials
+from distrl.launch.network.sealing import seal
 from distrl.launch.supervision.restart_policy import HangLimits, RestartPolicy
 from distrl.launch.supervision.result import Result
 from distrl.launch.supervision.session import Session, check_groups
@@ -94,9 +95,10 @@ def launch_on_machines(
                 node_names,
                 session,
                 {
-                    "payload": _payload(program, experiment, placement, host, run_dir, credentials),
+                    "payload": _payload(program, experiment, placement, host, run_dir),
                     "tunnel_port": tunnel_port,
                 },
+                functools.partial(seal, credentials),
                 launcher_identity,
                 functools.partial(_wire_hosts, hosts),
                 run_dir / "logs" / f"host-{host.name}.log",
@@ -121,14 +123,12 @@ def _payload(
     placement: Placement,
     host: Host,
     run_dir: pathlib.Path,
-    credentials: Credentials,
 ) -> str:
     """Returns what a host's daemon builds its part of the program from, as text."""
     if host is not placement.hosts[0]:  # only the learner's host needs GPUs
         experiment = _without_gpus(experiment)
     topology = "light_env" if "inferencer" in program.groups else "heavy_env"
-    secrets = (credentials.certificate, credentials.key)
-    payload = cloudpickle.dumps((program, experiment, topology, str(run_dir), secrets))
+    payload = cloudpickle.dumps((program, experiment, topology, str(run_dir)))
     return base64.b64encode(payload).decode()
 
 

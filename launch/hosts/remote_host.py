@@ -47,6 +47,7 @@ class RemoteHost:
       node_names: names of the host's nodes.
       session: the launch.
       begin: fields of the first message to the daemon.
+      seal: returns the program's credentials for a public key, see `distrl.launch.network.sealing`.
       identity: the launcher's `code_identity.identity()`.
       on_ready: called when the daemon has sent its nodes' ports.
       error_log: file for the stderr of `command`.
@@ -59,6 +60,7 @@ class RemoteHost:
         node_names: Sequence[str],
         session: Session,
         begin: Mapping[str, Any],
+        seal: Callable[[str], str],
         identity: Mapping[str, str],
         on_ready: Callable[["RemoteHost"], None],
         error_log: pathlib.Path,
@@ -74,6 +76,7 @@ class RemoteHost:
         self._node_names = node_names
         self._session = session
         self._begin = begin
+        self._seal = seal
         self._identity = identity
         self._on_ready_callback = on_ready
         self._error_log = error_log
@@ -182,9 +185,17 @@ class RemoteHost:
         getattr(self, f"_on_{message.pop('kind')}")(**message)
 
     def _on_hello(self, **fields: Any) -> None:
-        self.on_hello(fields["identity"], fields["host"], fields["cores"], fields["gpus"])
+        self.on_hello(
+            fields["identity"],
+            fields["host"],
+            fields["cores"],
+            fields["gpus"],
+            fields["tunnel_key"],
+        )
 
-    def on_hello(self, identity: dict[str, str], host: str, cores: int, gpus: str | None) -> None:
+    def on_hello(
+        self, identity: dict[str, str], host: str, cores: int, gpus: str | None, tunnel_key: str
+    ) -> None:
         """Has a daemon that has introduced itself begin, or refuses it.
 
         Args:
@@ -192,11 +203,13 @@ class RemoteHost:
           host: the name that the host has for itself.
           cores: number of cores that the daemon may use.
           gpus: its CUDA_VISIBLE_DEVICES.
+          tunnel_key: public key for which the credentials are sealed.
         """
         self.refused = difference(self.host.name, identity, self._identity)
         self._session.journal.note(f"{self.host.name} is {host}: {cores} cores, GPUs {gpus}")
         if self.refused is None:
-            self.send("begin", **self._begin, nodes=list(self._node_names))
+            sealed = self._seal(tunnel_key)
+            self.send("begin", **self._begin, nodes=list(self._node_names), credentials=sealed)
         else:
             self._lost(self.refused)
 

@@ -25,7 +25,13 @@ from distrl.programs.placement import Host
 from tests.support.other_user import as_another_user
 
 CREDENTIALS = Credentials(b"certificate", b"key")
-IDENTITY = {"identity": {"python": "3.10"}, "host": "machine", "cores": 4, "gpus": None}
+IDENTITY = {
+    "identity": {"python": "3.10"},
+    "host": "machine",
+    "cores": 4,
+    "gpus": None,
+    "tunnel_key": "a",
+}
 
 
 class FakeHost:

@@ -25,6 +25,7 @@ from distrl.runtime.heartbeat import UP, Heartbeat, HeartbeatTable
 
 IDENTITY = {"python": "3.10", "code": "1"}
 HELLO = {"kind": "hello", "identity": IDENTITY, "host": "machine", "cores": 4, "gpus": None}
+HELLO["tunnel_key"] = "its key"
 USAGE = {"cpu": 1.5, "resident": 10, "shared": 2, "stopped": False}
 
 
@@ -43,8 +44,8 @@ class Daemon:
         )
         self.messages = session.supervisor.messages
         self.host = RemoteHost(
-            Host("h2"), [], ["actor/0"], session, {"payload": "", "tunnel_port": 0}, IDENTITY,
-            self.ready.append, folder / "host-h2.log",
+            Host("h2"), [], ["actor/0"], session, {"payload": "", "tunnel_port": 0},
+            lambda key: f"sealed for {key}", IDENTITY, self.ready.append, folder / "host-h2.log",
         )  # fmt: skip
         log: Any = types.SimpleNamespace(feed=self.output.extend)
 
@@ -94,6 +95,7 @@ class Daemon:
         assert (self.host.ports, self.host.tunnel_port) == ({"actor/0": [15000]}, 7420)
         assert self.receive() == {
             "kind": "begin", "payload": "", "tunnel_port": 0, "nodes": ["actor/0"],
+            "credentials": "sealed for its key",
         }  # fmt: skip
         self.host.wire({"learner/0": [("h1", 7420, 15001)]})
         assert self.receive() == {
