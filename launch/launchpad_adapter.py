@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import launchpad as lp
 from absl import flags
 from launchpad.launch import worker_manager
+from launchpad.nodes.multi_processing_colocation.node import MultiProcessingColocation
 
 from distrl.errors import ConfigError
 from distrl.programs.groups import group_of
@@ -59,6 +60,30 @@ def named_nodes(program: lp.Program) -> list[NamedNode]:
     if not nodes:
         raise ConfigError(f"program {program.name!r} has no nodes")
     return nodes
+
+
+def check_can_run(nodes: Sequence[NamedNode]) -> None:
+    """Raises ConfigError if a node, or one colocated in it, is of a kind that cannot be run."""
+    for name, _, node in nodes:
+        for inner in _colocated(node):
+            if isinstance(inner, MultiProcessingColocation):
+                raise ConfigError(
+                    f"{name}: MultiProcessingColocation starts processes that are not supervised; "
+                    "add its nodes to the program, where each gets a process"
+                )
+            if not isinstance(inner, lp.PyNode):
+                raise ConfigError(
+                    f"{name}: a {type(inner).__name__} cannot be run on this machine; use a PyNode "
+                    "or one of its subclasses, such as CourierNode"
+                )
+
+
+def _colocated(node: Any) -> Iterator[Any]:
+    """Yields a node and those that run in its threads."""
+    yield node
+    if isinstance(node, lp.MultiThreadingColocation):
+        for inner in node.nodes:
+            yield from _colocated(inner)
 
 
 def wire(

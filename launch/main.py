@@ -16,6 +16,10 @@ _USAGE = """usage: distrl train --env=NAME [--agent=NAME] [--topology=NAME] [fla
            Train an experiment.
        distrl train --help
            List all flags, including every setting of the experiment (--config.*).
+       distrl launch FILE.py:NAME [flags]
+           Run a Launchpad program of your own.
+       distrl launch --help
+           List its flags.
        distrl status RUN
            Show the status of a run's nodes.
        distrl actors RUN N
@@ -30,7 +34,7 @@ _USAGE = """usage: distrl train --env=NAME [--agent=NAME] [--topology=NAME] [fla
            Run this host's nodes for the launcher at HOST:PORT.
        distrl --version
            Print the version."""
-_COMMANDS = ("train", "status", "actors", "stacks", "tables", "agent")
+_COMMANDS = ("train", "launch", "status", "actors", "stacks", "tables", "agent")
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -83,6 +87,10 @@ def _run(argv: list[str]) -> int:
 
 def _call(command: str, arguments: list[str]) -> int:
     """Imports a command's module and returns its exit status."""
+    if command == "launch":
+        from distrl.launch.cli import launch
+
+        return launch.launch(arguments)
     if command == "tables":
         from distrl.launch.cli import tables
 

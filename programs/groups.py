@@ -23,6 +23,7 @@ class NodeGroup:
       name: Launchpad's label; its nodes are "name/0", "name/1" and so on.
       stop_phase: groups are stopped in ascending phases, those of one phase together.
       restartable: whether a node that dies or hangs may be restarted while the others run.
+      may_return: whether a node may end by itself, with status 0; otherwise that is a failure.
       one_thread: whether XLA gets one thread: more would take the cores that other nodes act on.
       saves: whether its nodes get the checkpoint's grace time to save when they are stopped.
       keeps_data: whether the program ends if a host that has one of its nodes is lost.
@@ -32,6 +33,7 @@ class NodeGroup:
     name: str
     stop_phase: int
     restartable: bool = False
+    may_return: bool = False
     one_thread: bool = False
     saves: bool = False
     keeps_data: bool = False
@@ -72,4 +74,4 @@ def group_of(label: str) -> NodeGroup:
     Args:
       label: Launchpad's label, e.g. "actor".
     """
-    return GROUPS.get(label) or NodeGroup(label, stop_phase=_OTHERS_PHASE)
+    return GROUPS.get(label) or NodeGroup(label, stop_phase=_OTHERS_PHASE, may_return=True)

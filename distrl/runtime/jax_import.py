@@ -4,19 +4,28 @@ A collection while jaxlib (0.5.3) creates its pytree registries crashes. That ha
 import in a hundred, depending on the number of objects that exist before.
 """
 
+import contextlib
 import gc
 import importlib
 import sys
+from collections.abc import Iterator
 
 
 def import_jax() -> None:
     """Imports JAX unless it is imported already. Call it before anything else imports JAX."""
     if "jax" in sys.modules:
         return
+    with no_garbage_collection():
+        importlib.import_module("jax")
+
+
+@contextlib.contextmanager
+def no_garbage_collection() -> Iterator[None]:
+    """Keeps the garbage collector off, for code that may import JAX."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:
-        importlib.import_module("jax")
+        yield
     finally:
         if was_enabled:
             gc.enable()

@@ -1,7 +1,6 @@
 """The experiment that the command line describes: --env, --agent, --experiment, --transforms."""
 
 import dataclasses
-import importlib.util
 import os
 import sys
 from pathlib import Path
@@ -13,6 +12,7 @@ from distrl import transforms
 from distrl.errors import ConfigError
 from distrl.experiment import Experiment, SupervisionConfig
 from distrl.launch.cli import config_flags
+from distrl.launch.cli.import_file import import_file
 from distrl.saved_agent import is_users
 
 _DAY_S = 86_400.0
@@ -66,8 +66,6 @@ def _from_file(values: flags.FlagValues) -> Experiment:
         raise ConfigError("--agent and --experiment exclude each other: the file names its agent")
     path, _, name = values.experiment.partition(":")
     name = name or "experiment"
-    if not os.path.isfile(path):
-        raise ConfigError(f"--experiment: no file {path!r}")
     module = _import_file(path)
     experiment = getattr(module, name, None)
     if callable(experiment):
@@ -81,35 +79,10 @@ def _from_file(values: flags.FlagValues) -> Experiment:
 
 
 def _import_file(path: str) -> ModuleType:
-    """Imports a user's file.
-
-    Its own folder comes last on the path: files beside it can be imported, and shadow nothing.
-    """
+    """Imports the experiment's file; see `import_file`."""
     global _folder
-    stem = Path(path).stem
-    name = stem if _is_free(stem, path) else f"distrl_experiment_{stem}"
-    spec = importlib.util.spec_from_file_location(name, path)
-    if spec is None or spec.loader is None:
-        raise ConfigError(f"--experiment: {path!r} is not a Python file")
     _folder = os.path.dirname(os.path.abspath(path))
-    if _folder not in sys.path:
-        sys.path.append(_folder)
-    module = sys.modules[name] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-def _is_free(name: str, path: str) -> bool:
-    """Returns whether no module but the file itself has this name."""
-    imported = sys.modules.get(name)
-    if imported is not None:
-        origin = getattr(imported, "__file__", None)
-    else:
-        found = importlib.util.find_spec(name) if name.isidentifier() else None
-        if found is None:
-            return True
-        origin = found.origin
-    return origin is not None and os.path.exists(origin) and os.path.samefile(origin, path)
+    return import_file(path, "--experiment")
 
 
 def experiment_modules() -> list[ModuleType]:

@@ -22,7 +22,6 @@ from distrl.programs import TOPOLOGIES
 from distrl.programs.resources import node_environments
 
 if TYPE_CHECKING:
-    from distrl.launch.local.debugging import Debug
     from distrl.programs.learner_processes import ProcessGroupSpec
 
 
@@ -103,6 +102,7 @@ def _train_in_nodes(
         return folder.ended[1]
     program = make_program(experiment, str(folder.path), folder.resume_point)
     from distrl.launch.launcher import run
+    from distrl.launch.local.debugging import Debug
 
     result = run(
         program,
@@ -111,7 +111,7 @@ def _train_in_nodes(
         folder.path,
         values.lp_launch_type,
         terminal=values.terminal,
-        debug=_debug(values),
+        debug=Debug.of_flag(values.debug, values.lp_launch_type),
     )
     if values.lp_launch_type != LOCAL_MP:
         # Threads of nodes or of C++ libraries that cannot be ended may be left: an ordinary exit
@@ -206,18 +206,3 @@ def _process_group(values: flags.FlagValues, topology: str) -> "ProcessGroupSpec
             "(docs/devices.md), add --open_learner_ports"
         )
     return group
-
-
-def _debug(values: flags.FlagValues) -> "Debug | bool":
-    """Returns the `debug` argument of a launch."""
-    if values.debug is None:
-        return False
-    from distrl.launch.local.debugging import Debug
-
-    in_threads = values.lp_launch_type != LOCAL_MP
-    if in_threads != (values.debug == "all"):
-        raise ConfigError(
-            f"--debug={values.debug}: with --lp_launch_type={values.lp_launch_type} use "
-            + ("--debug=all" if in_threads else "--debug=NODE, as in --debug=actor/0")
-        )
-    return in_threads or Debug.parse(values.debug)

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from distrl.errors import ConfigError, EnvironmentFault, Stopped
+from distrl.launch.launch_types import LOCAL_MP
 
 _SPEC = re.compile(r"([^:]+?)(?::(\d+))?")
 _terminal = threading.Lock()  # held by the thread whose debugger uses the terminal
@@ -39,6 +40,23 @@ class Debug:
         if match is None or not match[1]:
             raise ConfigError(f"--debug={text}: write NODE or NODE:PORT, as in --debug=actor/0")
         return cls(match[1], int(match[2]) if match[2] else None)
+
+    @classmethod
+    def of_flag(cls, text: str | None, launch_type: str) -> "Debug | bool":
+        """Returns the `debug` argument of a launch for the value of --debug.
+
+        Raises:
+          ConfigError: the value does not suit the launch type.
+        """
+        if text is None:
+            return False
+        in_processes = launch_type == LOCAL_MP
+        if in_processes == (text == "all"):
+            raise ConfigError(
+                f"--debug={text}: with --lp_launch_type={launch_type} use "
+                + ("--debug=NODE, as in --debug=actor/0" if in_processes else "--debug=all")
+            )
+        return cls.parse(text) if in_processes else True
 
     def run(self, name: str, function: Callable[[], Any]) -> None:
         """Runs a node's function under the debugger.

@@ -4,7 +4,7 @@ import contextlib
 import functools
 import os
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import launchpad as lp
@@ -44,12 +44,15 @@ def launch(
     active: Mapping[str, int] | None = None,
     log_limit: int | None = None,
     saves: bool = False,
+    may_return: Collection[str] | None = None,
+    hide_gpus: bool = True,
 ) -> Result:
     """Runs a program until it ends, and leaves nothing of it behind.
 
     A node ends the program by `launchpad.context.get_context().program_stopper(reason, finished)`
-    (obtained in the node's main thread, called from any thread) or by `lp.stop()`. A node that ends
-    in any other way before that, or hangs, is restarted if its group's restart policy allows it;
+    (obtained in the node's main thread, called from any thread) or by `lp.stop()`. A node whose
+    group may return simply ends with status 0, and the program ends when all nodes have. A node
+    that ends in any other way, or hangs, is restarted if its group's restart policy allows it;
     otherwise this is a failure and ends the program. Ctrl-C, SIGTERM and SIGHUP stop the nodes in
     order; a second Ctrl-C kills them immediately. Must be called in the main thread; may be called
     repeatedly.
@@ -61,8 +64,7 @@ def launch(
       run_dir: the run folder, created if necessary; gets `logs/actor-0.log` and so on,
         `logs/supervisor.log`, `status.json` and `result.json`.
       local_resources: by group, or by node ("actor/0") instead, environment variables for the
-        processes, as a mapping or in an `lp` PythonProcess. Nodes without CUDA_VISIBLE_DEVICES see
-        no GPU.
+        processes, as a mapping or in an `lp` PythonProcess.
       terminal: "current_terminal" shows nodes' output with their names, "output_to_files" does not.
       stop_grace: by group, seconds that its nodes have to end when the program is stopped without
         a failure; see `StopSequence` for other groups.
@@ -76,6 +78,10 @@ def launch(
       log_limit: bytes of each log; see `LogFile`.
       saves: whether the program's learner saves checkpoints and `params.npz` in `run_dir`: the
         program has then not finished without both.
+      may_return: groups whose nodes may end by themselves; None: all groups except those of
+        `distrl.programs.groups`.
+      hide_gpus: whether processes without CUDA_VISIBLE_DEVICES in `local_resources` see no GPU;
+        False: they see those that the launcher sees.
 
     Returns:
       How the program ended. With threads, look at `hung`.
@@ -87,8 +93,10 @@ def launch(
     launch_type = getattr(launch_type, "value", launch_type)
     _check(launch_type, terminal)
     program_nodes = launchpad_adapter.named_nodes(program)
+    launchpad_adapter.check_can_run(program_nodes)
     policies = restart_policies or {}
     check_groups(program, "restart_policies", policies)
+    check_groups(program, "may_return", dict.fromkeys(may_return or ()))
     names = [node.name for node in program_nodes]
     if isinstance(debug, Debug) and debug.node not in names:
         raise ConfigError(f"--debug={debug.node}: no such node; the nodes are {', '.join(names)}")
@@ -125,7 +133,7 @@ def launch(
             if threads:
                 journal.note(f"forking while these threads run: {', '.join(threads)}")
             make_node = functools.partial(
-                _make_process, session, node_setup, debug, environments, endpoints, []
+                _make_process, session, node_setup, debug, environments, hide_gpus, endpoints, []
             )
         launchpad_adapter.prepare_launchpad()
         # Called when all processes are dead: killed ones could not remove their segments.
@@ -144,7 +152,7 @@ def launch(
             lambda name: Stopper(name, send[name]),
             lambda node, index, name: endpoints.address(endpoints.take(), name),
         )
-        return session.run(nodes, active)
+        return session.run(nodes, active, may_return)
 
 
 def _make_thread(
@@ -170,6 +178,7 @@ def _make_process(
     node_setup: Callable[[str], None] | None,
     debug: Debug | bool,
     environments: Mapping[str, Mapping[str, str]],
+    hide_gpus: bool,
     endpoints: Endpoints,
     processes: list[SupervisedProcess],
     program_node: launchpad_adapter.NamedNode,
@@ -198,6 +207,7 @@ def _make_process(
         heartbeat,
         policy,
         debug if isinstance(debug, Debug) and debug.node == name else None,
+        hide_gpus=hide_gpus,
     )
     session.callback(process.destroy)
     processes.append(process)

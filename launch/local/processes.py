@@ -56,6 +56,7 @@ class SupervisedProcess(SupervisedNode):
       restart_policy: the node's.
       debug: how it is debugged; it then keeps the launcher's terminal.
       stop_signal: the signal that asks it to stop.
+      hide_gpus: whether it sees no GPU unless `env` has CUDA_VISIBLE_DEVICES.
 
     Attributes:
       pid: 0 before its start, and after its end was collected: only an uncollected pid is surely
@@ -74,13 +75,14 @@ class SupervisedProcess(SupervisedNode):
         restart_policy: RestartPolicy,
         debug: Debug | None = None,
         stop_signal: signal.Signals = signal.SIGTERM,
+        hide_gpus: bool = True,
     ) -> None:
         super().__init__(program_node.name, program_node.label, log, heartbeat, restart_policy)
         self._debug = debug
         self._stop_signal = stop_signal
         self._hub = hub
         self._function = program_node.node.function
-        self._env = child.environment(env)
+        self._env = child.environment(env) if hide_gpus else dict(env)
         self._node_setup = node_setup
         self._launcher_fds = launcher_fds
         self._pipes: NodePipes | None = None

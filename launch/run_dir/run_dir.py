@@ -1,10 +1,6 @@
-"""The folder of a run: created, or resumed by the same command; one program at a time."""
+"""The folder of a run: created, or resumed by the same command."""
 
-import datetime
-import fcntl
 import json
-import os
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,16 +11,21 @@ from distrl.checkpointing.store import PARAMS, TABLE, Checkpoint, Checkpoints
 from distrl.errors import ConfigError, SpecError
 from distrl.experiment import Experiment
 from distrl.launch.run_dir import config_diff
+from distrl.launch.run_dir.folder import (
+    CONFIG,
+    LOCK,
+    folder_in_runs,
+    has_config,
+    lock,
+    make_folder,
+)
 from distrl.launch.supervision.result import EXIT_FAILED, EXIT_FINISHED, RESULT_FILE
 from distrl.metrics import Monitor
 from distrl.replay.columns import Columns
 from distrl.replay.table.files import read_facts
-from distrl.runtime.files import make_private_folder, read_json, write_json
+from distrl.runtime.files import read_json, write_json
 
-CONFIG, LOCK = "config.json", "lock"
 SUBMITTED = ("slurm.sh", "slurm.log")  # of a Slurm job that will run in the folder
-_LOCK_S = 10.0  # for the processes of a killed program to be gone
-_POLL_S = 0.1
 
 
 class RunFolder(NamedTuple):
@@ -63,17 +64,13 @@ def open_run(
     """
     path = Path(run_dir) if run_dir is not None else new_path(experiment, topology)
     settings = json.loads(json.dumps(config_diff.describe(experiment)))
-    try:
-        make_private_folder(path)
-        entries = {entry.name for entry in path.iterdir() if not entry.name.startswith(".")}
-    except OSError as error:
-        raise ConfigError(f"--run_dir: {path} cannot be a folder: {error.strerror}") from error
-    if not entries <= {LOCK, *SUBMITTED} and not _is_run(path):
+    entries = make_folder(path)
+    if not entries <= {LOCK, *SUBMITTED} and not has_config(path, "topology", "experiment"):
         raise ConfigError(
             f"--run_dir: {path} is not empty and not the folder of a run; name a new folder, or "
             "the folder of a run to resume"
         )
-    _lock(path)
+    lock(path)
     old_settings = read_json(path / CONFIG)
     folder = RunFolder(path, ResumePoint(settings))
     if old_settings is not None:
@@ -89,40 +86,7 @@ def open_run(
 
 def new_path(experiment: Experiment, topology: str) -> Path:
     """Returns the path of a folder in runs/ that does not exist yet."""
-    now = datetime.datetime.now().strftime("%Y%m%d-%H%M%S")
-    name = experiment.environment.name.replace("/", "-")  # ALE/Pong-v5
-    return Path("runs") / f"{now}-{name}-{topology}-{os.getpid()}"
-
-
-def _is_run(path: Path) -> bool:
-    try:
-        config = read_json(path / CONFIG)
-    except (OSError, ValueError):
-        return False
-    return isinstance(config, dict) and {"topology", "experiment"} <= config.keys()
-
-
-def _lock(path: Path) -> None:
-    """Locks the folder until this process and its forks have ended."""
-    descriptor = os.open(path / LOCK, os.O_RDWR | os.O_CREAT, 0o644)
-    deadline = time.monotonic() + _LOCK_S
-    while True:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            break
-        except BlockingIOError:
-            owner = os.pread(descriptor, 100, 0).decode().strip()
-            alive = owner.isdecimal() and Path(f"/proc/{owner}").is_dir()
-            # The forks of an owner that was killed are gone in a moment.
-            if alive or time.monotonic() >= deadline:
-                os.close(descriptor)
-                raise ConfigError(
-                    f"--run_dir: process {owner or 'unknown'} runs in {path}, on this machine or "
-                    "another: one program at a time"
-                ) from None
-            time.sleep(_POLL_S)
-    os.ftruncate(descriptor, 0)
-    os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)  # stays open until the process ends
+    return folder_in_runs(f"{experiment.environment.name}-{topology}")
 
 
 def _resume(

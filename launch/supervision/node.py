@@ -47,7 +47,8 @@ class SupervisedNode(abc.ABC):
       failure: message of the exception that ends this life of a restartable node.
       hung_cause: why the watchdog ends this life.
       hung_since: when the watchdog found that.
-      should_run: False after the group was scaled below this node.
+      should_run: False while the group is scaled below this node.
+      may_return: it may end by itself, with status 0; otherwise that is a failure.
       stop_deadline: when it is killed, after it was asked to stop while the program continues.
       host: name of the remote host that it runs on; "" for this machine.
       unavailable_reason: why it cannot be started now: its host is lost.
@@ -78,6 +79,7 @@ class SupervisedNode(abc.ABC):
         self.hung_cause: str | None = None
         self.hung_since = 0.0
         self.should_run = True
+        self.may_return = False
         self.stop_deadline: float | None = None
         self.host = ""
         self.unavailable_reason: str | None = None

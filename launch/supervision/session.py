@@ -5,7 +5,7 @@ import functools
 import os
 import pathlib
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Literal
 
@@ -149,18 +149,28 @@ class Session(contextlib.ExitStack):
             else:
                 self.supervisor.scale(group, wanted)
 
-    def run(self, nodes: Mapping[str, SupervisedNode], active: Mapping[str, int] | None) -> Result:
+    def run(
+        self,
+        nodes: Mapping[str, SupervisedNode],
+        active: Mapping[str, int] | None,
+        may_return: Collection[str] | None = None,
+    ) -> Result:
         """Runs the nodes until the program ends, reports and writes the result, and returns it.
 
         Args:
           nodes: all nodes of the program, by name.
           active: by group, how many of its nodes are started; all of the groups not in it.
+          may_return: groups whose nodes may end by themselves; None: those of
+            `distrl.programs.groups` that may.
         """
         standby = [
             name
             for group, wanted in (active or {}).items()
             for name in [node.name for node in self.nodes if node.label == group][wanted:]
         ]
+        for node in nodes.values():
+            row = group_of(node.label)
+            node.may_return = row.may_return if may_return is None else node.label in may_return
         self._began = True
         supervisor = self.supervisor
         supervisor.run(list(nodes.values()), launchpad_adapter.phases(self.nodes), standby)

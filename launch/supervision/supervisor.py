@@ -16,7 +16,13 @@ from distrl.launch.supervision.node import Message, SupervisedNode
 from distrl.launch.supervision.outcome import Judge, Outcome
 from distrl.launch.supervision.restart_policy import HangLimits
 from distrl.launch.supervision.restart_queue import RestartQueue
-from distrl.launch.supervision.result import LAUNCHER, NOT_STARTED, Failure, NodeExit
+from distrl.launch.supervision.result import (
+    EXIT_FINISHED,
+    LAUNCHER,
+    NOT_STARTED,
+    Failure,
+    NodeExit,
+)
 from distrl.launch.supervision.signals import Signals, run_once
 from distrl.launch.supervision.stop_sequence import STACKS_S, STOP_S, StopSequence
 from distrl.launch.supervision.watchdog import Watchdog
@@ -107,10 +113,12 @@ class Supervisor:
             "writing to the terminal": self._journal.flush,
         }
         for node in nodes:
+            node.should_run = node.name not in standby
+        for node in nodes:
             self._attempt("reading signals", self._take_signals)
             if self.outcome is not None:
                 break
-            if node.name not in standby:
+            if node.should_run:
                 self._attempt(f"starting {node.name}", functools.partial(self._start, node))
         while self.outcome is None or self._stop.advance(self.outcome.in_haste):
             for what, step in steps.items():
@@ -225,6 +233,8 @@ class Supervisor:
                 return
             if message.kind == "ended":
                 return
+        if message.kind == "ended" and node.may_return:
+            return
         if message.kind != "stop":
             self._explained.add(message.node)
         if self.outcome is None:
@@ -238,6 +248,12 @@ class Supervisor:
             self._decide(outcome)
             for message in self._judge.other_failures():
                 self._journal.note(f"later: {message.node} failed: {message.reason}")
+        elif self._judge.due == float("inf") and all(
+            not node.alive and node.exit.state == "ended"
+            for node in self._nodes.values()
+            if node.should_run
+        ):
+            self._decide(Outcome("finished", "all nodes have returned", EXIT_FINISHED))
 
     def _decide(self, outcome: Outcome) -> None:
         """Ends the program, unless it is ending already."""
@@ -275,6 +291,8 @@ class Supervisor:
                 self._restarts.plan(node)
                 return True
             if node.name in self._explained:
+                return False
+            if node.may_return and node.exit.state == "ended" and node.failure is None:
                 return False
         cause = node.hung_cause or lost or self._judge.describe(node.exit)
         if node.restartable and not (lost and node.essential):

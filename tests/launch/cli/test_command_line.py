@@ -14,7 +14,8 @@ BREAKING = EXPERIMENTS / "breaking.py"
 BAD = {
     "command": (
         ["trian"],
-        "unknown command 'trian'; choose from: train, status, actors, stacks, tables, agent",
+        "unknown command 'trian'; choose from: train, launch, status, actors, stacks, tables, "
+        "agent",
     ),
     "environment": (
         ["train", "--env=CartPol-v1"],

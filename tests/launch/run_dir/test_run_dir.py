@@ -38,7 +38,7 @@ def experiment(**more):
 @pytest.fixture
 def opened(tmp_path, monkeypatch):
     """Opens the folder as a new program each time; returns it, and the lines for the user."""
-    monkeypatch.setattr(run_dir, "_lock", lambda path: None)
+    monkeypatch.setattr(run_dir, "lock", lambda path: None)
 
     def open_run(made, topology="single_process"):
         lines = []
@@ -64,7 +64,7 @@ def finished(tmp_path_factory):
     folder = tmp_path_factory.mktemp("finished") / "run"
     made = experiment()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(run_dir, "_lock", lambda path: None)
+        patch.setattr(run_dir, "lock", lambda path: None)
         run(run_dir.open_run(str(folder), made, "single_process", ["x"], lambda _: None), made)
     return folder
 

@@ -727,6 +727,90 @@ def test_a_node_that_says_that_it_ended_is_blamed(world):
     assert world.run().reason == "actor/0 ended without being asked to"
 
 
+# Nodes that may return.
+
+
+def returning(world, *names):
+    """Lets nodes return; returns a function that has one of them do so."""
+    for name in names:
+        world.nodes[name].may_return = True
+
+    def end(name):
+        world.nodes[name].say("ended")
+        world.nodes[name].end("ended", code=0)
+
+    return end
+
+
+def test_a_program_ends_when_all_nodes_have_returned(world):
+    end = returning(world, *NAMES)
+    for when, name in enumerate(NAMES, start=1):
+        world.at(float(when), lambda name=name: end(name))
+    outcome = world.run()
+    assert (outcome.status, outcome.exit_code) == ("finished", 0)
+    assert (outcome.reason, outcome.failure) == ("all nodes have returned", None)
+    assert world.now == len(NAMES)
+    assert world.nodes["actor/0"].heartbeat.status == GONE
+
+
+def test_a_node_that_exits_with_status_0_has_returned(world):
+    returning(world, *NAMES)
+    for name in NAMES:
+        world.at(1.0, lambda name=name: world.nodes[name].end("ended", code=0))
+    assert world.run().status == "finished"
+
+
+@pytest.mark.parametrize("policies", [{}, {"actor": POLICY, "learner": POLICY}])
+def test_other_nodes_run_on_until_one_stops_the_program(world, policies):
+    world.use(**policies)
+    end = returning(world, "actor/0", "learner/0")
+    world.at(1.0, lambda: end("actor/0"))
+    world.at(50.0, lambda: world.nodes["replay/0"].say("stop", "enough"))
+    assert world.run().reason == "enough"
+    assert world.nodes["actor/0"].times("start") == [0.0]
+
+
+def test_a_stop_by_the_last_node_that_returns_counts(world):
+    returning(world, *NAMES)
+
+    def stop_and_end():
+        world.nodes["actor/0"].say("stop", "diverged", finished=False)
+        for name in NAMES:
+            world.nodes[name].end("ended", code=0)
+
+    world.at(1.0, stop_and_end)
+    assert world.run().reason == "diverged"
+
+
+def test_an_exception_in_a_thread_of_a_node_that_returns_counts(world):
+    returning(world, *NAMES)
+
+    def fail_and_end():
+        world.nodes["actor/0"].say("failure", "KeyError: 3 (in thread 'x')", traceback=TRACEBACK)
+        for name in NAMES:
+            world.nodes[name].end("ended", code=0)
+
+    world.at(1.0, fail_and_end)
+    assert world.run().reason == "actor/0: KeyError: 3 (in thread 'x')"
+
+
+def test_nodes_that_may_return_are_restarted_when_they_fail(world):
+    world.use(actor=POLICY)
+    end = returning(world, *NAMES)
+    world.at(1.0, lambda: world.nodes["actor/0"].fail())
+    world.at(1.0, lambda: [end(name) for name in NAMES[1:]])
+    world.at(5.0, lambda: end("actor/0"))
+    outcome = world.run()
+    assert (outcome.status, world.now) == ("finished", 5.0)
+    assert world.nodes["actor/0"].times("start") == [0.0, 2.0]
+
+
+def test_nodes_on_standby_need_not_return(world):
+    end = returning(world, *NAMES)
+    world.at(1.0, lambda: [end(name) for name in NAMES if name != "actor/1"])
+    assert world.run(standby=["actor/1"]).status == "finished"
+
+
 # Scaling.
 
 

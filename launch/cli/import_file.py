@@ -1,0 +1,53 @@
+"""Python files that the command line names."""
+
+import importlib.util
+import os
+import sys
+from pathlib import Path
+from types import ModuleType
+
+from distrl.errors import ConfigError
+
+
+def import_file(path: str, what: str) -> ModuleType:
+    """Imports a user's file; its exceptions are the caller's to handle.
+
+    Its own folder comes last on the path: files beside it can be imported, and shadow nothing.
+
+    Args:
+      path: the file.
+      what: what named it, for errors.
+
+    Raises:
+      ConfigError: there is no such Python file.
+    """
+    if not os.path.isfile(path):
+        raise ConfigError(f"{what}: no file {path!r}")
+    stem = Path(path).stem
+    name = stem if _is_free(stem, path) else f"distrl_experiment_{stem}"
+    spec = importlib.util.spec_from_file_location(name, path)
+    if spec is None or spec.loader is None:
+        raise ConfigError(f"{what}: {path!r} is not a Python file")
+    append_to_path(os.path.dirname(os.path.abspath(path)))
+    module = sys.modules[name] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def append_to_path(folder: str) -> None:
+    """Lets modules in a folder be imported where no other of the name is installed."""
+    if folder not in sys.path:
+        sys.path.append(folder)
+
+
+def _is_free(name: str, path: str) -> bool:
+    """Returns whether no module but the file itself has this name."""
+    imported = sys.modules.get(name)
+    if imported is not None:
+        origin = getattr(imported, "__file__", None)
+    else:
+        found = importlib.util.find_spec(name) if name.isidentifier() else None
+        if found is None:
+            return True
+        origin = found.origin
+    return origin is not None and os.path.exists(origin) and os.path.samefile(origin, path)

@@ -1,0 +1,89 @@
+"""The folder that a program writes to: one program at a time."""
+
+import datetime
+import fcntl
+import os
+import time
+from pathlib import Path
+
+from distrl.errors import ConfigError
+from distrl.launch.supervision.result import RESULT_FILE
+from distrl.runtime.files import make_private_folder, read_json, write_json
+
+CONFIG, LOCK = "config.json", "lock"
+_LOCK_S = 10.0  # for the processes of a killed program to be gone
+_POLL_S = 0.1
+
+
+def open_program_folder(run_dir: str | None, program: str, command: list[str]) -> Path:
+    """Opens the folder of a program that is no experiment, and locks it until this process ends.
+
+    Args:
+      run_dir: the folder; None: a new one in runs/.
+      program: the program's name.
+      command: the command line, for `config.json`.
+
+    Raises:
+      ConfigError: the folder cannot be used, or another program runs in it.
+    """
+    path = Path(run_dir) if run_dir is not None else folder_in_runs(program)
+    if make_folder(path) - {LOCK} and not has_config(path, "program"):
+        raise ConfigError(
+            f"--run_dir: {path} is not empty and not the folder of such a program; name a new "
+            "folder"
+        )
+    lock(path)
+    (path / RESULT_FILE).unlink(missing_ok=True)  # of the program before
+    write_json(path / CONFIG, {"command": command, "program": program})
+    return path
+
+
+def folder_in_runs(name: str) -> Path:
+    """Returns the path of a folder in runs/ that does not exist yet."""
+    now = datetime.datetime.now().strftime("%Y%m%d-%H%M%S")
+    return Path("runs") / f"{now}-{name.replace('/', '-')}-{os.getpid()}"  # ALE/Pong-v5
+
+
+def make_folder(path: Path) -> set[str]:
+    """Makes the folder unless it exists; returns the names in it, without hidden files.
+
+    Raises:
+      ConfigError: it cannot be a folder.
+    """
+    try:
+        make_private_folder(path)
+        return {entry.name for entry in path.iterdir() if not entry.name.startswith(".")}
+    except OSError as error:
+        raise ConfigError(f"--run_dir: {path} cannot be a folder: {error.strerror}") from error
+
+
+def has_config(path: Path, *keys: str) -> bool:
+    """Returns whether the folder's `config.json` has these keys."""
+    try:
+        config = read_json(path / CONFIG)
+    except (OSError, ValueError):
+        return False
+    return isinstance(config, dict) and config.keys() >= {*keys}
+
+
+def lock(path: Path) -> None:
+    """Locks the folder until this process and its forks have ended."""
+    descriptor = os.open(path / LOCK, os.O_RDWR | os.O_CREAT, 0o644)
+    deadline = time.monotonic() + _LOCK_S
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            break
+        except BlockingIOError:
+            owner = os.pread(descriptor, 100, 0).decode().strip()
+            alive = owner.isdecimal() and Path(f"/proc/{owner}").is_dir()
+            # The forks of an owner that was killed are gone in a moment.
+            if alive or time.monotonic() >= deadline:
+                os.close(descriptor)
+                raise ConfigError(
+                    f"--run_dir: process {owner or 'unknown'} runs in {path}, on this machine or "
+                    "another: one program at a time"
+                ) from None
+            time.sleep(_POLL_S)
+    os.ftruncate(descriptor, 0)
+    os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)  # stays open until the process ends
