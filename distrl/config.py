@@ -102,7 +102,8 @@ class LearnerConfig:
 
     Attributes:
       batch_size: unrolls in an update.
-      timeout: seconds without a batch after which the learner fails.
+      timeout: seconds without a batch and without a sign of progress of those who make it, after
+        which the learner fails.
       num_gpus: GPUs of the learner's node; 0: it runs on the CPU and sees none.
       num_devices: devices over which a batch is split evenly. 0: all that JAX has in the learner's
         process: its GPUs, or the one CPU.
@@ -170,7 +171,8 @@ class SupervisionConfig:
         longer than any step of an environment, and than the longest compilation.
       stopped_limit: Time after which a node that a signal has stopped is considered hung.
       call_timeout: deadline of a call to the learner or the monitor.
-      insert_timeout: Time that an actor waits for room in the replay before it fails.
+      insert_timeout: Time that an actor waits for room in the replay, without a sign of progress
+        of the learner, before it fails.
       log_limit_mb: size of a node's log in MB, beyond which the middle is left out; None: no limit.
     """
 

@@ -8,7 +8,6 @@ The schedule consists of rounds. In round n every stream makes its n-th unroll, 
 learned from all rounds before n - 1; meanwhile the learner learns from round n - 1.
 """
 
-import time
 from collections.abc import Callable
 from typing import Any, Protocol
 
@@ -17,6 +16,7 @@ import numpy.typing as npt
 
 from distrl.errors import ConfigError, DeadlineExceeded, Stopped
 from distrl.replay.buffer import ReplayConfig, ReplayReader, ReplayWriter
+from distrl.runtime.patience import Deadline
 from distrl.types import Inference, Params, Sample, TimeStep
 
 
@@ -144,7 +144,7 @@ class LockstepVariables:
             self._fetch(self._schedule.version(round_index))
 
     def _fetch(self, number: int) -> None:
-        deadline = time.monotonic() + self._timeout
+        deadline = Deadline(self._timeout)
         while self._number != number:
             answer = self._source.get_variables_at(number)
             if answer is not None:
@@ -152,9 +152,9 @@ class LockstepVariables:
                 self.version, self.params = answer
             elif self._stop.is_set():
                 raise Stopped(f"waited for the parameters of {number} updates")
-            elif time.monotonic() > deadline:
+            elif deadline.left() <= 0:
                 raise DeadlineExceeded(
-                    f"lockstep: {number} updates were not made within {self._timeout:g} s"
+                    f"lockstep: waited for {number} updates: {deadline.reason()}"
                 )
 
 

@@ -1,11 +1,13 @@
 """Launches an experiment's program with the experiment's settings of supervision."""
 
+import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import launchpad as lp
 
+from distrl.config import SupervisionConfig
 from distrl.experiment import Experiment
 from distrl.launch.local.debugging import Debug
 from distrl.launch.local.launch import launch
@@ -14,6 +16,8 @@ from distrl.launch.supervision.result import Result
 from distrl.programs.groups import group_of
 from distrl.programs.placement import Host, Placement
 from distrl.programs.resources import describe_gpus, node_environments
+
+_AFTER_STEP_S = 30.0  # for a pool to report a step that took too long, before the watchdog does
 
 
 def run(
@@ -99,10 +103,27 @@ def _supervision(program: lp.Program, experiment: Experiment) -> dict[str, Any]:
     ]
     return {
         "restart_policies": {label: RestartPolicy(config.restarts) for label in restartable},
-        "limits": HangLimits(config.idle_limit, config.busy_limit, config.stopped_limit),
+        "limits": _hang_limits(experiment),
         "stop_grace": {
             label: experiment.checkpoint.grace for label in program.groups if group_of(label).saves
         },
         "log_limit": None if config.log_limit_mb is None else int(config.log_limit_mb * 1e6),
         "active": {"actor": experiment.actors.num_actors},
     }
+
+
+def _hang_limits(experiment: Experiment) -> HangLimits:
+    """Returns the limits of `supervision`; those left at their defaults allow any allowed step."""
+    config = experiment.supervision
+    step_timeout = getattr(getattr(experiment.environment, "pool", None), "step_timeout", 0.0)
+
+    def raised(limit: float | None, default: float | None) -> float | None:
+        if limit is None or limit != default or limit >= step_timeout:
+            return limit
+        return None if math.isinf(step_timeout) else step_timeout + _AFTER_STEP_S
+
+    return HangLimits(
+        raised(config.idle_limit, SupervisionConfig.idle_limit),
+        raised(config.busy_limit, SupervisionConfig.busy_limit),
+        config.stopped_limit,
+    )

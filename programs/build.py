@@ -105,12 +105,15 @@ class Builder:
 
     # Acting.
 
-    def make_variables(self, source: Any, stop: Any) -> VariableClient | LockstepVariables:
+    def make_variables(
+        self, source: Any, stop: Any, timeout: float | None = None
+    ) -> VariableClient | LockstepVariables:
         """Returns an actor's parameters, refreshed in the background or as the schedule says.
 
         Args:
           source: a `VariableSource`, in lockstep a `VersionSource`.
           stop: event that ends waits.
+          timeout: seconds to wait for the scheduled parameters; None: `learner.timeout`.
         """
         if self.schedule is None:
             return VariableClient(source, self.task.sync_interval, background=True)
@@ -119,7 +122,7 @@ class Builder:
             self.schedule,
             self.task.replay.unroll_length,
             stop,
-            self.task.learner.timeout,
+            self.task.learner.timeout if timeout is None else timeout,
         )
 
     def make_inferencer(
@@ -176,15 +179,18 @@ class Builder:
         return replay if self.schedule is None else LockstepReader(replay, self.schedule)
 
     def make_learner(
-        self, replay: ReplayReader, learner_group: LearnerGroup | None = None
+        self,
+        replay: ReplayReader,
+        learner_group: LearnerGroup | None = None,
+        timeout: float | None = None,
     ) -> Learner:
-        """Returns the learner; see `Learner`."""
+        """Returns the learner; see `Learner`. Args: timeout: None: `learner.timeout`."""
         config = self.task.learner
         return Learner(
             self.agent,
             replay,
             seed=self.seed("learner", self.task.index),
-            timeout=config.timeout,
+            timeout=config.timeout if timeout is None else timeout,
             keep=1 if self.schedule is None else self.schedule.versions_kept,
             last=self.task.goal.max_learner_steps,
             devices=Devices(config.batch_size, config.num_devices),

@@ -4,6 +4,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from distrl.programs.build import Builder
+from distrl.programs.groups import ACTOR, LEARNER
+from distrl.programs.progress import patience
 from distrl.programs.remote import RESTART_TIMEOUT_S
 from distrl.replay.buffer import ReplayBuffer
 from distrl.replay.reverb.sharded import ShardedReplayBuffer
@@ -83,9 +85,15 @@ def _shared_client(builder: Builder, table: str, stop: Any) -> ReplayBuffer:
         builder.task.replay,
         builder.task.learner.batch_size,
         stop,
-        builder.experiment.supervision.insert_timeout,
+        _insert_timeout(builder),
         open_timeout=LOAD_TIMEOUT_S,
     )
+
+
+def _insert_timeout(builder: Builder) -> float:
+    """Returns the limit of waits for room: the learner makes it, and in lockstep others' turns."""
+    groups = [ACTOR.name, LEARNER.name] if builder.experiment.lockstep else [LEARNER.name]
+    return patience(builder.experiment.supervision.insert_timeout, *groups)
 
 
 def _reverb_client(builder: Builder, replay: ReplayHandle, index: int, stop: Any) -> Any:
@@ -102,7 +110,7 @@ def _reverb_client(builder: Builder, replay: ReplayHandle, index: int, stop: Any
         shard_name(task, replay.table, index),
         unrolls_per_item=task.unrolls_per_item,
         stop=stop,
-        insert_timeout=supervision.insert_timeout,
+        insert_timeout=_insert_timeout(builder),
         reconnect_timeout=RESTART_TIMEOUT_S if supervision.restarts else 0.0,
     )
     buffer.wait_for_server(LOAD_TIMEOUT_S)

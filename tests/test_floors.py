@@ -33,6 +33,7 @@ ROOMS = """
     programs/heavy_env programs/light_env programs/single_process
     programs/nodes
     programs/replay_clients
+    programs/progress
     programs/build programs/remote
     programs/program programs/placement programs/resources
     programs/groups programs/learner_processes programs/pools

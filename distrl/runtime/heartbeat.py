@@ -99,6 +99,11 @@ class Heartbeat:
         return self._values[_LIFE]
 
     @property
+    def activity_known(self) -> bool:
+        """False for a node on another host, of which only status and life are known here."""
+        return self._values[_SINCE] != 0
+
+    @property
     def restarted(self) -> bool:
         """Whether the node has had another life in this program."""
         return self._values[_STARTS] > 1
@@ -130,6 +135,11 @@ class HeartbeatTable:
         if index is None:
             return None
         return Heartbeat(self._values[index * _COLUMNS : (index + 1) * _COLUMNS], self)
+
+    def group(self, label: str) -> dict[str, Heartbeat]:
+        """Returns the rows of a group's nodes, by name."""
+        rows = {name: self.of(name) for name in self._names if name.rpartition("/")[0] == label}
+        return {name: row for name, row in rows.items() if row is not None}
 
 
 _find: Callable[[], tuple[Heartbeat, bool] | None] = lambda: None  # noqa: E731

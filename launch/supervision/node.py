@@ -85,6 +85,12 @@ class SupervisedNode(abc.ABC):
         self.unavailable_reason: str | None = None
         self.essential = False
 
+    @property
+    def has_returned(self) -> bool:
+        """Whether it has ended by itself, as it may."""
+        ended = not self.alive and self.exit.state == "ended"
+        return self.may_return and ended and self.failure is None
+
     @abc.abstractmethod
     def start(self) -> None:
         """Starts a life of the node."""

@@ -44,6 +44,9 @@ class Outcome:
         return cls("failed", reason, code, failure)
 
 
+ALL_RETURNED = Outcome("finished", "all nodes have returned", EXIT_FINISHED)
+
+
 class Judge:
     """Collects what may end the program, and decides what came first.
 

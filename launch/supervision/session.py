@@ -189,7 +189,7 @@ class Session(contextlib.ExitStack):
         known = self._saves_here or saved != Saved()
         if known:
             result.saved = saved.as_dict()
-        problem = "" if result.status == "failed" else self._not_saved(result, saved)
+        problem = "" if result.status == "failed" else self._not_saved(nodes, result, saved)
         if problem:
             result = result.with_problem(problem)
         result = result.write(self._run_dir)
@@ -203,12 +203,12 @@ class Session(contextlib.ExitStack):
         )
         return result
 
-    def _not_saved(self, result: Result, saved: Saved) -> str:
+    def _not_saved(self, nodes: Mapping[str, SupervisedNode], result: Result, saved: Saved) -> str:
         """Returns which node did not save when the program ended, and why; "" if all did."""
         savers = {
-            name: exit_
-            for name, exit_ in result.nodes.items()
-            if group_of(name.partition("/")[0]).saves
+            name: node.exit
+            for name, node in nodes.items()
+            if group_of(node.label).saves and not node.may_return  # else it is not ours
         }
         for name, exit_ in savers.items():
             if exit_.state not in ("ended", "not started"):

@@ -13,16 +13,10 @@ from collections.abc import Callable, Mapping, Sequence
 from distrl.launch.supervision.housekeeping import Housekeeping
 from distrl.launch.supervision.journal import Journal
 from distrl.launch.supervision.node import Message, SupervisedNode
-from distrl.launch.supervision.outcome import Judge, Outcome
+from distrl.launch.supervision.outcome import ALL_RETURNED, Judge, Outcome
 from distrl.launch.supervision.restart_policy import HangLimits
 from distrl.launch.supervision.restart_queue import RestartQueue
-from distrl.launch.supervision.result import (
-    EXIT_FINISHED,
-    LAUNCHER,
-    NOT_STARTED,
-    Failure,
-    NodeExit,
-)
+from distrl.launch.supervision.result import LAUNCHER, NOT_STARTED, Failure, NodeExit
 from distrl.launch.supervision.signals import Signals, run_once
 from distrl.launch.supervision.stop_sequence import STACKS_S, STOP_S, StopSequence
 from distrl.launch.supervision.watchdog import Watchdog
@@ -248,12 +242,10 @@ class Supervisor:
             self._decide(outcome)
             for message in self._judge.other_failures():
                 self._journal.note(f"later: {message.node} failed: {message.reason}")
-        elif self._judge.due == float("inf") and all(
-            not node.alive and node.exit.state == "ended"
-            for node in self._nodes.values()
-            if node.should_run
+        elif self._judge.due == float("inf") and all(  # nobody has asked for the end, or failed
+            node.has_returned for node in self._nodes.values() if node.should_run
         ):
-            self._decide(Outcome("finished", "all nodes have returned", EXIT_FINISHED))
+            self._decide(ALL_RETURNED)
 
     def _decide(self, outcome: Outcome) -> None:
         """Ends the program, unless it is ending already."""
@@ -290,9 +282,7 @@ class Supervisor:
                 self._journal.note(f"continuing without {node.name}: {lost}")
                 self._restarts.plan(node)
                 return True
-            if node.name in self._explained:
-                return False
-            if node.may_return and node.exit.state == "ended" and node.failure is None:
+            if node.name in self._explained or node.has_returned:
                 return False
         cause = node.hung_cause or lost or self._judge.describe(node.exit)
         if node.restartable and not (lost and node.essential):

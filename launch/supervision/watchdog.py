@@ -10,6 +10,7 @@ from distrl.runtime.heartbeat import Heartbeat
 
 _IDLE_CORES = 0.05  # a working node that uses less CPU is idle
 _SILENCE_S = 2.0  # without a heartbeat, which a node sends every second
+_WARN_AT = 0.5  # of a limit
 _MAX_CHECK_GAP_S = 2.0  # counted between two checks: the launcher may have been stopped itself
 
 
@@ -25,6 +26,7 @@ class Watchdog:
         self._limits = limits
         self._journal = journal
         self._detectors: dict[str, HangDetector] = {}
+        self._warned: set[tuple[str, str]] = set()  # groups, and the limits that they came near
 
     def begin(self, node: SupervisedNode) -> None:
         """To be called before each start of a node."""
@@ -42,11 +44,24 @@ class Watchdog:
             usage = node.usage() if node.alive and node.hung_cause is None else None
             if usage is None:
                 continue
-            cause = self._detectors[node.name].check(usage, now)
+            detector = self._detectors[node.name]
+            cause = detector.check(usage, now)
+            if detector.near and (node.label, detector.near[0]) not in self._warned:
+                self._warned.add((node.label, detector.near[0]))
+                self._warn(node, *detector.near)
             if cause is not None:
                 node.hung_cause, node.hung_since = cause, now
                 self._journal.say(f"{node.name} {cause}; see its stacks in {node.log.path}")
                 node.show_stacks(also_if_stopped=True)
+
+    def _warn(self, node: SupervisedNode, name: str, stuck: float, limit: float) -> None:
+        """Names the setting, once for a group: its nodes may work slowly and not hang."""
+        work = "while it used the CPU" if name == "busy" else "without using the CPU"
+        self._journal.say(
+            f"{node.name}: one step has taken {stuck:.0f} s so far, {work}; after {limit:g} s it "
+            f"counts as hung: if its steps take that long, raise supervision.{name}_limit "
+            f"(distrl launch: --{name}_limit)"
+        )
 
 
 class HangDetector:
@@ -55,6 +70,10 @@ class HangDetector:
     Args:
       heartbeat: the node's.
       limits: how long it may hang.
+
+    Attributes:
+      near: at the last check, the limit that the node came near, its seconds without progress,
+        and the limit in seconds; None: it is not near any.
     """
 
     def __init__(self, heartbeat: Heartbeat, limits: HangLimits) -> None:
@@ -63,6 +82,7 @@ class HangDetector:
         self._baseline: tuple[float, float] | None = None  # seconds without progress, CPU seconds
         self._stopped_s = 0.0
         self._last_check: float | None = None
+        self.near: tuple[str, float, float] | None = None
 
     def check(self, usage: Usage, now: float) -> str | None:
         """Returns why the node is considered hung, or None.
@@ -72,6 +92,7 @@ class HangDetector:
           now: seconds of the monotonic clock.
         """
         limits = self._limits
+        self.near = None
         if self._last_check is not None and usage.stopped:
             self._stopped_s += min(now - self._last_check, _MAX_CHECK_GAP_S)
         if not usage.stopped:
@@ -88,12 +109,16 @@ class HangDetector:
             return None
         elapsed = stuck - self._baseline[0]
         cores = (usage.cpu - self._baseline[1]) / elapsed if elapsed > 0 else 1.0
-        if cores < _IDLE_CORES:
-            if limits.idle is not None and stuck > limits.idle:
-                return f"made no progress for {stuck:.0f} s without using the CPU (it is blocked)"
-        elif limits.busy is not None and stuck > limits.busy:
-            return f"made no progress for {stuck:.0f} s, at {cores:.0%} of a core"
-        return None
+        name, limit = ("idle", limits.idle) if cores < _IDLE_CORES else ("busy", limits.busy)
+        if limit is None:
+            return None
+        if stuck > _WARN_AT * limit:
+            self.near = name, stuck, limit
+        if stuck <= limit:
+            return None
+        if name == "idle":
+            return f"made no progress for {stuck:.0f} s without using the CPU (it is blocked)"
+        return f"made no progress for {stuck:.0f} s, at {cores:.0%} of a core"
 
     def _seconds_stuck(self) -> float | None:
         """Returns the seconds without progress; None for a node that waits for others."""

@@ -11,9 +11,10 @@ from distrl.inference.messages import InferenceMessages
 from distrl.inference.server import RemoteInferencer
 from distrl.inferencer import InferenceSource
 from distrl.programs.build import Builder
-from distrl.programs.groups import ACTOR
+from distrl.programs.groups import ACTOR, LEARNER
 from distrl.programs.nodes.process import configure_jax, has_own_process
 from distrl.programs.program import ExperimentProgram, NodeHandle
+from distrl.programs.progress import patience
 from distrl.programs.remote import Peer, Reporter, stop_and_tick
 from distrl.programs.replay_clients import ReplayHandle, actor_client
 from distrl.runtime.heartbeat import current_heartbeat
@@ -85,7 +86,11 @@ class ActorNode:
             else:
                 remote = RemoteVariables(Peer(variables[task.name]), builder.agent)
                 source = builder.make_inferencer(
-                    builder.make_variables(remote, stop),
+                    builder.make_variables(
+                        remote,
+                        stop,
+                        patience(task.learner.timeout, ACTOR.name, LEARNER.name),
+                    ),
                     config.num_envs,
                     index=index,
                     life=heartbeat.life,

@@ -18,9 +18,10 @@ from distrl.experiment import Experiment
 from distrl.learner_group.devices import check_gpus
 from distrl.metrics import Report
 from distrl.programs.build import Builder, print_line
-from distrl.programs.groups import LEARNER
+from distrl.programs.groups import ACTOR, INFERENCER, LEARNER
 from distrl.programs.nodes.process import configure_jax, has_own_process, leave
 from distrl.programs.program import ExperimentProgram, NodeHandle
+from distrl.programs.progress import patience
 from distrl.programs.remote import Reporter, stop_and_tick
 from distrl.programs.replay_clients import ReplayHandle, learner_client, server_folder
 from distrl.replay.shared.buffer import SharedReplayBuffer
@@ -72,7 +73,12 @@ class LearnerNode:
         self._reporter = Reporter(monitor, task, f"learner/{self._task.index}")
         self._call_timeout = experiment.supervision.call_timeout
         self._counters_timeout = min(_COUNTERS_S, experiment.checkpoint.grace / 4)
-        self._learner = builder.make_learner(builder.scheduled_reader(self._replay))
+        self._learner = builder.make_learner(
+            builder.scheduled_reader(self._replay),
+            timeout=patience(
+                self._task.learner.timeout, ACTOR.name, INFERENCER.name, task=self._task
+            ),
+        )
         if current_heartbeat().restarted:  # the table was in use meanwhile
             resume_point = ResumePoint.latest(self._run_dir, resume_point)._replace(
                 with_table=False

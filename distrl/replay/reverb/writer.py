@@ -12,6 +12,7 @@ from distrl.errors import DeadlineExceeded, Stopped
 from distrl.replay.reverb.calls import ServerCalls
 from distrl.replay.table.waiting import SLICE
 from distrl.runtime.heartbeat import main_thread_heartbeat
+from distrl.runtime.patience import Deadline
 
 # Items that may be unconfirmed: one is on its way while the next is made.
 _IN_FLIGHT = 1
@@ -70,23 +71,29 @@ class ItemWriter:
           timeout: seconds.
           what: describes the wait, for messages.
         """
-        waited = 0.0
         watch = self._server.watch()
         heartbeat = main_thread_heartbeat()
-        while True:
+        deadline: Deadline | None = None  # of a wait
+        try:
+            while True:
+                try:
+                    self._writer.flush(unconfirmed, timeout_ms=int(SLICE * 1000))
+                    return
+                except errors.DeadlineExceededError as error:
+                    if deadline is None:
+                        deadline = Deadline(timeout)
+                        heartbeat.wait()
+                    if self._stop is not None and self._stop.is_set():
+                        raise Stopped(f"{what}: {self._server}") from error
+                    if deadline.left() <= 0:
+                        raise DeadlineExceeded(
+                            f"{what}: {deadline.reason()}: {self._describe()}"
+                        ) from error
+                    if deadline.line_due():
+                        deadline.tell(f"{what}: {self._server}")
+                    watch()
+        finally:
             heartbeat.tick()
-            try:
-                self._writer.flush(unconfirmed, timeout_ms=int(SLICE * 1000))
-                return
-            except errors.DeadlineExceededError as error:
-                waited += SLICE
-                if self._stop is not None and self._stop.is_set():
-                    raise Stopped(f"{what}: {self._server}") from error
-                if waited >= timeout:
-                    raise DeadlineExceeded(
-                        f"{what}: nothing in {timeout:g} s: {self._describe()}"
-                    ) from error
-                watch()
 
     def close(self) -> None:
         """Closes the connection."""

@@ -33,6 +33,7 @@ from distrl.replay.table import reconfigure
 from distrl.replay.table.files import TableSnapshot
 from distrl.replay.table.info import TableInfo
 from distrl.replay.table.waiting import wait_until
+from distrl.runtime.patience import may_end
 from distrl.types import Sample, Trajectory
 
 _PREFILL_TIMEOUT = 60.0  # seconds; a prefill only waits for other writers' copies
@@ -236,7 +237,7 @@ class TableHandle:
         table.clients.note_wait(self._number, what, True)
         try:
             wait_until(
-                TableWait(table, what),
+                TableWait(table, what, lambda: may_end(timeout)),
                 done,
                 stop=stop,
                 timeout=timeout,

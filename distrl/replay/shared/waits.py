@@ -1,6 +1,7 @@
 """Waits for room or samples in a shared table, which detect that they can never end."""
 
 import time
+from collections.abc import Callable
 
 from distrl.errors import Blocked
 from distrl.replay.shared import clients
@@ -17,11 +18,14 @@ class TableWait:
     The table's lock is its lock, held by the caller.
     """
 
-    def __init__(self, table: SharedTable, what: int):
+    def __init__(self, table: SharedTable, what: int, may_end: Callable[[], bool] = lambda: False):
         """Args:
         table: the table.
         what: `clients.ROOM` or `clients.SAMPLES`.
+        may_end: returns whether somebody is known to be there who may end it, though perhaps
+          not yet a client of the table.
         """
+        self._may_end = may_end
         self._table = table
         self._what = what
         self._event = table.events[what]
@@ -59,7 +63,8 @@ class TableWait:
         """Raises Blocked if the wait cannot end; with the lock held."""
         table = self._table
         other = clients.SAMPLES if self._what == clients.ROOM else clients.ROOM
-        if self._checked - self._began > REPLACED_WITHIN and (lost := table.clients.lost(other)):
+        lost = table.clients.lost(other) if self._checked - self._began > REPLACED_WITHIN else 0
+        if lost and not self._may_end():
             did = "sampled" if other == clients.SAMPLES else "inserted"
             raise Blocked(
                 f"process {lost}, which {did}, is dead, and no other does: {table.describe()}"

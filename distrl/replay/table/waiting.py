@@ -2,17 +2,15 @@
 
 import logging
 import threading
-import time
 from collections.abc import Callable
 from typing import Any, Protocol
 
 from distrl.errors import DeadlineExceeded, Stopped
 from distrl.runtime.heartbeat import main_thread_heartbeat
+from distrl.runtime.patience import Deadline
 
 SLICE = 0.1
 """Seconds between two checks for whether the program is stopping."""
-
-_LOG_AFTER = 30.0  # seconds after which a wait is logged
 
 
 class Waitable(Protocol):
@@ -37,7 +35,8 @@ def wait_until(
       condition: held by the caller; notified when `done` may have changed.
       done: called with `condition` held.
       stop: set when the program stops.
-      timeout: seconds; None: no limit but `stop`.
+      timeout: seconds, which a `Patience` counts from the last sign of progress; None: no limit
+        but `stop`.
       what: describes the wait, for messages.
       poll: called with `condition` held before each partial wait; may raise.
 
@@ -47,19 +46,21 @@ def wait_until(
     """
     if done():
         return
-    began = time.monotonic()
-    logged = False
+    deadline = Deadline(timeout)
     heartbeat = main_thread_heartbeat()
-    while not done():
-        heartbeat.tick()  # this wait has its own deadline and message
-        if stop is not None and stop.is_set():
-            raise Stopped(what())
-        waited = time.monotonic() - began
-        if timeout is not None and waited >= timeout:
-            raise DeadlineExceeded(f"{what()}: nothing in {timeout:g} s")
-        if waited > _LOG_AFTER and not logged:
-            logged = True
-            logging.getLogger(__name__).warning("%s: waiting for %.0f s so far", what(), waited)
-        if poll is not None:
-            poll()
-        condition.wait(SLICE if timeout is None else min(SLICE, timeout - waited))
+    heartbeat.wait()
+    try:
+        while not done():
+            if stop is not None and stop.is_set():
+                raise Stopped(what())
+            left = deadline.left()
+            if left <= 0:
+                raise DeadlineExceeded(f"{what()}: {deadline.reason()}")
+            if deadline.line_due() and not deadline.tell(what()):
+                waited = deadline.waited()
+                logging.getLogger(__name__).warning("%s: waiting for %.0f s so far", what(), waited)
+            if poll is not None:
+                poll()
+            condition.wait(min(SLICE, left))
+    finally:
+        heartbeat.tick()

@@ -55,6 +55,17 @@ def test_a_node_that_waits_is_left_alone(clock):
     assert clock.run(10_000, 0.0) is None
 
 
+def test_the_limit_that_a_node_comes_near_is_known(clock):
+    clock.heartbeat.tick()
+    assert (clock.run(28, 0.0), clock.detector.near) == (None, None)
+    assert clock.run(5, 0.0) is None
+    assert clock.detector.near == ("idle", 33.0, 60.0)
+    clock.heartbeat.tick()
+    assert (clock.run(1, 0.0), clock.detector.near) == (None, None)
+    clock.run(310, 1.0)
+    assert clock.detector.near == ("busy", 311.0, 600.0)
+
+
 def test_a_blocked_node_is_found_after_the_idle_limit(clock):
     clock.heartbeat.tick()
     assert clock.run(58, 0.0) is None

@@ -16,6 +16,7 @@ from distrl.replay.buffer import ReplayConfig
 from distrl.replay.shared import segment
 from distrl.replay.shared.buffer import SharedReplayBuffer
 from distrl.replay.shared.table import SharedTable
+from distrl.runtime.patience import Patience
 from tests.support.selection import full
 
 T = 4
@@ -207,12 +208,30 @@ def insert(name, streams):
     streams.add_to(client(name, streams.struct), np.arange(2, dtype=np.int32), T + 1)
 
 
+class OnTheirWay:
+    """Workers that have been restarted, and have not come to the table yet."""
+
+    def signs(self):
+        return 0
+
+    def busy(self):
+        return False
+
+    def present(self):
+        return True
+
+    def describe(self):
+        return "on their way"
+
+
 def test_a_wait_for_a_dead_side_ends(streams, elsewhere, name, monkeypatch):
     monkeypatch.setattr("distrl.replay.shared.waits.REPLACED_WITHIN", 0.0)
     table = SharedTable.create(streams.struct, CONFIG, 4, name)
     child = elsewhere(insert, name, streams)
     assert child.wait(60.0) == 0
     reader = client(name, streams.struct)
+    with pytest.raises(DeadlineExceeded):  # an actor is known to be on its way
+        reader.sample(Patience(1.0, OnTheirWay()))
     with pytest.raises(Blocked, match=f"process {child.pid}, which inserted, is dead, and no"):
         reader.sample(30.0)
     streams.add_to(client(name, streams.struct), np.arange(2, 6, dtype=np.int32), T + 1)
