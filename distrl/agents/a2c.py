@@ -35,7 +35,8 @@ class A2CConfig:
       normalize_advantages: to mean 0 and standard deviation 1 over the batch.
       learning_rate: the optimiser's.
       anneal_updates: updates over which the learning rate falls linearly to 0; None: constant.
-      optimizer: "rmsprop" (decay 0.99, epsilon 1e-5 under the root) or "adam" (epsilon 1e-5).
+      optimizer: "rmsprop" (decay 0.99, epsilon 1e-5 under the root, corrected for its bias at the
+        start) or "adam" (epsilon 1e-5).
       max_gradient_norm: gradients are scaled down to this global norm; None: never.
       entropy_cost: weight of the entropy bonus.
       baseline_cost: weight of the value loss, which is half the mean squared error. 0 with a
@@ -48,7 +49,7 @@ class A2CConfig:
     discount: float = 0.99
     gae_lambda: float = 0.95
     normalize_advantages: bool = False
-    learning_rate: float = 3e-3
+    learning_rate: float = 1e-3
     anneal_updates: int | None = None
     optimizer: str = "rmsprop"
     max_gradient_norm: float | None = 0.5

@@ -125,7 +125,9 @@ class ActorCritic(Agent):
         self, params: Params, learner_state: Any, grads: Params
     ) -> tuple[Params, Any, Logs]:
         """See `Agent`."""
-        updates, opt_state = self._optimizer.update(grads, learner_state.opt_state, params)
+        updates, opt_state = self._optimizer.update(
+            grads, learner_state.opt_state, params, count=learner_state.updates
+        )
         logs = {
             "gradient_norm": optax.tree.norm(grads),
             "learning_rate": jnp.asarray(self._learning_rate(learner_state.updates)),

@@ -1,0 +1,56 @@
+"""RMSProp: the size of its first updates, and the state that checkpoints hold."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from distrl.agents.optimizers import make_optimizer
+from distrl.checkpointing.params_file import load_nest, save_nest
+
+RATE = 1e-3
+PARAMS = {"w": jnp.zeros(3)}
+
+
+def steps(grads, start=0, state=None):
+    optimizer = make_optimizer(RATE, None, "rmsprop")
+    state = optimizer.init(PARAMS) if state is None else state
+    for count, grad in enumerate(grads, start):
+        updates, state = optimizer.update({"w": jnp.asarray(grad)}, state, PARAMS, count=count)
+        yield np.asarray(updates["w"])
+
+
+def test_the_first_updates_are_as_large_as_the_learning_rate():
+    """Of a constant gradient all are, whatever its size."""
+    grad = np.array([1.0, -2.0, 30.0], np.float32)
+    for update in steps([grad] * 50):
+        np.testing.assert_allclose(update, -RATE * np.sign(grad), rtol=1e-4)
+
+
+def test_updates_equal_optaxs_with_its_own_count():
+    rng = np.random.default_rng(0)
+    grads = rng.normal(size=(20, 3)).astype(np.float32)
+    other = optax.rmsprop(RATE, decay=0.99, eps=1e-5, bias_correction=True)
+    state = other.init(PARAMS)
+    for grad, update in zip(grads, steps(grads), strict=True):
+        want, state = other.update({"w": jnp.asarray(grad)}, state, PARAMS)
+        np.testing.assert_allclose(update, want["w"], rtol=1e-5)
+
+
+@pytest.mark.parametrize("norm", [None, 1.0])
+@pytest.mark.parametrize("rate", [RATE, optax.constant_schedule(RATE)])
+def test_a_state_saved_by_uncorrected_rmsprop_loads(tmp_path, norm, rate):
+    before = optax.rmsprop(rate, decay=0.99, eps=1e-5)
+    if norm is not None:
+        before = optax.chain(optax.clip_by_global_norm(40.0), before)
+    _, saved = before.update({"w": jnp.ones(3)}, before.init(PARAMS), PARAMS)
+    save_nest(tmp_path / "learner.npz", saved)
+    optimizer = make_optimizer(rate, norm, "rmsprop")
+    like = jax.eval_shape(optimizer.init, PARAMS)
+    loaded = load_nest(tmp_path / "learner.npz", like, "learner state")
+    for old, new in zip(jax.tree.leaves(saved), jax.tree.leaves(loaded), strict=True):
+        np.testing.assert_array_equal(old, new)
+    updates, _ = optimizer.update({"w": jnp.full(3, 0.5)}, loaded, PARAMS, count=1)
+    average = (0.99 * 0.01 + 0.01 * 0.25) / (1 - 0.99**2)
+    np.testing.assert_allclose(updates["w"], -RATE * 0.5 / (average + 1e-5) ** 0.5, rtol=1e-5)
