@@ -14,7 +14,7 @@ from distrl import specs
 from distrl.agents import torsos
 from distrl.agents.defaults import Defaults, sampled
 from distrl.agents.distributions import BoundedActions
-from distrl.agents.settings import check_scalar_reward
+from distrl.agents.settings import InputSettings, check_scalar_reward
 from distrl.config import ActorsConfig, LearnerConfig
 from distrl.errors import ConfigError
 from distrl.learner_group.devices import merge_steps, unmerge_steps
@@ -24,7 +24,7 @@ from distrl.types import Nest, Params
 _Config = TypeVar("_Config")
 
 
-class ContinuousDefaults:
+class ContinuousDefaults(InputSettings):
     """Defaults that DDPG, SAC and TD3 share; see `distrl.agents.defaults`."""
 
     @classmethod
@@ -87,14 +87,20 @@ def check_env_spec(env_spec: EnvironmentSpec, algorithm: str) -> None:
 
 
 def make_policy(
-    env_spec: EnvironmentSpec, hidden_sizes: Sequence[int], activation: str, num_outputs: int
+    env_spec: EnvironmentSpec,
+    hidden_sizes: Sequence[int],
+    activation: str,
+    num_outputs: int,
+    scale_integers: bool = True,
 ) -> FeedForward:
     """Returns a network with outputs `apply(params, observation)`, [..., num_outputs], near 0.
 
     Raises:
       ConfigError: observations are not scalars or vectors, or a nest of them.
     """
-    make_torso = torsos.for_observation("mlp", hidden_sizes, activation, env_spec.observation)
+    make_torso = torsos.for_observation(
+        "mlp", hidden_sizes, activation, env_spec.observation, scale_integers=scale_integers
+    )
 
     def forward(observation: Nest) -> jax.Array:
         head = hk.Linear(num_outputs, w_init=torsos.scaled(0.01), name="policy_head")
@@ -109,6 +115,7 @@ def make_critics(
     hidden_sizes: Sequence[int],
     activation: str,
     num_critics: int,
+    scale_integers: bool = True,
 ) -> FeedForward:
     """Returns independent critics with values `apply(params, observation, action)`.
 
@@ -119,7 +126,9 @@ def make_critics(
     """
     encoded = dm_specs.Array((actions.size,), np.float32)
     inputs = {"action": encoded, "observation": env_spec.observation}
-    make_torso = torsos.for_observation("mlp", hidden_sizes, activation, inputs)
+    make_torso = torsos.for_observation(
+        "mlp", hidden_sizes, activation, inputs, scale_integers=scale_integers
+    )
 
     def critic(x: Nest) -> jax.Array:
         return hk.Linear(1, w_init=torsos.scaled(1.0), name="value_head")(make_torso()(x))

@@ -30,6 +30,7 @@ class DDPGConfig(ContinuousDefaults):
         the action's range; evaluation has none.
       epsilon: as in TD3: uniformly random actions until the first update.
       importance_exponent: as in DQN, for a prioritized table.
+      scale_integers: as in `NetworkConfig`.
     """
 
     hidden_sizes: tuple[int, ...] = (256, 256)
@@ -41,6 +42,7 @@ class DDPGConfig(ContinuousDefaults):
     exploration_noise: float = 0.1
     epsilon: EpsilonSchedule = EpsilonSchedule(1.0, 0.0, 1)
     importance_exponent: float = 0.6
+    scale_integers: bool = True
 
     def __post_init__(self) -> None:
         self._as_td3()

@@ -3,8 +3,7 @@
 import dataclasses
 from typing import Any, Protocol
 
-import numpy as np
-
+from distrl.agents import torsos
 from distrl.agents.agent import Agent
 from distrl.config import ActorsConfig, LearnerConfig
 from distrl.replay.config import ReplayConfig
@@ -66,8 +65,8 @@ def defaults_of(
 
 
 def has_pixels(env_spec: EnvironmentSpec) -> bool:
-    """Whether an observation is one array of bytes."""
-    return np.dtype(getattr(env_spec.observation, "dtype", np.float32)) == np.uint8
+    """Whether an observation is one image: uint8 [C, H, W]. Other bytes are not, such as RAM."""
+    return torsos.is_pixels(env_spec.observation)
 
 
 def queue(actors: ActorsConfig, learner: LearnerConfig, unroll_length: int) -> ReplayConfig:

@@ -18,7 +18,13 @@ from distrl import specs
 from distrl.agents import distributions, torsos
 from distrl.agents.noisy import NoisyLinear
 from distrl.agents.recurrence import reset_unroll
-from distrl.agents.settings import check_choice, check_count, check_sizes
+from distrl.agents.settings import (
+    InputSettings,
+    check_choice,
+    check_count,
+    check_flag,
+    check_sizes,
+)
 from distrl.learner_group.devices import merge_steps, unmerge_steps
 from distrl.random_keys import derive
 from distrl.specs import EnvironmentSpec
@@ -26,7 +32,7 @@ from distrl.types import Nest, Params, State, StepType, TimeStep
 
 
 @dataclasses.dataclass(frozen=True)
-class NetworkConfig:
+class NetworkConfig(InputSettings):
     """Settings of an agent's network.
 
     Attributes:
@@ -39,6 +45,9 @@ class NetworkConfig:
       core_size: units of the LSTM.
       core_inputs_prev_action_reward: whether the previous action and the reward (clipped to
         [-1, 1]) are inputs of the core.
+      scale_integers: whether the MLP takes integers, such as the bytes of Atari's RAM, scaled from
+        their bounds to [0, 1], as the convolutional torsos do. Floats are left as they are: there
+        is the transform `observation_normalizer`.
     """
 
     torso: str = "auto"
@@ -47,6 +56,7 @@ class NetworkConfig:
     core: str = "none"
     core_size: int = 64
     core_inputs_prev_action_reward: bool = True
+    scale_integers: bool = True
 
     def __post_init__(self) -> None:
         check_choice(self, "torso", ("auto", *torsos.TORSOS), "network")
@@ -56,6 +66,7 @@ class NetworkConfig:
             object.__setattr__(self, "hidden_sizes", tuple(self.hidden_sizes))
         check_sizes(self, "hidden_sizes", "network")
         check_count(self, "core_size", "network")
+        check_flag(self, "scale_integers", "network")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -173,7 +184,12 @@ def _build(
 ) -> Network:
     """Returns a network of `config`'s torso and core, and heads for features [N, F]."""
     make_torso = torsos.for_observation(
-        config.torso, config.hidden_sizes, config.activation, env_spec.observation, linear
+        config.torso,
+        config.hidden_sizes,
+        config.activation,
+        env_spec.observation,
+        linear,
+        config.scale_integers,
     )
     recurrent = config.core == "lstm"
 

@@ -17,7 +17,7 @@ from distrl.agents.continuous import ContinuousDefaults
 from distrl.agents.distributions import NormalParams, SquashedNormal, clip_with_return
 from distrl.agents.means import mean_over
 from distrl.agents.prioritized import importance_weights, unroll_priorities
-from distrl.agents.settings import check_choice, check_number, check_sizes
+from distrl.agents.settings import check_choice, check_flag, check_number, check_sizes
 from distrl.random_keys import derive
 from distrl.specs import EnvironmentSpec
 from distrl.types import AgentOutput, Nest, Params, State, StepType, TimeStep, Trajectory
@@ -45,6 +45,7 @@ class SACConfig(ContinuousDefaults):
         the action is in [-1, 1]; None: -1 per element, as in the paper. Uniform actions have
         log(2) = 0.69 per element.
       importance_exponent: as in DQN, for a prioritized table.
+      scale_integers: as in `NetworkConfig`.
     """
 
     hidden_sizes: tuple[int, ...] = (256, 256)
@@ -55,9 +56,11 @@ class SACConfig(ContinuousDefaults):
     initial_temperature: float = 1.0
     target_entropy: float | None = None
     importance_exponent: float = 0.6
+    scale_integers: bool = True
 
     def __post_init__(self) -> None:
         check_sizes(self, "hidden_sizes")
+        check_flag(self, "scale_integers")
         check_choice(self, "activation", tuple(torsos.ACTIVATIONS))
         check_number(self, "discount", lambda x: 0 <= x <= 1, "in [0, 1]")
         check_number(self, "target_tau", lambda x: 0 < x <= 1, "in (0, 1]")
@@ -92,8 +95,11 @@ class SAC(Agent):
         self.env_spec = env_spec
         self.actions = SquashedNormal(env_spec.action)
         sizes, activation = config.hidden_sizes, config.activation
-        self.policy = continuous.make_policy(env_spec, sizes, activation, 2 * self.actions.size)
-        self.critics = continuous.make_critics(env_spec, self.actions, sizes, activation, 2)
+        scaled = config.scale_integers
+        self.policy = continuous.make_policy(
+            env_spec, sizes, activation, 2 * self.actions.size, scaled
+        )
+        self.critics = continuous.make_critics(env_spec, self.actions, sizes, activation, 2, scaled)
         self.target_entropy = config.target_entropy
         if self.target_entropy is None:
             self.target_entropy = -float(self.actions.size)

@@ -8,6 +8,13 @@ from distrl.errors import ConfigError
 from distrl.specs import EnvironmentSpec
 
 
+class InputSettings:
+    """Settings with `scale_integers`: those pickled before it existed act as they did then."""
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update({"scale_integers": False, **state})
+
+
 def check_number(
     settings: Any, field: str, good: Callable[[float], bool], want: str, prefix: str = "agent"
 ) -> None:
@@ -32,11 +39,11 @@ def check_positive_or_none(settings: Any, field: str) -> None:
         check_number(settings, field, lambda x: x > 0, "above 0, or None")
 
 
-def check_flag(settings: Any, field: str) -> None:
+def check_flag(settings: Any, field: str, prefix: str = "agent") -> None:
     """Refuses a field that is not a bool; as `check_number`."""
     value = getattr(settings, field)
     if not isinstance(value, bool):
-        raise ConfigError(f"agent.{field}: expected True or False, got {value!r}")
+        raise ConfigError(f"{prefix}.{field}: expected True or False, got {value!r}")
 
 
 def check_kind(settings: Any, field: str, kind: type) -> None:

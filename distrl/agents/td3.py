@@ -17,7 +17,14 @@ from distrl.agents.distributions import BoundedActions
 from distrl.agents.exploration import EpsilonSchedule, noisy_action
 from distrl.agents.means import mean_over
 from distrl.agents.prioritized import importance_weights, unroll_priorities
-from distrl.agents.settings import check_choice, check_count, check_kind, check_number, check_sizes
+from distrl.agents.settings import (
+    check_choice,
+    check_count,
+    check_flag,
+    check_kind,
+    check_number,
+    check_sizes,
+)
 from distrl.random_keys import derive
 from distrl.specs import EnvironmentSpec
 from distrl.types import AgentOutput, Nest, Params, State, StepType, TimeStep, Trajectory
@@ -48,6 +55,7 @@ class TD3Config(ContinuousDefaults):
       epsilon: share of the actors' actions that are uniformly random instead. The default: all
         until the first update, which `replay.min_size_to_sample` delays; none after it.
       importance_exponent: as in DQN, for a prioritized table.
+      scale_integers: as in `NetworkConfig`.
     """
 
     hidden_sizes: tuple[int, ...] = (256, 256)
@@ -63,9 +71,11 @@ class TD3Config(ContinuousDefaults):
     exploration_noise: float = 0.1
     epsilon: EpsilonSchedule = EpsilonSchedule(1.0, 0.0, 1)
     importance_exponent: float = 0.6
+    scale_integers: bool = True
 
     def __post_init__(self) -> None:
         check_sizes(self, "hidden_sizes")
+        check_flag(self, "scale_integers")
         check_choice(self, "activation", tuple(torsos.ACTIVATIONS))
         check_kind(self, "epsilon", EpsilonSchedule)
         for field in ("num_critics", "policy_delay"):
@@ -110,9 +120,10 @@ class TD3(Agent):
         self.env_spec = env_spec
         self.actions = BoundedActions(env_spec.action)
         sizes, activation = config.hidden_sizes, config.activation
-        self.policy = continuous.make_policy(env_spec, sizes, activation, self.actions.size)
+        scaled = config.scale_integers
+        self.policy = continuous.make_policy(env_spec, sizes, activation, self.actions.size, scaled)
         self.critics = continuous.make_critics(
-            env_spec, self.actions, sizes, activation, config.num_critics
+            env_spec, self.actions, sizes, activation, config.num_critics, scaled
         )
         self._optimizers = {
             "policy": optax.adam(config.policy_learning_rate),

@@ -8,6 +8,7 @@ import haiku as hk
 import jax
 import jax.numpy as jnp
 import numpy as np
+import numpy.typing as npt
 from dm_env import specs as dm_specs
 
 from distrl import specs
@@ -35,6 +36,7 @@ def for_observation(
     activation: str,
     spec: Nest,
     linear: MakeLayer = hk.Linear,
+    scale_integers: bool = True,
 ) -> Callable[[], Torso]:
     """Returns a function that, inside `hk.transform`, makes the torso for an observation.
 
@@ -45,18 +47,19 @@ def for_observation(
       spec: spec of the observation: uint8 pixels [C, H, W] for the convolutional torsos; for the
         MLP a nest of scalars and vectors (those with a DiscreteArray spec become one-hot).
       linear: makes the fully connected layers.
+      scale_integers: the MLP takes integers scaled from their bounds to [0, 1]; see
+        `integer_scale`.
 
     Raises:
       ConfigError: torso and observation do not fit.
     """
-    is_pixels = specs.is_spec(spec) and len(spec.shape) == 3 and spec.dtype == np.uint8
     if torso == "auto":
-        torso = "nature_cnn" if is_pixels else "mlp"
+        torso = "nature_cnn" if is_pixels(spec) else "mlp"
     if torso == "mlp":
         _check_vectors(spec)
-        return lambda: _mlp(hidden_sizes, ACTIVATIONS[activation], spec, linear)
+        return lambda: _mlp(hidden_sizes, ACTIVATIONS[activation], spec, linear, scale_integers)
     least = _MIN_PIXELS[torso]
-    if not is_pixels or min(spec.shape[1:]) < least:
+    if not is_pixels(spec) or min(spec.shape[1:]) < least:
         raise ConfigError(
             f"network.torso: {torso} takes uint8 pixels [C, H, W] of at least {least}x{least}, "
             f"got the observation {_describe(spec)}"
@@ -64,6 +67,50 @@ def for_observation(
     if torso in _PLAIN:
         return functools.partial(_plain_cnn, torso, linear)
     return functools.partial(_impala_resnet, linear)
+
+
+def is_pixels(observation: Nest) -> bool:
+    """Whether an observation is one image: uint8 [C, H, W]."""
+    return (
+        specs.is_spec(observation)
+        and len(observation.shape) == 3
+        and np.dtype(observation.dtype) == np.uint8
+    )
+
+
+def integer_scale(leaf: Any) -> tuple[npt.NDArray[Any], npt.NDArray[Any]] | None:
+    """Returns what the MLP subtracts from an array of integers, and what it divides by.
+
+    Bounds are mapped to 0 and 1; without bounds those of a dtype of 8 or 16 bits, such as bytes.
+    Wider integers without bounds of their own are left as they are.
+
+    Args:
+      leaf: a spec.
+
+    Returns:
+      float32 arrays of the leaf's shape; None if there is nothing to scale: for floats and for a
+      DiscreteArray, which becomes one-hot.
+    """
+    if isinstance(leaf, dm_specs.DiscreteArray) or not np.issubdtype(leaf.dtype, np.integer):
+        return None
+    info = np.iinfo(leaf.dtype)
+    low, high = (
+        np.broadcast_to(np.asarray(getattr(leaf, name, limit), np.float64), leaf.shape)
+        for name, limit in (("minimum", info.min), ("maximum", info.max))
+    )
+    known = (low > min(info.min, -1)) & (high < info.max) | (info.bits <= 16)
+    if not known.any():
+        return None
+    return (
+        np.where(known, low, 0).astype(np.float32),
+        np.where(known & (low < high), high - low, 1).astype(np.float32),
+    )
+
+
+def has_scaled_integers(observation: Nest) -> bool:
+    """Whether `scale_integers` makes a difference to the network of an observation."""
+    leaves = jax.tree.leaves(observation, is_leaf=specs.is_spec)
+    return not is_pixels(observation) and any(integer_scale(leaf) is not None for leaf in leaves)
 
 
 def _check_vectors(spec: Nest) -> None:
@@ -107,13 +154,18 @@ def _mlp(
     activation: Callable[[jax.Array], jax.Array],
     spec: Nest,
     linear: MakeLayer,
+    scale_integers: bool,
 ) -> Torso:
     net = _MLP(sizes, activation, linear, name="torso")
 
     def flat(leaf: dm_specs.Array, x: jax.Array) -> jax.Array:
         if isinstance(leaf, dm_specs.DiscreteArray):
             return jax.nn.one_hot(x, leaf.num_values)
-        return x.reshape(x.shape[0], -1).astype(jnp.float32)
+        x = x.astype(jnp.float32)
+        scale = integer_scale(leaf) if scale_integers else None
+        if scale is not None:
+            x = jnp.divide(x - scale[0], scale[1])
+        return x.reshape(x.shape[0], -1)
 
     def torso(observation: Nest) -> jax.Array:
         leaves = jax.tree.leaves(jax.tree.map(flat, spec, observation, is_leaf=specs.is_spec))

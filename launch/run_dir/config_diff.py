@@ -9,9 +9,12 @@ from distrl.launch.run_dir.config_dict import as_dict
 
 # Settings that fix shapes or the meaning of numbers, with all that they contain; and exceptions.
 _FIXED = (
-    "environment", "transforms", "task", "agent.network", "replay.table", "replay.unroll_length",
+    "environment", "transforms", "task", "agent.network", "agent.scale_integers", "replay.table",
+    "replay.unroll_length",
 )  # fmt: skip
 _FREE = ("environment.num_threads", "environment.pool", "environment.return_threshold")
+# Settings that some checkpoints are older than, by the end of the name, and what was done then.
+_BEFORE = {"scale_integers": False}
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+")  # in the name of a function
 
 
@@ -77,8 +80,9 @@ def compare(old: dict[str, Any], new: dict[str, Any]) -> list[Change]:
     ]
     was, now = _flat(old["experiment"], ""), _flat(new["experiment"], "")
     for name in [*now, *(name for name in was if name not in now)]:
-        if was.get(name) != now.get(name) and not any(_within(name, each) for each in replaced):
-            changes.append(_change(name, was.get(name), now.get(name)))
+        old_value = was.get(name, _BEFORE.get(name.rpartition(".")[2]))
+        if old_value != now.get(name) and not any(_within(name, each) for each in replaced):
+            changes.append(_change(name, old_value, now.get(name)))
     return changes
 
 

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from distrl.agents.torsos import has_scaled_integers
 from distrl.checkpointing.resume_point import RESUMED, ResumePoint, check_agent
 from distrl.checkpointing.saved import Saved
 from distrl.checkpointing.store import PARAMS, TABLE, Checkpoint, Checkpoints
@@ -128,6 +129,8 @@ def _resume(
 def _check(checkpoint: Checkpoint, settings: dict[str, Any], experiment: Experiment) -> list[str]:
     """Returns a line for each changed setting; raises ConfigError if one must not change."""
     changes = config_diff.compare(checkpoint.manifest, settings)
+    if not has_scaled_integers(experiment.environment.spec().observation):
+        changes = [c for c in changes if not c.field.endswith(".scale_integers")]
     fixed = [change for change in changes if change.fixed]
     if fixed:
         raise ConfigError(f"{checkpoint.path} is of another run: {_describe(fixed)}")

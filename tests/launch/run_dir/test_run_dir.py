@@ -5,9 +5,14 @@ import json
 import os
 import shutil
 import threading
+from pathlib import Path
 
+import numpy as np
 import pytest
+from dm_env import specs as dm_specs
 
+from distrl.agents.impala import IMPALAConfig
+from distrl.agents.networks import NetworkConfig
 from distrl.checkpointing.store import Checkpoint, Checkpoints
 from distrl.config import CheckpointConfig
 from distrl.envs import PythonEnvironment
@@ -224,3 +229,41 @@ def test_a_run_that_could_not_save_has_not_ended(opened, finished, tmp_path, sta
     assert folder.ended is None and folder.resume_point.checkpoint is not None
     why = f"{folder.path / 'params.npz'}: resuming, to save it"
     assert f"distrl: the program before could not save {why}" in lines
+
+
+@pytest.mark.parametrize(
+    ("observation", "flag", "refused"),
+    [
+        (dm_specs.Array((4,), np.float32), True, False),
+        (dm_specs.BoundedArray((4,), np.uint8, 0, 255), True, True),
+        (dm_specs.BoundedArray((4,), np.uint8, 0, 255), False, False),
+    ],
+)
+def test_a_run_from_before_integers_were_scaled(monkeypatch, observation, flag, refused):
+    """It resumes as it was, where that makes no difference or is what the flag says."""
+
+    class Steps(CountingEnvironment):
+        def _observe(self, echo):
+            return np.zeros(observation.shape, observation.dtype)
+
+        def observation_spec(self):
+            return observation
+
+        def action_spec(self):
+            return dm_specs.DiscreteArray(2, np.int32)
+
+    made = experiment(
+        environment=PythonEnvironment(Steps, "steps"),
+        agent=IMPALAConfig(NetworkConfig(scale_integers=flag)),
+    )
+    settings = json.loads(json.dumps(config_diff.describe(made)))
+    before = json.loads(json.dumps(settings))
+    del before["experiment"]["agent"]["network"]["scale_integers"]
+    monkeypatch.setattr(run_dir, "check_agent", lambda agent, path: None)
+    checkpoint = Checkpoint(Path("checkpoint"), before)
+    if refused:
+        want = r"another run: agent\.network\.scale_integers: was False, is True"
+        with pytest.raises(ConfigError, match=want):
+            run_dir._check(checkpoint, settings, made)
+    else:
+        assert run_dir._check(checkpoint, settings, made) == []

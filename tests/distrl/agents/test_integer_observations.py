@@ -1,0 +1,105 @@
+"""Observations of integers: which are images, and what the MLP takes of the others."""
+
+import dataclasses
+import pickle
+
+import jax
+import numpy as np
+import pytest
+from dm_env import specs as dm_specs
+
+from distrl import specs
+from distrl.agents.ddpg import DDPGConfig
+from distrl.agents.defaults import has_pixels
+from distrl.agents.dqn import DQNConfig
+from distrl.agents.networks import NetworkConfig, make_network
+from distrl.agents.sac import SACConfig
+from distrl.agents.td3 import TD3Config
+from distrl.agents.torsos import integer_scale
+from distrl.random_keys import root
+from distrl.specs import EnvironmentSpec
+
+DISCRETE = dm_specs.DiscreteArray(3, np.int32)
+CONTINUOUS = dm_specs.BoundedArray((1,), np.float32, -1, 1)
+RAM = dm_specs.BoundedArray((128,), np.uint8, 0, 255)
+
+
+def with_observation(observation):
+    return EnvironmentSpec(observation, DISCRETE)
+
+
+def test_only_images_count_as_pixels():
+    image = dm_specs.BoundedArray((4, 84, 84), np.uint8, 0, 255)
+    assert has_pixels(with_observation(image))
+    others = RAM, dm_specs.Array((84, 84), np.uint8), dm_specs.Array((3, 8, 8), np.float32)
+    assert not any(has_pixels(with_observation(other)) for other in others)
+    vector = with_observation(dm_specs.Array((4,), np.float32))
+    for config in (DQNConfig, SACConfig):
+        assert config.preset(with_observation(RAM)) == config.preset(vector)
+    ram, floats = (DQNConfig().defaults(spec) for spec in (with_observation(RAM), vector))
+    assert (ram.replay, ram.transforms) == (floats.replay, floats.transforms)
+
+
+@pytest.mark.parametrize(
+    ("spec", "values", "want"),
+    [
+        (RAM, np.arange(128) * 2, np.arange(128) * 2 / 255),
+        (dm_specs.Array((3,), np.uint8), [0, 51, 255], [0, 0.2, 1]),  # the dtype's own bounds
+        (dm_specs.BoundedArray((2,), np.int32, [-5, 0], [5, 4]), [0, 1], [0.5, 0.25]),
+        (dm_specs.BoundedArray((2,), np.int8, 0, 1), [0, 1], [0, 1]),
+        (dm_specs.BoundedArray((2,), np.uint8, 7, 7), [7, 7], [0, 0]),
+    ],
+)
+def test_the_mlp_takes_integers_scaled_by_their_bounds(spec, values, want):
+    values = np.asarray(values, spec.dtype)
+    network = make_network(NetworkConfig(hidden_sizes=(8,)), with_observation(spec))
+    floats = dm_specs.Array(spec.shape, np.float32)
+    same = make_network(NetworkConfig(hidden_sizes=(8,)), with_observation(floats))
+    params = network.init(root(0))
+    jax.tree.map(np.testing.assert_array_equal, params, same.init(root(0)))
+
+    def value_of(network, spec, observation):
+        step = specs.zeros(specs.timestep_struct(with_observation(spec)), 1)
+        return network.step(params, step._replace(observation=observation[None]), ())[1]
+
+    got = value_of(network, spec, values)
+    np.testing.assert_allclose(
+        got, value_of(same, floats, np.asarray(want, np.float32)), rtol=1e-5, atol=1e-6
+    )
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        dm_specs.Array((2,), np.int32),
+        dm_specs.BoundedArray((2,), np.int32, -(2**31), 2**31 - 1),
+        dm_specs.BoundedArray((2,), np.float32, 0, 255),
+        dm_specs.DiscreteArray(3, np.int32),
+    ],
+)
+def test_what_is_left_as_it_is(spec):
+    assert integer_scale(spec) is None
+
+
+@pytest.mark.parametrize("config", [NetworkConfig, SACConfig, TD3Config, DDPGConfig])
+def test_settings_pickled_before_integers_were_scaled_act_as_they_did(config):
+    old = config()
+    del old.__dict__["scale_integers"]
+    loaded = pickle.loads(pickle.dumps(old))
+    assert loaded == dataclasses.replace(config(), scale_integers=False)
+    assert pickle.loads(pickle.dumps(config())) == config()
+
+
+def test_without_scaling_bytes_reach_the_layers_raw():
+    spec = EnvironmentSpec(RAM, CONTINUOUS)
+    agent = SACConfig((8,), scale_integers=False).make(spec)
+    scaled = SACConfig((8,)).make(spec)
+    params = agent.initial_params(root(0))
+    observation = np.full((1, 128), 255, np.uint8)
+    raw = agent.normal(params["policy"], observation).mean
+    np.testing.assert_allclose(
+        raw, 255 * scaled.normal(params["policy"], observation).mean, rtol=1e-4
+    )  # relu, and biases of 0
+    action = np.zeros((1, 1), np.float32)
+    raw, small = (a.critics.apply(params["critics"], observation, action) for a in (agent, scaled))
+    np.testing.assert_allclose(raw, 255 * small, rtol=1e-4)
