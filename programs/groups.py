@@ -27,6 +27,8 @@ class NodeGroup:
       one_thread: whether XLA gets one thread: more would take the cores that other nodes act on.
       saves: whether its nodes get the checkpoint's grace time to save when they are stopped.
       keeps_data: whether the program ends if a host that has one of its nodes is lost.
+      oom_score: where memory runs out, the kernel kills nodes with a high score first, the launcher
+        last, and environments in processes before all nodes; see `host_resources.raise_oom_score`.
       num_gpus: from an experiment to the GPUs that all nodes of the group have together.
     """
 
@@ -37,6 +39,7 @@ class NodeGroup:
     one_thread: bool = False
     saves: bool = False
     keeps_data: bool = False
+    oom_score: int = 200
     num_gpus: "Callable[[Experiment], int]" = _none
 
 
@@ -57,10 +60,11 @@ LEARNER = NodeGroup(
     stop_phase=2,
     restartable=True,
     saves=True,
+    oom_score=100,
     num_gpus=lambda experiment: sum(t.learner.num_gpus for t in experiment.tasks.values()),
 )
-MONITOR = NodeGroup("monitor", stop_phase=3)
-REPLAY = NodeGroup("replay", stop_phase=5, restartable=True, keeps_data=True)
+MONITOR = NodeGroup("monitor", stop_phase=3, oom_score=100)
+REPLAY = NodeGroup("replay", stop_phase=5, restartable=True, keeps_data=True, oom_score=100)
 
 GROUPS = {
     group.name: group for group in (REPLAY, MONITOR, LEARNER, EVALUATOR, INFERENCER, RELAY, ACTOR)

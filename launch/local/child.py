@@ -26,7 +26,9 @@ from distrl.launch.local.node_hooks import ExceptionHooks, NodeReporter, one_lin
 from distrl.launch.network import loopback
 from distrl.launch.supervision.node import Message
 from distrl.launch.supervision.signals import ignore
+from distrl.programs.groups import group_of
 from distrl.runtime.heartbeat import Heartbeat, install_heartbeat_lookup
+from distrl.runtime.host_resources import raise_oom_score
 from distrl.runtime.process_exit import exit_at_once
 
 SEND_S = 5.0  # for a message to the supervisor to be taken
@@ -101,6 +103,7 @@ def _detach_from_launcher(setup: ChildSetup) -> None:
     if setup.debug is None:
         os.setsid()
     posix.end_with_parent(setup.parent, _short_name(setup.name))
+    raise_oom_score(group_of(setup.name.partition("/")[0]).oom_score)
     posix.allow_any_tracer()  # py-spy, which shows our stacks, is no ancestor
     closing = {setup.output, *setup.close}
     if setup.debug is None:

@@ -27,6 +27,7 @@ from distrl.envs.pools.forked import (
     readable,
     release_descriptors,
 )
+from distrl.runtime.host_resources import raise_oom_score
 
 START, STACK, KILL, CLOSE = range(4)
 """Requests of the pool: start a worker with the attached command pipe; dump a worker's stack; kill
@@ -36,6 +37,7 @@ _MESSAGE = struct.Struct("=ii")  # to the host: request and worker; from it: wor
 _PR_SET_PDEATHSIG = 1
 _ORPHAN_CHECK = 0.5  # seconds: another child's copy of the socket may hide the parent's end
 _STACK_TIMEOUT, _STACK_PAUSE = 1.0, 0.1  # seconds: for a stack to begin, and between its lines
+_OOM_SCORE = 300  # a worker can be restarted, and its program should survive it
 _libc = ctypes.CDLL(None, use_errno=True)
 
 Main = Callable[[int, int], None]
@@ -222,6 +224,7 @@ class _HostProcess:
         _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
         if os.getppid() != host:
             return  # it died before prctl
+        raise_oom_score(_OOM_SCORE)
         os.setpgid(0, 0)  # so that the environment's child processes end with this process
         release_descriptors(self._keep | {commands})
         faulthandler.register(signal.SIGUSR2, self._stacks, all_threads=False)

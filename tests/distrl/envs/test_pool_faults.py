@@ -338,6 +338,15 @@ def test_the_end_of_the_host_is_an_error(policy):
     wait_until(lambda: not any(map(alive, workers)), "workers outlive their host")
 
 
+def test_workers_are_killed_before_their_program_where_memory_runs_out():
+    pool = make("processes", NUM_ENVS, "", 2)
+    pool.reset()
+    scores = [int(Path(f"/proc/{pid}/oom_score_adj").read_text()) for pid in workers_of(pool)]
+    pool.close()
+    program = int(Path("/proc/self/oom_score_adj").read_text())
+    assert scores == [min(1000, program + 300)] * 2
+
+
 def test_close_leaves_nothing():
     gc.collect()
     fds, processes = len(os.listdir("/proc/self/fd")), children(os.getpid())

@@ -6,7 +6,13 @@ import sys
 
 import pytest
 
-from distrl.runtime.host_resources import memory_limit, oom_kills, spread, usable_cores
+from distrl.runtime.host_resources import (
+    memory_limit,
+    oom_kills,
+    raise_oom_score,
+    spread,
+    usable_cores,
+)
 
 
 def tree(root, files):
@@ -161,3 +167,14 @@ assert core == cores[spread(len(cores) + 1, len(cores))], core
 assert seen == [{core}] * 2 and os.sched_getaffinity(0) == {core}, seen
 """
     subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
+
+
+@pytest.mark.parametrize(("before", "after"), [("0\n", "300"), ("-500\n", "-200"), ("900", "1000")])
+def test_the_oom_score_is_raised_up_to_its_limit(tmp_path, before, after):
+    (tmp_path / "oom_score_adj").write_text(before)
+    raise_oom_score(300, tmp_path)
+    assert (tmp_path / "oom_score_adj").read_text() == after
+
+
+def test_a_sandbox_without_oom_scores(tmp_path):
+    raise_oom_score(300, tmp_path / "missing")

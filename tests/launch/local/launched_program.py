@@ -28,6 +28,10 @@ RESOURCES = {
 }
 
 
+def oom_score() -> int:
+    return int(pathlib.Path("/proc/self/oom_score_adj").read_text())
+
+
 class Server:
     def __init__(self, scenario: str) -> None:
         self._scenario = scenario
@@ -45,6 +49,7 @@ class Server:
     def run(self) -> None:
         stop, context = lp.stop_event(), get_context()
         print("server: cuda", repr(os.environ.get("CUDA_VISIBLE_DEVICES")))
+        print("server: oom_score_adj", oom_score())
         while not stop.wait(0.01):
             if self._calls < GOAL:
                 continue
@@ -73,6 +78,7 @@ class Client:
     def run(self) -> None:
         stop, calls = lp.stop_event(), 0
         print("client: cuda", repr(os.environ.get("CUDA_VISIBLE_DEVICES")))
+        print("client: oom_score_adj", oom_score())
         if self._scenario == "chatty":
             for line in range(5000):
                 print("line", line)

@@ -133,6 +133,11 @@ def test_finishing_twice_in_one_process(run, mode):
         assert "server: cuda '7'" in program.log("finish", "learner-0")
         assert "client: cuda ''" in program.log("finish", "actor-0")
         assert "client: cuda '5'" in program.log("finish", "actor-1")
+        # Where memory runs out, actors go first, and the launcher last.
+        launcher = int(pathlib.Path("/proc/self/oom_score_adj").read_text())
+        learner, actor = min(1000, launcher + 100), min(1000, launcher + 200)
+        assert f"server: oom_score_adj {learner}\n" in program.log("finish", "learner-0")
+        assert f"client: oom_score_adj {actor}\n" in program.log("finish", "actor-0")
 
 
 @PROCESSES_FIRST
