@@ -17,10 +17,12 @@ class NodeHandle(NamedTuple):
     Attributes:
       name: its name, e.g. "learner/0".
       client: its handle; in a node that got it as an argument, the client.
+      timeout: deadline of the client's calls in seconds; None: not known.
     """
 
     name: str
     client: Any
+    timeout: float | None = None
 
 
 class ExperimentProgram:
@@ -69,7 +71,7 @@ class ExperimentProgram:
         handle = self.add_node(group, node)
         timeout = call_timeout or self.experiment.supervision.call_timeout
         handle.client.set_client_kwargs(call_timeout=timeout)
-        return handle
+        return handle._replace(timeout=timeout)
 
     def add_node(self, group: NodeGroup, node: Any) -> NodeHandle:
         """Adds any Launchpad node."""

@@ -11,6 +11,7 @@ import launchpad as lp
 from distrl.errors import PeerError, Stopped
 from distrl.metrics import Report, first_number
 from distrl.programs.program import NodeHandle
+from distrl.runtime.early_deadline import call_again_if_early, passed_early
 from distrl.runtime.heartbeat import DOWN, GONE, UP, current_heartbeat, main_thread_heartbeat
 
 RESTART_TIMEOUT_S = 120.0  # that a call waits for a peer that is being restarted
@@ -22,14 +23,16 @@ _MAX_UNSENT = 300  # reports; half a minute of a monitor that does not answer
 class Peer:
     """A Courier client whose errors name the peer. Its deadline comes with the handle.
 
-    While the peer is being restarted, a call waits for it and is made again: methods that are
-    called this way must be safe to call twice, as Courier itself may do.
+    While the peer is being restarted, a call waits for it and is made again; so it is if its
+    deadline passes early. Methods that are called this way must be safe to call twice, as Courier
+    itself may do.
     """
 
     def __init__(self, peer: NodeHandle):
         """Args: peer: name and `courier.Client` of the node."""
         self._client = peer.client
         self._name = peer.name
+        self._timeout = peer.timeout
         heartbeats = current_heartbeat().table
         self._heartbeat = heartbeats.of(peer.name) if heartbeats is not None else None
         self._stop = lp.stop_event()
@@ -44,7 +47,7 @@ class Peer:
                 while True:
                     life = self._heartbeat.life if self._heartbeat is not None else 0
                     try:
-                        return remote(*args)
+                        return call_again_if_early(lambda: remote(*args), self._timeout)
                     except Exception as error:
                         self._wait_for_restart(life, f"{self._name}.{method}() failed", error)
             finally:
@@ -90,9 +93,13 @@ class Reporter:
         self._monitor = monitor
         self._task = task
         self._node = node
-        self._number = first_number(current_heartbeat().life)  # above those of earlier lives
+        # Of the last call, above those of earlier lives.
+        self._number = first_number(current_heartbeat().life) - 1
         self._unsent: list[Report] = []
         self._sending: concurrent.futures.Future[Any] | None = None
+        self._sent: list[Report] = []  # the reports that `_sending` is about
+        self._sent_at = 0.0
+        self._repeated = False
 
     def __call__(self, report: Report) -> None:
         """Sends `report`, or keeps it until the previous one has arrived.
@@ -109,7 +116,8 @@ class Reporter:
                     )
                 return
             self._finish(0)
-        self._send()
+        if self._sending is None:
+            self._send()
 
     def flush(self, timeout: float = 2.0) -> None:
         """Sends what is left, within `timeout` seconds for each of the two calls at most.
@@ -119,25 +127,37 @@ class Reporter:
         Raises:
           PeerError: the monitor failed, or has not answered.
         """
-        self._finish(timeout)
+        while self._sending is not None:
+            self._finish(timeout)
         if self._unsent:
             self._send()
+        while self._sending is not None:
             self._finish(timeout)
 
     def _send(self) -> None:
-        futures = self._monitor.client.futures
-        self._sending = futures.report(self._task, self._node, self._number, self._unsent)
+        self._sent, self._unsent = self._unsent, []
         self._number += 1
-        self._unsent = []
+        self._repeated = False
+        self._call()
+
+    def _call(self) -> None:
+        futures = self._monitor.client.futures
+        self._sent_at = time.monotonic()
+        self._sending = futures.report(self._task, self._node, self._number, self._sent)
 
     def _finish(self, timeout: float) -> None:
-        if self._sending is None:
+        """Waits for the answer; sends the reports once more if the deadline passed early."""
+        sending, self._sending = self._sending, None
+        if sending is None:
             return
         try:
-            self._sending.result(timeout)
+            sending.result(timeout)
         except Exception as error:
+            if not self._repeated and passed_early(error, self._sent_at, self._monitor.timeout):
+                self._repeated = True
+                self._call()  # with the same number: the monitor drops what it has already
+                return
             raise PeerError(f"{self._monitor.name}.report() failed: {error!r}") from error
-        self._sending = None
 
 
 def stop_and_tick(stop: threading.Event) -> Callable[[], bool]:

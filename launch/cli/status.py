@@ -35,5 +35,6 @@ def status(arguments: list[str]) -> int:
             if stuck is not None and stuck > 2:
                 line += f"  no progress for {stuck:.0f} s"
         print(line)
-    print(f"written {time.time() - status_data['time']:.0f} s ago")
+    age = time.monotonic() - status_data["monotonic"]
+    print(f"written {age:.0f} s ago")
     return 0

@@ -22,7 +22,7 @@ class Requests:
       say: shows a line to the user.
     """
 
-    def __init__(self, run_dir: Path, say: Callable[[str], None]) -> None:
+    def __init__(self, run_dir: Path, say: Callable[[str], None] = print) -> None:
         self._path = run_dir / _FILE_NAME
         self._say = say
 

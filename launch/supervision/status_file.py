@@ -38,6 +38,7 @@ class StatusFile:
         self._next_write = now + _WRITE_INTERVAL_S
         status = {
             "time": time.time(),
+            "monotonic": now,  # of this machine since its boot: no one can set it
             "launcher": self._launcher,
             "nodes": {node.name: self._node_status(node, now) for node in nodes},
         }
@@ -78,6 +79,7 @@ def read_status(run_dir: str) -> dict[str, Any]:
             f"{run_dir}: no status.json there; name the folder of a run of several nodes"
         )
     status = json.loads(path.read_text())
+    status.setdefault("monotonic", time.monotonic() - (time.time() - status["time"]))
     if not Path(f"/proc/{status['launcher']}").exists():
         raise ConfigError(f"{run_dir}: its program, process {status['launcher']}, has ended")
     return status

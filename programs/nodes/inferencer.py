@@ -46,7 +46,7 @@ def add_inferencers(
             endpoints=more,
         )
         others = [lp.CourierHandle(address, call_timeout=timeout) for address in more]
-        endpoints_of.append([first, *(NodeHandle(first.name, handle) for handle in others)])
+        endpoints_of.append([first, *(first._replace(client=handle) for handle in others)])
     endpoints = []
     for actor in range(num_actors):
         choices = endpoints_of[actor % num_inferencers]

@@ -25,6 +25,7 @@ from distrl.programs.progress import patience
 from distrl.programs.remote import Reporter, stop_and_tick
 from distrl.programs.replay_clients import ReplayHandle, learner_client, server_folder
 from distrl.replay.shared.buffer import SharedReplayBuffer
+from distrl.runtime.early_deadline import call_again_if_early
 from distrl.runtime.heartbeat import current_heartbeat
 from distrl.task import Task
 from distrl.variables import VariableService
@@ -120,9 +121,12 @@ class LearnerNode:
     def _counters(self) -> dict[str, Any]:
         """Returns the monitor's state."""
         try:
-            return json.loads(
-                self._monitor.client.futures.state(self._task.name).result(self._counters_timeout)
+            futures = self._monitor.client.futures
+            state = call_again_if_early(
+                lambda: futures.state(self._task.name).result(self._counters_timeout),
+                self._monitor.timeout,
             )
+            return json.loads(state)
         except Exception as error:
             raise PeerError(f"{self._monitor.name}.state() failed: {error!r}") from error
 

@@ -1,14 +1,15 @@
 """Reports on their way to the monitor."""
 
 import concurrent.futures
+import threading
 
 import pytest
 
-pytest.importorskip("launchpad")
+lp = pytest.importorskip("launchpad")
 
-from distrl.errors import PeerError
-from distrl.programs.program import NodeHandle
-from distrl.programs.remote import Reporter
+from distrl.errors import PeerError  # noqa: E402
+from distrl.programs.program import NodeHandle  # noqa: E402
+from distrl.programs.remote import Peer, Reporter  # noqa: E402
 
 
 class Monitor:
@@ -41,6 +42,64 @@ def test_a_report_behind_one_that_is_under_way_is_sent_by_flush():
     (_, _, first, sent, _), (task, node, second, rest, _) = monitor.calls
     assert (task, node, second - first) == ("task", "learner/0", 1)
     assert sent + rest == [{"learner_steps": steps} for steps in (1, 2, 3)]
+
+
+class DeadlineExceededError(Exception):
+    """What a call raises whose deadline has passed."""
+
+
+def test_no_report_is_lost_when_the_clock_is_set():
+    """All deadlines pass at once; the monitor may or may not have got the report."""
+    monitor = Monitor()
+    reporter = Reporter(NodeHandle("monitor/0", monitor, 60.0), "task", "learner/0")
+    reporter({"learner_steps": 1})
+    monitor.calls[0][-1].set_exception(DeadlineExceededError())
+    reporter({"learner_steps": 2})
+    assert len(monitor.calls) == 2  # the first once more, and not the second before it
+    reporter({"learner_steps": 3})
+    monitor.calls[1][-1].set_result(None)
+    reporter({"learner_steps": 4})
+    monitor.calls[2][-1].set_exception(DeadlineExceededError())
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        flushing = pool.submit(reporter.flush, 10.0)
+        while len(monitor.calls) < 4:
+            assert not flushing.done()
+        monitor.calls[3][-1].set_result(None)
+        flushing.result(10.0)
+    numbers = [number - monitor.calls[0][2] for _, _, number, _, _ in monitor.calls]
+    assert numbers == [0, 0, 1, 1]
+    steps = [[report["learner_steps"] for report in sent] for _, _, _, sent, _ in monitor.calls]
+    assert steps == [[1], [1], [2, 3, 4], [2, 3, 4]]
+
+
+def test_a_report_is_repeated_once():
+    monitor = Monitor()
+    reporter = Reporter(NodeHandle("monitor/0", monitor, 60.0), "task", "learner/0")
+    reporter({"learner_steps": 1})
+    monitor.calls[0][-1].set_exception(DeadlineExceededError())
+    reporter({"learner_steps": 2})
+    monitor.calls[1][-1].set_exception(DeadlineExceededError())
+    with pytest.raises(PeerError, match=r"monitor/0.report\(\) failed"):
+        reporter({"learner_steps": 3})
+
+
+def test_a_call_whose_deadline_passes_early_is_made_again(monkeypatch):
+    monkeypatch.setattr(lp, "stop_event", threading.Event)
+    calls = []
+
+    class Learner:
+        def get_variables(self, newer_than):
+            calls.append(newer_than)
+            if len(calls) == 1:
+                raise DeadlineExceededError
+            return 7, b"params"
+
+    assert Peer(NodeHandle("learner/0", Learner(), 60.0)).get_variables(6) == (7, b"params")
+    assert calls == [6, 6]
+    calls.clear()
+    with pytest.raises(PeerError, match=r"learner/0.get_variables\(\) failed"):
+        Peer(NodeHandle("learner/0", Learner(), 0.0)).get_variables(6)
+    assert calls == [6]
 
 
 def test_a_monitor_that_does_not_answer_is_named():

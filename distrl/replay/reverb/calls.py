@@ -11,6 +11,7 @@ from typing import Any
 
 from distrl.errors import DeadlineExceeded
 from distrl.replay.table.waiting import wait_until
+from distrl.runtime.early_deadline import call_again_if_early
 
 _CALL_TIMEOUT = 5  # seconds; whole ones, for Reverb
 _WATCH_INTERVAL = 2.0  # seconds of waiting between two checks that the server is alive
@@ -89,7 +90,9 @@ class ServerCalls:
         """Returns Reverb's `TableInfo` of the table. Raises as `call`."""
 
         def ask() -> Any:
-            tables = self._client.server_info(timeout=_CALL_TIMEOUT)
+            tables = call_again_if_early(
+                lambda: self._client.server_info(timeout=_CALL_TIMEOUT), _CALL_TIMEOUT
+            )
             if self._table not in tables:
                 raise RuntimeError(
                     f"the server has no such table, but {sorted(tables) or 'none'}; "

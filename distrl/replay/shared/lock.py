@@ -45,12 +45,23 @@ _consistent, _timedlock = _quick.pthread_mutex_consistent, _libc.pthread_mutex_t
 for _function in (_trylock, _unlock, _consistent):
     _function.argtypes = [ctypes.c_void_p]
 _timedlock.argtypes = [ctypes.c_void_p, ctypes.POINTER(_Timespec)]
+_clocklock = getattr(_libc, "pthread_mutex_clocklock", None)  # of glibc 2.30
+if _clocklock is not None:
+    _clocklock.argtypes = [ctypes.c_void_p, ctypes.c_int, ctypes.POINTER(_Timespec)]
 _futex_wait, _futex_wake = _libc.syscall, _quick.syscall
 _futex_wait.argtypes = _futex_wake.argtypes = [
     ctypes.c_long, ctypes.c_void_p, ctypes.c_int, ctypes.c_uint32,
     ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint32,
 ]  # fmt: skip
 _futex_wait.restype = _futex_wake.restype = ctypes.c_long
+
+
+def _lock_within(mutex: int, seconds: float) -> int:
+    """Locks a mutex; returns ETIMEDOUT after `seconds`, whatever happens to the time of day."""
+    if _clocklock is None:
+        return _timedlock(mutex, _Timespec.of(time.time() + seconds))
+    until = _Timespec.of(time.monotonic() + seconds)
+    return _clocklock(mutex, time.CLOCK_MONOTONIC, until)
 
 
 class SharedLock:
@@ -146,7 +157,7 @@ class SharedLock:
     def _wait(self) -> int:
         began = time.monotonic()
         while True:
-            code = _timedlock(self._mutex, _Timespec.of(time.time() + _SLICE))
+            code = _lock_within(self._mutex, _SLICE)
             if code != errno.ETIMEDOUT:
                 return code
             if time.monotonic() - began > _TIMEOUT:

@@ -1,0 +1,48 @@
+"""Deadlines that pass early because the machine's clock was set forward.
+
+gRPC's deadlines are times of day: when the clock jumps, those of all calls in flight pass at once.
+"""
+
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+T = TypeVar("T")
+
+_EARLY = 0.9  # share of its deadline that a call must have had
+
+
+def passed_early(error: BaseException, began: float, timeout: float | None) -> bool:
+    """Returns whether a call failed by its deadline, though not so much time has passed.
+
+    Args:
+      error: what the call raised: an error of Courier or of Reverb.
+      began: when it began, in seconds of the monotonic clock.
+      timeout: its deadline in seconds; None: not known.
+    """
+    if timeout is None or time.monotonic() - began >= _EARLY * timeout:
+        return False
+    code = getattr(error, "code", None)
+    if code is not None and not callable(code):
+        return getattr(code, "name", "") == "DEADLINE_EXCEEDED"
+    text = f"{type(error).__name__} {error}"[:100].lower().replace(" ", "")
+    return "deadlineexceeded" in text
+
+
+def call_again_if_early(call: Callable[[], T], timeout: float | None) -> T:
+    """Returns what `call` returns; calls it once more if its deadline passed early.
+
+    Args:
+      call: a call that may be made twice.
+      timeout: its deadline in seconds; None: not known.
+
+    Raises:
+      Exception: what `call` raised, the second time where there was one.
+    """
+    began = time.monotonic()
+    try:
+        return call()
+    except Exception as error:
+        if not passed_early(error, began, timeout):
+            raise
+    return call()
