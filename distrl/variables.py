@@ -39,12 +39,15 @@ class VariableClient:
 
         Args:
           source: where the parameters come from.
-          sync_interval: calls of `update` between two refreshes.
+          sync_interval: calls of `update` between two refreshes; the first follows one call later,
+            when an unroll of as many transitions has been inserted.
           background: refresh in another thread.
         """
         self._source = source
         self._sync_interval = sync_interval
-        self._calls = 0
+        # An unroll of T transitions is inserted after T + 1 uses, the last of which also begins the
+        # next one. A refresh before that would miss what is learned while the insert waits.
+        self._calls = -1
         self._future: concurrent.futures.Future[tuple[int, Params] | None] | None = None
         self._executor = (
             concurrent.futures.ThreadPoolExecutor(1, "variables") if background else None
@@ -58,15 +61,14 @@ class VariableClient:
         if self._future is not None and self._future.done():
             future, self._future = self._future, None
             self._take(future.result())
+        if self._calls >= self._sync_interval:
+            if self._executor is None:
+                self._calls = 0
+                self._take(self._source.get_variables(self.version))
+            elif self._future is None:
+                self._calls = 0
+                self._future = self._executor.submit(self._source.get_variables, self.version)
         self._calls += 1
-        if self._calls < self._sync_interval:
-            return
-        if self._executor is None:
-            self._calls = 0
-            self._take(self._source.get_variables(self.version))
-        elif self._future is None:
-            self._calls = 0
-            self._future = self._executor.submit(self._source.get_variables, self.version)
 
     def refresh(self) -> None:
         """Fetches the newest parameters now, and waits for them."""

@@ -78,7 +78,7 @@ def test_variables_cross_as_bytes_and_are_packed_once():
     first = service.get_variables(0)
     assert service.get_variables(0)[1] is first[1]
     assert service.get_variables(7) is None
-    client.update()
+    client.refresh()
     assert (client.version, int(client.params["version"])) == (7, 7)
 
 
@@ -104,7 +104,7 @@ def test_parameters_are_refreshed_every_sync_interval():
     for _ in range(9):
         source.version += 1
         versions.append(inferencer.inference(np.arange(2, dtype=np.int32), timestep(2)).version)
-    assert versions == [0, 0, 3, 3, 3, 6, 6, 6, 9]
+    assert versions == [0, 0, 0, 0, 5, 5, 5, 8, 8]
 
 
 @pytest.mark.parametrize("batch_sizes", [(), (4, 8)])
