@@ -130,8 +130,7 @@ def run(job: Job, core: int | None) -> Outcome:
         with open(run_dir / "metrics.csv") as file:
             rows = [row for row in csv.DictReader(file) if row["mean_return"]]
     curve = [
-        (float(r["seconds"]), int(r["env_steps_acted"]), round(float(r["mean_return"]), 2))
-        for r in rows
+        (float(r["seconds"]), int(r["env_steps"]), round(float(r["mean_return"]), 2)) for r in rows
     ]
     last = curve[-1]
     every = -(-len(curve) // CURVE_POINTS)

@@ -54,7 +54,7 @@ def trained(topology: str, seconds: float, extra: list[str]) -> float:
             cwd=HERE.parent,
         )
         with open(run_dir / "metrics.csv") as file:
-            rows = [(float(r["seconds"]), int(r["env_steps"])) for r in csv.DictReader(file)]
+            rows = [(float(r["seconds"]), int(r["trained_steps"])) for r in csv.DictReader(file)]
         rows = [row for row in rows if row[0] >= rows[0][0] + _WARM_UP - 1.0]
         (t0, n0), (t1, n1) = rows[0], rows[-1]
         return (n1 - n0) / (t1 - t0)

@@ -75,7 +75,8 @@ def _snapshot(run_dir: Path, process: subprocess.Popen, above: int, deadline: fl
             raise RuntimeError(f"the program ended with exit status {process.returncode}")
         path, status = run_dir / "metrics.csv", run_dir / "status.json"
         rows = list(csv.DictReader(path.open())) if path.exists() else []
-        steps = int(rows[-1]["env_steps"] or 0) if rows and rows[-1].get("env_steps") else -1
+        trained = rows[-1].get("trained_steps") if rows else None
+        steps = int(trained) if trained else -1
         if steps > max(above, 0) and status.exists():
             cpu: dict[str, float] = {}
             for name, node in json.loads(status.read_text())["nodes"].items():

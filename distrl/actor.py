@@ -45,22 +45,25 @@ class Actor:
         self._streams = (pool.env_ids + first_stream).astype(np.int32)
         self._statistics = EpisodeStatistics(pool.num_envs, pool.spec)
         pool.start()
-        self._timestep = pool.recv()
+        self._env_ids: npt.NDArray[np.int32] | None = None  # all, in order
+        self._receive()
+
+    def _receive(self) -> None:
+        """Receives the next step, and counts it: it was taken, whether or not another follows."""
+        self._timestep = self._pool.recv()
+        if self._pool.is_async:
+            self._env_ids = self._timestep.env_id
+        self._statistics.add(self._timestep, self._env_ids)
 
     def step(self) -> None:
         """Infers, sends the actions, stores the step, and receives the next one."""
-        timestep = self._timestep
-        if self._pool.is_async:
-            env_ids: npt.NDArray[np.int32] | None = timestep.env_id
-            streams = self._streams[timestep.env_id]
-        else:  # the same array each time, so that look-ups by stream can be cached
-            env_ids = None
-            streams = self._streams
+        timestep, env_ids = self._timestep, self._env_ids
+        # If it is all of them, the same array each time, so that look-ups by stream can be cached.
+        streams = self._streams if env_ids is None else self._streams[env_ids]
         inference = self._infer(streams, timestep)
         self._pool.send(inference.action, self._pool.env_ids if env_ids is None else env_ids)
         self._replay.add(streams, timestep, inference, self._life)
-        self._statistics.add(timestep, env_ids)
-        self._timestep = self._pool.recv()
+        self._receive()
 
     def _infer(self, streams: npt.NDArray[Any], timestep: TimeStep) -> Inference:
         needs_state = self._replay.needs_state(streams, self._life)
@@ -79,6 +82,16 @@ class Actor:
     def acted(self) -> int:
         """Number of environment steps so far."""
         return self._statistics.steps
+
+    @property
+    def episodes(self) -> int:
+        """Number of episodes that have ended so far."""
+        return self._statistics.episodes
+
+    @property
+    def unreported(self) -> tuple[int, int]:
+        """Environment steps, and ended episodes, since the last report."""
+        return self._statistics.unreported
 
     def run(
         self,

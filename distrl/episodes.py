@@ -45,6 +45,7 @@ class EpisodeStatistics:
         self._began = np.zeros(num_envs, np.int64)  # count at the episode's FIRST
         self._steps = 0
         self._taken = 0
+        self._ended = 0  # episodes taken
         self._restarts = 0
         self._episodes: list[Record] = []
 
@@ -114,6 +115,16 @@ class EpisodeStatistics:
         """Environment steps so far."""
         return self._taken + self._steps
 
+    @property
+    def episodes(self) -> int:
+        """Episodes that have ended so far."""
+        return self._ended + len(self._episodes)
+
+    @property
+    def unreported(self) -> tuple[int, int]:
+        """Environment steps and ended episodes since the last `take`."""
+        return self._steps, len(self._episodes)
+
     def take(self, restarts: int = 0) -> dict[str, Any]:
         """Returns what was counted since the last call.
 
@@ -129,5 +140,6 @@ class EpisodeStatistics:
             "env_restarts": restarts - self._restarts,
         }
         self._taken += self._steps
+        self._ended += len(self._episodes)
         self._steps, self._episodes, self._restarts = 0, [], restarts
         return report

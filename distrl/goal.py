@@ -6,16 +6,23 @@ from typing import NamedTuple
 from distrl.errors import ConfigError
 from distrl.specs import EnvironmentSpec
 
+_BUDGETS = (
+    "max_env_steps", "max_episodes", "max_trained_steps", "max_learner_steps", "max_seconds",
+)  # fmt: skip
+
 
 class Progress(NamedTuple):
     """The figures that a goal is judged by."""
 
-    env_steps: int  # trained on
+    env_steps: int  # taken by the actors
+    episodes: int
+    trained_steps: int  # transitions that the learner has trained on, each as often as it was used
     learner_steps: int
     seconds: float  # since the first learner step
     mean_return: float | None  # of the last `window` episodes; None before one has ended
     success_rate: float | None
     full_window: bool  # that many episodes have ended
+    acting_over: bool  # the actors have spent their budget, and the learner has used what they made
 
 
 class Verdict(NamedTuple):
@@ -48,8 +55,11 @@ class Goal:
       success_rate: a share of the last `window` episodes that must be successes, in (0, 1]. Needs
         an environment that reports success. With a `mean_return` too, both must be reached.
       window: episodes that the mean and the rate are taken over.
-      max_env_steps: environment steps that the learner has trained on.
-      max_learner_steps: updates; no more than these are made.
+      max_env_steps: environment steps that the actors take, resets not counted. What they made is
+        still learned from, as far as it fills batches.
+      max_episodes: episodes that the actors play to their end; as `max_env_steps`.
+      max_trained_steps: transitions that the learner trains on, each as often as it is sampled.
+      max_learner_steps: updates.
       max_seconds: seconds since the first learner step.
     """
 
@@ -59,6 +69,8 @@ class Goal:
     max_env_steps: int | None = None
     max_learner_steps: int | None = None
     max_seconds: float | None = None
+    max_trained_steps: int | None = None
+    max_episodes: int | None = None
 
     def __post_init__(self) -> None:
         if isinstance(self.mean_return, str) and self.mean_return != "auto":
@@ -70,7 +82,7 @@ class Goal:
                 "goal.success_rate must be more than 0 and at most 1 (0.9 for 90 %), got "
                 f"{self.success_rate}"
             )
-        for name in ("window", "max_env_steps", "max_learner_steps", "max_seconds"):
+        for name in ("window", *_BUDGETS):
             value = getattr(self, name)
             if value is not None and value <= 0:
                 raise ConfigError(f"goal.{name} must be more than 0, got {value}")
@@ -79,8 +91,7 @@ class Goal:
         """Returns the goal with "auto" replaced, given the environment's own threshold."""
         if self.mean_return != "auto":
             return self
-        others = (self.success_rate, self.max_env_steps, self.max_seconds)
-        alone = all(other is None for other in others)
+        alone = all(getattr(self, name) is None for name in ("success_rate", *_BUDGETS))
         return dataclasses.replace(self, mean_return=return_threshold if alone else None)
 
     def check(self, spec: EnvironmentSpec) -> None:
@@ -95,25 +106,42 @@ class Goal:
     def judge(self, progress: Progress) -> Verdict | None:
         """Returns why the run ends here; None if it does not. "auto" must be resolved."""
         targets = self._targets(progress)
-        steps, updates = progress.env_steps, progress.learner_steps
         if targets and progress.full_window and all(target.reached for target in targets):
             reached = " and ".join(
                 f"the {target.name} of the last {self.window} episodes is {target.text}"
                 for target in targets
             )
-            return Verdict(f"{reached} after {steps:,} environment steps trained on", True)
-        if self.max_env_steps is not None and steps >= self.max_env_steps:
-            spent = f"{steps:,} environment steps trained on"
-        elif self.max_learner_steps is not None and updates >= self.max_learner_steps:
-            spent = f"{updates:,} updates"
-        elif self.max_seconds is not None and progress.seconds >= self.max_seconds:
-            spent = f"{self.max_seconds:g} s since the first learner step"
-        else:
+            return Verdict(f"{reached} after {progress.env_steps:,} environment steps", True)
+        spent = self._spent(progress)
+        if spent is None:
             return None
+        if progress.learner_steps == 0:
+            return Verdict(f"the budget ended before the first update: {spent}", False)
         if not targets:
             return Verdict(spent, True)
         missed = ", ".join(f"{target.name} {target.text}" for target in targets)
         return Verdict(f"the goal was not reached: {missed} after {spent}", False)
+
+    @property
+    def acting_budget(self) -> tuple[int | None, int | None]:
+        """The budgets that the actors keep: environment steps and episodes."""
+        return self.max_env_steps, self.max_episodes
+
+    def _spent(self, progress: Progress) -> str | None:
+        """Returns which budget is spent; None if there is some left of each."""
+        if progress.acting_over:
+            steps, most = f"{progress.env_steps:,} environment steps", self.max_episodes
+            if self.max_env_steps is None or (most is not None and progress.episodes >= most):
+                return f"{progress.episodes:,} episodes, {steps}"
+            return steps
+        trained, updates = progress.trained_steps, progress.learner_steps
+        if self.max_trained_steps is not None and trained >= self.max_trained_steps:
+            return f"{trained:,} transitions trained on"
+        if self.max_learner_steps is not None and updates >= self.max_learner_steps:
+            return f"{updates:,} updates"
+        if self.max_seconds is not None and progress.seconds >= self.max_seconds:
+            return f"{self.max_seconds:g} s since the first learner step"
+        return None
 
     def _targets(self, progress: Progress) -> list[_Target]:
         targets = []

@@ -2,6 +2,7 @@
 
 import collections
 import functools
+import math
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -12,13 +13,16 @@ import numpy as np
 import numpy.typing as npt
 
 from distrl.agents.agent import PRIORITIES, Agent
-from distrl.errors import Stopped
+from distrl.errors import DeadlineExceeded, Stopped
 from distrl.learner_group.devices import Devices
 from distrl.learner_group.group import LearnerGroup, SingleProcessGroup
 from distrl.metrics import Report
 from distrl.random_keys import derive, root
 from distrl.replay.buffer import ReplayReader
+from distrl.runtime.patience import Deadline, Unless
 from distrl.types import Params, Sample, StepType
+
+_LAST_BATCH_S = 1.0  # between two looks at whether there is a batch more, when acting is over
 
 
 class TrainingState(NamedTuple):
@@ -33,7 +37,14 @@ class TrainingState(NamedTuple):
 
 
 class Learner:
-    """Consumes a replay's batches; holds the parameters, whose version is the number of updates."""
+    """Consumes a replay's batches; holds the parameters, whose version is the number of updates.
+
+    Attributes:
+      recent: the newest versions with their parameters.
+      count_acted: returns the environment steps that the actors of this process have taken, which
+        the processes of a learner tell each other; 0 unless replaced.
+      acted_elsewhere: environment steps of the other processes, as of the last update.
+    """
 
     def __init__(
         self,
@@ -44,6 +55,7 @@ class Learner:
         timeout: float = 60.0,
         keep: int = 1,
         last: int | None = None,
+        max_env_steps: int | None = None,
         devices: Devices | None = None,
         learner_group: LearnerGroup | None = None,
     ):
@@ -54,13 +66,15 @@ class Learner:
         timeout: seconds to wait for a batch.
         keep: number of the newest parameters in `recent`.
         last: `run` returns at this version. None: no limit.
+        max_env_steps: `run` returns when so many transitions are trained on. None: no limit.
         devices: devices that compute updates; None: JAX's default one. Readers get the parameters
           of one device.
         learner_group: all processes of the learner, each with its own replay; an update uses the
           batches of all. None: this process is the whole group. See `share` and `leave`.
         """
         self._learner_group = learner_group or SingleProcessGroup()
-        self._last = last
+        self._last = math.inf if last is None else last
+        self._max_env_steps = math.inf if max_env_steps is None else max_env_steps
         self._replay = replay
         self._timeout = timeout
         self._devices = devices or Devices(1, count=1)
@@ -79,6 +93,9 @@ class Learner:
             None  # with keys, not sent yet
         )
         self._waited = 0.0  # since the last update
+        self.count_acted: Callable[[], int] = lambda: 0
+        self._acted = 0
+        self.acted_elsewhere = 0
         self._lags: list[npt.NDArray[Any]] = []
 
     @property
@@ -159,10 +176,13 @@ class Learner:
         state, trajectory = self._state, sample.trajectory
         real = trajectory.timestep.step_type[:-1] != StepType.LAST
         env_steps, consumed = int(np.count_nonzero(real)), len(sample.key)
-        agreement = self._learner_group.agree(True, (env_steps, consumed))
+        acted = self.count_acted() - self._acted
+        agreement = self._learner_group.agree(True, (env_steps, consumed, acted))
         if not agreement.proceed:
             raise Stopped("another process of the learner has ended the updates")
-        env_steps, consumed = agreement.sums
+        env_steps, consumed, acted_by_all = agreement.sums
+        self._acted += acted
+        self.acted_elsewhere += acted_by_all - acted
         params, agent_state, self._logs = self._update(
             state.params, state.agent, self._devices.put(trajectory)
         )
@@ -193,35 +213,79 @@ class Learner:
         if earlier is not None:
             self._replay.update_priorities(earlier[0], self._devices.local_rows(earlier[1]))
 
+    @property
+    def is_done(self) -> bool:
+        """Whether a limit of updates, or of transitions trained on, is reached."""
+        return self.version >= self._last or self.env_steps >= self._max_env_steps
+
     def run(
         self,
         should_stop: Callable[[], bool],
         report: Callable[[Report], None],
         report_interval: float = 0.1,
-    ) -> None:
-        """Makes updates until `should_stop()`, reporting as `Actor.run` does."""
+        acting_over: Callable[[], bool] | None = None,
+    ) -> bool:
+        """Makes updates until `should_stop()`, reporting as `Actor.run` does.
+
+        Args:
+          should_stop: asked before each update.
+          report: see `Actor.run`.
+          report_interval: seconds between two reports.
+          acting_over: returns whether all that actors will ever make is in the table; must not
+            block, and is also called with the replay's lock held. None: they act as long as the program runs.
+
+        Returns:
+          Whether acting is over and there is no further batch.
+        """
         due = time.monotonic()  # the first update is news
+        used_up = False
         try:
-            while self.version != self._last and not should_stop():
-                self.step()
+            while not (self.is_done or used_up or should_stop()):
+                if acting_over is None:
+                    self.step()
+                else:
+                    used_up = not self._step_unless_over(acting_over)
                 if time.monotonic() >= due:
                     report(self.take_report())
                     due = time.monotonic() + report_interval
         except Stopped:
             pass  # the program stops, which ended the wait for a batch
         report(self.take_report())
+        return used_up
+
+    def _step_unless_over(self, acting_over: Callable[[], bool]) -> bool:
+        """As `step`, but returns False if acting is over and there is no further batch."""
+        began, deadline = time.monotonic(), Deadline(self._timeout)
+        while True:
+            over = acting_over()  # asked first: nothing is inserted between this and the next line
+            if over and not self._replay.has_more():
+                return False
+            limit = _LAST_BATCH_S if over else Unless(self._timeout, acting_over)
+            try:
+                sample = self._replay.sample(limit)
+            except DeadlineExceeded:
+                if deadline.left() <= 0 or not (over or acting_over()):
+                    raise
+            else:
+                self._waited += time.monotonic() - began
+                self.update(sample)
+                return True
+
+    def counts(self) -> Report:
+        """Returns the totals of `take_report`, which cost nothing."""
+        return {
+            "learner_steps": self._state.version,
+            "env_steps": self._state.env_steps,
+            "unrolls": self._state.consumed,
+            "seconds_waiting": round(self._state.waited + self._waited, 3),
+        }
 
     def take_report(self) -> Report:
         """Returns totals, with the policy lag in learner steps and the logs since the last call.
 
         The lag of a step is the version that consumes it minus the version that chose its action.
         """
-        report: Report = {
-            "learner_steps": self._state.version,
-            "env_steps": self._state.env_steps,
-            "unrolls": self._state.consumed,
-            "seconds_waiting": round(self._state.waited + self._waited, 3),
-        }
+        report = self.counts()
         if self._lags:
             lags = np.concatenate([lag.ravel() for lag in self._lags])
             report["policy_lag_mean"] = float(lags.mean())

@@ -190,6 +190,11 @@ class LockstepWriter(ReplayWriter):
         self._actor = actor
         self._steps = 0
 
+    @property
+    def rounds(self) -> int:
+        """Rounds of which this actor's unrolls are in the table."""
+        return max(0, self._steps - 1) // self._length
+
     def needs_state(self, stream_ids: npt.NDArray[np.int32], life: int | None = None) -> bool:
         return self._replay.needs_state(stream_ids, life)
 
@@ -227,19 +232,27 @@ class LockstepReader(ReplayReader):
         self._counted: CountedReplay = replay
         self._schedule = schedule
         self._updates = 0
+        self._last_round: int | None = None
+
+    def end_after(self, rounds: int) -> None:
+        """Tells the reader that the actors complete no more than so many rounds."""
+        self._last_round = rounds
+
+    def has_more(self) -> bool:
+        return self._last_round is None or self._schedule.rounds(self._updates) <= self._last_round
 
     @property
     def is_prioritized(self) -> bool:
         return self._replay.is_prioritized
 
     def sample(self, timeout: float | None) -> Sample:
-        rounds = self._schedule.rounds(self._updates)
-        self._updates += 1
-        inserts = rounds * self._schedule.streams
+        inserts = self._schedule.rounds(self._updates) * self._schedule.streams
         self._counted.wait_for_counts(
             lambda now, sampled: now >= inserts, f"the learner waits for {inserts} inserts", timeout
         )
-        return self._replay.sample(timeout)
+        sample = self._replay.sample(timeout)
+        self._updates += 1
+        return sample
 
     def update_priorities(self, keys: npt.NDArray[np.uint64], priorities: npt.NDArray[Any]) -> None:
         self._replay.update_priorities(keys, priorities)

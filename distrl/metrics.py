@@ -16,6 +16,8 @@ from distrl.goal import Goal, Progress
 from distrl.specs import EnvironmentSpec
 
 Report = dict[str, Any]  # {"env_steps": int, "episodes": [Record, ...], ...}
+SPENT = "spent"
+"""In a learner's report: the actors' budgets, when they are spent and all batches are used."""
 
 
 def first_number(life: int) -> int:
@@ -55,11 +57,12 @@ class Monitor:
         self._seen: dict[str, int] = {}
         self._acted = 0
         self._acted_by: collections.Counter[str] = collections.Counter()
+        self._episodes_by: collections.Counter[str] = collections.Counter()
         self._unreported = 0  # steps of lives that ended before a report; their episodes are lost
         self._episodes = 0
         self._recent: collections.deque[Record] = collections.deque(maxlen=goal.window)
         self._restarts = 0
-        self._learner: dict[str, float] = {}
+        self._learner: dict[str, Any] = {}
         self._evaluation: dict[str, Any] = {}
         self._began = time.monotonic()
         self._first_update: float | None = None
@@ -121,7 +124,7 @@ class Monitor:
             if state["seconds_learning"] is not None:
                 self._first_update = now - state["seconds_learning"]
             self._seen = dict(state["seen"])
-            self._last_line = (now, int(self._learner.get("env_steps", 0)))
+            self._last_line = (now, self._acted)
 
     def judge(self) -> None:
         """Ends the run if the goal is reached already; for use after `restore`."""
@@ -136,7 +139,7 @@ class Monitor:
             return
         self._restarts += int(report.get("env_restarts", 0))
         if "learner_steps" in report:
-            self._learner = dict(report)
+            self._learner.update(report)
             if self._first_update is None and report["learner_steps"] > 0:
                 self._first_update = time.monotonic()
                 self._printer(f"first learner step after {self._first_update - self._began:.1f} s")
@@ -145,11 +148,30 @@ class Monitor:
         else:
             self._count(node, int(report["env_steps"]))
             self._episodes += len(report["episodes"])
+            self._episodes_by[node] += len(report["episodes"])
             self._recent.extend(report["episodes"])
 
     def _count(self, node: str, steps: int) -> None:
         self._acted += steps
         self._acted_by[node] += steps
+
+    @property
+    def acted(self) -> int:
+        """Environment steps that the actors have taken, in all programs of the run."""
+        return self._acted
+
+    @property
+    def episodes(self) -> int:
+        """Episodes that have ended, in all programs of the run."""
+        return self._episodes
+
+    def acted_by(self, node: str) -> int:
+        """Returns the environment steps that a node has reported in this program."""
+        return self._acted_by[node]
+
+    def episodes_by(self, node: str) -> int:
+        """Returns the episodes that a node has reported in this program."""
+        return self._episodes_by[node]
 
     @property
     def mean_return(self) -> float | None:
@@ -179,9 +201,9 @@ class Monitor:
         parts = self._evaluation.get("evaluation_returns", [None] * self._components)
         return {
             "seconds": round(time.monotonic() - self._began, 2),
-            "env_steps": int(self._learner.get("env_steps", 0)),
-            "env_steps_acted": self._acted,
+            "env_steps": self._acted,
             "env_steps_unreported": self._unreported,
+            "trained_steps": int(self._learner.get("env_steps", 0)),
             "learner_steps": int(self._learner.get("learner_steps", 0)),
             "episodes": self._episodes,
             "mean_return": self.mean_return,
@@ -197,7 +219,7 @@ class Monitor:
             **{
                 name: value
                 for name, value in sorted(self._learner.items())
-                if name not in ("env_steps", "learner_steps")
+                if name not in ("env_steps", "learner_steps", SPENT)
             },
         }
 
@@ -228,6 +250,8 @@ class Monitor:
             if not self._header:
                 self._header = list(state)
                 self._csv.writerow(self._header)
+            if "trained_steps" not in self._header:  # a file with the old meaning of `env_steps`
+                state["env_steps_acted"], state["env_steps"] = self._acted, state["trained_steps"]
             self._csv.writerow([state.get(name) for name in self._header])
             self._file.flush()
 
@@ -245,12 +269,15 @@ class Monitor:
         seconds = 0.0 if self._first_update is None else time.monotonic() - self._first_update
         verdict = self._goal.judge(
             Progress(
-                env_steps=int(self._learner.get("env_steps", 0)),
+                env_steps=self._acted,
+                episodes=self._episodes,
+                trained_steps=int(self._learner.get("env_steps", 0)),
                 learner_steps=int(self._learner.get("learner_steps", 0)),
                 seconds=seconds,
                 mean_return=self.mean_return,
                 success_rate=self.success_rate,
                 full_window=len(self._recent) == self._goal.window,
+                acting_over=tuple(self._learner.get(SPENT, ())) == self._goal.acting_budget,
             )
         )
         if verdict is not None:

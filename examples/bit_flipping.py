@@ -87,7 +87,7 @@ def experiment(hindsight: bool = True, num_bits: int = NUM_BITS) -> Experiment:
         ReplayConfig("uniform", num_bits + 1, 10_000, 100, samples_per_insert=4),
         ActorsConfig(num_actors=2, num_envs=8),
         learner=LearnerConfig(batch_size=16),
-        goal=Goal(mean_return=-7.2, max_env_steps=1_000_000),
+        goal=Goal(mean_return=-7.2, max_trained_steps=1_000_000),
         transforms=(Hindsight(reward, ends_at_goal=True),) if hindsight else (),
     )
 

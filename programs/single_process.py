@@ -1,6 +1,7 @@
 """One process: actor and learner take turns. Needs neither Launchpad nor TensorFlow."""
 
 import contextlib
+import functools
 import threading
 import time
 from collections.abc import Callable
@@ -8,6 +9,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from distrl.actor import Actor
 from distrl.checkpointing.resume_point import (
     ResumePoint,
     note_resumed,
@@ -18,8 +20,9 @@ from distrl.envs.pool import Pool
 from distrl.errors import SaveError, Stopped
 from distrl.evaluator import Evaluator
 from distrl.experiment import Experiment
+from distrl.goal import Goal
 from distrl.learner_group.group import LearnerGroup, SingleProcessGroup
-from distrl.metrics import Report, first_number
+from distrl.metrics import SPENT, Monitor, Report, first_number
 from distrl.programs.build import NEVER, Builder
 from distrl.runtime.incarnations import next_life
 from distrl.variables import VariableClient
@@ -78,7 +81,8 @@ class SingleProcess:
         pool: Pool,
         life: int,
     ) -> None:
-        builder = self.builder
+        builder, config = self.builder, self.builder.task.replay
+        self._has_ratio = config.table == "queue" or config.samples_per_insert is not None
         self.replay = builder.make_local_replay(resume_point.table(), stop)
         self.learner = builder.make_learner(self.replay, group)
         self.resumed: dict[str, dict[str, Any]] = {}
@@ -90,13 +94,29 @@ class SingleProcess:
         self.variables = VariableClient(self.learner, NEVER)  # `run_once` refreshes them
         self.inferencer = builder.make_inferencer(self.variables, pool.num_envs, life=life)
         self.actor = builder.make_actor(pool, self.inferencer, self.replay, life=life)
+        self.learner.count_acted = lambda: self.actor.acted
 
-    def run_once(self) -> None:
-        """Acts until there is a batch, learns from it, and acts with what it learned."""
-        while not self.replay.can_sample():
+    def run_once(self, may_act: Callable[[], bool] = lambda: True) -> bool:
+        """Acts until there is a batch, and learns from it.
+
+        Without a ratio of samples to inserts, which would allow any number of updates, it acts one
+        step before each.
+
+        Args:
+          may_act: asked before each step of the actor.
+
+        Returns:
+          False if there is no batch and the actor may not act.
+        """
+        acted = self._has_ratio
+        while not (acted and self.replay.can_sample()):
+            if not may_act():
+                return False
             self.actor.step()
+            acted = True
         self.learner.step()
         self.variables.refresh()
+        return True
 
     def __enter__(self) -> "SingleProcess":
         return self
@@ -150,13 +170,23 @@ def single_process(
     parts = SingleProcess(
         experiment, stop, printer, resume_point=resume_point, life=life, join=join
     )
+    goal = experiment.goal
     learner, evaluator, config = parts.learner, parts.evaluator, experiment.evaluator
-    number = first_number(life)
+    number, acted_elsewhere = first_number(life), 0
 
     def report(*reports: Report) -> None:
         nonlocal number
         monitor.report("single_process", number, reports)
         number += 1
+
+    def report_counts(counts: Report) -> None:
+        nonlocal acted_elsewhere
+        elsewhere: Report = {
+            "env_steps": learner.acted_elsewhere - acted_elsewhere,
+            "episodes": [],
+        }
+        acted_elsewhere = learner.acted_elsewhere
+        report(parts.actor.take_report(), elsewhere, counts)
 
     with contextlib.ExitStack() as opened:
         opened.enter_context(parts)
@@ -184,14 +214,21 @@ def single_process(
 
             opened.push(close)
         due, evaluation_due = 0.0, time.monotonic() + config.interval
+        within_budget = functools.partial(_within_budget, goal, monitor, parts.actor)
         while not stop.is_set() and not ending:
             try:
-                parts.run_once()
+                learned = parts.run_once(within_budget)
             except Stopped:  # a wait of the replay ended, or another of the learner's processes has
                 break
-            if time.monotonic() >= due or learner.version == experiment.goal.max_learner_steps:
-                report(parts.actor.take_report(), learner.take_report())
+            # The counts of every update are judged, so that a run ends at the same one each time;
+            # the logs, which cost more, are only read in intervals of time.
+            counts = learner.counts()
+            if not learned:
+                counts[SPENT] = goal.acting_budget
+            elif time.monotonic() >= due:
+                counts = learner.take_report()
                 due = time.monotonic() + _REPORT_S
+            report_counts(counts)
             if evaluator is not None and time.monotonic() >= evaluation_due:
                 scores = evaluator.evaluate(config.episodes, stop.is_set)
                 if scores is not None:
@@ -200,8 +237,17 @@ def single_process(
             if checkpointer is not None:
                 checkpointer.check()
         learner.leave()
-        report(parts.actor.take_report(), learner.take_report())
+        report_counts(learner.take_report())
     return ending[0] if ending else None
+
+
+def _within_budget(goal: Goal, monitor: Monitor, actor: Actor) -> bool:
+    """Returns whether the actor may step once more. What it did since its report counts too."""
+    steps, episodes = actor.unreported
+    max_env_steps, max_episodes = goal.acting_budget
+    return (max_env_steps is None or monitor.acted + steps < max_env_steps) and (
+        max_episodes is None or monitor.episodes + episodes < max_episodes
+    )
 
 
 def _nodes(experiment: Experiment) -> list[str]:

@@ -32,7 +32,7 @@ ROOMS = """
     programs/multi_machine
     programs/heavy_env programs/light_env programs/single_process
     programs/nodes
-    programs/replay_clients
+    programs/replay_clients programs/acting_budget
     programs/progress
     programs/build programs/remote
     programs/program programs/placement programs/resources
@@ -54,7 +54,7 @@ ROOMS = """
     distrl/replay/client distrl/replay/late_rewards
     distrl/config distrl/replay/buffer distrl/envs/native
     distrl/replay/unrolls distrl/replay/table
-    distrl/metrics distrl/learner_group distrl/envs/python
+    distrl/metrics distrl/budget distrl/learner_group distrl/envs/python
     distrl/envs/pools
     distrl/envs/adapters
     distrl/envs/pool distrl/envs/simulator

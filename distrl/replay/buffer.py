@@ -127,6 +127,13 @@ class ReplayReader(abc.ABC):
     def can_sample(self) -> bool:
         """Returns whether `sample` would return without waiting."""
 
+    @abc.abstractmethod
+    def has_more(self) -> bool:
+        """Returns whether there is another batch even if nothing more is inserted.
+
+        False without a ratio of samples to inserts, which would allow any number.
+        """
+
 
 class ReplayAdministration(abc.ABC):
     """The interface of checkpointer, monitor, and whatever opened the client."""

@@ -1,6 +1,7 @@
 """The common part of all tables' clients: they cut steps into unrolls before inserting."""
 
 import abc
+import math
 import threading
 from pathlib import Path
 from typing import Any
@@ -99,6 +100,10 @@ class TableReplayBuffer(UnrollingReplayBuffer):
 
     def can_sample(self) -> bool:
         return self._table.can_sample()
+
+    def has_more(self) -> bool:
+        limits = self._table.info().limits
+        return self._table.can_sample() and (limits is None or math.isfinite(limits.min_diff))
 
     @property
     def experience(self) -> Experience:

@@ -53,8 +53,26 @@ class Patience(float):
         return patience
 
 
+class Unless(float):
+    """A limit in seconds, plain or a `Patience`, for a wait that something else may end before.
+
+    Attributes:
+      limit: the limit.
+      ended: returns whether the wait is over; called with the wait's lock held.
+    """
+
+    limit: float
+    ended: Callable[[], bool]
+
+    def __new__(cls, limit: float, ended: Callable[[], bool]) -> "Unless":
+        """Args: see the class."""
+        made = super().__new__(cls, limit)
+        made.limit, made.ended = limit, ended
+        return made
+
+
 class Deadline:
-    """The deadline of one wait, which a `Patience` defers.
+    """The deadline of one wait, which a `Patience` defers, and an `Unless` may bring forward.
 
     Args:
       limit: seconds; None: no limit.
@@ -62,6 +80,9 @@ class Deadline:
     """
 
     def __init__(self, limit: float | None, clock: Callable[[], float] = time.monotonic) -> None:
+        self._ended: Callable[[], bool] | None = None
+        if isinstance(limit, Unless):
+            limit, self._ended = limit.limit, limit.ended
         self._limit = float("inf") if limit is None else float(limit)
         self._patience = limit if isinstance(limit, Patience) else None
         self._clock = clock
@@ -75,6 +96,8 @@ class Deadline:
 
     def left(self) -> float:
         """Returns seconds until the wait fails; 0 or less: now."""
+        if self._ended is not None and self._ended():
+            return 0.0
         if self._patience is not None:
             signs = self._patience.workers.signs()
             if signs != self._signs or self._patience.workers.busy():
@@ -111,4 +134,6 @@ class Deadline:
 
 def may_end(limit: float | None) -> bool:
     """Returns whether those whose work a wait with this limit needs are known to be present."""
+    if isinstance(limit, Unless):
+        limit = limit.limit
     return isinstance(limit, Patience) and limit.workers.present()

@@ -5,6 +5,7 @@ import os
 import sys
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 from absl import flags
 
@@ -13,6 +14,7 @@ from distrl.errors import ConfigError
 from distrl.experiment import Experiment, SupervisionConfig
 from distrl.launch.cli import config_flags
 from distrl.launch.cli.import_file import import_file
+from distrl.launch.cli.train_flags import BUDGETS
 from distrl.saved_agent import is_users
 
 _DAY_S = 86_400.0
@@ -40,8 +42,11 @@ def apply_settings(experiment: Experiment, values: flags.FlagValues) -> Experime
       ConfigError: a value that the experiment refuses.
     """
     experiment = config_flags.apply_flags(experiment, values)
-    if values.max_env_steps is not None:
-        goal = dataclasses.replace(experiment.goal, max_env_steps=values.max_env_steps)
+    budgets: dict[str, Any] = {
+        name: values[name].value for name in BUDGETS if values[name].value is not None
+    }
+    if budgets:
+        goal = dataclasses.replace(experiment.goal, **budgets)
         experiment = dataclasses.replace(experiment, goal=goal)
     if values.debug is not None:
         experiment = _with_long_timeouts(experiment)

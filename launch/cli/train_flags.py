@@ -10,6 +10,7 @@ from distrl.launch.launch_types import LAUNCH_TYPES, LOCAL_MP, TERMINALS
 from distrl.programs import TOPOLOGIES
 
 _LAUNCHPAD_FLAG = re.compile(r"--?(no)?(lp_(?!launch_type)|tmux_)")
+BUDGETS = ("max_env_steps", "max_episodes", "max_trained_steps")
 _HELP_FLAGS = ("--help", "-help", "--helpshort", "--helpfull", "-h")
 
 flags.DEFINE_string(
@@ -41,6 +42,8 @@ flags.DEFINE_string(
 )
 flags.DEFINE_integer("seed", None, "Root of all seeds of the run; the experiment's unless given.")
 flags.DEFINE_integer("max_env_steps", None, "Short for --config.goal.max_env_steps.")
+flags.DEFINE_integer("max_episodes", None, "Short for --config.goal.max_episodes.")
+flags.DEFINE_integer("max_trained_steps", None, "Short for --config.goal.max_trained_steps.")
 flags.DEFINE_string(
     "run_dir",
     None,

@@ -55,8 +55,12 @@ def _classes(settings: Any, prefix: str) -> dict[str, str]:
 
 
 def goal(settings: dict[str, Any]) -> Any:
-    """Returns the part of what `describe` returned that says when a run ends."""
-    return settings["experiment"].get("goal")
+    """Returns the part of what `describe` returned that says when a run ends.
+
+    Without what is None, because an older run folder does not know every budget.
+    """
+    parts = settings["experiment"].get("goal") or {}
+    return {name: value for name, value in parts.items() if value is not None}
 
 
 def compare(old: dict[str, Any], new: dict[str, Any]) -> list[Change]:

@@ -120,7 +120,7 @@ def _resume(
     if ended is None:
         say(
             f"distrl: resuming from checkpoint {checkpoint.path.name}: "
-            f"{manifest['env_steps']:,} environment steps trained on, "
+            f"{manifest['monitor']['env_steps_acted']:,} environment steps, "
             f"{manifest['version']:,} learner steps"
         )
     return RunFolder(path, resume_point, ended)

@@ -10,6 +10,8 @@ from distrl.experiment import Experiment
 from distrl.inference.messages import InferenceMessages
 from distrl.inference.server import RemoteInferencer
 from distrl.inferencer import InferenceSource
+from distrl.lockstep import LockstepWriter
+from distrl.programs.acting_budget import ActorLease, has_budget
 from distrl.programs.build import Builder
 from distrl.programs.groups import ACTOR, LEARNER
 from distrl.programs.nodes.process import configure_jax, has_own_process
@@ -95,26 +97,50 @@ class ActorNode:
                     index=index,
                     life=heartbeat.life,
                 )
+            self._writer = builder.scheduled_writer(self._replay, index)
             self._actor = builder.make_actor(
                 pool,
                 source,
-                builder.scheduled_writer(self._replay, index),
+                self._writer,
                 first_stream=index * config.num_envs,
                 life=heartbeat.life,
             )
+            self._lease: ActorLease | None = None
+            if has_budget(task.goal):
+                self._lease = ActorLease(
+                    monitor,
+                    task.name,
+                    f"actor/{index}",
+                    heartbeat.life,
+                    config.envs_per_step,
+                    heartbeat.acted,
+                    stop,
+                )
+            self._call_timeout = experiment.supervision.call_timeout
             self._opened = opened.pop_all()
 
     def run(self) -> None:
-        """Acts until the program stops."""
+        """Acts until the program stops, or a budget is spent."""
         with self._opened:
             stopping = stop_and_tick(self._stop)
+            actor, lease = self._actor, self._lease
             before = self._heartbeat.acted
             self._reporter({"acted_before": before})
 
             def should_stop() -> bool:
-                self._heartbeat.acted = before + self._actor.acted
-                return stopping()
+                self._heartbeat.acted = before + actor.acted
+                return stopping() or not (lease is None or lease.allows(actor))
 
-            self._actor.run(should_stop, self._reporter)
+            actor.run(should_stop, self._reporter)
+            if lease is not None and lease.over:
+                self._finish(lease)
             self._replay.close()
             self._reporter.flush()
+
+    def _finish(self, lease: ActorLease) -> None:
+        """Reports all that it did, as the budget is spent, and waits until the program stops."""
+        self._reporter.flush(self._call_timeout)
+        writer = self._writer
+        lease.finish(writer.rounds if isinstance(writer, LockstepWriter) else 0)
+        current_heartbeat().wait()
+        self._stop.wait()

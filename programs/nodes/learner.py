@@ -16,7 +16,8 @@ from distrl.checkpointing.resume_point import (
 from distrl.errors import PeerError
 from distrl.experiment import Experiment
 from distrl.learner_group.devices import check_gpus
-from distrl.metrics import Report
+from distrl.metrics import SPENT, Report
+from distrl.programs.acting_budget import ActingWatch, has_budget
 from distrl.programs.build import Builder, print_line
 from distrl.programs.groups import ACTOR, INFERENCER, LEARNER
 from distrl.programs.nodes.process import configure_jax, has_own_process, leave
@@ -74,12 +75,16 @@ class LearnerNode:
         self._reporter = Reporter(monitor, task, f"learner/{self._task.index}")
         self._call_timeout = experiment.supervision.call_timeout
         self._counters_timeout = min(_COUNTERS_S, experiment.checkpoint.grace / 4)
+        reader = builder.scheduled_reader(self._replay)
         self._learner = builder.make_learner(
-            builder.scheduled_reader(self._replay),
+            reader,
             timeout=patience(
                 self._task.learner.timeout, ACTOR.name, INFERENCER.name, task=self._task
             ),
         )
+        self._acting_over: ActingWatch | None = None
+        if has_budget(self._task.goal):
+            self._acting_over = ActingWatch(monitor, task, reader)
         if current_heartbeat().restarted:  # the table was in use meanwhile
             resume_point = ResumePoint.latest(self._run_dir, resume_point)._replace(
                 with_table=False
@@ -141,7 +146,11 @@ class LearnerNode:
     def run(self) -> None:
         """Learns until the program stops, then saves the parameters and a checkpoint."""
         try:
-            self._learner.run(stop_and_tick(self._stop), self._report)
+            used_up = self._learner.run(
+                stop_and_tick(self._stop), self._report, acting_over=self._acting_over
+            )
+            if used_up:
+                self._reporter({**self._learner.counts(), SPENT: self._task.goal.acting_budget})
         except PeerError as error:
             if not self._stop.is_set():
                 self._checkpointer.abandon()

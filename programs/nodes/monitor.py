@@ -1,4 +1,4 @@
-"""The monitor: adds up all reports, shows progress, ends the program at its goals."""
+"""The monitor: adds up reports, shares out the actors' budgets, ends the program at its goals."""
 
 import functools
 import inspect
@@ -8,12 +8,14 @@ from pathlib import Path
 import launchpad as lp
 from launchpad import context
 
+from distrl.budget import ActingBudget
 from distrl.checkpointing.resume_point import ResumePoint, note_resumed
 from distrl.experiment import Experiment
 from distrl.metrics import Report
 from distrl.programs.build import Builder, print_line
 from distrl.programs.groups import MONITOR
 from distrl.programs.program import ExperimentProgram, NodeHandle
+from distrl.runtime.heartbeat import ABSENT, GONE, current_heartbeat
 
 
 def add_monitor(program: ExperimentProgram) -> NodeHandle:
@@ -51,6 +53,17 @@ class MonitorNode:
             monitor = self._monitors[manifest["task"]]
             monitor.restore(manifest["monitor"])
             note_resumed(run_dir, "monitor", monitor.state())
+        self._heartbeats = current_heartbeat().table
+        self._budgets = {
+            name: ActingBudget(
+                task.goal,
+                experiment.actors.num_actors,
+                env_steps=self._monitors[name].acted,
+                episodes=self._monitors[name].episodes,
+                fixed=experiment.lockstep,
+            )
+            for name, task in experiment.tasks.items()
+        }
 
     def state(self, task: str) -> str:
         """Returns `Monitor.state` of a task, as JSON."""
@@ -59,6 +72,46 @@ class MonitorNode:
     def report(self, task: str, node: str, number: int, reports: list[Report]) -> None:
         """See `Monitor.report`."""
         self._monitors[task].report(node, number, reports)
+
+    def lease(
+        self, task: str, actor: str, life: int, counts: tuple[int, int], step: int, wanted: int
+    ) -> tuple[int | None, int | None, bool]:
+        """Returns, as a `Lease`, until when an actor may act; see `ActingBudget.lease`.
+
+        Args:
+          task: the task that it acts for.
+          actor: its name.
+          life: its life.
+          counts: its environment steps in all its lives in this program, and its episodes in this
+            life.
+          step: see `ActingBudget.lease`.
+          wanted: see there.
+        """
+        reported = self._monitors[task].episodes_by(actor)
+        lease = self._budgets[task].lease(actor, life, *counts, step, wanted, reported)
+        if not lease.over:
+            self._take_back(task)
+        return lease.env_steps, lease.episodes, lease.over
+
+    def finish(self, task: str, actor: str, rounds: int) -> None:
+        """See `ActingBudget.finish`."""
+        self._budgets[task].finish(actor, rounds)
+
+    def acting_over(self, task: str) -> tuple[bool, int]:
+        """Returns whether acting is over, and the rounds that lockstep completes."""
+        budget = self._budgets[task]
+        self._take_back(task)
+        return budget.over, budget.rounds
+
+    def _take_back(self, task: str) -> None:
+        """Takes back the leases of actors that are not restarted: they were scaled down."""
+        if self._heartbeats is None:
+            return
+        for actor in self._budgets[task].unfinished:
+            heartbeat = self._heartbeats.of(actor)
+            if heartbeat is not None and heartbeat.status in (ABSENT, GONE):
+                reported = self._monitors[task].acted_by(actor)
+                self._budgets[task].lose(actor, max(reported, heartbeat.acted))
 
     def run(self) -> None:
         """Waits for the program's end."""

@@ -14,7 +14,10 @@ SPEC = EnvironmentSpec(ENV.observation_spec(), ENV.action_spec())
 
 
 def progress(mean_return=None, success_rate=None, full_window=True, **counts):
-    counts = {"env_steps": 0, "learner_steps": 0, "seconds": 0.0, **counts}
+    counts = {
+        "env_steps": 0, "episodes": 0, "trained_steps": 0, "learner_steps": 9, "seconds": 0.0,
+        "acting_over": False, **counts,
+    }  # fmt: skip
     return Progress(
         mean_return=mean_return, success_rate=success_rate, full_window=full_window, **counts
     )
@@ -23,9 +26,19 @@ def progress(mean_return=None, success_rate=None, full_window=True, **counts):
 def test_auto_is_the_environments_threshold_if_no_other_end_is_set():
     assert Goal().resolve(475.0).mean_return == 475.0
     assert Goal().resolve(None).mean_return is None
-    assert Goal(max_env_steps=10).resolve(475.0).mean_return is None
     assert Goal(success_rate=0.9).resolve(475.0).mean_return is None
     assert Goal(mean_return=3.0).resolve(475.0).mean_return == 3.0
+
+
+BUDGETS = (
+    "max_env_steps", "max_episodes", "max_trained_steps", "max_learner_steps", "max_seconds",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("budget", BUDGETS)
+def test_any_budget_replaces_the_environments_threshold(budget):
+    assert Goal(**{budget: 10}).resolve(475.0).mean_return is None
+    assert Goal(9.0, **{budget: 10}).resolve(475.0).mean_return == 9.0
 
 
 @pytest.mark.parametrize(
@@ -57,8 +70,7 @@ def test_a_mean_return_is_reached_over_a_full_window():
     assert goal.judge(progress(20.0, full_window=False)) is None
     assert goal.judge(progress(9.9)) is None
     assert goal.judge(progress(10.0, env_steps=1234)) == (
-        "the mean return of the last 4 episodes is 10.0 (goal 10) after 1,234 environment steps "
-        "trained on",
+        "the mean return of the last 4 episodes is 10.0 (goal 10) after 1,234 environment steps",
         True,
     )
 
@@ -75,8 +87,18 @@ def test_both_targets_must_be_reached():
 @pytest.mark.parametrize(
     ("budget", "spent", "reason"),
     [
-        ({"max_env_steps": 5000}, {"env_steps": 5000}, "5,000 environment steps trained on"),
-        ({"max_learner_steps": 7}, {"learner_steps": 7}, "7 updates"),
+        (
+            {"max_env_steps": 5000},
+            {"env_steps": 5001, "acting_over": True},
+            "5,001 environment steps",
+        ),
+        (
+            {"max_episodes": 30},
+            {"episodes": 31, "env_steps": 200, "acting_over": True},
+            "31 episodes, 200 environment steps",
+        ),
+        ({"max_trained_steps": 5000}, {"trained_steps": 5000}, "5,000 transitions trained on"),
+        ({"max_learner_steps": 17}, {"learner_steps": 17}, "17 updates"),
         ({"max_seconds": 1.5}, {"seconds": 2.0}, "1.5 s since the first learner step"),
     ],
 )
@@ -90,3 +112,15 @@ def test_a_spent_budget_ends_the_run(budget, spent, reason):
         f"(goal 90 %) after {reason}",
         False,
     )
+
+
+def test_a_budget_without_an_update_is_a_failure():
+    spent = progress(env_steps=10, learner_steps=0, acting_over=True)
+    verdict = Goal(mean_return=None, max_env_steps=10).judge(spent)
+    assert verdict == ("the budget ended before the first update: 10 environment steps", False)
+
+
+@pytest.mark.parametrize("spent", [{"env_steps": 10**6}, {"episodes": 10**6}])
+def test_what_was_acted_ends_no_run_before_it_is_learned_from(spent):
+    goal = Goal(mean_return=None, max_env_steps=10, max_episodes=10)
+    assert goal.judge(progress(**spent)) is None

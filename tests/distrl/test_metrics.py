@@ -9,7 +9,7 @@ import pytest
 from distrl.envs import PythonEnvironment
 from distrl.episodes import EpisodeStatistics, Outcome
 from distrl.goal import Goal
-from distrl.metrics import Monitor, first_number
+from distrl.metrics import SPENT, Monitor, first_number
 from distrl.testing import CountingEnvironment
 
 
@@ -62,16 +62,44 @@ def test_a_repeated_report_is_counted_once():
     for _ in range(3):
         made.report("actor/0", 0, [{"env_steps": 5, "episodes": []}])
     made.report("actor/0", 1, [{"env_steps": 5, "episodes": []}])
-    assert made.snapshot()["env_steps_acted"] == 10
+    assert made.snapshot()["env_steps"] == 10
 
 
 def test_budget_without_a_goal_is_success_and_with_one_is_not():
-    made, ends = monitor(Goal(mean_return=None, max_env_steps=100))
-    made.report("learner/0", 0, [learner(100)])
-    assert ends == [("100 environment steps trained on", True)]
-    made, ends = monitor(Goal(mean_return=5.0, max_env_steps=100))
+    made, ends = monitor(Goal(mean_return=None, max_trained_steps=100))
+    made.report("learner/0", 0, [learner(90)])
+    assert not ends
+    made.report("learner/0", 1, [learner(100)])
+    assert ends == [("100 transitions trained on", True)]
+    made, ends = monitor(Goal(mean_return=5.0, max_trained_steps=100))
     made.report("learner/0", 0, [learner(100)])
     assert ends[0][1] is False and "not reached" in ends[0][0]
+
+
+def test_a_budget_of_acting_is_spent_when_the_learner_has_used_what_was_made():
+    made, ends = monitor(Goal(mean_return=None, max_env_steps=100))
+    made.report("actor/0", 0, [{"env_steps": 103, "episodes": []}])
+    made.report("learner/0", 0, [learner(800)])
+    assert not ends
+    made.report("learner/0", 1, [{**learner(900), SPENT: (100, None)}])
+    assert ends == [("103 environment steps", True)]
+    # What was spent is part of the state: the same budget ends the run again, a larger one not.
+    state = json.loads(json.dumps(made.state()))
+    for budget, ended in ((100, True), (200, False)):
+        again, ends = monitor(Goal(mean_return=None, max_env_steps=budget))
+        again.restore(state)
+        again.judge()
+        assert bool(ends) is ended
+
+
+def test_a_file_in_which_env_steps_were_trained_on_keeps_that_meaning(tmp_path):
+    (tmp_path / "metrics.csv").write_text("env_steps,env_steps_acted\n80,90\n")
+    made, _ = monitor(Goal(mean_return=None), tmp_path, interval=0.0)
+    made.report("actor/0", 0, [{"env_steps": 130, "episodes": []}])
+    made.report("learner/0", 0, [learner(100)])
+    made.close()
+    rows = list(csv.DictReader((tmp_path / "metrics.csv").read_text().splitlines()))
+    assert [list(row.values()) for row in rows] == [["80", "90"], *[["100", "130"]] * 2]
 
 
 def test_metrics_file(tmp_path):
@@ -80,7 +108,8 @@ def test_metrics_file(tmp_path):
     made.report("learner/0", 1, [learner(200, policy_lag_mean=1.0, policy_lag_max=2.0)])
     made.close()
     rows = list(csv.DictReader((tmp_path / "metrics.csv").read_text().splitlines()))
-    assert [row["env_steps"] for row in rows] == ["100", "200", "200"]
+    assert [row["trained_steps"] for row in rows] == ["100", "200", "200"]
+    assert [row["env_steps"] for row in rows] == ["0", "0", "0"]
     assert rows[0]["policy_lag_mean"] == "1.5"
 
 
@@ -96,8 +125,8 @@ def test_a_monitor_continues_from_the_state_of_another():
     assert after == before
     # Reports of the old life count once, and all of the new life's.
     new.report("actor/0", 0, [{"env_steps": 9, "episodes": [], "env_restarts": 0}])
-    assert new.snapshot()["env_steps_acted"] == 9
+    assert new.snapshot()["env_steps"] == 9
     new.report("actor/0", first_number(1), [{"env_steps": 5, "episodes": [[4.0, 1, 0]] * 3}])
-    assert new.snapshot()["env_steps_acted"] == 14
+    assert new.snapshot()["env_steps"] == 14
     assert new.snapshot()["env_restarts"] == 1
     assert len(ends) == 1

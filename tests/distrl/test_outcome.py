@@ -243,7 +243,7 @@ def test_a_goal_of_successes():
     ((reason, reached),) = ends
     assert reached
     assert "return of the last 4 episodes is 4.5 (goal 4) and the success rate" in reason
-    budget = Goal(mean_return=None, success_rate=0.5, window=4, max_env_steps=10)
+    budget = Goal(mean_return=None, success_rate=0.5, window=4, max_trained_steps=10)
     made, ends, _ = monitor(budget, None, spec)
     made.report("learner/0", 0, [{"learner_steps": 1, "env_steps": 10}])
     ((reason, reached),) = ends

@@ -60,15 +60,14 @@ def check(command: Command, folder: Path, kills_of_actors: int, ends: int = 4) -
         row = list(csv.DictReader(file))[-1]
     wrong = {name: row[name] for name in row if name.startswith("wrong_") and float(row[name])}
     assert not wrong
-    assert float(row["checked"]) == float(row["env_steps"]) > 1000
+    assert float(row["checked"]) == float(row["trained_steps"]) > 1000
     true = total(folder / "counts")
-    counted = int(row["env_steps_acted"])
+    counted = int(row["env_steps"])
     print(
         f"acted {counted}, the environments' own count {true}, told late "
         f"{row['env_steps_unreported']}"
     )
-    # A step is counted when it is stored, at the next turn: the last one of each life is not, nor
-    # is one that a kill interrupts.
+    # Not counted: a step that a kill interrupts, and one that began when a life was asked to end.
     assert 0 <= true - counted <= (ends + 2 * kills_of_actors) * NUM_ENVS
     command.check_nothing_left()
 
@@ -185,7 +184,7 @@ def test_cartpole_is_solved_in_chaos(start, tmp_path):
     assert command.wait(60.0) == 130
     with open(command.run_dir / "metrics.csv") as file:
         row = list(csv.DictReader(file))[-1]
-    true, counted = total(tmp_path / "counts"), int(row["env_steps_acted"])
+    true, counted = total(tmp_path / "counts"), int(row["env_steps"])
     print(
         f"{of_actors} kills of actors; acted {counted}, the environments' own count {true}, told "
         f"late {row['env_steps_unreported']}; best mean return {best():.1f}"

@@ -123,8 +123,8 @@ def test_two_processes_solve_cartpole(start, tmp_path):
     assert "another learner process has ended the run" in second.said
     with open(tmp_path / "run" / "metrics.csv") as file:
         last = list(csv.DictReader(file))[-1]
-    # All processes' steps are counted: more than process 0's own actors have made.
-    assert int(last["env_steps"]) > 1.5 * int(last["env_steps_acted"])
+    # All processes' steps are counted, those acted and those trained on.
+    assert int(last["trained_steps"]) <= int(last["env_steps"])
 
 
 @pytest.mark.slow

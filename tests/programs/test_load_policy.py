@@ -192,7 +192,7 @@ def test_what_cannot_be_loaded(tmp_path):
 
 
 def test_an_observation_that_breaks_its_spec(tmp_path):
-    made = dataclasses.replace(CASES["impala"](), goal=Goal(max_env_steps=1))
+    made = dataclasses.replace(CASES["impala"](), goal=Goal(max_learner_steps=1))
     run = trained(made, tmp_path / "run")
     (checkpoint,) = Checkpoints(run).paths()
     assert (checkpoint / "agent.json").exists() and not list(checkpoint.rglob("*.pkl"))

@@ -1,16 +1,22 @@
 """One process: however a run ends, its environments are closed."""
 
+import csv
+import dataclasses
 import threading
 
 import pytest
 
+from distrl.checkpointing.resume_point import ResumePoint
 from distrl.checkpointing.saved import Saved
+from distrl.checkpointing.store import Checkpoints
 from distrl.envs import PythonEnvironment
 from distrl.errors import EnvironmentFault, SaveError
 from distrl.experiment import ActorsConfig, EvaluatorConfig, Experiment, LearnerConfig
 from distrl.goal import Goal
 from distrl.programs import single_process as program
+from distrl.replay.buffer import ReplayConfig
 from distrl.testing import CheckingConfig, CountingEnvironment
+from tests.support.selection import full
 
 EVALUATOR = 2  # environments, which the actors' pool has more of
 
@@ -68,13 +74,13 @@ def run(made, tmp_path, stop=None):
 
 def test_a_run_that_ends(tmp_path):
     reason, reached = run(experiment(CountingEnvironment, goal=Goal(max_env_steps=500)), tmp_path)
-    assert reached and "environment steps trained on" in reason
+    assert reached and "environment steps" in reason
     assert (tmp_path / "params.npz").exists()
 
 
 def test_a_run_that_cannot_save(tmp_path):
     (tmp_path / "params.npz").mkdir()
-    with pytest.raises(SaveError, match=r"trained on, but could not save params\.npz: Is"):
+    with pytest.raises(SaveError, match=r"environment steps, but could not save params\.npz: Is"):
         run(experiment(CountingEnvironment, goal=Goal(max_env_steps=500)), tmp_path)
     assert Saved.read(tmp_path).checkpoint is not None
 
@@ -99,3 +105,97 @@ def test_a_part_that_cannot_be_made(tmp_path, monkeypatch, part):
     monkeypatch.setattr(f"distrl.programs.build.{part}", fail)
     with pytest.raises(MemoryError, match=part):
         run(experiment(CountingEnvironment), tmp_path)
+
+
+class Counts(CountingEnvironment):
+    """Counts the steps of all its environments, without those that `PythonEnvironment` tries."""
+
+    steps = 0
+
+    def step(self, action):
+        type(self).steps += 1
+        return super().step(action)
+
+
+def counted(tmp_path, goal, **more):
+    """Returns environment steps, the last row of metrics, and the last line for the user."""
+    environment = PythonEnvironment(Counts, "counts")
+    made = dataclasses.replace(
+        experiment(CountingEnvironment, goal=goal),
+        environment=environment,
+        evaluator=EvaluatorConfig(),
+        **more,
+    )
+    made.environment.spec()
+    Counts.steps = 0
+    reason, reached = run(made, tmp_path)
+    assert reached
+    with open(tmp_path / "metrics.csv") as file:
+        row = list(csv.DictReader(file))[-1]
+    return Counts.steps, {name: int(row[name]) for name in COUNTS}, reason
+
+
+COUNTS = ("env_steps", "trained_steps", "learner_steps", "episodes")
+ON_POLICY = ReplayConfig(unroll_length=5, max_size=8)
+OFF_POLICY = ReplayConfig("uniform", 5, 64, min_size_to_sample=8, samples_per_insert=2.0)
+
+
+@pytest.mark.parametrize(
+    ("goal", "replay", "updates"),
+    [
+        # 4 environments: a step of the pool is 4 rows, some of which are resets.
+        full(Goal(max_env_steps=997), ON_POLICY, None),
+        (Goal(max_env_steps=997), OFF_POLICY, None),
+        full(Goal(max_env_steps=200), ReplayConfig("uniform", 5, 64), None),
+        (Goal(max_episodes=50), ON_POLICY, None),
+        full(Goal(max_trained_steps=500), OFF_POLICY, None),
+        full(Goal(max_learner_steps=7), OFF_POLICY, 7),
+    ],
+)
+def test_budgets_are_exact_whatever_the_time(tmp_path, monkeypatch, goal, replay, updates):
+    seen = []
+    for name, interval in (("often", 0.0), ("never", 1e9)):
+        monkeypatch.setattr(program, "_REPORT_S", interval)
+        (tmp_path / name).mkdir()
+        true, row, reason = counted(tmp_path / name, goal, replay=replay)
+        assert true == row["env_steps"]
+        seen.append((row, reason))
+    assert seen[0] == seen[1]
+    steps, episodes = goal.acting_budget
+    if steps is not None:
+        assert steps <= row["env_steps"] < steps + 4
+        assert reason == f"{row['env_steps']:,} environment steps"
+    if episodes is not None:
+        assert episodes <= row["episodes"] < episodes + 4
+    if goal.max_trained_steps is not None:
+        assert 0 <= row["trained_steps"] - goal.max_trained_steps < 4 * 5  # a batch
+    assert updates in (None, row["learner_steps"])
+
+
+@pytest.mark.full
+def test_what_was_acted_is_learned_from_as_far_as_the_ratio_allows(tmp_path):
+    """Unrolls of 5 transitions begin every 5 steps of a stream: of n rows, (n - 1) // 5."""
+    true, row, _ = counted(tmp_path, Goal(max_env_steps=997), replay=OFF_POLICY)
+    rows = (true + 3) // 4 + row["episodes"] // 4  # of each stream, with resets
+    inserts = 4 * ((rows - 1) // 5)
+    # min_diff = 2 * 8 - error_buffer, which is a batch of 4 times the ratio.
+    samples = 2 * inserts - (2 * 8 - 4 * 2)
+    assert abs(row["learner_steps"] - samples // 4) <= 2  # rows is within one of a stream's
+
+
+@pytest.mark.full
+def test_a_resumed_run_counts_from_its_checkpoint(tmp_path):
+    """See tests/launch/run_dir for the folder; here, that the rest of the budget is acted."""
+    _, row, _ = counted(tmp_path, Goal(max_env_steps=400))
+    point = ResumePoint(checkpoint=str(Checkpoints(tmp_path).latest().path))
+    made = experiment(Counts, goal=Goal(max_env_steps=1_001))
+    made = dataclasses.replace(made, evaluator=EvaluatorConfig())
+    Counts.steps = 0
+    program.single_process(
+        made,
+        stop=threading.Event(),
+        run_dir=tmp_path,
+        printer=lambda line: None,
+        resume_point=point,
+    )
+    assert 1_001 <= row["env_steps"] + Counts.steps < 1_001 + 4 + 1  # one to read the specs

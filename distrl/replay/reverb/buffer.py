@@ -23,6 +23,7 @@ from distrl.replay.reverb.calls import ServerCalls, ServerSilent
 from distrl.replay.reverb.fetcher import Fetcher
 from distrl.replay.reverb.items import Item, ItemPacker
 from distrl.replay.reverb.server import check_items, table_info
+from distrl.replay.reverb.supply import Supply
 from distrl.replay.reverb.writer import ItemWriter
 from distrl.replay.table.info import TableInfo
 from distrl.types import Sample, Trajectory
@@ -86,6 +87,7 @@ class ReverbReplayBuffer(UnrollingReplayBuffer):
         self._writer: ItemWriter | None = None
         self._prefetch = prefetch
         self._fetcher: Fetcher[Sample] | None = None
+        self._supply: Supply | None = None
         self._closed = False
 
     @property
@@ -173,14 +175,19 @@ class ReverbReplayBuffer(UnrollingReplayBuffer):
         self._check_open()
         while True:
             try:
-                return self._started().take(timeout, self._stop, self._server.watch())
+                sample = self._started().take(timeout, self._stop, self._server.watch())
             except (RuntimeError, ServerSilent) as error:
                 self.reconnect(error, "batches that were fetched in advance")
             except DeadlineExceeded as error:
                 raise DeadlineExceeded(f"{error}: {self._describe()}") from None
+            else:
+                if self._supply is not None:
+                    self._supply.take(self._batch_size)
+                return sample
 
     def _started(self) -> Fetcher[Sample]:
         if self._fetcher is None:
+            self._supply = Supply(self.info())
             self._fetcher = Fetcher(self.make_sampler, self._assemble, self._prefetch, self._name)
         return self._fetcher
 
@@ -236,6 +243,13 @@ class ReverbReplayBuffer(UnrollingReplayBuffer):
 
     def can_sample(self) -> bool:
         return not self._closed and self._started().ready()
+
+    def has_more(self) -> bool:
+        try:
+            info = self.info()
+        except (RuntimeError, ServerSilent):
+            return True  # `sample` waits for its new server
+        return (self._supply or Supply(info)).has(self._batch_size, info)
 
     def info(self) -> TableInfo:
         return table_info(self._server.info(self._stop), self._per_item)

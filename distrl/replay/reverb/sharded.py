@@ -22,6 +22,7 @@ from distrl.replay.reverb.fetcher import Fetcher
 from distrl.replay.reverb.items import Item
 from distrl.replay.reverb.shard_choice import MAX_WAIT, ShardChooser, by_mass, round_robin
 from distrl.replay.reverb.shard_reader import Shard, ShardReader
+from distrl.replay.reverb.supply import Supply
 from distrl.replay.table import files
 from distrl.replay.table.info import TableInfo
 from distrl.replay.table.waiting import wait_until
@@ -79,6 +80,7 @@ class ShardedReplayBuffer(ReplayReader, ReplayAdministration):
             self._choose = by_mass(exponent, max_wait, np.random.default_rng(seed))
         self._readers: list[ShardReader] = []
         self._fetcher: Fetcher[tuple[Sample, list[int]]] | None = None
+        self._supply: Supply | None = None
         self._shard_of: dict[int, int] = {}  # by key, in order of sampling
         self._closed = False
 
@@ -96,12 +98,15 @@ class ShardedReplayBuffer(ReplayReader, ReplayAdministration):
             if isinstance(error.__cause__, Stopped | DeadlineExceeded):
                 raise error.__cause__ from None
             raise
+        if self._supply is not None:
+            self._supply.take(len(sample.key))
         if self.is_prioritized:
             self._remember(sample.key, shards)
         return sample
 
     def _started(self) -> Fetcher[tuple[Sample, list[int]]]:
         if self._fetcher is None:
+            self._supply = Supply(self.info())
             self._readers = [
                 ShardReader(shard, i, self._lock, self._changed, self._ahead)
                 for i, shard in enumerate(self._shards)
@@ -169,6 +174,13 @@ class ShardedReplayBuffer(ReplayReader, ReplayAdministration):
 
     def can_sample(self) -> bool:
         return not self._closed and self._started().ready()
+
+    def has_more(self) -> bool:
+        try:
+            info = self.info()
+        except (RuntimeError, ServerSilent):
+            return True  # its reader waits for a new server
+        return (self._supply or Supply(info)).has(self._count * self._per_item, info)
 
     def infos(self) -> list[TableInfo]:
         """Returns each shard's counts and limits."""

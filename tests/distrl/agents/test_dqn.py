@@ -339,7 +339,7 @@ def test_learns_cartpole_a_little():
 def test_solves_cartpole():
     pytest.importorskip("envpool")
     experiment = presets.experiment("CartPole-v1", "dqn")
-    goal = Goal(mean_return=475, max_env_steps=4_000_000)
+    goal = Goal(mean_return=475, max_trained_steps=4_000_000)
     ending = single_process(dataclasses.replace(experiment, goal=goal), stop=threading.Event())
     assert ending is not None and ending[1], ending
 

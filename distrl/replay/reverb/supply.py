@@ -1,0 +1,47 @@
+"""How much a client can still sample from Reverb tables into which nothing more is inserted."""
+
+import math
+import time
+
+from distrl.replay.table.info import TableInfo
+
+_LAST_BATCH_S = 10.0  # that a batch may take which the counts say there is
+
+
+class Supply:
+    """Counts the unrolls that a client has handed out; the rest of its samples it still holds."""
+
+    def __init__(self, info: TableInfo):
+        """Args: info: the table's counts before the client's first sample."""
+        self._before = info.samples
+        self._taken = 0
+        self._promised: float | None = None  # when `has` first announced the next batch
+
+    def take(self, count: int) -> None:
+        """Notes that a batch of `count` unrolls was handed out."""
+        self._taken += count
+        self._promised = None
+
+    def has(self, count: int, info: TableInfo) -> bool:
+        """Returns whether `count` unrolls can still be handed out; see `ReplayReader.has_more`.
+
+        Args:
+          count: number of unrolls.
+          info: the table's counts now.
+        """
+        held = info.samples - self._before - self._taken  # fetched ahead
+        limits = info.limits
+        if limits is None:
+            admitted = info.size
+        elif not math.isfinite(limits.min_diff):
+            return False
+        elif info.size < limits.min_size_to_sample:
+            admitted = 0
+        else:
+            admitted = max(0, math.floor(info.error - limits.min_diff))
+        if held + admitted < count:
+            return False
+        # Items that a broken connection lost on the way are counted as well.
+        now = time.monotonic()
+        self._promised = self._promised or now
+        return now - self._promised < _LAST_BATCH_S
