@@ -45,6 +45,44 @@ def test_the_schedule_of_a_table_that_samples_each_unroll_twice():
     assert schedule.samples(3) == 8
 
 
+@pytest.mark.parametrize(("replay", "updates"), [(QUEUE, 2), (UNIFORM, 6)])
+def test_the_learner_ends_with_the_last_round_that_all_actors_complete(replay, updates):
+    class Full:
+        def wait_for_counts(self, done, what, timeout):
+            assert done(10**6, 10**6)
+
+        def sample(self, timeout):
+            return None
+
+    schedule = LockstepSchedule(replay, 8 if replay is QUEUE else 4, num_actors=2, num_envs=2)
+    reader = LockstepReader(Full(), schedule)
+    assert reader.has_more()
+    reader.end_after(7)
+    reader.end_after(5)  # another actor ends earlier
+    made = 0
+    while reader.has_more():
+        reader.sample(1.0)
+        made += 1
+    assert made == updates == schedule.updates(5)
+
+
+def test_an_actor_knows_its_rounds():
+    class Nowhere:
+        def add(self, *args):
+            pass
+
+        def wait_for_counts(self, done, what):
+            pass
+
+    schedule = LockstepSchedule(QUEUE, batch_size=8, num_actors=2, num_envs=2)
+    writer = LockstepWriter(Nowhere(), schedule, QUEUE.unroll_length, 0)
+    rounds = [writer.rounds]
+    for _ in range(8):
+        writer.add(None, None, None)
+        rounds.append(writer.rounds)
+    assert rounds == [0, 0, 0, 0, 1, 1, 1, 2, 2]  # an unroll of 3 transitions has 4 rows
+
+
 @settings(deadline=None)
 @given(
     st.integers(1, 12), st.integers(1, 4), st.integers(1, 4),

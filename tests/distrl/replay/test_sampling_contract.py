@@ -121,3 +121,24 @@ def test_samples_per_insert_bounds_both_sides(make_replay, streams):
             last.sample(0.3)
     info = last.info()
     assert 0 <= 2 * info.inserts - info.samples < 4
+
+
+@pytest.mark.parametrize(
+    ("config", "batches"),
+    [
+        (ReplayConfig("queue", T, max_size=32), 3),  # of 4 of the 14 unrolls
+        # Of 14 * 2 samples that pay for themselves and the 20 - 8 that min_diff allows ahead.
+        (ReplayConfig("uniform", T, 32, 4, samples_per_insert=2, error_buffer=20), 10),
+        (ReplayConfig("uniform", T, 32, 4), 0),  # any number, so none that would be the last
+    ],
+    ids=["queue", "ratio", "no ratio"],
+)
+def test_when_there_is_no_more_without_inserts(make_replay, streams, take, config, batches):
+    replay = make_replay(config, 4)
+    actor, learner = replay.client(), replay.client()
+    streams.add_to(actor, np.arange(14, dtype=np.int32), T + 1)
+    actor.flush()
+    for _ in range(batches):
+        assert learner.has_more()
+        take(learner, 1)
+    assert not learner.has_more()
