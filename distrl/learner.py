@@ -232,7 +232,8 @@ class Learner:
           report: see `Actor.run`.
           report_interval: seconds between two reports.
           acting_over: returns whether all that actors will ever make is in the table; must not
-            block, and is also called with the replay's lock held. None: they act as long as the program runs.
+            block, and is also called with the replay's lock held. None: they act as long as the
+            program runs.
 
         Returns:
           Whether acting is over and there is no further batch.

@@ -82,7 +82,7 @@ class Deadline:
     def __init__(self, limit: float | None, clock: Callable[[], float] = time.monotonic) -> None:
         self._ended: Callable[[], bool] | None = None
         if isinstance(limit, Unless):
-            limit, self._ended = limit.limit, limit.ended
+            self._ended, limit = limit.ended, limit.limit
         self._limit = float("inf") if limit is None else float(limit)
         self._patience = limit if isinstance(limit, Patience) else None
         self._clock = clock

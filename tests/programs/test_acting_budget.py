@@ -8,7 +8,6 @@ import pytest
 
 pytest.importorskip("launchpad")
 
-from distrl import learner as learner_module
 from distrl.agents.agent import extras_struct, state_struct
 from distrl.budget import ActingBudget
 from distrl.envs import PythonEnvironment
@@ -80,8 +79,7 @@ def test_actors_share_a_budget(monkeypatch, goal):
     assert limit <= done < limit + STEP
 
 
-def test_the_learner_uses_up_what_is_in_the_table_and_ends(monkeypatch):
-    monkeypatch.setattr(learner_module, "_SLICE_S", 0.01)
+def test_the_learner_uses_up_what_is_in_the_table_and_ends():
     agent = CheckingConfig(recurrent=False).make(PythonEnvironment(CountingEnvironment).spec())
     struct = trajectory_struct(agent.env_spec, extras_struct(agent), state_struct(agent))
     config = ReplayConfig(unroll_length=1, max_size=64)
@@ -93,14 +91,18 @@ def test_the_learner_uses_up_what_is_in_the_table_and_ends(monkeypatch):
         for _ in range(2):
             replay.add(ids, timestep, Inference(action, zeros(struct.extras, count), 0, ()))
 
-    asked = []
+    waits, over = threading.Event(), threading.Event()
 
     def acting_over() -> bool:
-        asked.append(None)
-        if len(asked) == 6:  # the learner has waited meanwhile
-            insert(11)
-        return len(asked) >= 6
+        waits.set()
+        return over.is_set()
 
+    def act() -> None:
+        waits.wait(10.0)
+        insert(11)
+        over.set()
+
+    threading.Thread(target=act, daemon=True).start()
     learner = Learner(agent, replay, seed=0, timeout=30.0)
     reports = []
     assert learner.run(lambda: False, reports.append, acting_over=acting_over)
