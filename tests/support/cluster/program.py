@@ -126,3 +126,10 @@ def listening(hosts: Hosts, host: str) -> set[str]:
     lines = hosts.exec(host, ["ss", "-ltnH"]).stdout.splitlines()
     found = {line.split()[3] for line in lines}
     return {address for address in found if not address.endswith(":22")}
+
+
+def served_ports(hosts: Hosts, host: str) -> set[str]:
+    """Ports of a host's servers, which listen on Unix sockets of these names."""
+    return set(
+        re.findall(r"/s:(\d+)$", hosts.exec(host, ["cat", "/proc/net/unix"]).stdout, re.MULTILINE)
+    )
