@@ -1,18 +1,18 @@
 """The monitor, which adds up the reports of all nodes."""
 
 import collections
-import csv
 import math
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 import numpy as np
 
 from distrl.episodes import Outcome, Record
 from distrl.goal import Goal, Progress
+from distrl.metrics_file import MetricsFile
 from distrl.specs import EnvironmentSpec
 
 Report = dict[str, Any]  # {"env_steps": int, "episodes": [Record, ...], ...}
@@ -68,11 +68,7 @@ class Monitor:
         self._first_update: float | None = None
         self._last_line = (self._began, 0)
         self._ended = False
-        self._file: TextIO | None = None
-        self._header: list[str] = []
-        if run_dir is not None:
-            self._file, self._header = _open(run_dir / "metrics.csv")
-        self._csv = csv.writer(self._file) if self._file else None
+        self._metrics = None if run_dir is None else MetricsFile(run_dir / "metrics.csv", printer)
 
     def report(self, node: str, number: int, reports: Sequence[Mapping[str, Any]]) -> None:
         """Adds a node's reports.
@@ -246,21 +242,20 @@ class Monitor:
         if self._restarts:
             text += f"  environments restarted {self._restarts}"
         self._printer(text)
-        if self._csv is not None and self._file is not None and "loss" in state:
-            if not self._header:
-                self._header = list(state)
-                self._csv.writerow(self._header)
-            if "trained_steps" not in self._header:  # a file with the old meaning of `env_steps`
+        if self._metrics is not None and "loss" in state:
+            header = self._metrics.header
+            if (
+                header and "trained_steps" not in header
+            ):  # a file with the old meaning of `env_steps`
                 state["env_steps_acted"], state["env_steps"] = self._acted, state["trained_steps"]
-            self._csv.writerow([state.get(name) for name in self._header])
-            self._file.flush()
+            self._metrics.append(state)
 
     def close(self) -> None:
         """Prints a last line and closes the file."""
         self.line()
-        if self._file is not None:
-            self._file.close()
-            self._file = self._csv = None
+        if self._metrics is not None:
+            self._metrics.close()
+            self._metrics = None
 
     def _judge(self) -> None:
         """Calls `on_end` the first time that the goal or a budget is reached."""
@@ -283,15 +278,3 @@ class Monitor:
         if verdict is not None:
             self._ended = True
             self._on_end(*verdict)
-
-
-def _open(path: Path) -> tuple[TextIO, list[str]]:
-    """Opens the file to append rows; returns it with its header, which is empty in a new file."""
-    with open(path, "a+b") as binary:
-        binary.seek(0)
-        content = binary.read()
-        if not content.endswith(b"\n"):  # the process died in the middle of a row
-            content = content[: content.rfind(b"\n") + 1]
-            binary.truncate(len(content))
-    header = next(csv.reader(content[: content.find(b"\n")].decode().splitlines()), [])
-    return open(path, "a", newline=""), header

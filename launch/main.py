@@ -7,6 +7,7 @@ import contextlib
 import os
 import signal
 import sys
+import traceback
 from collections.abc import Sequence
 from types import FrameType
 from typing import NoReturn
@@ -40,9 +41,31 @@ _COMMANDS = ("train", "launch", "status", "actors", "stacks", "tables", "agent")
 def main(argv: Sequence[str] | None = None) -> None:
     """Runs a command and exits: 0 done, 1 failed, 2 bad input, 130 stopped by Ctrl-C."""
     signal.signal(signal.SIGINT, _on_interrupt)
-    code = _run(list(sys.argv if argv is None else argv))
+    arguments = list(sys.argv if argv is None else argv)
+    if argv is None and arguments[1:2] == ["train"]:
+        from distrl.launch.local.guard import run_guarded
+        from distrl.launch.local.robust_streams import install_robust_streams
+        from distrl.launch.supervision.signals import interrupt_number
+
+        install_robust_streams()
+        run_guarded()
+        signal.signal(interrupt_number(), _on_interrupt)
+    from distrl.runtime.process_exit import announce
+
+    try:
+        code = _run(arguments)
+    except (SystemExit, KeyboardInterrupt) as error:  # ours never raise it
+        traceback.print_exception(error)
+        reason = f"{type(error).__name__} was raised by the experiment or its environment"
+        print(f"distrl: failed: {reason} (exit status 1)", file=sys.stderr)
+        announce(reason=reason)
+        code = 1
+    except BaseException as error:
+        announce(code=1, reason=f"{type(error).__name__}: {error}".partition("\n")[0])
+        raise
     sys.stdout.flush()
     sys.stderr.flush()
+    announce(code=code)
     sys.exit(code)
 
 
@@ -52,9 +75,12 @@ def _on_interrupt(number: int, frame: FrameType | None) -> NoReturn:
     KeyboardInterrupt would not do: an extension module's import turns it into an ImportError, and
     one that is raised in a callback of the garbage collector is printed and dropped.
     """
+    from distrl.runtime.process_exit import announce
+
     with contextlib.suppress(OSError):  # stderr is closed
         os.write(2, b"distrl: stopped by Ctrl-C\n")
-    os._exit(128 + number)
+    announce(code=128 + signal.SIGINT)
+    os._exit(128 + signal.SIGINT)
 
 
 def _run(argv: list[str]) -> int:
@@ -77,11 +103,14 @@ def _run(argv: list[str]) -> int:
     from absl import flags
 
     from distrl.errors import ConfigError, SpecError
+    from distrl.runtime.process_exit import announce
 
     try:
         return _call(command, [f"{argv[0]} {command}", *argv[2:]])
     except (ConfigError, SpecError, flags.Error) as error:
-        print(f"distrl: {' '.join(str(error).split())}", file=sys.stderr)
+        reason = " ".join(str(error).split())
+        print(f"distrl: {reason}", file=sys.stderr)
+        announce(reason=reason)
         return 2
 
 

@@ -53,6 +53,11 @@ class Saved(NamedTuple):
             (manifest.get("number", 0), params_stamp),
         )
 
+    @classmethod
+    def of_list(cls, fields: list[Any]) -> "Saved":
+        """Returns what became a list in JSON."""
+        return cls._make([*fields[:-1], tuple(fields[-1])])
+
     @property
     def complete(self) -> bool:
         """Whether the final parameters are there, and no older than the checkpoint."""

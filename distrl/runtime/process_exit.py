@@ -1,8 +1,27 @@
-"""The end of a process that must not run exit handlers, such as a forked copy."""
+"""The end of a process without exit handlers, and what a process tells the one that guards it."""
 
+import json
 import os
 import sys
-from typing import NoReturn
+from typing import Any, NoReturn
+
+_guard: list[int] = []  # once guarded: this process's id, and the pipe to its guard
+
+
+def announce_to(descriptor: int) -> None:
+    """Has `announce` write to a pipe, in this process and not in its forks."""
+    _guard[:] = [os.getpid(), descriptor]
+
+
+def announce(**facts: Any) -> None:
+    """Tells this process's guard plain data, if it has one: `code` is its true exit status."""
+    if _guard and _guard[0] == os.getpid():
+        os.write(_guard[1], json.dumps(facts).encode() + b"\n")
+
+
+def command_pid() -> int:
+    """Returns the id of the process that the user has started, and may signal: a guard, or this."""
+    return os.getppid() if _guard and _guard[0] == os.getpid() else os.getpid()
 
 
 def exit_at_once(code: int) -> NoReturn:
@@ -16,4 +35,5 @@ def exit_at_once(code: int) -> NoReturn:
             stream.flush()
         except (OSError, ValueError):
             code = code or 1
+    announce(code=code)
     os._exit(code)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from absl import flags
 
 from distrl.checkpointing.resume_point import ResumePoint
+from distrl.checkpointing.saved import Saved
 from distrl.errors import ConfigError
 from distrl.experiment import Experiment
 from distrl.launch.cli import config_flags, multi_machine, train_flags
@@ -20,6 +21,7 @@ from distrl.launch.run_dir.run_dir import RunFolder, open_run
 from distrl.launch.supervision.result import EXIT_FINISHED
 from distrl.programs import TOPOLOGIES
 from distrl.programs.resources import node_environments
+from distrl.runtime.process_exit import announce, exit_at_once
 
 if TYPE_CHECKING:
     from distrl.programs.learner_processes import ProcessGroupSpec
@@ -116,9 +118,7 @@ def _train_in_nodes(
     if values.lp_launch_type != LOCAL_MP:
         # Threads of nodes or of C++ libraries that cannot be ended may be left: an ordinary exit
         # would wait for them, or abort because of them.
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(result.exit_code)
+        exit_at_once(result.exit_code)
     return result.exit_code
 
 
@@ -134,6 +134,7 @@ def _open_run(
         )
     else:
         name = experiment.environment.name
+        announce(run_dir=str(folder.path.absolute()), saved_before=Saved.read(folder.path))
         _say(f"distrl: {name} in {topology}; everything is written to {folder.path}")
     return folder
 

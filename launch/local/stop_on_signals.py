@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM for a program of one process, whatever its main thread is busy with."""
+"""Ctrl-C, SIGTERM and SIGHUP for a program of one process, whatever its main thread does."""
 
 import os
 import select
@@ -8,14 +8,15 @@ import threading
 from collections.abc import Callable
 from types import TracebackType
 
-from distrl.launch.supervision.signals import ignore
+from distrl.launch.supervision.signals import ignore, interrupt_number, meaning
+from distrl.runtime.process_exit import announce
 
-_NUMBERS = (signal.SIGINT, signal.SIGTERM)
+_STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _fork_handlers: list[bool] = []  # not empty once `_detach` is registered
 
 
 class StopOnSignals:
-    """While entered, the first signal sets an event, and the second ends the process.
+    """While entered, the first signal sets an event, and a second Ctrl-C ends the process.
 
     A separate thread reacts to them: Python runs handlers in the main thread, which may take long
     to get to it while it compiles or waits in a library. Main thread only.
@@ -39,7 +40,12 @@ class StopOnSignals:
         os.set_blocking(self._writer, False)
         self._thread = threading.Thread(target=self._listen, name="signals", daemon=True)
         self._thread.start()
-        self._handlers = {number: signal.signal(number, ignore) for number in _NUMBERS}
+        # Under nohup the end of the terminal does not end the program.
+        self._handlers = {
+            number: signal.signal(number, ignore)
+            for number in {*_STOPPING, interrupt_number()}
+            if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN
+        }
         self._wakeup = signal.set_wakeup_fd(self._writer, warn_on_full_buffer=False)
         if not _fork_handlers:
             _fork_handlers.append(True)
@@ -67,12 +73,16 @@ class StopOnSignals:
             if not select.select([self._reader], [], [], timeout)[0]:
                 self._on_late(self.caught[0])
             for number in os.read(self._reader, 16):
-                if number in _NUMBERS:
-                    self._on_signal(number)
+                meant = meaning(number)
+                if meant in _STOPPING:
+                    self._on_signal(meant)
 
     def _on_signal(self, number: int) -> None:
         if self.caught:
-            os._exit(128 + number)
+            if number == signal.SIGINT:
+                announce(code=128 + number, reason="killed by a second Ctrl-C")
+                os._exit(128 + number)
+            return
         self.caught.append(number)
         self._stop.set()
         line = "distrl: stopping; press Ctrl-C again to kill immediately"

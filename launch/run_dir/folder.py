@@ -9,6 +9,7 @@ from pathlib import Path
 from distrl.errors import ConfigError
 from distrl.launch.supervision.result import RESULT_FILE
 from distrl.runtime.files import make_private_folder, read_json, write_json
+from distrl.runtime.process_exit import command_pid
 
 CONFIG, LOCK = "config.json", "lock"
 _LOCK_S = 10.0  # for the processes of a killed program to be gone
@@ -86,4 +87,4 @@ def lock(path: Path) -> None:
                 ) from None
             time.sleep(_POLL_S)
     os.ftruncate(descriptor, 0)
-    os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)  # stays open until the process ends
+    os.pwrite(descriptor, f"{command_pid()}\n".encode(), 0)  # stays open until the process ends

@@ -27,6 +27,7 @@ from distrl.launch.supervision.supervisor import Supervisor
 from distrl.programs.groups import group_of
 from distrl.runtime import incarnations
 from distrl.runtime.files import make_private_folder
+from distrl.runtime.process_exit import command_pid
 
 
 class Session(contextlib.ExitStack):
@@ -110,7 +111,7 @@ class Session(contextlib.ExitStack):
         self.signals = self.enter_context(Signals())
         journal = Journal(folder / "supervisor.log", self._log_limit)
         self.journal = self.enter_context(contextlib.closing(journal))
-        self._status = StatusFile(self._run_dir / FILE_NAME, os.getpid())
+        self._status = StatusFile(self._run_dir / FILE_NAME, command_pid())
         self._requests = Requests(self._run_dir, self.journal.say)
         self.housekeeping = Housekeeping(self.journal)
         supervisor = Supervisor(

@@ -9,8 +9,28 @@ from collections.abc import Sequence
 from types import FrameType, TracebackType
 
 WATCHED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD)
+RELAYED_INTERRUPT = signal.SIGRTMIN + 5  # Ctrl-C, from a guard (`launch/local/guard.py`)
 _POLL_S = 0.05  # between two looks at all files, where waiting for one is refused
 _NOTIFY = 0  # no signal has this number
+_guarded: list[bool] = []  # not empty once there is a guard
+
+
+def take_interrupts_from_guard() -> None:
+    """Has Ctrl-C come from this process's guard: the terminal signals both, but it counts once."""
+    _guarded.append(True)
+    signal.signal(signal.SIGINT, ignore)
+
+
+def interrupt_number() -> int:
+    """Returns the number of the signal that means Ctrl-C in this process."""
+    return RELAYED_INTERRUPT if _guarded else signal.SIGINT
+
+
+def meaning(number: int) -> int | None:
+    """Returns the signal that a received one means: SIGINT for Ctrl-C; None: it means nothing."""
+    if _guarded and number == signal.SIGINT:
+        return None
+    return signal.SIGINT if number == RELAYED_INTERRUPT else number
 
 
 def run_once(selector: selectors.BaseSelector, timeout: float) -> None:
@@ -55,7 +75,7 @@ class Signals:
     def __enter__(self) -> "Signals":
         self._wakeup = signal.set_wakeup_fd(self._writer.fileno(), warn_on_full_buffer=False)
         self._handlers = {}
-        for number in WATCHED:
+        for number in {*WATCHED, interrupt_number()}:
             # Under nohup the end of the terminal does not end the program.
             if number == signal.SIGHUP and signal.getsignal(number) == signal.SIG_IGN:
                 continue
@@ -95,4 +115,5 @@ class Signals:
         numbers: list[int] = []
         while select.select([self._reader], [], [], 0)[0]:
             numbers += self._reader.recv(4096)
-        return [number for number in numbers if number != _NOTIFY]
+        meanings = [meaning(number) for number in numbers if number != _NOTIFY]
+        return [number for number in meanings if number is not None]

@@ -1,7 +1,7 @@
 """A pool that steps its environments one after the other, in the caller's thread."""
 
 import collections
-import os
+import signal
 import sys
 import threading
 import time
@@ -16,6 +16,7 @@ import numpy.typing as npt
 from distrl.envs.pools.python_pool import LOG, PythonPool, hung, tick
 from distrl.envs.pools.slots import ENV, STARTED, Slots
 from distrl.envs.pools.worker import Worker
+from distrl.runtime.process_exit import exit_at_once
 
 _DEBUGGERS = {"bdb", "pdb", "pydevd"}
 
@@ -36,7 +37,7 @@ class LoopPool(PythonPool):
         """See `PythonPool`."""
         super().__init__(environment, num_envs, wait_num, seeds)
         self._queue: collections.deque[int] = collections.deque()
-        self._worker = Worker(environment, self._slots, catch=Exception)
+        self._worker = Worker(environment, self._slots, catch=_faults())
         self._thread = [threading.get_ident()]
         self._stop = threading.Event()
         weakref.finalize(self, self._stop.set)
@@ -73,6 +74,19 @@ class LoopPool(PythonPool):
         self._stop.set()
 
 
+def _faults() -> tuple[type[BaseException], ...]:
+    """Returns the exceptions that count as an environment's.
+
+    In the main thread of a script that handles signals itself, SystemExit and KeyboardInterrupt may
+    be the user's Ctrl-C. Under distrl's commands no signal handler raises, so they are none.
+    """
+    handler = signal.getsignal(signal.SIGINT)
+    ours = handler == signal.SIG_IGN or str(getattr(handler, "__module__", "")).startswith("distrl")
+    if ours or threading.current_thread() is not threading.main_thread():
+        return (Exception, SystemExit, KeyboardInterrupt)
+    return (Exception,)
+
+
 def _watch(slots: Slots, thread: list[int], stop: threading.Event, limit: float) -> None:
     """Ends the process if a step hangs. Polls the slots and changes nothing.
 
@@ -97,7 +111,7 @@ def _watch(slots: Slots, thread: list[int], stop: threading.Event, limit: float)
             file=sys.stderr,
             flush=True,
         )
-        os._exit(1)
+        exit_at_once(1)
 
 
 def _debugged(frame: FrameType | None) -> bool:

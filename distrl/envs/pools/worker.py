@@ -39,7 +39,7 @@ class Worker:
         environment: Any,
         slots: Slots,
         index: int = 0,
-        catch: type[BaseException] = BaseException,
+        catch: type[BaseException] | tuple[type[BaseException], ...] = BaseException,
     ):
         """Args:
         environment: a PythonEnvironment: its name, spec, `make_stepper` and pool settings.

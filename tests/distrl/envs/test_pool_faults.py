@@ -507,3 +507,26 @@ def test_a_pool_that_costs_more_than_it_saves_says_so(caplog):
 def test_settings_that_cannot_work_are_refused(settings, message):
     with pytest.raises(ConfigError, match=message):
         PoolConfig(**settings)
+
+
+@pytest.mark.parametrize("error", [SystemExit(0), KeyboardInterrupt()])
+@pytest.mark.parametrize("handled", [True, False])
+def test_what_a_signal_handler_may_raise_is_a_fault_where_signals_are_handled(
+    monkeypatch, error, handled
+):
+    """Only in a script of the user's own it may be a Ctrl-C, which ends the script."""
+
+    class Ends(CountingEnvironment):
+        def step(self, action):
+            raise error
+
+    handler = signal.SIG_IGN if handled else signal.default_int_handler
+    monkeypatch.setattr(signal, "getsignal", lambda number: handler)
+    environment = PythonEnvironment(Ends, pool=PoolConfig(kind="loop"))
+    object.__setattr__(environment, "_spec", PythonEnvironment(CountingEnvironment).spec())
+    pool = environment.make_pool(1, 1, [3])
+    pool.start()
+    pool.recv()
+    with pytest.raises(EnvironmentFault if handled else type(error)):
+        pool.send(np.zeros(1, pool.spec.action.dtype), np.zeros(1, np.int32))
+        pool.recv()

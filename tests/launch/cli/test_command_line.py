@@ -155,3 +155,11 @@ def test_help_lists_the_settings(tmp_path):
     assert "--config.agent." in done.stdout
     assert "(default: '64')" in done.stdout
     assert "pdb_post_mortem" not in done.stdout  # absl's own
+
+
+@pytest.mark.parametrize("what", ["raise SystemExit(0)", "raise KeyboardInterrupt"])
+def test_an_experiment_that_ends_the_command_is_a_failure(status_of, tmp_path, capfd, what):
+    (tmp_path / "breaking.py").write_text(f"{what}\n")
+    assert status_of("train", "--experiment=breaking.py", "--topology=single_process") == 1
+    err = capfd.readouterr().err
+    assert "breaking.py" in err and "distrl: failed: " in err

@@ -1,0 +1,117 @@
+"""A small process above the program, which makes sure that no end of it passes for a success.
+
+Code in the program's process, an environment's or a library's, may end it with status 0 at any time
+(`os._exit`), or be killed. The program says its true exit status before it ends; if it has not, it
+has failed, and the guard says so, also in `result.json`.
+"""
+
+import json
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+from distrl.launch import posix
+from distrl.launch.supervision import signals
+from distrl.runtime import process_exit
+
+_PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
+
+
+def run_guarded() -> None:
+    """Forks this process, which must be young, and returns in the copy.
+
+    This process passes signals on, waits, and exits as the copy does. The copy keeps the terminal
+    and the process group: Ctrl-C reaches both, and counts once.
+    """
+    reader, writer = os.pipe()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    # Under nohup the end of the terminal does not end the program.
+    ignored = {signal.SIGHUP} if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN else set()
+    watched = {*_PASSED_ON, signal.SIGCHLD} - ignored
+    parent = os.getpid()
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, watched)
+    pid = os.fork()
+    if pid == 0:
+        posix.end_with_parent(parent, "distrl:train")
+        os.close(reader)
+        process_exit.announce_to(writer)
+        signals.take_interrupts_from_guard()
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        return
+    os.close(writer)
+    passed_on = _wait(pid, watched)
+    code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    sys.exit(_judge(code, _read(reader), passed_on))
+
+
+def _wait(pid: int, watched: set[signal.Signals]) -> list[int]:
+    """Passes signals on until the process has ended; returns them."""
+    passed_on: list[int] = []
+    while os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
+        number = signal.sigwaitinfo(watched).si_signo
+        if number != signal.SIGCHLD:
+            passed_on.append(number)
+            os.kill(pid, signals.RELAYED_INTERRUPT if number == signal.SIGINT else number)
+    return passed_on
+
+
+def _read(reader: int) -> dict[str, Any]:
+    """Returns what the process has said; without waiting, since its forks may have the pipe."""
+    os.set_blocking(reader, False)
+    try:
+        data = os.read(reader, 1 << 16)
+    except BlockingIOError:
+        data = b""
+    facts: dict[str, Any] = {}
+    for line in data.splitlines():
+        facts |= json.loads(line)
+    return facts
+
+
+def _judge(code: int, facts: dict[str, Any], passed_on: list[int]) -> int:
+    """Returns the exit status, and says and writes what the process itself has not.
+
+    Args:
+      code: the exit status that the kernel reports; negative: the signal that ended it.
+      facts: what it has announced.
+      passed_on: the signals that it got.
+    """
+    from distrl.launch.supervision.result import EXIT_FAILED, RESULT_FILE, Result
+
+    run_dir = Path(facts["run_dir"]) if "run_dir" in facts else None
+    said = facts.get("code")
+    if said is not None:
+        if said == 0 or run_dir is None or (run_dir / RESULT_FILE).exists():
+            return int(said)
+        status = "stopped" if said > 128 and passed_on else "failed"
+        reason = facts.get("reason", "see its last lines")
+    elif -code in passed_on:  # before it could handle signals
+        said, status = 128 - code, "stopped"
+        reason = signal.Signals(-code).name
+    else:
+        said, status = EXIT_FAILED, "failed"
+        if code < 0:
+            reason = f"its process was killed by {signal.Signals(-code).name}"
+        else:
+            reason = (
+                f"its process ended with exit status {code} in the middle of its work: an "
+                "environment, or a library, must have ended it (os._exit)"
+            )
+    result = Result(status, reason, said, nodes={})
+    what = ""
+    if run_dir is not None:
+        from distrl.checkpointing.saved import Saved
+
+        saved = Saved.read(run_dir)
+        result.saved = saved.as_dict()
+        result = result.write(run_dir)
+        what = f"; {saved.describe(Saved.of_list(facts['saved_before']))}"
+    if "code" in facts:  # the program has said why
+        return result.exit_code
+    line = f"{result.status}: {result.reason} (exit status {result.exit_code}{what})"
+    print(f"distrl: {line}", file=sys.stderr)
+    return result.exit_code

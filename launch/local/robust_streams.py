@@ -1,0 +1,50 @@
+"""A stdout and a stderr that never fail: their reader may be gone, the terminal or the disk too."""
+
+import io
+import os
+import select
+import sys
+from typing import Any
+
+_FULL_S = 1.0  # that a reader may take to make room in a pipe that was set to not block
+
+
+class _RobustFile(io.FileIO):
+    """A file that drops what cannot be written."""
+
+    def write(self, data: Any) -> int:
+        view = memoryview(data).cast("B")
+        try:
+            written = super().write(view)
+            if written is None:
+                poll = select.poll()
+                poll.register(self.fileno(), select.POLLOUT)
+                poll.poll(_FULL_S * 1000)
+                written = super().write(view)
+        except OSError:
+            written = None
+        return len(view) if written is None else written
+
+
+def install_robust_streams() -> None:
+    """Replaces sys.stdout and sys.stderr, and opens /dev/null for standard streams that are closed.
+
+    Otherwise the next file would get the number of a closed one, and everything that is printed.
+    """
+    for fd in (0, 1, 2):
+        try:
+            os.fstat(fd)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # takes the lowest number that is free
+    for fd, name in ((1, "stdout"), (2, "stderr")):
+        old = getattr(sys, name)
+        if old is not None:
+            old.flush()
+        new = io.TextIOWrapper(
+            io.BufferedWriter(_RobustFile(fd, "w", closefd=False)),
+            getattr(old, "encoding", None) or "utf-8",
+            getattr(old, "errors", None) or "backslashreplace",
+            line_buffering=name == "stderr" or getattr(old, "line_buffering", True),
+        )
+        setattr(sys, name, new)
+        setattr(sys, f"__{name}__", new)

@@ -1,0 +1,125 @@
+"""The guard of a program: its exit status is the program's true one, whatever ends the program."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+BEGINNING = """
+import os, signal, sys, time
+from distrl.checkpointing.saved import Saved
+from distrl.launch.local.guard import run_guarded
+from distrl.launch.supervision.signals import Signals, interrupt_number
+from distrl.runtime.process_exit import announce, command_pid, exit_at_once
+shell = os.getpid()
+run_guarded()
+assert command_pid() == shell != os.getpid()
+announce(run_dir=sys.argv[1], saved_before=Saved())
+"""
+
+
+@pytest.fixture
+def start(tmp_path):
+    """A function that starts a program under a guard, in a process group of its own."""
+    started = []
+
+    def start(body):
+        started.append(
+            subprocess.Popen(
+                [sys.executable, "-c", BEGINNING + body, tmp_path],
+                cwd=Path(__file__).parents[3],
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+                start_new_session=True,
+            )
+        )
+        return started[-1]
+
+    yield start
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+def result(folder):
+    return json.loads((folder / "result.json").read_text())
+
+
+@pytest.mark.parametrize(
+    ("body", "reason"),
+    [
+        ("os._exit(0)", "its process ended with exit status 0 in the middle of its work"),
+        ("os.fork() or exit_at_once(0); os.wait(); os._exit(7)", "ended with exit status 7"),
+        ("os.kill(os.getpid(), signal.SIGKILL)", "its process was killed by SIGKILL"),
+    ],
+)
+def test_an_end_that_the_program_has_not_announced_is_a_failure(tmp_path, start, body, reason):
+    process = start(body)
+    out, _ = process.communicate(timeout=50)
+    assert process.returncode == 1
+    assert reason in out and out.endswith("(exit status 1; nothing was saved)\n")
+    written = result(tmp_path)
+    assert (written["status"], written["exit_code"]) == ("failed", 1)
+    assert reason in written["reason"]
+
+
+@pytest.mark.parametrize("code", [0, 130])
+def test_an_announced_end(tmp_path, start, code):
+    (tmp_path / "result.json").write_text("{}")
+    process = start(f"announce(code={code}); os._exit(9)  # by an exit handler, say")
+    out, _ = process.communicate(timeout=50)
+    assert (process.returncode, out) == (code, "")
+    assert result(tmp_path) == {}
+
+
+STOPPABLE = """
+with Signals() as signals:
+    print("ready", flush=True)
+    got = []
+    while signal.SIGTERM not in got:
+        time.sleep(0.05)
+        got += signals.pending()
+print(*map(int, got))
+exit_at_once(0)
+"""
+
+
+def test_ctrl_c_counts_once_and_other_signals_are_passed_on(start):
+    """The terminal sends Ctrl-C to the whole group: to the guard and to the program."""
+    process = start(STOPPABLE)
+    assert process.stdout.readline() == "ready\n"
+    os.killpg(process.pid, signal.SIGINT)
+    process.send_signal(signal.SIGHUP)
+    process.send_signal(signal.SIGTERM)
+    out, _ = process.communicate(timeout=50)
+    assert process.returncode == 0
+    assert sorted(map(int, out.split())) == [signal.SIGHUP, signal.SIGINT, signal.SIGTERM]
+
+
+def test_a_signal_before_the_program_handles_any(tmp_path, start):
+    process = start("print('ready', flush=True); time.sleep(60)")
+    assert process.stdout.readline() == "ready\n"
+    process.send_signal(signal.SIGTERM)
+    out, _ = process.communicate(timeout=50)
+    assert process.returncode == 143
+    assert out == "distrl: stopped: SIGTERM (exit status 143; nothing was saved)\n"
+
+
+def test_the_program_ends_with_its_guard(start):
+    process = start("print(os.getpid(), flush=True); time.sleep(60)")
+    pid = int(process.stdout.readline())
+    process.kill()
+    process.communicate(timeout=50)  # at the end of the program's output
+    assert not Path(f"/proc/{pid}/environ").exists() or not Path(f"/proc/{pid}/exe").exists()
+
+
+def test_a_result_that_the_program_has_not_written(tmp_path, start):
+    process = start("announce(code=2, reason='no such size'); os._exit(2)")
+    out, _ = process.communicate(timeout=50)
+    assert (process.returncode, out) == (2, "")  # the program has said it
+    assert (result(tmp_path)["exit_code"], result(tmp_path)["reason"]) == (2, "no such size")

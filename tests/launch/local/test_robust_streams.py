@@ -1,0 +1,52 @@
+"""Printing goes on when nobody can read it any more."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+PROGRAM = """
+import ctypes, sys
+from distrl.launch.local.robust_streams import install_robust_streams
+install_robust_streams()
+for _ in range(3):
+    print("x" * 5000, flush=True)
+    print("x" * 5000, file=sys.stderr)
+kept = open(sys.argv[1], "w")
+ctypes.CDLL(None).write(1, b"from C", 6); ctypes.CDLL(None).write(2, b"from C", 6)
+kept.write("all said")
+"""
+
+
+@pytest.mark.parametrize("how", [">/dev/full 2>&1", ">&- 2>&-", "2>&1 | true", "2>&1 | head -c 9"])
+def test_a_broken_output(tmp_path, how):
+    command = f'("$@" || echo "status $?" >&3) {how}'
+    path = tmp_path / "file"
+    reader, writer = os.pipe()
+    subprocess.run(
+        ["bash", "-c", f"exec 3>&{writer}; {command}", "bash", sys.executable, "-c", PROGRAM, path],
+        cwd=Path(__file__).parents[3],
+        stdout=subprocess.DEVNULL,
+        pass_fds=[writer],
+        timeout=50,
+        check=False,
+    )
+    os.close(writer)
+    with open(reader) as said:
+        assert said.read() == ""
+    assert path.read_text() == "all said"
+
+
+def test_what_can_be_read_stays_in_order(tmp_path):
+    program = PROGRAM.replace("5000", "3")
+    made = subprocess.run(
+        [sys.executable, "-c", program, tmp_path / "file"],
+        cwd=Path(__file__).parents[3],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        timeout=50,
+        check=True,
+    )
+    assert made.stdout == b"xxx\n" * 6 + b"from C" * 2
