@@ -34,6 +34,8 @@ class TrainingState(NamedTuple):
     env_steps: int  # transitions trained on, without padding
     consumed: int  # unrolls
     waited: float  # seconds spent waiting for batches
+    inserted: int = 0  # environment steps of all actors, in unrolls that the table has received
+    inserts: int = 0  # the table's own count of these unrolls
 
 
 class Learner:
@@ -58,6 +60,7 @@ class Learner:
         max_env_steps: int | None = None,
         devices: Devices | None = None,
         learner_group: LearnerGroup | None = None,
+        period: int | None = None,
     ):
         """Args:
         agent: the agent, whose `learner_step` is run.
@@ -71,7 +74,9 @@ class Learner:
           of one device.
         learner_group: all processes of the learner, each with its own replay; an update uses the
           batches of all. None: this process is the whole group. See `share` and `leave`.
+        period: environment steps of one unroll that no other has. None: all its transitions.
         """
+        self._agent, self._period = agent, period
         self._learner_group = learner_group or SingleProcessGroup()
         self._last = math.inf if last is None else last
         self._max_env_steps = math.inf if max_env_steps is None else max_env_steps
@@ -133,12 +138,16 @@ class Learner:
     def share(self) -> None:
         """Takes process 0's state. All processes call it once, before their first update."""
         group, state = self._learner_group, self._state
-        numbers = (state.version, state.env_steps, state.consumed)
-        version, env_steps, consumed = group.agree(
-            True, numbers if group.index == 0 else [0] * 3
+        numbers = (state.version, state.env_steps, state.consumed, state.inserted)
+        version, env_steps, consumed, inserted = group.agree(
+            True, numbers if group.index == 0 else [0] * 4
         ).sums
         params, agent = group.broadcast((state.params, state.agent))
-        self.restore(TrainingState(version, params, agent, env_steps, consumed, state.waited))
+        self.restore(
+            TrainingState(
+                version, params, agent, env_steps, consumed, state.waited, inserted, state.inserts
+            )
+        )
 
     def leave(self) -> None:
         """Ends the updates of all of the learner's processes, unless they have ended already."""
@@ -176,15 +185,19 @@ class Learner:
         state, trajectory = self._state, sample.trajectory
         real = trajectory.timestep.step_type[:-1] != StepType.LAST
         env_steps, consumed = int(np.count_nonzero(real)), len(sample.key)
+        # Below 0 where the table began again, or was restored from an older checkpoint.
+        inserted = max(0, sample.inserts - state.inserts) * (self._period or len(real))
         acted = self.count_acted() - self._acted
-        agreement = self._learner_group.agree(True, (env_steps, consumed, acted))
+        agreement = self._learner_group.agree(True, (env_steps, consumed, acted, inserted))
         if not agreement.proceed:
             raise Stopped("another process of the learner has ended the updates")
-        env_steps, consumed, acted_by_all = agreement.sums
+        env_steps, consumed, acted_by_all, inserted = agreement.sums
         self._acted += acted
         self.acted_elsewhere += acted_by_all - acted
+        inserted += state.inserted
+        params = self._agent.with_env_steps(state.params, inserted)
         params, agent_state, self._logs = self._update(
-            state.params, state.agent, self._devices.put(trajectory)
+            params, state.agent, self._devices.put(trajectory)
         )
         self._state = TrainingState(
             state.version + 1,
@@ -193,6 +206,8 @@ class Learner:
             state.env_steps + env_steps,
             state.consumed + consumed,
             state.waited + self._waited,
+            inserted,
+            sample.inserts,
         )
         with self._made:
             self.recent.append(self.variables)

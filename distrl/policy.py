@@ -1,5 +1,6 @@
 """A trained policy as a function of observations, without the program that trained it."""
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -147,7 +148,10 @@ def load_policy(
         raise ConfigError(f"load_policy: {path} is not a checkpoint, and has none")
     name = SETTINGS if SETTINGS in checkpoint.manifest["files"] else PICKLE
     settings = read_settings(checkpoint.path / name, trust)
-    agent = make_agent(settings["agent"], settings["transforms"], settings["env_spec"])
+    config = settings["agent"]
+    if hasattr(config, "evaluation_epsilon"):
+        config = dataclasses.replace(config, evaluation_epsilon=0.0)
+    agent = make_agent(config, settings["transforms"], settings["env_spec"])
     like = jax.eval_shape(agent.initial_params, jax.ShapeDtypeStruct((2,), np.uint32))
     version, params = load_params(checkpoint.path / PARAMS, like)
     return Policy(agent, version, params, batch_size=batch_size, greedy=greedy, seed=seed)

@@ -83,6 +83,7 @@ class Sample(NamedTuple):
 
     trajectory: Trajectory
     key: Array  # uint64 [B], the items' keys in their table, for priority updates
+    inserts: int = 0  # unrolls that the table had received by then; of a queue, handed out
 
 
 TIME_FIELDS = ("timestep", "action", "extras", "version")

@@ -83,7 +83,7 @@ def experiment(hindsight: bool = True, num_bits: int = NUM_BITS) -> Experiment:
     """Returns the experiment that `--experiment=examples/bit_flipping.py` trains."""
     return Experiment(
         PythonEnvironment(functools.partial(BitFlipping, num_bits=num_bits)),
-        DQNConfig(discount=0.95, epsilon=EpsilonSchedule(end=0.02, updates=2_000)),
+        DQNConfig(discount=0.95, epsilon=EpsilonSchedule(end=0.02, steps=128_000)),
         ReplayConfig("uniform", num_bits + 1, 10_000, 100, samples_per_insert=4),
         ActorsConfig(num_actors=2, num_envs=8),
         learner=LearnerConfig(batch_size=16),

@@ -196,6 +196,7 @@ class Builder:
             max_env_steps=self.task.goal.max_trained_steps,
             devices=Devices(config.batch_size, config.num_devices),
             learner_group=learner_group,
+            period=self.task.replay.period,
         )
 
     def make_checkpointer(

@@ -5,6 +5,7 @@ from typing import Any, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import numpy.typing as npt
 import optax
 
@@ -124,6 +125,15 @@ class ReturnDistributions(_Returns):
         returns = ends.reward[..., None] + ends.factor[..., None] * self._unscale(self._atoms)
         project = jax.vmap(jax.vmap(rlax.categorical_l2_project, (0, 0, None)), (0, 0, None))
         return jax.lax.stop_gradient(project(self._scale(returns), probs, self._atoms))
+
+
+def make_action_values(config: Any) -> ActionValues:
+    """Returns what the outputs of the network of a `DQNConfig` are."""
+    shared = (config.discount, config.n_step, config.value_rescaling)
+    if config.num_atoms == 1:
+        return MeanReturns(*shared, config.huber_delta)
+    atoms = np.linspace(config.value_min, config.value_max, config.num_atoms, dtype=np.float32)
+    return ReturnDistributions(*shared, atoms)
 
 
 def select(values: jax.Array, one_hot: jax.Array) -> jax.Array:

@@ -71,6 +71,17 @@ class Agent(abc.ABC):
           [B, ...]. Structure, shapes and dtypes do not depend on `evaluation`.
         """
 
+    def with_env_steps(self, params: Params, env_steps: int) -> Params:
+        """Returns the parameters with all that follows from how much the program has acted.
+
+        The learner calls it before each update, outside of JAX: it must be cheap.
+
+        Args:
+          params: not changed.
+          env_steps: environment steps of all actors so far, in unrolls that reached the table.
+        """
+        return params
+
     @abc.abstractmethod
     def initial_learner_state(self, params: Params) -> LearnerState:
         """Returns the learner's state besides `params`, before the first step."""

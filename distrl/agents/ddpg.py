@@ -40,7 +40,7 @@ class DDPGConfig(ContinuousDefaults):
     critic_learning_rate: float = 1e-3
     target_tau: float = 0.005
     exploration_noise: float = 0.1
-    epsilon: EpsilonSchedule = EpsilonSchedule(1.0, 0.0, 1)
+    epsilon: EpsilonSchedule = EpsilonSchedule(1.0, 0.0, updates=1)
     importance_exponent: float = 0.6
     scale_integers: bool = True
 

@@ -13,12 +13,11 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import optax
 from dm_env import specs as dm_specs
 
 from distrl.agents import distributions, networks
-from distrl.agents.action_values import ActionValues, MeanReturns, ReturnDistributions, select
+from distrl.agents.action_values import make_action_values, select
 from distrl.agents.agent import PRIORITIES, Agent, Logs, params_key
 from distrl.agents.defaults import Defaults, has_pixels, sampled
 from distrl.agents.exploration import EpsilonSchedule, epsilon_greedy
@@ -26,7 +25,7 @@ from distrl.agents.means import mean_over
 from distrl.agents.networks import NetworkConfig
 from distrl.agents.optimizers import make_optimizer
 from distrl.agents.prioritized import importance_weights, unroll_priorities
-from distrl.agents.recurrence import burn_in
+from distrl.agents.recurrence import burn_in, check_memory, check_unrolls
 from distrl.agents.settings import (
     check_count,
     check_flag,
@@ -41,6 +40,9 @@ from distrl.random_keys import derive
 from distrl.replay.config import ReplayConfig
 from distrl.specs import EnvironmentSpec
 from distrl.types import AgentOutput, Params, State, StepType, TimeStep, Trajectory
+
+BEFORE = {"dueling_streams": False, "evaluation_epsilon": 0.0}
+"""What settings of `DQNConfig` and `R2D2Config` were before they could be set."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,6 +59,8 @@ class DQNConfig:
         unroll ends before. Not corrected for exploration.
       double: the online network chooses the action that the target network values.
       dueling: a state value plus advantages (Wang et al. 2016).
+      dueling_streams: the two have a last hidden layer each, as in the paper; False: they share
+        it, as all runs did before this setting.
       num_atoms: 1: the network learns the mean return; more: the probabilities of that many
         returns, evenly spaced from value_min to value_max (C51; 51 in the paper).
       noisy: the network explores by learned noise on its fully connected layers; epsilon is then
@@ -70,8 +74,11 @@ class DQNConfig:
       target_period: updates between two moves of the target network towards the online one.
       target_tau: share of the way of each move, in (0, 1]. Period 100 and tau 1.0 copy it at times;
         1 and 0.005 are a moving average.
-      epsilon: schedule of the actors' epsilon-greedy actions; evaluation is greedy. Its `spread`
-        gives each stream an epsilon.
+      epsilon: schedule of the actors' epsilon-greedy actions. Its `spread` gives each stream an
+        epsilon.
+      evaluation_epsilon: epsilon of evaluation, above 0 so that an episode cannot go round in
+        circles up to its time limit (0.05 in the paper; 0.001 as in Dopamine, Castro et al. 2018,
+        https://arxiv.org/abs/1812.06110). `load_policy` is greedy without it.
       burn_in: steps of each unroll that only bring the recurrent state of both networks up to
         date and are not learned from; less than the unroll has transitions.
       value_rescaling: the networks' outputs are not returns but h of them, h(x) = sign(x)
@@ -100,6 +107,8 @@ class DQNConfig:
     burn_in: int = 0
     value_rescaling: bool = False
     importance_exponent: float = 0.6
+    evaluation_epsilon: float = 0.001
+    dueling_streams: bool = True
 
     def __post_init__(self) -> None:
         check_kind(self, "network", NetworkConfig)
@@ -111,13 +120,10 @@ class DQNConfig:
             self, "value_max", lambda x: x > self.value_min, f"above value_min={self.value_min}"
         )
         check_count(self, "burn_in", least=0)
-        if self.burn_in and self.network.core == "none":
-            raise ConfigError(
-                f"agent.burn_in={self.burn_in} brings a memory up to date, and "
-                "agent.network.core=none has none: it would only waste the first steps of each "
-                "unroll; use 0, or agent.network.core=lstm"
-            )
-        check_flag(self, "noisy")
+        check_memory(self.burn_in, self.network)
+        for field in ("noisy", "dueling_streams"):
+            check_flag(self, field)
+        check_number(self, "evaluation_epsilon", lambda x: 0 <= x <= 1, "in [0, 1]")
         check_number(self, "discount", lambda x: 0 <= x <= 1, "in [0, 1]")
         check_number(self, "importance_exponent", lambda x: x >= 0, "of at least 0")
         check_number(self, "target_tau", lambda x: 0 < x <= 1, "in (0, 1]")
@@ -125,29 +131,20 @@ class DQNConfig:
         check_positive_or_none(self, "max_gradient_norm")
         check_positive_or_none(self, "huber_delta")
 
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Takes a pickled state; one without the newer settings means what they meant then."""
+        self.__dict__.update({**BEFORE, **state})
+
     def check_replay(self, replay: ReplayConfig, batch_size: int) -> None:
-        """Raises ConfigError if the burn-in leaves nothing of an unroll, or less than `n_step`."""
-        if self.burn_in >= replay.unroll_length:
-            raise ConfigError(
-                f"agent.burn_in={self.burn_in} leaves nothing to learn from of unrolls of "
-                f"replay.unroll_length={replay.unroll_length} transitions"
-            )
-        left = replay.unroll_length - self.burn_in
-        if self.n_step > left:
-            less = f" - agent.burn_in={self.burn_in}" if self.burn_in else ""
-            raise ConfigError(
-                f"agent.n_step={self.n_step} is more than replay.unroll_length="
-                f"{replay.unroll_length}{less} = {left}: no return could sum so many rewards; use "
-                f"agent.n_step of at most {left}, or replay.unroll_length of at least "
-                f"{self.n_step + self.burn_in}"
-            )
+        """Raises ConfigError if unrolls are too short for `burn_in` and `n_step`."""
+        check_unrolls(self.burn_in, self.n_step, replay.unroll_length)
 
     @classmethod
     def preset(cls, env_spec: EnvironmentSpec) -> "DQNConfig":
         """Returns settings that suit an environment."""
         if not has_pixels(env_spec):
             return cls(n_step=5)
-        epsilon = EpsilonSchedule(end=0.02, updates=10_000)
+        epsilon = EpsilonSchedule(end=0.02, steps=40_000)
         return cls(n_step=3, learning_rate=2e-4, target_period=1_000, epsilon=epsilon)
 
     def defaults(
@@ -214,13 +211,18 @@ class DQN(Agent):
             int(env_spec.action.num_values), env_spec.action.dtype
         )
         self.network = networks.make_q_network(
-            config.network, env_spec, self._actions, config.dueling, config.num_atoms, config.noisy
+            config.network,
+            env_spec,
+            self._actions,
+            config.dueling and ("streams" if config.dueling_streams else "heads"),
+            config.num_atoms,
+            config.noisy,
         )
-        self._action_values = _action_values(config)
+        self._action_values = make_action_values(config)
         self._optimizer = make_optimizer(config.learning_rate, config.max_gradient_norm)
 
     def initial_params(self, rng: jax.Array) -> Params:
-        return {"network": self.network.init(rng), "epsilon": self.config.epsilon(0)}
+        return {"network": self.network.init(rng), "epsilon": self.config.epsilon.initial()}
 
     def initial_state(self, batch_size: int) -> State:
         return self.network.initial_state(batch_size)
@@ -237,11 +239,14 @@ class DQN(Agent):
         if self.config.noisy and not evaluation:
             noise = derive(rng, "noise")
         outputs, state = self.network.step(params["network"], timestep, state, noise)
-        epsilon: Any = 0.0
+        epsilon: Any = self.config.evaluation_epsilon
         if not evaluation:
             epsilon = self.config.epsilon.of_streams(params["epsilon"], timestep.env_id)
         action = epsilon_greedy(derive(rng, "exploration"), self.values(outputs), epsilon)
         return AgentOutput(action.astype(self._actions.dtype), ()), state
+
+    def with_env_steps(self, params: Params, env_steps: int) -> Params:
+        return self.config.epsilon.in_params(params, env_steps)
 
     def initial_learner_state(self, params: Params) -> DQNState:
         network = params["network"]
@@ -307,7 +312,7 @@ class DQN(Agent):
     ) -> tuple[Params, Any, Logs]:
         grads, network = grads["network"], params["network"]
         updates, opt_state = self._optimizer.update(grads, learner_state.opt_state, network)
-        epsilon = self.config.epsilon(learner_state.updates + 1)
+        epsilon = self.config.epsilon.after_updates(learner_state.updates + 1, params["epsilon"])
         params = {"network": optax.apply_updates(network, updates), "epsilon": epsilon}
         return params, opt_state, {"gradient_norm": optax.tree.norm(grads), "epsilon": epsilon}
 
@@ -320,11 +325,3 @@ class DQN(Agent):
             params["network"], learner_state.target, jnp.where(due, config.target_tau, 0.0)
         )
         return DQNState(opt_state, updates, target, derive(learner_state.key, "next"))
-
-
-def _action_values(config: DQNConfig) -> ActionValues:
-    shared = (config.discount, config.n_step, config.value_rescaling)
-    if config.num_atoms == 1:
-        return MeanReturns(*shared, config.huber_delta)
-    atoms = np.linspace(config.value_min, config.value_max, config.num_atoms, dtype=np.float32)
-    return ReturnDistributions(*shared, atoms)

@@ -1,9 +1,11 @@
 """Exploration of agents that learn values: small pure functions and their settings."""
 
 import dataclasses
+from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from distrl.agents.settings import check_count, check_number
 from distrl.random_keys import derive
@@ -11,34 +13,60 @@ from distrl.random_keys import derive
 
 @dataclasses.dataclass(frozen=True)
 class EpsilonSchedule:
-    """Epsilon as a function of learner updates: falls linearly from `start` to `end`.
+    """Epsilon as a function of environment steps: falls linearly from `start` to `end`.
+
+    Steps of all actors count, as their unrolls reach the table (see `Sample.inserts`; the steps
+    between episodes count too): so the schedule depends neither on the number of actors nor, with
+    `updates` None, on how fast the learner is. Actors get epsilon with the parameters.
 
     Streams may explore differently (Ape-X: Horgan et al. 2018, https://arxiv.org/abs/1803.00933,
     has start = end = 0.4 and spread = 7): stream i acts with `epsilon ** (1 + spread * share)`,
     where its share in [0, 1) is `stream_shares`. If epsilon is 0 or 1, all streams have it.
 
     Attributes:
-      start: epsilon before the first update, in [0, 1].
+      start: epsilon at first, in [0, 1].
       end: last epsilon, in [0, 1].
-      updates: updates after which epsilon is `end`.
+      updates: learner updates after which epsilon is `end`; None: `steps` are counted instead.
       spread: 0 or more; 0: all streams have the same epsilon.
+      steps: environment steps after which epsilon is `end`; not used with `updates`.
     """
 
     start: float = 1.0
     end: float = 0.01
-    updates: int = 3_000
+    updates: int | None = None
     spread: float = 0.0
+    steps: int = 50_000
 
     def __post_init__(self) -> None:
         for field in ("start", "end"):
             check_number(self, field, lambda x: 0 <= x <= 1, "in [0, 1]", "agent.epsilon")
-        check_count(self, "updates", "agent.epsilon")
+        for field in ("steps", "updates"):
+            if getattr(self, field) is not None or field == "steps":
+                check_count(self, field, "agent.epsilon")
         check_number(self, "spread", lambda x: x >= 0, "of at least 0", "agent.epsilon")
 
-    def __call__(self, updates: jax.typing.ArrayLike) -> jax.Array:
-        """Returns epsilon after a number of updates, a float32 scalar."""
+    def initial(self) -> jax.Array:
+        """Returns epsilon before anything is counted, a float32 scalar."""
+        return jnp.asarray(self.start, jnp.float32)
+
+    def after_updates(self, updates: jax.Array, epsilon: jax.Array) -> jax.Array:
+        """Returns epsilon after a number of updates: `epsilon` itself if steps are counted."""
+        if self.updates is None:
+            return epsilon
         share = jnp.minimum(jnp.asarray(updates, jnp.float32) / self.updates, 1.0)
         return self.start + (self.end - self.start) * share
+
+    def in_params(self, params: dict[str, Any], env_steps: int) -> dict[str, Any]:
+        """Returns the parameters with the epsilon after `env_steps`, if steps are counted.
+
+        Args:
+          params: with a float32 scalar "epsilon". They are not changed.
+          env_steps: environment steps of the whole program so far.
+        """
+        if self.updates is not None:
+            return params
+        share = min(env_steps / self.steps, 1.0)
+        return {**params, "epsilon": np.float32(self.start + (self.end - self.start) * share)}
 
     def of_streams(self, epsilon: jax.Array, stream_ids: jax.Array) -> jax.Array:
         """Returns each stream's epsilon.

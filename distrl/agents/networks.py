@@ -136,7 +136,7 @@ def make_q_network(
     config: NetworkConfig,
     env_spec: EnvironmentSpec,
     actions: distributions.Categorical,
-    dueling: bool,
+    dueling: str | bool = False,
     num_atoms: int = 1,
     noisy: bool = False,
 ) -> Network:
@@ -149,7 +149,8 @@ def make_q_network(
       env_spec: spec of the environment.
       actions: distribution of the environment's action.
       dueling: a state value plus advantages less their mean (Wang et al. 2016,
-        https://arxiv.org/abs/1511.06581, equation 9).
+        https://arxiv.org/abs/1511.06581, equation 9). "streams": each has its own last hidden
+        layer, in the place of the torso's, or after the core as in R2D2; "heads": they share it.
       num_atoms: 1 for values; more for distributions over them.
       noisy: make all fully connected layers noisy, in torso and heads.
 
@@ -158,21 +159,39 @@ def make_q_network(
     """
     num_actions = actions.num_actions
     linear: torsos.MakeLayer = NoisyLinear if noisy else hk.Linear
+    streams = dueling == "streams"
+    make_hidden = _make_hidden(config, env_spec, linear)
 
     def make_heads() -> Callable[[jax.Array], jax.Array]:
         scaled = torsos.scaled(1.0)
         head = linear(num_actions * num_atoms, w_init=scaled, name="q_head")
         value_head = linear(num_atoms, w_init=scaled, name="value_head") if dueling else None
+        names = ("advantage_stream", "value_stream")
+        hidden = [make_hidden(name) if streams else lambda x: x for name in names]
 
         def values(x: jax.Array) -> jax.Array:
-            outputs = head(x).reshape(-1, num_actions, num_atoms)
+            outputs = head(hidden[0](x)).reshape(-1, num_actions, num_atoms)
             if value_head is not None:
-                outputs += value_head(x)[:, None] - jnp.mean(outputs, axis=1, keepdims=True)
+                value = value_head(hidden[1](x))[:, None]
+                outputs += value - jnp.mean(outputs, axis=1, keepdims=True)
             return outputs if num_atoms > 1 else jnp.squeeze(outputs, axis=-1)
 
         return values
 
-    return _build(config, env_spec, actions.encode, make_heads, linear)
+    with_last = not streams or config.core != "none"
+    return _build(config, env_spec, actions.encode, make_heads, linear, with_last)
+
+
+def _make_hidden(
+    config: NetworkConfig, env_spec: EnvironmentSpec, linear: torsos.MakeLayer
+) -> Callable[[str], Callable[[jax.Array], jax.Array]]:
+    """Returns a function that makes the last hidden layer, by name, in front of a head."""
+    if config.core == "none":
+        return torsos.last_layer(
+            config.torso, config.hidden_sizes, config.activation, env_spec.observation, linear
+        )
+    sizes = (config.core_size,)
+    return torsos.last_layer("mlp", sizes, config.activation, env_spec.observation, linear)
 
 
 def _build(
@@ -181,8 +200,17 @@ def _build(
     encode_action: Callable[[Any], jax.Array],
     make_heads: Callable[[], Callable[[jax.Array], Nest]],
     linear: torsos.MakeLayer = hk.Linear,
+    with_last: bool = True,
 ) -> Network:
-    """Returns a network of `config`'s torso and core, and heads for features [N, F]."""
+    """Returns a network of `config`'s torso and core, and heads for features [N, F].
+
+    Args:
+      config, env_spec: as in `make_q_network`.
+      encode_action: from actions to the core's inputs.
+      make_heads: makes the heads, inside `hk.transform`.
+      linear: makes the fully connected layers of the torso.
+      with_last: whether the torso has its last fully connected layer.
+    """
     make_torso = torsos.for_observation(
         config.torso,
         config.hidden_sizes,
@@ -190,6 +218,7 @@ def _build(
         env_spec.observation,
         linear,
         config.scale_integers,
+        with_last,
     )
     recurrent = config.core == "lstm"
 

@@ -4,9 +4,10 @@ Kapturowski et al. 2019, https://openreview.net/forum?id=r1lyTjAqYX.
 """
 
 import dataclasses
+from typing import Any
 
 from distrl.agents.defaults import Defaults, has_pixels, sampled
-from distrl.agents.dqn import DQN, DQNConfig
+from distrl.agents.dqn import BEFORE, DQN, DQNConfig
 from distrl.agents.exploration import EpsilonSchedule
 from distrl.agents.networks import NetworkConfig
 from distrl.config import ActorsConfig, LearnerConfig
@@ -22,8 +23,9 @@ class R2D2Config:
     Unrolls start with the recurrent state that the actor stored, which burn-in brings up to date.
     Different from the paper: the first `burn_in` transitions of each unroll are not learned from,
     unless unrolls overlap by them (`replay.period` = `replay.unroll_length` - `burn_in`; the paper:
-    half the unroll); and all streams have the same falling epsilon, unless it has a `spread` (the
-    paper: `EpsilonSchedule(0.4, 0.4, spread=7)`).
+    half the unroll); all streams have the same falling epsilon, unless it has a `spread` (the
+    paper: `EpsilonSchedule(0.4, 0.4, spread=7)`); and a new unroll's priority is the largest so
+    far, not one that its actor has computed.
 
     Attributes:
       network: torso, core ("lstm") and sizes.
@@ -32,6 +34,7 @@ class R2D2Config:
       max_gradient_norm: gradients are scaled down to this global norm; None: never.
       n_step, burn_in, target_period, target_tau, epsilon: as in DQN.
       importance_exponent: as in DQN, for a prioritized table.
+      evaluation_epsilon, dueling_streams: as in DQN.
     """
 
     network: NetworkConfig = NetworkConfig(core="lstm")
@@ -42,8 +45,10 @@ class R2D2Config:
     burn_in: int = 4
     target_period: int = 100
     target_tau: float = 1.0
-    epsilon: EpsilonSchedule = EpsilonSchedule()
+    epsilon: EpsilonSchedule = EpsilonSchedule(steps=150_000)
     importance_exponent: float = 0.6
+    evaluation_epsilon: float = 0.001
+    dueling_streams: bool = True
 
     def __post_init__(self) -> None:
         core = getattr(self.network, "core", None)
@@ -59,6 +64,10 @@ class R2D2Config:
         return DQNConfig(
             **settings, double=True, dueling=True, huber_delta=None, value_rescaling=True
         )
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """See `DQNConfig`."""
+        self.__dict__.update({**BEFORE, **state})
 
     def check_replay(self, replay: ReplayConfig, batch_size: int) -> None:
         """See `DQNConfig`."""

@@ -1,4 +1,4 @@
-"""Recurrent state within an unroll: resets at episodes' starts, and burn-in."""
+"""Recurrent state within an unroll: resets at episodes' starts, burn-in, and what that needs."""
 
 from collections.abc import Callable
 from typing import Any
@@ -6,6 +6,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from distrl.errors import ConfigError
 from distrl.types import TIME_FIELDS, Nest, State, Trajectory
 
 
@@ -62,3 +63,41 @@ def burn_in(
     states = [unroll(before, batch.state)[1] for unroll in unrolls]
     rest = {name: jax.tree.map(lambda x: x[length:], getattr(batch, name)) for name in TIME_FIELDS}
     return batch._replace(**rest), jax.lax.stop_gradient(states)
+
+
+def check_memory(length: int, network: Any) -> None:
+    """Raises ConfigError for a burn-in of a network without memory.
+
+    Args:
+      length: the burn-in's number of steps.
+      network: a `NetworkConfig`.
+    """
+    if length and network.core == "none":
+        raise ConfigError(
+            f"agent.burn_in={length} brings a memory up to date, and agent.network.core=none has "
+            "none: it would only waste the first steps of each unroll; use 0, or "
+            "agent.network.core=lstm"
+        )
+
+
+def check_unrolls(length: int, n_step: int, unroll_length: int) -> None:
+    """Raises ConfigError if unrolls are shorter than what a loss takes from them.
+
+    Args:
+      length: the burn-in's number of steps.
+      n_step: rewards that a return sums.
+      unroll_length: transitions of an unroll.
+    """
+    if length >= unroll_length:
+        raise ConfigError(
+            f"agent.burn_in={length} leaves nothing to learn from of unrolls of "
+            f"replay.unroll_length={unroll_length} transitions"
+        )
+    left = unroll_length - length
+    if n_step > left:
+        less = f" - agent.burn_in={length}" if length else ""
+        raise ConfigError(
+            f"agent.n_step={n_step} is more than replay.unroll_length={unroll_length}{less} = "
+            f"{left}: no return could sum so many rewards; use agent.n_step of at most {left}, or "
+            f"replay.unroll_length of at least {n_step + length}"
+        )

@@ -69,7 +69,7 @@ class TD3Config(ContinuousDefaults):
     target_noise: float = 0.2
     target_noise_clip: float = 0.5
     exploration_noise: float = 0.1
-    epsilon: EpsilonSchedule = EpsilonSchedule(1.0, 0.0, 1)
+    epsilon: EpsilonSchedule = EpsilonSchedule(1.0, 0.0, updates=1)
     importance_exponent: float = 0.6
     scale_integers: bool = True
 
@@ -134,7 +134,7 @@ class TD3(Agent):
         return {
             "policy": self.policy.init(derive(rng, "policy")),
             "critics": self.critics.init(derive(rng, "critics")),
-            "epsilon": self.config.epsilon(0),
+            "epsilon": self.config.epsilon.initial(),
         }
 
     def initial_state(self, batch_size: int) -> State:
@@ -157,6 +157,9 @@ class TD3(Agent):
     def act(self, policy: Params, observation: Nest) -> jax.Array:
         """Returns the policy's action, [..., D] in units of half its range, in [-1, 1]."""
         return jnp.tanh(self.policy.apply(policy, observation))
+
+    def with_env_steps(self, params: Params, env_steps: int) -> Params:
+        return self.config.epsilon.in_params(params, env_steps)
 
     def initial_learner_state(self, params: Params) -> TD3State:
         opt_state = {name: self._optimizers[name].init(params[name]) for name in _NETWORKS}
@@ -239,7 +242,9 @@ class TD3(Agent):
             (after["policy"], opt_state["policy"]),
             (params["policy"], learner_state.opt_state["policy"]),
         )
-        after["epsilon"] = self.config.epsilon(learner_state.updates + 1)
+        after["epsilon"] = self.config.epsilon.after_updates(
+            learner_state.updates + 1, params["epsilon"]
+        )
         logs = {
             "gradient_norm": optax.tree.norm(grads["critics"]),
             "epsilon": after["epsilon"],

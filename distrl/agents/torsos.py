@@ -37,6 +37,7 @@ def for_observation(
     spec: Nest,
     linear: MakeLayer = hk.Linear,
     scale_integers: bool = True,
+    with_last: bool = True,
 ) -> Callable[[], Torso]:
     """Returns a function that, inside `hk.transform`, makes the torso for an observation.
 
@@ -49,15 +50,16 @@ def for_observation(
       linear: makes the fully connected layers.
       scale_integers: the MLP takes integers scaled from their bounds to [0, 1]; see
         `integer_scale`.
+      with_last: False: without the last fully connected layer, which is then `last_layer`'s.
 
     Raises:
       ConfigError: torso and observation do not fit.
     """
-    if torso == "auto":
-        torso = "nature_cnn" if is_pixels(spec) else "mlp"
+    torso = _resolved(torso, spec)
     if torso == "mlp":
         _check_vectors(spec)
-        return lambda: _mlp(hidden_sizes, ACTIVATIONS[activation], spec, linear, scale_integers)
+        sizes = hidden_sizes if with_last else hidden_sizes[:-1]
+        return lambda: _mlp(sizes, ACTIVATIONS[activation], spec, linear, scale_integers)
     least = _MIN_PIXELS[torso]
     if not is_pixels(spec) or min(spec.shape[1:]) < least:
         raise ConfigError(
@@ -65,8 +67,48 @@ def for_observation(
             f"got the observation {_describe(spec)}"
         )
     if torso in _PLAIN:
-        return functools.partial(_plain_cnn, torso, linear)
-    return functools.partial(_impala_resnet, linear)
+        return functools.partial(_plain_cnn, torso, linear, with_last)
+    return functools.partial(_impala_resnet, linear, with_last)
+
+
+def last_layer(
+    torso: str,
+    hidden_sizes: Sequence[int],
+    activation: str,
+    spec: Nest,
+    linear: MakeLayer = hk.Linear,
+) -> Callable[[str], Callable[[jax.Array], jax.Array]]:
+    """Returns a function that, inside `hk.transform`, makes a torso's last fully connected layer.
+
+    It takes the layer's name. An MLP without layers has none: the features stay as they are.
+    Arguments are those of `for_observation`.
+    """
+    torso = _resolved(torso, spec)
+    if torso == "mlp":
+        if not hidden_sizes:
+            return lambda name: lambda x: x
+        return lambda name: _layer(linear, hidden_sizes[-1], activation, scaled(1.0), name)
+    if torso in _PLAIN:
+        return lambda name: _layer(linear, _PLAIN[torso][1], "relu", scaled(2**0.5), name)
+    return lambda name: _layer(linear, _RESNET_FEATURES, "relu", None, name)
+
+
+def _layer(
+    linear: MakeLayer,
+    size: int,
+    activation: str,
+    w_init: hk.initializers.Initializer | None,
+    name: str,
+) -> Callable[[jax.Array], jax.Array]:
+    layer = linear(size, w_init=w_init, name=name)
+    return lambda x: ACTIVATIONS[activation](layer(x))
+
+
+def _resolved(torso: str, spec: Nest) -> str:
+    """Returns the torso that "auto" stands for."""
+    if torso != "auto":
+        return torso
+    return "nature_cnn" if is_pixels(spec) else "mlp"
 
 
 def is_pixels(observation: Nest) -> bool:
@@ -188,23 +230,29 @@ _PLAIN = {
 }
 
 
-def _plain_cnn(name: str, linear: MakeLayer) -> Torso:
+def _plain_cnn(name: str, linear: MakeLayer, with_last: bool) -> Torso:
     convolutions, features = _PLAIN[name]
     layers: list[Any] = []
     w_init = scaled(2**0.5)  # a relu halves the variance (He et al. 2015, arXiv:1502.01852)
     for convolution in convolutions:
         layers += [hk.Conv2D(*convolution, padding="VALID", w_init=w_init), jax.nn.relu]
-    layers += [hk.Flatten(), linear(features, w_init=w_init), jax.nn.relu]
+    layers.append(hk.Flatten())
+    if with_last:
+        layers += [linear(features, w_init=w_init), jax.nn.relu]
     net = hk.Sequential(layers, name="torso")
     return lambda pixels: net(_to_nhwc(pixels))
+
+
+_RESNET_FEATURES = 256
 
 
 class _ImpalaResNet(hk.Module):
     """The deep network of IMPALA without its LSTM, https://arxiv.org/abs/1802.01561 (figure 3)."""
 
-    def __init__(self, linear: MakeLayer, name: str):
+    def __init__(self, linear: MakeLayer, with_last: bool, name: str):
         super().__init__(name=name)
         self._linear = linear
+        self._with_last = with_last
 
     def __call__(self, x: jax.Array) -> jax.Array:
         for channels in (16, 32, 32):
@@ -214,9 +262,9 @@ class _ImpalaResNet(hk.Module):
                 y = hk.Conv2D(channels, 3)(jax.nn.relu(x))
                 x = x + hk.Conv2D(channels, 3)(jax.nn.relu(y))
         x = hk.Flatten()(jax.nn.relu(x))
-        return jax.nn.relu(self._linear(256)(x))
+        return jax.nn.relu(self._linear(_RESNET_FEATURES)(x)) if self._with_last else x
 
 
-def _impala_resnet(linear: MakeLayer) -> Torso:
-    net = _ImpalaResNet(linear, name="torso")
+def _impala_resnet(linear: MakeLayer, with_last: bool) -> Torso:
+    net = _ImpalaResNet(linear, with_last, name="torso")
     return lambda pixels: net(_to_nhwc(pixels))

@@ -190,6 +190,8 @@ class Checkpointer:
             "env_steps": state.env_steps,
             "consumed": state.consumed,
             "seconds_waiting": state.waited,
+            "inserted_steps": state.inserted,
+            "inserts": state.inserts,
             "params_checksum": checksum(state.params),
             "learner_checksum": checksum(state.agent),
             "table": table,

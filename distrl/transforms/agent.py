@@ -91,6 +91,10 @@ class TransformedAgent(Agent):
     def _part(state: State, name: str) -> State:
         return state.get(name, ()) if isinstance(state, dict) else ()
 
+    def with_env_steps(self, params: Params, env_steps: int) -> Params:
+        """See `Agent`."""
+        return {**params, "agent": self.agent.with_env_steps(params["agent"], env_steps)}
+
     def initial_learner_state(self, params: Params) -> TransformedState:
         """See `Agent`."""
         key = params_key(params["agent"], "transforms")

@@ -4,6 +4,7 @@ import dataclasses
 import re
 from typing import Any, NamedTuple
 
+from distrl.agents.dqn import BEFORE
 from distrl.experiment import Experiment
 from distrl.launch.run_dir.config_dict import as_dict
 
@@ -14,7 +15,7 @@ _FIXED = (
 )  # fmt: skip
 _FREE = ("environment.num_threads", "environment.pool", "environment.return_threshold")
 # Settings that some checkpoints are older than, by the end of the name, and what was done then.
-_BEFORE = {"scale_integers": False}
+_BEFORE = {"scale_integers": False, **BEFORE}
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+")  # in the name of a function
 
 
@@ -83,10 +84,13 @@ def compare(old: dict[str, Any], new: dict[str, Any]) -> list[Change]:
         for name in replaced
     ]
     was, now = _flat(old["experiment"], ""), _flat(new["experiment"], "")
+    # It is in the settings of all of DQN's networks, and changes those that are dueling.
+    dueling = new["experiment"].get("agent", {}).get("dueling", True)
     for name in [*now, *(name for name in was if name not in now)]:
         old_value = was.get(name, _BEFORE.get(name.rpartition(".")[2]))
         if old_value != now.get(name) and not any(_within(name, each) for each in replaced):
-            changes.append(_change(name, old_value, now.get(name)))
+            fixed = name == "agent.dueling_streams" and dueling
+            changes.append(_change(name, old_value, now.get(name), fixed))
     return changes
 
 

@@ -55,9 +55,14 @@ def experiment(agent, env="CartPole-v1", transforms=(), **network) -> Experiment
     )
 
 
+def greedily(made):
+    """The evaluator of DQN has an epsilon, which `load_policy` has not."""
+    return dataclasses.replace(made, agent=dataclasses.replace(made.agent, evaluation_epsilon=0.0))
+
+
 CASES = {
     "impala": lambda: experiment("impala", core="lstm", core_size=16),
-    "dqn": lambda: experiment("dqn"),
+    "dqn": lambda: greedily(experiment("dqn")),
     "sac": lambda: experiment("sac", "Pendulum-v1"),
     "ppo": lambda: experiment("ppo", transforms=(ObservationNormalizer(), FrameStack(2))),
 }

@@ -67,7 +67,7 @@ class RingSnapshot:
         self.priorities = ring.priorities()
         self.facts = {
             "inserts": counts.inserts, "samples": counts.samples, "first": counts.deletes,
-            "rng": ring.rng_state,
+            "rng": ring.rng_state, "largest_priority": ring.largest,
         }  # fmt: skip
         self._first = counts.deletes
         self._stored, self._counts, self._max_size, self._lock = stored, counts, max_size, lock

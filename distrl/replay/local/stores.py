@@ -62,7 +62,8 @@ class LocalQueue:
         counts.size -= count
         counts.samples += count
         batch = self.columns.join(parts)
-        return Sample(self.columns.trajectory(batch, np.ones(count, np.float32)), keys)
+        trajectory = self.columns.trajectory(batch, np.ones(count, np.float32))
+        return Sample(trajectory, keys, counts.samples)
 
     def update_priorities(self, keys: npt.NDArray[np.uint64], priorities: npt.NDArray[Any]) -> None:
         """Does nothing: a queue has no priorities."""
@@ -157,7 +158,7 @@ class LocalRing:
         batch = self.columns.take(self._stored, draw.indices)
         self.counts.samples += count
         trajectory = self.columns.trajectory(batch, draw.probability)
-        return Sample(trajectory, draw.keys.astype(np.uint64))
+        return Sample(trajectory, draw.keys.astype(np.uint64), self.counts.inserts)
 
     def update_priorities(self, keys: npt.NDArray[np.uint64], priorities: npt.NDArray[Any]) -> None:
         self._ring.update_priorities(keys, priorities)
@@ -178,6 +179,7 @@ class LocalRing:
         self._inserted[:] = time.monotonic_ns()
         if stored.priorities is not None:
             self._ring.set_priorities(keys, stored.priorities)
+            self._ring.largest = stored.largest
         self._ring.restore(stored.first, stored.inserts)
         self._ring.rng_state = stored.rng
         self.counts.samples = stored.samples

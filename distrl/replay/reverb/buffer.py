@@ -21,6 +21,7 @@ from distrl.replay.config import ReplayConfig
 from distrl.replay.reverb import checkpoints
 from distrl.replay.reverb.calls import ServerCalls, ServerSilent
 from distrl.replay.reverb.fetcher import Fetcher
+from distrl.replay.reverb.insert_count import InsertCount
 from distrl.replay.reverb.items import Item, ItemPacker
 from distrl.replay.reverb.server import check_items, table_info
 from distrl.replay.reverb.supply import Supply
@@ -88,6 +89,7 @@ class ReverbReplayBuffer(UnrollingReplayBuffer):
         self._prefetch = prefetch
         self._fetcher: Fetcher[Sample] | None = None
         self._supply: Supply | None = None
+        self._inserts = InsertCount(self.info, config.table == "queue")
         self._closed = False
 
     @property
@@ -201,7 +203,8 @@ class ReverbReplayBuffer(UnrollingReplayBuffer):
 
     def _assemble(self, sampler: Any) -> Sample:
         """Returns the next batch; waits in Reverb without a deadline."""
-        return self.batch([self.item(sampler) for _ in range(self._batch_size // self._per_item)])
+        items = [self.item(sampler) for _ in range(self._batch_size // self._per_item)]
+        return self.batch(items)._replace(inserts=self._inserts())
 
     def item(self, sampler: Any) -> Item:
         """Returns the next item; waits in Reverb without a deadline, until `sampler.Close()`.

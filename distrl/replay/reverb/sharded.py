@@ -19,6 +19,7 @@ from distrl.replay.buffer import ReplayAdministration, ReplayReader, checked_pri
 from distrl.replay.config import RateLimits, ReplayConfig
 from distrl.replay.reverb.calls import ServerSilent
 from distrl.replay.reverb.fetcher import Fetcher
+from distrl.replay.reverb.insert_count import InsertCount
 from distrl.replay.reverb.items import Item
 from distrl.replay.reverb.shard_choice import MAX_WAIT, ShardChooser, by_mass, round_robin
 from distrl.replay.reverb.shard_reader import Shard, ShardReader
@@ -82,6 +83,7 @@ class ShardedReplayBuffer(ReplayReader, ReplayAdministration):
         self._fetcher: Fetcher[tuple[Sample, list[int]]] | None = None
         self._supply: Supply | None = None
         self._shard_of: dict[int, int] = {}  # by key, in order of sampling
+        self._inserts = InsertCount(self.info, config.table == "queue")
         self._closed = False
 
     @property
@@ -127,7 +129,7 @@ class ShardedReplayBuffer(ReplayReader, ReplayAdministration):
                     timeout=None,
                     what=lambda: "a batch waits for items of all shards",
                 )
-        return self._shards[0].batch(items), shards
+        return self._shards[0].batch(items)._replace(inserts=self._inserts()), shards
 
     def _pick(self, items: list[Item], shards: list[int]) -> bool:
         """Adds available items to a batch; returns False if there are none."""

@@ -25,7 +25,7 @@ from distrl.replay.columns import Block, Columns
 from distrl.replay.sampler import Sampler
 from distrl.replay.shared import clients
 from distrl.replay.shared.process import Process
-from distrl.replay.shared.slots import QueueSlots, RingSlots, Slots
+from distrl.replay.shared.slots import SAMPLES, QueueSlots, RingSlots, Slots
 from distrl.replay.shared.snapshot import SharedSnapshot
 from distrl.replay.shared.table import SharedTable
 from distrl.replay.shared.waits import TableWait
@@ -171,6 +171,7 @@ class TableHandle:
         try:
             with self._admitted_batch(stop, timeout):
                 slots, keys = store.take(self._number, count)
+                taken = table.count(SAMPLES)
             batch = self.columns.take(self._stored, slots)
             with table.lock:
                 store.done(slots)
@@ -182,7 +183,7 @@ class TableHandle:
                     store.give_back(self._number, slots)
         table.wake(events)
         trajectory = self.columns.trajectory(batch, np.ones(count, np.float32))
-        return Sample(trajectory, keys.astype(np.uint64))
+        return Sample(trajectory, keys.astype(np.uint64), taken)
 
     def _choose(
         self, store: RingSlots, stop: threading.Event | None, timeout: float | None
@@ -191,6 +192,7 @@ class TableHandle:
         with self._admitted_batch(stop, timeout):
             slots, draw = store.choose(table.batch_size, self._sampler)
             store.counts.samples += table.batch_size
+            inserts = store.counts.inserts
         batch = columns.take(self._stored, slots)
         for attempt in range(_TRIES):
             with table.lock:
@@ -211,7 +213,8 @@ class TableHandle:
                     columns.put(batch, stale, columns.take(self._stored, slots[stale]))
                     break
             columns.put(batch, stale, columns.take(self._stored, slots[stale]))
-        return Sample(columns.trajectory(batch, draw.probability), draw.keys.astype(np.uint64))
+        trajectory = columns.trajectory(batch, draw.probability)
+        return Sample(trajectory, draw.keys.astype(np.uint64), inserts)
 
     def _register(self, what: int) -> None:
         """Records, with the lock held, what this client asks for. Raises Stopped if closed."""

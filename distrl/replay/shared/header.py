@@ -12,7 +12,7 @@ from distrl.errors import ConfigError
 from distrl.replay.config import ReplayConfig
 from distrl.replay.shared.layout import HEADER_BYTES
 
-_VERSION = "distrl shared table 2"
+_VERSION = "distrl shared table 3"
 
 
 class Header(NamedTuple):

@@ -48,6 +48,7 @@ class Layout:
             **dict.fromkeys(SLOT_ARRAYS, 8 * self.slots),
             "sums": 8 * SumTree.nodes(ring),
             "priorities": 8 * ring,
+            "largest": 8,  # priority so far
             "data": data_bytes(self.slots),
         }
         self.offsets: dict[str, int] = {}

@@ -65,9 +65,8 @@ class TableMemory:
             self.store = QueueSlots(ints, arrays, config.max_size)
         else:
             limiter = RateLimiter(config.limits(header.batch_size), ints)
-            sums = views["sums"].view(np.float64)
-            rng = np.random.default_rng(header.seed)
-            ring = Ring(config, limiter, rng, sums, views["priorities"].view(np.float64))
+            storage = [views[key].view(np.float64) for key in ("sums", "priorities", "largest")]
+            ring = Ring(config, limiter, np.random.default_rng(header.seed), *storage)
             self.store = RingSlots(ints, arrays, config.max_size, limiter, ring)
         address = memory.ctypes.data
         self.lock_address = address + layout.offsets["lock"]
@@ -88,6 +87,7 @@ class TableMemory:
             columns.put(block, slice(start, stop), stored.read(start, stop))
         if isinstance(self.store, RingSlots) and stored.priorities is not None:
             self.store.ring.set_priorities(stored.keys(), stored.priorities)
+            self.store.ring.largest = stored.largest
         self.store.restore(stored.first, stored.size, stored.samples)
 
 

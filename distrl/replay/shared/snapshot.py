@@ -29,16 +29,20 @@ class SharedSnapshot:
         self.columns = columns
         self._table, self._stored = table, stored
         self.priorities: npt.NDArray[Any] | None = None
-        store, rng = table.store, None
+        store, rng, largest = table.store, None, 0.0
         with table.lock:
             self._slots = store.ready()
             self._keys = store.key[self._slots]
             inserts, samples = table.count(INSERTS), table.count(SAMPLES)
             if isinstance(store, RingSlots):
                 self.priorities, rng = store.ring.priorities(), store.ring.rng_state
+                largest = store.ring.largest
         self.size = len(self._slots)
         first = inserts - self.size
-        self.facts = {"inserts": inserts, "samples": samples, "first": first, "rng": rng}
+        self.facts = {
+            "inserts": inserts, "samples": samples, "first": first, "rng": rng,
+            "largest_priority": largest,
+        }  # fmt: skip
 
     def read(self, start: int, stop: int) -> tuple[Block, int]:
         slots, keys = self._slots[start:stop], self._keys[start:stop]

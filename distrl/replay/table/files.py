@@ -181,6 +181,7 @@ class Stored:
       first: key of the oldest unroll.
       size: number of unrolls.
       priorities: float64 `[size]` for a prioritized table; None: the table has none.
+      largest: the largest priority so far of a prioritized table.
       rng: state of the random generator for samples; None for a queue.
     """
 
@@ -216,8 +217,12 @@ class Stored:
             np.load(folder / f"{i}.npy", mmap_mode="r") for i in range(len(columns.names))
         ]
         self.priorities: npt.NDArray[Any] | None = None
+        self.largest = 0.0
         if (folder / _PRIORITIES).exists():
             self.priorities = np.load(folder / _PRIORITIES)[self._skipped :]
+            # Older tables did not save it: of those that are left.
+            largest = np.max(self.priorities, initial=0.0)
+            self.largest = float(facts.get("largest_priority", largest))
 
     def keys(self) -> npt.NDArray[Any]:
         """Returns the unrolls' keys: int64 `[size]`, the oldest first."""

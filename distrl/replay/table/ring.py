@@ -34,6 +34,7 @@ class Ring:
         rng: np.random.Generator,
         sums: npt.NDArray[Any] | None = None,
         priorities: npt.NDArray[Any] | None = None,
+        largest: npt.NDArray[Any] | None = None,
     ):
         """Args:
         config: settings of a uniform or prioritized table.
@@ -41,12 +42,14 @@ class Ring:
         rng: the source of samples' randomness.
         sums: float64, storage for a prioritized table's sum tree; None: allocated here.
         priorities: float64 `[max_size]`, storage for priorities by index; None: allocated here.
+        largest: float64 `[1]`, storage for the largest priority so far; None: allocated here.
         """
         self.counts = limiter
         self._max_size = config.max_size
         self._rng = rng
         self._sums = sums
         self._priorities = np.zeros(config.max_size) if priorities is None else priorities
+        self._largest = np.zeros(1) if largest is None else largest
         self._tree: SumTree | None = None
         self.use(config)
 
@@ -54,7 +57,6 @@ class Ring:
         """Samples as `config` says from now on; if that is a change, `rebuild` must follow."""
         self._exponent = config.priority_exponent
         self._initial_priority = config.initial_priority
-        self._initial_weight = self._weights(np.array(config.initial_priority, np.float64))
         if config.table != "prioritized":
             self._tree = None
         elif self._tree is None:
@@ -63,10 +65,19 @@ class Ring:
     def prepare_change(self, config: ReplayConfig) -> None:
         """Prepares a change to `config` while the previous settings are still in force.
 
-        A table without priorities gives all unrolls the initial one; existing priorities stay.
+        A table without priorities gives all unrolls that of new ones; existing priorities stay.
         """
         if self._tree is None:
-            self._priorities[:] = config.initial_priority
+            self._priorities[:] = max(config.initial_priority, self.largest)
+
+    @property
+    def largest(self) -> float:
+        """The largest priority that an update has set so far; 0 before the first."""
+        return float(self._largest[0])
+
+    @largest.setter
+    def largest(self, priority: float) -> None:
+        self._largest[0] = priority
 
     @property
     def is_weighted(self) -> bool:
@@ -92,7 +103,10 @@ class Ring:
         return np.where(priorities == 0, 0.0, priorities**self._exponent)
 
     def prepare(self, count: int) -> npt.NDArray[Any]:
-        """Sets the initial weights of the next `count` unrolls, at most `max_size`.
+        """Sets the weights of the next `count` unrolls, at most `max_size`.
+
+        They get the largest priority so far, so that each is likely to be sampled soon (Schaul et
+        al. 2016, algorithm 1).
 
         Returns:
           Their indices, int64 `[count]`.
@@ -100,8 +114,9 @@ class Ring:
         first = self.counts.inserts
         indices = np.arange(first, first + count) % self._max_size
         if self._tree is not None:
-            self._priorities[indices] = self._initial_priority
-            self._tree.set(indices, np.full(count, self._initial_weight))
+            priorities = np.full(count, max(self._initial_priority, self.largest))
+            self._priorities[indices] = priorities
+            self._tree.set(indices, self._weights(priorities))
         return indices
 
     def oldest(self, count: int) -> npt.NDArray[Any]:
@@ -144,6 +159,7 @@ class Ring:
         present = (keys >= counts.deletes) & (keys < counts.inserts)
         if present.any():
             indices, priorities = keys[present] % self._max_size, priorities[present]
+            self.largest = max(self.largest, float(priorities.max()))
             self._priorities[indices] = priorities
             self._tree.set(indices, self._weights(priorities))
 

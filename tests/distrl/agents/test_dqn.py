@@ -2,6 +2,7 @@
 
 import dataclasses
 import itertools
+import pickle
 import subprocess
 import sys
 import threading
@@ -15,9 +16,10 @@ from dm_env import specs as dm_specs
 
 from distrl import presets, specs
 from distrl.agents.agent import PRIORITIES, extras_struct, state_struct
-from distrl.agents.dqn import DQNConfig
+from distrl.agents.dqn import BEFORE, DQNConfig
 from distrl.agents.exploration import EpsilonSchedule, epsilon_greedy
 from distrl.agents.networks import NetworkConfig
+from distrl.agents.r2d2 import R2D2Config
 from distrl.agents.returns import n_step_targets
 from distrl.errors import ConfigError
 from distrl.goal import Goal
@@ -210,7 +212,7 @@ def test_epsilon_greedy_frequencies():
 
 
 def test_actors_explore_by_the_parameters_and_evaluation_is_greedy():
-    agent = DQNConfig(network=SMALL).make(SPEC)
+    agent = DQNConfig(network=SMALL, evaluation_epsilon=0.0).make(SPEC)
     params = agent.initial_params(KEY)
     act = jax.jit(agent.actor_step, static_argnames="evaluation")
     rng = np.random.default_rng(0)
@@ -281,6 +283,53 @@ def test_epsilon_falls_with_the_updates():
         [params["epsilon"] for params, _ in history], [1, 0.8, 0.6, 0.4, 0.2, 0.2, 0.2], rtol=1e-6
     )
     assert history[0][0]["epsilon"].dtype == history[-1][0]["epsilon"].dtype == np.float32
+
+
+def test_epsilon_falls_with_the_environment_steps():
+    epsilon = EpsilonSchedule(start=1.0, end=0.2, steps=400)
+    agent = DQNConfig(network=SMALL, epsilon=epsilon).make(SPEC)
+    history = learn(agent, 2)
+    assert [float(params["epsilon"]) for params, _ in history] == [1, 1, 1]  # not by updates
+    params = history[0][0]
+    got = [agent.with_env_steps(params, steps)["epsilon"] for steps in (0, 100, 200, 400, 9999)]
+    np.testing.assert_allclose(got, [1, 0.8, 0.6, 0.2, 0.2], rtol=1e-6)
+    assert got[0].dtype == params["epsilon"].dtype == np.float32
+    after, *_ = agent.learner_step(
+        agent.with_env_steps(params, 100), history[0][1], make_batch(agent)
+    )
+    assert float(after["epsilon"]) == pytest.approx(0.8)
+    by_updates = DQNConfig(network=SMALL, epsilon=EpsilonSchedule(updates=4)).make(SPEC)
+    assert by_updates.with_env_steps(params, 100) is params
+
+
+def test_evaluation_is_nearly_greedy():
+    """It never repeats itself for ever; with an epsilon of 0 it is greedy."""
+    timestep = specs.zeros(specs.acting_struct(SPEC), 4000)
+    assert DQNConfig().evaluation_epsilon == 0.001
+    shares = {}
+    for epsilon in (0.0, 0.001, 0.5):
+        agent = DQNConfig(network=SMALL, evaluation_epsilon=epsilon).make(SPEC)
+        params = agent.initial_params(KEY)
+        output, _ = agent.actor_step(KEY, params, timestep, (), evaluation=True)
+        outputs, _ = agent.network.step(params["network"], timestep, ())
+        best = np.argmax(outputs, axis=-1)
+        shares[epsilon] = float(np.mean(output.action != best))
+    assert shares[0.0] == 0
+    assert 0 < shares[0.001] < 0.005
+    assert shares[0.5] == pytest.approx(0.5 * 2 / 3, abs=0.04)
+
+
+def test_a_pickle_of_before_keeps_its_network_and_its_evaluation():
+    """Saved policies have the settings of their time: `load_policy` unpickles them."""
+    for config in (DQNConfig(SMALL, dueling=True), R2D2Config()):
+        state = {k: v for k, v in config.__dict__.items() if k not in BEFORE}
+        old = type(config).__new__(type(config))
+        old.__setstate__(state)
+        assert (old.dueling_streams, old.evaluation_epsilon) == (False, 0.0)
+        params = old.make(SPEC).initial_params(KEY)["network"]
+        assert not any("stream" in name for name in params)
+        new = pickle.loads(pickle.dumps(config))
+        assert new == config and new.dueling_streams
 
 
 def test_the_learner_step_is_composed_of_its_parts():
@@ -377,6 +426,8 @@ def test_goal_environments_observations_are_flattened():
         {"target_tau": 1.1},
         {"max_gradient_norm": -1.0},
         {"importance_exponent": -0.1},
+        {"evaluation_epsilon": 1.5},
+        {"dueling_streams": 1},
         {"epsilon": 0.1},
         {"network": "mlp"},
     ],
@@ -389,7 +440,7 @@ def test_settings_that_cannot_work_are_refused_in_one_line(setting):
 
 
 def test_schedules_that_cannot_work_are_refused():
-    for setting in ({"start": 1.1}, {"end": -0.1}, {"updates": 0}):
+    for setting in ({"start": 1.1}, {"end": -0.1}, {"updates": 0}, {"steps": 0}):
         (field,) = setting
         with pytest.raises(ConfigError, match=f"agent.epsilon.{field}: expected .* got"):
             EpsilonSchedule(**setting)

@@ -8,8 +8,9 @@ import pytest
 from dm_env import specs as dm_specs
 
 from distrl import specs
+from distrl.agents import distributions
 from distrl.agents.impala import IMPALAConfig
-from distrl.agents.networks import NetworkConfig, make_network
+from distrl.agents.networks import NetworkConfig, make_network, make_q_network
 from distrl.agents.recurrence import reset_unroll
 from distrl.errors import ConfigError
 from distrl.specs import EnvironmentSpec
@@ -241,3 +242,70 @@ def test_the_core_sees_previous_action_and_reward_only_where_asked():
         step = jax.jit(network.step)
         before, after = (step(params, t, state)[1] for t in (timestep, changed))
         assert (before != after).all() == asked
+
+
+def relu(x):
+    return np.maximum(x, 0)
+
+
+@pytest.mark.parametrize("core", ["none", "lstm"])
+def test_a_dueling_network_has_two_streams(core):
+    """By hand: each stream has a hidden layer of its own, the advantages' mean is taken off."""
+    env_spec = EnvironmentSpec(VECTOR, DISCRETE)
+    config = NetworkConfig(hidden_sizes=(8, 6), activation="relu", core=core, core_size=5)
+    actions = distributions.Categorical(3, np.dtype(np.int32))
+    streams, heads, plain = (
+        make_q_network(config, env_spec, actions, kind) for kind in ("streams", "heads", False)
+    )
+    params = {
+        name: {k: np.asarray(w) for k, w in layer.items()}
+        for name, layer in streams.init(KEY).items()
+    }
+    hidden = {name: params[f"{name}_stream"] for name in ("advantage", "value")}
+    timestep = specs.zeros(specs.timestep_struct(env_spec), 7)
+    x = np.random.default_rng(0).normal(size=(7, 4)).astype(np.float32)
+    timestep = timestep._replace(observation=x)
+    state = streams.initial_state(7)
+    got, after = streams.step(params, timestep, state)
+    if core == "none":
+        assert "torso/~/linear_1" not in params  # the streams are in its place
+        features = relu(x @ params["torso/~/linear_0"]["w"] + params["torso/~/linear_0"]["b"])
+    else:
+        features = np.asarray(after.hidden)
+    size = 6 if core == "none" else 5
+    assert {layer["w"].shape for layer in hidden.values()} == {(features.shape[1], size)}
+    advantage, value = (
+        relu(features @ hidden[name]["w"] + hidden[name]["b"]) @ params[head]["w"]
+        + params[head]["b"]
+        for name, head in (("advantage", "q_head"), ("value", "value_head"))
+    )
+    want = value + advantage - advantage.mean(axis=1, keepdims=True)
+    np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5)
+    # The networks of before, and without dueling: the torso's layers, and heads on them.
+    for network in (heads, plain):
+        names = set(network.init(KEY))
+        assert "torso/~/linear_1" in names
+        assert not any("stream" in name for name in names)
+
+
+@pytest.mark.parametrize(
+    ("torso", "features"), [("nature_cnn", 512), ("shallow_cnn", 256), ("impala_resnet", 256)]
+)
+def test_the_streams_of_pixels_take_the_place_of_the_last_layer(torso, features):
+    env_spec = EnvironmentSpec(pixels(), DISCRETE)
+    actions = distributions.Categorical(3, np.dtype(np.int32))
+    of = {
+        kind: shapes(
+            jax.eval_shape(
+                make_q_network(NetworkConfig(torso=torso), env_spec, actions, kind).init, KEY
+            )
+        )
+        for kind in ("streams", "heads")
+    }
+    streams, heads = of["streams"], of["heads"]
+    assert streams["advantage_stream/w"] == streams["value_stream/w"]
+    assert streams["value_stream/w"][1] == features
+    assert streams["value_stream/w"] in heads.values()
+    assert len(streams) == len(heads) + 2
+    for head, size in (("q_head/w", 3), ("value_head/w", 1)):
+        assert streams[head] == heads[head] == (features, size)

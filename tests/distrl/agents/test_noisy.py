@@ -24,7 +24,7 @@ SPEC = EnvironmentSpec(dm_specs.Array((4,), np.float32), dm_specs.DiscreteArray(
 KEYS = [np.array([0, k], np.uint32) for k in range(6)]
 SMALL = NetworkConfig(hidden_sizes=(8,))
 LSTM = NetworkConfig(hidden_sizes=(8,), core="lstm", core_size=6)
-BASE = DQNConfig(SMALL, noisy=True, epsilon=EpsilonSchedule(0.0, 0.0))
+BASE = DQNConfig(SMALL, noisy=True, epsilon=EpsilonSchedule(0.0, 0.0), evaluation_epsilon=0.0)
 KINDS = {
     "plain": BASE,
     "dueling": dataclasses.replace(BASE, dueling=True),
@@ -120,8 +120,10 @@ def timestep(n, seed=0):
 def test_every_fully_connected_layer_is_noisy(config):
     network = config.make(SPEC).initial_params(KEYS[0])["network"]
     noisy = {name for name, leaves in network.items() if "w_sigma" in leaves}
-    heads = {"q_head", "value_head"} if config.dueling else {"q_head"}
-    assert noisy == {"torso/~/linear_0", *heads}
+    if config.dueling:
+        assert noisy == {"advantage_stream", "value_stream", "q_head", "value_head"}
+    else:
+        assert noisy == {"torso/~/linear_0", "q_head"}
 
 
 @pytest.mark.parametrize("torso", ["nature_cnn", "impala_resnet"])

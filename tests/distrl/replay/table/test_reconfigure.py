@@ -126,7 +126,7 @@ def test_samplers_change(make_replay, streams):
     writer.reconfigure(table="uniform")
     np.testing.assert_allclose(probability(), 1 / 4)
     streams.add_to(writer, ids(4), T)
-    writer.reconfigure(table="prioritized")  # all unrolls get the initial priority again
+    writer.reconfigure(table="prioritized")  # all unrolls get one priority again
     sample = reader.sample(5.0)
     np.testing.assert_allclose(sample.trajectory.probability, 1 / 8)
 

@@ -1,0 +1,57 @@
+"""The learner counts the environment steps of all actors, and epsilon follows them."""
+
+import numpy as np
+import pytest
+from dm_env import specs as dm_specs
+
+from distrl.agents.dqn import DQNConfig
+from distrl.agents.exploration import EpsilonSchedule
+from distrl.agents.networks import NetworkConfig
+from distrl.learner import Learner
+from distrl.random_batches import random_batch
+from distrl.specs import EnvironmentSpec
+from distrl.transforms import RewardScale, TransformedAgent
+from distrl.types import Sample
+
+SPEC = EnvironmentSpec(dm_specs.Array((4,), np.float32), dm_specs.DiscreteArray(3, np.int32))
+EPSILON = EpsilonSchedule(1.0, 0.0, steps=1_000)
+LENGTH, BATCH = 5, 6
+KEYS = np.arange(BATCH, dtype=np.uint64)
+AGENT = TransformedAgent(
+    DQNConfig(NetworkConfig(hidden_sizes=(4,)), epsilon=EPSILON).make(SPEC),
+    (RewardScale(0.1),),
+    SPEC,
+)
+
+
+class NoReplay:
+    """A reader that is never asked."""
+
+    is_prioritized = False
+
+
+def epsilons(learner, inserts):
+    """Returns epsilon of the parameters that actors get, after a sample at each of `inserts`."""
+    batch, seen = random_batch(AGENT, LENGTH, BATCH), []
+    for count in inserts:
+        learner.update(Sample(batch, KEYS, count))
+        seen.append(float(learner.variables[1]["agent"]["epsilon"]))
+    return seen
+
+
+def test_epsilon_follows_the_unrolls_that_reached_the_table():
+    learner = Learner(AGENT, NoReplay(), seed=0)
+    assert float(learner.variables[1]["agent"]["epsilon"]) == 1
+    # 5 steps an unroll, however many updates are made of them.
+    assert epsilons(learner, [20, 20, 40, 100]) == pytest.approx([0.9, 0.9, 0.8, 0.5])
+    assert (learner.state().inserted, learner.state().inserts) == (500, 100)
+    saved = learner.state()
+    # A table that begins again does not take epsilon back.
+    assert epsilons(learner, [10, 30, 500]) == pytest.approx([0.5, 0.4, 0.0])
+    again = Learner(AGENT, NoReplay(), seed=1)
+    again.restore(saved)
+    assert epsilons(again, [120]) == pytest.approx([0.4])
+
+
+def test_steps_of_overlapping_unrolls_count_once():
+    assert epsilons(Learner(AGENT, NoReplay(), seed=0, period=2), [100]) == pytest.approx([0.8])

@@ -1,0 +1,31 @@
+"""Settings that are newer than a run: what they meant before is compared."""
+
+import dataclasses
+import json
+
+from distrl.agents.dqn import BEFORE, DQNConfig
+from distrl.envs import PythonEnvironment
+from distrl.experiment import Experiment
+from distrl.launch.run_dir import config_diff
+from distrl.replay.config import ReplayConfig
+from distrl.testing import CheckingConfig, CountingEnvironment
+
+
+def described(agent):
+    made = Experiment(PythonEnvironment(CountingEnvironment), CheckingConfig(), ReplayConfig())
+    object.__setattr__(made, "agent", agent)
+    return json.loads(json.dumps(config_diff.describe(made)))
+
+
+def test_a_dueling_run_of_before_goes_on_with_its_own_network_only():
+    for dueling in (False, True):
+        agent = DQNConfig(dueling=dueling)
+        old, new = described(agent), described(agent)
+        for name in BEFORE:
+            del old["experiment"]["agent"][name]
+        changes = {change.field: change for change in config_diff.compare(old, new)}
+        assert changes.keys() == {f"agent.{name}" for name in BEFORE}
+        change = changes["agent.dueling_streams"]
+        assert (change.was, change.now, change.fixed) == (False, True, dueling)
+        asked = described(dataclasses.replace(agent, **BEFORE))
+        assert config_diff.compare(old, asked) == []
