@@ -35,7 +35,11 @@ def check_can_fork() -> None:
             "local_mp forks this process, and JAX has already created its devices in it (by a jax "
             "array or jax.devices()): do so in the nodes only, or launch with local_mt"
         )
-    if launchpad_adapter.grpc_is_running():
+    try:
+        grpc_is_running = launchpad_adapter.grpc_is_running()
+    except OSError as error:
+        raise ForkError(f"local_mp cannot look at this process's threads: {error}") from error
+    if grpc_is_running:
         raise ForkError(
             "local_mp forks this process, which has already used Courier or Reverb (by a launch "
             "with local_mt or test_mt, perhaps): launch with local_mp from a new process"

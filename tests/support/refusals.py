@@ -78,7 +78,8 @@ class Refusals:
 
     def count(self, name: str) -> None:
         """Counts an operation, or refuses it."""
-        if not self._counting or threading.get_ident() != self._thread:
+        elsewhere = os.getpid() != self._pid or threading.get_ident() != self._thread
+        if elsewhere or not self._counting:
             return
         number = len(self.operations)
         self.operations.append(f"{name} at {_place()}")

@@ -1,6 +1,6 @@
 """Every operation of a launcher on files, processes and sockets refused, one at a time.
 
-Its processes and its clock are simulated; all else is what runs in production.
+In the quick tests its processes and its clock are simulated; all else is what runs in production.
 """
 
 import contextlib
@@ -8,6 +8,7 @@ import gc
 import json
 import os
 import re
+import sys
 import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -24,6 +25,7 @@ from distrl.launch.supervision import stack_dump, supervisor  # noqa: E402
 from distrl.launch.supervision.requests import send_requests  # noqa: E402
 from distrl.launch.supervision.restart_policy import RestartPolicy  # noqa: E402
 from distrl.launch.supervision.result import Result  # noqa: E402
+from tests.support.commands import finish  # noqa: E402
 from tests.support.refusals import Refusals  # noqa: E402
 from tests.support.simulated import Kernel, SimulatedProcess  # noqa: E402
 
@@ -176,11 +178,29 @@ def operations(tmp_path, monkeypatch, capsys) -> list[str]:
     return run.refusals.operations
 
 
-def test_each_kind_of_operation(operations, tmp_path, monkeypatch, capsys):
-    """The last operation at each place in the code: once all nodes run, or as they end."""
-    last = {operation: number for number, operation in enumerate(operations)}
+def test_one_of_each_operation(operations, tmp_path, monkeypatch, capsys):
+    """Its last occurrence: once all nodes run, or as they end."""
+    last = {operation.partition(" ")[0]: number for number, operation in enumerate(operations)}
     check_each(last.values(), operations, tmp_path, monkeypatch, capsys)
 
 
+@pytest.mark.timeout(600)  # 40 s on an idle machine
 def test_every_operation(operations, tmp_path, monkeypatch, capsys):
     check_each(range(len(operations)), operations, tmp_path, monkeypatch, capsys)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1000)
+def test_each_kind_of_operation_with_real_processes(tmp_path):
+    program = [sys.executable, "-m", "tests.launch.supervision.refused_launches", str(tmp_path)]
+    done = finish(program, timeout=900.0)
+    assert done.returncode == 0, done.stderr
+    launches = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+    assert len(launches) > 60
+    lost = [
+        each
+        for each in launches
+        if each["status"] != "refused"
+        and not (each.get("saved") and (each["exit_code"] == 0) == (each["status"] == "finished"))
+    ]
+    assert lost == []
