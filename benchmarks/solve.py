@@ -1,7 +1,7 @@
 """Measures environment steps until CartPole-v1 is solved: topologies must agree within the spread.
 
 Each run is `distrl train` as a user starts it; it must exit with status 0. The goal is a mean
-return of 475 over the last 100 episodes; steps are those that the learner has trained on by then.
+return of 475 over the last 100 episodes; steps are those that the actors have taken by then.
 
   python benchmarks/solve.py --seeds=3 --out=benchmarks/solve.md
 """
@@ -28,7 +28,7 @@ AGENTS = {"feed-forward": [], "LSTM": ["--config.agent.network.core=lstm"]}
 
 
 def solve(flags: list[str], limit: float) -> int:
-    """Returns the steps trained on; requires exit status 0."""
+    """Returns the environment steps; requires exit status 0."""
     with tempfile.TemporaryDirectory() as folder:
         run_dir = Path(folder) / "run"
         command = [
