@@ -10,6 +10,7 @@ from distrl.actor import Actor
 from distrl.agents.agent import Agent
 from distrl.checkpointing.checkpointer import Checkpointer
 from distrl.checkpointing.resume_point import ResumePoint
+from distrl.config import CheckpointConfig
 from distrl.envs.pool import Pool
 from distrl.evaluator import Evaluator
 from distrl.experiment import Experiment
@@ -207,11 +208,12 @@ class Builder:
         counters: Callable[[], dict[str, Any]],
         resume_point: ResumePoint,
         give_up: Callable[[], None],
+        config: CheckpointConfig | None = None,
     ) -> Checkpointer:
-        """Returns what saves the task; see `Checkpointer`."""
+        """Returns what saves the task; see `Checkpointer`. Args: config: None: the experiment's."""
         return Checkpointer(
             run_dir,
-            self.experiment.checkpoint,
+            config or self.experiment.checkpoint,
             learner,
             replay,
             counters,

@@ -1,5 +1,6 @@
 """The learner, with its parameters as a service."""
 
+import dataclasses
 import json
 import shutil
 from pathlib import Path
@@ -20,7 +21,7 @@ from distrl.metrics import SPENT, Report
 from distrl.programs.acting_budget import ActingWatch, has_budget
 from distrl.programs.build import Builder, print_line
 from distrl.programs.groups import ACTOR, INFERENCER, LEARNER
-from distrl.programs.nodes.process import configure_jax, has_own_process, leave
+from distrl.programs.nodes.process import configure_jax, has_own_process, leave, stops_in_order
 from distrl.programs.program import ExperimentProgram, NodeHandle
 from distrl.programs.progress import patience
 from distrl.programs.remote import Reporter, stop_and_tick
@@ -32,6 +33,7 @@ from distrl.task import Task
 from distrl.variables import VariableService
 
 _COUNTERS_S = 5.0  # for the monitor to give its state, and a quarter of the grace time at most
+_GRACE_AT_ONCE_S = 6.0  # to save where all nodes are stopped at once, and killed 10 s later
 
 
 def add_learner(
@@ -74,7 +76,11 @@ class LearnerNode:
         self._monitor = monitor
         self._reporter = Reporter(monitor, task, f"learner/{self._task.index}")
         self._call_timeout = experiment.supervision.call_timeout
-        self._counters_timeout = min(_COUNTERS_S, experiment.checkpoint.grace / 4)
+        checkpoint = experiment.checkpoint
+        if not stops_in_order():
+            grace = min(checkpoint.grace, _GRACE_AT_ONCE_S)
+            checkpoint = dataclasses.replace(checkpoint, grace=grace)
+        self._counters_timeout = min(_COUNTERS_S, checkpoint.grace / 4)
         reader = builder.scheduled_reader(self._replay)
         self._learner = builder.make_learner(
             reader,
@@ -100,6 +106,7 @@ class LearnerNode:
             self._counters,
             resume_point,
             leave if has_own_process() else lambda: None,
+            checkpoint,
         )
         self._checkpointer.start(self._stop)
 

@@ -3,6 +3,7 @@
 import functools
 import inspect
 import json
+import threading
 from pathlib import Path
 
 import launchpad as lp
@@ -14,8 +15,11 @@ from distrl.experiment import Experiment
 from distrl.metrics import Report
 from distrl.programs.build import Builder, print_line
 from distrl.programs.groups import MONITOR
+from distrl.programs.nodes.process import stops_in_order
 from distrl.programs.program import ExperimentProgram, NodeHandle
 from distrl.runtime.heartbeat import ABSENT, GONE, current_heartbeat
+
+_SAVE_S = 3.0  # for the learners to ask for the state, where all nodes are stopped at once
 
 
 def add_monitor(program: ExperimentProgram) -> NodeHandle:
@@ -28,6 +32,8 @@ class MonitorNode:
 
     def __init__(self, experiment: Experiment, run_dir: str, resume_point: ResumePoint):
         self._stop = lp.stop_event()
+        self._saved = threading.Condition()  # guards the tasks that are not
+        self._unsaved = set(experiment.tasks)
         stopper = context.get_context().program_stopper
         endings: dict[str, tuple[str, bool]] = {}
 
@@ -67,7 +73,12 @@ class MonitorNode:
 
     def state(self, task: str) -> str:
         """Returns `Monitor.state` of a task, as JSON."""
-        return json.dumps(self._monitors[task].state())
+        state = json.dumps(self._monitors[task].state())
+        with self._saved:
+            if self._stop.is_set():
+                self._unsaved.discard(task)
+                self._saved.notify_all()
+        return state
 
     def report(self, task: str, node: str, number: int, reports: list[Report]) -> None:
         """See `Monitor.report`."""
@@ -116,5 +127,8 @@ class MonitorNode:
     def run(self) -> None:
         """Waits for the program's end."""
         self._stop.wait()
+        if not stops_in_order():  # the learners' last checkpoints ask for the state now
+            with self._saved:
+                self._saved.wait_for(lambda: not self._unsaved, _SAVE_S)
         for monitor in self._monitors.values():
             monitor.close()

@@ -6,6 +6,7 @@ from typing import NoReturn
 import jax
 
 from distrl.programs.build import print_line
+from distrl.runtime.heartbeat import current_heartbeat
 from distrl.runtime.process_exit import exit_at_once
 
 
@@ -18,6 +19,14 @@ def configure_jax() -> None:
 def has_own_process() -> bool:
     """Returns whether the calling node is a process, not a thread of its launcher's."""
     return threading.current_thread() is threading.main_thread()
+
+
+def stops_in_order() -> bool:
+    """Returns whether nodes are stopped in order, so that those that the learner asks outlive it.
+
+    Launchpad's own launchers stop all at once, and kill what is left after ten seconds.
+    """
+    return current_heartbeat().table is not None
 
 
 def leave() -> NoReturn:
