@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from distrl.plain_settings import plain_dtype, settings_class, spec_of
+from distrl.plain_settings import older_settings, plain_dtype, settings_class, spec_of
 from distrl.specs import EnvironmentSpec
 
 _NUMPY = {  # before and since NumPy 2
@@ -100,7 +100,8 @@ def _made(record: _Record) -> Any:
         return _array(attribute, record)
     cls = settings_class(name)
     made = object.__new__(cls)  # as pickle does: checks of newer versions don't apply
-    for field, part in _settled(record.state or {}).items():
+    state = {**older_settings(cls), **_settled(record.state or {})}
+    for field, part in state.items():
         if not field.isidentifier() or field.startswith("__"):
             raise ValueError(f"a setting of the name {field!r}")
         object.__setattr__(made, field, part)

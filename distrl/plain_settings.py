@@ -108,7 +108,12 @@ def _made(name: str, fields: dict[str, Any]) -> Any:
             f"{name} has no {', '.join(sorted(unknown))} in this version of distrl: the policy was "
             "saved by another one"
         )
-    return cls(**fields)
+    return cls(**{**older_settings(cls), **fields})
+
+
+def older_settings(cls: Any) -> dict[str, Any]:
+    """Returns the values of settings that a class has had since, for a file without them."""
+    return dict(getattr(cls, "BEFORE", {}))
 
 
 def settings_class(name: str) -> Any:

@@ -9,7 +9,8 @@ Rainbow (Hessel et al. 2018, https://arxiv.org/abs/1710.02298).
 
 import dataclasses
 import functools
-from typing import Any, NamedTuple
+from collections.abc import Mapping
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -27,6 +28,7 @@ from distrl.agents.optimizers import make_optimizer
 from distrl.agents.prioritized import importance_weights, unroll_priorities
 from distrl.agents.recurrence import burn_in, check_memory, check_unrolls
 from distrl.agents.settings import (
+    SavedSettings,
     check_count,
     check_flag,
     check_kind,
@@ -41,12 +43,9 @@ from distrl.replay.config import ReplayConfig
 from distrl.specs import EnvironmentSpec
 from distrl.types import AgentOutput, Params, State, StepType, TimeStep, Trajectory
 
-BEFORE = {"dueling_streams": False, "evaluation_epsilon": 0.0}
-"""What settings of `DQNConfig` and `R2D2Config` were before they could be set."""
-
 
 @dataclasses.dataclass(frozen=True)
-class DQNConfig:
+class DQNConfig(SavedSettings):
     """DQN's settings. The loss is a mean over the real transitions of a batch of unrolls.
 
     Attributes:
@@ -89,6 +88,8 @@ class DQNConfig:
         undoes a prioritized table's bias; a uniform table has none.
     """
 
+    BEFORE: ClassVar[Mapping[str, Any]] = {"dueling_streams": False, "evaluation_epsilon": 0.0}
+
     network: NetworkConfig = NetworkConfig(hidden_sizes=(128, 128), activation="relu")
     discount: float = 0.99
     learning_rate: float = 1e-3
@@ -130,10 +131,6 @@ class DQNConfig:
         check_number(self, "learning_rate", lambda x: x > 0, "above 0")
         check_positive_or_none(self, "max_gradient_norm")
         check_positive_or_none(self, "huber_delta")
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        """Takes a pickled state; one without the newer settings means what they meant then."""
-        self.__dict__.update({**BEFORE, **state})
 
     def check_replay(self, replay: ReplayConfig, batch_size: int) -> None:
         """Raises ConfigError if unrolls are too short for `burn_in` and `n_step`."""

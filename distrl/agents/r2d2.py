@@ -4,12 +4,14 @@ Kapturowski et al. 2019, https://openreview.net/forum?id=r1lyTjAqYX.
 """
 
 import dataclasses
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
 from distrl.agents.defaults import Defaults, has_pixels, sampled
-from distrl.agents.dqn import BEFORE, DQN, DQNConfig
+from distrl.agents.dqn import DQN, DQNConfig
 from distrl.agents.exploration import EpsilonSchedule
 from distrl.agents.networks import NetworkConfig
+from distrl.agents.settings import SavedSettings
 from distrl.config import ActorsConfig, LearnerConfig
 from distrl.errors import ConfigError
 from distrl.replay.config import ReplayConfig
@@ -17,7 +19,7 @@ from distrl.specs import EnvironmentSpec
 
 
 @dataclasses.dataclass(frozen=True)
-class R2D2Config:
+class R2D2Config(SavedSettings):
     """R2D2's settings: recurrent, double and dueling DQN with burn-in and rescaled values.
 
     Unrolls start with the recurrent state that the actor stored, which burn-in brings up to date.
@@ -36,6 +38,8 @@ class R2D2Config:
       importance_exponent: as in DQN, for a prioritized table.
       evaluation_epsilon, dueling_streams: as in DQN.
     """
+
+    BEFORE: ClassVar[Mapping[str, Any]] = DQNConfig.BEFORE
 
     network: NetworkConfig = NetworkConfig(core="lstm")
     discount: float = 0.997
@@ -64,10 +68,6 @@ class R2D2Config:
         return DQNConfig(
             **settings, double=True, dueling=True, huber_delta=None, value_rescaling=True
         )
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        """See `DQNConfig`."""
-        self.__dict__.update({**BEFORE, **state})
 
     def check_replay(self, replay: ReplayConfig, batch_size: int) -> None:
         """See `DQNConfig`."""

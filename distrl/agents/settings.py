@@ -1,18 +1,31 @@
 """Checks of agents' settings. All raise ConfigError, which says what would be right."""
 
 import math
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar
 
 from distrl.errors import ConfigError
 from distrl.specs import EnvironmentSpec
 
 
-class InputSettings:
-    """Settings with `scale_integers`: those pickled before it existed act as they did then."""
+class SavedSettings:
+    """Settings that mean what they meant when they were saved.
+
+    Attributes:
+      BEFORE: what newer settings were before they could be set: a file without them means this.
+    """
+
+    BEFORE: ClassVar[Mapping[str, Any]] = {}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update({"scale_integers": False, **state})
+        """Takes a pickled state."""
+        self.__dict__.update({**self.BEFORE, **state})
+
+
+class InputSettings(SavedSettings):
+    """Settings with `scale_integers`."""
+
+    BEFORE: ClassVar[Mapping[str, Any]] = {"scale_integers": False}
 
 
 def check_number(

@@ -4,7 +4,8 @@ import dataclasses
 import re
 from typing import Any, NamedTuple
 
-from distrl.agents.dqn import BEFORE
+from distrl.agents.dqn import DQNConfig
+from distrl.agents.networks import NetworkConfig
 from distrl.experiment import Experiment
 from distrl.launch.run_dir.config_dict import as_dict
 
@@ -15,7 +16,7 @@ _FIXED = (
 )  # fmt: skip
 _FREE = ("environment.num_threads", "environment.pool", "environment.return_threshold")
 # Settings that some checkpoints are older than, by the end of the name, and what was done then.
-_BEFORE = {"scale_integers": False, **BEFORE}
+_BEFORE = {**NetworkConfig.BEFORE, **DQNConfig.BEFORE}
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+")  # in the name of a function
 
 

@@ -16,7 +16,7 @@ from dm_env import specs as dm_specs
 
 from distrl import presets, specs
 from distrl.agents.agent import PRIORITIES, extras_struct, state_struct
-from distrl.agents.dqn import BEFORE, DQNConfig
+from distrl.agents.dqn import DQNConfig
 from distrl.agents.exploration import EpsilonSchedule, epsilon_greedy
 from distrl.agents.networks import NetworkConfig
 from distrl.agents.r2d2 import R2D2Config
@@ -322,7 +322,7 @@ def test_evaluation_is_nearly_greedy():
 def test_a_pickle_of_before_keeps_its_network_and_its_evaluation():
     """Saved policies have the settings of their time: `load_policy` unpickles them."""
     for config in (DQNConfig(SMALL, dueling=True), R2D2Config()):
-        state = {k: v for k, v in config.__dict__.items() if k not in BEFORE}
+        state = {k: v for k, v in config.__dict__.items() if k not in DQNConfig.BEFORE}
         old = type(config).__new__(type(config))
         old.__setstate__(state)
         assert (old.dueling_streams, old.evaluation_epsilon) == (False, 0.0)

@@ -16,6 +16,8 @@ from distrl.agents.networks import NetworkConfig, make_network
 from distrl.agents.sac import SACConfig
 from distrl.agents.td3 import TD3Config
 from distrl.agents.torsos import integer_scale
+from distrl.plain_pickle import load_plain
+from distrl.plain_settings import decode, encode
 from distrl.random_keys import root
 from distrl.specs import EnvironmentSpec
 
@@ -82,12 +84,16 @@ def test_what_is_left_as_it_is(spec):
 
 
 @pytest.mark.parametrize("config", [NetworkConfig, SACConfig, TD3Config, DDPGConfig])
-def test_settings_pickled_before_integers_were_scaled_act_as_they_did(config):
+def test_settings_saved_before_integers_were_scaled_act_as_they_did(config):
     old = config()
     del old.__dict__["scale_integers"]
-    loaded = pickle.loads(pickle.dumps(old))
-    assert loaded == dataclasses.replace(config(), scale_integers=False)
-    assert pickle.loads(pickle.dumps(config())) == config()
+    want = dataclasses.replace(config(), scale_integers=False)
+    assert pickle.loads(pickle.dumps(old)) == load_plain(pickle.dumps(old)) == want
+    assert pickle.loads(pickle.dumps(config())) == load_plain(pickle.dumps(config())) == config()
+    data = encode(config())
+    assert decode(data) == config()
+    del data["fields"]["scale_integers"]
+    assert decode(data) == want
 
 
 def test_without_scaling_bytes_reach_the_layers_raw():

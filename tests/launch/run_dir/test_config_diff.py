@@ -3,7 +3,7 @@
 import dataclasses
 import json
 
-from distrl.agents.dqn import BEFORE, DQNConfig
+from distrl.agents.dqn import DQNConfig
 from distrl.envs import PythonEnvironment
 from distrl.experiment import Experiment
 from distrl.launch.run_dir import config_diff
@@ -21,11 +21,11 @@ def test_a_dueling_run_of_before_goes_on_with_its_own_network_only():
     for dueling in (False, True):
         agent = DQNConfig(dueling=dueling)
         old, new = described(agent), described(agent)
-        for name in BEFORE:
+        for name in DQNConfig.BEFORE:
             del old["experiment"]["agent"][name]
         changes = {change.field: change for change in config_diff.compare(old, new)}
-        assert changes.keys() == {f"agent.{name}" for name in BEFORE}
+        assert changes.keys() == {f"agent.{name}" for name in DQNConfig.BEFORE}
         change = changes["agent.dueling_streams"]
         assert (change.was, change.now, change.fixed) == (False, True, dueling)
-        asked = described(dataclasses.replace(agent, **BEFORE))
+        asked = described(dataclasses.replace(agent, **DQNConfig.BEFORE))
         assert config_diff.compare(old, asked) == []
