@@ -40,8 +40,7 @@ class TimeStep(NamedTuple):
     observation: Nest  # [B, ...]; at LAST the true final one
     prev_action: Nest  # [B, ...]; zeros at FIRST
     env_id: Any = ()  # int32 [B], the environment's slot in the pool; for agents the stream id
-    env_info: Nest = ()  # [B, ...], other information from the environment
-    untransformed: Any = ()  # the TimeStep before transforms, if one needs it
+    env_info: Nest = ()  # [B, ...], for the actor: neither agents nor tables get it
 
 
 class AgentOutput(NamedTuple):
@@ -68,7 +67,7 @@ class Trajectory(NamedTuple):
     `timestep[t + 1].reward` and `.discount`. It is real if `timestep.step_type[t] != LAST`.
     """
 
-    timestep: TimeStep  # [T + 1, B, ...]; env_id, env_info and untransformed are ()
+    timestep: TimeStep  # [T + 1, B, ...]; env_id and env_info are ()
     action: Nest  # [T + 1, B, ...]
     extras: Nest  # [T + 1, B, ...]
     version: Array  # int32 [T + 1, B], of the parameters that chose the action

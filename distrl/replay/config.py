@@ -98,6 +98,11 @@ class ReplayConfig:
             raise ConfigError(
                 f"replay.sampler must have a method choose(rng, count, view); got {self.sampler!r}"
             )
+        if self.sampler is not None and self.backend == "reverb":
+            raise ConfigError(
+                f"replay.sampler={type(self.sampler).__name__} is not for a Reverb server, which "
+                "has only its own; use replay.backend=shared_memory"
+            )
         if self.table == "queue":
             self._check_queue()
         elif self.samples_per_insert is not None:

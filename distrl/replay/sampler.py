@@ -1,11 +1,13 @@
 """The interface for custom samplers, used instead of `uniform` or `prioritized` sampling."""
 
+from collections.abc import Callable
 from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from distrl.errors import SpecError
+from distrl.types import Trajectory
 
 
 class TableView:
@@ -15,12 +17,20 @@ class TableView:
       size: number of unrolls in the table, at least 1.
     """
 
-    def __init__(self, oldest: int, size: int, priorities: npt.NDArray[Any]):
+    def __init__(
+        self,
+        oldest: int,
+        size: int,
+        priorities: npt.NDArray[Any],
+        read: Callable[[npt.NDArray[Any]], Trajectory],
+    ):
         """Args:
         oldest: key of the oldest unroll.
         size: number of unrolls in the table.
         priorities: float64 `[max_size]`, indexed by key modulo `max_size`.
+        read: returns copies of the unrolls at such indices, int64 `[n]`.
         """
+        self._read = read
         self.size = size
         self._oldest = oldest
         self._priorities = priorities
@@ -39,6 +49,17 @@ class TableView:
     def priorities(self) -> npt.NDArray[Any]:
         """Float64 `[size]`; meaningful for `prioritized` tables only."""
         return self._priorities[self.keys % len(self._priorities)]
+
+    def unrolls(self, indices: npt.ArrayLike) -> Trajectory:
+        """Returns copies of unrolls, `[T + 1, n, ...]`, with `probability` 1.
+
+        The table waits for it: copy few, and keep what follows from them by key.
+
+        Args:
+          indices: integers `[n]` from 0 (the oldest) to `size - 1`.
+        """
+        keys = self._oldest + np.asarray(indices, np.int64)
+        return self._read(keys % len(self._priorities))
 
 
 class Sampler(Protocol):

@@ -15,7 +15,7 @@ from distrl.replay.table import reconfigure
 from distrl.replay.table.files import Stored, TableSnapshot
 from distrl.replay.table.rate_limiter import RateLimiter
 from distrl.replay.table.ring import Ring
-from distrl.types import Sample
+from distrl.types import Sample, Trajectory
 
 
 class _QueueCounts:
@@ -154,11 +154,15 @@ class LocalRing:
         return self.counts.can_sample(count)
 
     def sample(self, count: int) -> Sample:
-        draw = self._ring.choose(count, self._sampler)
+        draw = self._ring.choose(count, self._sampler, self._unrolls)
         batch = self.columns.take(self._stored, draw.indices)
         self.counts.samples += count
         trajectory = self.columns.trajectory(batch, draw.probability)
         return Sample(trajectory, draw.keys.astype(np.uint64), self.counts.inserts)
+
+    def _unrolls(self, indices: npt.NDArray[Any]) -> Trajectory:
+        ones = np.ones(len(indices), np.float32)
+        return self.columns.trajectory(self.columns.take(self._stored, indices), ones)
 
     def update_priorities(self, keys: npt.NDArray[np.uint64], priorities: npt.NDArray[Any]) -> None:
         self._ring.update_priorities(keys, priorities)

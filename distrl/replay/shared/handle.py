@@ -190,7 +190,7 @@ class TableHandle:
     ) -> Sample:
         table, columns = self._table, self.columns
         with self._admitted_batch(stop, timeout):
-            slots, draw = store.choose(table.batch_size, self._sampler)
+            slots, draw = store.choose(table.batch_size, self._sampler, self._unrolls)
             store.counts.samples += table.batch_size
             inserts = store.counts.inserts
         batch = columns.take(self._stored, slots)
@@ -206,7 +206,7 @@ class TableHandle:
                     stop,
                     timeout,
                 )
-                slots[stale], again = store.choose(len(stale), self._sampler)
+                slots[stale], again = store.choose(len(stale), self._sampler, self._unrolls)
                 draw.keys[stale] = again.keys
                 draw.probability[stale] = again.probability
                 if attempt == _TRIES - 1:  # with the lock held: nothing is overwritten meanwhile
@@ -215,6 +215,10 @@ class TableHandle:
             columns.put(batch, stale, columns.take(self._stored, slots[stale]))
         trajectory = columns.trajectory(batch, draw.probability)
         return Sample(trajectory, draw.keys.astype(np.uint64), inserts)
+
+    def _unrolls(self, slots: npt.NDArray[Any]) -> Trajectory:
+        ones = np.ones(len(slots), np.float32)
+        return self.columns.trajectory(self.columns.take(self._stored, slots), ones)
 
     def _register(self, what: int) -> None:
         """Records, with the lock held, what this client asks for. Raises Stopped if closed."""

@@ -8,7 +8,7 @@ Nothing here locks: every method needs the table's lock.
 
 import abc
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,6 +17,7 @@ import numpy.typing as npt
 from distrl.replay.sampler import Sampler
 from distrl.replay.table.rate_limiter import RateLimiter
 from distrl.replay.table.ring import Draw, Ring
+from distrl.types import Trajectory
 
 # Indices into the table's `ints`; the first three are RateLimiter's.
 INSERTS, SAMPLES, _DELETES, PENDING, _FREE_FIRST, _FREE_COUNT, _FIRST = range(7)
@@ -263,9 +264,20 @@ class RingSlots(Slots):
         """Returns the slots of the unrolls in the table, the oldest first: int64 `[size]`."""
         return self._order[self.ring.present()]
 
-    def choose(self, count: int, sampler: Sampler | None = None) -> tuple[npt.NDArray[Any], Draw]:
-        """Draws samples; returns their slots, int64 `[count]`. Args: sampler: see `Ring.choose`."""
-        draw = self.ring.choose(count, sampler)
+    def choose(
+        self,
+        count: int,
+        sampler: Sampler | None = None,
+        read: Callable[[npt.NDArray[Any]], Trajectory] | None = None,
+    ) -> tuple[npt.NDArray[Any], Draw]:
+        """Draws samples; returns their slots, int64 `[count]`.
+
+        Args:
+          count, sampler: see `Ring.choose`.
+          read: for a sampler, returns copies of the unrolls in slots.
+        """
+        by_index = None if read is None else lambda indices: read(self._order[indices])
+        draw = self.ring.choose(count, sampler, by_index)
         return self._order[draw.indices], draw
 
     def overwritten(self, slots: npt.NDArray[Any], keys: npt.NDArray[np.int64]) -> npt.NDArray[Any]:

@@ -1,6 +1,6 @@
 """The index of a uniform or prioritized table: the unrolls that it holds and samples."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -10,6 +10,7 @@ from distrl.replay.config import ReplayConfig
 from distrl.replay.sampler import Sampler, TableView, checked_choice
 from distrl.replay.table.rate_limiter import RateLimiter
 from distrl.replay.table.sum_tree import SumTree
+from distrl.types import Trajectory
 
 
 class Draw(NamedTuple):
@@ -131,12 +132,24 @@ class Ring:
         counts.inserts += count
         counts.deletes = max(counts.deletes, counts.inserts - self._max_size)
 
-    def choose(self, count: int, sampler: Sampler | None = None) -> Draw:
-        """Draws samples; they are not counted yet. Args: sampler: replaces the table's own."""
+    def choose(
+        self,
+        count: int,
+        sampler: Sampler | None = None,
+        read: Callable[[npt.NDArray[Any]], Trajectory] | None = None,
+    ) -> Draw:
+        """Draws samples; they are not counted yet.
+
+        Args:
+          count: number of samples.
+          sampler: replaces the table's own; None: there is none.
+          read: for a sampler, returns copies of the unrolls at indices in the ring.
+        """
         counts = self.counts
         oldest, size = counts.deletes, counts.size
         if sampler is not None:
-            view = TableView(oldest, size, self._priorities)
+            assert read is not None
+            view = TableView(oldest, size, self._priorities, read)
             offsets, probability = checked_choice(sampler, self._rng, count, view)
             keys = oldest + offsets
             indices = keys % self._max_size

@@ -8,6 +8,7 @@ import pytest
 
 from distrl.errors import ConfigError, SpecError
 from distrl.replay.buffer import ReplayConfig
+from tests.support.replay import Streams
 
 T = 4
 both = pytest.mark.parametrize("make_replay", ["local", "shared"], indirect=True)
@@ -87,3 +88,34 @@ def test_where_there_can_be_no_sampler(make_streams):
     config = ReplayConfig("uniform", T, sampler=NewestFirst())
     with pytest.raises(ConfigError, match=r"replay.sampler=NewestFirst is not for Reverb.*shared"):
         reverb_tables(config, make_streams.struct, 2, "t")
+
+
+class ByStream:
+    """Samples unrolls in proportion to the number of their stream."""
+
+    def choose(self, rng, count, view):
+        every = view.unrolls(np.arange(view.size))
+        np.testing.assert_array_equal(every.probability, 1)
+        Streams.check(every)
+        weights = every.stream_id.astype(float)
+        chances = weights / weights.sum()
+        indices = rng.choice(view.size, count, p=chances)
+        one = view.unrolls([view.size - 1])
+        np.testing.assert_array_equal(one.stream_id, every.stream_id[-1:])
+        return indices, chances[indices]
+
+
+@both
+def test_a_sampler_sees_what_unrolls_contain(make_replay, streams):
+    replay = make_replay(ReplayConfig("uniform", T, max_size=6, sampler=ByStream()), 50)
+    client = replay.client()
+    streams.add_to(client, ids(4), 2 * T + 1)  # the first 2 of 8 are removed
+    trajectory = client.sample(5.0).trajectory
+    Streams.check(trajectory)
+    assert set(trajectory.stream_id.tolist()) <= {1, 2, 3}
+    np.testing.assert_allclose(trajectory.probability, trajectory.stream_id / 11, rtol=1e-6)
+
+
+def test_a_sampler_for_a_reverb_server_is_refused():
+    with pytest.raises(ConfigError, match=r"replay\.sampler=ByStream is not for a Reverb server, "):
+        ReplayConfig("uniform", T, backend="reverb", sampler=ByStream())

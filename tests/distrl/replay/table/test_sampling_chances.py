@@ -74,7 +74,7 @@ def test_sampled_as_weighted_while_weights_change(make_replay, streams, elsewher
     chosen = []
     choose = ring.choose
 
-    def watched(count, sampler=None):  # with the table's lock held
+    def watched(count, sampler=None, read=None):  # with the table's lock held
         priorities, exponent = ring.priorities().copy(), ring._exponent
         draw = choose(count, sampler)
         tally.add(draw.indices, priorities, exponent)
