@@ -1,12 +1,10 @@
 """Saves a whole program: periodically, when it ends, and when it is asked to stop."""
 
 import os
-import platform
 import shutil
 import threading
 import time
 from collections.abc import Callable
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +15,7 @@ from distrl.errors import DeadlineExceeded, PeerError, SaveError
 from distrl.learner import Learner, TrainingState
 from distrl.replay.buffer import ReplayAdministration
 from distrl.runtime.incarnations import lives
+from distrl.runtime.provenance import versions
 
 _POLL_S = 0.1  # between two checks whether the program stops
 _MAIN_S = 0.3  # a program that is asked to stop has this long to end before it is saved
@@ -199,7 +198,7 @@ class Checkpointer:
             "mean_return": monitor["mean_return"],
             "full_window": monitor["full_window"],
             "lives": lives(self._run_dir),
-            "programs": _versions(),
+            "programs": {**versions(), "machine": os.uname().nodename},
         }
 
     def _save_table(self, folder: Path, last: bool) -> dict[str, Any] | None:
@@ -228,14 +227,3 @@ class Checkpointer:
                 f"{' '.join(str(error).split())}"
             )
         return self._known_counters
-
-
-def _versions() -> dict[str, str]:
-    """Returns the versions of what writes a checkpoint, and the machine."""
-    versions = {"python": platform.python_version(), "machine": os.uname().nodename}
-    for name in ("distrl", "jax", "numpy", "dm-haiku", "optax", "dm-reverb"):
-        try:
-            versions[name] = metadata.version(name)
-        except metadata.PackageNotFoundError:
-            continue
-    return versions

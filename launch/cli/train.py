@@ -22,6 +22,7 @@ from distrl.launch.supervision.result import EXIT_FINISHED
 from distrl.programs import TOPOLOGIES
 from distrl.programs.resources import node_environments
 from distrl.runtime.process_exit import announce, exit_at_once
+from distrl.runtime.provenance import provenance
 
 if TYPE_CHECKING:
     from distrl.programs.learner_processes import ProcessGroupSpec
@@ -126,7 +127,8 @@ def _open_run(
     experiment: Experiment, topology: str, arguments: list[str], values: flags.FlagValues
 ) -> RunFolder:
     """Opens the run folder and tells the user about it."""
-    folder = open_run(values.run_dir, experiment, topology, arguments, _say)
+    origin = provenance(values.experiment)
+    folder = open_run(values.run_dir, experiment, topology, arguments, _say, origin)
     if folder.ended is not None:
         _say(
             f"distrl: {folder.path} has already ended: {folder.ended[0]}; to continue, set a "

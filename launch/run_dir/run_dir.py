@@ -49,6 +49,7 @@ def open_run(
     topology: str,
     command: list[str],
     say: Callable[[str], None] = print,
+    provenance: dict[str, Any] | None = None,
 ) -> RunFolder:
     """Opens the run's folder, and locks it until this process ends.
 
@@ -58,6 +59,7 @@ def open_run(
       topology: the topology to run it under.
       command: the command line, for `config.json`.
       say: prints a line for the user.
+      provenance: more entries of `config.json`: which code and packages the program runs.
 
     Raises:
       ConfigError: the folder cannot be used, another program runs in it, or it has another run;
@@ -66,23 +68,53 @@ def open_run(
     path = Path(run_dir) if run_dir is not None else new_path(experiment, topology)
     settings = json.loads(json.dumps(config_diff.describe(experiment)))
     entries = make_folder(path)
-    if not entries <= {LOCK, *SUBMITTED} and not has_config(path, "topology", "experiment"):
+    damage = _damage(path / CONFIG) if entries >= {CONFIG, LOCK} else None
+    is_run = damage is not None or has_config(path, "topology", "experiment")
+    if not entries <= {LOCK, *SUBMITTED} and not is_run:
         raise ConfigError(
             f"--run_dir: {path} is not empty and not the folder of a run; name a new folder, or "
             "the folder of a run to resume"
         )
     lock(path)
-    old_settings = read_json(path / CONFIG)
+    if damage is None:
+        old_settings = read_json(path / CONFIG)
+    else:
+        aside = path / f"{CONFIG}.damaged"
+        (path / CONFIG).replace(aside)
+        say(f"distrl: {path / CONFIG} is damaged ({damage}): it is now {aside.name}")
+        checkpoint = Checkpoints(path).latest(say)  # has the settings too
+        old_settings = settings if checkpoint is None else checkpoint.manifest
     folder = RunFolder(path, ResumePoint(settings))
     if old_settings is not None:
         folder = _resume(path, old_settings, settings, experiment, topology, say)
     if folder.ended is None:
         for name in (RESULT_FILE, RESUMED):  # of the program before
             (path / name).unlink(missing_ok=True)
-        write_json(path / CONFIG, {"command": command, "topology": topology, **settings})
+        write_json(
+            path / CONFIG,
+            {"command": command, "topology": topology, **settings, **(provenance or {})},
+        )
         if folder.resume_point.checkpoint is not None:
             write_json(path / RESUMED, {"checkpoint": Path(folder.resume_point.checkpoint).name})
     return folder
+
+
+def _damage(path: Path) -> str | None:
+    """Returns why a file of settings cannot be read; None if it can, whatever it has."""
+    try:
+        return None if isinstance(read_json(path), dict) else "no settings"
+    except ValueError as error:
+        return str(error)
+
+
+def _read_result(path: Path, say: Callable[[str], None]) -> dict[str, Any]:
+    """Returns the result of the program before; empty if there is none."""
+    damage = _damage(path) if path.exists() else "missing"
+    if damage is None:
+        return dict(read_json(path))
+    if path.exists():
+        say(f"distrl: {path} is damaged ({damage}): the checkpoints tell how far the run is")
+    return {}
 
 
 def new_path(experiment: Experiment, topology: str) -> Path:
@@ -99,11 +131,11 @@ def _resume(
     say: Callable[[str], None],
 ) -> RunFolder:
     """Returns where the run in `path` resumes, or that it has ended."""
-    result = read_json(path / RESULT_FILE) or {}
+    result = _read_result(path / RESULT_FILE, say)
     saved = Saved.read(path)
     same_goal = config_diff.goal(old_settings) == config_diff.goal(settings)
     if result.get("status") == "finished" and same_goal and saved.complete:
-        return RunFolder(path, ResumePoint(settings), (result["reason"], EXIT_FINISHED))
+        return RunFolder(path, ResumePoint(settings), (str(result.get("reason")), EXIT_FINISHED))
     checkpoint = Checkpoints(path).latest(say)
     if checkpoint is None:
         say(f"distrl: {path} has no checkpoint: starting from the beginning, appending to its logs")

@@ -267,3 +267,45 @@ def test_a_run_from_before_integers_were_scaled(monkeypatch, observation, flag, 
             run_dir._check(checkpoint, settings, made)
     else:
         assert run_dir._check(checkpoint, settings, made) == []
+
+
+@pytest.mark.parametrize("content", ["", '{"command": [', "[]", "\udcff"])
+def test_damaged_settings_are_put_aside_and_the_run_resumes(opened, finished, tmp_path, content):
+    shutil.copytree(finished, tmp_path / "run")
+    (tmp_path / "run" / "lock").touch()
+    path = tmp_path / "run" / "config.json"
+    path.write_text(content, errors="surrogateescape")
+    folder, lines = opened(experiment(goal=Goal(max_env_steps=10**6)))
+    assert lines[0].startswith(f"distrl: {path} is damaged (")
+    assert lines[0].endswith("): it is now config.json.damaged")
+    assert folder.resume_point.checkpoint is not None
+    assert json.loads(path.read_text())["topology"] == "single_process"
+
+
+def test_a_folder_with_a_broken_file_of_that_name_is_no_run(opened, tmp_path):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "config.json").write_text("{")
+    with pytest.raises(ConfigError, match="not the folder of a run"):
+        opened(experiment())
+    assert (tmp_path / "run" / "config.json").read_text() == "{"
+
+
+@pytest.mark.parametrize("content", ["", "{", "[1]"])
+def test_a_damaged_result_does_not_matter(opened, finished, tmp_path, content):
+    shutil.copytree(finished, tmp_path / "run")
+    path = tmp_path / "run" / "result.json"
+    path.write_text(content)
+    folder, lines = opened(experiment(goal=Goal(max_env_steps=10**6)))
+    assert f"distrl: {path} is damaged (" in lines[0]
+    assert folder.resume_point.checkpoint is not None
+
+
+def test_what_code_ran_is_in_the_settings(tmp_path, monkeypatch):
+    monkeypatch.setattr(run_dir, "lock", lambda path: None)
+    code = {"code": {"distrl": None}, "versions": {"python": "3.10"}}
+    made = experiment()
+    opened = run_dir.open_run(
+        str(tmp_path / "run"), made, "single_process", ["x"], lambda line: None, code
+    )
+    written = json.loads((opened.path / "config.json").read_text())
+    assert {name: written[name] for name in code} == code
