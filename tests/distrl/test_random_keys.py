@@ -153,7 +153,7 @@ AGENTS = {
     "ppo": full(PPOConfig(SMALL, epochs=3, minibatches=2), DISCRETE),
     "dqn": full(DQNConfig(SMALL), DISCRETE),
     "noisy dqn": full(NOISY, DISCRETE),
-    "r2d2": full(R2D2Config(NetworkConfig(hidden_sizes=(4,), core="lstm")), DISCRETE),
+    "r2d2": full(R2D2Config(NetworkConfig(hidden_sizes=(4,), core="lstm"), n_step=1), DISCRETE),
     "sac": (SACConfig((4,)), CONTINUOUS),
     "td3": full(TD3Config((4,)), CONTINUOUS),
     "ddpg": full(DDPGConfig((4,)), CONTINUOUS),
