@@ -38,6 +38,9 @@ class ResumePoint(NamedTuple):
         Args:
           run_dir: the run folder.
           start: where the program started.
+
+        Raises:
+          ConfigError: there are checkpoints, and all are damaged.
         """
         checkpoint = Checkpoints(run_dir).latest()
         return start._replace(checkpoint=None if checkpoint is None else str(checkpoint.path))

@@ -118,20 +118,33 @@ class Checkpoints:
     def latest(
         self, printer: Callable[[str], None] = print, only: Files | None = None
     ) -> Checkpoint | None:
-        """Returns the newest undamaged checkpoint, or None.
+        """Returns the newest undamaged checkpoint; None if there is no checkpoint at all.
 
         Args:
           printer: prints a line for each damaged checkpoint that is skipped.
           only: see `Checkpoint.read`.
+
+        Raises:
+          ConfigError: all checkpoints are damaged; the message has what is wrong with each.
         """
         paths = self.paths()
         unknown = [path for path in paths if not _number(path)]  # may be the newest
+        errors: list[ConfigError] = []
         for path in dict.fromkeys([*unknown, *reversed(paths)]):
             try:
-                return Checkpoint.read(path, only)
+                checkpoint = Checkpoint.read(path, only)
             except ConfigError as error:
+                errors.append(error)
+                continue
+            for error in errors:
                 printer(f"distrl: checkpoint skipped: {error}")
-        return None
+            return checkpoint
+        if not errors:
+            return None
+        raise ConfigError(
+            f"none of the {len(errors)} checkpoints in {self.folder} can be loaded: "
+            + "; ".join(map(str, errors))
+        )
 
     def best(self, only: Files | None = None) -> Checkpoint | None:
         """Returns the checkpoint with the best mean return; None if none has a mean return.

@@ -136,7 +136,13 @@ def _resume(
     same_goal = config_diff.goal(old_settings) == config_diff.goal(settings)
     if result.get("status") == "finished" and same_goal and saved.complete:
         return RunFolder(path, ResumePoint(settings), (str(result.get("reason")), EXIT_FINISHED))
-    checkpoint = Checkpoints(path).latest(say)
+    try:
+        checkpoint = Checkpoints(path).latest(say)
+    except ConfigError as error:
+        raise ConfigError(
+            f"--run_dir: {error}; to start from the beginning, name a new --run_dir, or move "
+            f"{path} away; nothing in it was changed"
+        ) from error
     if checkpoint is None:
         say(f"distrl: {path} has no checkpoint: starting from the beginning, appending to its logs")
         return RunFolder(path, ResumePoint(settings))

@@ -107,6 +107,20 @@ def test_a_damaged_checkpoint_is_skipped_with_one_line(tmp_path, damage):
     assert store.latest(lines.append).path.name == "000003"
 
 
+def test_if_all_are_damaged_the_newest_is_not_none(tmp_path):
+    """None would mean that nothing was ever saved, and the run would start from the beginning."""
+    store = Checkpoints(tmp_path)
+    assert store.latest() is None
+    os.truncate(write(store, 1) / "params", 3)
+    (write(store, 2) / "manifest.json").unlink()
+    lines = []
+    with pytest.raises(ConfigError, match="none of the 2 checkpoints in .* can be loaded") as error:
+        store.latest(lines.append)
+    message = str(error.value)
+    assert "000001 is damaged: params has 3 bytes" in message and "\n" not in message
+    assert "000002 is not a complete checkpoint: manifest.json" in message and not lines
+
+
 def test_a_failed_write_leaves_nothing(tmp_path):
     store = Checkpoints(tmp_path)
     write(store, 1)

@@ -103,6 +103,26 @@ def test_a_budget_that_ended_stays_ended(opened):
     assert code == EXIT_FAILED and "the goal was not reached" in reason
 
 
+def test_a_run_whose_checkpoints_are_all_damaged_is_refused_and_left_as_it_is(
+    opened, finished, tmp_path
+):
+    shutil.copytree(finished, tmp_path / "run")
+    for path in Checkpoints(tmp_path / "run").paths():
+        (path / "learner.npz").write_bytes(b"x")
+
+    def contents():
+        files = [path for path in (tmp_path / "run").rglob("*") if path.is_file()]
+        return {str(path): path.read_bytes() for path in files}
+
+    before = contents()
+    with pytest.raises(ConfigError) as error:
+        opened(experiment(goal=Goal(max_env_steps=10**6)))
+    message = str(error.value)
+    assert "learner.npz has 1 bytes" in message and "\n" not in message
+    assert "name a new --run_dir, or move" in message and str(tmp_path / "run") in message
+    assert contents() == before
+
+
 OTHERS = {
     "replay.unroll_length: was 20, is 10": {"replay": ReplayConfig(unroll_length=10)},
     "environment.name: was counting, is other": {
