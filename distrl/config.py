@@ -107,14 +107,23 @@ class LearnerConfig:
       num_gpus: GPUs of the learner's node; 0: it runs on the CPU and sees none.
       num_devices: devices over which a batch is split evenly. 0: all that JAX has in the learner's
         process: its GPUs, or the one CPU.
+      on_nonfinite: what to do about an update whose loss, gradients or new parameters are not
+        finite. "fail": end the run; "skip": keep parameters and optimiser as they are, count the
+        update in `updates_skipped`, and fail after 100 of them in a row. Parameters that are not
+        finite are neither published nor saved.
     """
 
     batch_size: int = 64
     timeout: float = 120.0
     num_gpus: int = 0
     num_devices: int = 0
+    on_nonfinite: str = "fail"
 
     def __post_init__(self) -> None:
+        if self.on_nonfinite not in ("fail", "skip"):
+            raise ConfigError(
+                f"learner.on_nonfinite must be 'fail' or 'skip', got {self.on_nonfinite!r}"
+            )
         if self.batch_size < 1:
             raise ConfigError(f"learner.batch_size must be 1 or more, got {self.batch_size}")
         if self.timeout <= 0:

@@ -21,6 +21,10 @@ class Blocked(RuntimeError):
     """A wait that could never end. The message has the inequality that blocks it."""
 
 
+class Diverged(ArithmeticError):
+    """Training made what is not finite. One line; to restart from a checkpoint would not help."""
+
+
 class PeerError(RuntimeError):
     """A call to another node failed. The message names the node and the method."""
 

@@ -1,48 +1,35 @@
 """The learner: turns batches from the replay into parameters."""
 
-import collections
 import functools
 import math
-import threading
 import time
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import numpy as np
 import numpy.typing as npt
 
 from distrl.agents.agent import PRIORITIES, Agent
-from distrl.errors import DeadlineExceeded, Stopped
+from distrl.divergence import FAIL, FiniteParams, UpdateCheck
+from distrl.errors import DeadlineExceeded, Diverged, Stopped
 from distrl.learner_group.devices import Devices
 from distrl.learner_group.group import LearnerGroup, SingleProcessGroup
 from distrl.metrics import Report
 from distrl.random_keys import derive, root
 from distrl.replay.buffer import ReplayReader
 from distrl.runtime.patience import Deadline, Unless
+from distrl.training_state import TrainingState
 from distrl.types import Params, Sample, StepType
 
 _LAST_BATCH_S = 1.0  # between two looks at whether there is a batch more, when acting is over
-
-
-class TrainingState(NamedTuple):
-    """A learner's whole state after an update. Immutable: each update makes a new one."""
-
-    version: int  # number of updates that made the parameters
-    params: Params
-    agent: Any  # the agent's learner state, e.g. the optimiser's
-    env_steps: int  # transitions trained on, without padding
-    consumed: int  # unrolls
-    waited: float  # seconds spent waiting for batches
-    inserted: int = 0  # environment steps of all actors, in unrolls that the table has received
-    inserts: int = 0  # the table's own count of these unrolls
 
 
 class Learner:
     """Consumes a replay's batches; holds the parameters, whose version is the number of updates.
 
     Attributes:
-      recent: the newest versions with their parameters.
+      published: the newest versions of the parameters.
       count_acted: returns the environment steps that the actors of this process have taken, which
         the processes of a learner tell each other; 0 unless replaced.
       acted_elsewhere: environment steps of the other processes, as of the last update.
@@ -61,13 +48,14 @@ class Learner:
         devices: Devices | None = None,
         learner_group: LearnerGroup | None = None,
         period: int | None = None,
+        on_nonfinite: str = FAIL,
     ):
         """Args:
         agent: the agent, whose `learner_step` is run.
         replay: where batches come from.
         seed: seed of the initial parameters.
         timeout: seconds to wait for a batch.
-        keep: number of the newest parameters in `recent`.
+        keep: number of the newest parameters in `published`.
         last: `run` returns at this version. None: no limit.
         max_env_steps: `run` returns when so many transitions are trained on. None: no limit.
         devices: devices that compute updates; None: JAX's default one. Readers get the parameters
@@ -75,6 +63,7 @@ class Learner:
         learner_group: all processes of the learner, each with its own replay; an update uses the
           batches of all. None: this process is the whole group. See `share` and `leave`.
         period: environment steps of one unroll that no other has. None: all its transitions.
+        on_nonfinite: see `LearnerConfig`.
         """
         self._agent, self._period = agent, period
         self._learner_group = learner_group or SingleProcessGroup()
@@ -83,20 +72,22 @@ class Learner:
         self._replay = replay
         self._timeout = timeout
         self._devices = devices or Devices(1, count=1)
-        self._update = self._devices.jit(agent.learner_step)
         params = jax.jit(agent.initial_params)(derive(root(seed), "params"))
         agent_state = jax.jit(agent.initial_learner_state)(params)
+        self._check = UpdateCheck(params, agent_state, on_nonfinite)
+        self._update = self._devices.jit(self._check.checked(agent.learner_step))
         if self._devices.several:
             params, agent_state = self._devices.replicate((params, agent_state))
         # Replaced as a whole at the end of an update: a reader never sees a version with other
         # parameters, and any thread can take a checkpoint at any time.
         self._state = TrainingState(0, params, agent_state, 0, 0, 0.0)
-        self.recent = collections.deque([self.variables], maxlen=keep)
-        self._made = threading.Condition()
+        self.published = FiniteParams(self._check, keep)
+        self._renew_record()
+        self._diverged: Diverged | None = None  # as soon as it is known
+        self._left = False
         self._logs: dict[str, Any] = {}
-        self._priorities: tuple[npt.NDArray[Any], jax.Array] | None = (
-            None  # with keys, not sent yet
-        )
+        # With keys, not sent yet.
+        self._priorities: tuple[npt.NDArray[Any], jax.Array] | None = None
         self._waited = 0.0  # since the last update
         self.count_acted: Callable[[], int] = lambda: 0
         self._acted = 0
@@ -105,9 +96,8 @@ class Learner:
 
     @property
     def variables(self) -> tuple[int, Params]:
-        """Version and parameters."""
-        version, params = self._state[:2]
-        return version, self._devices.first_replica(params)
+        """Version and parameters: the newest, or if they are not finite the last known to be."""
+        return self.published.current()
 
     @property
     def version(self) -> int:
@@ -124,16 +114,26 @@ class Learner:
         return self._state
 
     def restore(self, state: TrainingState) -> None:
-        """Resumes from the state of a learner with the same agent. Not during an update.
+        """Resumes from the finite state of a learner with the same agent. Not during an update.
 
         It lacks the priorities that the last update before it computed: those unrolls keep their
         previous ones.
         """
         params, agent = self._devices.replicate((state.params, state.agent))
         self._state = state._replace(params=params, agent=agent)
-        with self._made:
-            self.recent.clear()
-            self.recent.append(self.variables)
+        self._renew_record()
+
+    def _renew_record(self) -> None:
+        """Begins a record of the updates' check at the current state, which is finite."""
+        version, params = self._state[:2]
+        self._record = self._devices.replicate(self._check.new_record(version))
+        self.published.restart(version, *self._devices.first_replica((params, self._record)))
+
+    def check(self, state: TrainingState) -> None:
+        """Raises Diverged if a state from `state` is not finite. Safe in any thread."""
+        if self._diverged is not None:
+            raise self._diverged
+        self._check.check_state(*state[:3])
 
     def share(self) -> None:
         """Takes process 0's state. All processes call it once, before their first update."""
@@ -152,15 +152,11 @@ class Learner:
     def leave(self) -> None:
         """Ends the updates of all of the learner's processes, unless they have ended already."""
         self._learner_group.leave()
+        self._left = True
 
     def get_variables(self, newer_than: int = -1) -> tuple[int, Params] | None:
-        """See `VariableSource`. Never blocks the learner; safe in any thread."""
-        return self.variables if self._state.version > newer_than else None
-
-    def wait_for_version(self, version: int, timeout: float) -> bool:
-        """Waits, in any thread; returns whether this or a newer version came within `timeout` s."""
-        with self._made:
-            return self._made.wait_for(lambda: self.recent[-1][0] >= version, timeout)
+        """See `VariableSource` and `FiniteParams`. Never blocks the learner; safe in any thread."""
+        return self.published.get(newer_than)
 
     @functools.cached_property
     def _dataset(self) -> Iterator[Sample]:
@@ -174,6 +170,7 @@ class Learner:
           DeadlineExceeded: no batch came within the timeout.
           Stopped: the program stops, or another process of the learner ends the updates.
           PeerError: another process of the learner has ended.
+          Diverged: an earlier update was not finite, or too many in a row were skipped.
         """
         began = time.monotonic()
         sample = next(self._dataset)
@@ -188,16 +185,20 @@ class Learner:
         # Below 0 where the table began again, or was restored from an older checkpoint.
         inserted = max(0, sample.inserts - state.inserts) * (self._period or len(real))
         acted = self.count_acted() - self._acted
-        agreement = self._learner_group.agree(True, (env_steps, consumed, acted, inserted))
+        diverged = int(self._diverged is not None)
+        counts = (env_steps, consumed, acted, inserted, diverged)
+        agreement = self._learner_group.agree(True, counts)
         if not agreement.proceed:
             raise Stopped("another process of the learner has ended the updates")
-        env_steps, consumed, acted_by_all, inserted = agreement.sums
+        env_steps, consumed, acted_by_all, inserted, diverged = agreement.sums
+        if diverged:  # all processes end here, whichever of them has looked
+            self._look()
         self._acted += acted
         self.acted_elsewhere += acted_by_all - acted
         inserted += state.inserted
         params = self._agent.with_env_steps(state.params, inserted)
-        params, agent_state, self._logs = self._update(
-            params, state.agent, self._devices.put(trajectory)
+        params, (agent_state, self._record), self._logs = self._update(
+            params, (state.agent, self._record), self._devices.put(trajectory)
         )
         self._state = TrainingState(
             state.version + 1,
@@ -209,15 +210,20 @@ class Learner:
             inserted,
             sample.inserts,
         )
-        with self._made:
-            self.recent.append(self.variables)
-            self._made.notify_all()
+        made = self._devices.first_replica((params, self._record))
+        self.published.append(self._state.version, *made)
         self._waited = 0.0
         # Negative if the version was lost with an earlier life of the learner.
         self._lags.append(np.maximum(state.version - trajectory.version[:-1], 0))
         priorities = self._logs.pop(PRIORITIES, None)
         if priorities is not None and self._replay.is_prioritized:
             self._send_priorities(sample.key, priorities)
+
+    def _look(self) -> None:
+        """Raises Diverged if the updates up to now are what ends training."""
+        self._diverged = self._diverged or self._check.error(self.published.record)
+        if self._diverged is not None:
+            raise self._diverged
 
     def _send_priorities(self, keys: npt.NDArray[np.uint64], priorities: jax.Array) -> None:
         """Sends the previous update's priorities, which are computed by now: nothing has to wait.
@@ -226,7 +232,9 @@ class Learner:
         """
         earlier, self._priorities = self._priorities, (keys, priorities)
         if earlier is not None:
-            self._replay.update_priorities(earlier[0], self._devices.local_rows(earlier[1]))
+            rows = self._devices.local_rows(earlier[1])
+            if np.isfinite(rows).all():  # else that update was skipped, or ends training
+                self._replay.update_priorities(earlier[0], rows)
 
     @property
     def is_done(self) -> bool:
@@ -300,7 +308,14 @@ class Learner:
         """Returns totals, with the policy lag in learner steps and the logs since the last call.
 
         The lag of a step is the version that consumes it minus the version that chose its action.
+
+        Raises:
+          Diverged: see `step`; one of several processes raises it at the next update, as all do.
         """
+        record = np.asarray(self.published.record)
+        self._diverged = self._check.error(record)
+        if self._left or self._learner_group.count == 1:
+            self._look()
         report = self.counts()
         if self._lags:
             lags = np.concatenate([lag.ravel() for lag in self._lags])
@@ -308,5 +323,7 @@ class Learner:
             report["policy_lag_p95"] = float(np.percentile(lags, 95))
             report["policy_lag_max"] = float(lags.max())
             self._lags = []
+        if self._check.skips:
+            report["updates_skipped"] = self._check.skipped(record)
         report.update({name: float(value) for name, value in self._logs.items()})
         return report

@@ -239,6 +239,8 @@ class Monitor:
             text += f"  evaluation {state['evaluation_return']:.1f}"
         if state["evaluation_success_rate"] is not None:
             text += f" (success {100 * state['evaluation_success_rate']:.0f} %)"
+        if state.get("updates_skipped"):
+            text += f"  updates skipped {state['updates_skipped']:,}"
         if self._restarts:
             text += f"  environments restarted {self._restarts}"
         self._printer(text)

@@ -130,18 +130,21 @@ class VariableService:
         """Returns `(version, bytes)` after `number` updates since this service began.
 
         Waits briefly; returns None if they do not exist yet. The source must be a `Learner`, which
-        keeps its `recent` parameters.
+        keeps its newest parameters.
         """
         source: Any = self._source
         version = self._first + number
-        if not source.wait_for_version(version, _VERSION_WAIT_S):
+        if not source.published.wait_for(version, _VERSION_WAIT_S):
             return None
         with self._lock:
             data = self._numbered.get(version)
             if data is None:
-                recent = dict(source.recent)
-                data = self._numbered[version] = self._codec.pack(recent[version])
-                for old in [known for known in self._numbered if known not in recent]:
+                params = source.published.of_version(version)
+                if params is None:  # not finite: the learner is about to fail
+                    return None
+                data = self._numbered[version] = self._codec.pack(params)
+                kept = source.published.versions()
+                for old in [known for known in self._numbered if known not in kept]:
                     del self._numbered[old]
             return version, data
 

@@ -198,6 +198,7 @@ class Builder:
             devices=Devices(config.batch_size, config.num_devices),
             learner_group=learner_group,
             period=self.task.replay.period,
+            on_nonfinite=config.on_nonfinite,
         )
 
     def make_checkpointer(

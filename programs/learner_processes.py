@@ -100,4 +100,5 @@ def about(experiment: Experiment) -> dict[str, str]:
         "transforms": repr(experiment.transforms),
         "replay.unroll_length": str(experiment.replay.unroll_length),
         "learner.batch_size": str(experiment.learner.batch_size),
+        "learner.on_nonfinite": experiment.learner.on_nonfinite,
     }

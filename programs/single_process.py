@@ -97,7 +97,7 @@ class SingleProcess:
         self.learner.count_acted = lambda: self.actor.acted
 
     def run_once(self, may_act: Callable[[], bool] = lambda: True) -> bool:
-        """Acts until there is a batch, and learns from it.
+        """Acts with what it learned until there is a batch, and learns from it.
 
         Without a ratio of samples to inserts, which would allow any number of updates, it acts one
         step before each.
@@ -112,10 +112,10 @@ class SingleProcess:
         while not (acted and self.replay.can_sample()):
             if not may_act():
                 return False
+            self.variables.refresh()
             self.actor.step()
             acted = True
         self.learner.step()
-        self.variables.refresh()
         return True
 
     def __enter__(self) -> "SingleProcess":

@@ -48,7 +48,7 @@ ROOMS = """
     distrl/experiment distrl/actor distrl/evaluator distrl/inference
     distrl/task distrl/inferencer
     distrl/learner distrl/variables distrl/testing distrl/transforms distrl/envs/__init__
-    distrl/random_batches
+    distrl/random_batches distrl/divergence
     distrl/lockstep distrl/agents distrl/envs/suites
     distrl/replay/reverb distrl/replay/shared distrl/replay/local
     distrl/replay/client distrl/replay/late_rewards
@@ -63,7 +63,7 @@ ROOMS = """
     distrl/replay/columns distrl/replay/sampler distrl/replay/stream_index distrl/replay/__init__
     distrl/runtime
     distrl/envs/pool_config
-    distrl/random_keys distrl/seeds distrl/specs
+    distrl/training_state distrl/random_keys distrl/seeds distrl/specs
     distrl/errors distrl/types distrl/version
 """
 

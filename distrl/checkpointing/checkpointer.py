@@ -12,10 +12,11 @@ from distrl.checkpointing.params_file import checksum, save_nest, save_params
 from distrl.checkpointing.store import LEARNER, PARAMS, TABLE, Checkpoints
 from distrl.config import CheckpointConfig
 from distrl.errors import DeadlineExceeded, PeerError, SaveError
-from distrl.learner import Learner, TrainingState
+from distrl.learner import Learner
 from distrl.replay.buffer import ReplayAdministration
 from distrl.runtime.incarnations import lives
 from distrl.runtime.provenance import versions
+from distrl.training_state import TrainingState
 
 _POLL_S = 0.1  # between two checks whether the program stops
 _MAIN_S = 0.3  # a program that is asked to stop has this long to end before it is saved
@@ -92,6 +93,7 @@ class Checkpointer:
 
         Raises:
           SaveError: one of them, or both, could not be saved in time.
+          Diverged: the learner's state is not finite, and was not saved.
         """
         self._ended.set()
         if self._thread is None:
@@ -167,9 +169,11 @@ class Checkpointer:
         Raises:
           OSError: for example because the disk is full.
           PeerError, DeadlineExceeded: the monitor or the replay does not answer.
+          Diverged: the learner's state is not finite.
         """
         began = time.monotonic()
         state = self._learner.state()
+        self._learner.check(state)
         path = self._store.write(state.version, lambda folder: self._write(folder, state, last))
         self._saved = state.version
         nbytes = sum(file.stat().st_size for file in path.rglob("*") if file.is_file())

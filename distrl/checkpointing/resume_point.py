@@ -9,11 +9,13 @@ import numpy as np
 from distrl.agents.agent import Agent
 from distrl.checkpointing.params_file import checksum, load_nest, load_params
 from distrl.checkpointing.store import LEARNER, PARAMS, TABLE, Checkpoint, Checkpoints
+from distrl.divergence import check_saved
 from distrl.errors import SpecError
 from distrl.experiment import Experiment
-from distrl.learner import Learner, TrainingState
+from distrl.learner import Learner
 from distrl.replay.table.info import TableInfo
 from distrl.runtime.files import update_json
+from distrl.training_state import TrainingState
 
 RESUMED = "resumed.json"
 
@@ -78,12 +80,14 @@ def restore_learner(learner: Learner, checkpoint: Path) -> dict[str, Any]:
       What the learner has now, under the names of the manifest.
 
     Raises:
-      SpecError: the checkpoint is of another agent, or what was loaded is not what was saved.
+      SpecError: the checkpoint is of another agent, what was loaded is not what was saved, or the
+        parameters are not finite.
     """
     manifest = Checkpoint.read_manifest(checkpoint)
     like = learner.state()
     version, params = load_params(checkpoint / PARAMS, like.params)
     agent = load_nest(checkpoint / LEARNER, like.agent, "learner state")
+    check_saved(str(checkpoint), params)
     learner.restore(
         TrainingState(
             version,

@@ -136,8 +136,8 @@ class Checkpoints:
             except ConfigError as error:
                 errors.append(error)
                 continue
-            for error in errors:
-                printer(f"distrl: checkpoint skipped: {error}")
+            for skipped in errors:
+                printer(f"distrl: checkpoint skipped: {skipped}")
             return checkpoint
         if not errors:
             return None

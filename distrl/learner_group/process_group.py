@@ -28,7 +28,7 @@ import jax
 import numpy as np
 from jax.experimental import multihost_utils
 
-from distrl.errors import ConfigError, DeadlineExceeded, PeerError, Stopped
+from distrl.errors import ConfigError, DeadlineExceeded, Diverged, PeerError, Stopped
 from distrl.learner_group import rendezvous
 from distrl.learner_group.group import Agreement
 from distrl.learner_group.rendezvous import MAX_LINE, RENDEZVOUS_S, send
@@ -150,7 +150,7 @@ class ProcessGroup:
         trace: TracebackType | None,
     ) -> None:
         cause = None
-        if error is not None and not isinstance(error, (PeerError, Stopped, ConfigError)):
+        if error is not None and not isinstance(error, (PeerError, Stopped, ConfigError, Diverged)):
             with self._changed:
                 self._changed.wait_for(lambda: self._cause is not None, _CAUSE_S)
                 cause = self._cause

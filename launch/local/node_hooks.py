@@ -11,7 +11,7 @@ from typing import Any
 
 import courier
 
-from distrl.errors import ConfigError, EnvironmentFault, SpecError, Stopped
+from distrl.errors import ConfigError, Diverged, EnvironmentFault, SpecError, Stopped
 from distrl.launch.supervision.node import Message
 
 TRACEBACK_LIMIT = 30_000  # characters for the supervisor; as JSON they must fit into a message
@@ -78,8 +78,11 @@ class NodeReporter:
         self._reported.append(error)
         now = time.monotonic()
         reason = one_line(error) + where
-        if isinstance(error, (ConfigError, SpecError)):  # its one line says all
-            self._send(Message(now, self._node, "failure", reason, False, bad_input=True))
+        if isinstance(error, (ConfigError, SpecError, Diverged)):  # its one line says all
+            bad_input = not isinstance(error, Diverged)
+            self._send(
+                Message(now, self._node, "failure", reason, False, bad_input=bad_input, final=True)
+            )
             return
         text = "".join(traceback.format_exception(type(error), error, error.__traceback__))
         sys.stderr.write(text)

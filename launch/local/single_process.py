@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from distrl.checkpointing.resume_point import ResumePoint
 from distrl.checkpointing.saved import Saved
-from distrl.errors import ConfigError, SaveError, SpecError
+from distrl.errors import ConfigError, Diverged, SaveError, SpecError
 from distrl.experiment import Experiment
 from distrl.launch.local.stop_on_signals import StopOnSignals
 from distrl.launch.supervision.result import (
@@ -91,6 +91,8 @@ def run_single_process(
             code = ending.stopped(signals.caught[0], str(error))
         else:
             code = ending.end("failed", str(error), EXIT_FAILED)
+    except Diverged as error:  # its one line says all
+        code = ending.end("failed", _one_line(error), EXIT_FAILED)
     except BaseException as error:  # an environment may raise SystemExit and KeyboardInterrupt too
         if debug:
             _post_mortem(error)

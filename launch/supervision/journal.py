@@ -78,7 +78,7 @@ class Journal:
         """
         self.flush(timeout=1.0)
         lines = []
-        if failure is not None and not failure.bad_input:
+        if failure is not None and not failure.final:
             lines = [f"---- {failure.node} failed first: {failure.cause}"]
             if failure.traceback:
                 lines += failure.traceback.rstrip("\n").split("\n")

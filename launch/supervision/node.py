@@ -23,7 +23,9 @@ class Message:
       reason: of a stop; of a failure "Type: message".
       finished: whether a stop means that the goal is reached.
       traceback: of a failure.
-      bad_input: whether a failure is the user's to fix: one line, and a separate exit status.
+      bad_input: whether a failure is the user's to fix, with a separate exit status; it is final.
+      final: whether a failure ends the program at once, because a restart would not help; its one
+        line says all.
     """
 
     time: float
@@ -33,6 +35,10 @@ class Message:
     finished: bool = True
     traceback: str | None = None
     bad_input: bool = False
+    final: bool = False
+
+    def __post_init__(self) -> None:
+        self.final |= self.bad_input
 
 
 class SupervisedNode(abc.ABC):

@@ -93,7 +93,9 @@ class Judge:
         self._decisive = first
         if first.kind == "ended":
             return Outcome.failed(Failure(first.node, ENDED))
-        failure = Failure(first.node, first.reason, first.traceback, first.bad_input)
+        failure = Failure(
+            first.node, first.reason, first.traceback, first.bad_input, final=first.final
+        )
         return Outcome.failed(failure, f"{first.node}: {first.reason}")
 
     def other_failures(self) -> list[Message]:

@@ -51,6 +51,7 @@ class Failure:
       bad_input: whether it is a ConfigError or a SpecError: data or settings are wrong, not code.
       of_launcher: whether the launcher failed, as when it can start no process: the nodes are well,
         and have the time to save that they have without a failure.
+      final: whether its one line says all, as of bad input or of training that has diverged.
     """
 
     node: str
@@ -58,6 +59,7 @@ class Failure:
     traceback: str | None = None
     bad_input: bool = False
     of_launcher: bool = False
+    final: bool = False
 
 
 @dataclasses.dataclass

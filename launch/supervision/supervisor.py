@@ -222,7 +222,7 @@ class Supervisor:
         if message.kind == "failure":
             node.exit.error = message.reason
         if node.restartable and self.outcome is None:  # `_on_end` restarts it
-            if message.kind == "failure" and not message.bad_input:
+            if message.kind == "failure" and not message.final:
                 node.failure = node.failure or message
                 return
             if message.kind == "ended":
@@ -252,7 +252,7 @@ class Supervisor:
         if self.outcome is not None:
             return
         self.outcome = outcome
-        if outcome.failure is not None and not outcome.failure.bad_input:
+        if outcome.failure is not None and not outcome.failure.final:
             self._journal.say(f"{outcome.failure.node} failed: stopping the other nodes")
         self._journal.note(f"{outcome.status}: {outcome.reason}")
 

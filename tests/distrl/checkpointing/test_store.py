@@ -114,7 +114,7 @@ def test_if_all_are_damaged_the_newest_is_not_none(tmp_path):
     os.truncate(write(store, 1) / "params", 3)
     (write(store, 2) / "manifest.json").unlink()
     lines = []
-    with pytest.raises(ConfigError, match="none of the 2 checkpoints in .* can be loaded") as error:
+    with pytest.raises(ConfigError, match="none of the 2 checkpoints") as error:
         store.latest(lines.append)
     message = str(error.value)
     assert "000001 is damaged: params has 3 bytes" in message and "\n" not in message

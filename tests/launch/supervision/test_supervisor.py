@@ -300,6 +300,15 @@ def test_bad_input_is_not_restarted(world):
     assert world.said == []  # its one line is the result's
 
 
+def test_training_that_has_diverged_is_not_restarted(world):
+    world.use(learner=POLICY)
+    learner = world.nodes["learner/0"]
+    world.at(5.0, lambda: learner.fail("Diverged: at learner step 2", None, final=True))
+    outcome = world.run()
+    assert (outcome.reason, outcome.exit_code) == ("learner/0: Diverged: at learner step 2", 1)
+    assert learner.times("start") == [0.0] and world.said == []
+
+
 def test_nothing_is_restarted_once_the_program_stops(world):
     world.use(actor=POLICY)
     actor = world.nodes["actor/0"]

@@ -1,0 +1,264 @@
+"""Whether training has diverged: a check of every update, computed on the device within it.
+
+An update is finite if its loss, its gradients' norm, its priorities and the parameters that it
+makes are; where such updates are skipped, also the rest of the learner's state. What the check
+finds stays on the device until something else is read there: logs, or parameters to be published.
+Parameters that are not finite stay so, hence reading the newest record is enough.
+"""
+
+import bisect
+import collections
+import itertools
+import threading
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpy.typing as npt
+
+from distrl.agents.agent import PRIORITIES, LearnerState, Logs
+from distrl.errors import Diverged, SpecError
+from distrl.types import Array, Params, Trajectory
+
+FAIL, SKIP = "fail", "skip"
+MAX_SKIPPED = 100
+"""Updates in a row that may be skipped: after more of them nothing is learned any more."""
+
+_LOGS = ("loss", "gradient_norm", PRIORITIES)
+# Elements of a record; factors of them, and what is added, after a finite update and another.
+_VERSION, _FIRST, _SKIPPED, _IN_ROW, _CODE = range(5)
+_FINE = np.array([[1, 1, 1, 0, 1], [1, 0, 0, 0, 0]], np.int32)
+_FAULT = np.array([[1, 0, 1, 1, 0], [1, 1, 1, 1, 0]], np.int32)
+_OF_VERSION, _OF_CODE = np.eye(5, dtype=np.int32)[[_FIRST, _CODE]]
+_NONE = np.int32(np.iinfo(np.int32).max)  # the code of no leaf
+_SMALL = 1 << 16  # elements; smaller leaves are checked in one operation, for there may be many
+
+
+class UpdateCheck:
+    """Checks a learner's updates. A record, int32 [5], goes from update to update.
+
+    In its code each element of a small leaf has a number, each large leaf too, and then the logs.
+    """
+
+    def __init__(self, params: Params, learner_state: LearnerState, on_nonfinite: str = FAIL):
+        """Args:
+        params, learner_state: the initial ones. Leaves that are not finite here are not checked.
+        on_nonfinite: what to do about an update that is not finite: FAIL or SKIP.
+        """
+        self.skips = on_nonfinite == SKIP
+        leaves = _named(params, learner_state)
+        self._checked = [_is_finite(leaf) for _, leaf in leaves]
+        count = len(leaves) if self.skips else len(jax.tree.leaves(params))
+        self._large: list[int] = []
+        self._small: dict[str, list[int]] = {"float32": []}
+        for index, (_, leaf) in enumerate(leaves[:count]):
+            if not self._checked[index] or not jnp.issubdtype(leaf.dtype, jnp.inexact):
+                continue
+            if leaf.size > _SMALL:
+                self._large.append(index)
+            else:
+                self._small.setdefault(str(leaf.dtype), []).append(index)
+        self._small["float32"] = self._small.pop("float32")  # last, for the logs follow
+        small = list(itertools.chain(*self._small.values()))
+        sizes = [1 for _ in self._large] + [leaves[index][1].size for index in small]
+        self._codes = [0, *itertools.accumulate(sizes)]
+        self._names = [leaves[index][0] for index in self._large + small]
+
+    def new_record(self, version: int) -> npt.NDArray[np.int32]:
+        """Returns the record before the first update, of parameters with this version."""
+        return np.array([version, 0, 0, 0, _NONE], np.int32)
+
+    def checked(self, learner_step: Callable[..., Any]) -> Callable[..., Any]:
+        """Returns `Agent.learner_step` with the check.
+
+        It takes and returns `(learner_state, record)` in the place of the learner state. Where
+        updates are skipped, one that is not finite returns the old parameters and learner state.
+        """
+
+        def step(params: Params, state: Any, batch: Trajectory) -> tuple[Params, Any, Logs]:
+            learner_state, record = state
+            after, after_state, logs = learner_step(params, learner_state, batch)
+            code = self._first_code(jax.tree.leaves((after, after_state)), logs)
+            fault = code != _NONE
+            if self.skips:
+                after, after_state = jax.tree.map(
+                    lambda new, old: jnp.where(fault, old, new),
+                    (after, after_state),
+                    (params, learner_state),
+                )
+            # Of the first fault; where updates are skipped, of the last. One kernel does it all.
+            new = fault if self.skips else fault & (record[_FIRST] == 0)
+            first = record * _FAULT[0] + _FAULT[1] + record[_VERSION] * _OF_VERSION
+            record = jnp.where(new, first + code * _OF_CODE, record * _FINE[0] + _FINE[1])
+            return after, (after_state, record), logs
+
+        return step
+
+    def _first_code(self, leaves: list[jax.Array], logs: Logs) -> jax.Array:
+        """Returns the least code of what is not finite, or `_NONE`."""
+        first, start = jnp.asarray(_NONE), len(self._large)
+        for code, index in enumerate(self._large):
+            finite = jnp.all(jnp.isfinite(leaves[index]))
+            first = jnp.minimum(first, jnp.where(finite, _NONE, code))
+        for dtype, group in self._small.items():
+            parts = [leaves[index].reshape(-1) for index in group]
+            if dtype == "float32":
+                parts += [_flat(logs.get(name, 0.0)) for name in _LOGS]
+            joined = jnp.concatenate(parts)
+            codes = start + jnp.arange(joined.size, dtype=jnp.int32)
+            first = jnp.minimum(first, jnp.min(jnp.where(jnp.isfinite(joined), _NONE, codes)))
+            start += joined.size
+        return first
+
+    def is_finite(self, record: Array) -> bool:
+        """Returns whether the parameters that come with a record are finite."""
+        return self.skips or int(np.asarray(record)[_FIRST]) == 0
+
+    def skipped(self, record: Array) -> int:
+        """Returns the number of updates that were skipped."""
+        return int(np.asarray(record)[_SKIPPED])
+
+    def error(self, record: Array) -> Diverged | None:
+        """Returns what ends training, if anything does."""
+        numbers = np.asarray(record)
+        log = int(numbers[_CODE]) - self._codes[-1]
+        if log < 0:
+            what = self._names[bisect.bisect_right(self._codes, int(numbers[_CODE])) - 1]
+        else:
+            what = _LOGS[min(log, len(_LOGS) - 1)]
+        step = f"learner step {numbers[_FIRST]}: {what} is not finite"
+        advice = "lower the learning rate or agent.max_gradient_norm"
+        if not self.skips and numbers[_FIRST]:
+            return Diverged(
+                f"training has diverged at {step}; {advice}, or leave out such updates with "
+                "learner.on_nonfinite=skip"
+            )
+        if self.skips and numbers[_IN_ROW] >= MAX_SKIPPED:
+            return Diverged(
+                f"training has diverged: {numbers[_IN_ROW]} updates in a row were skipped, the "
+                f"last at {step}; {advice}"
+            )
+        return None
+
+    def check_state(self, version: int, params: Params, learner_state: LearnerState) -> None:
+        """Checks the whole state of a learner on the host, e.g. before it is saved.
+
+        Raises:
+          Diverged: a leaf is not finite.
+        """
+        for (name, leaf), checked in zip(_named(params, learner_state), self._checked, strict=True):
+            if checked and not _is_finite(leaf):
+                raise Diverged(
+                    f"training has diverged: {name} is not finite after learner step {version}"
+                )
+
+
+def _flat(x: Any) -> jax.Array:
+    return jnp.ravel(jnp.asarray(x, jnp.float32))
+
+
+class _Made(NamedTuple):
+    version: int
+    params: Params
+    record: Any  # see `UpdateCheck`
+
+
+class FiniteParams:
+    """A learner's newest parameters, of which only finite ones are given out.
+
+    Safe in any thread. Giving them out waits for the update that makes them.
+    """
+
+    def __init__(self, check: UpdateCheck, keep: int):
+        """Args:
+        check: the check of the updates that make the parameters.
+        keep: number of the newest versions that `of_version` knows.
+        """
+        self._check = check
+        self._changed = threading.Condition()
+        self._recent: collections.deque[_Made] = collections.deque(maxlen=keep)
+        self._newest: _Made
+        self._finite: _Made  # the newest of which that is known
+
+    @property
+    def record(self) -> Any:
+        """The newest record of the check."""
+        return self._newest.record
+
+    def restart(self, version: int, params: Params, record: Any) -> None:
+        """Replaces all by parameters that are finite."""
+        with self._changed:
+            self._recent.clear()
+            self._newest = self._finite = _Made(version, params, record)
+            self._recent.append(self._newest)
+
+    def append(self, version: int, params: Params, record: Any) -> None:
+        """Adds what an update has made."""
+        with self._changed:
+            self._newest = _Made(version, params, record)
+            self._recent.append(self._newest)
+            self._changed.notify_all()
+
+    def current(self) -> tuple[int, Params]:
+        """Returns version and parameters: the newest; not finite: the last known to be finite."""
+        newest = self._newest
+        if newest.version != self._finite.version and self._check.is_finite(newest.record):
+            self._finite = newest
+        return self._finite[:2]
+
+    def get(self, newer_than: int) -> tuple[int, Params] | None:
+        """Returns what `current` does if its version is newer than this."""
+        if self._newest.version <= newer_than:
+            return None
+        version, params = self.current()
+        return (version, params) if version > newer_than else None
+
+    def wait_for(self, version: int, timeout: float) -> bool:
+        """Returns whether this or a newer version came within `timeout` s."""
+        with self._changed:
+            return self._changed.wait_for(lambda: self._newest.version >= version, timeout)
+
+    def versions(self) -> list[int]:
+        """Returns the versions that `of_version` knows."""
+        with self._changed:
+            return [made.version for made in self._recent]
+
+    def of_version(self, version: int) -> Params | None:
+        """Returns the parameters of a known version; None if they are not finite."""
+        with self._changed:
+            made = next(made for made in self._recent if made.version == version)
+        return made.params if self._check.is_finite(made.record) else None
+
+
+def check_saved(where: str, params: Params) -> None:
+    """Raises SpecError if parameters from a checkpoint are not finite, as could be saved formerly.
+
+    Args:
+      where: the checkpoint.
+      params: its parameters.
+    """
+    for name, leaf in _named(params, ()):
+        if not _is_finite(leaf):
+            raise SpecError(
+                f"{where}: {name} is not finite: training had diverged before it was saved; move "
+                "it away to resume from the checkpoint before it"
+            )
+
+
+def _named(params: Params, learner_state: LearnerState) -> list[tuple[str, Any]]:
+    """Returns all leaves with names such as params['mlp']['w'], in the order of the two."""
+    named = []
+    for what, nest in (("params", params), ("learner_state", learner_state)):
+        leaves, _ = jax.tree_util.tree_flatten_with_path(nest)
+        named += [(what + jax.tree_util.keystr(path), leaf) for path, leaf in leaves]
+    return named
+
+
+def _is_finite(leaf: Any) -> bool:
+    """Returns whether an array is finite, on the host."""
+    array = np.asarray(leaf)
+    if not jnp.issubdtype(array.dtype, jnp.inexact):
+        return True
+    return bool(np.isfinite(array).all())

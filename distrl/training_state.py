@@ -1,0 +1,18 @@
+"""A learner's state, which checkpoints keep."""
+
+from typing import Any, NamedTuple
+
+from distrl.types import Params
+
+
+class TrainingState(NamedTuple):
+    """A learner's whole state after an update. Immutable: each update makes a new one."""
+
+    version: int  # number of updates that made the parameters
+    params: Params
+    agent: Any  # the agent's learner state, e.g. the optimiser's
+    env_steps: int  # transitions trained on, without padding
+    consumed: int  # unrolls
+    waited: float  # seconds spent waiting for batches
+    inserted: int = 0  # environment steps of all actors, in unrolls that the table has received
+    inserts: int = 0  # the table's own count of these unrolls
