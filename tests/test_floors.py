@@ -64,7 +64,7 @@ ROOMS = """
     distrl/runtime
     distrl/envs/pool_config
     distrl/training_state distrl/random_keys distrl/seeds distrl/specs
-    distrl/errors distrl/types distrl/version
+    distrl/metrics_file distrl/errors distrl/types distrl/version
 """
 
 LONGEST = 330  # lines of a file
