@@ -66,8 +66,8 @@ def launch(
       local_resources: by group, or by node ("actor/0") instead, environment variables for the
         processes, as a mapping or in an `lp` PythonProcess.
       terminal: "current_terminal" shows nodes' output with their names, "output_to_files" does not.
-      stop_grace: by group, seconds that its nodes have to end when the program is stopped without
-        a failure; see `StopSequence` for other groups.
+      stop_grace: by group, seconds that its nodes have to end when the program is stopped; see
+        `StopSequence` for other groups. After a node's failure, only those that save have it.
       node_setup: called first in each node's process or thread, with the node's name.
       restart_policies: by group, when its nodes are restarted; nodes of other groups never are.
       limits: how long nodes may hang; None: the defaults of `HangLimits`.

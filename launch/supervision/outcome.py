@@ -28,7 +28,7 @@ class Outcome:
 
     @property
     def in_haste(self) -> bool:
-        """Whether nodes get little time to stop: they may wait for a node that has failed."""
+        """Whether nodes that save nothing get little time: they may wait for one that failed."""
         return self.failure is not None and not self.failure.of_launcher
 
     @classmethod

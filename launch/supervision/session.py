@@ -23,6 +23,7 @@ from distrl.launch.supervision.restart_policy import HangLimits
 from distrl.launch.supervision.result import Result
 from distrl.launch.supervision.signals import Signals
 from distrl.launch.supervision.status_file import FILE_NAME, StatusFile
+from distrl.launch.supervision.stop_sequence import saves
 from distrl.launch.supervision.supervisor import Supervisor
 from distrl.programs.groups import group_of
 from distrl.runtime import incarnations
@@ -206,11 +207,7 @@ class Session(contextlib.ExitStack):
 
     def _not_saved(self, nodes: Mapping[str, SupervisedNode], result: Result, saved: Saved) -> str:
         """Returns which node did not save when the program ended, and why; "" if all did."""
-        savers = {
-            name: node.exit
-            for name, node in nodes.items()
-            if group_of(node.label).saves and not node.may_return  # else it is not ours
-        }
+        savers = {name: node.exit for name, node in nodes.items() if saves(node)}
         for name, exit_ in savers.items():
             if exit_.state not in ("ended", "not started"):
                 how = exit_.error or (f"{exit_.state} by {exit_.signal}" if exit_.signal else "")

@@ -9,10 +9,15 @@ from distrl.launch.supervision.node import SupervisedNode
 from distrl.programs.groups import group_of
 
 STOP_S = 3.0  # for the nodes of a phase to end after they were asked to
-STOP_AFTER_FAILURE_S = 1.0  # the same when the program has failed, for every phase
+STOP_AFTER_FAILURE_S = 1.0  # the same when a node has failed, for nodes with nothing to save
 STACKS_S = 0.3  # before the end of its grace period, a node's stacks are written to its log
 RETRY_S = 0.1  # between two attempts to ask or kill a node that the system has refused
 SAVE_S = 30.0  # the same for groups that save when they are stopped
+
+
+def saves(node: SupervisedNode) -> bool:
+    """Returns whether a node saves when it is stopped. One that may return is not the learner."""
+    return group_of(node.label).saves and not node.may_return
 
 
 class StopSequence:
@@ -43,6 +48,7 @@ class StopSequence:
         self._begun = False
         self._phase = 0
         self._deadline: float | None = None  # of the phase; after the last one, of the killed nodes
+        self._grace_s = 0.0  # of the phase
         self._stacks_shown = False
         self._failures = 0
         self._to_wake: list[SupervisedNode] = []
@@ -61,7 +67,8 @@ class StopSequence:
         """Does what can be done now, without waiting.
 
         Args:
-          failed: the program stops after a failure: grace periods are short, and no stacks shown.
+          failed: a node has failed, and others may wait for it: grace periods are short, and no
+            stacks shown, except where a node saves.
 
         Returns:
           True while nodes are left to wait for.
@@ -81,11 +88,12 @@ class StopSequence:
         while self._phase < len(self._phases):
             names = self._phases[self._phase]
             alive = [self._nodes[name] for name in names if self._nodes[name].alive]
-            grace = self._grace_of(names, failed)
             now = self._clock()
             if self._deadline is None:
-                self._deadline = now + grace
-                self._stacks_shown = failed
+                haste = failed and not any(map(_can_save, alive))
+                self._grace_s = STOP_AFTER_FAILURE_S if haste else self._grace_of(names)
+                self._deadline = now + self._grace_s
+                self._stacks_shown = haste
                 for node in alive:
                     self._journal.note(f"asking {node.name} to stop")
                     node.exit.asked = True
@@ -98,7 +106,7 @@ class StopSequence:
                         node.show_stacks()
                 return True
             for node in alive:
-                self._report_late(node, grace, failed)
+                self._report_late(node, failed)
             self._to_ask, self._to_kill = [], self._to_kill + self._kill(alive)
             self._phase += 1
             self._deadline = None
@@ -136,16 +144,19 @@ class StopSequence:
                 refused.append(node)
         return refused
 
-    def _grace_of(self, names: Sequence[str], failed: bool) -> float:
-        if failed:
-            return STOP_AFTER_FAILURE_S
+    def _grace_of(self, names: Sequence[str]) -> float:
         labels = {self._nodes[name].label for name in names}
         usual = {label: SAVE_S if group_of(label).saves else STOP_S for label in labels}
         return max(self._grace.get(label, usual[label]) for label in labels)
 
-    def _report_late(self, node: SupervisedNode, grace: float, failed: bool) -> None:
-        line = f"{node.name} did not stop within {grace:g} s"
-        if failed:
+    def _report_late(self, node: SupervisedNode, failed: bool) -> None:
+        line = f"{node.name} did not stop within {self._grace_s:g} s"
+        if failed and not _can_save(node):
             self._journal.note(line)  # it may be waiting for the node that failed
         else:
             self._journal.say(f"{line}; see its stacks in {node.log.path}")
+
+
+def _can_save(node: SupervisedNode) -> bool:
+    """Returns whether a node has something to save: it has not failed itself, and is not hung."""
+    return saves(node) and node.exit.error is None and node.hung_cause is None

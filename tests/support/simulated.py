@@ -6,11 +6,29 @@ import json
 import os
 import signal
 import socket
+import time
 import types
 from collections.abc import Callable
 from typing import Any
 
+import launchpad as lp
+import pytest
+
+from distrl.launch.local import child, launch, processes
+from distrl.launch.network import loopback
+from distrl.launch.supervision import stack_dump, supervisor
+
 _FIRST_PID = 1 << 23  # above those of Linux
+_END_S = 300.0  # of simulated time, by which a program has ended
+
+
+def empty_program(*groups: str) -> lp.Program:
+    """Returns a program with a node for each group; a group may be named several times."""
+    program = lp.Program("simulated")
+    for label in groups:
+        with program.group(label):
+            program.add_node(lp.PyNode(lambda: None))
+    return program
 
 
 class SimulatedProcess:
@@ -22,6 +40,8 @@ class SimulatedProcess:
       saved: whether it has ended in order.
       asked: whether it was asked to stop.
       status: as of `os.waitpid`; None while it runs.
+      stops_in: seconds from being asked to stop to its end.
+      on_stop: called when it has stopped in order.
     """
 
     def __init__(self, kernel: "Kernel", pid: int, setup: Any, life: int):
@@ -29,6 +49,7 @@ class SimulatedProcess:
         self.saved = self.asked = False
         self.status: int | None = None
         self.stops_in = 0.0
+        self.on_stop: Callable[[], object] = lambda: None
         self._control = socket.socket(fileno=os.dup(setup.control.fileno()))
         self._output = os.dup(setup.output)
 
@@ -56,7 +77,9 @@ class SimulatedProcess:
             self.kernel.after(self.stops_in, self._stop)
 
     def _stop(self) -> None:
-        self.saved = self.status is None
+        if self.status is None:
+            self.saved = True
+            self.on_stop()
         self.end(0)
 
 
@@ -122,3 +145,43 @@ class Kernel:
         status = self._running.pop(pid).status
         assert status is not None, "the launcher would block"
         return pid, status
+
+    def take_over(
+        self,
+        patch: pytest.MonkeyPatch,
+        wrap: Callable[[Callable[..., Any]], Callable[..., Any]] = lambda call: call,
+    ) -> None:
+        """Has `launch.launch` run simulated processes in simulated time.
+
+        Args:
+          patch: undoes it.
+          wrap: returns what is called in the place of a function of the kernel.
+        """
+        make_setup, run_once = child.ChildSetup, supervisor.run_once
+
+        def recorded(*arguments: Any, **keywords: Any) -> Any:
+            self.setup = make_setup(*arguments, **keywords)
+            return self.setup
+
+        def wait(selector: Any, seconds: float) -> None:
+            """Waits for messages or for simulated time."""
+            assert self.now < _END_S, "the program should have ended"
+            if not wrap(selector.select)(0):
+                wrap(self.sleep)(seconds)
+            run_once(selector, 0.0)
+
+        patch.setattr(child, "ChildSetup", recorded)
+        patch.setattr(processes, "check_can_fork", lambda: None)
+        patch.setattr(launch, "check_can_fork", lambda: None)
+        patch.setattr(loopback, "check", lambda: None)
+        patch.setattr(stack_dump, "_py_spy", lambda: None)
+        patch.setattr(os, "fsync", lambda fd: None)
+        patch.setattr(supervisor, "run_once", wait)
+        patch.setattr(time, "monotonic", lambda: 1000.0 + self.now)
+        defaults = supervisor.Supervisor.__init__.__kwdefaults__
+        assert defaults is not None
+        patch.setitem(defaults, "clock", time.monotonic)
+        for name in ("fork", "waitid", "waitpid"):
+            patch.setattr(os, name, wrap(getattr(self, name)))
+        for name in ("kill", "killpg"):
+            patch.setattr(os, name, wrap(self.kill))

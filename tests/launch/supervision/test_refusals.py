@@ -9,31 +9,27 @@ import json
 import os
 import re
 import sys
-import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-lp = pytest.importorskip("launchpad")
+pytest.importorskip("launchpad")
 
-from distrl.errors import ConfigError  # noqa: E402
-from distrl.launch.local import child, launch, processes  # noqa: E402
-from distrl.launch.network import loopback  # noqa: E402
-from distrl.launch.supervision import stack_dump, supervisor  # noqa: E402
-from distrl.launch.supervision.requests import send_requests  # noqa: E402
-from distrl.launch.supervision.restart_policy import RestartPolicy  # noqa: E402
-from distrl.launch.supervision.result import Result  # noqa: E402
-from tests.support.commands import finish  # noqa: E402
-from tests.support.refusals import Refusals  # noqa: E402
-from tests.support.simulated import Kernel, SimulatedProcess  # noqa: E402
+from distrl.errors import ConfigError
+from distrl.launch.local import launch
+from distrl.launch.supervision.requests import send_requests
+from distrl.launch.supervision.restart_policy import RestartPolicy
+from distrl.launch.supervision.result import Result
+from tests.support.commands import finish
+from tests.support.refusals import Refusals
+from tests.support.simulated import Kernel, SimulatedProcess, empty_program
 
 GROUPS = ("replay", "monitor", "learner", "actor", "actor")
 END_S = 6.0
-SAVE_S = 5.0  # more than nodes get after a failure of a node
+SAVE_S = 5.0  # more than nodes get that save nothing
 TRACEBACK = 'Traceback:\n  File "environment.py", line 3, in step\nKeyError: 3\n'
-RUN_ONCE = supervisor.run_once
 
 
 class Run:
@@ -70,43 +66,12 @@ class Run:
         self.reached = True
         self.kernel.of("monitor/0")[-1].say("stop", "goal reached")
 
-    def wait(self, selector: Any, seconds: float) -> None:
-        """Waits for messages or for simulated time."""
-        assert self.kernel.now < 300.0, "the program should have ended"
-        if not self.refusals.pause(selector.select)(0):
-            self.refusals.pause(self.kernel.sleep)(seconds)
-        RUN_ONCE(selector, 0.0)
-
     def go(self, monkeypatch: Any) -> None:
-        kernel, pause = self.kernel, self.refusals.pause
-        make_setup = child.ChildSetup
-
-        def recorded(*arguments: Any, **keywords: Any) -> Any:
-            kernel.setup = make_setup(*arguments, **keywords)
-            return kernel.setup
-
-        program = lp.Program("refusals")
-        for label in GROUPS:
-            with program.group(label):
-                program.add_node(lp.PyNode(lambda: None))
         with monkeypatch.context() as patch:
-            patch.setattr(child, "ChildSetup", recorded)
-            patch.setattr(processes, "check_can_fork", lambda: None)
-            patch.setattr(launch, "check_can_fork", lambda: None)
-            patch.setattr(loopback, "check", lambda: None)
-            patch.setattr(stack_dump, "_py_spy", lambda: None)
-            patch.setattr(os, "fsync", lambda fd: None)
-            patch.setattr(supervisor, "run_once", self.wait)
-            patch.setattr(time, "monotonic", lambda: 1000.0 + kernel.now)
-            defaults = supervisor.Supervisor.__init__.__kwdefaults__
-            patch.setitem(defaults, "clock", time.monotonic)
-            for name in ("fork", "waitid", "waitpid"):
-                patch.setattr(os, name, pause(getattr(kernel, name)))
-            for name in ("kill", "killpg"):
-                patch.setattr(os, name, pause(kernel.kill))
+            self.kernel.take_over(patch, self.refusals.pause)
             with self.refusals.counting(patch):
                 self.result = launch.launch(
-                    program,
+                    empty_program(*GROUPS),
                     run_dir=self.run_dir,
                     terminal="output_to_files",
                     restart_policies={

@@ -636,16 +636,43 @@ def test_the_learner_has_thirty_seconds_unless_told_otherwise(world):
     assert world.nodes["replay/0"].times("stop") == [34.0]
 
 
-def test_after_a_failure_grace_periods_are_short(world):
+def test_after_a_failure_nodes_that_save_nothing_get_little_time(world):
     for name in ("actor/1", "learner/0"):
         world.nodes[name].stops_in = None
     world.at(5.0, lambda: world.nodes["actor/0"].end(signal="SIGSEGV"))
     outcome = world.run()
     assert (outcome.reason, outcome.exit_code) == ("actor/0 was killed by SIGSEGV", 1)
     assert world.nodes["actor/1"].events[1:] == [("stop", 5.0), ("kill", 6.0)]
-    assert world.nodes["learner/0"].events[1:] == [("stop", 6.0), ("kill", 7.0)]
-    assert world.said == ["actor/0 failed: stopping the other nodes"]
+    assert world.nodes["learner/0"].events[1:] == [("stop", 6.0), ("stacks", 35.7), ("kill", 36.0)]
+    assert world.said == [
+        "actor/0 failed: stopping the other nodes",
+        "learner/0 did not stop within 30 s; see its stacks in learner/0.log",
+    ]
     assert "actor/1 did not stop within 1 s" in world.noted
+
+
+@pytest.mark.parametrize("failed", ["actor/0", "replay/0"])
+def test_the_learner_has_its_time_to_save_after_a_failure_of_another_node(world, failed):
+    world.nodes["learner/0"].stops_in = 59.0
+    world.at(5.0, world.nodes[failed].fail)
+    assert world.run(grace={"learner": 60.0}).failure.node == failed
+    assert world.nodes["learner/0"].exit.state == "ended"
+
+
+def test_a_learner_that_has_failed_itself_gets_little_time(world):
+    learner = world.nodes["learner/0"]
+    learner.stops_in = None
+    world.at(5.0, lambda: learner.say("failure", "KeyError: 3", traceback=TRACEBACK))
+    assert world.run().failure.node == "learner/0"
+    assert learner.events[1:] == [("stop", 5.2), ("kill", 6.2)]
+
+
+def test_so_does_a_node_of_a_user_s_own_group_of_that_name(world):
+    learner = world.nodes["learner/0"]
+    learner.stops_in, learner.may_return = None, True
+    world.at(5.0, lambda: world.nodes["actor/0"].end(signal="SIGSEGV"))
+    world.run()
+    assert learner.events[1:] == [("stop", 5.0), ("kill", 6.0)]
 
 
 def test_what_a_kill_does_not_end_is_given_up(world):
