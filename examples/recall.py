@@ -73,7 +73,9 @@ _QUEUE = ReplayConfig(unroll_length=UNROLL, max_size=64)
 impala = _experiment(IMPALAConfig(network=_LSTM), _QUEUE, 32)
 feed_forward = _experiment(IMPALAConfig(), _QUEUE, 32)
 r2d2 = _experiment(
-    R2D2Config(network=_LSTM, burn_in=2, n_step=3, epsilon=EpsilonSchedule(1.0, 0.01, 2_000)),
+    R2D2Config(
+        network=_LSTM, burn_in=2, n_step=3, epsilon=EpsilonSchedule(1.0, 0.01, steps=64_000)
+    ),
     ReplayConfig("prioritized", UNROLL, 2_000, 200, samples_per_insert=8, error_buffer=512),
     32,
 )
