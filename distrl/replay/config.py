@@ -43,7 +43,7 @@ class ReplayConfig:
       priority_exponent: an unroll is sampled with probability proportional to
         `priority ** priority_exponent` (Schaul et al. 2016, arXiv:1511.05952).
       initial_priority: priority of new unrolls until an update has set a larger one; then they get
-        the largest so far (Schaul et al. 2016). On Reverb servers, of all new unrolls.
+        the largest so far (Schaul et al. 2016; on Reverb servers, a second later at most).
       sampler: custom sampler instead of `uniform` or `prioritized`, a
         `distrl.replay.sampler.Sampler`. Not for a queue or a Reverb server.
       backend: where a program of several nodes keeps the table: in the "shared_memory" of the one

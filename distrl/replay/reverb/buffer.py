@@ -23,8 +23,9 @@ from distrl.replay.reverb.calls import ServerCalls, ServerSilent
 from distrl.replay.reverb.fetcher import Fetcher
 from distrl.replay.reverb.insert_count import InsertCount
 from distrl.replay.reverb.items import Item, ItemPacker
+from distrl.replay.reverb.largest import LargestPriority
 from distrl.replay.reverb.server import check_items, table_info
-from distrl.replay.reverb.supply import Supply
+from distrl.replay.reverb.supply import Supply, supply_of
 from distrl.replay.reverb.writer import ItemWriter
 from distrl.replay.table.info import TableInfo
 from distrl.types import Sample, Trajectory
@@ -84,6 +85,7 @@ class ReverbReplayBuffer(UnrollingReplayBuffer):
         self._reconnect_timeout = reconnect_timeout
         self._server = ServerCalls(client, name)
         self._client = client
+        self._largest = LargestPriority(client, name, config.initial_priority)
         self._packer = ItemPacker(self.columns, unrolls_per_item)
         self._writer: ItemWriter | None = None
         self._prefetch = prefetch
@@ -122,14 +124,15 @@ class ReverbReplayBuffer(UnrollingReplayBuffer):
 
     def _write(self, block: Block) -> None:
         self._check_open()
-        if self._writer is None:
-            self._writer = ItemWriter(
-                self._client, self._name, self._server, self._stop, self._describe
-            )
         try:
-            self._writer.write(
-                self.columns.pack(block), self._config.initial_priority, self._insert_timeout
-            )
+            if self._writer is None:
+                if self.is_prioritized:
+                    self._largest.read(self._stop)
+                self._writer = ItemWriter(
+                    self._client, self._name, self._server, self._stop, self._describe
+                )
+            priority = self._largest.of_new() if self.is_prioritized else 1.0
+            self._writer.write(self.columns.pack(block), priority, self._insert_timeout)
         except (RuntimeError, ServerSilent) as error:
             self.reconnect(error, f"an item of {block.size} unrolls")
 
@@ -155,6 +158,7 @@ class ReverbReplayBuffer(UnrollingReplayBuffer):
         threading.Thread(target=_close, args=old, name=f"close {self._name}", daemon=True).start()
         self._client = reverb.Client(self._client.server_address)
         self._server = ServerCalls(self._client, self._name)
+        self._largest.connect(self._client, self._name)
         deadline = time.monotonic() + self._reconnect_timeout
         while True:
             try:
@@ -189,7 +193,7 @@ class ReverbReplayBuffer(UnrollingReplayBuffer):
 
     def _started(self) -> Fetcher[Sample]:
         if self._fetcher is None:
-            self._supply = Supply(self.info())
+            self._supply = supply_of(self.info)
             self._fetcher = Fetcher(self.make_sampler, self._assemble, self._prefetch, self._name)
         return self._fetcher
 
@@ -230,19 +234,30 @@ class ReverbReplayBuffer(UnrollingReplayBuffer):
         if not self.is_prioritized:
             return
         try:
-            self.send_priorities(keys, priorities)
+            self.send_priorities(keys, priorities, np.max(priorities, initial=0.0))
         except (RuntimeError, ServerSilent) as error:
             self.reconnect(error, f"{len(keys)} priorities")
 
-    def send_priorities(self, keys: npt.NDArray[np.uint64], priorities: npt.NDArray[Any]) -> None:
-        """As `update_priorities` with checked arguments; raises if the server is gone."""
+    def send_priorities(
+        self, keys: npt.NDArray[np.uint64], priorities: npt.NDArray[Any], largest: float
+    ) -> None:
+        """As `update_priorities` with checked arguments; raises if the server is gone.
+
+        Args:
+          keys: uint64 `[N]`.
+          priorities: `[N]`.
+          largest: the largest of the update, including those of other servers' unrolls.
+        """
         self._check_open()
         updates = dict(zip(keys.tolist(), priorities.tolist(), strict=True))
-        self._server.call(
-            lambda: self._client.mutate_priorities(self._name, updates=updates),
-            "a priority update",
-            self._stop,
-        )
+        self._largest.note(float(largest))
+
+        def send() -> None:
+            if updates:
+                self._client.mutate_priorities(self._name, updates=updates)
+            self._largest.tell()
+
+        self._server.call(send, "a priority update", self._stop)
 
     def can_sample(self) -> bool:
         return not self._closed and self._started().ready()

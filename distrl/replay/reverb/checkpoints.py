@@ -19,6 +19,7 @@ from reverb.cc.checkpointing import checkpoint_pb2
 from distrl.errors import ConfigError
 from distrl.replay.columns import Columns
 from distrl.replay.config import ReplayConfig
+from distrl.replay.reverb.largest import SUFFIX
 from distrl.replay.table.files import read_facts, samples_under_ratio, write_facts
 from distrl.types import Trajectory
 
@@ -34,7 +35,7 @@ def describe(
     Returns:
       The table's counts, in unrolls.
     """
-    table = _table(folder / FOLDER, name)
+    table = _tables(folder / FOLDER, name)[name]
     limiter = table.rate_limiter
     counts = {
         "size": len(table.items) * per_item,
@@ -89,11 +90,14 @@ def checkpointer(
     for path in (saved / FOLDER).iterdir():
         if path.name != _TABLES:
             os.link(path, copy / path.name)
-    table = _table(saved / FOLDER, facts["name"])
-    table.table_name = name
-    _set_limits(table, facts, config, batch_size, unrolls_per_item)
+    old = facts["name"]
+    tables = _tables(saved / FOLDER, old)
+    _set_limits(tables[old], facts, config, batch_size, unrolls_per_item)
     with tf.io.TFRecordWriter(str(copy / _TABLES)) as writer:
-        writer.write(table.SerializeToString())
+        for old_name, new_name in ((old, name), (old + SUFFIX, name + SUFFIX)):
+            if old_name in tables:  # older checkpoints have no largest priority
+                tables[old_name].table_name = new_name
+                writer.write(tables[old_name].SerializeToString())
     return reverb.checkpointers.DefaultCheckpointer(str(root), fallback_checkpoint_path=str(copy))
 
 
@@ -102,17 +106,19 @@ def copy_of(root: Path) -> Path:
     return root.with_name(f"{root.name}.saved")
 
 
-def _table(folder: Path, name: str) -> Any:
-    """Returns the table's record in a checkpoint of Reverb's."""
+def _tables(folder: Path, name: str) -> dict[str, Any]:
+    """Returns the tables' records in a checkpoint of Reverb's; there must be one of this name."""
+    tables = {}
     with open(folder / _TABLES, "rb") as file:
         # A record has its length, a checksum of that, its data, and a checksum of the data.
         while head := file.read(12):
             record = file.read(struct.unpack("<Q", head[:8])[0])
             table = checkpoint_pb2.PriorityTableCheckpoint.FromString(record)
-            if table.table_name == name:
-                return table
+            tables[table.table_name] = table
             file.seek(4, os.SEEK_CUR)
-    raise ConfigError(f"{folder} has no table {name!r}")
+    if name not in tables:
+        raise ConfigError(f"{folder} has no table {name!r}")
+    return tables
 
 
 def _set_limits(

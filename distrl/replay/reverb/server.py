@@ -10,6 +10,7 @@ from distrl.errors import ConfigError
 from distrl.replay.columns import Columns
 from distrl.replay.config import RateLimits, ReplayConfig
 from distrl.replay.reverb.calls import ServerCalls
+from distrl.replay.reverb.largest import SUFFIX
 from distrl.replay.table.info import Ages, Contents, TableInfo
 from distrl.types import Trajectory
 
@@ -21,7 +22,7 @@ def reverb_tables(
     name: str,
     unrolls_per_item: int = 1,
 ) -> list[reverb.Table]:
-    """Returns the tables of a server, for `reverb.Server` or a `ReverbNode`.
+    """Returns the tables of a server, for `reverb.Server` or a `ReverbNode`: that of unrolls first.
 
     Args:
       config: the table's settings.
@@ -55,15 +56,25 @@ def reverb_tables(
         sampler = reverb.selectors.Uniform()
     else:
         sampler = reverb.selectors.Prioritized(config.priority_exponent)
-    return [
-        reverb.Table(
-            name,
-            sampler=sampler,
-            remover=reverb.selectors.Fifo(),
-            max_size=config.max_size,
-            rate_limiter=limiter,
-        )
-    ]
+    table = reverb.Table(
+        name,
+        sampler=sampler,
+        remover=reverb.selectors.Fifo(),
+        max_size=config.max_size,
+        rate_limiter=limiter,
+    )
+    return [table] if config.table == "uniform" else [table, _largest_table(name)]
+
+
+def _largest_table(name: str) -> reverb.Table:
+    """Returns the table of the largest priority so far; see `distrl.replay.reverb.largest`."""
+    return reverb.Table(
+        name + SUFFIX,
+        sampler=reverb.selectors.MaxHeap(),
+        remover=reverb.selectors.MinHeap(),
+        max_size=2,
+        rate_limiter=reverb.rate_limiters.MinSize(1),
+    )
 
 
 def check_items(config: ReplayConfig, batch_size: int, unrolls_per_item: int) -> None:

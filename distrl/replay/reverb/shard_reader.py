@@ -41,8 +41,10 @@ class Shard(Protocol):
     def batch(self, items: Sequence[Item]) -> Sample:
         """Returns a sample of these items."""
 
-    def send_priorities(self, keys: npt.NDArray[np.uint64], priorities: npt.NDArray[Any]) -> None:
-        """Sets priorities."""
+    def send_priorities(
+        self, keys: npt.NDArray[np.uint64], priorities: npt.NDArray[Any], largest: float
+    ) -> None:
+        """Sets priorities; `largest` is the largest of all shards."""
 
     def info(self) -> TableInfo:
         """Returns the table's counts and limits."""

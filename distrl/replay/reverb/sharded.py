@@ -23,7 +23,7 @@ from distrl.replay.reverb.insert_count import InsertCount
 from distrl.replay.reverb.items import Item
 from distrl.replay.reverb.shard_choice import MAX_WAIT, ShardChooser, by_mass, round_robin
 from distrl.replay.reverb.shard_reader import Shard, ShardReader
-from distrl.replay.reverb.supply import Supply
+from distrl.replay.reverb.supply import Supply, supply_of
 from distrl.replay.table import files
 from distrl.replay.table.info import TableInfo
 from distrl.replay.table.waiting import wait_until
@@ -108,7 +108,7 @@ class ShardedReplayBuffer(ReplayReader, ReplayAdministration):
 
     def _started(self) -> Fetcher[tuple[Sample, list[int]]]:
         if self._fetcher is None:
-            self._supply = Supply(self.info())
+            self._supply = supply_of(self.info)
             self._readers = [
                 ShardReader(shard, i, self._lock, self._changed, self._ahead)
                 for i, shard in enumerate(self._shards)
@@ -164,13 +164,12 @@ class ShardedReplayBuffer(ReplayReader, ReplayAdministration):
             return
         self._check_open()
         # Old keys go to all shards: those that do not have one ignore it.
+        largest = np.max(priorities, initial=0.0)
         origin = np.array([self._shard_of.get(key, -1) for key in keys.tolist()], np.int64)
         for i, shard in enumerate(self._shards):
             selected = (origin == i) | (origin == -1)
-            if not selected.any():
-                continue
-            try:
-                shard.send_priorities(keys[selected], priorities[selected])
+            try:  # also without any: new unrolls of each shard have the largest of all shards
+                shard.send_priorities(keys[selected], priorities[selected], largest)
             except (RuntimeError, ServerSilent) as error:  # its reader waits for a new server
                 _LOG.warning("%d priorities are lost: %s", selected.sum(), error)
 

@@ -2,7 +2,9 @@
 
 import math
 import time
+from collections.abc import Callable
 
+from distrl.errors import DeadlineExceeded
 from distrl.replay.table.info import TableInfo
 
 _LAST_BATCH_S = 10.0  # that a batch may take which the counts say there is
@@ -45,3 +47,18 @@ class Supply:
         now = time.monotonic()
         self._promised = self._promised or now
         return now - self._promised < _LAST_BATCH_S
+
+
+def supply_of(ask: Callable[[], TableInfo]) -> Supply | None:
+    """Returns the supply of tables with these counts.
+
+    Args:
+      ask: returns the counts; may wait for the servers, within its deadline.
+
+    Returns:
+      None if a server is gone: the wait for its next item reports that, or finds its new one.
+    """
+    try:
+        return Supply(ask())
+    except (DeadlineExceeded, RuntimeError):
+        return None

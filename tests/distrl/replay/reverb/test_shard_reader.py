@@ -107,10 +107,11 @@ def _raise(error):
 def test_a_priority_goes_to_its_own_shard():
     class Shard:
         def __init__(self):
-            self.sent = []
+            self.sent, self.largest = [], []
 
-        def send_priorities(self, keys, priorities):
+        def send_priorities(self, keys, priorities, largest):
             self.sent += zip(keys.tolist(), priorities.tolist())
+            self.largest.append(largest)
 
         def close(self):
             pass
@@ -122,6 +123,8 @@ def test_a_priority_goes_to_its_own_shard():
     learner._remember(np.array([11, 12], np.uint64), [1, 0])
     learner.update_priorities(np.array([11, 12, 13], np.uint64), np.array([1.0, 2.0, 3.0]))
     assert [each.sent for each in shards] == [[(12, 2.0), (13, 3.0)], [(11, 1.0), (13, 3.0)]]
+    learner.update_priorities(np.array([11], np.uint64), np.array([4.0]))
+    assert [each.largest for each in shards] == [[3.0, 4.0]] * 2
     with pytest.raises(ValueError, match="priority -1"):
         learner.update_priorities(np.array([11], np.uint64), np.array([-1.0]))
     assert not isinstance(learner, ReplayWriter)

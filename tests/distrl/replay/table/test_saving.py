@@ -63,7 +63,7 @@ def in_fresh_process(tmp_path, kind, config, per_item, folder, samples):
 
 
 def key(sample):
-    return [leaf.tobytes() for leaf in jax.tree.leaves(sample)]
+    return [np.asarray(leaf).tobytes() for leaf in jax.tree.leaves(sample)]
 
 
 @pytest.mark.parametrize("make_replay", ["local", "shared", full("reverb")], indirect=True)
@@ -110,7 +110,7 @@ def test_reverb_keeps_keys_and_priorities(make_replay, streams, tmp_path):
     replay = make_replay(config, BATCH)
     if replay.kind != "reverb":
         pytest.skip("test_a_fresh_process_has_the_same_table compares every byte")
-    from distrl.replay.reverb.checkpoints import FOLDER, _table
+    from distrl.replay.reverb.checkpoints import FOLDER, _tables
 
     client = filled(replay, streams)
     client.save(tmp_path / "table", 30.0)
@@ -119,7 +119,7 @@ def test_reverb_keeps_keys_and_priorities(make_replay, streams, tmp_path):
     def items(folder):
         return {
             (item.key, item.priority, item.times_sampled)
-            for item in _table(folder, streams.table).items
+            for item in _tables(folder, streams.table)[streams.table].items
         }
 
     assert items(tmp_path / "table" / FOLDER) == items(tmp_path / "again" / FOLDER)
