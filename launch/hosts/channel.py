@@ -4,10 +4,12 @@ import contextlib
 import json
 import os
 import selectors
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
 from typing import Any
 
 READ = 1 << 20
+ALIVE_S = 1.0  # between two signs of life
 LIMIT = 64 << 20  # bytes of unsent data, or of one line; beyond that the other side is stuck
 
 
@@ -40,6 +42,7 @@ class JsonLineChannel:
         self._received = bytearray()
         self._unsent = bytearray()
         self._open = self._writing = False
+        self._lock = threading.Lock()  # held while a message is written
         for fd in (reader, writer):
             os.set_blocking(fd, False)
         selector.register(reader, selectors.EVENT_READ, self._read)
@@ -57,10 +60,40 @@ class JsonLineChannel:
         """Sends a message, now or as soon as there is room; drops it if the channel is closed."""
         if not self._open:
             return
-        self._unsent += json.dumps({"kind": kind, **fields}).encode() + b"\n"
+        line = json.dumps({"kind": kind, **fields}).encode() + b"\n"
+        with self._lock:
+            self._unsent += line
         self._flush()
         if len(self._unsent) > LIMIT:
             self._break(f"it has {len(self._unsent) >> 20} MB of messages left to read")
+
+    @contextlib.contextmanager
+    def kept_alive(self) -> Iterator[None]:
+        """Sends "alive" every second from a thread, for work that keeps the loop from running.
+
+        `send` may be called meanwhile; no process may be forked.
+        """
+        done = threading.Event()
+        thread = threading.Thread(target=self._send_alive, args=(done,), name="alive", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            done.set()
+            thread.join()
+
+    def _send_alive(self, done: threading.Event) -> None:
+        while not done.wait(ALIVE_S):
+            with self._lock:
+                if not self._open:
+                    return
+                self._unsent += b"" if self._unsent else b'{"kind": "alive"}\n'
+                try:
+                    del self._unsent[: os.write(self._writer, self._unsent)]
+                except BlockingIOError:
+                    continue
+                except OSError:
+                    return  # the loop finds that out too
 
     def close(self) -> None:
         """Closes the connection without calling `on_close`."""
@@ -81,8 +114,9 @@ class JsonLineChannel:
 
     def _flush(self) -> None:
         try:
-            while self._unsent:
-                del self._unsent[: os.write(self._writer, self._unsent[:READ])]
+            with self._lock:
+                while self._unsent:
+                    del self._unsent[: os.write(self._writer, self._unsent[:READ])]
         except BlockingIOError:
             pass
         except OSError as error:

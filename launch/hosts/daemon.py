@@ -6,34 +6,41 @@ that it has started, when the connection ends or is silent for `LEASE_S`.
 
 import base64
 import collections
+import contextlib
 import dataclasses
+import functools
 import os
 import pathlib
 import selectors
 import shutil
 import signal
 import socket
-import sys
 import time
 import traceback
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NoReturn
 
 from distrl.launch.hosts.channel import JsonLineChannel
 from distrl.launch.hosts.code_identity import identity
+from distrl.launch.hosts.console import Console
 from distrl.launch.hosts.forwarded_log import ForwardedLog
+from distrl.launch.hosts.host_nodes import HostNodes
 from distrl.launch.network.private_folder import new_folder
 from distrl.launch.network.tunnel_process import SealedTunnel, end_tunnel
-from distrl.launch.supervision.result import NOT_STARTED, NodeExit
+from distrl.launch.supervision.housekeeping import Housekeeping
 from distrl.launch.supervision.signals import Signals, run_once
 from distrl.runtime.files import make_private_folder
 
 LEASE_S = 10.0  # without a message from the launcher, which sends one every second
 REPORT_S = 1.0
+SLOW = ("begin", "wire")  # messages that take long: importing everything, building the program
 
 
 class HostDaemon:
     """Runs a host's nodes for a launcher. It is a `node_pipes.Hub`.
+
+    A step of its loop that the operating system refuses is tried again. If that lasts, or a step
+    fails in another way, the daemon ends, with its nodes.
 
     Args:
       reader, writer: descriptors of the connection to the launcher.
@@ -57,16 +64,17 @@ class HostDaemon:
     ) -> None:
         self.selector: selectors.BaseSelector = selectors.DefaultSelector()
         self.messages: collections.deque[Any] = collections.deque()
-        self._nodes: dict[str, Any] = {}
+        self._console = Console()
+        self._housekeeping = Housekeeping(self._console)
         self._folder = folder
         self._tunnel: SealedTunnel | None = None
         self._launcher_tunnel = launcher_tunnel
         self._hello = dict(hello or {})
         self._reconnect_command = reconnect_command
         self._tunnel_port = tunnel_port
-        self._refused = False
         self._last_heard = self._last_report = time.monotonic()
         self._channel = JsonLineChannel(self.selector, reader, writer, self._handle, self._leave)
+        self._nodes = HostNodes(self._channel.send, self._forward_messages, self._housekeeping)
 
     def run(self) -> NoReturn:
         """Runs until the launcher says goodbye or is lost."""
@@ -84,17 +92,41 @@ class HostDaemon:
                 **self._hello,
             )
             while True:
-                run_once(self.selector, 0.2)
-                signals.pending()  # drops SIGTERM and Ctrl-C, which the launcher gets too
-                for name, node in self._nodes.items():
-                    if node.alive and node.collect():
-                        self._forward_messages()
-                        node.heartbeat.end(False)
-                        self._channel.send("exit", node=name, **dataclasses.asdict(node.exit))
+                self._attempt("waiting for events", lambda: run_once(self.selector, 0.2))
+                self._attempt("reading signals", self._take_signals)
+                self._attempt("signalling nodes", self._nodes.try_again)
+                for name in self._nodes.by_name:
+                    collect = functools.partial(self._nodes.collect, name)
+                    self._attempt(f"collecting {name}", collect)
                 self._forward_messages()
-                self._report()
-                if time.monotonic() - self._last_heard > LEASE_S:
+                now = time.monotonic()
+                if now - self._last_report >= REPORT_S:
+                    self._last_report = now
+                    self._attempt("looking after the tunnel", self._check_tunnel)
+                    self._channel.send(
+                        "report", nodes=self._nodes.report()
+                    )  # also the sign of life
+                if now - self._last_heard > LEASE_S:
                     self._leave(f"no message from the launcher for {LEASE_S:g} s")
+
+    def _attempt(self, what: str, step: Callable[[], object]) -> None:
+        """Does a step of the loop, or ends the daemon; see the class."""
+        failure = self._housekeeping.attempt_step(what, step)
+        if failure is not None:
+            if failure.traceback:
+                self._console.say(failure.traceback)
+            self._leave(failure.cause)
+
+    def _take_signals(self) -> None:
+        """Ends the daemon if it is asked to while none of its nodes runs.
+
+        While one does, the signal is dropped: what signals all processes of a job, as Slurm does,
+        also signals the launcher, which stops the nodes of all hosts in order.
+        """
+        for number in self._signals.pending():
+            if number != signal.SIGCHLD and not self._nodes.any_alive():
+                name = signal.Signals(number).name
+                self._leave(name, status=128 + number, reconnect=False)
 
     # Messages from the launcher.
 
@@ -102,7 +134,8 @@ class HostDaemon:
         self._last_heard = time.monotonic()
         kind = message.pop("kind")
         try:
-            getattr(self, f"_on_{kind}")(**message)
+            with self._channel.kept_alive() if kind in SLOW else contextlib.nullcontext():
+                getattr(self, f"_on_{kind}")(**message)
         except Exception as error:
             text = "".join(traceback.format_exception(error))
             self._channel.send("broken", error=f"{type(error).__name__}: {error}", traceback=text)
@@ -184,7 +217,7 @@ class HostDaemon:
                 continue
             heartbeat = self._heartbeats.of(node.name)
             assert heartbeat is not None
-            self._nodes[node.name] = processes.SupervisedProcess(
+            self._nodes.by_name[node.name] = processes.SupervisedProcess(
                 node,
                 ForwardedLog(node.name, self._channel),
                 self,
@@ -203,7 +236,7 @@ class HostDaemon:
     def _stopper(self, name: str) -> Any:
         from distrl.launch.local.node_hooks import Stopper
 
-        node = self._nodes.get(name)
+        node = self._nodes.by_name.get(name)
         return Stopper(name, node.send if node is not None else self.messages.append)
 
     def _on_heartbeats(self, heartbeats: dict[str, list[int]]) -> None:
@@ -214,33 +247,22 @@ class HostDaemon:
                 heartbeat.mirror_status(status, life)
 
     def _on_start(self, node: str, life: int) -> None:
-        self._nodes[node].heartbeat.begin(life)
-        try:
-            self._nodes[node].start()
-        except OSError as error:  # no process or descriptor left: a life that has failed
-            self._nodes[node].heartbeat.end(False)
-            exit_ = NodeExit(NOT_STARTED, error=str(error))
-            self._channel.send("exit", node=node, **dataclasses.asdict(exit_))
+        self._nodes.start(node, life)
 
     def _on_wake(self, node: str) -> None:
-        if self._nodes[node].alive:
-            self._nodes[node].wake()
+        self._nodes.signal(node, "wake")
 
     def _on_stop(self, node: str) -> None:
-        if self._nodes[node].alive:
-            self._nodes[node].ask_to_stop()
+        self._nodes.signal(node, "ask_to_stop")
 
     def _on_kill(self, node: str) -> None:
-        if self._nodes[node].alive:
-            self._nodes[node].kill()
+        self._nodes.signal(node, "kill")
 
     def _on_stacks(self, node: str, also_if_stopped: bool) -> None:
-        if self._nodes[node].alive:
-            self._nodes[node].show_stacks(also_if_stopped)
+        self._nodes.show_stacks(node, also_if_stopped)
 
     def _on_refused(self, reason: str) -> None:
-        self._refused = True
-        self._leave(reason)
+        self._leave(reason, reconnect=False)
 
     def _on_bye(self) -> None:
         self._leave("")
@@ -254,22 +276,10 @@ class HostDaemon:
             message["node_message"] = message.pop("kind")
             self._channel.send("message", **message)
 
-    def _report(self) -> None:
-        """Sends the nodes' state, which is also the daemon's sign of life."""
-        now = time.monotonic()
-        if now - self._last_report < REPORT_S:
-            return
-        self._last_report = now
+    def _check_tunnel(self) -> None:
         if self._tunnel and os.waitpid(self._tunnel.pid, os.WNOHANG) != (0, 0):
             self._tunnel = None
             self._leave("its tunnel to the other hosts has ended")
-        reports = {}
-        for name, node in self._nodes.items():
-            usage = node.usage() if node.alive else None
-            if usage is not None:
-                state = [node.heartbeat.at_work(), node.heartbeat.silent(), node.pid]
-                reports[name] = [*state, dataclasses.asdict(usage)]
-        self._channel.send("report", nodes=reports)
 
     # Processes.
 
@@ -280,31 +290,30 @@ class HostDaemon:
         yield from self._endpoints.fds()
         yield self._listener.fileno()
         yield self.selector.fileno()  # type: ignore[attr-defined]
-        for node in self._nodes.values():
+        for node in self._nodes.by_name.values():
             yield from node.fds()
 
-    def _leave(self, reason: str) -> NoReturn:
+    def _leave(self, reason: str, status: int = 1, reconnect: bool = True) -> NoReturn:
         """Ends this process and everything that it has started.
 
         Args:
           reason: why, for the log; "": the launcher said goodbye.
+          status: the exit status, if there is a reason.
+          reconnect: whether to wait for the launcher again, if there is a reason.
         """
         if reason:
-            line = f"distrl agent on {socket.gethostname()}: {reason}; ending its nodes"
-            print(line, file=sys.stderr, flush=True)
-        for node in self._nodes.values():
-            node.destroy()
+            self._console.say(f"{reason}; ending{' its nodes' if self._nodes.by_name else ''}")
+        self._nodes.destroy(self._console.try_to)
         for pid in (self._tunnel.pid if self._tunnel else 0, self._launcher_tunnel):
             if pid:
-                end_tunnel(pid)
-        if self._nodes:
-            from distrl.replay.shared import segment
-
-            segment.sweep(of_this_process=True)
+                self._console.try_to("ending a tunnel", functools.partial(end_tunnel, pid))
         shutil.rmtree(self._folder, ignore_errors=True)
-        if reason and self._reconnect_command is not None and not self._refused:
-            os.execv(self._reconnect_command[0], self._reconnect_command)
-        os._exit(1 if reason else 0)
+        command = self._reconnect_command
+        if reason and command is not None and reconnect:
+            self._console.try_to(
+                f"starting {command[0]} again", lambda: os.execv(command[0], command)
+            )
+        os._exit(status if reason else 0)
 
 
 def main() -> NoReturn:

@@ -29,6 +29,7 @@ from distrl.programs.placement import Host, Placement
 from distrl.runtime.heartbeat import Heartbeat, HeartbeatTable
 
 JOIN_S = 120.0  # for all hosts to join
+BUILD_S = 600.0  # more for their daemons to import and build the program, while they show life
 
 
 def launch_on_machines(
@@ -67,7 +68,8 @@ def launch_on_machines(
       tunnel_port: port on which each host listens for the others; 0: any port that is free there.
       join_port: port on which the launcher listens for daemons; 0: it does not.
       credentials: the credentials of daemons that connect by themselves; None: new ones.
-      join_timeout: seconds for all hosts to join, in any order.
+      join_timeout: seconds for all hosts to join, in any order; those that have joined may take
+        `BUILD_S` longer to import and build the program.
 
     Raises:
       ConfigError: an argument that cannot work; a host that does not join, or runs other code.
@@ -201,7 +203,9 @@ def _wait_for_hosts(
         check_refused(hosts)
         if time.monotonic() > deadline:
             late = [host for host in hosts if host.state is not HostState.UP]
-            reasons = "; ".join(f"{h.host.name}: {h.away_because}{h.last_errors()}" for h in late)
-            raise ConfigError(f"not all hosts joined in time: {reasons}")
+            absent = any(host.state is HostState.AWAY for host in late)
+            if late and (absent or time.monotonic() > deadline + BUILD_S):
+                reasons = "; ".join(f"{host.host.name}: {host.why_late()}" for host in late)
+                raise ConfigError(f"not all hosts joined in time: {reasons}")
         session.journal.flush()
     return None

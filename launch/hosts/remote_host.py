@@ -22,7 +22,7 @@ from distrl.launch.supervision.signals import run_once
 from distrl.launch.supervision.usage import Usage
 from distrl.programs.placement import Host
 
-START_S = 60.0  # for a daemon to be ready: it imports everything
+START_S = 60.0  # without a sign of life from a daemon that is not up; loading a library takes long
 RETRY_S = 3.0  # between two attempts to reach a host
 PING_S = 1.0
 DISCONNECT_S = 1.0  # for the connecting command to end after the connection
@@ -95,9 +95,19 @@ class RemoteHost:
         if now - self._last_ping >= PING_S:
             self._last_ping = now
             self._channel.send("ping")
-        limit = SILENT_S if self.state is HostState.UP else START_S
+        starting = self.state is not HostState.UP
+        limit = START_S if starting else SILENT_S
         if now - self._last_heard > limit:
-            self._lost(f"no message from its daemon for {limit:g} s")
+            when = ", while it started" if starting else ""
+            self._lost(f"no message from its daemon for {limit:g} s{when}", shown=True)
+
+    def why_late(self) -> str:
+        """Returns why the host is not up, for messages."""
+        if self.state is HostState.AWAY:
+            return f"{self.away_because}{self.last_errors()}"
+        if self.state is HostState.STARTING:
+            return "its daemon is still importing and building the program"
+        return "its daemon waits for other hosts"
 
     def send(self, kind: str, **fields: Any) -> None:
         """Sends a message to the daemon, if it is connected."""
@@ -168,13 +178,14 @@ class RemoteHost:
             with contextlib.suppress(subprocess.TimeoutExpired):  # the kernel ends it some time
                 process.wait(KILL_S)
 
-    def _lost(self, reason: str) -> None:
+    def _lost(self, reason: str, shown: bool = False) -> None:
         previous, self.state = self.state, HostState.AWAY
         self._disconnect(DISCONNECT_S)
         self._next_attempt = time.monotonic() + RETRY_S
         self.away_because = f"host {self.host.name} is lost: {reason}{self.last_errors()}"
-        if previous is HostState.UP:
+        if shown or previous is HostState.UP:
             self._session.journal.say(self.away_because)
+        if previous is HostState.UP:
             for node in self.nodes.values():
                 node.lose(self.away_because)
 
@@ -217,6 +228,9 @@ class RemoteHost:
         self._session.journal.note(f"the daemon of host {self.host.name} failed:\n{traceback}")
         self.refused = f"host {self.host.name}: {error}"
         self._lost(error)
+
+    def _on_alive(self) -> None:
+        """Does nothing: the message itself is the sign of life of a daemon that starts."""
 
     def _on_ready(self, ports: dict[str, list[int]], tunnel_port: int) -> None:
         self.ports, self.tunnel_port = ports, tunnel_port

@@ -1,12 +1,22 @@
-"""The launcher's work whose failure must not end the program at once."""
+"""Work of the launcher, or of a host daemon, whose failure must not end the program at once."""
 
 import traceback
 from collections.abc import Callable
+from typing import Protocol
 
-from distrl.launch.supervision.journal import Journal
 from distrl.launch.supervision.result import LAUNCHER, Failure
 
 MAX_FAILURES = 10  # in a row of a step without which the program cannot continue
+
+
+class Notes(Protocol):
+    """Where failures are shown: the launcher's `Journal`, or a host daemon's stderr."""
+
+    def say(self, line: str) -> None:
+        """Shows a line to the user."""
+
+    def note(self, line: str) -> None:
+        """Keeps a line in the log."""
 
 
 class Housekeeping:
@@ -18,7 +28,7 @@ class Housekeeping:
       journal: where failures are shown.
     """
 
-    def __init__(self, journal: Journal) -> None:
+    def __init__(self, journal: Notes) -> None:
         self._journal = journal
         self._reasons: dict[str, str] = {}  # of the last failures, by task
         self._counts: dict[str, int] = {}  # of failures in a row

@@ -1,12 +1,15 @@
 """The channel between a launcher and a host daemon, and the comparison of their code."""
 
+import json
 import os
 import selectors
 import socket
+import threading
 import time
 
 import pytest
 
+from distrl.launch.hosts import channel
 from distrl.launch.hosts.channel import JsonLineChannel
 from distrl.launch.hosts.code_identity import difference, identity
 
@@ -45,6 +48,36 @@ def test_messages_arrive_complete_however_they_are_split(ends):
         ends.other.sendall(bytes([byte]))
     ends.run_until(lambda: len(ends.messages) == 2)
     assert ends.messages == [{"kind": "a", "n": 1}, {"kind": "b"}]
+
+
+def test_signs_of_life_are_sent_while_the_loop_does_not_run(ends, monkeypatch):
+    monkeypatch.setattr(channel, "ALIVE_S", 0.01)
+    received = b""
+    with ends.channel.kept_alive():
+        while received.count(b"\n") < 2:
+            received += ends.other.recv(1 << 16)
+        ends.channel.send("big", data="x" * 1_000_000)  # a part, and the thread sends the rest
+        while b"}" not in received[-2:] or b"xxx" not in received:
+            received += ends.other.recv(1 << 16)
+    ends.channel.send("last")
+    ends.run_until(lambda: ends.channel.unsent() == 0)
+    ends.channel.close()
+    while data := ends.other.recv(1 << 16):
+        received += data
+    kinds = [json.loads(line)["kind"] for line in received.splitlines()]
+    assert kinds[:2] == ["alive"] * 2 and kinds[-1] == "last"
+    assert set(kinds) == {"alive", "big", "last"} and kinds.count("big") == 1
+
+
+def test_a_connection_that_breaks_under_signs_of_life_is_seen_by_the_loop(ends, monkeypatch):
+    monkeypatch.setattr(channel, "ALIVE_S", 0.01)
+    with ends.channel.kept_alive():
+        ends.other.close()
+        deadline = time.monotonic() + 5.0
+        while any(thread.name == "alive" for thread in threading.enumerate()):
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+    ends.run_until(lambda: ends.closed)
 
 
 def test_more_than_a_pipe_holds_is_sent_when_it_is_read(ends):

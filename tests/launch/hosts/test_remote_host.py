@@ -165,6 +165,49 @@ def test_a_silent_host_is_lost_with_its_nodes_until_it_is_back(
     daemon.start()
 
 
+class Clock:
+    """The time of `remote_host`, from 0."""
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        self.now = 0.0
+        patch.setattr(remote_host, "time", types.SimpleNamespace(monotonic=lambda: self.now))
+
+
+def test_a_host_that_starts_is_not_lost_while_it_shows_signs_of_life(
+    daemon: Daemon, monkeypatch: pytest.MonkeyPatch
+):
+    clock = Clock(monkeypatch)
+    daemon.connect()
+    daemon.send(**HELLO)
+    for second in range(0, 400, 50):  # its imports take more than six minutes
+        clock.now = float(second)
+        daemon.send(kind="alive")
+        daemon.run_until(lambda: daemon.host._last_heard == clock.now)
+        daemon.host.tick()
+    assert daemon.host.state is HostState.STARTING and not daemon.said
+    assert daemon.host.why_late() == "its daemon is still importing and building the program"
+    daemon.send(kind="ready", ports={"actor/0": [15000]}, tunnel_port=7420)
+    daemon.run_until(lambda: daemon.host.state is HostState.READY)
+
+
+def test_a_host_that_says_nothing_while_it_starts_is_lost_and_named(
+    daemon: Daemon, monkeypatch: pytest.MonkeyPatch
+):
+    clock = Clock(monkeypatch)
+    daemon.connect()
+    clock.now = 60.0
+    daemon.host.tick()
+    assert daemon.host.state is HostState.STARTING
+    clock.now = 60.1
+    daemon.host.tick()
+    assert daemon.host.state is HostState.AWAY
+    line = "host h2 is lost: no message from its daemon for 60 s, while it started"
+    assert daemon.said == [line] and daemon.host.why_late() == line
+    clock.now = 70.0
+    daemon.host.tick()
+    assert len(daemon.said) == 1
+
+
 def test_a_closed_connection_is_a_lost_host_and_a_goodbye_is_not(daemon: Daemon):
     daemon.bring_up()
     daemon.socket.close()

@@ -1,0 +1,232 @@
+"""A host daemon's loop, whose nodes and launcher only exist in the test."""
+
+import errno
+import json
+import os
+import signal
+import socket
+import types
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("cryptography")
+pytest.importorskip("launchpad")
+
+from distrl.launch.hosts import daemon as daemon_module
+from distrl.launch.hosts.daemon import HostDaemon
+from distrl.launch.supervision.result import NodeExit
+from distrl.launch.supervision.usage import Usage
+from distrl.runtime.heartbeat import Heartbeat
+
+
+class Left(SystemExit):
+    """The daemon's process has ended, or another command has replaced it."""
+
+
+class NoTunnel:
+    """In the place of the tunnel's process."""
+
+    public_key = "key"
+
+    def __bool__(self) -> bool:
+        return False
+
+
+class FakeNode:
+    """A node that runs until the test says otherwise.
+
+    Attributes:
+      refusals: by method, how often the operating system refuses it.
+      calls: names of the methods that were not refused.
+    """
+
+    pid = 4711
+
+    def __init__(self) -> None:
+        self.alive = True
+        self.has_ended = False
+        self.heartbeat = Heartbeat()
+        self.exit = NodeExit("ended", 0)
+        self.refusals: dict[str, int] = {}
+        self.calls: list[str] = []
+
+    def _call(self, method: str) -> None:
+        if self.refusals.get(method, 0) > 0:
+            self.refusals[method] -= 1
+            raise OSError(errno.EMFILE, "Too many open files")
+        self.calls.append(method)
+
+    def collect(self) -> bool:
+        self._call("collect")
+        self.alive = not self.has_ended
+        return self.has_ended
+
+    def usage(self) -> Usage:
+        self._call("usage")
+        return Usage(cpu=float(self.calls.count("usage")))
+
+    def kill(self) -> None:
+        self._call("kill")
+        self.has_ended = True
+
+    def destroy(self) -> None:
+        self._call("destroy")
+
+
+class Daemon:
+    """A `HostDaemon` in this process, with the launcher's end of its connection.
+
+    Attributes:
+      turns: what the launcher does, one entry before each turn of the loop. After the last one it
+        says goodbye.
+      ended: the exit status, or the command that has replaced the process.
+    """
+
+    def __init__(self, folder: Path, patch: pytest.MonkeyPatch) -> None:
+        self.launcher, near = socket.socketpair()
+        self.launcher.setblocking(False)
+        self.turns: list[Callable[[], object]] = []
+        self.now = 0.0
+        self.ended: Any = None
+        reader = os.dup(near.fileno())
+        self.daemon = HostDaemon(reader, near.detach(), folder, 0, {}, ["distrl", "agent"])
+        self.node = FakeNode()
+        self.nodes = self.daemon._nodes.by_name
+        run_once = daemon_module.run_once
+
+        def turn(selector: Any, timeout: float) -> None:
+            self.now += timeout
+            (self.turns.pop(0) if self.turns else self.say_goodbye)()
+            run_once(selector, 0.0)
+
+        def leave(ended: Any) -> None:
+            self.ended = ended
+            raise Left
+
+        patch.setattr(daemon_module, "run_once", turn)
+        patch.setattr(daemon_module, "SealedTunnel", NoTunnel)
+        patch.setattr(daemon_module, "time", types.SimpleNamespace(monotonic=lambda: self.now))
+        self.daemon._last_heard = self.daemon._last_report = 0.0
+        patch.setattr(os, "_exit", leave)
+        patch.setattr(os, "execv", lambda path, command: leave(command))
+
+    def say(self, kind: str, **fields: object) -> None:
+        self.launcher.sendall(json.dumps({"kind": kind, **fields}).encode() + b"\n")
+
+    def say_goodbye(self) -> None:
+        self.say("bye")
+
+    def run(self) -> list[dict[str, Any]]:
+        """Returns what the daemon has told the launcher, after its hello."""
+        with pytest.raises(Left):
+            self.daemon.run()
+        messages = [json.loads(line) for line in self.launcher.recv(1 << 20).splitlines()]
+        assert messages[0]["kind"] == "hello"
+        return messages[1:]
+
+    def close(self) -> None:
+        self.daemon._channel.close()
+        self.daemon.selector.close()
+        self.launcher.close()
+
+
+@pytest.fixture
+def daemon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Daemon]:
+    folder = tmp_path / "sockets"
+    folder.mkdir()
+    with monkeypatch.context() as patch:
+        made = Daemon(folder, patch)
+        yield made
+    made.close()
+    assert not folder.exists()
+
+
+def nothing() -> None:
+    """A turn in which the launcher says nothing."""
+
+
+def send(number: int) -> Callable[[], None]:
+    return lambda: os.kill(os.getpid(), number)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+def test_a_daemon_that_waits_ends_in_order_when_it_is_asked_to(daemon, capfd, number):
+    daemon.turns = [nothing, send(number), nothing, nothing]
+    daemon.run()
+    assert daemon.ended == 128 + number  # it does not wait for its launcher again
+    assert len(daemon.turns) == 2
+    assert capfd.readouterr().err.endswith(f": {number.name}; ending\n")
+
+
+def test_so_does_one_whose_nodes_have_ended(daemon):
+    daemon.nodes["actor/0"] = daemon.node
+    daemon.node.has_ended = True
+    daemon.turns = [nothing, send(signal.SIGTERM), nothing]
+    messages = daemon.run()
+    assert daemon.ended == 128 + signal.SIGTERM
+    assert [message["kind"] for message in messages] == ["exit"]
+
+
+def test_while_a_node_runs_its_launcher_decides(daemon):
+    daemon.nodes["actor/0"] = daemon.node
+    daemon.turns = [nothing, send(signal.SIGTERM), nothing]
+    daemon.run()
+    assert daemon.ended == 0 and daemon.turns == []
+    assert daemon.node.calls[-1] == "destroy"
+
+
+def test_a_lost_launcher_is_waited_for_again(daemon):
+    daemon.turns = [lambda: daemon.launcher.shutdown(socket.SHUT_WR)]
+    daemon.run()
+    assert daemon.ended == ["distrl", "agent"]
+
+
+def test_what_the_system_refuses_is_tried_again(daemon, capfd):
+    daemon.nodes["actor/0"] = node = daemon.node
+    node.refusals = {"collect": 3, "kill": 2, "usage": 1}
+    daemon.turns = [nothing] * 12 + [lambda: daemon.say("kill", node="actor/0")] + [nothing] * 5
+    messages = daemon.run()
+    assert daemon.ended == 0
+    kinds = [message["kind"] for message in messages]
+    assert kinds.count("exit") == 1 and "broken" not in kinds
+    reports = [message["nodes"] for message in messages if message["kind"] == "report"]
+    assert reports[0] == {}  # the sign of life comes all the same
+    assert reports[1]["actor/0"][3]["cpu"] == 1.0
+    said = capfd.readouterr().err
+    for what in ("collecting actor/0", "kill of actor/0", "reading what actor/0 uses"):
+        refused = f"{what} failed: [Errno 24] Too many open files; trying again"
+        assert said.count(refused) == said.count(f"{what} works again") == 1
+
+
+def test_a_wait_that_is_refused_is_tried_again(daemon, capfd):
+    def refuse() -> None:
+        raise OSError(errno.ENOMEM, "Cannot allocate memory")
+
+    daemon.turns = [nothing, refuse, refuse, nothing]
+    daemon.run()
+    assert daemon.ended == 0
+    assert "waiting for events failed: [Errno 12] Cannot allocate memory" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("error", "cause"),
+    [
+        (OSError(errno.ENOMEM, "No memory"), "failed 10 times in a row: [Errno 12] No memory"),
+        (KeyError("x"), "failed: KeyError: 'x'"),
+    ],
+)
+def test_a_step_that_cannot_be_done_ends_the_daemon_and_its_nodes(daemon, capfd, error, cause):
+    def refuse() -> None:
+        raise error
+
+    daemon.nodes["actor/0"] = daemon.node
+    daemon.node.refusals = {"destroy": 1}  # nor does this keep the rest from being done
+    daemon.turns = [refuse] * 10 + [nothing]
+    daemon.run()
+    assert daemon.ended == ["distrl", "agent"]
+    said = capfd.readouterr().err
+    assert f"waiting for events {cause}; ending its nodes" in said
+    assert "ending actor/0 failed: [Errno 24] Too many open files\n" in said

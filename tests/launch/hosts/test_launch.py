@@ -1,0 +1,57 @@
+"""The launcher's wait for the hosts."""
+
+import types
+from typing import Any
+
+import pytest
+
+pytest.importorskip("cryptography")
+pytest.importorskip("launchpad")
+
+from distrl.errors import ConfigError
+from distrl.launch.hosts import launch
+from distrl.launch.hosts.remote_host import HostState
+
+
+def wait(patch: pytest.MonkeyPatch, up_at: float, joined_at: float = 10.0) -> float:
+    """Waits at most 100 s for a host to join, in simulated time; returns when the wait ended."""
+    now = 0.0
+
+    def tick() -> None:
+        nonlocal now
+        now += 1.0
+        if now >= joined_at:
+            host.state = HostState.STARTING
+        if now >= up_at:
+            host.state = HostState.UP
+
+    host: Any = types.SimpleNamespace(
+        state=HostState.AWAY,
+        refused=None,
+        host=types.SimpleNamespace(name="h2"),
+        why_late=lambda: host.state.value,
+    )
+    session: Any = types.SimpleNamespace(
+        tick=tick,
+        supervisor=types.SimpleNamespace(selector=None),
+        housekeeping=types.SimpleNamespace(attempt=lambda what, task: 0),
+        signals=types.SimpleNamespace(pending=list),
+        journal=types.SimpleNamespace(flush=lambda: None),
+    )
+    patch.setattr(launch, "time", types.SimpleNamespace(monotonic=lambda: now))
+    assert launch._wait_for_hosts(session, [host], 100.0) is None
+    return now
+
+
+def test_a_host_that_has_joined_may_take_longer_to_start(monkeypatch: pytest.MonkeyPatch):
+    assert wait(monkeypatch, up_at=400.0) == 400.0
+
+
+def test_that_wait_ends_too(monkeypatch: pytest.MonkeyPatch):
+    with pytest.raises(ConfigError, match="not all hosts joined in time: h2: starting"):
+        wait(monkeypatch, up_at=800.0)
+
+
+def test_a_host_that_has_not_joined_in_time_is_named(monkeypatch: pytest.MonkeyPatch):
+    with pytest.raises(ConfigError, match="not all hosts joined in time: h2: away"):
+        wait(monkeypatch, up_at=102.0, joined_at=102.0)
