@@ -5,11 +5,16 @@ import fcntl
 import json
 import os
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
 T = TypeVar("T")
+
+LOCK_S = 5.0  # for another process to change a file, which takes milliseconds
+_LOCKS = Path("/proc/locks")
+_POLL_S = 0.01  # between two attempts to lock it
 
 
 def sync(path: Path) -> None:
@@ -105,8 +110,11 @@ def update_json(
 
     Returns:
       What `change` returned.
+
+    Raises:
+      OSError: the file cannot be read or written, or another process keeps it locked.
     """
-    with _lock(path.parent):
+    with _lock(path):
         data = read_dict(path, is_intact)
         if data is None:
             data = begin()
@@ -116,11 +124,37 @@ def update_json(
 
 
 @contextlib.contextmanager
-def _lock(folder: Path) -> Iterator[None]:
-    """Locks a folder against all other threads and processes; a dead process releases it."""
-    descriptor = os.open(folder, os.O_RDONLY)
+def _lock(path: Path) -> Iterator[None]:
+    """Locks a file's folder against all other threads and processes; a dead process releases it.
+
+    Raises OSError, as a TimeoutError that names the holder if one has it for `LOCK_S`.
+    """
+    descriptor = os.open(path.parent, os.O_RDONLY)
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        deadline = time.monotonic() + LOCK_S
+        while True:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() >= deadline:
+                    raise TimeoutError(
+                        f"{path}: its folder has been locked for {LOCK_S:g} s by "
+                        f"{_describe_holder(descriptor)}"
+                    ) from None
+            time.sleep(_POLL_S)
         yield
     finally:
         os.close(descriptor)
+
+
+def _describe_holder(descriptor: int) -> str:
+    """Returns which process has locked an open file, and what to do about it."""
+    status = os.fstat(descriptor)
+    inode = f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}:{status.st_ino}"
+    for line in _LOCKS.read_text().splitlines():
+        fields = line.split()  # "1:", perhaps "->" before one that waits, "FLOCK", ...
+        if fields[1] == "FLOCK" and fields[5] == inode and int(fields[4]) > 0:
+            pid = fields[4]
+            return f"process {pid}: resume it if it is stopped (kill -CONT {pid}), or end it"
+    return "a process that is not seen here, perhaps on another machine: resume it or end it"
