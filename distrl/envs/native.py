@@ -45,6 +45,7 @@ class NativeEnvironment:
       max_episode_steps: the time limit. None: the environment's own.
       clip_actions: clip continuous actions to their bounds before the environment sees them.
       options: pairs of EnvPool's own options for it: `(("stack_num", 1), ("frame_skip", 2))`.
+      check_finite: NaN and infinite observations and rewards raise EnvironmentFault.
     """
 
     name: str
@@ -52,6 +53,7 @@ class NativeEnvironment:
     max_episode_steps: int | None = None
     clip_actions: bool = True
     options: tuple[Any, ...] = ()
+    check_finite: bool = True
 
     def __post_init__(self) -> None:
         names = envpool().list_all_envs()
@@ -155,6 +157,7 @@ class NativeEnvironment:
             num_threads=self.num_threads,
             clip_actions=self.clip_actions,
             clean_rewards=self.rewards_are_clean,
+            check_finite=self.check_finite,
         )
 
 

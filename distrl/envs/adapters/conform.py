@@ -51,12 +51,9 @@ class LeafCheck:
             array = self._cast(value, array)
         # The sum of squares is cheap, and finite only if all of them are.
         if self._finite and not math.isfinite(np.vdot(array, array)):
-            wrong = ~np.isfinite(array)
-            if wrong.any():
-                raise SpecViolation(
-                    f"{self._name}: expected finite numbers, got {wrong.sum()} of {array.size} "
-                    f"that are not; the first is {array[wrong][0]}"
-                )
+            what = not_finite(self._name, array)
+            if what is not None:
+                raise SpecViolation(what)
         return array
 
     def _expected(self) -> str:
@@ -143,6 +140,18 @@ class RewardCheck:
         if self._finite and not np.isfinite(array).all():
             raise SpecViolation(f"reward: expected finite numbers, got {value}")
         return array
+
+
+def not_finite(name: str, array: npt.NDArray[Any]) -> str | None:
+    """Returns what is wrong with an array, or number, that is not finite; None if it is."""
+    array = np.asarray(array)
+    wrong = ~np.isfinite(array)
+    if not wrong.any():
+        return None
+    return (
+        f"{name}: expected finite numbers, got {wrong.sum()} of {array.size} that are not; "
+        f"the first is {array[wrong][0]}"
+    )
 
 
 def _show(value: Any, array: npt.NDArray[Any]) -> str:

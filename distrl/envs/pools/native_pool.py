@@ -1,5 +1,6 @@
 """EnvPool's C++ thread pools behind the Pool interface."""
 
+import math
 import warnings
 from typing import Any
 
@@ -8,8 +9,10 @@ import numpy.typing as npt
 from dm_env import specs as dm_specs
 
 from distrl import specs
+from distrl.envs.adapters.conform import not_finite
 from distrl.envs.pool import Pool
 from distrl.envs.pools.envpool_library import envpool, info_keys, observation_keys
+from distrl.errors import EnvironmentFault
 from distrl.runtime.host_resources import usable_cores
 from distrl.types import Nest, StepType
 
@@ -39,6 +42,7 @@ class NativePool(Pool):
         num_threads: int,
         clip_actions: bool,
         clean_rewards: bool,
+        check_finite: bool,
     ):
         """Args:
         name: name of the environment in EnvPool.
@@ -51,6 +55,7 @@ class NativePool(Pool):
         num_threads: EnvPool's threads; 0: one for each usable core.
         clip_actions: clip continuous actions to their bounds.
         clean_rewards: EnvPool gives reward 0 at FIRST.
+        check_finite: refuse NaN and infinite observations and rewards.
         """
         super().__init__(name, spec, num_envs, wait_num)
         self.seeds = tuple((seed + i) % 2**31 for i in range(num_envs))  # as EnvPool counts
@@ -92,6 +97,8 @@ class NativePool(Pool):
         # Atari, classic control, toy text, Box2D and gymnasium's MuJoCo give 0 at FIRST; others
         # (dm_control's, Meta-World's) an arbitrary value.
         self._stale_rewards = not clean_rewards
+        self._check_finite = check_finite
+        self._failure: str | None = None
         self._restarted: tuple[npt.NDArray[Any], list[npt.NDArray[Any]]] | None = None
 
     def _start(self) -> None:
@@ -134,6 +141,8 @@ class NativePool(Pool):
     def _recv(
         self,
     ) -> tuple[npt.NDArray[Any], npt.NDArray[Any], npt.NDArray[Any], Nest, npt.NDArray[Any], Nest]:
+        if self._failure is not None:
+            raise EnvironmentFault(self._failure)
         state = self._env._recv()
         if self._restarted is not None:
             cut, restarted = self._restarted
@@ -154,12 +163,40 @@ class NativePool(Pool):
             observation = _narrow(state[self._single])
         else:
             observation = {name: _narrow(state[i]) for name, i in self._observations}
+        if self._check_finite:
+            self._check_numbers(reward, observation, env_id, state[self._elapsed])
         env_info: Nest = ()
         if self._infos:
             env_info = {name: state[i] for name, i in self._infos}
             if "success" in env_info:
                 env_info["success"] = (env_info["success"] > 0).astype(np.int8)
         return step_type, reward, discount, observation, env_id, env_info
+
+    def _check_numbers(
+        self,
+        reward: npt.NDArray[Any],
+        observation: Any,
+        env_ids: npt.NDArray[np.int32],
+        elapsed: npt.NDArray[Any],
+    ) -> None:
+        """Raises EnvironmentFault, with the first of the environments, unless all are finite."""
+        if self._single is not None:
+            arrays = [("reward", reward), ("observation", observation)]
+        else:
+            arrays = [("reward", reward)]
+            arrays += [(f"observation[{name!r}]", x) for name, x in observation.items()]
+        for name, array in arrays:
+            # The sum of squares is cheap, and finite only if all of them are.
+            if array.dtype.kind != "f" or math.isfinite(np.vdot(array, array)):
+                continue
+            for row, env_id in enumerate(env_ids):
+                what = not_finite(name, array[row])
+                if what is not None:
+                    self._failure = (
+                        f"{self.name}: environment {env_id} (seed {self.seeds[env_id]}, step "
+                        f"{elapsed[row]} of its episode): {what}"
+                    )
+                    raise EnvironmentFault(self._failure)
 
     def _cut_at_limit(
         self, env_ids: npt.NDArray[np.int32], elapsed: npt.NDArray[Any], step_type: npt.NDArray[Any]

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from distrl.envs import NativeEnvironment
-from distrl.errors import ConfigError, SpecError
+from distrl.errors import ConfigError, EnvironmentFault, SpecError
 from distrl.types import StepType
 
 
@@ -72,3 +72,44 @@ def test_envpool_refuses_actions_of_another_type():
 def test_wrong_names_have_near_matches():
     with pytest.raises(ConfigError, match=r"did you mean .*CartPole-v1"):
         NativeEnvironment("CartPol-v1")
+
+
+class Faulty:
+    """In the place of EnvPool's own pool: changes one element of its states."""
+
+    def __init__(self, env, key, row, value):
+        self._env, self._at = env, env.spec._state_keys.index(key)
+        self._row, self._value = row, value
+
+    def __getattr__(self, name):
+        return getattr(self._env, name)
+
+    def _recv(self):
+        state = [np.array(array) for array in self._env._recv()]
+        state[self._at][self._row] = self._value
+        return state
+
+
+@pytest.mark.parametrize(
+    "key, value, what",
+    [
+        ("obs", [0, np.nan, 0, np.inf], "observation: expected finite .* 2 of 4 .* first is nan"),
+        ("obs", [0, 3e30, 0, 0], None),  # of which the square is infinite
+        ("reward", -np.inf, "reward: expected finite numbers, .*; the first is -inf"),
+    ],
+)
+def test_numbers_that_are_not_finite(key, value, what):
+    for checked in (True, False):
+        pool = NativeEnvironment("CartPole-v1", check_finite=checked).make_pool(3, 3, [5])
+        pool.reset()
+        pool._env = Faulty(pool._env, key, 1, value)
+        if checked and what is not None:
+            where = r"CartPole-v1: environment 1 \(seed 6, step 1 of its episode\): "
+            for again in range(2):
+                with pytest.raises(EnvironmentFault, match=where + what):
+                    pool.recv() if again else pool.step(np.zeros(3, np.int32))
+        else:
+            step = pool.step(np.zeros(3, np.int32))
+            found = step.reward if key == "reward" else step.observation
+            np.testing.assert_array_equal(found[1], np.array(value, np.float32))
+        pool.close()
