@@ -203,7 +203,7 @@ class SAC(Agent):
         self, params: Params, learner_state: SACState, grads: Params
     ) -> tuple[Params, Any, Logs]:
         updates, opt_state = self._optimizer.update(grads, learner_state.opt_state, params)
-        logs = {"gradient_norm": optax.tree.norm(grads["critics"])}
+        logs = {"gradient_norm": optax.tree.norm(grads)}
         return optax.apply_updates(params, updates), opt_state, logs
 
     def update_learner_state(

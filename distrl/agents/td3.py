@@ -246,7 +246,7 @@ class TD3(Agent):
             learner_state.updates + 1, params["epsilon"]
         )
         logs = {
-            "gradient_norm": optax.tree.norm(grads["critics"]),
+            "gradient_norm": optax.tree.norm(grads),
             "epsilon": after["epsilon"],
         }
         return after, opt_state, logs

@@ -302,3 +302,10 @@ def test_environments_that_do_not_suit_are_refused():
     vector = SPEC._replace(reward=dm_specs.Array((2,), np.float32, "reward"))
     with pytest.raises(ConfigError, match=r"reward: TD3 .* got shape \[2\]"):
         TD3Config().make(vector)
+
+
+def test_the_gradient_norm_covers_the_policy():
+    agent, params, state, batch = make(dataclasses.replace(SMALL, policy_delay=1))
+    grads, _ = agent.compute_gradients(params, state, batch)
+    grads["policy"] = jax.tree.map(lambda x: jnp.full_like(x, jnp.nan), grads["policy"])
+    assert np.isnan(agent.apply_gradients(params, state, grads)[2]["gradient_norm"])
