@@ -162,7 +162,8 @@ def _feed_forward(forward: Callable[..., jax.Array], *input_specs: Nest) -> Feed
         leading = _leading(inputs[0], examples[0])
         if len(leading) == 2:  # steps and streams
             return unmerge_steps(transformed.apply(params, *merge_steps(inputs)), *leading)
-        merged = jax.tree.map(lambda x: x.reshape(-1, *x.shape[len(leading) :]), inputs)
+        rows = math.prod(leading)
+        merged = jax.tree.map(lambda x: x.reshape(rows, *x.shape[len(leading) :]), inputs)
         return transformed.apply(params, *merged).reshape(*leading, -1)
 
     return FeedForward(init, apply)

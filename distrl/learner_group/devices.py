@@ -171,8 +171,13 @@ def merge_steps(nest: Nest) -> Nest:
     batch axis comes first.
     """
     if _mesh.get() is None:
-        return jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), nest)
-    return split(jax.tree.map(lambda x: jnp.swapaxes(x, 0, 1).reshape(-1, *x.shape[2:]), nest))
+        return jax.tree.map(_merged, nest)
+    return split(jax.tree.map(lambda x: _merged(jnp.swapaxes(x, 0, 1)), nest))
+
+
+def _merged(x: jax.Array) -> jax.Array:
+    """Merges the first two axes. With -1, arrays without elements could not be reshaped."""
+    return x.reshape(x.shape[0] * x.shape[1], *x.shape[2:])
 
 
 def unmerge_steps(nest: Nest, length: int, batch_size: int) -> Nest:

@@ -88,7 +88,7 @@ class Codec:
 
     def from_rows(self, rows: Array) -> Nest:
         """Returns the nest in rows uint8 `[n, row_bytes]`; traced by JAX."""
-        leaves = []
+        leaves, n = [], rows.shape[0]
         for dtype, shape, start in zip(self._dtypes, self._shapes, self._offsets, strict=True):
             count = int(np.prod(shape))
             leaf = rows[:, start : start + count * dtype.itemsize]
@@ -96,9 +96,9 @@ class Codec:
                 leaf = leaf != 0
             else:
                 if dtype.itemsize > 1:
-                    leaf = leaf.reshape(-1, count, dtype.itemsize)
+                    leaf = leaf.reshape(n, count, dtype.itemsize)
                 leaf = jax.lax.bitcast_convert_type(leaf, dtype)
-            leaves.append(leaf.reshape(-1, *shape))
+            leaves.append(leaf.reshape(n, *shape))
         return self._treedef.unflatten(leaves)
 
     def to_rows(self, nest: Nest) -> Array:
@@ -110,7 +110,8 @@ class Codec:
             leaf = jnp.asarray(leaves[i]).astype(self._dtypes[i])
             if leaf.dtype == np.bool_:
                 leaf = leaf.astype(np.uint8)
-            columns.append(jax.lax.bitcast_convert_type(leaf, np.uint8).reshape(n, -1))
-            end += columns[-1].shape[1]
+            size = self._dtypes[i].itemsize * int(np.prod(self._shapes[i]))
+            columns.append(jax.lax.bitcast_convert_type(leaf, np.uint8).reshape(n, size))
+            end += size
         columns.append(jnp.zeros((n, self.row_bytes - end), np.uint8))
         return jnp.concatenate(columns, axis=1)

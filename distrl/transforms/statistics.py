@@ -65,7 +65,7 @@ def of_batch(batch: Nest, mask: Array) -> Statistics:
     def moments(leaf: Array) -> tuple[Pair, Pair]:
         shape = leaf.shape[mask.ndim :]
         keep = mask.reshape(-1, *[1] * len(shape))
-        x = jnp.where(keep, leaf.reshape(-1, *shape).astype(jnp.float32), 0.0)
+        x = jnp.where(keep, leaf.reshape(mask.size, *shape).astype(jnp.float32), 0.0)
         # Deviations from a rough mean are exact in a pair, and so their mean is accurate.
         rough = jnp.sum(x, axis=0) / some.hi
         off = jax.tree.map(lambda part: jnp.where(keep, part, 0.0), _two_sum(x, -rough))
@@ -197,5 +197,7 @@ def _sum(x: Pair) -> Pair:
         total = _two_sum(a[0], b[0])
         return total.hi, (a[1] + b[1]) + total.lo
 
+    if not x.hi.size:  # XLA would compile this reduction of no elements without end
+        return _pair(jnp.zeros(x.hi.shape[1:], np.float32))
     zero = np.zeros((), np.float32)
     return _two_sum(*jax.lax.reduce((x.hi, x.lo), (zero, zero), add, (0,)))

@@ -49,6 +49,7 @@ def test_codec_keeps_values_and_refuses_other_lengths():
         "b": jax.ShapeDtypeStruct((), np.float32),
         "c": jax.ShapeDtypeStruct((2, 2), np.int32),
         "d": jax.ShapeDtypeStruct((), np.bool_),
+        "empty": jax.ShapeDtypeStruct((2, 0), np.float32),
     }
     codec = Codec(struct, "message")
     nest = {
@@ -56,6 +57,7 @@ def test_codec_keeps_values_and_refuses_other_lengths():
         "b": np.arange(5, dtype=np.float32),
         "c": np.arange(20, dtype=np.int32).reshape(5, 2, 2),
         "d": np.arange(5) % 2 == 0,
+        "empty": np.zeros((5, 2, 0), np.float32),
     }
     data = codec.pack(nest, 5)
     assert len(data) == 5 * codec.row_bytes
