@@ -79,7 +79,7 @@ def shared(builder, saved, stop):
         full(IMPALAConfig(), "shared"),
         full(PPOConfig(), "local"),
         full(DQNConfig(), "local"),
-        (DQNConfig(), "shared"),
+        full(DQNConfig(), "shared"),
         full(SACConfig(), "local"),
     ],
     ids=lambda value: value if isinstance(value, str) else type(value).__name__,

@@ -305,7 +305,8 @@ def test_environments_that_do_not_suit_are_refused():
 
 
 def test_the_gradient_norm_covers_the_policy():
-    agent, params, state, batch = make(dataclasses.replace(SMALL, policy_delay=1))
-    grads, _ = agent.compute_gradients(params, state, batch)
+    agent, params, state, _ = make(dataclasses.replace(SMALL, policy_delay=1))
+    grads = jax.tree.map(jnp.zeros_like, params)
     grads["policy"] = jax.tree.map(lambda x: jnp.full_like(x, jnp.nan), grads["policy"])
-    assert np.isnan(agent.apply_gradients(params, state, grads)[2]["gradient_norm"])
+    _, _, logs = jax.jit(agent.apply_gradients)(params, state, grads)
+    assert np.isnan(logs["gradient_norm"])
