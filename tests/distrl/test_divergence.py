@@ -309,6 +309,7 @@ def test_one_process_ends_with_one_line_and_status_1(tmp_path, capsys):
         "Diverged: training has diverged at learner step 3: params['w'] is not finite"
     )
     out, err = capsys.readouterr()
-    assert out.splitlines()[-1] == f"distrl: failed: {result['reason']} (exit status 1)"
+    said = f"distrl: failed: {result['reason']} (exit status 1; nothing was saved)"
+    assert out.splitlines()[-1] == said
     assert "Traceback" not in out + err
     assert not (tmp_path / "params.npz").exists() and not Checkpoints(tmp_path).paths()

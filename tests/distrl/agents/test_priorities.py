@@ -1,7 +1,5 @@
 """Priorities: from an agent's errors, through the learner, to what a table samples."""
 
-import dataclasses
-
 import jax
 import numpy as np
 import pytest
@@ -157,7 +155,7 @@ def test_they_change_what_the_table_samples():
 @pytest.mark.parametrize("table", ["uniform", "queue"])
 def test_other_tables_are_left_alone(table, monkeypatch):
     agent = CONFIG.make(SPEC)
-    config = dataclasses.replace(REPLAY, table=table, min_size_to_sample=1, max_size=20)
+    config = ReplayConfig(table, unroll_length=REPLAY.unroll_length, max_size=20)
     replay, _ = make_replay(agent, config)
     fill(replay, 4)
     learner = Learner(agent, replay, seed=0)

@@ -35,7 +35,9 @@ class Replay:
 def checkpointer(tmp_path):
     """A function that returns a checkpointer of a learner with 3 updates."""
     state = TrainingState(3, {"w": np.ones(2)}, {"m": np.ones(2)}, 30, 3, 0.0)
-    learner = types.SimpleNamespace(version=3, variables=(3, state.params), state=lambda: state)
+    learner = types.SimpleNamespace(
+        version=3, variables=(3, state.params), state=lambda: state, check=lambda state: None
+    )
     lines = []
 
     def make(replay=None, counters=lambda: COUNTERS, known=None):

@@ -16,6 +16,7 @@ from distrl.launch.local.guard import run_guarded
 from distrl.launch.supervision.signals import Signals, interrupt_number
 from distrl.runtime.process_exit import announce, command_pid, exit_at_once
 shell = os.getpid()
+signal.signal(signal.SIGHUP, signal.SIG_DFL)  # the tests may run under nohup
 run_guarded()
 assert command_pid() == shell != os.getpid()
 announce(run_dir=sys.argv[1], saved_before=Saved())
