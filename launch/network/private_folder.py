@@ -19,13 +19,14 @@ _PARENT = re.compile(r"/[\w./-]{1,59}", re.ASCII)  # what gRPC's addresses take 
 def new_folder() -> pathlib.Path:
     """Makes a folder that only this user can enter, and in which Unix sockets can be bound.
 
-    The caller removes it; folders of this user's processes that were killed are removed here.
+    The caller removes it; folders of this user's processes that were killed are removed here, if
+    they were in this process's PID namespace: a container may share the folder for temporary files.
 
     Raises:
       ConfigError: no folder for temporary files is suited.
     """
     process = Process.this()
-    prefix = f"{_PREFIX}{process.pid}.{process.start}."
+    prefix = f"{_PREFIX}{_pid_namespace()}.{process.pid}.{process.start}."
     reasons = []
     for parent in dict.fromkeys((tempfile.gettempdir(), "/tmp", "/dev/shm")):
         if not _PARENT.fullmatch(parent):
@@ -49,19 +50,26 @@ def new_folder() -> pathlib.Path:
     raise ConfigError(f"no folder for Unix sockets; set TMPDIR: {'; '.join(reasons)}")
 
 
+def _pid_namespace() -> int:
+    """Returns a number of this process's PID namespace, in which alone process ids have meaning."""
+    return os.stat("/proc/self/ns/pid").st_ino
+
+
 def _sweep(parent: str) -> None:
     """Removes the folders of this user's processes that have ended."""
     with os.scandir(parent) as entries:
         names = [entry.name for entry in entries if entry.name.startswith(_PREFIX)]
     for name in names:
-        pid, _, rest = name.removeprefix(_PREFIX).partition(".")
-        start = rest.partition(".")[0]
-        if not (pid.isdecimal() and start.isdecimal()):
+        parts = name.removeprefix(_PREFIX).split(".")
+        if len(parts) != 4 or not all(part.isdecimal() for part in parts[:3]):
+            continue
+        namespace, pid, start = map(int, parts[:3])
+        if namespace != _pid_namespace():
             continue
         path = pathlib.Path(parent, name)
         try:
             is_ours = path.lstat().st_uid == os.geteuid()
         except FileNotFoundError:  # removed meanwhile
             continue
-        if is_ours and path.is_dir() and not Process(int(pid), int(start)).lives():
+        if is_ours and path.is_dir() and not Process(pid, start).lives():
             shutil.rmtree(path, ignore_errors=True)

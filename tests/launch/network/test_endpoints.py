@@ -151,14 +151,18 @@ def test_a_folder_is_private_and_short_and_outlives_no_process(
     assert folder.stat().st_mode & 0o777 == 0o700 and len(f"{folder}/s:32000") <= PATH_LIMIT
     dead = folder.with_name(folder.name.replace(f".{Process.this().start}.", ".1.", 1))
     folder.rename(dead)
+    namespace = f"distrl.{os.stat('/proc/self/ns/pid').st_ino}."
+    elsewhere = dead.with_name(dead.name.replace(namespace, "distrl.7.", 1))
+    elsewhere.mkdir()  # of a container, perhaps, which shares this folder and not our process ids
     other = folder.with_name("distrl.notes")
     other.mkdir()
     try:
         second = new_folder()
-        assert not dead.exists() and other.exists()
+        assert not dead.exists() and other.exists() and elsewhere.exists()
         third = new_folder()
         assert second.exists()
     finally:
         other.rmdir()
+        elsewhere.rmdir()
     second.rmdir()
     third.rmdir()
