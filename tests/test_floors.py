@@ -55,6 +55,7 @@ ROOMS = """
     distrl/config distrl/replay/buffer distrl/envs/native
     distrl/replay/unrolls distrl/replay/table
     distrl/metrics distrl/budget distrl/learner_group distrl/envs/python
+    distrl/envs/multi_agent
     distrl/envs/pools
     distrl/envs/adapters
     distrl/envs/pool distrl/envs/simulator

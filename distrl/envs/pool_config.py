@@ -2,10 +2,18 @@
 
 import dataclasses
 import difflib
+import importlib
+from typing import Any
 
 from distrl.errors import ConfigError
 
-KINDS = ("loop", "threads", "processes")
+# Module and class by kind. Imported when a pool is made: a run needs one kind.
+_POOLS = {
+    "loop": ("distrl.envs.pools.loop", "LoopPool"),
+    "threads": ("distrl.envs.pools.threads", "ThreadPool"),
+    "processes": ("distrl.envs.pools.processes", "ProcessPool"),
+}
+KINDS = tuple(_POOLS)
 POLICIES = ("fail", "restart")
 
 
@@ -68,3 +76,8 @@ class PoolConfig:
                 "environment.pool.step_timeout must be more than 0 seconds (math.inf for no "
                 f"limit), got {self.step_timeout}"
             )
+
+    def pool_class(self) -> Any:
+        """Returns the class of pools of this kind; see `distrl.envs.pools.python_pool`."""
+        module, name = _POOLS[self.kind]
+        return getattr(importlib.import_module(module), name)

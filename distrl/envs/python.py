@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-import importlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -16,13 +15,6 @@ from distrl.envs.pool_config import PoolConfig
 from distrl.errors import ConfigError
 
 __all__ = ["PoolConfig", "PythonEnvironment", "WrapperConfig"]
-
-# Module and class by `PoolConfig.kind`. Imported when a pool is made: a run needs one kind.
-_POOLS = {
-    "loop": ("distrl.envs.pools.loop", "LoopPool"),
-    "threads": ("distrl.envs.pools.threads", "ThreadPool"),
-    "processes": ("distrl.envs.pools.processes", "ProcessPool"),
-}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -81,6 +73,4 @@ class PythonEnvironment:
 
     def make_pool(self, num_envs: int, wait_num: int, seeds: Sequence[int]) -> Pool:
         """See `Environment`. The pool is one of `pool.kind`."""
-        module, name = _POOLS[self.pool.kind]
-        pool = getattr(importlib.import_module(module), name)
-        return pool(self, num_envs, wait_num, seeds)
+        return self.pool.pool_class()(self, num_envs, wait_num, seeds)

@@ -1,4 +1,4 @@
-"""Environments of suites, by name: EnvPool, gymnasium, dm_control, MiniGrid, Atari."""
+"""Environments of suites, by name: EnvPool, gymnasium, dm_control, MiniGrid, Atari, PettingZoo."""
 
 import copy
 import dataclasses
@@ -12,6 +12,8 @@ import re
 import warnings
 from typing import Any
 
+from distrl.envs.multi_agent import pettingzoo
+from distrl.envs.multi_agent.environment import MultiAgentEnvironment
 from distrl.envs.native import NativeEnvironment
 from distrl.envs.pool import Environment
 from distrl.envs.pools.envpool_library import envpool_names
@@ -42,13 +44,14 @@ def make(
     pool: PoolConfig = _ANY_POOL,
     num_threads: int | None = None,
     **options: Any,
-) -> Environment:
+) -> Environment | MultiAgentEnvironment:
     """Returns an environment by name.
 
     Args:
       name: E.g. "CartPole-v1": EnvPool's if it has the name, else from gymnasium's registry
         (MiniGrid's and Atari's names included), else "domain-task" of dm_control. A prefix selects
-        the suite: "envpool:", "gym:", "dm_control:", "minigrid:" or "ale:".
+        the suite: "envpool:", "gym:", "dm_control:", "minigrid:" or "ale:". With several agents,
+        "pettingzoo:classic/tictactoe_v3", "mpe2:simple_spread_v3".
       wrappers: its wrappers; `max_episode_steps=None` means the environment's own limit.
       pool: how several environments are stepped; not for EnvPool, which has its own pools.
       num_threads: EnvPool's threads in each pool.
@@ -59,15 +62,16 @@ def make(
       ConfigError: there is no such environment (with near matches), a package is missing, or the
         environment cannot have these wrappers.
     """
-    suite, own_name = _find(name)
     pairs = tuple(sorted(options.items()))
+    if name.partition(":")[0] in pettingzoo.PACKAGES:
+        agents_builder = pettingzoo.PettingZooBuilder(pettingzoo.find(name), pairs)
+        own_name = agents_builder.module.rpartition(".")[2]
+        _refuse_threads(name, num_threads)
+        return MultiAgentEnvironment(agents_builder, own_name, wrappers, pool)
+    suite, own_name = _find(name)
     if suite == "envpool":
         return _native(own_name, wrappers, pool, 1 if num_threads is None else num_threads, pairs)
-    if num_threads is not None:
-        raise ConfigError(
-            f"environment: num_threads is EnvPool's, and {name} is stepped by a pool of Python "
-            "environments; set pool.kind and pool.num_workers"
-        )
+    _refuse_threads(name, num_threads)
     builder: GymBuilder | DmControlBuilder
     if suite == "dm_control":
         domain, task = own_name.split("-", 1)
@@ -159,8 +163,9 @@ def _find(name: str) -> tuple[str, str]:
     prefix, colon, rest = name.partition(":")
     if colon:
         if prefix not in _PACKAGES:
+            known = ", ".join([*_PACKAGES, *pettingzoo.PACKAGES])
             raise ConfigError(
-                f"environment: no suite {prefix!r}; there is {', '.join(_PACKAGES)}; for what the "
+                f"environment: no suite {prefix!r}; there is {known}; for what the "
                 f"module {prefix} registers with gymnasium write gym:{name}"
             )
         if prefix == "gym":
@@ -208,6 +213,14 @@ def _native(
             f"{instead}"
         )
     return environment
+
+
+def _refuse_threads(name: str, num_threads: int | None) -> None:
+    if num_threads is not None:
+        raise ConfigError(
+            f"environment: num_threads is EnvPool's, and {name} is stepped by a pool of Python "
+            "environments; set pool.kind and pool.num_workers"
+        )
 
 
 def _registers(name: str) -> str:

@@ -24,9 +24,12 @@ def build(builder: Builder, seed: int) -> Any:
     Raises:
       ConfigError: the builder returned something else.
     """
-    kind = _seed_parameter(builder)
-    arguments = {"keyword": ((), {"seed": seed}), "position": ((seed,), {}), "": ((), {})}[kind]
-    env = builder(*arguments[0], **arguments[1])
+    env = call_builder(builder, seed)
+    if hasattr(env, "possible_agents"):
+        raise ConfigError(
+            f"environment.builder returned an environment with several agents "
+            f"({type(env).__name__}); use MultiAgentEnvironment for it"
+        )
     if hasattr(env, "single_observation_space"):
         raise ConfigError(
             f"environment.builder returned a vector environment ({type(env).__name__}); distrl "
@@ -38,6 +41,13 @@ def build(builder: Builder, seed: int) -> Any:
             f"{type(env).__name__}, which has neither observation_space nor observation_spec"
         )
     return env
+
+
+def call_builder(builder: Builder, seed: int) -> Any:
+    """Returns what the builder makes, with the seed if it takes one."""
+    kind = _seed_parameter(builder)
+    arguments = {"keyword": ((), {"seed": seed}), "position": ((seed,), {}), "": ((), {})}[kind]
+    return builder(*arguments[0], **arguments[1])
 
 
 def is_gymnasium(env: Any) -> bool:

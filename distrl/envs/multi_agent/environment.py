@@ -1,0 +1,119 @@
+"""Environments with several agents, as an experiment names them."""
+
+import dataclasses
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from distrl import specs
+from distrl.envs.adapters.builder import call_builder, check_builder
+from distrl.envs.adapters.stepper import Stepper
+from distrl.envs.adapters.wrappers import WrapperConfig, wrap
+from distrl.envs.multi_agent.assignment import Assignment
+from distrl.envs.multi_agent.control_flow import ControlFlow, ControlFlowStepper
+from distrl.envs.multi_agent.joint import JointSpec
+from distrl.envs.multi_agent.parallel import ParallelStepper
+from distrl.envs.multi_agent.pool import AgentPool
+from distrl.envs.multi_agent.turns import TurnStepper
+from distrl.envs.pool_config import PoolConfig
+from distrl.errors import ConfigError
+
+
+@dataclasses.dataclass(frozen=True)
+class MultiAgentEnvironment:
+    """An environment with several agents, written in Python.
+
+    Attributes:
+      builder: function that returns one PettingZoo environment, parallel or turn-based (AEC), or
+        one `ControlFlow`. It is called with the environment's seed if it has a parameter called
+        `seed`, or one required parameter; otherwise without arguments. A PettingZoo environment
+        also gets the seed in its first `reset`.
+      name: name for messages and run folders; the builder's name unless given.
+      wrappers: `clip_actions` and `max_episode_steps` (joint steps) hold for such environments too.
+      pool: how several environments are stepped, and what happens if one misbehaves.
+      return_threshold: mean return at which the environment counts as solved; None: unknown.
+    """
+
+    builder: Callable[..., Any]
+    name: str = ""
+    wrappers: WrapperConfig = WrapperConfig()
+    pool: PoolConfig = PoolConfig()
+    return_threshold: float | None = None
+
+    def __post_init__(self) -> None:
+        if not callable(self.builder):
+            raise ConfigError(
+                "environment.builder must be a function (or class) that returns a PettingZoo "
+                f"environment or a ControlFlow, got {self.builder!r}"
+            )
+        check_builder(self.builder)
+        if not self.name:
+            builder = getattr(self.builder, "func", self.builder)  # unwraps functools.partial
+            object.__setattr__(self, "name", getattr(builder, "__name__", "environment"))
+        for name in ("action_repeat", "frame_stack"):
+            if getattr(self.wrappers, name) != 1:
+                raise ConfigError(
+                    f"environment.wrappers.{name}={getattr(self.wrappers, name)}: agents of one "
+                    "environment have steps of their own; use a transform, which follows each "
+                    "agent's"
+                )
+
+    def agents(self) -> JointSpec:
+        """Returns the agents' specs. The first call builds one environment and closes it.
+
+        Raises:
+          ConfigError: distrl cannot use the builder's environment.
+        """
+        return self._agents
+
+    @functools.cached_property
+    def _agents(self) -> JointSpec:
+        # Cached in the instance and pickled with it, so that workers do not build another one.
+        stepper = self._make_adapter(0)
+        try:
+            return stepper.joint_spec
+        finally:
+            stepper.close()
+
+    def spec(self) -> specs.EnvironmentSpec:
+        """Returns the spec of the joint steps; see `distrl.envs.multi_agent.joint`."""
+        return self._agents.joint()
+
+    def make_stepper(self, seed: int) -> Stepper:
+        """Returns one environment with its wrappers, for a pool's worker.
+
+        Args:
+          seed: the environment's seed, in [0, 2**31).
+        """
+        return wrap(self._make_adapter(seed), self.spec(), self.wrappers)
+
+    def make_agent_pool(
+        self,
+        num_envs: int,
+        wait_num: int,
+        seeds: Sequence[int],
+        assignment: Assignment,
+        first_environment: int = 0,
+    ) -> AgentPool:
+        """Starts `num_envs` environments.
+
+        Args:
+          num_envs: number of environments.
+          wait_num: number of environments that one `recv` waits for.
+          seeds: seeds of the environments.
+          assignment: the agents' policies.
+          first_environment: environment i has the number `first_environment + i` in the program.
+        """
+        pool = self.pool.pool_class()(self, num_envs, wait_num, seeds)
+        return AgentPool(pool, self._agents, assignment, first_environment)
+
+    def _make_adapter(self, seed: int) -> "ParallelStepper | TurnStepper | ControlFlowStepper":
+        env = call_builder(self.builder, seed)
+        if isinstance(env, ControlFlow):
+            return ControlFlowStepper(env)
+        if not hasattr(env, "possible_agents"):
+            raise ConfigError(
+                "environment.builder must return a PettingZoo environment with possible_agents, or "
+                f"a ControlFlow; got a {type(env).__name__}"
+            )
+        return TurnStepper(env, seed) if hasattr(env, "agent_iter") else ParallelStepper(env, seed)

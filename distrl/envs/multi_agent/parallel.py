@@ -1,0 +1,68 @@
+"""PettingZoo's parallel environments, whose agents act together, as steppers."""
+
+from typing import Any
+
+from distrl.envs.adapters.stepper import Step
+from distrl.envs.multi_agent.joint import AgentStep, JointSpec, JointSteps, agent_conversions
+from distrl.errors import SpecError
+from distrl.types import Nest, StepType
+
+
+class ParallelStepper:
+    """Steps a `pettingzoo.ParallelEnv`; agents may come and go within an episode."""
+
+    def __init__(self, env: Any, seed: int):
+        """Args: env: the environment. seed: seed of its first reset."""
+        self._env = env
+        self._seed: int | None = seed
+        self._agents = agent_conversions(env, env.possible_agents)
+        self.joint_spec = JointSpec({agent: c.spec for agent, c in self._agents.items()})
+        self._joint = JointSteps(self.joint_spec)
+        self._acting: list[str] = []  # agents that act in the next step
+
+    def reset(self) -> Step:
+        """See `Stepper`."""
+        if self._seed is None:
+            observations, _ = self._env.reset()
+        else:
+            observations, _ = self._env.reset(seed=self._seed)
+        self._seed = None
+        self._acting = list(self._env.agents)
+        if not self._acting:
+            raise SpecError("reset: the environment has no agents after it")
+        first = [self._first(agent, observations) for agent in self._acting]
+        return self._joint.step(StepType.FIRST, first)
+
+    def step(self, action: Nest) -> Step:
+        """See `Stepper`."""
+        actions = {agent: self._agents[agent].write(action[agent]) for agent in self._acting}
+        observations, rewards, terminations, truncations, _ = self._env.step(actions)
+        agent_steps = []
+        for agent in self._acting:
+            observation = self._observation(agent, observations)
+            terminated, truncated = terminations[agent], truncations[agent]
+            kind = StepType.LAST if terminated or truncated else StepType.MID
+            discount = 0.0 if terminated else 1.0
+            agent_steps.append(AgentStep(agent, kind, rewards[agent], discount, observation))
+        before, self._acting = set(self._acting), list(self._env.agents)
+        agent_steps += [self._first(a, observations) for a in self._acting if a not in before]
+        return self._joint.step(StepType.MID if self._acting else StepType.LAST, agent_steps)
+
+    def close(self) -> None:
+        """See `Stepper`."""
+        self._env.close()
+
+    def _first(self, agent: str, observations: Any) -> AgentStep:
+        return AgentStep(agent, StepType.FIRST, 0.0, 1.0, self._observation(agent, observations))
+
+    def _observation(self, agent: str, observations: Any) -> Nest:
+        if agent not in self._agents:
+            raise SpecError(
+                f"agent {agent!r} is not among possible_agents, {list(self._env.possible_agents)}"
+            )
+        if agent not in observations:
+            raise SpecError(
+                f"agent {agent!r} has no observation; an agent that acted must get one, "
+                "even if it has ended"
+            )
+        return self._agents[agent].read(observations[agent])

@@ -1,0 +1,151 @@
+"""Policies that do not learn: rules written by the user, and random actions."""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import jax
+import numpy as np
+import numpy.typing as npt
+from dm_env import specs as dm_specs
+
+from distrl import specs
+from distrl.errors import ConfigError
+from distrl.inferencer import InferenceSource
+from distrl.specs import EnvironmentSpec
+from distrl.types import Inference, Nest, TimeStep
+
+ACTION_MASK = "action_mask"
+"""Name of an observation's leaf that says which discrete actions are legal, not 0 for each."""
+
+
+class FixedPolicy(Protocol):
+    """The settings of a policy that does not learn. Hashable, without resources."""
+
+    def make(self, env_spec: EnvironmentSpec, max_streams: int, seed: int) -> InferenceSource:
+        """Returns the source of its actions, in the process that acts.
+
+        Args:
+          env_spec: spec of the agents that it acts for.
+          max_streams: streams that it serves at most.
+          seed: seed of its random numbers.
+        """
+
+
+@dataclasses.dataclass(frozen=True)
+class Rule:
+    """A rule of the user's own.
+
+    Attributes:
+      function: from one stream's observation to its action; or, if `batched`, from the TimeStep
+        `[B, ...]` of several streams (their ids are `env_id`) to the nest of their actions
+        `[B, ...]`.
+      batched: see `function`.
+    """
+
+    function: Callable[[Any], Any]
+    batched: bool = False
+
+    def __post_init__(self) -> None:
+        if not callable(self.function):
+            raise ConfigError(f"Rule: function must be callable, got {self.function!r}")
+
+    def make(self, env_spec: EnvironmentSpec, max_streams: int, seed: int) -> InferenceSource:
+        """See `FixedPolicy`."""
+        del max_streams, seed
+        name = getattr(self.function, "__name__", type(self.function).__name__)
+        return FixedSource(self.function if self.batched else self._each, env_spec, name)
+
+    def _each(self, timestep: TimeStep) -> Nest:
+        leaves, structure = jax.tree.flatten(timestep.observation)
+        actions = [self.function(structure.unflatten(row)) for row in zip(*leaves, strict=True)]
+        return jax.tree.map(lambda *rows: np.stack(rows), *actions)
+
+
+@dataclasses.dataclass(frozen=True)
+class RandomPolicy:
+    """Uniform over the legal actions: an observation may have an `action_mask`.
+
+    Unbounded actions, and those with an infinite bound, are drawn from a standard normal
+    distribution and clipped.
+    """
+
+    def make(self, env_spec: EnvironmentSpec, max_streams: int, seed: int) -> InferenceSource:
+        """See `FixedPolicy`."""
+        del max_streams
+        generator = np.random.default_rng(seed)
+
+        def act(timestep: TimeStep) -> Nest:
+            batch_size = len(timestep.step_type)
+            observation = timestep.observation
+            mask = observation.get(ACTION_MASK) if isinstance(observation, dict) else None
+            return jax.tree.map(
+                lambda leaf: _draw(leaf, batch_size, mask, generator),
+                env_spec.action,
+                is_leaf=specs.is_spec,
+            )
+
+        return FixedSource(act, env_spec, "RandomPolicy")
+
+
+class FixedSource:
+    """Actions of a function, in the form in which an inferencer gives them; version 0."""
+
+    def __init__(self, function: Callable[[TimeStep], Nest], env_spec: EnvironmentSpec, name: str):
+        """Args:
+        function: from the TimeStep `[B, ...]` to actions `[B, ...]`.
+        env_spec: their spec.
+        name: name of the rule, for messages.
+        """
+        self._function = function
+        self._struct = specs.struct(env_spec.action)
+        self._name = name
+
+    def inference(
+        self,
+        stream_ids: npt.NDArray[np.int32],
+        timestep: TimeStep,
+        life: int = 0,
+        with_state: bool = False,
+    ) -> Inference:
+        """See `Inferencer.inference`.
+
+        Raises:
+          SpecError: the function's actions have another structure, shape or dtype than the spec's.
+        """
+        del life
+        action = self._function(timestep._replace(env_id=stream_ids))
+        action = jax.tree.map(np.asarray, action)
+        if jax.tree.structure(action) == jax.tree.structure(self._struct):
+            action = jax.tree.map(_narrowed, action, self._struct)
+        specs.check(action, self._struct, (len(stream_ids),), f"action of {self._name}")
+        return Inference(action, (), 0, () if with_state else None)
+
+
+def _narrowed(array: npt.NDArray[Any], struct: Any) -> npt.NDArray[Any]:
+    """Returns an array with the dtype of the spec if only its width differs, as Python's do."""
+    if array.dtype.kind == np.dtype(struct.dtype).kind and array.dtype.kind in "if":
+        return array.astype(struct.dtype)
+    return array
+
+
+def _draw(leaf: Any, batch_size: int, mask: Any, generator: np.random.Generator) -> Any:
+    shape = (batch_size, *leaf.shape)
+    if isinstance(leaf, dm_specs.DiscreteArray):
+        if mask is None or mask.shape[-1] != leaf.num_values:
+            return generator.integers(leaf.num_values, size=shape, dtype=leaf.dtype)
+        # The largest of independent uniform numbers is each legal action's with the same chance;
+        # without a legal one, as at an episode's end, all count.
+        noise = generator.random((batch_size, leaf.num_values))
+        legal = mask.reshape(batch_size, -1) != 0
+        legal |= ~legal.any(axis=1, keepdims=True)
+        return np.where(legal, noise, -1).argmax(axis=1).astype(leaf.dtype).reshape(shape)
+    if not isinstance(leaf, dm_specs.BoundedArray):
+        return generator.standard_normal(shape).astype(leaf.dtype)
+    low, high = np.broadcast_to(leaf.minimum, leaf.shape), np.broadcast_to(leaf.maximum, leaf.shape)
+    if np.issubdtype(leaf.dtype, np.integer):
+        return generator.integers(low, high, size=shape, endpoint=True).astype(leaf.dtype)
+    finite = np.isfinite(low) & np.isfinite(high)
+    uniform = generator.uniform(np.where(finite, low, 0), np.where(finite, high, 1), shape)
+    normal = np.clip(generator.standard_normal(shape), low, high)
+    return np.where(finite, uniform, normal).astype(leaf.dtype)

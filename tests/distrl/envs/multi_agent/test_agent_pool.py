@@ -1,0 +1,375 @@
+"""Pools of environments with several agents: every stream has exactly the steps of its agent."""
+
+import numpy as np
+import pytest
+from dm_env import specs as dm_specs
+from gymnasium import spaces
+
+from distrl import specs
+from distrl.envs.adapters.wrappers import WrapperConfig
+from distrl.envs.multi_agent.assignment import Assignment, Episode
+from distrl.envs.multi_agent.control_flow import Act, ControlFlow, End
+from distrl.envs.multi_agent.environment import MultiAgentEnvironment
+from distrl.envs.pool_config import PoolConfig
+from distrl.envs.python import PythonEnvironment
+from distrl.errors import ConfigError, SpecError
+from distrl.types import StepType
+
+LIFETIMES = {"short": (0, 3), "late": (2, 6), "long": (0, 7)}  # first and last step of each agent
+
+
+class Lifetimes:
+    """A parallel environment: each agent sees (agent, episode, its own steps); rewards count."""
+
+    possible_agents = tuple(LIFETIMES)
+
+    def __init__(self):
+        self.agents = []
+        self._episode = -1
+
+    def observation_space(self, agent):
+        return spaces.Box(-1000, 1000, (3,), np.float32)
+
+    def action_space(self, agent):
+        return spaces.Box(-1e6, 1e6, (), np.float32)
+
+    def reset(self, seed=None, options=None):
+        self._step, self._episode = 0, self._episode + 1
+        self.agents = [a for a, (first, _) in LIFETIMES.items() if first == 0]
+        self._last_action = {}
+        return self._observations(self.agents), {}
+
+    def step(self, actions):
+        assert set(actions) == set(self.agents)
+        self._step += 1
+        acted = list(self.agents)
+        rewards = {a: float(actions[a]) for a in acted}
+        ended = {a: self._step == LIFETIMES[a][1] for a in acted}
+        self.agents = [a for a in acted if not ended[a]]
+        self.agents += [a for a, (first, _) in LIFETIMES.items() if first == self._step]
+        seen = self._observations({*acted, *self.agents})
+        never = dict.fromkeys(acted, False)
+        truncations = {a: ended[a] and a == "long" for a in acted}
+        terminations = {a: ended[a] and a != "long" for a in acted} if ended else never
+        return seen, rewards, terminations, truncations, {}
+
+    def close(self):
+        pass
+
+    def _observations(self, agents):
+        return {
+            a: np.array(
+                [self.possible_agents.index(a), self._episode, self._step - LIFETIMES[a][0]],
+                np.float32,
+            )
+            for a in agents
+        }
+
+
+def _run(pool, policies, steps):
+    """Returns each stream's time steps and actions; an action is its stream and step's number."""
+    history = {}
+    pool.start()
+    for number in range(steps):
+        actions = {}
+        for name, timestep in pool.recv().items():
+            assert name in policies
+            action = (timestep.env_id * 1000 + number).astype(np.float32)
+            actions[name] = action
+            for row, stream in enumerate(timestep.env_id.tolist()):
+                step = (
+                    int(timestep.step_type[row]),
+                    float(timestep.reward[row]),
+                    float(timestep.discount[row]),
+                    timestep.observation[row].tolist(),
+                    float(timestep.prev_action[row]),
+                    float(action[row]),
+                )
+                history.setdefault((name, stream), []).append(step)
+        pool.send(actions)
+    pool.close()
+    return history
+
+
+@pytest.mark.parametrize("kind", ["loop", "threads", "processes"])
+@pytest.mark.parametrize("wait_num", [3, 2])
+def test_every_agent_has_its_own_steps(kind, wait_num):
+    environment = MultiAgentEnvironment(Lifetimes, pool=PoolConfig(kind=kind))
+    policies = ["a", "b"]
+    assignment = Assignment(
+        environment.agents(), policies, {"short": "a", "late": "b", "long": "a"}
+    )
+    if kind == "loop" or wait_num == 3 or kind == "processes":
+        pool = environment.make_agent_pool(3, wait_num, [0, 1, 2], assignment)
+    else:
+        return
+    history = _run(pool, policies, 60)
+    assert sorted(history) == [
+        *[("a", stream) for stream in (0, 2, 3, 5, 6, 8)],
+        *[("b", stream) for stream in (1, 4, 7)],
+    ]
+    for (_, stream), steps in history.items():
+        agent = list(LIFETIMES)[stream % 3]
+        first, last = LIFETIMES[agent]
+        age, episode = 0, 0
+        for k, (kind_, reward, discount, observation, prev_action, _) in enumerate(steps):
+            assert observation == [stream % 3, episode, age]
+            if age == 0:
+                assert (kind_, reward, discount, prev_action) == (StepType.FIRST, 0, 1, 0)
+            else:
+                assert reward == prev_action == steps[k - 1][5]  # its own action, not another's
+            if age == last - first:
+                assert (kind_, discount) == (StepType.LAST, 1.0 if agent == "long" else 0.0)
+                age, episode = 0, episode + 1
+            else:
+                assert kind_ == (StepType.MID if age else StepType.FIRST)
+                assert discount == 1
+                age += 1
+
+
+def test_a_function_gives_whole_episodes_to_policies():
+    environment = MultiAgentEnvironment(Lifetimes, pool=PoolConfig(kind="loop"))
+    policies = ["even", "odd"]
+    seen = []
+
+    def policy_of(agent: str, episode: Episode) -> str:
+        seen.append((agent, episode))
+        return policies[episode.number % 2]
+
+    assignment = Assignment(environment.agents(), policies, policy_of)
+    pool = environment.make_agent_pool(2, 2, [0, 1], assignment, first_environment=10)
+    history = _run(pool, policies, 40)
+    for (name, _), steps in history.items():
+        assert {step[3][1] % 2 for step in steps} == {policies.index(name)}
+        kinds = [step[0] for step in steps]
+        for k, kind in enumerate(kinds[:-1]):
+            assert (kind == StepType.LAST) == (kinds[k + 1] == StepType.FIRST)
+    assert ("late", Episode(11, 2)) in seen
+
+
+class Turns:
+    """A turn-based environment (AEC) of two agents; the second one ends first."""
+
+    possible_agents = ("x", "y")
+
+    def agent_iter(self):
+        raise NotImplementedError
+
+    def observation_space(self, agent):
+        return spaces.Box(-1000, 1000, (1,), np.float32)
+
+    def action_space(self, agent):
+        return spaces.Box(-1e6, 1e6, (), np.float32)
+
+    def reset(self, seed=None, options=None):
+        self.agents = ["x", "y"]
+        self.agent_selection = "x"
+        self._count = 0
+        self._reward = {"x": 0.0, "y": 0.0}
+        self._dead = set()
+
+    def last(self):
+        agent = self.agent_selection
+        dead = agent in self._dead
+        observation = np.array([self._count], np.float32)
+        return observation, self._reward[agent], dead and agent == "y", dead, {}
+
+    def step(self, action):
+        agent = self.agent_selection
+        if action is None:
+            assert agent in self._dead
+            self.agents.remove(agent)
+            if self.agents:
+                self.agent_selection = self.agents[0]
+            return
+        self._reward[agent] = 0.0
+        for each in self.agents:
+            self._reward[each] += 1.0  # every agent gets 1 for every turn
+        self._count += 1
+        if self._count == 4:
+            self._dead = {"y"}
+        if self._count == 6:
+            self._dead = {"x", "y"}
+        self.agent_selection = "y" if agent == "x" and "y" in self.agents else "x"
+        if self._dead & set(self.agents):
+            self.agent_selection = min(self._dead & set(self.agents))
+
+    def close(self):
+        pass
+
+
+def test_turns_give_the_reward_since_the_last_turn():
+    environment = MultiAgentEnvironment(Turns, pool=PoolConfig(kind="loop"))
+    assignment = Assignment(environment.agents(), ["p"], {"x": "p", "y": "p"})
+    history = _run(environment.make_agent_pool(1, 1, [0], assignment), ["p"], 14)
+    x = [(*step[:3], step[3][0]) for step in history["p", 0]]
+    y = [(*step[:3], step[3][0]) for step in history["p", 1]]
+    first, mid, last = StepType.FIRST, StepType.MID, StepType.LAST
+    assert x[:5] == [
+        (first, 0, 1, 0),
+        (mid, 2, 1, 2),
+        (mid, 2, 1, 4),
+        (mid, 1, 1, 5),
+        (last, 1, 1, 6),
+    ]
+    assert y[:3] == [(first, 0, 1, 1), (mid, 2, 1, 3), (last, 1, 0, 4)]
+    assert x[5:7] == x[:2]
+    assert y[3] == y[0]
+
+
+class Hierarchy(ControlFlow):
+    """A manager sets a goal every three steps; the worker's episodes end with each goal."""
+
+    def agents(self):
+        number = dm_specs.Array((1,), np.float32)
+        action = dm_specs.Array((), np.float32)
+        return {
+            "manager": specs.EnvironmentSpec(number, action),
+            "worker": specs.EnvironmentSpec((number, action), action),
+        }
+
+    def run_one_episode(self):
+        total = 0.0
+        for option in range(2):
+            goal = yield Act("manager", np.array([option], np.float32), total)
+            total = 0.0
+            for step in range(3):
+                observation = np.array([step], np.float32), goal
+                move = yield Act("worker", observation, float(step))
+                total += float(move)
+            yield End("worker", (np.array([3], np.float32), goal), 3.0)
+        yield End("manager", np.array([2], np.float32), total)
+
+
+def test_a_control_flow_of_the_users_own():
+    environment = MultiAgentEnvironment(Hierarchy, pool=PoolConfig(kind="loop"))
+    mapping = {"manager": "slow", "worker": "fast"}
+    assignment = Assignment(environment.agents(), ["slow", "fast"], mapping)
+    pool = environment.make_agent_pool(2, 2, [0, 1], assignment)
+    pool.start()
+    steps = {"slow": [], "fast": []}
+    for number in range(40):
+        actions = {}
+        for name, timestep in pool.recv().items():
+            actions[name] = (timestep.env_id + 10.0 * number).astype(np.float32)
+            if 0 in timestep.env_id // 2:
+                row = (timestep.env_id // 2).tolist().index(0)
+                steps[name].append((timestep, row, float(actions[name][row])))
+        pool.send(actions)
+    pool.close()
+    slow = [(int(t.step_type[i]), float(t.reward[i]), float(t.observation[i][0]), a)
+            for t, i, a in steps["slow"]]  # fmt: skip
+    fast = [(int(t.step_type[i]), float(t.reward[i]), float(t.observation[0][i][0]),
+             float(t.observation[1][i]), a) for t, i, a in steps["fast"]]  # fmt: skip
+    first, mid, last = StepType.FIRST, StepType.MID, StepType.LAST
+    assert [s[0] for s in slow[:6]] == [first, mid, last] * 2
+    assert [s[0] for s in fast[:8]] == [first, mid, mid, last] * 2
+    assert [s[1] for s in fast[:4]] == [0, 1, 2, 3]
+    assert {s[3] for s in fast[:4]} == {slow[0][3]}  # the goal is the manager's action
+    assert {s[3] for s in fast[4:8]} == {slow[1][3]}
+    assert slow[1][1] == sum(s[4] for s in fast[:3])  # its reward is what the worker did
+    assert slow[2][1] == sum(s[4] for s in fast[4:7])
+
+
+def test_a_time_limit_ends_every_agents_episode():
+    environment = MultiAgentEnvironment(
+        Lifetimes, wrappers=WrapperConfig(max_episode_steps=5), pool=PoolConfig(kind="loop")
+    )
+    assignment = Assignment(environment.agents(), ["p"], dict.fromkeys(LIFETIMES, "p"))
+    history = _run(environment.make_agent_pool(1, 1, [0], assignment), ["p"], 30)
+    for agent, last in (("short", 3), ("late", 3), ("long", 5)):
+        steps = history["p", list(LIFETIMES).index(agent)]
+        assert [s[0] for s in steps[: last + 2]] == [
+            StepType.FIRST, *[StepType.MID] * (last - 1), StepType.LAST, StepType.FIRST
+        ]  # fmt: skip
+        assert steps[last][2] == (0.0 if agent == "short" else 1.0)
+
+
+class Faulty(Lifetimes):
+    def step(self, actions):
+        if self._step == 4:
+            raise ValueError("broken")
+        return super().step(actions)
+
+
+def test_a_rebuilt_environment_ends_every_agents_episode():
+    environment = MultiAgentEnvironment(
+        Faulty, pool=PoolConfig(kind="loop", on_fault="restart", max_restarts=100)
+    )
+    assignment = Assignment(environment.agents(), ["p"], dict.fromkeys(LIFETIMES, "p"))
+    pool = environment.make_agent_pool(1, 1, [0], assignment)
+    history = _run(pool, ["p"], 30)
+    assert pool.restarts > 2
+    for stream, length in ((0, 3), (1, 3), (2, 5)):
+        kinds = [step[0] for step in history["p", stream]]
+        assert kinds[:length] == [StepType.FIRST, *[StepType.MID] * (length - 1)]
+        assert kinds[length : length + 2] == [StepType.LAST, StepType.FIRST]
+    last = history["p", 2][5]
+    assert last[1:4] == (0.0, 1.0, [2, 0, 4])
+
+
+def _assignment(policies, policy_of):
+    return Assignment(MultiAgentEnvironment(Lifetimes).agents(), policies, policy_of)
+
+
+@pytest.mark.parametrize(
+    ("policies", "policy_of", "message"),
+    [
+        (["a"], {"short": "a"}, "no policy for ['late', 'long']"),
+        (["a"], dict.fromkeys([*LIFETIMES, "else"], "a"), "no agents ['else']"),
+        (["a"], dict.fromkeys(LIFETIMES, "b"), "is 'b'; the policies are ['a']"),
+        (["a", "b"], dict.fromkeys(LIFETIMES, "a"), "policies ['b'] act for no agent"),
+        (["a"], "a", "policy_of must be a mapping"),
+    ],
+)
+def test_a_wrong_assignment_is_refused(policies, policy_of, message):
+    with pytest.raises(ConfigError) as error:
+        _assignment(policies, policy_of)
+    assert message in str(error.value)
+
+
+def test_agents_of_one_policy_have_the_same_spaces():
+    agents = MultiAgentEnvironment(Hierarchy).agents()
+    with pytest.raises(ConfigError, match="'manager' and 'worker', whose observations differ"):
+        Assignment(agents, ["p"], {"manager": "p", "worker": "p"})
+    with pytest.raises(ConfigError, match="whose observations differ"):
+        Assignment(agents, ["p", "q"], lambda agent, episode: "p")
+
+
+def test_the_function_must_name_a_policy():
+    environment = MultiAgentEnvironment(Lifetimes, pool=PoolConfig(kind="loop"))
+    assignment = Assignment(environment.agents(), ["p"], lambda agent, episode: "q")
+    pool = environment.make_agent_pool(1, 1, [0], assignment)
+    pool.start()
+    with pytest.raises(ConfigError, match="returned 'q'; the policies are"):
+        pool.recv()
+    pool.close()
+
+
+class NoEnd(Hierarchy):
+    def run_one_episode(self):
+        yield Act("manager", np.zeros(1, np.float32))
+
+
+class Nothing(Hierarchy):
+    def run_one_episode(self):
+        yield from ()
+
+
+@pytest.mark.parametrize(
+    ("control", "message"), [(NoEnd, "have no End"), (Nothing, "in which no agent acts")]
+)
+def test_a_wrong_control_flow_is_named(control, message):
+    stepper = MultiAgentEnvironment(control).make_stepper(0)
+    with pytest.raises(SpecError, match=message):
+        stepper.reset()
+        stepper.step({"manager": np.float32(0), "worker": np.float32(0)})
+
+
+def test_kinds_of_environments_are_not_confused():
+    with pytest.raises(ConfigError, match="use MultiAgentEnvironment"):
+        PythonEnvironment(Lifetimes).spec()
+    with pytest.raises(ConfigError, match="PettingZoo environment with possible_agents"):
+        MultiAgentEnvironment(object).agents()
+    with pytest.raises(ConfigError, match="use a transform"):
+        MultiAgentEnvironment(Lifetimes, wrappers=WrapperConfig(frame_stack=2))
