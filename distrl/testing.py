@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import numpy.typing as npt
 from dm_env import specs as dm_specs
+from gymnasium import spaces
 
 from distrl.agents.agent import Agent, LearnerState, Logs
 from distrl.envs.simulator import Simulator
@@ -108,6 +109,53 @@ class LateCountingEnvironment(Simulator):
     def action_spec(self) -> dm_specs.DiscreteArray:
         """See dm_env."""
         return self._env.action_spec()
+
+
+class CountingAgents:
+    """A parallel environment of PettingZoo's form: each agent has a CountingEnvironment of its own.
+
+    Agents leave at the ends of their own episodes, at different steps; the next episode begins for
+    all when the last one has left. Agent k of the environment with seed s has the seed 3 s + k.
+    """
+
+    possible_agents = ("a", "b", "c")
+
+    def __init__(self, seed: int):
+        """Args: seed: see above."""
+        seed %= 1024
+        self._envs = {
+            agent: CountingEnvironment(3 * seed + k) for k, agent in enumerate(self.possible_agents)
+        }
+        self.agents: list[str] = []
+
+    def observation_space(self, agent: str) -> spaces.Box:
+        """See PettingZoo."""
+        return spaces.Box(-np.inf, np.inf, (4,), np.float32)
+
+    def action_space(self, agent: str) -> spaces.Discrete:
+        """See PettingZoo."""
+        return spaces.Discrete(2**31 - 1)
+
+    def reset(self, seed: int | None = None, options: Any = None) -> tuple[Any, Any]:
+        """See PettingZoo."""
+        self.agents = list(self.possible_agents)
+        return {agent: env.reset().observation for agent, env in self._envs.items()}, {}
+
+    def step(self, actions: dict[str, Any]) -> tuple[Any, Any, Any, Any, Any]:
+        """See PettingZoo."""
+        assert set(actions) == set(self.agents)
+        steps = {agent: self._envs[agent].step(action) for agent, action in actions.items()}
+        self.agents = [agent for agent in self.agents if not steps[agent].last()]
+        return (
+            {agent: step.observation for agent, step in steps.items()},
+            {agent: step.reward for agent, step in steps.items()},
+            {agent: step.last() and step.discount == 0 for agent, step in steps.items()},
+            {agent: step.last() and step.discount == 1 for agent, step in steps.items()},
+            {},
+        )
+
+    def close(self) -> None:
+        """See PettingZoo."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,0 +1,86 @@
+"""The streams of one policy in an actor: actions for them, and where their steps go."""
+
+from typing import Any
+
+import numpy.typing as npt
+
+from distrl.episodes import EpisodeStatistics
+from distrl.inferencer import InferenceSource
+from distrl.replay.buffer import ReplayWriter
+from distrl.specs import EnvironmentSpec
+from distrl.types import Inference, TimeStep
+
+_LIFE_BITS = 16  # of a stream's life, to count the inferencer's restarts; above: the actor's life
+
+
+class PolicyStreams:
+    """Asks one inferencer for actions, and stores and counts the steps of its streams.
+
+    Attributes:
+      statistics: of the streams' episodes.
+    """
+
+    def __init__(
+        self,
+        inferencer: InferenceSource,
+        replay: ReplayWriter | None,
+        spec: EnvironmentSpec,
+        num_streams: int,
+        life: int = 0,
+    ):
+        """Args:
+        inferencer: chooses the actions.
+        replay: stores the steps; None: nobody learns from them.
+        spec: the streams' spec.
+        num_streams: number of streams, which `store` numbers from 0.
+        life: the actor's life, from which those of its streams follow.
+        """
+        self._inferencer = inferencer
+        self._replay = replay
+        self._life = life << _LIFE_BITS
+        self._source_life: int | None = None
+        self.statistics = EpisodeStatistics(num_streams, spec)
+
+    def infer(self, streams: npt.NDArray[Any], timestep: TimeStep) -> Inference:
+        """Returns actions.
+
+        Args:
+          streams: the streams' ids in the program, int32 `[B]`.
+          timestep: their time steps `[B, ...]`.
+        """
+        inference = self._ask(streams, timestep)
+        if inference.source_life != self._source_life:
+            if self._source_life is not None:
+                # The inferencer restarted and lost the streams' recurrent state: they begin a new
+                # life at this step, and with it new unrolls.
+                self._life += 1
+                inference = self._ask(streams, timestep)
+            self._source_life = inference.source_life
+        return inference
+
+    def store(
+        self,
+        streams: npt.NDArray[Any],
+        timestep: TimeStep,
+        inference: Inference,
+        indices: npt.NDArray[Any] | None,
+    ) -> None:
+        """Stores and counts a step.
+
+        Args:
+          streams, timestep: as given to `infer`.
+          inference: its answer.
+          indices: the streams' numbers among those of this actor; None: all, in order.
+        """
+        if self._replay is not None:
+            self._replay.add(streams, timestep, inference, self._life)
+        self.statistics.add(timestep, indices)
+
+    def flush(self) -> None:
+        """See `ReplayWriter.flush`."""
+        if self._replay is not None:
+            self._replay.flush()
+
+    def _ask(self, streams: npt.NDArray[Any], timestep: TimeStep) -> Inference:
+        needs_state = self._replay is not None and self._replay.needs_state(streams, self._life)
+        return self._inferencer.inference(streams, timestep, self._life, needs_state)
