@@ -1,6 +1,8 @@
 """The experiment to train, as one checked dataclass."""
 
 import dataclasses
+import functools
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -15,11 +17,16 @@ from distrl.config import (
     LearnerConfig,
     SupervisionConfig,
 )
+from distrl.envs.multi_agent.assignment import Assignment, PolicyOf
+from distrl.envs.multi_agent.environment import MultiAgentEnvironment
 from distrl.envs.pool import Environment
 from distrl.errors import ConfigError
 from distrl.goal import Goal
+from distrl.learned_policy import LearnedPolicy as LearnedPolicy  # documented here as well
 from distrl.replay.buffer import ReplayConfig
+from distrl.rules import FixedPolicy
 from distrl.runtime.host_resources import memory_limit
+from distrl.specs import EnvironmentSpec
 from distrl.task import AgentConfig, Task
 from distrl.transforms.base import Transform
 from distrl.types import Trajectory
@@ -34,6 +41,9 @@ class Experiment:
     Without `replay`, `actors` or `learner` it has the algorithm's defaults, which suit each other
     and the parts that are given. It is checked when made: what can't work raises ConfigError, with
     the arithmetic.
+
+    In an environment with several agents all follow the one policy of `agent`, or several
+    `policies`. `agent`, `replay`, `learner` and `transforms` then belong to each of these.
 
     Attributes:
       environment: the environment that actors step.
@@ -50,10 +60,15 @@ class Experiment:
         in shared memory.
       seed: root of every seed of the run.
       task: name of the task, which names its tables and metrics.
+      policies: by name, each a `LearnedPolicy`, or an algorithm's settings for one with its
+        defaults, or a `distrl.rules.FixedPolicy`, such as a rule.
+      policy_of: from the environment's agents to names of policies: a mapping, or a function of
+        the agent's id and a `distrl.envs.multi_agent.assignment.Episode`, called where the agent's
+        episode begins.
     """
 
     environment: Environment
-    agent: AgentConfig
+    agent: AgentConfig = _FROM_AGENT
     replay: ReplayConfig = _FROM_AGENT
     actors: ActorsConfig = _FROM_AGENT
     inference: InferenceConfig = InferenceConfig()
@@ -67,10 +82,13 @@ class Experiment:
     lockstep: bool = False
     seed: int = 0
     task: str = "task"
+    policies: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    policy_of: PolicyOf | None = None
 
     def __post_init__(self) -> None:
         if self.seed < 0:
             raise ConfigError(f"seed must be 0 or more, got {self.seed}")
+        self._check_policies()
         self._fill_in()
         for task in self.tasks.values():
             task.check()
@@ -84,34 +102,137 @@ class Experiment:
                 task.lockstep_schedule()
             _check_memory(task)
 
+    def _check_policies(self) -> None:
+        if not self.policies:
+            if self.agent is None:
+                raise ConfigError("experiment: it needs an agent, or policies")
+            if self.policy_of is not None:
+                raise ConfigError("experiment: policy_of without policies: name them too")
+            return
+        if not isinstance(self.environment, MultiAgentEnvironment):
+            raise ConfigError(
+                f"experiment: policies are for environments with several agents, and "
+                f"{self.environment.name} has one; give it an agent"
+            )
+        given = [
+            name
+            for name in ("agent", "replay", "learner", "transforms")
+            if getattr(self, name) not in (None, ())
+        ]
+        if given:
+            raise ConfigError(
+                f"experiment: {', '.join(given)} beside policies: each policy has its own; write "
+                "LearnedPolicy(agent, replay=..., learner=..., transforms=...)"
+            )
+        if self.policy_of is None:
+            raise ConfigError(
+                f"experiment: policy_of must say which of the policies {list(self.policies)} acts "
+                f"for each of the agents {list(self.environment.agents().agents)}"
+            )
+        for name in self.policies:
+            if not re.fullmatch(r"[A-Za-z0-9_]+", name):
+                raise ConfigError(
+                    "experiment: a policy's name must consist of letters, digits and _; got "
+                    f"{name!r}"
+                )
+        if not self.learned:
+            raise ConfigError("experiment: all policies are fixed, and there is nothing to learn")
+
     def _fill_in(self) -> None:
         """Sets the parts that were not given to the algorithm's defaults."""
+        if self.policies:
+            self._fill_in_policies()
+            return
         missing = [name for name in ("actors", "learner", "replay") if getattr(self, name) is None]
         if missing:
-            env_spec = self.environment.spec()
+            env_spec = self._env_spec(self.task)
             defaults = defaults_of(self.agent, env_spec, self.actors, self.learner)
             for name in missing:
                 object.__setattr__(self, name, getattr(defaults, name))
 
+    def _fill_in_policies(self) -> None:
+        if self.actors is None:
+            first = next(iter(self.learned))
+            defaults = defaults_of(self.learned[first].agent, self._env_spec(first))
+            object.__setattr__(self, "actors", defaults.actors)
+        policies = dict(self.policies)
+        for name, policy in self.learned.items():
+            policies[name] = policy.filled_in(self._env_spec(name), self._streams(name))
+        object.__setattr__(self, "policies", policies)
+
+    @functools.cached_property
+    def assignment(self) -> Assignment | None:
+        """The policies of the environment's agents; None if it has one agent."""
+        if not isinstance(self.environment, MultiAgentEnvironment):
+            return None
+        agents = self.environment.agents()
+        if not self.policies:
+            return Assignment(agents, [self.task], dict.fromkeys(agents.agents, self.task))
+        assert self.policy_of is not None
+        return Assignment(agents, list(self.policies), self.policy_of)
+
+    @property
+    def learned(self) -> Mapping[str, LearnedPolicy]:
+        """The policies that learn, by name, if there are `policies`."""
+        return {
+            name: LearnedPolicy(policy) if hasattr(policy, "make") else policy
+            for name, policy in self.policies.items()
+            if name not in self.fixed
+        }
+
+    @property
+    def fixed(self) -> Mapping[str, FixedPolicy]:
+        """The policies that do not learn, by name."""
+        return {
+            name: policy for name, policy in self.policies.items() if hasattr(policy, "make_source")
+        }
+
+    def _agents(self, task: str) -> tuple[str, ...]:
+        """Returns the agents that a task acts for; () if the environment has one."""
+        return () if self.assignment is None else tuple(self.assignment.agents_of(task))
+
+    def _env_spec(self, task: str) -> EnvironmentSpec:
+        if not isinstance(self.environment, MultiAgentEnvironment):
+            return self.environment.spec()
+        return self.environment.agents().agents[self._agents(task)[0]]
+
+    def _streams(self, task: str) -> ActorsConfig:
+        """Returns the actors with a task's streams in the place of environments."""
+        count = len(self._agents(task)) or 1
+        wait_num = self.actors.wait_num
+        return dataclasses.replace(
+            self.actors,
+            num_envs=self.actors.num_envs * count,
+            wait_num=None if wait_num is None else wait_num * count,
+        )
+
     @property
     def tasks(self) -> Mapping[str, Task]:
-        """The experiment's tasks by name, in order."""
+        """The experiment's tasks by name, in order: its learned policies."""
+        if not self.policies:
+            alone = LearnedPolicy(self.agent, self.replay, self.learner, self.transforms)
+            return {self.task: self._task(self.task, 0, alone)}
         return {
-            self.task: Task(
-                name=self.task,
-                index=0,
-                environment=self.environment,
-                evaluation_environment=self.evaluation_environment,
-                agent=self.agent,
-                transforms=self.transforms,
-                replay=self.replay,
-                learner=self.learner,
-                evaluator=self.evaluator,
-                goal=self.goal,
-                actors=self.actors,
-                inference=self.inference,
-            )
+            name: self._task(name, index, policy)
+            for index, (name, policy) in enumerate(self.learned.items())
         }
+
+    def _task(self, name: str, index: int, policy: LearnedPolicy) -> Task:
+        return Task(
+            name=name,
+            index=index,
+            environment=self.environment,
+            evaluation_environment=self.evaluation_environment,
+            agent=policy.agent,
+            transforms=policy.transforms,
+            replay=policy.replay,
+            learner=policy.learner,
+            evaluator=self.evaluator,
+            goal=policy.goal or self.goal,
+            actors=self._streams(name),
+            inference=self.inference,
+            agents=self._agents(name),
+        )
 
     @property
     def only_task(self) -> Task:

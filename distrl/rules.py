@@ -22,7 +22,9 @@ ACTION_MASK = "action_mask"
 class FixedPolicy(Protocol):
     """The settings of a policy that does not learn. Hashable, without resources."""
 
-    def make(self, env_spec: EnvironmentSpec, max_streams: int, seed: int) -> InferenceSource:
+    def make_source(
+        self, env_spec: EnvironmentSpec, max_streams: int, seed: int
+    ) -> InferenceSource:
         """Returns the source of its actions, in the process that acts.
 
         Args:
@@ -50,7 +52,9 @@ class Rule:
         if not callable(self.function):
             raise ConfigError(f"Rule: function must be callable, got {self.function!r}")
 
-    def make(self, env_spec: EnvironmentSpec, max_streams: int, seed: int) -> InferenceSource:
+    def make_source(
+        self, env_spec: EnvironmentSpec, max_streams: int, seed: int
+    ) -> InferenceSource:
         """See `FixedPolicy`."""
         del max_streams, seed
         name = getattr(self.function, "__name__", type(self.function).__name__)
@@ -70,7 +74,9 @@ class RandomPolicy:
     distribution and clipped.
     """
 
-    def make(self, env_spec: EnvironmentSpec, max_streams: int, seed: int) -> InferenceSource:
+    def make_source(
+        self, env_spec: EnvironmentSpec, max_streams: int, seed: int
+    ) -> InferenceSource:
         """See `FixedPolicy`."""
         del max_streams
         generator = np.random.default_rng(seed)

@@ -7,6 +7,7 @@ from typing import Protocol
 from distrl import specs
 from distrl.agents.agent import Agent, extras_struct, state_struct
 from distrl.config import ActorsConfig, EvaluatorConfig, InferenceConfig, LearnerConfig
+from distrl.envs.multi_agent.environment import MultiAgentEnvironment
 from distrl.envs.pool import Environment
 from distrl.errors import ConfigError
 from distrl.goal import Goal
@@ -42,7 +43,9 @@ class Task:
       index: position in the experiment; task 0 has the node "learner/0".
       environment, evaluation_environment, agent, transforms, replay, learner, evaluator, goal:
         See `Experiment`.
-      actors, inference: the experiment's, from which the task's sizes follow.
+      actors, inference: the experiment's, from which the task's sizes follow; with several agents,
+        `actors.num_envs` is the number of the task's streams in an actor.
+      agents: ids of the environment's agents that it may act for; () if the environment has one.
     """
 
     name: str
@@ -57,6 +60,14 @@ class Task:
     goal: Goal
     actors: ActorsConfig
     inference: InferenceConfig
+    agents: tuple[str, ...] = ()
+
+    @property
+    def env_spec(self) -> specs.EnvironmentSpec:
+        """Spec of what the task's agent sees, before transforms."""
+        if not isinstance(self.environment, MultiAgentEnvironment):
+            return self.environment.spec()
+        return self.environment.agents().agents[self.agents[0]]
 
     def check(self) -> None:
         """Raises ConfigError for what can't work, with the arithmetic."""
@@ -82,7 +93,7 @@ class Task:
             agent = self.make_agent()
             for transform in self.transforms:
                 transform.check(self.agent, agent, self.replay)
-        self.goal.check(self.environment.spec())
+        self.goal.check(self.env_spec)
 
     def _check_evaluation_environment(self) -> None:
         if self.evaluation_environment is None:
@@ -101,7 +112,7 @@ class Task:
 
     def make_agent(self) -> Agent:
         """Returns the agent, behind its transforms if there are any."""
-        return make_agent(self.agent, self.transforms, self.environment.spec())
+        return make_agent(self.agent, self.transforms, self.env_spec)
 
     def trajectory_struct(self, agent: Agent | None = None) -> Trajectory:
         """Returns shapes and dtypes of what is stored, for one stream at one step.
@@ -149,7 +160,7 @@ class Task:
     @property
     def unrolls_per_item(self) -> int:
         """Unrolls in one item of a remote queue: fewer messages, and batches stay whole."""
-        if self.replay.table != "queue":
+        if self.replay.table != "queue" or self.agents:  # agents' unrolls end at their own times
             return 1
         shard_size = self.replay.max_size // self.replay.num_shards
         return math.gcd(self.actors.envs_per_step, self.learner.batch_size, shard_size)

@@ -44,7 +44,7 @@ def make(
     pool: PoolConfig = _ANY_POOL,
     num_threads: int | None = None,
     **options: Any,
-) -> Environment | MultiAgentEnvironment:
+) -> Environment:
     """Returns an environment by name.
 
     Args:

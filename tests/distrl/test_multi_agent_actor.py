@@ -7,6 +7,7 @@ from distrl import specs
 from distrl.agents.agent import extras_struct, state_struct
 from distrl.envs.multi_agent.assignment import Assignment
 from distrl.envs.multi_agent.environment import MultiAgentEnvironment
+from distrl.envs.multi_agent.pool import AgentPool
 from distrl.envs.pool_config import PoolConfig
 from distrl.inferencer import Inferencer
 from distrl.learner import Learner
@@ -21,6 +22,11 @@ from distrl.variables import VariableClient
 
 NUM_ENVS, UNROLL, BATCH = 4, 5, 6
 POLICY_OF = {"a": "outer", "b": "inner", "c": "outer"}
+
+
+def make_agent_pool(environment, num_envs, wait_num, seeds, assignment, first_environment=0):
+    pool = environment.make_pool(num_envs, wait_num, seeds)
+    return AgentPool(pool, environment.agents(), assignment, first_environment)
 
 
 class Parts:
@@ -53,7 +59,7 @@ def test_every_step_of_two_policies_is_exact(kind, wait_num):
     environment = MultiAgentEnvironment(CountingAgents, pool=PoolConfig(kind=kind))
     spec = environment.agents()
     assignment = Assignment(spec, ["outer", "inner"], POLICY_OF)
-    pool = environment.make_agent_pool(NUM_ENVS, wait_num, range(NUM_ENVS), assignment)
+    pool = make_agent_pool(environment, NUM_ENVS, wait_num, range(NUM_ENVS), assignment)
     parts = {name: Parts(spec.agents["a"], pool.num_streams) for name in assignment.policies}
     streams = {name: part.streams for name, part in parts.items()}
     actor = MultiAgentActor(pool, streams, first_stream=36)
@@ -86,7 +92,7 @@ def test_a_rule_beside_a_learned_policy():
     environment = MultiAgentEnvironment(CountingAgents, pool=PoolConfig(kind="loop"))
     spec = environment.agents()
     assignment = Assignment(spec, ["outer", "inner"], POLICY_OF)
-    pool = environment.make_agent_pool(NUM_ENVS, NUM_ENVS, range(NUM_ENVS), assignment)
+    pool = make_agent_pool(environment, NUM_ENVS, NUM_ENVS, range(NUM_ENVS), assignment)
     learned = Parts(spec.agents["a"], pool.num_streams)
     seen = []
 
@@ -94,7 +100,7 @@ def test_a_rule_beside_a_learned_policy():
         seen.append(observation.copy())
         return 7
 
-    fixed = Rule(rule).make(spec.agents["b"], pool.num_streams, 0)
+    fixed = Rule(rule).make_source(spec.agents["b"], pool.num_streams, 0)
     streams = {
         "outer": learned.streams,
         "inner": PolicyStreams(fixed, None, spec.agents["b"], pool.num_streams),

@@ -18,7 +18,7 @@ def _timestep(observation, batch_size):
 
 
 def _act(policy, spec, observation, batch_size, seed=0):
-    source = policy.make(spec, 100, seed)
+    source = policy.make_source(spec, 100, seed)
     streams = np.arange(batch_size, dtype=np.int32) + 7
     answer = source.inference(streams, _timestep(observation, batch_size), with_state=True)
     assert (answer.extras, answer.version, answer.state) == ((), 0, ())

@@ -9,12 +9,11 @@ from distrl import specs
 from distrl.envs.adapters.builder import call_builder, check_builder
 from distrl.envs.adapters.stepper import Stepper
 from distrl.envs.adapters.wrappers import WrapperConfig, wrap
-from distrl.envs.multi_agent.assignment import Assignment
 from distrl.envs.multi_agent.control_flow import ControlFlow, ControlFlowStepper
 from distrl.envs.multi_agent.joint import JointSpec
 from distrl.envs.multi_agent.parallel import ParallelStepper
-from distrl.envs.multi_agent.pool import AgentPool
 from distrl.envs.multi_agent.turns import TurnStepper
+from distrl.envs.pool import Pool
 from distrl.envs.pool_config import PoolConfig
 from distrl.errors import ConfigError
 
@@ -87,25 +86,9 @@ class MultiAgentEnvironment:
         """
         return wrap(self._make_adapter(seed), self.spec(), self.wrappers)
 
-    def make_agent_pool(
-        self,
-        num_envs: int,
-        wait_num: int,
-        seeds: Sequence[int],
-        assignment: Assignment,
-        first_environment: int = 0,
-    ) -> AgentPool:
-        """Starts `num_envs` environments.
-
-        Args:
-          num_envs: number of environments.
-          wait_num: number of environments that one `recv` waits for.
-          seeds: seeds of the environments.
-          assignment: the agents' policies.
-          first_environment: environment i has the number `first_environment + i` in the program.
-        """
-        pool = self.pool.pool_class()(self, num_envs, wait_num, seeds)
-        return AgentPool(pool, self._agents, assignment, first_environment)
+    def make_pool(self, num_envs: int, wait_num: int, seeds: Sequence[int]) -> Pool:
+        """See `Environment`. It steps joint steps, of which `AgentPool` makes the agents'."""
+        return self.pool.pool_class()(self, num_envs, wait_num, seeds)
 
     def _make_adapter(self, seed: int) -> "ParallelStepper | TurnStepper | ControlFlowStepper":
         env = call_builder(self.builder, seed)

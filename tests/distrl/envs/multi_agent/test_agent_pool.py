@@ -10,12 +10,18 @@ from distrl.envs.adapters.wrappers import WrapperConfig
 from distrl.envs.multi_agent.assignment import Assignment, Episode
 from distrl.envs.multi_agent.control_flow import Act, ControlFlow, End
 from distrl.envs.multi_agent.environment import MultiAgentEnvironment
+from distrl.envs.multi_agent.pool import AgentPool
 from distrl.envs.pool_config import PoolConfig
 from distrl.envs.python import PythonEnvironment
 from distrl.errors import ConfigError, SpecError
 from distrl.types import StepType
 
 LIFETIMES = {"short": (0, 3), "late": (2, 6), "long": (0, 7)}  # first and last step of each agent
+
+
+def make_agent_pool(environment, num_envs, wait_num, seeds, assignment, first_environment=0):
+    pool = environment.make_pool(num_envs, wait_num, seeds)
+    return AgentPool(pool, environment.agents(), assignment, first_environment)
 
 
 class Lifetimes:
@@ -100,7 +106,7 @@ def test_every_agent_has_its_own_steps(kind, wait_num):
         environment.agents(), policies, {"short": "a", "late": "b", "long": "a"}
     )
     if kind == "loop" or wait_num == 3 or kind == "processes":
-        pool = environment.make_agent_pool(3, wait_num, [0, 1, 2], assignment)
+        pool = make_agent_pool(environment, 3, wait_num, [0, 1, 2], assignment)
     else:
         return
     history = _run(pool, policies, 60)
@@ -137,7 +143,7 @@ def test_a_function_gives_whole_episodes_to_policies():
         return policies[episode.number % 2]
 
     assignment = Assignment(environment.agents(), policies, policy_of)
-    pool = environment.make_agent_pool(2, 2, [0, 1], assignment, first_environment=10)
+    pool = make_agent_pool(environment, 2, 2, [0, 1], assignment, first_environment=10)
     history = _run(pool, policies, 40)
     for (name, _), steps in history.items():
         assert {step[3][1] % 2 for step in steps} == {policies.index(name)}
@@ -201,7 +207,7 @@ class Turns:
 def test_turns_give_the_reward_since_the_last_turn():
     environment = MultiAgentEnvironment(Turns, pool=PoolConfig(kind="loop"))
     assignment = Assignment(environment.agents(), ["p"], {"x": "p", "y": "p"})
-    history = _run(environment.make_agent_pool(1, 1, [0], assignment), ["p"], 14)
+    history = _run(make_agent_pool(environment, 1, 1, [0], assignment), ["p"], 14)
     x = [(*step[:3], step[3][0]) for step in history["p", 0]]
     y = [(*step[:3], step[3][0]) for step in history["p", 1]]
     first, mid, last = StepType.FIRST, StepType.MID, StepType.LAST
@@ -245,7 +251,7 @@ def test_a_control_flow_of_the_users_own():
     environment = MultiAgentEnvironment(Hierarchy, pool=PoolConfig(kind="loop"))
     mapping = {"manager": "slow", "worker": "fast"}
     assignment = Assignment(environment.agents(), ["slow", "fast"], mapping)
-    pool = environment.make_agent_pool(2, 2, [0, 1], assignment)
+    pool = make_agent_pool(environment, 2, 2, [0, 1], assignment)
     pool.start()
     steps = {"slow": [], "fast": []}
     for number in range(40):
@@ -276,7 +282,7 @@ def test_a_time_limit_ends_every_agents_episode():
         Lifetimes, wrappers=WrapperConfig(max_episode_steps=5), pool=PoolConfig(kind="loop")
     )
     assignment = Assignment(environment.agents(), ["p"], dict.fromkeys(LIFETIMES, "p"))
-    history = _run(environment.make_agent_pool(1, 1, [0], assignment), ["p"], 30)
+    history = _run(make_agent_pool(environment, 1, 1, [0], assignment), ["p"], 30)
     for agent, last in (("short", 3), ("late", 3), ("long", 5)):
         steps = history["p", list(LIFETIMES).index(agent)]
         assert [s[0] for s in steps[: last + 2]] == [
@@ -297,7 +303,7 @@ def test_a_rebuilt_environment_ends_every_agents_episode():
         Faulty, pool=PoolConfig(kind="loop", on_fault="restart", max_restarts=100)
     )
     assignment = Assignment(environment.agents(), ["p"], dict.fromkeys(LIFETIMES, "p"))
-    pool = environment.make_agent_pool(1, 1, [0], assignment)
+    pool = make_agent_pool(environment, 1, 1, [0], assignment)
     history = _run(pool, ["p"], 30)
     assert pool.restarts > 2
     for stream, length in ((0, 3), (1, 3), (2, 5)):
@@ -339,7 +345,7 @@ def test_agents_of_one_policy_have_the_same_spaces():
 def test_the_function_must_name_a_policy():
     environment = MultiAgentEnvironment(Lifetimes, pool=PoolConfig(kind="loop"))
     assignment = Assignment(environment.agents(), ["p"], lambda agent, episode: "q")
-    pool = environment.make_agent_pool(1, 1, [0], assignment)
+    pool = make_agent_pool(environment, 1, 1, [0], assignment)
     pool.start()
     with pytest.raises(ConfigError, match="returned 'q'; the policies are"):
         pool.recv()

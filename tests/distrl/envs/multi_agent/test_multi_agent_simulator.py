@@ -6,12 +6,18 @@ from dm_env import specs as dm_specs
 
 from distrl.envs.multi_agent.assignment import Assignment
 from distrl.envs.multi_agent.environment import MultiAgentEnvironment
+from distrl.envs.multi_agent.pool import AgentPool
 from distrl.envs.multi_agent.simulator import MultiAgentSimulator
 from distrl.envs.pool_config import PoolConfig
 from distrl.errors import ConfigError
 from distrl.types import StepType
 
 NUMBER = dm_specs.Array((), np.float32)
+
+
+def make_agent_pool(environment, num_envs, wait_num, seeds, assignment, first_environment=0):
+    pool = environment.make_pool(num_envs, wait_num, seeds)
+    return AgentPool(pool, environment.agents(), assignment, first_environment)
 
 
 class Warehouses(MultiAgentSimulator):
@@ -54,7 +60,7 @@ class Warehouses(MultiAgentSimulator):
 def _steps(simulator, rounds):
     environment = MultiAgentEnvironment(simulator, pool=PoolConfig(kind="loop"))
     assignment = Assignment(environment.agents(), ["p"], {"fast": "p", "slow": "p"})
-    pool = environment.make_agent_pool(1, 1, [0], assignment)
+    pool = make_agent_pool(environment, 1, 1, [0], assignment)
     pool.start()
     history = {0: [], 1: []}
     for _ in range(rounds):

@@ -1,0 +1,52 @@
+"""A policy that learns, as an experiment with several of them names it."""
+
+import dataclasses
+from typing import Any
+
+from distrl.agents.defaults import defaults_of
+from distrl.config import ActorsConfig, LearnerConfig
+from distrl.goal import Goal
+from distrl.replay.config import ReplayConfig
+from distrl.specs import EnvironmentSpec
+from distrl.transforms.base import Transform
+
+_FROM_AGENT: Any = None  # `filled_in` replaces it by the default of the algorithm
+
+
+@dataclasses.dataclass(frozen=True)
+class LearnedPolicy:
+    """An agent with a table and a learner.
+
+    Without `replay` or `learner` it has the algorithm's defaults, which suit each other and the
+    parts that are given.
+
+    Attributes:
+      agent: the algorithm's settings.
+      replay: how experience reaches the learner.
+      learner: settings of the learner.
+      transforms: transforms of time steps, in order, from the raw one to the agent.
+      goal: when the policy counts as learned; the run ends when all of them do. None: the
+        experiment's.
+    """
+
+    agent: Any
+    replay: ReplayConfig = _FROM_AGENT
+    learner: LearnerConfig = _FROM_AGENT
+    transforms: tuple[Transform, ...] = ()
+    goal: Goal | None = None
+
+    def filled_in(self, env_spec: EnvironmentSpec, actors: ActorsConfig) -> "LearnedPolicy":
+        """Returns the policy with the algorithm's defaults for what was not given.
+
+        Args:
+          env_spec: spec of the agents that it acts for.
+          actors: the actors, as many environments for each as it has streams there.
+        """
+        if self.replay is not None and self.learner is not None:
+            return self
+        defaults = defaults_of(self.agent, env_spec, actors, self.learner)
+        return dataclasses.replace(
+            self,
+            replay=defaults.replay if self.replay is None else self.replay,
+            learner=defaults.learner,
+        )
