@@ -1,5 +1,6 @@
 """The actor: environments -> inferencer -> replay."""
 
+import abc
 import time
 from collections.abc import Callable
 from typing import Any
@@ -8,17 +9,70 @@ import numpy as np
 import numpy.typing as npt
 
 from distrl.envs.pool import Pool
-from distrl.episodes import EpisodeStatistics
 from distrl.errors import Stopped
 from distrl.inferencer import InferenceSource
 from distrl.metrics import Report
+from distrl.policy_streams import PolicyStreams
 from distrl.replay.buffer import ReplayWriter
-from distrl.types import Inference, TimeStep
-
-_LIFE_BITS = 16  # of a stream's life, to count the inferencer's restarts; above: the actor's life
 
 
-class Actor:
+class ActorLoop(abc.ABC):
+    """The loop of an actor."""
+
+    @property
+    @abc.abstractmethod
+    def acted(self) -> int:
+        """Environment steps so far."""
+
+    @property
+    @abc.abstractmethod
+    def episodes(self) -> int:
+        """Episodes that have ended so far."""
+
+    @abc.abstractmethod
+    def step(self) -> None:
+        """Infers, sends the actions, stores the step, and receives the next one."""
+
+    @abc.abstractmethod
+    def flush(self) -> None:
+        """Waits until every unroll that was completed is in its table."""
+
+    @abc.abstractmethod
+    def take_report(self) -> Any:
+        """Returns what happened since the last call."""
+
+    @property
+    @abc.abstractmethod
+    def unreported(self) -> tuple[int, int]:
+        """Environment steps, and ended episodes, since the last report."""
+
+    def run(
+        self,
+        should_stop: Callable[[], bool],
+        report: Callable[[Any], None],
+        report_interval: float = 0.1,
+    ) -> None:
+        """Steps until `should_stop()`; then flushes the replay and sends a last report.
+
+        Args:
+          should_stop: asked before each step.
+          report: called with `take_report()`; must not block.
+          report_interval: seconds between two reports.
+        """
+        due = time.monotonic() + report_interval
+        try:
+            while not should_stop():
+                self.step()
+                if time.monotonic() >= due:
+                    report(self.take_report())
+                    due = time.monotonic() + report_interval
+            self.flush()
+        except Stopped:
+            pass  # the program stops during a wait of the replay: `run` ends too
+        report(self.take_report())
+
+
+class Actor(ActorLoop):
     """Steps a pool of environments, synchronous or not, with local or remote parts."""
 
     def __init__(
@@ -38,12 +92,8 @@ class Actor:
         life: the actor's life, from which those of its streams follow.
         """
         self._pool = pool
-        self._inferencer = inferencer
-        self._replay = replay
-        self._life = life << _LIFE_BITS
-        self._source_life: int | None = None
+        self._part = PolicyStreams(inferencer, replay, pool.spec, pool.num_envs, life)
         self._streams = (pool.env_ids + first_stream).astype(np.int32)
-        self._statistics = EpisodeStatistics(pool.num_envs, pool.spec)
         pool.start()
         self._env_ids: npt.NDArray[np.int32] | None = None  # all, in order
         self._receive()
@@ -53,74 +103,40 @@ class Actor:
         self._timestep = self._pool.recv()
         if self._pool.is_async:
             self._env_ids = self._timestep.env_id
-        self._statistics.add(self._timestep, self._env_ids)
+        self._part.statistics.add(self._timestep, self._env_ids)
 
     def step(self) -> None:
-        """Infers, sends the actions, stores the step, and receives the next one."""
+        """See `ActorLoop`."""
         timestep, env_ids = self._timestep, self._env_ids
         # If it is all of them, the same array each time, so that look-ups by stream can be cached.
         streams = self._streams if env_ids is None else self._streams[env_ids]
-        inference = self._infer(streams, timestep)
+        inference = self._part.infer(streams, timestep)
         self._pool.send(inference.action, self._pool.env_ids if env_ids is None else env_ids)
-        self._replay.add(streams, timestep, inference, self._life)
+        self._part.store(streams, timestep, inference)
         self._receive()
-
-    def _infer(self, streams: npt.NDArray[Any], timestep: TimeStep) -> Inference:
-        needs_state = self._replay.needs_state(streams, self._life)
-        inference = self._inferencer.inference(streams, timestep, self._life, needs_state)
-        if inference.source_life != self._source_life:
-            if self._source_life is not None:
-                # The inferencer restarted and lost the streams' recurrent state: they begin a new
-                # life at this step, and with it new unrolls.
-                self._life += 1
-                needs_state = self._replay.needs_state(streams, self._life)
-                inference = self._inferencer.inference(streams, timestep, self._life, needs_state)
-            self._source_life = inference.source_life
-        return inference
 
     @property
     def acted(self) -> int:
-        """Number of environment steps so far."""
-        return self._statistics.steps
+        """See `ActorLoop`."""
+        return self._part.statistics.steps
 
     @property
     def episodes(self) -> int:
-        """Number of episodes that have ended so far."""
-        return self._statistics.episodes
+        """See `ActorLoop`."""
+        return self._part.statistics.episodes
 
     @property
     def unreported(self) -> tuple[int, int]:
-        """Environment steps, and ended episodes, since the last report."""
-        return self._statistics.unreported
+        """See `ActorLoop`."""
+        return self._part.statistics.unreported
 
-    def run(
-        self,
-        should_stop: Callable[[], bool],
-        report: Callable[[Report], None],
-        report_interval: float = 0.1,
-    ) -> None:
-        """Steps until `should_stop()`; then flushes the replay and sends a last report.
-
-        Args:
-          should_stop: asked before each step.
-          report: called with what happened since the last report; must not block.
-          report_interval: seconds between two reports.
-        """
-        due = time.monotonic() + report_interval
-        try:
-            while not should_stop():
-                self.step()
-                if time.monotonic() >= due:
-                    report(self.take_report())
-                    due = time.monotonic() + report_interval
-            self._replay.flush()
-        except Stopped:
-            pass  # the program stops during a wait of the replay: `run` ends too
-        report(self.take_report())
+    def flush(self) -> None:
+        """See `ActorLoop`."""
+        self._part.flush()
 
     def take_report(self) -> Report:
         """Returns what happened since the last call."""
-        return self._statistics.take(self._pool.restarts)
+        return self._part.statistics.take(self._pool.restarts)
 
     def close(self) -> None:
         """Closes the pool."""

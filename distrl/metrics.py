@@ -143,8 +143,10 @@ class Monitor:
             self._evaluation = dict(report)
         else:
             self._count(node, int(report["env_steps"]))
-            self._episodes += len(report["episodes"])
-            self._episodes_by[node] += len(report["episodes"])
+            # Of environments with several agents; a record is of one of these.
+            episodes = int(report.get("env_episodes", len(report["episodes"])))
+            self._episodes += episodes
+            self._episodes_by[node] += episodes
             self._recent.extend(report["episodes"])
 
     def _count(self, node: str, steps: int) -> None:

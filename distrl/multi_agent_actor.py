@@ -4,14 +4,18 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from distrl.actor import ActorLoop
 from distrl.envs.multi_agent.pool import AgentPool
 from distrl.metrics import Report
 from distrl.policy_streams import PolicyStreams
 from distrl.types import Inference, Nest
 
 
-class MultiAgentActor:
-    """Steps a pool whose agents follow several policies, each with its own parts."""
+class MultiAgentActor(ActorLoop):
+    """Steps a pool whose agents follow several policies, each with its own parts.
+
+    Its steps and episodes are the environments', whatever the number of agents in them.
+    """
 
     def __init__(
         self, pool: AgentPool, policies: Mapping[str, PolicyStreams], *, first_stream: int = 0
@@ -24,13 +28,20 @@ class MultiAgentActor:
         self._pool = pool
         self._policies = dict(policies)
         self._first_stream = first_stream
+        self._reported = (0, 0)
         pool.start()
-        self._steps = pool.recv()
+        self._receive()
+
+    def _receive(self) -> None:
+        """Receives the next steps, and counts them: they were taken, whatever follows."""
+        self._steps = self._pool.recv()
+        for name, timestep in self._steps.items():
+            self._policies[name].statistics.add(timestep, timestep.env_id)
 
     def step(self) -> None:
-        """Infers for each policy's streams, sends the actions, stores, and receives the next."""
-        actions: dict[str, Nest] = {}
+        """See `ActorLoop`; the streams of a policy are inferred together."""
         inferences: dict[str, Inference] = {}
+        actions: dict[str, Nest] = {}
         streams = {
             name: (timestep.env_id + self._first_stream).astype(np.int32)
             for name, timestep in self._steps.items()
@@ -40,16 +51,44 @@ class MultiAgentActor:
             actions[name] = inferences[name].action
         self._pool.send(actions)
         for name, timestep in self._steps.items():
-            self._policies[name].store(streams[name], timestep, inferences[name], timestep.env_id)
-        self._steps = self._pool.recv()
+            self._policies[name].store(streams[name], timestep, inferences[name])
+        self._receive()
 
-    def take_reports(self) -> dict[str, Report]:
-        """Returns what happened since the last call, by policy."""
-        restarts = self._pool.restarts
-        return {name: part.statistics.take(restarts) for name, part in self._policies.items()}
+    @property
+    def acted(self) -> int:
+        """See `ActorLoop`."""
+        return self._pool.env_steps
+
+    @property
+    def episodes(self) -> int:
+        """See `ActorLoop`."""
+        return self._pool.episodes
+
+    @property
+    def unreported(self) -> tuple[int, int]:
+        """See `ActorLoop`."""
+        steps, episodes = self._reported
+        return self.acted - steps, self.episodes - episodes
+
+    def take_report(self) -> dict[str, Report]:
+        """Returns what happened since the last call, by policy.
+
+        `episodes` of a report has the records of the policy's streams; `env_steps` and
+        `env_episodes` are the environments' and the same in all reports.
+        """
+        steps, episodes = self.unreported
+        self._reported = self.acted, self.episodes
+        return {
+            name: {
+                **part.statistics.take(self._pool.restarts),
+                "env_steps": steps,
+                "env_episodes": episodes,
+            }
+            for name, part in self._policies.items()
+        }
 
     def flush(self) -> None:
-        """Waits until every unroll that was completed is in its table."""
+        """See `ActorLoop`."""
         for part in self._policies.values():
             part.flush()
 

@@ -14,10 +14,10 @@ _LIFE_BITS = 16  # of a stream's life, to count the inferencer's restarts; above
 
 
 class PolicyStreams:
-    """Asks one inferencer for actions, and stores and counts the steps of its streams.
+    """Asks one inferencer for actions, and stores the steps of its streams.
 
     Attributes:
-      statistics: of the streams' episodes.
+      statistics: of the streams' episodes; the actor adds the steps that it receives.
     """
 
     def __init__(
@@ -32,7 +32,7 @@ class PolicyStreams:
         inferencer: chooses the actions.
         replay: stores the steps; None: nobody learns from them.
         spec: the streams' spec.
-        num_streams: number of streams, which `store` numbers from 0.
+        num_streams: number of streams, which the statistics number from 0.
         life: the actor's life, from which those of its streams follow.
         """
         self._inferencer = inferencer
@@ -58,23 +58,10 @@ class PolicyStreams:
             self._source_life = inference.source_life
         return inference
 
-    def store(
-        self,
-        streams: npt.NDArray[Any],
-        timestep: TimeStep,
-        inference: Inference,
-        indices: npt.NDArray[Any] | None,
-    ) -> None:
-        """Stores and counts a step.
-
-        Args:
-          streams, timestep: as given to `infer`.
-          inference: its answer.
-          indices: the streams' numbers among those of this actor; None: all, in order.
-        """
+    def store(self, streams: npt.NDArray[Any], timestep: TimeStep, inference: Inference) -> None:
+        """Stores a step. Args: streams, timestep: as given to `infer`. inference: its answer."""
         if self._replay is not None:
             self._replay.add(streams, timestep, inference, self._life)
-        self.statistics.add(timestep, indices)
 
     def flush(self) -> None:
         """See `ReplayWriter.flush`."""

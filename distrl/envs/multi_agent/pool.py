@@ -34,6 +34,7 @@ class AgentPool:
     Attributes:
       pool: the pool that it wraps.
       num_streams: number of streams.
+      env_steps, episodes: joint steps taken, and joint episodes ended, so far.
     """
 
     def __init__(
@@ -51,6 +52,7 @@ class AgentPool:
         self._first = first_environment
         shape = (pool.num_envs, len(self._agents))
         self.num_streams = shape[0] * shape[1]
+        self.env_steps = self.episodes = 0
         self._open = np.zeros(shape, bool)  # whether the agent's episode has begun and not ended
         self._policy = np.zeros(shape, np.int32)
         if assignment.fixed is not None:
@@ -85,9 +87,12 @@ class AgentPool:
         present = info[PRESENT].astype(bool)
         began = joint.step_type == StepType.FIRST
         self._episodes[environments[began]] += 1
+        last = joint.step_type == StepType.LAST
+        self.env_steps += len(began) - int(began.sum())
+        self.episodes += int(last.sum())
         opened = self._open[environments]
-        if (joint.step_type == StepType.LAST).any():
-            self._end_open_episodes(joint.step_type == StepType.LAST, opened, present, info)
+        if last.any():
+            self._end_open_episodes(last, opened, present, info)
         first = present & (info[STEP_TYPE] == StepType.FIRST)
         if self._assignment.fixed is None:
             for row, agent in np.argwhere(first).tolist():
