@@ -241,8 +241,12 @@ class Experiment:
         return task
 
     def task_dir(self, run_dir: Path, task: str) -> Path:
-        """Returns the folder of a task's metrics and checkpoints: the run folder if it is alone."""
-        return run_dir if len(self.tasks) == 1 else run_dir / "tasks" / task
+        """Makes the folder of a task's metrics and checkpoints: the run folder if it is alone."""
+        if len(self.tasks) == 1:
+            return run_dir
+        path = run_dir / "tasks" / task
+        path.mkdir(parents=True, exist_ok=True)
+        return path
 
     def make_agent(self) -> Agent:
         """Returns the agent of the only task, behind its transforms if there are any."""

@@ -17,9 +17,9 @@ from typing import Any
 import cloudpickle
 
 from distrl.errors import ConfigError
-from distrl.experiment import Experiment
 from distrl.plain_pickle import load_plain
 from distrl.plain_settings import ForeignError, decode, encode
+from distrl.task import Task
 
 SETTINGS = "agent.json"
 PICKLE = "agent.pkl"
@@ -74,22 +74,20 @@ def _checked(path: Path, settings: Any) -> dict[str, Any]:
     return settings
 
 
-def agent_writer(
-    experiment: Experiment, printer: Callable[[str], None] = print
-) -> Callable[[Path], None]:
+def agent_writer(task: Task, printer: Callable[[str], None] = print) -> Callable[[Path], None]:
     """Returns a function that writes to a checkpoint's folder what `load_policy` needs.
 
     Classes and functions of the user's own files are pickled by value, so that `load_policy` does
     not need those files.
 
     Args:
-      experiment: the run's experiment.
+      task: the task whose agent it is.
       printer: prints a line if the agent cannot be pickled; the run itself does not need it.
     """
     settings = {
-        "agent": experiment.agent,
-        "transforms": experiment.transforms,
-        "env_spec": experiment.environment.spec(),
+        "agent": task.agent,
+        "transforms": task.transforms,
+        "env_spec": task.env_spec,
     }
     name = SETTINGS
     try:

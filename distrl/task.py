@@ -69,6 +69,19 @@ class Task:
             return self.environment.spec()
         return self.environment.agents().agents[self.agents[0]]
 
+    @property
+    def streams_per_env(self) -> int:
+        """The most streams that the task has in one environment."""
+        return len(self.agents) or 1
+
+    def batch_sizes(self, num_envs: int) -> tuple[int, ...]:
+        """Returns the sizes of batches to infer, of so many environments; (): as they come.
+
+        Agents come and go, and every new size would be compiled.
+        """
+        largest = num_envs * self.streams_per_env
+        return tuple(-(-largest // part) for part in (8, 4, 2, 1)) if self.agents else ()
+
     def check(self) -> None:
         """Raises ConfigError for what can't work, with the arithmetic."""
         check_order(self.transforms)

@@ -44,6 +44,10 @@ def print_line(line: str) -> None:
     print(line, flush=True)
 
 
+def _print_with_name(printer: Callable[[str], None], name: str, line: str) -> None:
+    printer(f"{name}: {line}")
+
+
 class Builder:
     """The parts of one task of an experiment.
 
@@ -220,7 +224,7 @@ class Builder:
             counters,
             resume_point.about(self.experiment),
             known_counters=self._known_counters(resume_point),
-            fill=agent_writer(self.experiment, self.printer),
+            fill=agent_writer(self.task, self.printer),
             give_up=give_up,
             printer=self.printer,
         )
@@ -275,10 +279,13 @@ class Builder:
 
     def make_monitor(self, on_end: Callable[[str, bool], None], run_dir: Path | None) -> Monitor:
         """Returns what adds up reports and ends the run at its goal; see `Monitor`."""
+        printer, name = self.printer, self.task.name
+        if len(self.experiment.tasks) > 1:
+            printer = functools.partial(_print_with_name, printer, name)
         return Monitor(
             self.task.resolved_goal(),
             on_end,
             run_dir,
-            printer=self.printer,
-            spec=self.task.environment.spec(),
+            printer=printer,
+            spec=self.task.env_spec,
         )

@@ -4,131 +4,107 @@ import contextlib
 import functools
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
-from distrl.actor import Actor
-from distrl.checkpointing.resume_point import (
-    ResumePoint,
-    note_resumed,
-    restore_learner,
-    table_counts,
-)
-from distrl.envs.pool import Pool
+from distrl.actor import ActorLoop
+from distrl.checkpointing.checkpointer import Checkpointer
+from distrl.checkpointing.resume_point import ResumePoint, note_resumed
 from distrl.errors import SaveError, Stopped
-from distrl.evaluator import Evaluator
 from distrl.experiment import Experiment
 from distrl.goal import Goal
 from distrl.learner_group.group import LearnerGroup, SingleProcessGroup
 from distrl.metrics import SPENT, Monitor, Report, first_number
-from distrl.programs.build import NEVER, Builder
+from distrl.programs.build import Builder
+from distrl.programs.one_process import SingleProcess as SingleProcess  # also under this name
+from distrl.programs.one_process import TaskParts
 from distrl.runtime.incarnations import next_life
-from distrl.variables import VariableClient
 
 _REPORT_S = 0.2  # between two reports
 
 
-class SingleProcess:
-    """The parts of an experiment in this process. All actors' environments form one pool.
+class _TaskRun:
+    """The counts of one task on their way to its monitor, and its checkpoints.
 
     Attributes:
-      replay, learner, variables, inferencer, actor: the parts.
-      evaluator: None if the experiment has none.
-      resumed: facts about what was loaded from a checkpoint, by part.
+      monitor: adds them up.
+      ending: the reason for the task's end, and whether its goal was reached; None: not yet.
     """
 
-    def __init__(
-        self,
-        experiment: Experiment,
-        stop: threading.Event | None = None,
-        printer: Callable[[str], None] = print,
-        *,
-        resume_point: ResumePoint | None = None,
-        life: int = 0,
-        join: Callable[[], LearnerGroup] = SingleProcessGroup,
-    ):
-        """Args:
-        experiment: what to train.
-        stop: ends waits of the replay.
-        printer: takes a line about each actor's environments.
-        resume_point: the checkpoint to resume from; None: start from scratch.
-        life: life that all parts begin.
-        join: connects to the learner's other processes.
-        """
-        self.builder = Builder(experiment, printer=printer)
-        with contextlib.ExitStack() as opened:
-            # Pools first: they may fork, which must be done before JAX starts its threads.
-            pool = self.builder.make_shared_pool(life)
-            opened.callback(pool.close)
-            evaluator_pool = None
-            if experiment.evaluator.num_evaluators:
-                evaluator_pool = self.builder.make_evaluator_pool(life)
-                opened.callback(evaluator_pool.close)
-            group = opened.enter_context(join())
-            self._make_parts(resume_point or ResumePoint(), stop, group, pool, life)
-            self.evaluator: Evaluator | None = None
-            if evaluator_pool is not None:
-                self.evaluator = self.builder.make_evaluator(evaluator_pool, self.learner, life)
-            self._opened = opened.pop_all()
+    def __init__(self, builder: Builder, run_dir: Path | None, life: int):
+        """Args: builder: of the task. run_dir: its folder. life: of this process."""
+        self.ending: tuple[str, bool] | None = None
+        self._goal = builder.task.goal
+        self._number, self._acted_elsewhere = first_number(life), 0
+        self._checkpointer: Checkpointer | None = None
+        self.monitor: Monitor = builder.make_monitor(self._end, run_dir)
 
-    def _make_parts(
+    def _end(self, reason: str, reached: bool) -> None:
+        self.ending = reason, reached
+
+    def start(
         self,
+        parts: TaskParts,
+        run_dir: Path | None,
         resume_point: ResumePoint,
-        stop: threading.Event | None,
-        group: LearnerGroup,
-        pool: Pool,
-        life: int,
+        give_up: Callable[[], None],
+        stop: threading.Event,
     ) -> None:
-        builder, config = self.builder, self.builder.task.replay
-        self._has_ratio = config.table == "queue" or config.samples_per_insert is not None
-        self.replay = builder.make_local_replay(resume_point.table(), stop)
-        self.learner = builder.make_learner(self.replay, group)
-        self.resumed: dict[str, dict[str, Any]] = {}
-        if resume_point.checkpoint is not None:
-            checkpoint = Path(resume_point.checkpoint)
-            self.resumed["learner"] = restore_learner(self.learner, checkpoint)
-            self.resumed["table"] = table_counts(self.replay.info())
-        self.learner.share()
-        self.variables = VariableClient(self.learner, NEVER)  # `run_once` refreshes them
-        self.inferencer = builder.make_inferencer(self.variables, pool.num_envs, life=life)
-        self.actor = builder.make_actor(pool, self.inferencer, self.replay, life=life)
-        self.learner.count_acted = lambda: self.actor.acted
+        """Loads the counts of a checkpoint to resume from, and begins to save."""
+        self._parts, self._learner = parts, parts.learner
+        manifest = resume_point.manifest()
+        if manifest is not None and run_dir is not None:
+            self.monitor.restore(manifest["monitor"])
+            parts.resumed["monitor"] = self.monitor.state()
+            for part, facts in parts.resumed.items():
+                note_resumed(run_dir, part, facts)
+        if run_dir is not None:
+            self._checkpointer = parts.builder.make_checkpointer(
+                run_dir, parts.learner, parts.replay, self.monitor.state, resume_point, give_up
+            )
+            self._checkpointer.start(stop)
 
-    def run_once(self, may_act: Callable[[], bool] = lambda: True) -> bool:
-        """Acts with what it learned until there is a batch, and learns from it.
+    def report(self, *reports: Report) -> None:
+        """Passes on reports."""
+        self.monitor.report("single_process", self._number, reports)
+        self._number += 1
 
-        Without a ratio of samples to inserts, which would allow any number of updates, it acts one
-        step before each.
+    def report_counts(self, acted: Report, *, spent: bool = False, logs: bool = False) -> None:
+        """Passes on what was done.
 
         Args:
-          may_act: asked before each step of the actor.
-
-        Returns:
-          False if there is no batch and the actor may not act.
+          acted: the actor's report.
+          spent: the actor's budget is spent, and there is nothing left to learn from.
+          logs: with the learner's logs, which cost more.
         """
-        acted = self._has_ratio
-        while not (acted and self.replay.can_sample()):
-            if not may_act():
-                return False
-            self.variables.refresh()
-            self.actor.step()
-            acted = True
-        self.learner.step()
-        return True
+        learner = self._learner
+        counts = learner.take_report() if logs else learner.counts()
+        if spent:
+            counts[SPENT] = self._goal.acting_budget
+        elsewhere: Report = {
+            "env_steps": learner.acted_elsewhere - self._acted_elsewhere,
+            "episodes": [],
+        }
+        self._acted_elsewhere = learner.acted_elsewhere
+        self.report(acted, elsewhere, counts)
 
-    def __enter__(self) -> "SingleProcess":
-        return self
+    def check(self) -> None:
+        """Saves if it is time to; raises what saving raised before."""
+        if self._checkpointer is not None:
+            self._checkpointer.check()
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        """Closes the environments, and the connection to the learner's other processes."""
-        self._opened.__exit__(kind, error, trace)
+    def close(self, error: BaseException | None, printer: Callable[[str], None]) -> None:
+        """Saves for the last time. Args: error: why the run ends, if it failed."""
+        if self._checkpointer is None:
+            return
+        try:
+            self._checkpointer.close()
+        except SaveError as not_saved:
+            if error is None:
+                reason = f"{self.ending[0]}, but " if self.ending else ""
+                raise SaveError(f"{reason}{not_saved}") from not_saved
+            printer(f"distrl: {not_saved}")  # `error` is why the run ends
 
 
 def single_process(
@@ -160,88 +136,75 @@ def single_process(
     Raises:
       SaveError: the last checkpoint or `params.npz` could not be saved.
     """
-    resume_point = resume_point or ResumePoint()
-    manifest = resume_point.manifest()
-    ending: list[tuple[str, bool]] = []
-    monitor = Builder(experiment, printer=printer).make_monitor(
-        lambda reason, reached: ending.append((reason, reached)), run_dir
-    )
+    start = resume_point or ResumePoint()
     life = 0 if run_dir is None else next_life(run_dir, *_nodes(experiment))
-    parts = SingleProcess(
-        experiment, stop, printer, resume_point=resume_point, life=life, join=join
-    )
-    goal = experiment.goal
-    learner, evaluator, config = parts.learner, parts.evaluator, experiment.evaluator
-    number, acted_elsewhere = first_number(life), 0
+    folders = {
+        name: None if run_dir is None else experiment.task_dir(run_dir, name)
+        for name in experiment.tasks
+    }
+    runs = {
+        name: _TaskRun(Builder(experiment, name, printer), folder, life)
+        for name, folder in folders.items()
+    }
+    first = next(iter(runs.values()))
+    parts = SingleProcess(experiment, stop, printer, resume_point=start, life=life, join=join)
+    evaluator, config = parts.evaluator, experiment.evaluator
 
-    def report(*reports: Report) -> None:
-        nonlocal number
-        monitor.report("single_process", number, reports)
-        number += 1
-
-    def report_counts(counts: Report) -> None:
-        nonlocal acted_elsewhere
-        elsewhere: Report = {
-            "env_steps": learner.acted_elsewhere - acted_elsewhere,
-            "episodes": [],
-        }
-        acted_elsewhere = learner.acted_elsewhere
-        report(parts.actor.take_report(), elsewhere, counts)
+    def report_all(**flags: bool) -> None:
+        acted = _by_task(experiment, parts.actor.take_report())
+        for name, run in runs.items():
+            run.report_counts(acted[name], **flags)
 
     with contextlib.ExitStack() as opened:
         opened.enter_context(parts)
-        opened.enter_context(contextlib.closing(monitor))
-        if manifest is not None and run_dir is not None:
-            monitor.restore(manifest["monitor"])
-            parts.resumed["monitor"] = monitor.state()
-            for part, facts in parts.resumed.items():
-                note_resumed(run_dir, part, facts)
-        checkpointer = None
-        if run_dir is not None:
-            checkpointer = parts.builder.make_checkpointer(
-                run_dir, learner, parts.replay, monitor.state, resume_point, give_up
-            )
-            checkpointer.start(stop)
+        for name, run in runs.items():
+            opened.enter_context(contextlib.closing(run.monitor))
+            run.start(parts.tasks[name], folders[name], start, give_up, stop)
 
-            def close(kind: Any, error: BaseException | None, trace: Any) -> None:
-                try:
-                    checkpointer.close()
-                except SaveError as not_saved:
-                    if error is None:
-                        reason = f"{ending[0][0]}, but " if ending else ""
-                        raise SaveError(f"{reason}{not_saved}") from not_saved
-                    printer(f"distrl: {not_saved}")  # `error` is why the run ends
+            def close(_: Any, error: BaseException | None, __: Any, run: _TaskRun = run) -> None:
+                run.close(error, printer)
 
             opened.push(close)
         due, evaluation_due = 0.0, time.monotonic() + config.interval
-        within_budget = functools.partial(_within_budget, goal, monitor, parts.actor)
-        while not stop.is_set() and not ending:
+        within_budget = functools.partial(
+            _within_budget, experiment.goal, first.monitor, parts.actor
+        )
+        while not stop.is_set() and not all(run.ending for run in runs.values()):
             try:
                 learned = parts.run_once(within_budget)
             except Stopped:  # a wait of the replay ended, or another of the learner's processes has
                 break
             # The counts of every update are judged, so that a run ends at the same one each time;
             # the logs, which cost more, are only read in intervals of time.
-            counts = learner.counts()
-            if not learned:
-                counts[SPENT] = goal.acting_budget
-            elif time.monotonic() >= due:
-                counts = learner.take_report()
+            logs = learned and time.monotonic() >= due
+            if logs:
                 due = time.monotonic() + _REPORT_S
-            report_counts(counts)
+            report_all(spent=not learned, logs=logs)
             if evaluator is not None and time.monotonic() >= evaluation_due:
                 scores = evaluator.evaluate(config.episodes, stop.is_set)
                 if scores is not None:
-                    report(scores)
+                    first.report(scores)
                 evaluation_due = time.monotonic() + config.interval
-            if checkpointer is not None:
-                checkpointer.check()
-        learner.leave()
-        report_counts(learner.take_report())
-    return ending[0] if ending else None
+            for run in runs.values():
+                run.check()
+        for part in parts.tasks.values():
+            part.learner.leave()
+        report_all(logs=True)
+    endings = [run.ending for run in runs.values()]
+    reasons = [ending for ending in endings if ending is not None]
+    if len(reasons) < len(endings):
+        return None
+    return "; ".join(reason for reason, _ in reasons), all(reached for _, reached in reasons)
 
 
-def _within_budget(goal: Goal, monitor: Monitor, actor: Actor) -> bool:
+def _by_task(experiment: Experiment, report: Any) -> Mapping[str, Report]:
+    """Returns an actor's report by task."""
+    if experiment.assignment is None:
+        return {experiment.only_task.name: report}
+    return report
+
+
+def _within_budget(goal: Goal, monitor: Monitor, actor: ActorLoop) -> bool:
     """Returns whether the actor may step once more. What it did since its report counts too."""
     steps, episodes = actor.unreported
     max_env_steps, max_episodes = goal.acting_budget

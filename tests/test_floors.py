@@ -31,6 +31,7 @@ ROOMS = """
 
     programs/multi_machine
     programs/heavy_env programs/light_env programs/single_process
+    programs/one_process
     programs/nodes
     programs/replay_clients programs/acting_budget
     programs/progress

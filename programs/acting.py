@@ -1,0 +1,58 @@
+"""The actor of an experiment, of one policy or of several."""
+
+from collections.abc import Mapping
+
+from distrl.actor import ActorLoop
+from distrl.envs.multi_agent.environment import MultiAgentEnvironment
+from distrl.envs.multi_agent.pool import AgentPool
+from distrl.envs.pool import Pool
+from distrl.inferencer import InferenceSource
+from distrl.multi_agent_actor import MultiAgentActor
+from distrl.policy_streams import PolicyStreams
+from distrl.programs.build import Builder
+from distrl.replay.buffer import ReplayWriter
+from distrl.replay.late_rewards import with_final_rewards
+
+
+def make_actor(
+    builders: Mapping[str, Builder],
+    pool: Pool,
+    inferencers: Mapping[str, InferenceSource],
+    replays: Mapping[str, ReplayWriter],
+    *,
+    index: int = 0,
+    first_environment: int = 0,
+    life: int = 0,
+) -> ActorLoop:
+    """Returns an actor.
+
+    Args:
+      builders: of each task, by name.
+      pool: the environments.
+      inferencers: sources of actions, by task.
+      replays: what stores the steps, by task.
+      index: of the actor.
+      first_environment: environment i of the pool has this number and i in the program.
+      life: the actor's life.
+    """
+    builder = next(iter(builders.values()))
+    experiment, assignment = builder.experiment, builder.experiment.assignment
+    if assignment is None or not isinstance(experiment.environment, MultiAgentEnvironment):
+        name = builder.task.name
+        return builder.make_actor(
+            pool, inferencers[name], replays[name], first_stream=first_environment, life=life
+        )
+    spec = experiment.environment.agents()
+    agent_pool = AgentPool(pool, spec, assignment, first_environment)
+    policies = {}
+    for k, name in enumerate(assignment.policies):
+        env_spec = spec.agents[assignment.agents_of(name)[0]]
+        replay: ReplayWriter | None = None
+        if name in builders:
+            source = inferencers[name]
+            replay = with_final_rewards(replays[name], builders[name].struct, env_spec)
+        else:
+            seed = builder.seed(f"policy/{k}", index, life)
+            source = experiment.fixed[name].make_source(env_spec, agent_pool.num_streams, seed)
+        policies[name] = PolicyStreams(source, replay, env_spec, agent_pool.num_streams, life)
+    return MultiAgentActor(agent_pool, policies, first_stream=first_environment * len(spec.agents))

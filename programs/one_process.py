@@ -1,0 +1,172 @@
+"""The parts of an experiment in one process, where actor and learners take turns."""
+
+import contextlib
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from distrl.actor import ActorLoop
+from distrl.checkpointing.resume_point import ResumePoint, restore_learner, table_counts
+from distrl.envs.pool import Pool
+from distrl.evaluator import Evaluator
+from distrl.experiment import Experiment
+from distrl.learner_group.group import LearnerGroup, SingleProcessGroup
+from distrl.programs.acting import make_actor
+from distrl.programs.build import NEVER, Builder
+from distrl.variables import VariableClient
+
+
+class TaskParts:
+    """The parts of one task.
+
+    Attributes:
+      builder: made them.
+      replay, learner, variables, inferencer: the parts.
+      resumed: facts about what was loaded from a checkpoint, by part.
+    """
+
+    def __init__(
+        self,
+        builder: Builder,
+        resume_point: ResumePoint,
+        stop: threading.Event | None,
+        group: LearnerGroup,
+        num_envs: int,
+        life: int,
+    ):
+        """Args:
+        builder: of the task.
+        resume_point: the checkpoint to resume from, if any.
+        stop: ends waits of the replay.
+        group: all processes of the learner.
+        num_envs: number of environments in this process.
+        life: life that the parts begin.
+        """
+        self.builder = builder
+        config = builder.task.replay
+        self._has_ratio = config.table == "queue" or config.samples_per_insert is not None
+        self.replay = builder.make_local_replay(resume_point.table(), stop)
+        self.learner = builder.make_learner(self.replay, group)
+        self.resumed: dict[str, dict[str, Any]] = {}
+        if resume_point.checkpoint is not None:
+            checkpoint = Path(resume_point.checkpoint)
+            self.resumed["learner"] = restore_learner(self.learner, checkpoint)
+            self.resumed["table"] = table_counts(self.replay.info())
+        self.learner.share()
+        self.variables = VariableClient(self.learner, NEVER)  # `run_once` refreshes them
+        self.inferencer = builder.make_inferencer(
+            self.variables,
+            num_envs * builder.task.streams_per_env,
+            index=builder.task.index,
+            life=life,
+            batch_sizes=builder.task.batch_sizes(num_envs),
+        )
+
+    def may_learn(self, acted: bool) -> bool:
+        """Returns whether there is a batch to learn from.
+
+        Without a ratio of samples to inserts, which would allow any number of updates, there is one
+        only right after a step of the actor.
+
+        Args:
+          acted: whether the actor has just made a step.
+        """
+        return (acted or self._has_ratio) and self.replay.can_sample()
+
+
+class SingleProcess:
+    """The parts of an experiment in this process. All actors' environments form one pool.
+
+    Attributes:
+      tasks: the parts of each task, by name.
+      actor: acts for all tasks.
+      builder, replay, learner, variables, inferencer, resumed: of the first task.
+      evaluator: None if the experiment has none.
+    """
+
+    def __init__(
+        self,
+        experiment: Experiment,
+        stop: threading.Event | None = None,
+        printer: Callable[[str], None] = print,
+        *,
+        resume_point: ResumePoint | None = None,
+        life: int = 0,
+        join: Callable[[], LearnerGroup] = SingleProcessGroup,
+    ):
+        """Args:
+        experiment: what to train.
+        stop: ends waits of the replay.
+        printer: takes a line about each actor's environments.
+        resume_point: the checkpoint to resume from; None: start from scratch.
+        life: life that all parts begin.
+        join: connects to the learner's other processes.
+        """
+        builders = {name: Builder(experiment, name, printer) for name in experiment.tasks}
+        self.builder = next(iter(builders.values()))
+        with contextlib.ExitStack() as opened:
+            # Pools first: they may fork, which must be done before JAX starts its threads.
+            pool = self.builder.make_shared_pool(life)
+            opened.callback(pool.close)
+            evaluator_pool: Pool | None = None
+            if experiment.evaluator.num_evaluators:
+                evaluator_pool = self.builder.make_evaluator_pool(life)
+                opened.callback(evaluator_pool.close)
+            group = opened.enter_context(join())
+            start = resume_point or ResumePoint()
+            self.tasks = {
+                name: TaskParts(builder, start, stop, group, pool.num_envs, life)
+                for name, builder in builders.items()
+            }
+            self.actor: ActorLoop = make_actor(
+                builders,
+                pool,
+                {name: part.inferencer for name, part in self.tasks.items()},
+                {name: part.replay for name, part in self.tasks.items()},
+                life=life,
+            )
+            first = next(iter(self.tasks.values()))
+            self.replay, self.learner, self.variables = first.replay, first.learner, first.variables
+            self.inferencer, self.resumed = first.inferencer, first.resumed
+            for part in self.tasks.values():
+                part.learner.count_acted = lambda: self.actor.acted
+            self.evaluator: Evaluator | None = None
+            if evaluator_pool is not None:
+                self.evaluator = self.builder.make_evaluator(evaluator_pool, self.learner, life)
+            self._opened = opened.pop_all()
+
+    def run_once(self, may_act: Callable[[], bool] = lambda: True) -> bool:
+        """Acts with what was learned until a task has a batch; those that have one learn from it.
+
+        Args:
+          may_act: asked before each step of the actor.
+
+        Returns:
+          False if there is no batch and the actor may not act.
+        """
+        parts = self.tasks.values()
+        ready = [part for part in parts if part.may_learn(acted=False)]
+        while not ready:
+            if not may_act():
+                return False
+            for part in parts:
+                part.variables.refresh()
+            self.actor.step()
+            ready = [part for part in parts if part.may_learn(acted=True)]
+        for part in ready:
+            part.learner.step()
+        return True
+
+    def __enter__(self) -> "SingleProcess":
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Closes the environments, and the connection to the learner's other processes."""
+        self._opened.__exit__(kind, error, trace)
