@@ -27,7 +27,7 @@ from distrl.replay.buffer import ReplayConfig
 from distrl.rules import FixedPolicy
 from distrl.runtime.host_resources import memory_limit
 from distrl.specs import EnvironmentSpec
-from distrl.task import AgentConfig, Task
+from distrl.task import TASKS, AgentConfig, Task
 from distrl.transforms.base import Transform
 from distrl.types import Trajectory
 
@@ -135,6 +135,12 @@ class Experiment:
                     "experiment: a policy's name must consist of letters, digits and _; got "
                     f"{name!r}"
                 )
+        for name, policy in self.learned.items():
+            if policy.goal is not None and policy.goal.acting_budget != (None, None):
+                raise ConfigError(
+                    f"experiment: the goal of policy {name!r} has max_env_steps or max_episodes; "
+                    "all policies act in the same environments: give these to the experiment's goal"
+                )
         if not self.learned:
             raise ConfigError("experiment: all policies are fixed, and there is nothing to learn")
 
@@ -217,6 +223,15 @@ class Experiment:
             for index, (name, policy) in enumerate(self.learned.items())
         }
 
+    def _goal(self, policy: LearnedPolicy) -> Goal:
+        """Returns a policy's goal; the actors' budgets are the experiment's."""
+        if policy.goal is None:
+            return self.goal
+        max_env_steps, max_episodes = self.goal.acting_budget
+        return dataclasses.replace(
+            policy.goal, max_env_steps=max_env_steps, max_episodes=max_episodes
+        )
+
     def _task(self, name: str, index: int, policy: LearnedPolicy) -> Task:
         return Task(
             name=name,
@@ -228,7 +243,7 @@ class Experiment:
             replay=policy.replay,
             learner=policy.learner,
             evaluator=self.evaluator,
-            goal=policy.goal or self.goal,
+            goal=self._goal(policy),
             actors=self._streams(name),
             inference=self.inference,
             agents=self._agents(name),
@@ -244,7 +259,7 @@ class Experiment:
         """Makes the folder of a task's metrics and checkpoints: the run folder if it is alone."""
         if len(self.tasks) == 1:
             return run_dir
-        path = run_dir / "tasks" / task
+        path = run_dir / TASKS / task
         path.mkdir(parents=True, exist_ok=True)
         return path
 

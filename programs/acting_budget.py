@@ -5,7 +5,7 @@ import threading
 import time
 from typing import Any
 
-from distrl.actor import Actor
+from distrl.actor import ActorLoop
 from distrl.budget import Lease
 from distrl.errors import PeerError
 from distrl.goal import Goal
@@ -58,7 +58,7 @@ class ActorLease:
         self._asked = 0.0
         self.over = False
 
-    def allows(self, actor: Actor) -> bool:
+    def allows(self, actor: ActorLoop) -> bool:
         """Returns whether the actor may step; asks for more if its lease does not say.
 
         While others still act on their leases, waits for what they leave: that wait has no limit of
@@ -82,7 +82,7 @@ class ActorLease:
             lease.episodes is None or episodes + step <= lease.episodes
         )
 
-    def _ask(self, actor: Actor) -> None:
+    def _ask(self, actor: ActorLoop) -> None:
         now = time.monotonic()
         if now - self._asked < _LEASE_S:
             self._wanted = min(2 * self._wanted, _MAX_WANTED)

@@ -59,7 +59,7 @@ class TaskParts:
         self.inferencer = builder.make_inferencer(
             self.variables,
             num_envs * builder.task.streams_per_env,
-            index=builder.task.index,
+            index=builder.task.index,  # those of several tasks draw different numbers
             life=life,
             batch_sizes=builder.task.batch_sizes(num_envs),
         )

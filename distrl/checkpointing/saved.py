@@ -1,5 +1,6 @@
 """What a run folder has of a run's learning: the newest checkpoint and the final parameters."""
 
+import itertools
 import os
 import time
 import zipfile
@@ -10,6 +11,7 @@ import numpy as np
 
 from distrl.checkpointing.store import PARAMS, Checkpoint, Checkpoints
 from distrl.errors import ConfigError
+from distrl.task import TASKS
 
 _OLD_S = 5.0  # a checkpoint's age in seconds from which on it is told
 
@@ -22,7 +24,9 @@ class Saved(NamedTuple):
       learner_steps, env_steps: those of the checkpoint.
       time: when the checkpoint was written, in seconds of `time.time()`.
       params: learner steps of `params.npz`; None: it is missing or damaged.
-      stamps: change when the checkpoint and `params.npz` are written again.
+      stamps: change when the checkpoint and `params.npz` are written again; two for each task.
+
+    Of a run of several tasks, `checkpoint` names them all, and the numbers are the smallest.
     """
 
     checkpoint: str | None = None
@@ -30,12 +34,36 @@ class Saved(NamedTuple):
     env_steps: int | None = None
     time: float = 0.0
     params: int | None = None
-    stamps: tuple[int, int] = (0, 0)
+    stamps: tuple[int, ...] = (0, 0)
 
     @classmethod
     def read(cls, run_dir: str | os.PathLike[str]) -> "Saved":
         """Reads what the folder has now. What cannot be read counts as missing."""
         path = Path(run_dir)
+        try:
+            folders = sorted((path / TASKS).iterdir())
+        except OSError:
+            folders = []
+        if not folders:
+            return cls._read_task(path)
+        parts = {folder.name: cls._read_task(folder) for folder in folders}
+        checkpoints = {name: part.checkpoint for name, part in parts.items()}
+        every = list(parts.values())
+        return cls(
+            ", ".join(f"{TASKS}/{name}/{checkpoint}" for name, checkpoint in checkpoints.items())
+            if all(checkpoints.values())
+            else None,
+            min(part.learner_steps or 0 for part in every),
+            min(part.env_steps or 0 for part in every),
+            min(part.time for part in every),
+            min(part.params or 0 for part in every)
+            if all(part.complete for part in every)
+            else None,
+            tuple(stamp for part in every for stamp in part.stamps),
+        )
+
+    @classmethod
+    def _read_task(cls, path: Path) -> "Saved":
         params, params_stamp = _read_params(path / PARAMS)
         try:
             paths = Checkpoints(path).paths()
@@ -69,11 +97,12 @@ class Saved(NamedTuple):
         Args:
           before: what the folder had when the program started.
         """
-        return self.complete and all(a != b for a, b in zip(self.stamps, before.stamps))
+        return self.complete and all(self._changed(before))
 
     def describe(self, before: "Saved") -> str:
         """Returns what a program saved, for its last line. Args: before: see `is_new`."""
-        new_checkpoint, new_params = (a != b for a, b in zip(self.stamps, before.stamps))
+        changed = self._changed(before)
+        new_checkpoint, new_params = all(changed[::2]), all(changed[1::2])
         if not (new_checkpoint or new_params):
             older = f"; the newest checkpoint is {self.checkpoint}" if self.checkpoint else ""
             return f"nothing was saved{older}"
@@ -84,6 +113,11 @@ class Saved(NamedTuple):
             parts.append(f"checkpoint {self.checkpoint}{old}")
         parts.append(PARAMS if new_params else f"no {PARAMS}")
         return f"saved: {', '.join(parts)}"
+
+    def _changed(self, before: "Saved") -> list[bool]:
+        """Returns whether each stamp differs from the one before, if there was any."""
+        pairs = itertools.zip_longest(self.stamps, before.stamps, fillvalue=0)
+        return [now != then for now, then in pairs]
 
     def as_dict(self) -> dict[str, Any]:
         """Returns plain data for `result.json`."""

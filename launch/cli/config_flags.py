@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from absl import flags
 
 from distrl.errors import ConfigError
-from distrl.launch.run_dir.config_dict import SCALARS, is_settings_tuple
+from distrl.launch.run_dir.config_dict import SCALARS, is_settings_mapping, is_settings_tuple
 
 MODULE_NAME = "settings of the experiment"  # under which absl lists the flags
 _ATTRIBUTE = re.compile(r"^  (\w+(?:, \w+)*): (.*(?:\n    .*)*)", re.MULTILINE)
@@ -59,6 +59,15 @@ def apply_flags(settings: Any, values: flags.FlagValues, prefix: str = "config")
             parts = tuple(apply_flags(part, values, f"{name}.{part.name}") for part in old)
             if any(new is not part for new, part in zip(parts, old, strict=True)):
                 changes[field.name] = parts
+        elif is_settings_mapping(old):
+            named = {
+                key: apply_flags(part, values, f"{name}.{key}")
+                if dataclasses.is_dataclass(part)
+                else part
+                for key, part in old.items()
+            }
+            if any(new is not part for new, part in zip(named.values(), old.values(), strict=True)):
+                changes[field.name] = named
         elif name in values and values[name].present:
             changes[field.name] = values[name].value
     return dataclasses.replace(settings, **changes) if changes else settings
@@ -100,6 +109,10 @@ def _leaves(settings: Any, prefix: str) -> dict[str, _Leaf]:
         elif is_settings_tuple(value):
             for part in value:
                 leaves.update(_leaves(part, f"{name}.{part.name}"))
+        elif is_settings_mapping(value):
+            for key, part in value.items():
+                if dataclasses.is_dataclass(part):
+                    leaves.update(_leaves(part, f"{name}.{key}"))
         else:
             kinds = _kinds(hints[field.name])
             if all(kind in (*SCALARS, tuple, type(None)) for kind in kinds):

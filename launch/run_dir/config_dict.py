@@ -1,6 +1,7 @@
 """The settings of an experiment as plain data, for a file."""
 
 import dataclasses
+from collections.abc import Mapping
 from typing import Any
 
 SCALARS = (bool, int, float, str)
@@ -21,11 +22,18 @@ def is_settings_tuple(value: Any) -> bool:
     return isinstance(value, tuple) and bool(value) and all(map(dataclasses.is_dataclass, value))
 
 
+def is_settings_mapping(value: Any) -> bool:
+    """Returns True for dataclasses by name, such as an experiment's policies."""
+    return isinstance(value, Mapping) and any(map(dataclasses.is_dataclass, value.values()))
+
+
 def _plain(value: Any) -> Any:
     if dataclasses.is_dataclass(value):
         return as_dict(value)
     if is_settings_tuple(value):
         return {part.name: as_dict(part) for part in value}
+    if isinstance(value, Mapping):
+        return {name: _plain(part) for name, part in value.items()}
     if value is None or isinstance(value, (*SCALARS, tuple)):
         return value
     return getattr(value, "__qualname__", repr(value))

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from distrl.agents.dqn import DQNConfig
 from distrl.agents.networks import NetworkConfig
 from distrl.experiment import Experiment
-from distrl.launch.run_dir.config_dict import as_dict
+from distrl.launch.run_dir.config_dict import as_dict, is_settings_mapping
 
 # Settings that fix shapes or the meaning of numbers, with all that they contain; and exceptions.
 _FIXED = (
@@ -45,6 +45,12 @@ def _classes(settings: Any, prefix: str) -> dict[str, str]:
     classes = {}
     for field in dataclasses.fields(settings):
         value = getattr(settings, field.name)
+        if is_settings_mapping(value):
+            for name, part in value.items():
+                if dataclasses.is_dataclass(part):
+                    classes[f"{prefix}{field.name}.{name}"] = type(part).__qualname__
+                    classes.update(_classes(part, f"{prefix}{field.name}.{name}."))
+            continue
         parts = value if isinstance(value, tuple) else (value,)
         for part in parts:
             if dataclasses.is_dataclass(part) and not isinstance(part, type):

@@ -84,6 +84,8 @@ def open_run(
         say(f"distrl: {path / CONFIG} is damaged ({damage}): it is now {aside.name}")
         checkpoint = Checkpoints(path).latest(say)  # has the settings too
         old_settings = settings if checkpoint is None else checkpoint.manifest
+    for task in experiment.tasks:
+        experiment.task_dir(path, task)
     folder = RunFolder(path, ResumePoint(settings))
     if old_settings is not None:
         folder = _resume(path, old_settings, settings, experiment, topology, say)
@@ -133,6 +135,11 @@ def _resume(
     """Returns where the run in `path` resumes, or that it has ended."""
     result = _read_result(path / RESULT_FILE, say)
     saved = Saved.read(path)
+    if len(experiment.tasks) > 1 and saved.checkpoint is not None:
+        raise ConfigError(
+            f"--run_dir: {path} has a run of several policies, which cannot be resumed yet; name a "
+            "new folder"
+        )
     same_goal = config_diff.goal(old_settings) == config_diff.goal(settings)
     if result.get("status") == "finished" and same_goal and saved.complete:
         return RunFolder(path, ResumePoint(settings), (str(result.get("reason")), EXIT_FINISHED))

@@ -3,6 +3,7 @@
 import contextlib
 import os
 from collections.abc import Mapping
+from typing import Any
 
 import launchpad as lp
 
@@ -11,6 +12,7 @@ from distrl.inference.messages import InferenceMessages
 from distrl.inference.server import RemoteInferencer
 from distrl.inferencer import InferenceSource
 from distrl.lockstep import LockstepWriter
+from distrl.programs.acting import make_actor
 from distrl.programs.acting_budget import ActorLease, has_budget
 from distrl.programs.build import Builder
 from distrl.programs.groups import ACTOR, LEARNER
@@ -71,51 +73,53 @@ class ActorNode:
         heartbeat = self._heartbeat = current_heartbeat()
         heartbeat.tick()
         stop = self._stop = lp.stop_event()
-        builder = Builder(experiment)
-        task, config = builder.task, experiment.actors
+        builders = {task: Builder(experiment, task) for task in experiment.tasks}
+        first, config = next(iter(builders.values())), experiment.actors
         with contextlib.ExitStack() as opened:
-            pool = builder.make_actor_pool(index, heartbeat.life)  # before JAX: it may fork
+            pool = first.make_actor_pool(index, heartbeat.life)  # before JAX: it may fork
             opened.callback(pool.close)
             if config.pin and pool.one_thread and has_own_process():
                 # Offset, so that another program's actors begin at another core.
                 keep_to_one_core(os.getppid() + index)
-            self._reporter = Reporter(monitor, task.name, f"actor/{index}")
-            self._replay = actor_client(builder, replay[task.name], stop, index)
-            source: InferenceSource
-            if inferencer:
-                messages = InferenceMessages(builder.agent)
-                source = RemoteInferencer(Peer(inferencer[task.name]), messages)
-            else:
-                remote = RemoteVariables(Peer(variables[task.name]), builder.agent)
-                source = builder.make_inferencer(
-                    builder.make_variables(
-                        remote,
-                        stop,
-                        patience(task.learner.timeout, ACTOR.name, LEARNER.name),
-                    ),
-                    config.num_envs,
-                    index=index,
-                    life=heartbeat.life,
-                )
-            self._writer = builder.scheduled_writer(self._replay, index)
-            self._actor = builder.make_actor(
+            self._reporters = {task: Reporter(monitor, task, f"actor/{index}") for task in builders}
+            self._replays = {
+                task: actor_client(builder, replay[task], stop, index)
+                for task, builder in builders.items()
+            }
+            self._writers = {
+                task: builder.scheduled_writer(self._replays[task], index)
+                for task, builder in builders.items()
+            }
+            sources: dict[str, InferenceSource] = {}
+            for task, builder in builders.items():
+                if inferencer:
+                    messages = InferenceMessages(builder.agent)
+                    sources[task] = RemoteInferencer(Peer(inferencer[task]), messages)
+                else:
+                    sources[task] = _own_inferencer(
+                        builder, Peer(variables[task]), stop, index, heartbeat.life
+                    )
+            self._actor = make_actor(
+                builders,
                 pool,
-                source,
-                self._writer,
-                first_stream=index * config.num_envs,
+                sources,
+                self._writers,
+                index=index,
+                first_environment=index * config.num_envs,
                 life=heartbeat.life,
             )
             self._lease: ActorLease | None = None
-            if has_budget(task.goal):
+            if has_budget(experiment.goal):
                 self._lease = ActorLease(
                     monitor,
-                    task.name,
+                    first.task.name,
                     f"actor/{index}",
                     heartbeat.life,
                     config.envs_per_step,
                     heartbeat.acted,
                     stop,
                 )
+            self._single = experiment.assignment is None
             self._call_timeout = experiment.supervision.call_timeout
             self._opened = opened.pop_all()
 
@@ -125,22 +129,52 @@ class ActorNode:
             stopping = stop_and_tick(self._stop)
             actor, lease = self._actor, self._lease
             before = self._heartbeat.acted
-            self._reporter({"acted_before": before})
+            for reporter in self._reporters.values():
+                reporter({"acted_before": before})
 
             def should_stop() -> bool:
                 self._heartbeat.acted = before + actor.acted
                 return stopping() or not (lease is None or lease.allows(actor))
 
-            actor.run(should_stop, self._reporter)
+            actor.run(should_stop, self._report)
             if lease is not None and lease.over:
                 self._finish(lease)
-            self._replay.close()
-            self._reporter.flush()
+            for replay in self._replays.values():
+                replay.close()
+            for reporter in self._reporters.values():
+                reporter.flush()
+
+    def _report(self, report: Any) -> None:
+        for task, reporter in self._reporters.items():
+            reporter(report if self._single else report[task])
 
     def _finish(self, lease: ActorLease) -> None:
         """Reports all that it did, as the budget is spent, and waits until the program stops."""
-        self._reporter.flush(self._call_timeout)
-        writer = self._writer
-        lease.finish(writer.rounds if isinstance(writer, LockstepWriter) else 0)
+        for reporter in self._reporters.values():
+            reporter.flush(self._call_timeout)
+        (rounds,) = {
+            writer.rounds if isinstance(writer, LockstepWriter) else 0
+            for writer in self._writers.values()
+        }
+        lease.finish(rounds)
         current_heartbeat().wait()
         self._stop.wait()
+
+
+def _own_inferencer(
+    builder: Builder, learner: Peer, stop: Any, index: int, life: int
+) -> InferenceSource:
+    """Returns an inferencer in the actor's process, for its own streams."""
+    task = builder.task
+    return builder.make_inferencer(
+        builder.make_variables(
+            RemoteVariables(learner, builder.agent),
+            stop,
+            patience(task.learner.timeout, ACTOR.name, LEARNER.name),
+        ),
+        task.actors.num_envs,
+        # Inferencers of several tasks draw different numbers.
+        index=index + task.index * builder.experiment.actors.most,
+        life=life,
+        batch_sizes=task.batch_sizes(builder.experiment.actors.num_envs),
+    )

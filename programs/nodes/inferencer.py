@@ -84,7 +84,7 @@ class InferencerNode:
         builder = Builder(experiment, task)
         config = builder.task.inference
         check_gpus(min(config.num_gpus, 1), f"inference.num_gpus={config.num_gpus}")
-        actors = experiment.actors
+        actors = builder.task.actors  # its streams
         clients = len(range(index, actors.most, config.num_inferencers))
         rows = actors.envs_per_step
         sizes = [rows]
@@ -96,7 +96,8 @@ class InferencerNode:
         inferencer = builder.make_inferencer(
             VariableClient(source, builder.task.sync_interval, background=True),
             clients * actors.num_envs,
-            index=index,
+            # Inferencers of several tasks draw different numbers.
+            index=index + builder.task.index * config.num_inferencers,
             life=heartbeat.life,
             batch_sizes=sizes,
             codec=messages,

@@ -60,16 +60,14 @@ class MonitorNode:
             monitor.restore(manifest["monitor"])
             note_resumed(run_dir, "monitor", monitor.state())
         self._heartbeats = current_heartbeat().table
-        self._budgets = {
-            name: ActingBudget(
-                task.goal,
-                experiment.actors.num_actors,
-                env_steps=self._monitors[name].acted,
-                episodes=self._monitors[name].episodes,
-                fixed=experiment.lockstep,
-            )
-            for name, task in experiment.tasks.items()
-        }
+        counted = next(iter(self._monitors.values()))  # all count the same environments
+        self._budget = ActingBudget(
+            experiment.goal,
+            experiment.actors.num_actors,
+            env_steps=counted.acted,
+            episodes=counted.episodes,
+            fixed=experiment.lockstep,
+        )
 
     def state(self, task: str) -> str:
         """Returns `Monitor.state` of a task, as JSON."""
@@ -99,18 +97,18 @@ class MonitorNode:
           wanted: see there.
         """
         reported = self._monitors[task].episodes_by(actor)
-        lease = self._budgets[task].lease(actor, life, *counts, step, wanted, reported)
+        lease = self._budget.lease(actor, life, *counts, step, wanted, reported)
         if not lease.over:
             self._take_back(task)
         return lease.env_steps, lease.episodes, lease.over
 
     def finish(self, task: str, actor: str, rounds: int) -> None:
         """See `ActingBudget.finish`."""
-        self._budgets[task].finish(actor, rounds)
+        self._budget.finish(actor, rounds)
 
     def acting_over(self, task: str) -> tuple[bool, int]:
         """Returns whether acting is over, and the rounds that lockstep completes."""
-        budget = self._budgets[task]
+        budget = self._budget
         self._take_back(task)
         return budget.over, budget.rounds
 
@@ -118,11 +116,11 @@ class MonitorNode:
         """Takes back the leases of actors that are not restarted: they were scaled down."""
         if self._heartbeats is None:
             return
-        for actor in self._budgets[task].unfinished:
+        for actor in self._budget.unfinished:
             heartbeat = self._heartbeats.of(actor)
             if heartbeat is not None and heartbeat.status in (ABSENT, GONE):
                 reported = self._monitors[task].acted_by(actor)
-                self._budgets[task].lose(actor, max(reported, heartbeat.acted))
+                self._budget.lose(actor, max(reported, heartbeat.acted))
 
     def run(self) -> None:
         """Waits for the program's end."""
