@@ -88,6 +88,7 @@ class Experiment:
     def __post_init__(self) -> None:
         if self.seed < 0:
             raise ConfigError(f"seed must be 0 or more, got {self.seed}")
+        self._check_agents()
         self._check_policies()
         self._fill_in()
         for task in self.tasks.values():
@@ -101,6 +102,22 @@ class Experiment:
             if self.lockstep:
                 task.lockstep_schedule()
             _check_memory(task)
+
+    def _check_agents(self) -> None:
+        """Raises ConfigError for what environments with several agents cannot have."""
+        if not isinstance(self.environment, MultiAgentEnvironment):
+            return
+        refused = {
+            "evaluator.num_evaluators": self.evaluator.num_evaluators > 0,
+            "evaluation_environment": self.evaluation_environment is not None,
+            "lockstep": self.lockstep,
+        }
+        for name, given in refused.items():
+            if given:
+                raise ConfigError(
+                    f"experiment: {name} is for environments with one agent, and "
+                    f"{self.environment.name} has several; leave it out"
+                )
 
     def _check_policies(self) -> None:
         if not self.policies:

@@ -12,6 +12,7 @@ from distrl.agents.r2d2 import R2D2Config
 from distrl.agents.sac import SACConfig
 from distrl.agents.td3 import TD3Config
 from distrl.envs import suites
+from distrl.envs.multi_agent.environment import MultiAgentEnvironment
 from distrl.errors import ConfigError
 from distrl.experiment import Experiment
 from distrl.transforms import by_name
@@ -46,6 +47,9 @@ def experiment(env: str, agent: str = "impala", seed: int = 0) -> Experiment:
             + (f"; did you mean {near[0]}?" if near else f"; there is {', '.join(sorted(AGENTS))}")
         )
     environment = suites.make(env)
-    config = AGENTS[agent].preset(environment.spec())
-    names = config.defaults(environment.spec()).transforms
+    env_spec = environment.spec()
+    if isinstance(environment, MultiAgentEnvironment):  # one policy for all of its agents
+        env_spec = next(iter(environment.agents().agents.values()))
+    config = AGENTS[agent].preset(env_spec)
+    names = config.defaults(env_spec).transforms
     return Experiment(environment, config, transforms=by_name(names), seed=seed)

@@ -11,7 +11,7 @@ from dm_env import specs
 from distrl.agents.ppo import PPOConfig
 from distrl.envs import MultiAgentEnvironment
 from distrl.envs.multi_agent.simulator import MultiAgentSimulator
-from distrl.experiment import ActorsConfig, Experiment, Policy
+from distrl.experiment import ActorsConfig, Experiment, LearnedPolicy
 from distrl.goal import Goal
 from distrl.rules import Rule
 
@@ -112,9 +112,9 @@ def keep_a_stock(state: np.ndarray) -> int:
 experiment = Experiment(
     MultiAgentEnvironment(SupplyChain),
     policies={
-        "stores": Policy(PPOConfig(discount=0.95)),
-        "warehouses": Policy(PPOConfig(discount=0.9)),
-        "factory": Policy(PPOConfig(discount=0.9)),
+        "stores": LearnedPolicy(PPOConfig(discount=0.95)),
+        "warehouses": LearnedPolicy(PPOConfig(discount=0.9)),
+        "factory": LearnedPolicy(PPOConfig(discount=0.9)),
         "corner_shop": Rule(keep_a_stock),
     },
     policy_of={

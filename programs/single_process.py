@@ -194,7 +194,8 @@ def single_process(
     reasons = [ending for ending in endings if ending is not None]
     if len(reasons) < len(endings):
         return None
-    return "; ".join(reason for reason, _ in reasons), all(reached for _, reached in reasons)
+    each_once = dict.fromkeys(reason for reason, _ in reasons)
+    return "; ".join(each_once), all(reached for _, reached in reasons)
 
 
 def _by_task(experiment: Experiment, report: Any) -> Mapping[str, Report]:

@@ -44,7 +44,8 @@ class MonitorNode:
                 return
             if "reason" in inspect.signature(stopper).parameters:
                 all_reached = all(reached for _, reached in endings.values())
-                stopper(reason="; ".join(why for why, _ in endings.values()), finished=all_reached)
+                reasons = dict.fromkeys(why for why, _ in endings.values())  # each once
+                stopper(reason="; ".join(reasons), finished=all_reached)
             else:  # Launchpad's own launchers take no reason
                 stopper()
 

@@ -1,19 +1,28 @@
 """Experiments with several agents and policies, by exact arithmetic, under the topologies."""
 
+import csv
+import json
+import sys
 import threading
 
 import pytest
+from absl import flags
 
-from distrl.config import ActorsConfig, LearnerConfig
+from distrl.config import ActorsConfig, EvaluatorConfig, LearnerConfig
 from distrl.envs.multi_agent.environment import MultiAgentEnvironment
+from distrl.errors import ConfigError
 from distrl.experiment import Experiment, LearnedPolicy
 from distrl.goal import Goal
+from distrl.launch.cli import config_flags
+from distrl.launch.run_dir import config_dict
 from distrl.programs.single_process import SingleProcess, single_process
 from distrl.replay.config import ReplayConfig
 from distrl.rules import Rule
 from distrl.testing import CheckingConfig, CountingAgents
+from tests.support.commands import EXPERIMENTS, finish, needs_launchpad
 
 REPLAY = ReplayConfig(unroll_length=5, max_size=100)
+GOAL = LearnedPolicy(CheckingConfig(), goal=Goal(max_env_steps=10))
 
 
 def experiment(**settings):
@@ -87,6 +96,9 @@ def _policies(**changes):
         (_policies(policies={}), "it needs an agent, or policies"),
         (_policies(agent=CheckingConfig()), "agent beside policies: each policy has its own"),
         (_policies(learner=LearnerConfig()), "learner beside policies"),
+        (_policies(evaluator=EvaluatorConfig(1)), "evaluator.num_evaluators is for environments"),
+        (_policies(lockstep=True), "lockstep is for environments with one agent"),
+        (_policies(policies={"p": GOAL}), "the goal of policy 'p' has max_env_steps"),
         (_policies(policy_of=None), "policy_of must say which of the policies ['p']"),
         (_policies(policies={"p": Rule(int)}), "there is nothing to learn"),
         (_policies(policies={"a b": CheckingConfig()}), "letters, digits and _; got 'a b'"),
@@ -97,8 +109,56 @@ def _policies(**changes):
     ],
 )
 def test_what_cannot_work_is_refused(make, message):
-    from distrl.errors import ConfigError
-
     with pytest.raises(ConfigError) as error:
         make()
     assert message in str(error.value)
+
+
+@needs_launchpad
+@pytest.mark.full
+@pytest.mark.parametrize(
+    ("topology", "name"),
+    [
+        ("heavy_env", "experiment"),
+        ("heavy_env", "reverb"),
+        ("heavy_env", "with_rule"),
+        ("light_env", "experiment"),
+        ("light_env", "asynchronous"),
+    ],
+)
+def test_policies_in_nodes_are_exact(tmp_path, topology, name):
+    """No step of one policy is ever another's, and every action reached its own agent."""
+    run = tmp_path / "run"
+    command = [
+        sys.executable, "-m", "distrl", "train",
+        f"--experiment={EXPERIMENTS / 'agents.py'}:{name}", f"--topology={topology}",
+        f"--run_dir={run}", "--max_env_steps=4000",
+    ]  # fmt: skip
+    done = finish(command, 180.0)
+    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
+    tasks = ["outer"] if name == "with_rule" else ["outer", "inner"]
+    for task in tasks:
+        folder = run if len(tasks) == 1 else run / "tasks" / task
+        assert (folder / "params.npz").exists()
+        with open(folder / "metrics.csv") as file:
+            row = list(csv.DictReader(file))[-1]
+        assert not [key for key, value in row.items() if key.startswith("wrong_") and float(value)]
+        assert 4000 <= int(row["env_steps"]) < 4004
+        assert float(row["checked"]) > (5900 if task == "outer" else 2900)
+    result = json.loads((run / "result.json").read_text())
+    assert result["status"] == "finished"
+
+
+def test_settings_of_policies_are_flags_and_kept():
+    before, made = set(flags.FLAGS), experiment()
+    config_flags.define_flags(made)
+    try:
+        flags.FLAGS(["distrl", "--config.policies.inner.learner.batch_size=8"])
+        changed = config_flags.apply_flags(made, flags.FLAGS)
+    finally:  # absl knows one set of flags
+        for name in set(flags.FLAGS) - before:
+            delattr(flags.FLAGS, name)
+    assert changed.tasks["inner"].learner.batch_size == 8
+    assert changed.tasks["outer"] == made.tasks["outer"]
+    plain = config_dict.as_dict(changed)
+    assert plain["policies"]["inner"]["learner"]["batch_size"] == 8
