@@ -33,6 +33,7 @@ ROOMS = """
     programs/heavy_env programs/light_env programs/single_process
     programs/one_process
     programs/nodes
+    programs/acting
     programs/replay_clients programs/acting_budget
     programs/progress
     programs/build programs/remote
@@ -45,8 +46,9 @@ ROOMS = """
     distrl/saved_agent
     distrl/plain_pickle
     distrl/plain_settings
-    distrl/presets distrl/checkpointing
+    distrl/presets distrl/checkpointing distrl/multi_agent_actor
     distrl/experiment distrl/actor distrl/evaluator distrl/inference
+    distrl/learned_policy distrl/rules distrl/policy_streams
     distrl/task distrl/inferencer
     distrl/learner distrl/variables distrl/testing distrl/transforms distrl/envs/__init__
     distrl/random_batches distrl/divergence

@@ -14,7 +14,10 @@ _FIXED = (
     "environment", "transforms", "task", "agent.network", "agent.scale_integers", "replay.table",
     "replay.unroll_length",
 )  # fmt: skip
-_FREE = ("environment.num_threads", "environment.pool", "environment.return_threshold")
+_FREE = (
+    "environment.num_threads", "environment.pool", "environment.return_threshold",
+    "environment.check_finite",
+)  # fmt: skip
 # Settings that some checkpoints are older than, by the end of the name, and what was done then.
 _BEFORE = {**NetworkConfig.BEFORE, **DQNConfig.BEFORE}
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+")  # in the name of a function
