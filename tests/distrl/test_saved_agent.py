@@ -45,24 +45,12 @@ class Pair(NamedTuple):
 
 
 @dataclasses.dataclass
-class Environment:
-    made: EnvironmentSpec
-
-    def spec(self) -> EnvironmentSpec:
-        return self.made
-
-
-@dataclasses.dataclass
 class Parts:
-    """The parts of an experiment that `agent_writer` reads."""
+    """The parts of a task that `agent_writer` reads."""
 
     agent: Any
     transforms: tuple[Any, ...] = ()
-    spec: EnvironmentSpec = SPEC
-
-    @property
-    def environment(self) -> Environment:
-        return Environment(self.spec)
+    env_spec: EnvironmentSpec = SPEC
 
 
 def parts() -> list[Parts]:
@@ -97,14 +85,14 @@ def test_settings_of_distrls_own_agents_come_back_without_pickle(saved: Parts, t
     assert type(settings["agent"]) is type(saved.agent)
     assert plain(settings["agent"]) == plain(saved.agent)
     assert plain(settings["transforms"]) == plain(tuple(saved.transforms))
-    assert plain(settings["env_spec"]) == plain(saved.spec)
+    assert plain(settings["env_spec"]) == plain(saved.env_spec)
     assert type(settings["env_spec"]) is EnvironmentSpec
 
 
 @pytest.mark.parametrize("protocol", [4, 5])
 @pytest.mark.parametrize("saved", parts(), ids=lambda saved: type(saved.agent).__name__)
 def test_pickles_of_older_versions_need_no_trust(saved: Parts, protocol: int, tmp_path: Path):
-    settings = {"agent": saved.agent, "transforms": saved.transforms, "env_spec": saved.spec}
+    settings = {"agent": saved.agent, "transforms": saved.transforms, "env_spec": saved.env_spec}
     path = tmp_path / PICKLE
     path.write_bytes(cloudpickle.dumps(settings, protocol))
     assert plain(read_settings(path, trust=False)) == plain(settings)
@@ -226,7 +214,7 @@ class Own(ObservationNormalizer):
     "saved",
     [
         Parts(NetworkConfig(), (Own(),)),
-        Parts(NetworkConfig(), spec=SPEC._replace(observation=Pair(*SPEC.action))),
+        Parts(NetworkConfig(), env_spec=SPEC._replace(observation=Pair(*SPEC.action))),
     ],
 )
 def test_what_is_the_users_own_is_a_pickle(saved: Parts, tmp_path: Path):

@@ -182,7 +182,7 @@ def test_settings_that_cannot_be_pickled_are_said(tmp_path):
     class Made:
         agent: Config
         transforms: tuple = ()
-        environment: object = CASES["impala"]().environment
+        env_spec: object = CASES["impala"]().environment.spec()
 
     lines = []
     agent_writer(Made(Config()), lines.append)(tmp_path)

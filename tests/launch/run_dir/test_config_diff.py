@@ -4,7 +4,7 @@ import dataclasses
 import json
 
 from distrl.agents.dqn import DQNConfig
-from distrl.envs import PythonEnvironment
+from distrl.envs import NativeEnvironment, PythonEnvironment
 from distrl.experiment import Experiment
 from distrl.launch.run_dir import config_diff
 from distrl.replay.config import ReplayConfig
@@ -29,3 +29,12 @@ def test_a_dueling_run_of_before_goes_on_with_its_own_network_only():
         assert (change.was, change.now, change.fixed) == (False, True, dueling)
         asked = described(dataclasses.replace(agent, **DQNConfig.BEFORE))
         assert config_diff.compare(old, asked) == []
+
+
+def test_a_run_of_before_a_check_of_environments_goes_on():
+    made = Experiment(NativeEnvironment("CartPole-v1"), CheckingConfig(), ReplayConfig())
+    old, new = (json.loads(json.dumps(config_diff.describe(made))) for _ in range(2))
+    for name in ("check_finite", "policies", "policy_of"):
+        old["experiment"].pop(name, None)
+        old["experiment"]["environment"].pop(name, None)
+    assert not [change for change in config_diff.compare(old, new) if change.fixed]
