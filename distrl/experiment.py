@@ -25,9 +25,10 @@ from distrl.goal import Goal
 from distrl.learned_policy import LearnedPolicy as LearnedPolicy  # documented here as well
 from distrl.replay.buffer import ReplayConfig
 from distrl.rules import FixedPolicy
+from distrl.runtime.files import TASKS
 from distrl.runtime.host_resources import memory_limit
 from distrl.specs import EnvironmentSpec
-from distrl.task import TASKS, AgentConfig, Task
+from distrl.task import AgentConfig, Task
 from distrl.transforms.base import Transform
 from distrl.types import Trajectory
 

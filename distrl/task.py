@@ -17,9 +17,6 @@ from distrl.transforms.agent import TransformedAgent
 from distrl.transforms.base import Transform, check_order, specs_seen
 from distrl.types import Trajectory
 
-TASKS = "tasks"
-"""In a run folder, the folder of the tasks' folders if there are several tasks."""
-
 
 class AgentConfig(Protocol):
     """An algorithm's settings.

@@ -11,7 +11,7 @@ import numpy as np
 
 from distrl.checkpointing.store import PARAMS, Checkpoint, Checkpoints
 from distrl.errors import ConfigError
-from distrl.task import TASKS
+from distrl.runtime.files import TASKS
 
 _OLD_S = 5.0  # a checkpoint's age in seconds from which on it is told
 

@@ -12,6 +12,9 @@ from typing import Any, TypeVar
 
 T = TypeVar("T")
 
+TASKS = "tasks"
+"""In a run folder, the folder of the tasks' folders if there are several tasks."""
+
 LOCK_S = 5.0  # for another process to change a file, which takes milliseconds
 _LOCKS = Path("/proc/locks")
 _POLL_S = 0.01  # between two attempts to lock it

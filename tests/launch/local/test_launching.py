@@ -7,12 +7,14 @@ import re
 import signal
 import subprocess
 import sys
+import tempfile
+import threading
 import time
 import uuid
 
 import pytest
 
-from tests.support.commands import ROOT, listening
+from tests.support.commands import ROOT
 from tests.support.selection import full, slow
 from tests.support.waiting import until
 
@@ -36,8 +38,9 @@ class Run:
         name, _, value = self.tag.partition("=")
         paths = filter(None, (str(ROOT), os.environ.get("PYTHONPATH")))
         env = {**os.environ, name: value, "PYTHONPATH": os.pathsep.join(paths)}
-        # Importing jax sets it, in this process too; servers must log that they run.
-        env.pop("TF_CPP_MIN_LOG_LEVEL", None)
+        # Servers listen on sockets there; their paths must be short.
+        self._temporary = tempfile.TemporaryDirectory(prefix="t", dir="/tmp")
+        env["TMPDIR"] = self._temporary.name
         self.output_path = folder / "output"
         with self.output_path.open("wb") as output:
             self.process = subprocess.Popen(
@@ -48,6 +51,20 @@ class Run:
                 env=env,
                 start_new_session=True,
             )
+        self._seen: set[str] = set()
+        self._watch = threading.Thread(target=self._watch_sockets)
+        self._watch.start()
+
+    def sockets(self) -> set[str]:
+        """Returns the paths of the Unix sockets that servers of the program listen on."""
+        lines = pathlib.Path("/proc/net/unix").read_text().splitlines()
+        paths = (line.split()[-1] for line in lines)
+        return {path for path in paths if path.startswith(f"{self._temporary.name}/distrl.")}
+
+    def _watch_sockets(self) -> None:
+        while self.process.poll() is None:
+            self._seen |= self.sockets()
+            time.sleep(0.005)
 
     @property
     def output(self) -> str:
@@ -79,22 +96,17 @@ class Run:
 
     def check_nothing_left(self) -> None:
         until(lambda: not self.processes(), "no process left", 3.0)
-        text = self.output + "".join(
-            path.read_text(errors="replace") for path in self.folder.glob("*/logs/*.log")
-        )
-        ports = set(map(int, re.findall(r"Courier server on port (\d+)", text)))
-        assert ports, "no server was ever started"
+        self._watch.join()
+        assert self._seen, "no server was ever started"
         # A dying process loses its environment, the mark, a moment before its sockets.
-        until(
-            lambda: not ports & {port for port, _ in listening()},
-            f"none of {ports} listened on",
-            3.0,
-        )
+        until(lambda: not self.sockets(), f"none of {self._seen} listened on", 3.0)
 
     def end(self) -> None:
         for pid in self.processes():
             os.kill(pid, signal.SIGKILL)
         self.process.wait(5)
+        self._watch.join()
+        self._temporary.cleanup()
 
 
 @pytest.fixture
