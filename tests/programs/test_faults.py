@@ -65,8 +65,8 @@ def test_a_killed_node_ends_the_program_and_is_named(train, topology, node, back
         *CARTPOLE,
     )
     command.wait_for_training()
-    ports = command.ports()
-    assert len(ports) >= 5  # the replay's and one a Courier node
+    sockets = command.sockets()
+    assert len(sockets) >= 5  # the replay's and one a Courier node
     begin = time.monotonic()
     os.kill(command.pid(node), signal.SIGKILL)
     code = command.wait()
@@ -80,7 +80,7 @@ def test_a_killed_node_ends_the_program_and_is_named(train, topology, node, back
     assert report.startswith(f"---- {node} failed first: was killed by SIGKILL")
     assert f"log: {command.run_dir / 'logs' / node.replace('/', '-')}.log" in lines
     assert command.result()["failed_node"] == node
-    command.check_nothing_left(ports)
+    command.check_nothing_left(sockets)
 
 
 def maps(command: Command) -> str:
@@ -126,7 +126,7 @@ def test_ctrl_c_during_the_start(train, launch_type, stage, times):
     interrupt(command, times)
 
 
-def interrupt(command: Command, times: int, ports: set[int] = frozenset()) -> None:
+def interrupt(command: Command, times: int, sockets: set[str] = frozenset()) -> None:
     """Once or twice; checks how the command ends."""
     begin = time.monotonic()
     command.interrupt()
@@ -137,7 +137,7 @@ def interrupt(command: Command, times: int, ports: set[int] = frozenset()) -> No
     print(f"{time.monotonic() - begin:.2f} s from the first Ctrl-C to the exit")
     assert code == 130
     assert "Traceback" not in command.output
-    command.check_nothing_left(ports)
+    command.check_nothing_left(sockets)
 
 
 @needs_launchpad
@@ -155,7 +155,7 @@ def interrupt(command: Command, times: int, ports: set[int] = frozenset()) -> No
 def test_ctrl_c_in_training(train, topology, launch_type, times):
     command = train(f"--topology={topology}", f"--lp_launch_type={launch_type}", *CARTPOLE)
     command.wait_for_training()
-    interrupt(command, times, command.ports())
+    interrupt(command, times, command.sockets())
     result = command.result()
     assert (result["status"], result["exit_code"]) == ("stopped", 130)
     if times == 1:

@@ -52,13 +52,6 @@ def listening(command: Command) -> Iterator[tuple[str, int]]:
             yield socket.inet_ntop(family, packed), int(port, 16)
 
 
-def sockets_with_paths(command: Command) -> set[str]:
-    """Paths of the Unix sockets on which the command's processes listen."""
-    lines = [line.split() for line in Path("/proc/net/unix").read_text().splitlines()[1:]]
-    prefix = f"/distrl.{command.process.pid}."
-    return {line[7] for line in lines if len(line) > 7 and prefix in line[7] and line[5] == "01"}
-
-
 def attack(marker: Path, addresses: list[str]) -> list[str]:
     """Sends each the payload; returns what came of it."""
     command = [sys.executable, str(PAYLOAD), str(marker), *addresses]
@@ -88,7 +81,7 @@ def test_strangers_reach_no_server(train, tmp_path, topology, launch_type, backe
     )
     command.wait_for_training()
     assert not list(listening(command))
-    paths = sorted(sockets_with_paths(command))
+    paths = sorted(command.sockets())
     assert len(paths) >= servers
     for path in paths:
         assert Path(path).parent.stat().st_mode & 0o077 == 0

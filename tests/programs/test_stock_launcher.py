@@ -36,7 +36,7 @@ def test_all_is_saved_before_it_is_killed(tmp_path, topology, backend):
     assert (run / "params.npz").is_file(), output[-4000:]
     (manifest,) = (run / "checkpoints").glob("*/manifest.json")
     saved = json.loads(manifest.read_text())
-    assert saved["env_steps"] >= 400
+    assert saved["env_steps"] > 400 - 4 * 5 * 2  # trained: all but what fills no batch
     assert saved["monitor"]["env_steps_acted"] >= 400  # of this moment: the monitor has waited
     if backend == "shared_memory":
         assert saved["table"] is not None

@@ -1,7 +1,7 @@
 """Observations of which an array has no elements: whole runs of a few updates."""
 
-import os
 import threading
+import uuid
 
 import dm_env
 import numpy as np
@@ -59,7 +59,7 @@ class Continuous(PartlyEmpty):
 
 def shared(builder, saved, stop):
     """In the place of `Builder.make_local_replay`: a client of a table in shared memory."""
-    task, name = builder.task, f"zero_size.{os.getpid()}"
+    task, name = builder.task, f"zero_size.{uuid.uuid4().hex[:8]}"
     table = SharedTable.create(builder.struct, task.replay, task.learner.batch_size, name, seed=0)
     replay = SharedReplayBuffer(name, builder.struct, task.replay, task.learner.batch_size, stop)
     close = replay.close

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -67,6 +67,9 @@ def distrl(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
         timeout=60.0,  # some 3 s on an idle machine
         check=False,
     )
+
+
+SOCKET_OWNER = re.compile(r"/distrl\.\d+\.(\d+)\.\d+\.")  # the pid that made the folder
 
 
 class Command:
@@ -159,19 +162,17 @@ class Command:
         ]
         return pid
 
-    def ports(self) -> set[int]:
-        """On which its processes listen now."""
-        sockets = set()
-        for pid in self.processes():
-            for fd in Path(f"/proc/{pid}/fd").iterdir():
-                sockets.add(os.readlink(fd))
-        return {port for port, inode in listening() if f"socket:[{inode}]" in sockets}
+    def sockets(self) -> set[str]:
+        """Paths of the Unix sockets on which its servers listen now."""
+        pids = {str(pid) for pid in self.processes()}
+        owners = {path: SOCKET_OWNER.search(path) for path in unix_sockets()}
+        return {path for path, owner in owners.items() if owner and owner[1] in pids}
 
-    def check_nothing_left(self, ports: set[int] = frozenset()) -> None:
-        """No process, none of `ports`, no shared memory, no temporary file."""
+    def check_nothing_left(self, sockets: set[str] = frozenset()) -> None:
+        """No process, none of `sockets`, no shared memory, no temporary file."""
         deadline = time.monotonic() + 3.0
         # A dying process loses its environment, the mark, a moment before its sockets.
-        while left := self.processes() or ports & {port for port, _ in listening()}:
+        while left := self.processes() or sockets & unix_sockets():
             assert time.monotonic() < deadline, f"still there: {left}"
             time.sleep(0.02)
         left = [Path("/dev/shm", name) for name in set(os.listdir("/dev/shm")) - self._shm]
@@ -186,10 +187,7 @@ class Command:
         self.process.wait(5)
 
 
-def listening() -> Iterator[tuple[int, str]]:
-    """Port and inode of this machine's listening TCP sockets."""
-    for name in ("tcp", "tcp6"):
-        for line in Path(f"/proc/net/{name}").read_text().splitlines()[1:]:
-            fields = line.split()
-            if fields[3] == "0A":
-                yield int(fields[1].rpartition(":")[2], 16), fields[9]
+def unix_sockets() -> set[str]:
+    """Paths of this machine's Unix sockets."""
+    lines = [line.split() for line in Path("/proc/net/unix").read_text().splitlines()[1:]]
+    return {line[7] for line in lines if len(line) > 7 and line[5] == "01"}

@@ -58,7 +58,8 @@ def test_a_breakpoint_in_an_environment_is_hit(tmp_path, spread):
         f"--experiment={EXPERIMENT}:stopping", *SPREADS[spread],
     )  # fmt: skip
     assert "(Pdb) ('steps', 20)" in output, output
-    assert code == (0 if spread == "one node" else 7), output
+    # What ends the program's process in the middle of its work has not succeeded.
+    assert code == (0 if spread == "one node" else 1), output
 
 
 @pytest.mark.timeout(120)
