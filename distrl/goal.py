@@ -1,6 +1,7 @@
 """The goal of a run: when it ends."""
 
 import dataclasses
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from distrl.errors import ConfigError
@@ -155,3 +156,16 @@ class Goal:
             text = f"{value} (goal {100 * wanted:g} %)"
             targets.append(_Target("success rate", rate, wanted, text))
         return targets
+
+
+def joined(endings: Iterable[tuple[str, bool]]) -> tuple[str, bool]:
+    """Returns the end of a program from those of its tasks.
+
+    Args:
+      endings: why each task ended, and whether its goal was reached.
+
+    Returns:
+      The reasons, each once, and whether all goals were reached.
+    """
+    reasons, reached = zip(*endings, strict=True)
+    return "; ".join(dict.fromkeys(reasons)), all(reached)

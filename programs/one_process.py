@@ -148,11 +148,12 @@ class SingleProcess:
         """
         parts = self.tasks.values()
         ready = [part for part in parts if part.may_learn(acted=False)]
+        if not ready:  # nothing is learned while it acts
+            for part in parts:
+                part.variables.refresh()
         while not ready:
             if not may_act():
                 return False
-            for part in parts:
-                part.variables.refresh()
             self.actor.step()
             ready = [part for part in parts if part.may_learn(acted=True)]
         for part in ready:

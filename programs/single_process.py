@@ -4,7 +4,7 @@ import contextlib
 import functools
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ from distrl.checkpointing.checkpointer import Checkpointer
 from distrl.checkpointing.resume_point import ResumePoint, note_resumed
 from distrl.errors import SaveError, Stopped
 from distrl.experiment import Experiment
-from distrl.goal import Goal
+from distrl.goal import Goal, joined
 from distrl.learner_group.group import LearnerGroup, SingleProcessGroup
 from distrl.metrics import SPENT, Monitor, Report, first_number
 from distrl.programs.build import Builder
@@ -146,14 +146,14 @@ def single_process(
         name: _TaskRun(Builder(experiment, name, printer), folder, life)
         for name, folder in folders.items()
     }
-    first = next(iter(runs.values()))
+    first, single = next(iter(runs.values())), experiment.assignment is None
     parts = SingleProcess(experiment, stop, printer, resume_point=start, life=life, join=join)
     evaluator, config = parts.evaluator, experiment.evaluator
 
     def report_all(**flags: bool) -> None:
-        acted = _by_task(experiment, parts.actor.take_report())
+        acted = parts.actor.take_report()
         for name, run in runs.items():
-            run.report_counts(acted[name], **flags)
+            run.report_counts(acted if single else acted[name], **flags)
 
     with contextlib.ExitStack() as opened:
         opened.enter_context(parts)
@@ -190,19 +190,8 @@ def single_process(
         for part in parts.tasks.values():
             part.learner.leave()
         report_all(logs=True)
-    endings = [run.ending for run in runs.values()]
-    reasons = [ending for ending in endings if ending is not None]
-    if len(reasons) < len(endings):
-        return None
-    each_once = dict.fromkeys(reason for reason, _ in reasons)
-    return "; ".join(each_once), all(reached for _, reached in reasons)
-
-
-def _by_task(experiment: Experiment, report: Any) -> Mapping[str, Report]:
-    """Returns an actor's report by task."""
-    if experiment.assignment is None:
-        return {experiment.only_task.name: report}
-    return report
+    endings = [run.ending for run in runs.values() if run.ending is not None]
+    return joined(endings) if len(endings) == len(runs) else None
 
 
 def _within_budget(goal: Goal, monitor: Monitor, actor: ActorLoop) -> bool:

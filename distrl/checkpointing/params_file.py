@@ -1,7 +1,5 @@
 """Nests of arrays in NumPy's npz files: one array per leaf, named by its path."""
 
-import contextlib
-import os
 import zlib
 from pathlib import Path
 
@@ -9,7 +7,7 @@ import jax
 import numpy as np
 
 from distrl.errors import SpecError
-from distrl.runtime.files import sync
+from distrl.runtime.files import replacing, sync
 from distrl.types import Array, Nest, Params
 
 _VERSION = "version"
@@ -32,14 +30,9 @@ def _named(nest: Nest) -> dict[str, Array]:
 
 def _save(path: Path, arrays: dict[str, Array]) -> None:
     part = path.with_suffix(".part.npz")
-    try:
+    with replacing(path, part):
         np.savez(part, **arrays)
         sync(part)
-        os.replace(part, path)
-    except BaseException:  # a full disk, say: leave nothing behind
-        with contextlib.suppress(OSError):
-            part.unlink()
-        raise
 
 
 def load_params(path: Path, like: Nest) -> tuple[int, Params]:

@@ -6,13 +6,12 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from distrl import specs
-from distrl.envs.adapters.builder import check_builder
+from distrl.envs.adapters.builder import builder_name, check_builder
 from distrl.envs.adapters.make import environment_spec, make_stepper
 from distrl.envs.adapters.stepper import Stepper
 from distrl.envs.adapters.wrappers import WrapperConfig
 from distrl.envs.pool import Pool
 from distrl.envs.pool_config import PoolConfig
-from distrl.errors import ConfigError
 
 __all__ = ["PoolConfig", "PythonEnvironment", "WrapperConfig"]
 
@@ -39,15 +38,9 @@ class PythonEnvironment:
     return_threshold: float | None = None
 
     def __post_init__(self) -> None:
-        if not callable(self.builder):
-            raise ConfigError(
-                "environment.builder must be a function (or class) that returns a gymnasium.Env "
-                f"or a dm_env.Environment, got {self.builder!r}"
-            )
-        check_builder(self.builder)
+        check_builder(self.builder, "a gymnasium.Env or a dm_env.Environment")
         if not self.name:
-            builder = getattr(self.builder, "func", self.builder)  # unwraps functools.partial
-            object.__setattr__(self, "name", getattr(builder, "__name__", "environment"))
+            object.__setattr__(self, "name", builder_name(self.builder))
 
     def spec(self) -> specs.EnvironmentSpec:
         """Returns one environment's spec. The first call builds one, steps it once and closes it.

@@ -38,16 +38,28 @@ def make_private_folder(path: Path) -> None:
     path.mkdir(mode=0o700, exist_ok=True)
 
 
+@contextlib.contextmanager
+def replacing(path: Path, part: Path) -> Iterator[None]:
+    """Replaces a file by `part`, which is written in the block; after an error `part` is gone.
+
+    Args:
+      path: the file, which keeps what it had if the block fails.
+      part: a file beside it.
+    """
+    try:
+        yield
+        os.replace(part, path)
+    except BaseException:  # a full disk, say: leave nothing behind
+        with contextlib.suppress(OSError):
+            part.unlink()
+        raise
+
+
 def write_private(path: Path, data: bytes) -> None:
     """Replaces a file, or a symbolic link, by one that only this user can read. Raises OSError."""
     descriptor, part = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)  # mode 0600
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(data)
-        os.replace(part, path)
-    except BaseException:
-        os.unlink(part)
-        raise
+    with replacing(path, Path(part)), os.fdopen(descriptor, "wb") as file:
+        file.write(data)
 
 
 def write_json(path: Path, data: Any, durable: bool = True) -> None:
@@ -60,15 +72,10 @@ def write_json(path: Path, data: Any, durable: bool = True) -> None:
         the machine may lose it.
     """
     part = path.with_name(f".{path.name}.{os.getpid()}.new")
-    try:
+    with replacing(path, part):
         part.write_text(json.dumps(data, indent=2) + "\n")
         if durable:
             sync(part)
-        os.replace(part, path)
-    except BaseException:  # a full disk, say: leave nothing behind
-        with contextlib.suppress(OSError):
-            part.unlink()
-        raise
     if durable:
         sync(path.parent)
 

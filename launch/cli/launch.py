@@ -19,6 +19,7 @@ from distrl.launch.run_dir.folder import open_program_folder
 from distrl.launch.supervision.restart_policy import HangLimits, RestartPolicy
 from distrl.launch.supervision.result import EXIT_FINISHED
 from distrl.runtime.jax_import import no_garbage_collection
+from distrl.runtime.process_exit import exit_at_once
 
 USAGE = """usage: distrl launch FILE.py:NAME [flags] [-- flags of the program]
        distrl launch MODULE:NAME [flags] [-- flags of the program]
@@ -96,9 +97,7 @@ def launch(arguments: list[str]) -> int:
         hide_gpus=False,
     )
     if launch_type != LOCAL_MP:  # threads that do not end would keep an ordinary exit waiting
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(result.exit_code)
+        exit_at_once(result.exit_code)
     return result.exit_code
 
 

@@ -12,6 +12,7 @@ from launchpad import context
 from distrl.budget import ActingBudget
 from distrl.checkpointing.resume_point import ResumePoint, note_resumed
 from distrl.experiment import Experiment
+from distrl.goal import joined
 from distrl.metrics import Report
 from distrl.programs.build import Builder, print_line
 from distrl.programs.groups import MONITOR
@@ -43,9 +44,8 @@ class MonitorNode:
             if len(endings) < len(experiment.tasks):
                 return
             if "reason" in inspect.signature(stopper).parameters:
-                all_reached = all(reached for _, reached in endings.values())
-                reasons = dict.fromkeys(why for why, _ in endings.values())  # each once
-                stopper(reason="; ".join(reasons), finished=all_reached)
+                reason, reached = joined(endings.values())
+                stopper(reason=reason, finished=reached)
             else:  # Launchpad's own launchers take no reason
                 stopper()
 

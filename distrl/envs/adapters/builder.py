@@ -9,9 +9,25 @@ from distrl.errors import ConfigError
 Builder = Callable[..., Any]
 
 
-def check_builder(builder: Builder) -> None:
-    """Raises ConfigError if it is not clear how to call the builder with a seed."""
+def check_builder(builder: Builder, product: str) -> None:
+    """Raises ConfigError if it is not clear how to call the builder with a seed.
+
+    Args:
+      builder: see `PythonEnvironment`.
+      product: what it must return, for messages.
+    """
+    if not callable(builder):
+        raise ConfigError(
+            f"environment.builder must be a function (or class) that returns {product}, got "
+            f"{builder!r}"
+        )
     _seed_parameter(builder)
+
+
+def builder_name(builder: Builder) -> str:
+    """Returns the name of a builder, for messages and run folders."""
+    function = getattr(builder, "func", builder)  # unwraps functools.partial
+    return getattr(function, "__name__", "environment")
 
 
 def build(builder: Builder, seed: int) -> Any:

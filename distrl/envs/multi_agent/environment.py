@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from distrl import specs
-from distrl.envs.adapters.builder import call_builder, check_builder
+from distrl.envs.adapters.builder import builder_name, call_builder, check_builder
 from distrl.envs.adapters.stepper import Stepper
 from distrl.envs.adapters.wrappers import WrapperConfig, wrap
 from distrl.envs.multi_agent.control_flow import ControlFlow, ControlFlowStepper
@@ -40,15 +40,9 @@ class MultiAgentEnvironment:
     return_threshold: float | None = None
 
     def __post_init__(self) -> None:
-        if not callable(self.builder):
-            raise ConfigError(
-                "environment.builder must be a function (or class) that returns a PettingZoo "
-                f"environment or a ControlFlow, got {self.builder!r}"
-            )
-        check_builder(self.builder)
+        check_builder(self.builder, "a PettingZoo environment or a ControlFlow")
         if not self.name:
-            builder = getattr(self.builder, "func", self.builder)  # unwraps functools.partial
-            object.__setattr__(self, "name", getattr(builder, "__name__", "environment"))
+            object.__setattr__(self, "name", builder_name(self.builder))
         for name in ("action_repeat", "frame_stack"):
             if getattr(self.wrappers, name) != 1:
                 raise ConfigError(

@@ -14,6 +14,7 @@ import numpy as np
 from dm_env import specs as dm_specs
 
 from distrl import specs
+from distrl.envs.adapters import spaces
 from distrl.envs.adapters.stepper import Step
 from distrl.errors import ConfigError, SpecError
 from distrl.types import Nest, StepType
@@ -146,8 +147,6 @@ class AgentConversion:
 
     def __init__(self, agent: str, observation_space: Any, action_space: Any):
         """Args: agent: its id. observation_space, action_space: gymnasium's spaces."""
-        from distrl.envs.adapters import spaces
-
         self.spec = specs.EnvironmentSpec(
             spaces.space_spec(observation_space, f"observation of {agent}"),
             spaces.space_spec(action_space, f"action of {agent}"),

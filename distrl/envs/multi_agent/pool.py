@@ -117,7 +117,7 @@ class AgentPool:
                 environments = self._environments[rows[of_agent]]
                 for old, new in zip(jax.tree.leaves(table), jax.tree.leaves(action), strict=True):
                     old[environments] = new[of_agent]
-        if len(self._environments) == self.pool.num_envs and not self.pool.is_async:
+        if not self.pool.is_async:
             self.pool.send(self._action, self.pool.env_ids)
         else:
             chosen = jax.tree.map(lambda table: table[self._environments], self._action)

@@ -14,7 +14,7 @@ import uuid
 
 import pytest
 
-from tests.support.commands import ROOT
+from tests.support.commands import ROOT, unix_sockets
 from tests.support.selection import full, slow
 from tests.support.waiting import until
 
@@ -57,9 +57,8 @@ class Run:
 
     def sockets(self) -> set[str]:
         """Returns the paths of the Unix sockets that servers of the program listen on."""
-        lines = pathlib.Path("/proc/net/unix").read_text().splitlines()
-        paths = (line.split()[-1] for line in lines)
-        return {path for path in paths if path.startswith(f"{self._temporary.name}/distrl.")}
+        folders = f"{self._temporary.name}/distrl."
+        return {path for path in unix_sockets() if path.startswith(folders)}
 
     def _watch_sockets(self) -> None:
         while self.process.poll() is None:

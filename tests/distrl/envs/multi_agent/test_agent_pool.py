@@ -105,10 +105,7 @@ def test_every_agent_has_its_own_steps(kind, wait_num):
     assignment = Assignment(
         environment.agents(), policies, {"short": "a", "late": "b", "long": "a"}
     )
-    if kind == "loop" or wait_num == 3 or kind == "processes":
-        pool = make_agent_pool(environment, 3, wait_num, [0, 1, 2], assignment)
-    else:
-        return
+    pool = make_agent_pool(environment, 3, wait_num, [0, 1, 2], assignment)
     history = _run(pool, policies, 60)
     assert sorted(history) == [
         *[("a", stream) for stream in (0, 2, 3, 5, 6, 8)],
