@@ -154,6 +154,11 @@ class Experiment:
                     f"{name!r}"
                 )
         for name, policy in self.learned.items():
+            if not isinstance(policy, LearnedPolicy):
+                raise ConfigError(
+                    f"experiment: policy {name!r} must be a LearnedPolicy, an algorithm's settings "
+                    f"or a fixed policy such as Rule(function); got {policy!r}"
+                )
             if policy.goal is not None and policy.goal.acting_budget != (None, None):
                 raise ConfigError(
                     f"experiment: the goal of policy {name!r} has max_env_steps or max_episodes; "

@@ -99,6 +99,7 @@ def _policies(**changes):
         (_policies(evaluator=EvaluatorConfig(1)), "evaluator.num_evaluators is for environments"),
         (_policies(lockstep=True), "lockstep is for environments with one agent"),
         (_policies(policies={"p": GOAL}), "the goal of policy 'p' has max_env_steps"),
+        (_policies(policies={"p": int}), "policy 'p' must be a LearnedPolicy"),
         (_policies(policy_of=None), "policy_of must say which of the policies ['p']"),
         (_policies(policies={"p": Rule(int)}), "there is nothing to learn"),
         (_policies(policies={"a b": CheckingConfig()}), "letters, digits and _; got 'a b'"),
