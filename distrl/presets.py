@@ -9,6 +9,7 @@ from distrl.agents.dqn import DQNConfig
 from distrl.agents.impala import IMPALAConfig
 from distrl.agents.ppo import PPOConfig
 from distrl.agents.r2d2 import R2D2Config
+from distrl.agents.reinforce import ReinforceConfig
 from distrl.agents.sac import SACConfig
 from distrl.agents.td3 import TD3Config
 from distrl.envs import suites
@@ -24,6 +25,7 @@ AGENTS: dict[str, type[AlgorithmConfig]] = {
     "impala": IMPALAConfig,
     "ppo": PPOConfig,
     "r2d2": R2D2Config,
+    "reinforce": ReinforceConfig,
     "sac": SACConfig,
     "td3": TD3Config,
 }

@@ -17,13 +17,16 @@ from distrl.transforms.agent import TransformedAgent
 from distrl.transforms.base import Transform, check_order, specs_seen
 from distrl.types import Trajectory
 
+_EPISODE_SYNC = 16  # steps of a stream between two refreshes of the parameters
+
 
 class AgentConfig(Protocol):
     """An algorithm's settings.
 
     It may also have `check_replay(replay: ReplayConfig, batch_size: int)`, which raises ConfigError
     if the algorithm can't learn from such a table or batch; `on_policy`, true if it learns from its
-    own policy's actions only; and `defaults`, the parts of an experiment that suit it: see
+    own policy's actions only; `whole_episodes`, true if it learns from unrolls that are whole
+    episodes; and `defaults`, the parts of an experiment that suit it: see
     `distrl.agents.defaults`.
     """
 
@@ -99,6 +102,7 @@ class Task:
                 f"{self.replay.max_size} unrolls, so that every batch would repeat some: use a "
                 f"learner.batch_size of at most {self.replay.max_size}, or a larger table"
             )
+        self._check_whole_episodes()
         check_replay = getattr(self.agent, "check_replay", None)
         if check_replay is not None:
             check_replay(self.replay, self.learner.batch_size)
@@ -107,6 +111,24 @@ class Task:
             for transform in self.transforms:
                 transform.check(self.agent, agent, self.replay)
         self.goal.check(self.env_spec)
+
+    def _check_whole_episodes(self) -> None:
+        if not self.replay.whole_episodes:
+            return
+        name = type(self.agent).__name__.removesuffix("Config")
+        if not getattr(self.agent, "whole_episodes", False):
+            raise ConfigError(
+                f"replay.whole_episodes is for algorithms that learn from whole episodes, such as "
+                f"REINFORCE, and {name} learns from unrolls of any steps; leave it False"
+            )
+        limit = getattr(self.environment, "episode_limit", None)
+        if limit is not None and limit > self.replay.unroll_length:
+            raise ConfigError(
+                f"replay.unroll_length={self.replay.unroll_length}: episodes of "
+                f"{self.environment.name} may have {limit} steps, and {name} learns from whole "
+                f"ones; use a replay.unroll_length of at least {limit}, or a lower "
+                "max_episode_steps"
+            )
 
     def _check_evaluation_environment(self) -> None:
         if self.evaluation_environment is None:
@@ -149,6 +171,11 @@ class Task:
                 f"lockstep: actors.max_actors={actors.most}: actors that come and go make no "
                 "two runs alike; leave it None"
             )
+        if self.replay.whole_episodes:
+            raise ConfigError(
+                "lockstep: replay.whole_episodes makes unrolls when episodes end, and the schedule "
+                "counts steps; leave lockstep out"
+            )
         if self.replay.period not in (None, self.replay.unroll_length):
             raise ConfigError(
                 f"lockstep: replay.period={self.replay.period} makes more than one unroll of each "
@@ -168,12 +195,16 @@ class Task:
         """Inferences of an actor's own inferencer between two refreshes of its parameters."""
         if self.inference.sync_interval is not None:
             return self.inference.sync_interval
-        return self.replay.unroll_length * self.actors.num_envs // self.actors.envs_per_step
+        length = self.replay.unroll_length
+        if self.replay.whole_episodes:  # they end at any time
+            length = min(length, _EPISODE_SYNC)
+        return length * self.actors.num_envs // self.actors.envs_per_step
 
     @property
     def unrolls_per_item(self) -> int:
         """Unrolls in one item of a remote queue: fewer messages, and batches stay whole."""
-        if self.replay.table != "queue" or self.agents:  # agents' unrolls end at their own times
+        # Agents' unrolls, and episodes, end at their own times.
+        if self.replay.table != "queue" or self.agents or self.replay.whole_episodes:
             return 1
         shard_size = self.replay.max_size // self.replay.num_shards
         return math.gcd(self.actors.envs_per_step, self.learner.batch_size, shard_size)

@@ -55,6 +55,7 @@ ROOMS = """
     distrl/lockstep distrl/agents distrl/envs/suites
     distrl/replay/reverb distrl/replay/shared distrl/replay/local
     distrl/replay/client distrl/replay/late_rewards
+    distrl/replay/episode_unrolls
     distrl/config distrl/replay/buffer distrl/envs/native
     distrl/replay/unrolls distrl/replay/table
     distrl/metrics distrl/budget distrl/learner_group distrl/envs/python

@@ -5,6 +5,7 @@ Lillicrap et al. 2015, https://arxiv.org/abs/1509.02971.
 
 import dataclasses
 
+from distrl.agents.action_noise import NoiseSchedule
 from distrl.agents.continuous import ContinuousDefaults
 from distrl.agents.exploration import EpsilonSchedule
 from distrl.agents.td3 import TD3, TD3Config
@@ -31,6 +32,7 @@ class DDPGConfig(ContinuousDefaults):
       epsilon: as in TD3: uniformly random actions until the first update.
       importance_exponent: as in DQN, for a prioritized table.
       scale_integers: as in `NetworkConfig`.
+      exploration: as in TD3: kind of the noise, and its schedule.
     """
 
     hidden_sizes: tuple[int, ...] = (256, 256)
@@ -43,6 +45,7 @@ class DDPGConfig(ContinuousDefaults):
     epsilon: EpsilonSchedule = EpsilonSchedule(1.0, 0.0, updates=1)
     importance_exponent: float = 0.6
     scale_integers: bool = True
+    exploration: NoiseSchedule = NoiseSchedule()
 
     def __post_init__(self) -> None:
         self._as_td3()

@@ -31,6 +31,7 @@ from distrl.agents.settings import (
     SavedSettings,
     check_count,
     check_flag,
+    check_function,
     check_kind,
     check_number,
     check_positive_or_none,
@@ -75,6 +76,8 @@ class DQNConfig(SavedSettings):
         1 and 0.005 are a moving average.
       epsilon: schedule of the actors' epsilon-greedy actions. Its `spread` gives each stream an
         epsilon.
+      explore: your own function in the place of epsilon-greedy actions; JAX traces it: `(rng,
+        values [B, A], epsilon) -> actions`, epsilon a scalar or [B]. Not for evaluation.
       evaluation_epsilon: epsilon of evaluation, above 0 so that an episode cannot go round in
         circles up to its time limit (0.05 in the paper; 0.001 as in Dopamine, Castro et al. 2018,
         https://arxiv.org/abs/1812.06110). `load_policy` is greedy without it.
@@ -110,6 +113,7 @@ class DQNConfig(SavedSettings):
     importance_exponent: float = 0.6
     evaluation_epsilon: float = 0.001
     dueling_streams: bool = True
+    explore: Any = None
 
     def __post_init__(self) -> None:
         check_kind(self, "network", NetworkConfig)
@@ -131,6 +135,7 @@ class DQNConfig(SavedSettings):
         check_number(self, "learning_rate", lambda x: x > 0, "above 0")
         check_positive_or_none(self, "max_gradient_norm")
         check_positive_or_none(self, "huber_delta")
+        check_function(self, "explore", "(rng, values, epsilon)")
 
     def check_replay(self, replay: ReplayConfig, batch_size: int) -> None:
         """Raises ConfigError if unrolls are too short for `burn_in` and `n_step`."""
@@ -239,7 +244,8 @@ class DQN(Agent):
         epsilon: Any = self.config.evaluation_epsilon
         if not evaluation:
             epsilon = self.config.epsilon.of_streams(params["epsilon"], timestep.env_id)
-        action = epsilon_greedy(derive(rng, "exploration"), self.values(outputs), epsilon)
+        choose = (not evaluation and self.config.explore) or epsilon_greedy
+        action = choose(derive(rng, "exploration"), self.values(outputs), epsilon)
         return AgentOutput(action.astype(self._actions.dtype), ()), state
 
     def with_env_steps(self, params: Params, env_steps: int) -> Params:

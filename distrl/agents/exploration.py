@@ -1,23 +1,24 @@
 """Exploration of agents that learn values: small pure functions and their settings."""
 
 import dataclasses
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
-from distrl.agents.settings import check_count, check_number
+from distrl.agents.schedules import Schedule
+from distrl.agents.settings import check_number
 from distrl.random_keys import derive
 
 
 @dataclasses.dataclass(frozen=True)
-class EpsilonSchedule:
-    """Epsilon as a function of environment steps: falls linearly from `start` to `end`.
+class EpsilonSchedule(Schedule):
+    """Epsilon as a function of environment steps or updates: goes from `start` to `end`.
 
     Steps of all actors count, as their unrolls reach the table (see `Sample.inserts`; the steps
     between episodes count too): so the schedule depends neither on the number of actors nor, with
-    `updates` None, on how fast the learner is. Actors get epsilon with the parameters.
+    `updates` None, on how fast the learner is. Actors get epsilon with the parameters. A resumed
+    run continues with the counts of its checkpoint.
 
     Streams may explore differently (Ape-X: Horgan et al. 2018, https://arxiv.org/abs/1803.00933,
     has start = end = 0.4 and spread = 7): stream i acts with `epsilon ** (1 + spread * share)`,
@@ -29,32 +30,39 @@ class EpsilonSchedule:
       updates: learner updates after which epsilon is `end`; None: `steps` are counted instead.
       spread: 0 or more; 0: all streams have the same epsilon.
       steps: environment steps after which epsilon is `end`; not used with `updates`.
+      shape: "linear"; "exponential": falls by the same factor in each step; "piecewise": linear
+        between `values`.
+      at: for "piecewise", shares of `steps` or `updates`, which rise between 0 and 1.
+      values: for "piecewise", epsilon at each of `at`.
+      function: a function of your own in the place of all these, from the share of `steps` or
+        `updates` that is over (more than 1 later) to epsilon. With `updates` JAX traces it.
     """
+
+    PREFIX: ClassVar[str] = "agent.epsilon"
 
     start: float = 1.0
     end: float = 0.01
     updates: int | None = None
     spread: float = 0.0
     steps: int = 50_000
+    shape: str = "linear"
+    at: tuple[float, ...] | None = None
+    values: tuple[float, ...] | None = None
+    function: Any = None
 
     def __post_init__(self) -> None:
         for field in ("start", "end"):
             check_number(self, field, lambda x: 0 <= x <= 1, "in [0, 1]", "agent.epsilon")
-        for field in ("steps", "updates"):
-            if getattr(self, field) is not None or field == "steps":
-                check_count(self, field, "agent.epsilon")
         check_number(self, "spread", lambda x: x >= 0, "of at least 0", "agent.epsilon")
+        self._check_schedule(self.start, self.end, 1.0)
 
     def initial(self) -> jax.Array:
         """Returns epsilon before anything is counted, a float32 scalar."""
-        return jnp.asarray(self.start, jnp.float32)
+        return self.initial_value(self.start, self.end)
 
     def after_updates(self, updates: jax.Array, epsilon: jax.Array) -> jax.Array:
         """Returns epsilon after a number of updates: `epsilon` itself if steps are counted."""
-        if self.updates is None:
-            return epsilon
-        share = jnp.minimum(jnp.asarray(updates, jnp.float32) / self.updates, 1.0)
-        return self.start + (self.end - self.start) * share
+        return self.value_after_updates(self.start, self.end, updates, epsilon)
 
     def in_params(self, params: dict[str, Any], env_steps: int) -> dict[str, Any]:
         """Returns the parameters with the epsilon after `env_steps`, if steps are counted.
@@ -63,10 +71,8 @@ class EpsilonSchedule:
           params: with a float32 scalar "epsilon". They are not changed.
           env_steps: environment steps of the whole program so far.
         """
-        if self.updates is not None:
-            return params
-        share = min(env_steps / self.steps, 1.0)
-        return {**params, "epsilon": np.float32(self.start + (self.end - self.start) * share)}
+        epsilon = self.value_after_env_steps(self.start, self.end, env_steps)
+        return params if epsilon is None else {**params, "epsilon": epsilon}
 
     def of_streams(self, epsilon: jax.Array, stream_ids: jax.Array) -> jax.Array:
         """Returns each stream's epsilon.
@@ -115,23 +121,3 @@ def epsilon_greedy(rng: jax.Array, values: jax.Array, epsilon: jax.typing.ArrayL
     random = jax.random.randint(derive(rng, "uniform"), shape, 0, values.shape[-1])
     explore = jax.random.uniform(derive(rng, "explore"), shape) < epsilon
     return jnp.where(explore, random, jnp.argmax(values, axis=-1))
-
-
-def noisy_action(
-    rng: jax.Array, action: jax.Array, noise: float, epsilon: jax.typing.ArrayLike
-) -> jax.Array:
-    """Returns a uniformly random action with probability epsilon, otherwise `action` plus noise.
-
-    Args:
-      rng: raw key.
-      action: [..., D], in [-1, 1].
-      noise: standard deviation of each element's Normal noise.
-      epsilon: in [0, 1]; a scalar, or [...].
-
-    Returns:
-      float32 [..., D], clipped to [-1, 1].
-    """
-    uniform = jax.random.uniform(derive(rng, "uniform"), action.shape, minval=-1.0, maxval=1.0)
-    explore = jax.random.uniform(derive(rng, "explore"), action.shape[:-1]) < epsilon
-    noisy = action + noise * jax.random.normal(derive(rng, "noise"), action.shape)
-    return jnp.where(explore[..., None], uniform, jnp.clip(noisy, -1, 1))

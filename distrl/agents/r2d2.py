@@ -36,7 +36,7 @@ class R2D2Config(SavedSettings):
       max_gradient_norm: gradients are scaled down to this global norm; None: never.
       n_step, burn_in, target_period, target_tau, epsilon: as in DQN.
       importance_exponent: as in DQN, for a prioritized table.
-      evaluation_epsilon, dueling_streams: as in DQN.
+      evaluation_epsilon, dueling_streams, explore: as in DQN.
     """
 
     BEFORE: ClassVar[Mapping[str, Any]] = DQNConfig.BEFORE
@@ -53,6 +53,7 @@ class R2D2Config(SavedSettings):
     importance_exponent: float = 0.6
     evaluation_epsilon: float = 0.001
     dueling_streams: bool = True
+    explore: Any = None
 
     def __post_init__(self) -> None:
         core = getattr(self.network, "core", None)

@@ -59,6 +59,13 @@ def check_flag(settings: Any, field: str, prefix: str = "agent") -> None:
         raise ConfigError(f"{prefix}.{field}: expected True or False, got {value!r}")
 
 
+def check_function(settings: Any, field: str, call: str, prefix: str = "agent") -> None:
+    """Refuses a field that is neither None nor callable. Args: call: its arguments, as text."""
+    value = getattr(settings, field)
+    if value is not None and not callable(value):
+        raise ConfigError(f"{prefix}.{field}: expected a function {call}, or None; got {value!r}")
+
+
 def check_kind(settings: Any, field: str, kind: type) -> None:
     """Refuses a field that is not a `kind`; as `check_number`."""
     value = getattr(settings, field)

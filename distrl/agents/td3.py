@@ -11,10 +11,11 @@ import jax.numpy as jnp
 import optax
 
 from distrl.agents import continuous, torsos
+from distrl.agents.action_noise import NoiseSchedule, NoisyActions
 from distrl.agents.agent import PRIORITIES, Agent, Logs, params_key
 from distrl.agents.continuous import ContinuousDefaults
 from distrl.agents.distributions import BoundedActions
-from distrl.agents.exploration import EpsilonSchedule, noisy_action
+from distrl.agents.exploration import EpsilonSchedule
 from distrl.agents.means import mean_over
 from distrl.agents.prioritized import importance_weights, unroll_priorities
 from distrl.agents.settings import (
@@ -52,6 +53,7 @@ class TD3Config(ContinuousDefaults):
       target_noise_clip: limit of that noise.
       exploration_noise: standard deviation of the noise on the actors' actions; evaluation has
         none.
+      exploration: kind of that noise, and its schedule.
       epsilon: share of the actors' actions that are uniformly random instead. The default: all
         until the first update, which `replay.min_size_to_sample` delays; none after it.
       importance_exponent: as in DQN, for a prioritized table.
@@ -72,6 +74,7 @@ class TD3Config(ContinuousDefaults):
     epsilon: EpsilonSchedule = EpsilonSchedule(1.0, 0.0, updates=1)
     importance_exponent: float = 0.6
     scale_integers: bool = True
+    exploration: NoiseSchedule = NoiseSchedule()
 
     def __post_init__(self) -> None:
         check_sizes(self, "hidden_sizes")
@@ -88,6 +91,8 @@ class TD3Config(ContinuousDefaults):
             "target_noise", "target_noise_clip", "exploration_noise", "importance_exponent"
         ):  # fmt: skip
             check_number(self, field, lambda x: x >= 0, "of at least 0")
+        check_kind(self, "exploration", NoiseSchedule)
+        self.exploration.check(self.exploration_noise)
 
     def make(self, env_spec: EnvironmentSpec) -> "TD3":
         """Returns the agent for an environment. Raises ConfigError if the two do not fit."""
@@ -106,7 +111,8 @@ class TD3State(NamedTuple):
 class TD3(Agent):
     """See TD3Config. No extras, no recurrent state.
 
-    Parameters: `{"policy": ..., "critics": ..., "epsilon": float32 scalar}`; see DQN for epsilon.
+    Parameters: `{"policy": ..., "critics": ..., "epsilon": float32 scalar}`, and "noise" if it
+    changes; see DQN for epsilon.
     """
 
     def __init__(self, config: TD3Config, env_spec: EnvironmentSpec, name: str = "TD3"):
@@ -125,6 +131,9 @@ class TD3(Agent):
         self.critics = continuous.make_critics(
             env_spec, self.actions, sizes, activation, config.num_critics, scaled
         )
+        self._exploration = NoisyActions(
+            config.epsilon, config.exploration_noise, config.exploration
+        )
         self._optimizers = {
             "policy": optax.adam(config.policy_learning_rate),
             "critics": optax.adam(config.critic_learning_rate),
@@ -134,7 +143,7 @@ class TD3(Agent):
         return {
             "policy": self.policy.init(derive(rng, "policy")),
             "critics": self.critics.init(derive(rng, "critics")),
-            "epsilon": self.config.epsilon.initial(),
+            **self._exploration.initial(),
         }
 
     def initial_state(self, batch_size: int) -> State:
@@ -150,8 +159,7 @@ class TD3(Agent):
     ) -> tuple[AgentOutput, State]:
         x = self.act(params["policy"], timestep.observation)
         if not evaluation:
-            epsilon = self.config.epsilon.of_streams(params["epsilon"], timestep.env_id)
-            x = noisy_action(rng, x, self.config.exploration_noise, epsilon)
+            x = self._exploration.act(rng, params, x, timestep.env_id)
         return AgentOutput(self.actions.decode(x), ()), state
 
     def act(self, policy: Params, observation: Nest) -> jax.Array:
@@ -159,7 +167,7 @@ class TD3(Agent):
         return jnp.tanh(self.policy.apply(policy, observation))
 
     def with_env_steps(self, params: Params, env_steps: int) -> Params:
-        return self.config.epsilon.in_params(params, env_steps)
+        return self._exploration.with_env_steps(params, env_steps)
 
     def initial_learner_state(self, params: Params) -> TD3State:
         opt_state = {name: self._optimizers[name].init(params[name]) for name in _NETWORKS}
@@ -181,8 +189,8 @@ class TD3(Agent):
             lambda: jax.grad(self.policy_loss)(params["policy"], params["critics"], batch),
             lambda: jax.tree.map(jnp.zeros_like, params["policy"]),
         )
-        epsilon = jnp.zeros_like(params["epsilon"])
-        return {"policy": policy, "critics": critics, "epsilon": epsilon}, logs
+        zeros = {name: jnp.zeros_like(params[name]) for name in self._exploration.initial()}
+        return {"policy": policy, "critics": critics, **zeros}, logs
 
     def critic_loss(
         self, critics: Params, target: Params, rng: jax.Array, batch: Trajectory
@@ -242,14 +250,8 @@ class TD3(Agent):
             (after["policy"], opt_state["policy"]),
             (params["policy"], learner_state.opt_state["policy"]),
         )
-        after["epsilon"] = self.config.epsilon.after_updates(
-            learner_state.updates + 1, params["epsilon"]
-        )
-        logs = {
-            "gradient_norm": optax.tree.norm(grads),
-            "epsilon": after["epsilon"],
-        }
-        return after, opt_state, logs
+        scalars = self._exploration.after_updates(params, learner_state.updates + 1)
+        return {**after, **scalars}, opt_state, {"gradient_norm": optax.tree.norm(grads), **scalars}
 
     def update_learner_state(
         self, params: Params, opt_state: Any, learner_state: TD3State

@@ -131,6 +131,12 @@ class NativeEnvironment:
         return limit
 
     @property
+    def episode_limit(self) -> int | None:
+        """The most steps of an episode; None: there is no limit."""
+        limit = self.max_episode_steps or self.envpool_spec().config.max_episode_steps
+        return None if limit >= _NO_LIMIT else int(limit)
+
+    @property
     def rewards_are_clean(self) -> bool:
         """Whether EnvPool is known to give reward 0 at FIRST, and not an arbitrary value."""
         family = type(self.envpool_spec()).__name__

@@ -51,6 +51,12 @@ class PythonEnvironment:
         """
         return self._spec
 
+    @property
+    def episode_limit(self) -> int | None:
+        """The most steps of an episode by the wrappers; None: they set no limit."""
+        limit = self.wrappers.max_episode_steps
+        return None if limit is None else -(-limit // self.wrappers.action_repeat)
+
     @functools.cached_property
     def _spec(self) -> specs.EnvironmentSpec:
         # Cached in the instance and pickled with it, so that workers do not build another one.

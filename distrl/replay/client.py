@@ -13,6 +13,7 @@ from distrl.errors import Stopped
 from distrl.replay.buffer import ReplayBuffer, checked_priorities
 from distrl.replay.columns import Block, Columns
 from distrl.replay.config import ReplayConfig
+from distrl.replay.episode_unrolls import EpisodeUnroller
 from distrl.replay.table import files
 from distrl.replay.table.experience import Experience
 from distrl.replay.table.info import TableInfo
@@ -30,7 +31,11 @@ class UnrollingReplayBuffer(ReplayBuffer):
         config: the table's settings.
         """
         self._config = config
-        self._unroller = Unroller(struct, config.unroll_length, config.period)
+        self._unroller: Unroller
+        if config.whole_episodes:
+            self._unroller = EpisodeUnroller(struct, config.unroll_length)
+        else:
+            self._unroller = Unroller(struct, config.unroll_length, config.period)
 
     @property
     def columns(self) -> Columns:

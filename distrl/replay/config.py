@@ -55,6 +55,8 @@ class ReplayConfig:
       num_shards: Reverb servers that the table is split over. Each stores the streams of some of
         the actors and an equal part of all sizes: see `of_shard`. For backend "reverb"; a single
         process has one.
+      whole_episodes: an unroll is one whole episode of at most `unroll_length` transitions, of
+        which an algorithm such as REINFORCE learns. A longer one is an error. For a queue.
     """
 
     table: str = "queue"
@@ -69,6 +71,7 @@ class ReplayConfig:
     period: int | None = None
     sampler: Sampler | None = None
     num_shards: int = 1
+    whole_episodes: bool = False
 
     def __post_init__(self) -> None:
         for name, choices in (("table", TABLES), ("backend", BACKENDS)):
@@ -102,6 +105,15 @@ class ReplayConfig:
             raise ConfigError(
                 f"replay.sampler={type(self.sampler).__name__} is not for a Reverb server, which "
                 "has only its own; use replay.backend=shared_memory"
+            )
+        if not isinstance(self.whole_episodes, bool):
+            raise ConfigError(
+                f"replay.whole_episodes: expected True or False, got {self.whole_episodes!r}"
+            )
+        if self.whole_episodes and self.table != "queue":
+            raise ConfigError(
+                f"replay.whole_episodes is for a queue, not for replay.table={self.table}; use "
+                "replay.table=queue"
             )
         if self.table == "queue":
             self._check_queue()

@@ -193,18 +193,7 @@ class Unroller:
             streams = self._streams = StreamColumns(
                 self._ids, self._block.columns, self._pending, self._row, self._life
             )
-        size = len(stream_ids)
-        if size not in self._specs:
-            check(stream_ids, self._struct.stream_id, (size,), "stream_ids")
-            self._prepare_specs(size)
-        try:
-            values = self._values(timestep, inference)
-            for value, (shape, dtype) in zip(values, self._specs[size]):
-                if value.shape != shape or value.dtype != dtype:
-                    raise TypeError
-        except (TypeError, AttributeError, LookupError):
-            self._refuse(stream_ids, timestep, inference)
-            raise
+        values = self._checked_values(stream_ids, timestep, inference)
         slots = streams.find(stream_ids, self.columns, self._make_pending)
         rows = streams.begin_life(slots, life)
         columns = streams.columns
@@ -223,6 +212,24 @@ class Unroller:
                 if begins.any():
                     self._set_states(inference, stream_ids, states, slots[begins], begins)
         return block
+
+    def _checked_values(
+        self, stream_ids: npt.NDArray[np.int32], timestep: TimeStep, inference: Inference
+    ) -> list[npt.NDArray[Any]]:
+        """Returns a step's values by column. Raises SpecError if one breaks its spec."""
+        size = len(stream_ids)
+        if size not in self._specs:
+            check(stream_ids, self._struct.stream_id, (size,), "stream_ids")
+            self._prepare_specs(size)
+        try:
+            values = self._values(timestep, inference)
+            for value, (shape, dtype) in zip(values, self._specs[size]):
+                if value.shape != shape or value.dtype != dtype:
+                    raise TypeError
+        except (TypeError, AttributeError, LookupError):
+            self._refuse(stream_ids, timestep, inference)
+            raise
+        return values
 
     def _gather(
         self, streams: StreamColumns, slots: npt.NDArray[Any], ids: npt.NDArray[np.int32], life: int

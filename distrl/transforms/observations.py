@@ -18,7 +18,7 @@ from distrl.transforms.base import (
     map_leaves,
 )
 from distrl.transforms.statistics import Statistics
-from distrl.types import Array, Nest, TimeStep, Trajectory
+from distrl.types import Array, Nest, StepType, TimeStep, Trajectory
 
 _RAW = "its function is written for the environment's own observations"
 SHAPING = {"reward_shaping": _RAW, "potential_shaping": _RAW}
@@ -96,10 +96,11 @@ class ObservationNormalizer(Stepwise):
         return timestep._replace(observation=map_leaves(normalize, timestep.observation))
 
     def batch_statistics(self, batch: Trajectory) -> Statistics:
-        """See `Transform`. Counts rows 0 to T - 1."""
+        """See `Transform`. Counts rows 0 to T - 1, without those that pad a whole episode."""
         rows = jax.tree.map(lambda leaf: leaf[:-1], batch.timestep.observation)
-        every = jnp.ones(batch.timestep.step_type[:-1].shape, bool)
-        return running.of_batch(self._chosen(rows), every)
+        last = batch.timestep.step_type == StepType.LAST
+        padding = jnp.zeros(last[:-1].shape, bool).at[1:].set(last[1:-1] & last[:-2])
+        return running.of_batch(self._chosen(rows), ~padding)
 
     def merge_statistics(self, old: Statistics, new: Statistics) -> Statistics:
         """See `Transform`."""

@@ -4,6 +4,7 @@ import dataclasses
 import re
 from typing import Any, NamedTuple
 
+from distrl.agents.action_noise import NoiseSchedule
 from distrl.agents.dqn import DQNConfig
 from distrl.agents.networks import NetworkConfig
 from distrl.experiment import Experiment
@@ -19,7 +20,13 @@ _FREE = (
     "environment.check_finite",
 )  # fmt: skip
 # Settings that some checkpoints are older than, by the end of the name, and what was done then.
-_BEFORE = {**NetworkConfig.BEFORE, **DQNConfig.BEFORE}
+_BEFORE = {
+    **NetworkConfig.BEFORE,
+    **DQNConfig.BEFORE,
+    **NoiseSchedule.BEFORE,
+    "whole_episodes": False,
+}
+_CLASSES_BEFORE = {"agent.exploration": NoiseSchedule.__qualname__}
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+")  # in the name of a function
 
 
@@ -83,7 +90,9 @@ def compare(old: dict[str, Any], new: dict[str, Any]) -> list[Change]:
     """
     if "experiment" not in old:
         return []
-    old_classes, new_classes = old["classes"], new["classes"]
+    new_classes = new["classes"]
+    known = {name: cls for name, cls in _CLASSES_BEFORE.items() if name in new_classes}
+    old_classes = {**known, **old["classes"]}
     replaced = sorted(
         name
         for name in old_classes.keys() | new_classes.keys()

@@ -9,8 +9,9 @@ import pytest
 from dm_env import specs as dm_specs
 
 from distrl import specs
+from distrl.agents.action_noise import noisy_action
 from distrl.agents.agent import PRIORITIES
-from distrl.agents.exploration import EpsilonSchedule, noisy_action
+from distrl.agents.exploration import EpsilonSchedule
 from distrl.agents.td3 import TD3Config
 from distrl.errors import ConfigError
 from distrl.random_batches import random_batch
