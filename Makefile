@@ -5,6 +5,10 @@ ARGS ?=
 PYTEST_ARGS ?=
 # Else every process of a test would compile the whole project again.
 unexport PYTHONDONTWRITEBYTECODE
+# Tests compile the same functions many times, in many processes: JAX keeps what it has compiled.
+test test-full test-slow: export JAX_COMPILATION_CACHE_DIR ?= $(abspath $(VENV))/jax_cache
+test test-full test-slow: export JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS ?= 0
+test test-full test-slow: export JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES ?= -1
 
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.stamp
