@@ -66,6 +66,8 @@ class Experiment:
       policy_of: from the environment's agents to names of policies: a mapping, or a function of
         the agent's id and a `distrl.envs.multi_agent.assignment.Episode`, called where the agent's
         episode begins.
+      learners: where several policies learn: "each" in a process of its own, or all in "one"
+        process, in turn. In `single_process` all learn in the one process.
     """
 
     environment: Environment
@@ -85,10 +87,13 @@ class Experiment:
     task: str = "task"
     policies: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     policy_of: PolicyOf | None = None
+    learners: str = "each"
 
     def __post_init__(self) -> None:
         if self.seed < 0:
             raise ConfigError(f"seed must be 0 or more, got {self.seed}")
+        if self.learners not in ("each", "one"):
+            raise ConfigError(f"learners must be 'each' or 'one', got {self.learners!r}")
         self._check_agents()
         self._check_policies()
         self._fill_in()
@@ -245,6 +250,12 @@ class Experiment:
             name: self._task(name, index, policy)
             for index, (name, policy) in enumerate(self.learned.items())
         }
+
+    @property
+    def learner_nodes(self) -> tuple[tuple[str, ...], ...]:
+        """The tasks of each learner's process, where learners have processes."""
+        names = tuple(self.tasks)
+        return (names,) if self.learners == "one" else tuple((name,) for name in names)
 
     def _goal(self, policy: LearnedPolicy) -> Goal:
         """Returns a policy's goal; the actors' budgets are the experiment's."""

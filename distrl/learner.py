@@ -33,6 +33,7 @@ class Learner:
       count_acted: returns the environment steps that the actors of this process have taken, which
         the processes of a learner tell each other; 0 unless replaced.
       acted_elsewhere: environment steps of the other processes, as of the last update.
+      waited: seconds of waiting for a batch since the last update.
     """
 
     def __init__(
@@ -88,7 +89,7 @@ class Learner:
         self._logs: dict[str, Any] = {}
         # With keys, not sent yet.
         self._priorities: tuple[npt.NDArray[Any], jax.Array] | None = None
-        self._waited = 0.0  # since the last update
+        self.waited = 0.0
         self.count_acted: Callable[[], int] = lambda: 0
         self._acted = 0
         self.acted_elsewhere = 0
@@ -174,7 +175,7 @@ class Learner:
         """
         began = time.monotonic()
         sample = next(self._dataset)
-        self._waited += time.monotonic() - began
+        self.waited += time.monotonic() - began
         self.update(sample)
 
     def update(self, sample: Sample) -> None:
@@ -206,13 +207,13 @@ class Learner:
             agent_state,
             state.env_steps + env_steps,
             state.consumed + consumed,
-            state.waited + self._waited,
+            state.waited + self.waited,
             inserted,
             sample.inserts,
         )
         made = self._devices.first_replica((params, self._record))
         self.published.append(self._state.version, *made)
-        self._waited = 0.0
+        self.waited = 0.0
         # Negative if the version was lost with an earlier life of the learner.
         self._lags.append(np.maximum(state.version - trajectory.version[:-1], 0))
         priorities = self._logs.pop(PRIORITIES, None)
@@ -291,7 +292,7 @@ class Learner:
                 if deadline.left() <= 0 or not (over or acting_over()):
                     raise
             else:
-                self._waited += time.monotonic() - began
+                self.waited += time.monotonic() - began
                 self.update(sample)
                 return True
 
@@ -301,7 +302,7 @@ class Learner:
             "learner_steps": self._state.version,
             "env_steps": self._state.env_steps,
             "unrolls": self._state.consumed,
-            "seconds_waiting": round(self._state.waited + self._waited, 3),
+            "seconds_waiting": round(self._state.waited + self.waited, 3),
         }
 
     def take_report(self) -> Report:

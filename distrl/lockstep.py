@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from distrl.errors import ConfigError, DeadlineExceeded, Stopped
 from distrl.replay.buffer import ReplayConfig, ReplayReader, ReplayWriter
+from distrl.replay.table.info import TableInfo
 from distrl.runtime.patience import Deadline
 from distrl.types import Inference, Params, Sample, TimeStep
 
@@ -166,6 +167,9 @@ class CountedReplay(Protocol):
     ) -> None:
         """Waits until `done(inserts, samples)`. Raises: see `ReplayWriter.add`."""
 
+    def info(self) -> TableInfo:
+        """See `ReplayAdministration.info`."""
+
 
 class LockstepWriter(ReplayWriter):
     """An actor's writer that inserts when the schedule says so."""
@@ -245,8 +249,13 @@ class LockstepReader(ReplayReader):
     def is_prioritized(self) -> bool:
         return self._replay.is_prioritized
 
+    @property
+    def _inserts(self) -> int:
+        """Inserts after which the next batch is sampled."""
+        return self._schedule.rounds(self._updates) * self._schedule.streams
+
     def sample(self, timeout: float | None) -> Sample:
-        inserts = self._schedule.rounds(self._updates) * self._schedule.streams
+        inserts = self._inserts
         self._counted.wait_for_counts(
             lambda now, sampled: now >= inserts, f"the learner waits for {inserts} inserts", timeout
         )
@@ -258,4 +267,4 @@ class LockstepReader(ReplayReader):
         self._replay.update_priorities(keys, priorities)
 
     def can_sample(self) -> bool:
-        return self._replay.can_sample()
+        return self._counted.info().inserts >= self._inserts and self._replay.can_sample()

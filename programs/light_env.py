@@ -7,7 +7,7 @@ from distrl.experiment import Experiment
 from distrl.programs.nodes.actor import add_actor
 from distrl.programs.nodes.evaluator import add_evaluator
 from distrl.programs.nodes.inferencer import add_inferencers
-from distrl.programs.nodes.learner import add_learner
+from distrl.programs.nodes.learner import add_learners
 from distrl.programs.nodes.monitor import add_monitor
 from distrl.programs.nodes.replay import add_replay
 from distrl.programs.program import ExperimentProgram
@@ -27,9 +27,7 @@ def light_env(
     tasks = experiment.tasks
     replay = {name: add_replay(program, task) for name, task in tasks.items()}
     monitor = add_monitor(program)
-    learner = {
-        name: add_learner(program, task, replay[name], monitor) for name, task in tasks.items()
-    }
+    learner = add_learners(program, replay, monitor)
     for name, task in tasks.items():
         add_evaluator(program, task, learner[name], monitor)
     inferencer_of_actor = {

@@ -10,7 +10,7 @@ from distrl.experiment import Experiment
 from distrl.programs.light_env import light_env
 from distrl.programs.nodes.actor import add_actor
 from distrl.programs.nodes.evaluator import add_evaluator
-from distrl.programs.nodes.learner import add_learner
+from distrl.programs.nodes.learner import add_learners
 from distrl.programs.nodes.monitor import add_monitor
 from distrl.programs.nodes.relay import add_relay
 from distrl.programs.nodes.replay import add_replay
@@ -45,13 +45,11 @@ def multi_machine(
     tasks = experiment.tasks
     replay = {name: add_replay(program, task) for name, task in tasks.items()}
     monitor = add_monitor(program)
-    learner = {
-        name: add_learner(program, task, replay[name], monitor) for name, task in tasks.items()
-    }
+    learner = add_learners(program, replay, monitor)
     for name, task in tasks.items():
         add_evaluator(program, task, learner[name], monitor)
     relay = {
-        host: {name: add_relay(program, learner[name]) for name in tasks}
+        host: {name: add_relay(program, name, learner[name]) for name in tasks}
         for node, host in placement.nodes.items()
         if node.startswith("relay/")
     }

@@ -81,6 +81,23 @@ class Peer:
         raise PeerError(f"{what}: {error}") from error
 
 
+class TaskVariables:
+    """The parameters of one task, from a node that may serve those of several."""
+
+    def __init__(self, learner: NodeHandle, task: str):
+        """Args: learner: the node. task: name of the task."""
+        self._learner = Peer(learner)
+        self._task = task
+
+    def get_variables(self, newer_than: int) -> Any:
+        """See `VariableService.get_variables`."""
+        return self._learner.get_variables(newer_than, self._task)
+
+    def get_variables_at(self, number: int) -> Any:
+        """See `VariableService.get_variables_at`."""
+        return self._learner.get_variables_at(number, self._task)
+
+
 class Reporter:
     """Sends a node's reports to the monitor, in order, without waiting for it."""
 

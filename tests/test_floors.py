@@ -49,7 +49,7 @@ ROOMS = """
     distrl/presets distrl/checkpointing distrl/multi_agent_actor
     distrl/experiment distrl/actor distrl/evaluator distrl/inference
     distrl/learned_policy distrl/rules distrl/policy_streams
-    distrl/task distrl/inferencer
+    distrl/task distrl/inferencer distrl/turns
     distrl/learner distrl/variables distrl/testing distrl/transforms distrl/envs/__init__
     distrl/random_batches distrl/divergence
     distrl/lockstep distrl/agents distrl/envs/suites

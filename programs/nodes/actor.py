@@ -19,7 +19,7 @@ from distrl.programs.groups import ACTOR, LEARNER
 from distrl.programs.nodes.process import configure_jax, has_own_process
 from distrl.programs.program import ExperimentProgram, NodeHandle
 from distrl.programs.progress import patience
-from distrl.programs.remote import Peer, Reporter, stop_and_tick
+from distrl.programs.remote import Peer, Reporter, TaskVariables, stop_and_tick
 from distrl.programs.replay_clients import ReplayHandle, actor_client
 from distrl.runtime.heartbeat import current_heartbeat
 from distrl.runtime.host_resources import keep_to_one_core
@@ -97,7 +97,7 @@ class ActorNode:
                     sources[task] = RemoteInferencer(Peer(inferencer[task]), messages)
                 else:
                     sources[task] = _own_inferencer(
-                        builder, Peer(variables[task]), stop, index, heartbeat.life
+                        builder, variables[task], stop, index, heartbeat.life
                     )
             self._actor = make_actor(
                 builders,
@@ -162,13 +162,13 @@ class ActorNode:
 
 
 def _own_inferencer(
-    builder: Builder, learner: Peer, stop: Any, index: int, life: int
+    builder: Builder, learner: NodeHandle, stop: Any, index: int, life: int
 ) -> InferenceSource:
     """Returns an inferencer in the actor's process, for its own streams."""
     task = builder.task
     return builder.make_inferencer(
         builder.make_variables(
-            RemoteVariables(learner, builder.agent),
+            RemoteVariables(TaskVariables(learner, task.name), builder.agent),
             stop,
             patience(task.learner.timeout, ACTOR.name, LEARNER.name),
         ),

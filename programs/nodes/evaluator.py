@@ -10,7 +10,7 @@ from distrl.programs.build import Builder
 from distrl.programs.groups import EVALUATOR
 from distrl.programs.nodes.process import configure_jax
 from distrl.programs.program import ExperimentProgram, NodeHandle
-from distrl.programs.remote import Peer, Reporter, stop_and_tick
+from distrl.programs.remote import Reporter, TaskVariables, stop_and_tick
 from distrl.runtime.heartbeat import current_heartbeat
 from distrl.task import Task
 from distrl.variables import RemoteVariables
@@ -44,7 +44,7 @@ class EvaluatorNode:
             pool = builder.make_evaluator_pool(heartbeat.life)  # before JAX: it may fork
             opened.callback(pool.close)
             self._reporter = Reporter(monitor, task, f"evaluator/{builder.task.index}")
-            source = RemoteVariables(Peer(learner), builder.agent)
+            source = RemoteVariables(TaskVariables(learner, task), builder.agent)
             self._evaluator = builder.make_evaluator(pool, source, heartbeat.life)
             self._opened = opened.pop_all()
 

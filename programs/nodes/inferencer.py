@@ -13,7 +13,7 @@ from distrl.programs.build import Builder
 from distrl.programs.groups import ENDPOINT_PORT_NAME, INFERENCER
 from distrl.programs.nodes.process import configure_jax
 from distrl.programs.program import ExperimentProgram, NodeHandle
-from distrl.programs.remote import Peer
+from distrl.programs.remote import TaskVariables
 from distrl.runtime.heartbeat import current_heartbeat
 from distrl.task import Task
 from distrl.variables import RemoteVariables, VariableClient
@@ -92,7 +92,7 @@ class InferencerNode:
             sizes.append(min(2 * sizes[-1], rows * clients))
         messages = InferenceMessages(builder.agent)
         heartbeat = current_heartbeat()
-        source = RemoteVariables(Peer(learner), builder.agent)
+        source = RemoteVariables(TaskVariables(learner, task), builder.agent)
         inferencer = builder.make_inferencer(
             VariableClient(source, builder.task.sync_interval, background=True),
             clients * actors.num_envs,

@@ -1,8 +1,9 @@
-"""The learner, with its parameters as a service."""
+"""The learner of a task, or of several, with their parameters as a service."""
 
 import dataclasses
 import json
 import shutil
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,24 +30,124 @@ from distrl.programs.replay_clients import ReplayHandle, learner_client, server_
 from distrl.replay.shared.buffer import SharedReplayBuffer
 from distrl.runtime.early_deadline import call_again_if_early
 from distrl.runtime.heartbeat import current_heartbeat
-from distrl.task import Task
+from distrl.turns import Turn, run_in_turn
 from distrl.variables import VariableService
 
 _COUNTERS_S = 5.0  # for the monitor to give its state, and a quarter of the grace time at most
 _GRACE_AT_ONCE_S = 6.0  # to save where all nodes are stopped at once, and killed 10 s later
 
 
-def add_learner(
-    program: ExperimentProgram, task: Task, replay: ReplayHandle, monitor: NodeHandle
-) -> NodeHandle:
-    """Adds the learner of a task."""
-    return program.add_courier_node(
-        LEARNER, LearnerNode, task.name, program.run_dir, replay, monitor, program.resume_point
-    )
+def add_learners(
+    program: ExperimentProgram, replay: Mapping[str, ReplayHandle], monitor: NodeHandle
+) -> dict[str, NodeHandle]:
+    """Adds the learners of all tasks. Returns by task the node that learns it.
+
+    Args:
+      program: the program.
+      replay: the tables by task.
+      monitor: takes reports, and gives counters for checkpoints.
+    """
+    learners = {}
+    for tasks in program.experiment.learner_nodes:
+        node = program.add_courier_node(
+            LEARNER,
+            LearnerNode,
+            tasks,
+            program.run_dir,
+            {task: replay[task] for task in tasks},
+            monitor,
+            program.resume_point,
+        )
+        learners.update(dict.fromkeys(tasks, node))
+    return learners
 
 
 class LearnerNode:
     """Learns, saves checkpoints, and serves the parameters."""
+
+    def __init__(
+        self,
+        experiment: Experiment,
+        tasks: Sequence[str],
+        run_dir: str,
+        replay: Mapping[str, ReplayHandle],
+        monitor: NodeHandle,
+        resume_point: ResumePoint,
+    ):
+        """Args:
+        experiment: what to train.
+        tasks: names of the tasks.
+        run_dir: the run folder.
+        replay: the tables by task.
+        monitor: takes reports, and gives counters for checkpoints.
+        resume_point: the checkpoint to resume from, if any.
+        """
+        configure_jax()
+        self._stop = lp.stop_event()
+        self._call_timeout = experiment.supervision.call_timeout
+        self._tasks = {
+            task: _TaskLearner(experiment, task, run_dir, replay[task], monitor, resume_point)
+            for task in tasks
+        }
+
+    def get_variables(self, newer_than: int, task: str) -> tuple[int, bytes] | None:
+        """See `VariableService.get_variables`."""
+        return self._tasks[task].variables.get_variables(newer_than)
+
+    def get_variables_at(self, number: int, task: str) -> tuple[int, bytes] | None:
+        """See `VariableService.get_variables_at`."""
+        return self._tasks[task].variables.get_variables_at(number)
+
+    def run(self) -> None:
+        """Learns until the program stops, then saves the parameters and a checkpoint."""
+        tasks = self._tasks.values()
+        try:
+            for task in self._learn():
+                self._tasks[task].report_spent()
+        except PeerError as error:
+            if not self._stop.is_set():
+                self._abandon()
+                raise
+            print_line(f"distrl: the last reports are lost: {error}")  # saving matters more
+        except BaseException:
+            self._abandon()
+            raise
+        if not self._stop.is_set():  # after its last update: the goal depends on hearing of it
+            for part in tasks:
+                part.reporter.flush(self._call_timeout)
+        current_heartbeat().wait()
+        self._stop.wait()
+        for part in tasks:
+            part.close()
+
+    def _learn(self) -> Sequence[str]:
+        """Learns until the program stops, or all have learned; returns the tasks used up."""
+        parts = list(self._tasks.values())
+        if len(parts) > 1:
+            longest = max(parts, key=lambda part: part.task.learner.timeout)
+            return run_in_turn([part.turn for part in parts], self._stop, longest.patience)
+        turn = parts[0].turn
+        used_up = turn.learner.run(
+            stop_and_tick(self._stop), turn.report, acting_over=turn.acting_over
+        )
+        return [turn.name] if used_up else []
+
+    def _abandon(self) -> None:
+        for part in self._tasks.values():
+            part.checkpointer.abandon()
+
+
+class _TaskLearner:
+    """What the learner's node has for one task.
+
+    Attributes:
+      task: the task.
+      turn: its learner, and what that needs to run.
+      patience: limit of a wait for a batch.
+      variables: serves its parameters.
+      reporter: sends its reports.
+      checkpointer: saves it.
+    """
 
     def __init__(
         self,
@@ -65,32 +166,29 @@ class LearnerNode:
         monitor: takes reports, and gives counters for checkpoints.
         resume_point: the checkpoint to resume from, if any.
         """
-        configure_jax()
         self._stop = lp.stop_event()
         self._run_dir = experiment.task_dir(Path(run_dir), task)
         builder = Builder(experiment, task)
-        self._task = builder.task
-        num_gpus = self._task.learner.num_gpus
+        self.task = builder.task
+        num_gpus = self.task.learner.num_gpus
         check_gpus(num_gpus, f"learner.num_gpus={num_gpus}")
         self._replay = learner_client(builder, replay, self._stop)
         self._monitor = monitor
-        self._reporter = Reporter(monitor, task, f"learner/{self._task.index}")
-        self._call_timeout = experiment.supervision.call_timeout
+        self.reporter = Reporter(monitor, task, f"learner/{self.task.index}")
         checkpoint = experiment.checkpoint
         if not stops_in_order():
             grace = min(checkpoint.grace, _GRACE_AT_ONCE_S)
             checkpoint = dataclasses.replace(checkpoint, grace=grace)
         self._counters_timeout = min(_COUNTERS_S, checkpoint.grace / 4)
         reader = builder.scheduled_reader(self._replay)
-        self._learner = builder.make_learner(
-            reader,
-            timeout=patience(
-                self._task.learner.timeout, ACTOR.name, INFERENCER.name, task=self._task
-            ),
+        self.patience = patience(
+            self.task.learner.timeout, ACTOR.name, INFERENCER.name, task=self.task
         )
-        self._acting_over: ActingWatch | None = None
-        if has_budget(self._task.goal):
-            self._acting_over = ActingWatch(monitor, task, reader)
+        self._learner = builder.make_learner(reader, timeout=self.patience)
+        acting_over: Callable[[], bool] | None = None
+        if has_budget(self.task.goal):
+            acting_over = ActingWatch(monitor, task, reader)
+        self.turn = Turn(task, self._learner, reader, self._report, acting_over)
         if current_heartbeat().restarted:  # the table was in use meanwhile
             resume_point = ResumePoint.latest(self._run_dir, resume_point)._replace(
                 with_table=False
@@ -98,8 +196,8 @@ class LearnerNode:
             print_line(f"resuming from {resume_point.checkpoint or 'scratch: no checkpoint yet'}")
         if resume_point.checkpoint is not None:
             self._resume(resume_point)
-        self._variables = VariableService(self._learner, builder.agent)
-        self._checkpointer = builder.make_checkpointer(
+        self.variables = VariableService(self._learner, builder.agent)
+        self.checkpointer = builder.make_checkpointer(
             self._run_dir,
             self._learner,
             self._replay,
@@ -108,7 +206,7 @@ class LearnerNode:
             leave if has_own_process() else lambda: None,
             checkpoint,
         )
-        self._checkpointer.start(self._stop)
+        self.checkpointer.start(self._stop)
 
     def _resume(self, resume_point: ResumePoint) -> None:
         assert resume_point.checkpoint is not None
@@ -126,8 +224,8 @@ class LearnerNode:
         note_resumed(self._run_dir, "table", loaded)
         from distrl.replay.reverb.checkpoints import copy_of
 
-        for index in range(self._task.replay.num_shards):
-            copy = copy_of(server_folder(self._task, self._run_dir, index))
+        for index in range(self.task.replay.num_shards):
+            copy = copy_of(server_folder(self.task, self._run_dir, index))
             shutil.rmtree(copy, ignore_errors=True)
 
     def _counters(self) -> dict[str, Any]:
@@ -135,48 +233,26 @@ class LearnerNode:
         try:
             futures = self._monitor.client.futures
             state = call_again_if_early(
-                lambda: futures.state(self._task.name).result(self._counters_timeout),
+                lambda: futures.state(self.task.name).result(self._counters_timeout),
                 self._monitor.timeout,
             )
             return json.loads(state)
         except Exception as error:
             raise PeerError(f"{self._monitor.name}.state() failed: {error!r}") from error
 
-    def get_variables(self, newer_than: int) -> tuple[int, bytes] | None:
-        """See `VariableService.get_variables`."""
-        return self._variables.get_variables(newer_than)
+    def report_spent(self) -> None:
+        """Reports that the actors' budget is spent, and nothing is left to learn from."""
+        self.reporter({**self._learner.counts(), SPENT: self.task.goal.acting_budget})
 
-    def get_variables_at(self, number: int) -> tuple[int, bytes] | None:
-        """See `VariableService.get_variables_at`."""
-        return self._variables.get_variables_at(number)
-
-    def run(self) -> None:
-        """Learns until the program stops, then saves the parameters and a checkpoint."""
+    def close(self) -> None:
+        """Sends the last reports, and saves."""
         try:
-            used_up = self._learner.run(
-                stop_and_tick(self._stop), self._report, acting_over=self._acting_over
-            )
-            if used_up:
-                self._reporter({**self._learner.counts(), SPENT: self._task.goal.acting_budget})
-        except PeerError as error:
-            if not self._stop.is_set():
-                self._checkpointer.abandon()
-                raise
-            print_line(f"distrl: the last reports are lost: {error}")  # saving matters more
-        except BaseException:
-            self._checkpointer.abandon()
-            raise
-        if not self._stop.is_set():  # after its last update: the goal depends on hearing of it
-            self._reporter.flush(self._call_timeout)
-        current_heartbeat().wait()
-        self._stop.wait()
-        try:
-            self._reporter.flush()
+            self.reporter.flush()
         except PeerError as error:
             print_line(f"distrl: the last reports are lost: {error}")
-        self._checkpointer.close()
+        self.checkpointer.close()
         self._replay.close()
 
     def _report(self, report: Report) -> None:
-        self._checkpointer.check()
-        self._reporter(report)
+        self.checkpointer.check()
+        self.reporter(report)

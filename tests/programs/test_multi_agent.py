@@ -99,6 +99,7 @@ def _policies(**changes):
         (_policies(evaluator=EvaluatorConfig(1)), "evaluator.num_evaluators is for environments"),
         (_policies(lockstep=True), "lockstep is for environments with one agent"),
         (_policies(policies={"p": GOAL}), "the goal of policy 'p' has max_env_steps"),
+        (_policies(learners="two"), "learners must be 'each' or 'one', got 'two'"),
         (_policies(policies={"p": int}), "policy 'p' must be a LearnedPolicy"),
         (_policies(policy_of=None), "policy_of must say which of the policies ['p']"),
         (_policies(policies={"p": Rule(int)}), "there is nothing to learn"),
@@ -118,22 +119,22 @@ def test_what_cannot_work_is_refused(make, message):
 @needs_launchpad
 @pytest.mark.full
 @pytest.mark.parametrize(
-    ("topology", "name"),
+    ("topology", "name", "learners"),
     [
-        ("heavy_env", "experiment"),
-        ("heavy_env", "reverb"),
-        ("heavy_env", "with_rule"),
-        ("light_env", "experiment"),
-        ("light_env", "asynchronous"),
+        ("heavy_env", "experiment", "each"),
+        ("heavy_env", "reverb", "one"),
+        ("heavy_env", "with_rule", "each"),
+        ("light_env", "experiment", "one"),
+        ("light_env", "asynchronous", "each"),
     ],
 )
-def test_policies_in_nodes_are_exact(tmp_path, topology, name):
+def test_policies_in_nodes_are_exact(tmp_path, topology, name, learners):
     """No step of one policy is ever another's, and every action reached its own agent."""
     run = tmp_path / "run"
     command = [
         sys.executable, "-m", "distrl", "train",
         f"--experiment={EXPERIMENTS / 'agents.py'}:{name}", f"--topology={topology}",
-        f"--run_dir={run}", "--max_env_steps=4000",
+        f"--run_dir={run}", "--max_env_steps=4000", f"--config.learners={learners}",
     ]  # fmt: skip
     done = finish(command, 180.0)
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
@@ -148,6 +149,8 @@ def test_policies_in_nodes_are_exact(tmp_path, topology, name):
         assert float(row["checked"]) > (5900 if task == "outer" else 2900)
     result = json.loads((run / "result.json").read_text())
     assert result["status"] == "finished"
+    nodes = sum(path.name.startswith("learner") for path in (run / "logs").iterdir())
+    assert nodes == (1 if learners == "one" else len(tasks))
 
 
 def test_settings_of_policies_are_flags_and_kept():
