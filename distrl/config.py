@@ -111,6 +111,9 @@ class LearnerConfig:
         finite. "fail": end the run; "skip": keep parameters and optimiser as they are, count the
         update in `updates_skipped`, and fail after 100 of them in a row. Parameters that are not
         finite are neither published nor saved.
+      max_policy_lag: no step is learned from whose action was chosen by parameters more learner
+        steps old than this; unrolls with such a step are dropped, and counted in
+        `unrolls_too_old`. None: no bound.
     """
 
     batch_size: int = 64
@@ -118,6 +121,7 @@ class LearnerConfig:
     num_gpus: int = 0
     num_devices: int = 0
     on_nonfinite: str = "fail"
+    max_policy_lag: int | None = None
 
     def __post_init__(self) -> None:
         if self.on_nonfinite not in ("fail", "skip"):
@@ -126,6 +130,12 @@ class LearnerConfig:
             )
         if self.batch_size < 1:
             raise ConfigError(f"learner.batch_size must be 1 or more, got {self.batch_size}")
+        lag = self.max_policy_lag
+        if lag is not None and (isinstance(lag, bool) or not isinstance(lag, int) or lag < 0):
+            raise ConfigError(
+                "learner.max_policy_lag must be a whole number of learner steps, 0 or more, or "
+                f"None; got {lag!r}"
+            )
         if self.timeout <= 0:
             raise ConfigError(f"learner.timeout must be more than 0 s, got {self.timeout}")
         for name in ("num_gpus", "num_devices"):

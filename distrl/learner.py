@@ -16,7 +16,9 @@ from distrl.errors import DeadlineExceeded, Diverged, Stopped
 from distrl.learner_group.devices import Devices
 from distrl.learner_group.group import LearnerGroup, SingleProcessGroup
 from distrl.metrics import Report
+from distrl.policy_lag import PolicyLags
 from distrl.random_keys import derive, root
+from distrl.replay.age_bound import AgeBound
 from distrl.replay.buffer import ReplayReader
 from distrl.runtime.patience import Deadline, Unless
 from distrl.training_state import TrainingState
@@ -50,6 +52,7 @@ class Learner:
         learner_group: LearnerGroup | None = None,
         period: int | None = None,
         on_nonfinite: str = FAIL,
+        max_policy_lag: int | None = None,
     ):
         """Args:
         agent: the agent, whose `learner_step` is run.
@@ -64,12 +67,15 @@ class Learner:
         learner_group: all processes of the learner, each with its own replay; an update uses the
           batches of all. None: this process is the whole group. See `share` and `leave`.
         period: environment steps of one unroll that no other has. None: all its transitions.
-        on_nonfinite: see `LearnerConfig`.
+        on_nonfinite, max_policy_lag: see `LearnerConfig`.
         """
         self._agent, self._period = agent, period
         self._learner_group = learner_group or SingleProcessGroup()
         self._last = math.inf if last is None else last
         self._max_env_steps = math.inf if max_env_steps is None else max_env_steps
+        self._age_bound: AgeBound | None = None
+        if max_policy_lag is not None:
+            replay = self._age_bound = AgeBound(replay, max_policy_lag, lambda: self.version)
         self._replay = replay
         self._timeout = timeout
         self._devices = devices or Devices(1, count=1)
@@ -93,7 +99,7 @@ class Learner:
         self.count_acted: Callable[[], int] = lambda: 0
         self._acted = 0
         self.acted_elsewhere = 0
-        self._lags: list[npt.NDArray[Any]] = []
+        self._lags = PolicyLags()
 
     @property
     def variables(self) -> tuple[int, Params]:
@@ -110,6 +116,10 @@ class Learner:
         """Transitions trained on, without padding."""
         return self._state.env_steps
 
+    def can_step(self) -> bool:
+        """Returns whether `step` would find a batch without waiting."""
+        return self._replay.can_sample()
+
     def state(self) -> TrainingState:
         """Returns the state after the last update. Never blocks the learner; safe in any thread."""
         return self._state
@@ -122,6 +132,8 @@ class Learner:
         """
         params, agent = self._devices.replicate((state.params, state.agent))
         self._state = state._replace(params=params, agent=agent)
+        if self._age_bound is not None:
+            self._age_bound.dropped = state.too_old
         self._renew_record()
 
     def _renew_record(self) -> None:
@@ -146,7 +158,7 @@ class Learner:
         params, agent = group.broadcast((state.params, state.agent))
         self.restore(
             TrainingState(
-                version, params, agent, env_steps, consumed, state.waited, inserted, state.inserts
+                version, params, agent, env_steps, consumed, state.waited, inserted, *state[7:]
             )
         )
 
@@ -210,12 +222,12 @@ class Learner:
             state.waited + self.waited,
             inserted,
             sample.inserts,
+            state.too_old if self._age_bound is None else self._age_bound.dropped,
         )
         made = self._devices.first_replica((params, self._record))
         self.published.append(self._state.version, *made)
         self.waited = 0.0
-        # Negative if the version was lost with an earlier life of the learner.
-        self._lags.append(np.maximum(state.version - trajectory.version[:-1], 0))
+        self._lags.add(state.version, trajectory)
         priorities = self._logs.pop(PRIORITIES, None)
         if priorities is not None and self._replay.is_prioritized:
             self._send_priorities(sample.key, priorities)
@@ -298,12 +310,15 @@ class Learner:
 
     def counts(self) -> Report:
         """Returns the totals of `take_report`, which cost nothing."""
-        return {
+        report: Report = {
             "learner_steps": self._state.version,
             "env_steps": self._state.env_steps,
             "unrolls": self._state.consumed,
             "seconds_waiting": round(self._state.waited + self.waited, 3),
         }
+        if self._age_bound is not None:
+            report["unrolls_too_old"] = self._age_bound.dropped
+        return report
 
     def take_report(self) -> Report:
         """Returns totals, with the policy lag in learner steps and the logs since the last call.
@@ -318,12 +333,7 @@ class Learner:
         if self._left or self._learner_group.count == 1:
             self._look()
         report = self.counts()
-        if self._lags:
-            lags = np.concatenate([lag.ravel() for lag in self._lags])
-            report["policy_lag_mean"] = float(lags.mean())
-            report["policy_lag_p95"] = float(np.percentile(lags, 95))
-            report["policy_lag_max"] = float(lags.max())
-            self._lags = []
+        report.update(self._lags.take())
         if self._check.skips:
             report["updates_skipped"] = self._check.skipped(record)
         report.update({name: float(value) for name, value in self._logs.items()})

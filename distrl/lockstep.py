@@ -266,5 +266,8 @@ class LockstepReader(ReplayReader):
     def update_priorities(self, keys: npt.NDArray[np.uint64], priorities: npt.NDArray[Any]) -> None:
         self._replay.update_priorities(keys, priorities)
 
+    def discard(self, keys: npt.NDArray[np.uint64], oldest: int) -> None:
+        self._replay.discard(keys, oldest)
+
     def can_sample(self) -> bool:
         return self._counted.info().inserts >= self._inserts and self._replay.can_sample()

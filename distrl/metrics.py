@@ -237,6 +237,8 @@ class Monitor:
             text += f"  success {100 * state['success_rate']:.0f} %"
         if "policy_lag_mean" in state:
             text += f"  lag {state['policy_lag_mean']:.1f} max {state['policy_lag_max']:.0f}"
+        if state.get("unrolls_too_old"):
+            text += f"  too old {state['unrolls_too_old']:,}"
         if state["evaluation_return"] is not None:
             text += f"  evaluation {state['evaluation_return']:.1f}"
         if state["evaluation_success_rate"] is not None:

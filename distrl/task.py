@@ -176,6 +176,12 @@ class Task:
                 "lockstep: replay.whole_episodes makes unrolls when episodes end, and the schedule "
                 "counts steps; leave lockstep out"
             )
+        if self.learner.max_policy_lag is not None:
+            raise ConfigError(
+                f"lockstep: learner.max_policy_lag={self.learner.max_policy_lag} would drop "
+                "unrolls, and the schedule counts on each; leave it None: in lockstep, what a "
+                "queue holds is never older than the updates of two rounds"
+            )
         if self.replay.period not in (None, self.replay.unroll_length):
             raise ConfigError(
                 f"lockstep: replay.period={self.replay.period} makes more than one unroll of each "

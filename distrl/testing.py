@@ -210,8 +210,8 @@ class CheckingAgent(Agent):
         return AgentOutput(action, {"seen": seen}), state
 
     def initial_learner_state(self, params: Params) -> LearnerState:
-        """See `Agent`: totals of checked steps and of errors."""
-        return {name: jnp.zeros((), jnp.int32) for name in ("checked", *_CHECKS)}
+        """See `Agent`: totals of checked steps and of errors, and the largest policy lag."""
+        return {name: jnp.zeros((), jnp.int32) for name in ("checked", *_CHECKS, "largest_lag")}
 
     def compute_gradients(
         self, params: Params, learner_state: LearnerState, batch: Trajectory
@@ -219,6 +219,8 @@ class CheckingAgent(Agent):
         """See `Agent`: no gradient; the totals as logs."""
         counts = errors(batch, self._recurrent)
         totals = {name: learner_state[name] + counts[name] for name in counts}
+        lag = params["version"] - jnp.min(batch.version[:-1])
+        totals["largest_lag"] = jnp.maximum(learner_state["largest_lag"], lag)
         return {"version": jnp.ones((), jnp.int32)}, {"loss": jnp.zeros(()), **totals}
 
     def apply_gradients(

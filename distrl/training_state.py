@@ -16,3 +16,4 @@ class TrainingState(NamedTuple):
     waited: float  # seconds spent waiting for batches
     inserted: int = 0  # environment steps of all actors, in unrolls that the table has received
     inserts: int = 0  # the table's own count of these unrolls
+    too_old: int = 0  # unrolls that were dropped, as they were older than `max_policy_lag`

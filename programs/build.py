@@ -203,6 +203,7 @@ class Builder:
             learner_group=learner_group,
             period=self.task.replay.period,
             on_nonfinite=config.on_nonfinite,
+            max_policy_lag=config.max_policy_lag,
         )
 
     def make_checkpointer(

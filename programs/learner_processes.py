@@ -101,4 +101,5 @@ def about(experiment: Experiment) -> dict[str, str]:
         "replay.unroll_length": str(experiment.replay.unroll_length),
         "learner.batch_size": str(experiment.learner.batch_size),
         "learner.on_nonfinite": experiment.learner.on_nonfinite,
+        "learner.max_policy_lag": str(experiment.learner.max_policy_lag),
     }

@@ -73,7 +73,7 @@ class TaskParts:
         Args:
           acted: whether the actor has just made a step.
         """
-        return (acted or self._has_ratio) and self.replay.can_sample()
+        return (acted or self._has_ratio) and self.learner.can_step()
 
 
 class SingleProcess:

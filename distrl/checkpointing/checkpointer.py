@@ -195,6 +195,7 @@ class Checkpointer:
             "seconds_waiting": state.waited,
             "inserted_steps": state.inserted,
             "inserts": state.inserts,
+            "unrolls_too_old": state.too_old,
             "params_checksum": checksum(state.params),
             "learner_checksum": checksum(state.agent),
             "table": table,

@@ -96,9 +96,10 @@ def restore_learner(learner: Learner, checkpoint: Path) -> dict[str, Any]:
             manifest["env_steps"],
             manifest["consumed"],
             manifest["seconds_waiting"],
-            # Older checkpoints lack these two.
+            # Older checkpoints lack these.
             manifest.get("inserted_steps", manifest["monitor"].get("env_steps_acted", 0)),
             manifest.get("inserts", (manifest["table"] or {}).get("inserts", 0)),
+            manifest.get("unrolls_too_old", 0),
         )
     )
     state = learner.state()

@@ -124,6 +124,20 @@ class ReplayReader(abc.ABC):
         """
 
     @abc.abstractmethod
+    def discard(self, keys: npt.NDArray[np.uint64], oldest: int) -> None:
+        """Removes unrolls that no one will learn from any more from a table with sampling.
+
+        A table in this process or in shared memory removes its oldest unrolls as long as they have
+        an action that was chosen before version `oldest`; of those that remain, a prioritized one
+        never samples the given ones again. A Reverb server removes the given ones. If the table
+        is then smaller than `min_size_to_sample`, it is filled up like a new one.
+
+        Args:
+          keys: uint64 `[n]`, from samples; those of removed unrolls are ignored.
+          oldest: version of the parameters.
+        """
+
+    @abc.abstractmethod
     def can_sample(self) -> bool:
         """Returns whether `sample` would return without waiting."""
 

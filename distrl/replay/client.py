@@ -103,6 +103,9 @@ class TableReplayBuffer(UnrollingReplayBuffer):
     def update_priorities(self, keys: npt.NDArray[np.uint64], priorities: npt.NDArray[Any]) -> None:
         self._table.update_priorities(*checked_priorities(keys, priorities))
 
+    def discard(self, keys: npt.NDArray[np.uint64], oldest: int) -> None:
+        self._table.discard(keys, oldest)
+
     def can_sample(self) -> bool:
         return self._table.can_sample()
 

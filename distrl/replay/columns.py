@@ -68,6 +68,7 @@ class Columns:
         self.leaves = [leaf for _, leaf in paths]
         self.has_time = [path[0].name in TIME_FIELDS for path, _ in paths]
         self.rows = unroll_length + 1
+        self._version = self.names.index(".version")
         self._layout = functools.lru_cache(maxsize=64)(self._make_layout)
 
     def shape(self, column: int, size: int) -> tuple[int, ...]:
@@ -137,6 +138,10 @@ class Columns:
             # The indices are in range; mode="raise" would gather into a copy first.
             np.take(stored, indices, axis=1 if time else 0, out=out, mode="clip")
         return block
+
+    def versions(self, store: Block, indices: npt.NDArray[Any]) -> npt.NDArray[np.int32]:
+        """Returns the versions that chose the actions of unrolls: int32 `[T, n]`."""
+        return store.columns[self._version][:-1, indices]
 
     def pack(self, block: Block) -> npt.NDArray[Any]:
         """Returns the block's buffer; copies only if its columns are not in one."""

@@ -42,6 +42,12 @@ def check(row, steps=STEPS):
     assert row["trained_steps"] == row["checked"]
 
 
+def check_ages(row, bound, name):
+    """No consumed step was older; of a table with sampling, most unrolls become so."""
+    assert row["largest_lag"] <= bound
+    assert row["unrolls_too_old"] > 0 or name not in ("uniform", "overlapping")
+
+
 def check_seeds(lines, life=0):
     """Both actors' lines, in any topology, name the same seeds."""
     for index in range(2):
@@ -96,6 +102,43 @@ SHARED, REVERB = (f"--config.replay.backend={name}" for name in ("shared_memory"
 )
 def test_programs(tmp_path, name, flags):
     check(train(tmp_path, name, *flags, steps=20_000), 20_000)
+
+
+@needs_launchpad
+@pytest.mark.parametrize(
+    ("name", "flags"),
+    [
+        full("uniform", ("--topology=single_process",)),
+        full("experiment", ("--topology=single_process",)),
+        full("overlapping", (HEAVY, MP, SHARED)),
+        full("uniform", (LIGHT, MP, REVERB)),
+    ],
+)
+def test_a_bound_on_age(tmp_path, name, flags):
+    row = train(tmp_path, name, *flags, "--config.learner.max_policy_lag=1", steps=10_000)
+    check(row, 10_000)
+    check_ages(row, 1, name)
+
+
+@pytest.mark.timeout(400)
+@pytest.mark.slow
+@needs_launchpad
+@pytest.mark.parametrize("name", ["experiment", "uniform", "overlapping"])
+@pytest.mark.parametrize(
+    "flags",
+    [
+        ("--topology=single_process",),
+        (HEAVY, MP, SHARED),
+        (HEAVY, MP, REVERB),
+        (LIGHT, MP, SHARED),
+        (LIGHT, MP, REVERB),
+        ("--topology=multi_machine", "--hosts=a:address=localhost,b:address=localhost"),
+    ],
+)
+def test_a_bound_on_age_over_many_steps(tmp_path, name, flags):
+    row = train(tmp_path, name, *flags, "--config.learner.max_policy_lag=2", limit=380.0)
+    check(row)
+    check_ages(row, 2, name)
 
 
 @pytest.mark.timeout(400)

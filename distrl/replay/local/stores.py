@@ -68,6 +68,9 @@ class LocalQueue:
     def update_priorities(self, keys: npt.NDArray[np.uint64], priorities: npt.NDArray[Any]) -> None:
         """Does nothing: a queue has no priorities."""
 
+    def discard(self, keys: npt.NDArray[np.uint64], oldest: int) -> None:
+        """Does nothing: what is sampled from a queue is gone."""
+
     def priorities(self) -> None:
         """Does nothing: a queue has no priorities."""
 
@@ -115,12 +118,14 @@ class LocalRing:
         self.counts = RateLimiter(config.limits(batch_size))
         self._ring = Ring(config, self.counts, rng)
         self._max_size = config.max_size
+        self._fresh_limits = self.counts.limits
         self._sampler = config.sampler
         self._stored = columns.allocate(config.max_size)
         self._inserted = np.zeros(config.max_size, np.int64)
 
     def reconfigure(self, config: ReplayConfig, batch_size: int) -> None:
-        self.counts.limits = self.counts.rebased(config.limits(batch_size))
+        self._fresh_limits = config.limits(batch_size)
+        self.counts.limits = self.counts.rebased(self._fresh_limits)
         self._ring.prepare_change(config)
         self._ring.use(config)
         self._ring.rebuild()
@@ -167,6 +172,16 @@ class LocalRing:
     def update_priorities(self, keys: npt.NDArray[np.uint64], priorities: npt.NDArray[Any]) -> None:
         self._ring.update_priorities(keys, priorities)
 
+    def discard(self, keys: npt.NDArray[np.uint64], oldest: int) -> None:
+        """As `ReplayReader.discard`."""
+        count = self._ring.count_outdated(
+            oldest, lambda indices: self.columns.versions(self._stored, indices)
+        )
+        if count:
+            self._ring.remove(count)
+            self.counts.limits = self.counts.refilled(self._fresh_limits)
+        self._ring.update_priorities(keys, np.zeros(len(keys)))
+
     def priorities(self) -> npt.NDArray[Any] | None:
         return self._ring.priorities()
 
@@ -187,6 +202,7 @@ class LocalRing:
         self._ring.restore(stored.first, stored.inserts)
         self._ring.rng_state = stored.rng
         self.counts.samples = stored.samples
+        self.counts.limits = self.counts.refilled(self._fresh_limits)
 
     def inserted(self) -> npt.NDArray[Any]:
         """As `LocalQueue.inserted`."""

@@ -138,6 +138,12 @@ class LocalTable:
         with self._has_samples:
             self._store.update_priorities(keys, priorities)
 
+    def discard(self, keys: npt.NDArray[np.uint64], oldest: int) -> None:
+        """As `ReplayReader.discard`."""
+        with self._has_samples:
+            self._store.discard(keys, oldest)
+            self._has_room.notify_all()
+
     def _info(self) -> TableInfo:
         counts = self._store.counts
         now = time.monotonic()

@@ -259,6 +259,24 @@ class ReverbReplayBuffer(UnrollingReplayBuffer):
 
         self._server.call(send, "a priority update", self._stop)
 
+    def discard(self, keys: npt.NDArray[np.uint64], oldest: int) -> None:
+        try:
+            self.remove(keys)
+        except (RuntimeError, ServerSilent) as error:
+            self.reconnect(error, f"the removal of {len(keys)} unrolls")
+
+    def remove(self, keys: npt.NDArray[np.uint64]) -> None:
+        """Removes unrolls of a table with sampling; raises if the server is gone."""
+        if len(keys) == 0 or self._config.table == "queue":
+            return
+        self._check_open()
+        removed = keys.tolist()
+
+        def send() -> None:
+            self._client.mutate_priorities(self._name, updates={}, deletes=removed)
+
+        self._server.call(send, "a removal", self._stop)
+
     def can_sample(self) -> bool:
         return not self._closed and self._started().ready()
 

@@ -173,6 +173,13 @@ class ShardedReplayBuffer(ReplayReader, ReplayAdministration):
             except (RuntimeError, ServerSilent) as error:  # its reader waits for a new server
                 _LOG.warning("%d priorities are lost: %s", selected.sum(), error)
 
+    def discard(self, keys: npt.NDArray[np.uint64], oldest: int) -> None:
+        for shard in self._shards:  # those that do not have a key ignore it
+            try:
+                shard.remove(keys)
+            except (RuntimeError, ServerSilent) as error:  # its reader waits for a new server
+                _LOG.warning("%d unrolls may come once more: %s", len(keys), error)
+
     def can_sample(self) -> bool:
         return not self._closed and self._started().ready()
 

@@ -278,6 +278,20 @@ class TableHandle:
             with self._table.lock:
                 store.ring.update_priorities(keys, priorities)
 
+    def discard(self, keys: npt.NDArray[np.uint64], oldest: int) -> None:
+        """As `Table.discard`."""
+        table, store = self._table, self._table.store
+        if not isinstance(store, RingSlots):
+            return
+        with table.lock:
+            count = store.outdated(oldest, lambda slots: self.columns.versions(self._stored, slots))
+            if count:
+                store.remove(count)
+                table.refill()
+            store.ring.update_priorities(keys, np.zeros(len(keys)))
+            events = table.changed()
+        table.wake(events)
+
     def can_sample(self) -> bool:
         """Returns whether `sample` would return without waiting."""
         table = self._table

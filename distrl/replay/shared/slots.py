@@ -264,6 +264,17 @@ class RingSlots(Slots):
         """Returns the slots of the unrolls in the table, the oldest first: int64 `[size]`."""
         return self._order[self.ring.present()]
 
+    def remove(self, count: int) -> None:
+        """Removes the `count` oldest unrolls."""
+        self._set_free(self._order[self.ring.front(count)])
+        self.ring.remove(count)
+
+    def outdated(
+        self, oldest: int, versions: Callable[[npt.NDArray[Any]], npt.NDArray[Any]]
+    ) -> int:
+        """As `Ring.count_outdated`, but `versions` is given slots."""
+        return self.ring.count_outdated(oldest, lambda indices: versions(self._order[indices]))
+
     def choose(
         self,
         count: int,

@@ -183,6 +183,14 @@ class SharedTable:
             if limits != counts.limits:
                 self.lock.change(lambda number: self._settings.write(number, self.config, limits))
 
+    def refill(self) -> None:
+        """Moves the bounds by `RateLimiter.refilled` after a removal; with the lock held."""
+        if isinstance(self.store, RingSlots):
+            counts = self.store.counts
+            limits = counts.refilled(self.config.limits(self.batch_size), self._ints[PENDING])
+            if limits != counts.limits:
+                self.lock.change(lambda number: self._settings.write(number, self.config, limits))
+
     def _reload(self, number: int) -> None:
         """Reads the settings of change `number`; with the lock held."""
         self.config, limits = self._settings.read(number)

@@ -103,6 +103,23 @@ class RateLimiter:
         move = max(0, count - start) * limits.samples_per_insert
         return limits._replace(min_diff=limits.min_diff + move, max_diff=limits.max_diff + move)
 
+    def refilled(self, limits: RateLimits, pending: int = 0) -> RateLimits:
+        """Returns the limits after unrolls were removed before they were replaced.
+
+        A table that is smaller than `min_size_to_sample` again is filled like a new one: its bounds
+        move, so that the error will be where an empty table's is when it reaches that size.
+
+        Args:
+          limits: the limits of an empty table, from `ReplayConfig.limits`.
+          pending: see `can_insert`.
+        """
+        missing = limits.min_size_to_sample - self.size - pending
+        if missing <= 0 or not math.isfinite(limits.min_diff):
+            return self.limits
+        inserts = self.inserts + pending + missing - limits.min_size_to_sample
+        move = inserts * limits.samples_per_insert - self.samples
+        return limits._replace(min_diff=limits.min_diff + move, max_diff=limits.max_diff + move)
+
     def can_insert(self, count: int, max_size: int, pending: int = 0) -> int:
         """Returns how many of `count` consecutive inserts are admitted now.
 

@@ -12,6 +12,8 @@ from distrl.replay.table.rate_limiter import RateLimiter
 from distrl.replay.table.sum_tree import SumTree
 from distrl.types import Trajectory
 
+_CHUNK = 1024  # unrolls whose versions are read at a time
+
 
 class Draw(NamedTuple):
     """Unrolls chosen for a sample."""
@@ -131,6 +133,36 @@ class Ring:
         counts = self.counts
         counts.inserts += count
         counts.deletes = max(counts.deletes, counts.inserts - self._max_size)
+
+    def remove(self, count: int) -> None:
+        """Counts the deletion of the `count` oldest unrolls, which are sampled no more."""
+        if self._tree is not None:
+            self._tree.set(self.front(count), np.zeros(count))
+        self.counts.deletes += count
+
+    def front(self, count: int) -> npt.NDArray[Any]:
+        """Returns the indices of the `count` oldest unrolls: int64 `[count]`."""
+        deletes = self.counts.deletes
+        return np.arange(deletes, deletes + count) % self._max_size
+
+    def count_outdated(
+        self, oldest: int, versions: Callable[[npt.NDArray[Any]], npt.NDArray[Any]]
+    ) -> int:
+        """Returns how many of the oldest unrolls, without a gap, are older than a version.
+
+        Args:
+          oldest: the version.
+          versions: returns the versions of their actions, int32 `[T, n]`, at indices in the ring.
+        """
+        size, count, step = self.counts.size, 0, 1
+        while count < size:
+            indices = self.front(min(count + step, size))[count:]
+            old = versions(indices).min(axis=0) < oldest
+            if not old.all():
+                return count + int(old.argmin())
+            count += len(indices)
+            step = min(2 * step, _CHUNK)
+        return count
 
     def choose(
         self,

@@ -28,6 +28,9 @@ class Table(Protocol):
     def update_priorities(self, keys: npt.NDArray[np.uint64], priorities: npt.NDArray[Any]) -> None:
         """Sets priorities, float64 `[n]`, of keys, uint64 `[n]`, which were checked."""
 
+    def discard(self, keys: npt.NDArray[np.uint64], oldest: int) -> None:
+        """As `ReplayReader.discard`."""
+
     def can_sample(self) -> bool:
         """Returns whether `sample` would return without waiting."""
 
