@@ -12,11 +12,8 @@ from dm_env import specs as dm_specs
 from distrl import specs
 from distrl.errors import ConfigError
 from distrl.inferencer import InferenceSource
-from distrl.specs import EnvironmentSpec
+from distrl.specs import ACTION_MASK, EnvironmentSpec
 from distrl.types import Inference, Nest, TimeStep
-
-ACTION_MASK = "action_mask"
-"""Name of an observation's leaf that says which discrete actions are legal, not 0 for each."""
 
 
 class FixedPolicy(Protocol):

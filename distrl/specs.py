@@ -4,6 +4,7 @@ Leaves are dm_env's specs (`Array`, `BoundedArray`, `DiscreteArray`), or `jax.Sh
 if only shape and dtype matter; always for one stream at one step, without leading axes.
 """
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -12,6 +13,9 @@ from dm_env import specs
 
 from distrl.errors import SpecError
 from distrl.types import Nest, TimeStep, Trajectory
+
+ACTION_MASK = "action_mask"
+"""Name of an observation's leaf that says which discrete actions are legal, not 0 for each."""
 
 
 class EnvironmentSpec(NamedTuple):
@@ -40,6 +44,12 @@ def struct(spec: Nest) -> Nest:
     return jax.tree.map(
         lambda s: jax.ShapeDtypeStruct(tuple(s.shape), np.dtype(s.dtype)), spec, is_leaf=is_spec
     )
+
+
+def path_name(path: Sequence[Any]) -> str:
+    """Returns a leaf's path in a nest as text: "position.x"; "observation" for a bare array."""
+    keys = [str(getattr(k, "key", getattr(k, "idx", getattr(k, "name", k)))) for k in path]
+    return ".".join(keys) or "observation"
 
 
 def zeros(spec: Nest, *leading: int) -> Nest:

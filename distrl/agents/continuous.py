@@ -12,7 +12,7 @@ from dm_env import specs as dm_specs
 
 from distrl import specs
 from distrl.agents import torsos
-from distrl.agents.defaults import Defaults, sampled
+from distrl.agents.defaults import Defaults, sampled, step_bytes
 from distrl.agents.distributions import BoundedActions
 from distrl.agents.settings import InputSettings, check_scalar_reward
 from distrl.config import ActorsConfig, LearnerConfig
@@ -42,8 +42,6 @@ class ContinuousDefaults(InputSettings):
 
         There is one update of 256 transitions for each environment step.
         """
-        leaves = jax.tree.leaves(specs.struct(env_spec.observation))
-        step_bytes = sum(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in leaves)
         actors = actors or ActorsConfig(num_envs=4)
         learner = learner or LearnerConfig(batch_size=256)
         replay = sampled(
@@ -51,7 +49,7 @@ class ContinuousDefaults(InputSettings):
             learner,
             "uniform",
             unroll_length=1,
-            max_size=min(1_000_000, 2_000_000_000 // (2 * step_bytes + 100)),  # about 2 GB at most
+            max_size=min(1_000_000, 2_000_000_000 // (2 * step_bytes(env_spec) + 100)),  # 2 GB
             min_size_to_sample=1_000,
             samples_per_insert=256,
             error_buffer=4_096,

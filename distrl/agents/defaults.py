@@ -1,9 +1,13 @@
 """Settings of an experiment's other parts that suit an algorithm."""
 
 import dataclasses
+import math
 from typing import Any, Protocol
 
-from distrl.agents import torsos
+import jax
+
+from distrl import specs
+from distrl.agents import images
 from distrl.agents.agent import Agent
 from distrl.config import ActorsConfig, LearnerConfig
 from distrl.replay.config import ReplayConfig
@@ -65,8 +69,24 @@ def defaults_of(
 
 
 def has_pixels(env_spec: EnvironmentSpec) -> bool:
-    """Whether an observation is one image: uint8 [C, H, W]. Other bytes are not, such as RAM."""
-    return torsos.is_pixels(env_spec.observation)
+    """Whether an observation has an image of at least 36x36 pixels, by itself or among others.
+
+    Small images, such as the cells of a grid, cost little: the settings for vectors suit them.
+    """
+    leaves = jax.tree.leaves(env_spec.observation, is_leaf=specs.is_spec)
+    return any(images.is_large(leaf) for leaf in leaves)
+
+
+def step_bytes(env_spec: EnvironmentSpec) -> int:
+    """Returns the bytes of one observation."""
+    leaves = jax.tree.leaves(specs.struct(env_spec.observation))
+    return sum(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in leaves)
+
+
+def unrolls_within(max_size: int, env_spec: EnvironmentSpec, unroll_length: int) -> int:
+    """Returns `max_size` unrolls, or as many as fit into about 2.6 GB if that is less."""
+    unroll_bytes = (unroll_length + 1) * (step_bytes(env_spec) + 20)
+    return min(max_size, 2_600_000_000 // unroll_bytes)
 
 
 def queue(actors: ActorsConfig, learner: LearnerConfig, unroll_length: int) -> ReplayConfig:

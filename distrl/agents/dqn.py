@@ -20,8 +20,8 @@ from dm_env import specs as dm_specs
 from distrl.agents import distributions, networks
 from distrl.agents.action_values import make_action_values, select
 from distrl.agents.agent import PRIORITIES, Agent, Logs, params_key
-from distrl.agents.defaults import Defaults, has_pixels, sampled
-from distrl.agents.exploration import EpsilonSchedule, epsilon_greedy
+from distrl.agents.defaults import Defaults, has_pixels, sampled, unrolls_within
+from distrl.agents.exploration import EpsilonSchedule, epsilon_greedy, explore_legal
 from distrl.agents.means import mean_over
 from distrl.agents.networks import NetworkConfig
 from distrl.agents.optimizers import make_optimizer
@@ -159,18 +159,20 @@ class DQNConfig(SavedSettings):
 
         Each step is trained on eight times; ends of unrolls shorten the n-step returns. With
         pixels there are as many updates as in the paper: one of 32 transitions every four steps;
-        frames of 84x84 in stacks of four take 2.5 GB.
+        frames of 84x84 in stacks of four take 2.5 GB, and larger ones no more.
         """
         pixels = has_pixels(env_spec)
+        length = 8 if pixels else 16
+        max_size = unrolls_within(10_000 if pixels else 4_000, env_spec, length)
         actors = actors or ActorsConfig(num_envs=8)
         learner = learner or LearnerConfig(batch_size=4 if pixels else 8)
         replay = sampled(
             actors,
             learner,
             "uniform",
-            unroll_length=8 if pixels else 16,
-            max_size=10_000 if pixels else 4_000,
-            min_size_to_sample=500 if pixels else 128,
+            unroll_length=length,
+            max_size=max_size,
+            min_size_to_sample=min(500 if pixels else 128, max_size),
             samples_per_insert=8,
             error_buffer=256,
         )
@@ -244,8 +246,14 @@ class DQN(Agent):
         epsilon: Any = self.config.evaluation_epsilon
         if not evaluation:
             epsilon = self.config.epsilon.of_streams(params["epsilon"], timestep.env_id)
-        choose = (not evaluation and self.config.explore) or epsilon_greedy
-        action = choose(derive(rng, "exploration"), self.values(outputs), epsilon)
+        values, key = self.values(outputs), derive(rng, "exploration")
+        legal = self._legal(timestep)
+        if evaluation or self.config.explore is None:
+            action = epsilon_greedy(key, values, epsilon, legal)
+        elif legal is None:
+            action = self.config.explore(key, values, epsilon)
+        else:
+            action = explore_legal(self.config.explore, key, values, epsilon, legal)
         return AgentOutput(action.astype(self._actions.dtype), ()), state
 
     def with_env_steps(self, params: Params, env_steps: int) -> Params:
@@ -287,7 +295,10 @@ class DQN(Agent):
         outputs, _ = online(timestep, states[0])
         target_outputs, _ = frozen(timestep, states[1])
         values, target_values = self.values(outputs), self.values(target_outputs)
-        choice = jnp.argmax(values if config.double else target_values, axis=-1)
+        choices, legal = values if config.double else target_values, self._legal(timestep)
+        if legal is not None:
+            choices = jnp.where(legal, choices, -jnp.inf)
+        choice = jnp.argmax(choices, axis=-1)
         chosen = self._actions.encode(batch.action)
         value = select(values, chosen)[:-1]
         bootstrap = select(target_outputs, self._actions.encode(choice))
@@ -305,6 +316,11 @@ class DQN(Agent):
             PRIORITIES: unroll_priorities(errors.surprise, real),
         }
         return loss, logs
+
+    def _legal(self, timestep: TimeStep) -> jax.Array | None:
+        """Returns which actions are legal, bool [..., num_actions]; None: all."""
+        legal = self.network.legal
+        return None if legal is None else legal(timestep.observation)
 
     def values(self, outputs: jax.Array) -> jax.Array:
         """Returns the network's outputs as action values, [..., num_actions]."""

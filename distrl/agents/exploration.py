@@ -1,6 +1,7 @@
 """Exploration of agents that learn values: small pure functions and their settings."""
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 import jax
@@ -106,18 +107,47 @@ def stream_shares(stream_ids: jax.typing.ArrayLike) -> jax.Array:
     return jnp.sum((ids >> bits & 1) * 0.5 ** (bits + 1.0), axis=-1)
 
 
-def epsilon_greedy(rng: jax.Array, values: jax.Array, epsilon: jax.typing.ArrayLike) -> jax.Array:
+def epsilon_greedy(
+    rng: jax.Array,
+    values: jax.Array,
+    epsilon: jax.typing.ArrayLike,
+    legal: jax.Array | None = None,
+) -> jax.Array:
     """Returns a uniformly random action with probability epsilon, otherwise the best (first) one.
 
     Args:
       rng: raw key.
       values: [..., num_actions].
       epsilon: in [0, 1]; a scalar, or [...].
+      legal: bool [..., num_actions], at least one of each row; None: all. Others are never chosen.
 
     Returns:
       int32 [...].
     """
     shape = values.shape[:-1]
-    random = jax.random.randint(derive(rng, "uniform"), shape, 0, values.shape[-1])
+    if legal is None:
+        random = jax.random.randint(derive(rng, "uniform"), shape, 0, values.shape[-1])
+    else:
+        random = jax.random.categorical(derive(rng, "uniform"), jnp.where(legal, 0.0, -jnp.inf))
+        values = jnp.where(legal, values, -jnp.inf)
     explore = jax.random.uniform(derive(rng, "explore"), shape) < epsilon
     return jnp.where(explore, random, jnp.argmax(values, axis=-1))
+
+
+def explore_legal(
+    explore: Callable[..., jax.Array],
+    rng: jax.Array,
+    values: jax.Array,
+    epsilon: jax.typing.ArrayLike,
+    legal: jax.Array,
+) -> jax.Array:
+    """Returns the actions of a user's own exploration; in the place of illegal ones the best legal.
+
+    Args:
+      explore: (rng, values, epsilon) -> int [...]. Values of illegal actions are -infinity.
+      others: as in `epsilon_greedy`.
+    """
+    values = jnp.where(legal, values, -jnp.inf)
+    action = explore(rng, values, epsilon)
+    allowed = jnp.take_along_axis(legal, action[..., None], axis=-1)[..., 0]
+    return jnp.where(allowed, action, jnp.argmax(values, axis=-1))

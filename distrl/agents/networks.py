@@ -6,8 +6,8 @@ a CPU, XLA runs convolutions inside a scan very slowly.
 """
 
 import dataclasses
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar
 
 import haiku as hk
 import jax
@@ -16,6 +16,8 @@ import numpy as np
 
 from distrl import specs
 from distrl.agents import distributions, torsos
+from distrl.agents.images import LAYOUTS
+from distrl.agents.inputs import make_inputs, masked
 from distrl.agents.noisy import NoisyLinear
 from distrl.agents.recurrence import reset_unroll
 from distrl.agents.settings import (
@@ -23,6 +25,7 @@ from distrl.agents.settings import (
     check_choice,
     check_count,
     check_flag,
+    check_names,
     check_sizes,
 )
 from distrl.learner_group.devices import merge_steps, unmerge_steps
@@ -36,19 +39,34 @@ class NetworkConfig(InputSettings):
     """Settings of an agent's network.
 
     Attributes:
-      torso: "mlp"; "nature_cnn" (Mnih et al. 2015); "shallow_cnn" (Mnih et al. 2013), in a third of
-        its time; "impala_resnet" (Espeholt et al. 2018, the deep one); "auto": "nature_cnn" for
-        uint8 pixels [C, H, W], otherwise the MLP.
+      torso: "mlp", or the CNN of all images: "nature_cnn" (Mnih et al. 2015); "shallow_cnn" (Mnih
+        et al. 2013), in a third of its time; "impala_resnet" (Espeholt et al. 2018, the deep one);
+        "small_cnn", for images of any size. "auto": "nature_cnn" for images of 36 pixels and more,
+        "small_cnn" for smaller ones, the MLP for all else. In a nest of images and others, the MLP
+        takes the features of the images' CNNs with the rest.
       hidden_sizes: sizes of the MLP's layers.
       activation: the MLP's, "tanh" or "relu"; the others use relu.
       core: "none" or "lstm".
       core_size: units of the LSTM.
       core_inputs_prev_action_reward: whether the previous action and the reward (clipped to
         [-1, 1]) are inputs of the core.
-      scale_integers: whether the MLP takes integers, such as the bytes of Atari's RAM, scaled from
-        their bounds to [0, 1], as the convolutional torsos do. Floats are left as they are: there
-        is the transform `observation_normalizer`.
+      scale_integers: whether integers, such as the bytes of Atari's RAM, are scaled from their
+        bounds to [0, 1]; False: only the bytes of images are, by 255. Floats are left as they are:
+        there is the transform `observation_normalizer`.
+      image_layout: order of the axes of images: "chw", "hwc", or "auto", by shape: equal axes are
+        the sides, else the shorter of the first and the last axis has the channels.
+      inputs: names of the parts of the observation that the torso sees, such as "camera" or
+        "arm.angle"; empty: all, but for the mask.
+      mask_actions: whether the part "action_mask" of a dict, [num_actions], says which actions are
+        legal (not 0; if none is, all are): no other is taken, or counts in a loss.
     """
+
+    BEFORE: ClassVar[Mapping[str, Any]] = {
+        **InputSettings.BEFORE,
+        "image_layout": "chw",
+        "inputs": (),
+        "mask_actions": False,
+    }
 
     torso: str = "auto"
     hidden_sizes: tuple[int, ...] = (64, 64)
@@ -57,6 +75,9 @@ class NetworkConfig(InputSettings):
     core_size: int = 64
     core_inputs_prev_action_reward: bool = True
     scale_integers: bool = True
+    image_layout: str = "auto"
+    inputs: tuple[str, ...] = ()
+    mask_actions: bool = True
 
     def __post_init__(self) -> None:
         check_choice(self, "torso", ("auto", *torsos.TORSOS), "network")
@@ -67,6 +88,9 @@ class NetworkConfig(InputSettings):
         check_sizes(self, "hidden_sizes", "network")
         check_count(self, "core_size", "network")
         check_flag(self, "scale_integers", "network")
+        check_choice(self, "image_layout", LAYOUTS, "network")
+        check_names(self, "inputs", "network")
+        check_flag(self, "mask_actions", "network")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -81,6 +105,8 @@ class Network:
       unroll: (params, timestep [T, B], state [B], noise) -> (outputs [T, B, ...], state [B] after
         the last step). Resets the state at FIRST.
 
+      legal: observation [..., *] -> bool [..., num_actions], which actions are legal; None: all.
+
     `noise` is a raw key, from which noisy layers draw once for all rows and steps; None, the
     default: they use their means. Without noisy layers it has no effect.
     """
@@ -89,6 +115,7 @@ class Network:
     initial_state: Callable[[int], State]
     step: Callable[..., tuple[Any, State]]
     unroll: Callable[..., tuple[Any, State]]
+    legal: Callable[[Nest], jax.Array] | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -121,13 +148,16 @@ def make_network(config: NetworkConfig, env_spec: EnvironmentSpec) -> ActorCriti
 
     body = _build(config, env_spec, distribution.encode, make_heads)
 
+    def with_mask(policy: Nest, timestep: TimeStep) -> Nest:
+        return policy if body.legal is None else masked(policy, body.legal(timestep.observation))
+
     def step(params: Params, timestep: TimeStep, state: State) -> tuple[Nest, jax.Array, State]:
         (policy, value), state = body.step(params, timestep, state)
-        return policy, value, state
+        return with_mask(policy, timestep), value, state
 
     def unroll(params: Params, timestep: TimeStep, state: State) -> tuple[Nest, jax.Array, State]:
         (policy, value), state = body.unroll(params, timestep, state)
-        return policy, value, state
+        return with_mask(policy, timestep), value, state
 
     return ActorCriticNetwork(distribution, body.init, body.initial_state, step, unroll)
 
@@ -186,12 +216,13 @@ def _make_hidden(
     config: NetworkConfig, env_spec: EnvironmentSpec, linear: torsos.MakeLayer
 ) -> Callable[[str], Callable[[jax.Array], jax.Array]]:
     """Returns a function that makes the last hidden layer, by name, in front of a head."""
-    if config.core == "none":
-        return torsos.last_layer(
-            config.torso, config.hidden_sizes, config.activation, env_spec.observation, linear
-        )
-    sizes = (config.core_size,)
-    return torsos.last_layer("mlp", sizes, config.activation, env_spec.observation, linear)
+    observation = make_inputs(env_spec, config.inputs, config.mask_actions).spec
+    torso, sizes = config.torso, config.hidden_sizes
+    if config.core != "none":
+        torso, sizes = "mlp", (config.core_size,)
+    return torsos.last_layer(
+        torso, sizes, config.activation, observation, linear, config.image_layout
+    )
 
 
 def _build(
@@ -211,14 +242,16 @@ def _build(
       linear: makes the fully connected layers of the torso.
       with_last: whether the torso has its last fully connected layer.
     """
+    inputs = make_inputs(env_spec, config.inputs, config.mask_actions)
     make_torso = torsos.for_observation(
         config.torso,
         config.hidden_sizes,
         config.activation,
-        env_spec.observation,
+        inputs.spec,
         linear,
         config.scale_integers,
         with_last,
+        config.image_layout,
     )
     recurrent = config.core == "lstm"
 
@@ -228,7 +261,7 @@ def _build(
         heads = make_heads()
 
         def embed(timestep: TimeStep) -> jax.Array:  # [N, ...] to [N, F]
-            x = torso(timestep.observation)
+            x = torso(inputs.take(timestep.observation))
             if not (recurrent and config.core_inputs_prev_action_reward):
                 return x
             action = encode_action(timestep.prev_action)
@@ -286,7 +319,7 @@ def _build(
             x = merge_steps(x)
         return unmerge_steps(heads(params, heads_key, x), length, batch), state
 
-    return Network(init, initial_state, step, unroll)
+    return Network(init, initial_state, step, unroll, inputs.legal)
 
 
 def _policy_head(distribution: distributions.Distribution) -> Callable[[jax.Array], Nest]:

@@ -7,7 +7,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from distrl.agents.defaults import Defaults, has_pixels, sampled
+from distrl.agents.defaults import Defaults, has_pixels, sampled, unrolls_within
 from distrl.agents.dqn import DQN, DQNConfig
 from distrl.agents.exploration import EpsilonSchedule
 from distrl.agents.networks import NetworkConfig
@@ -94,13 +94,14 @@ class R2D2Config(SavedSettings):
         """
         actors = actors or ActorsConfig(num_envs=8)
         learner = learner or LearnerConfig(batch_size=16)
+        max_size = unrolls_within(1_000 if has_pixels(env_spec) else 4_000, env_spec, 24)
         replay = sampled(
             actors,
             learner,
             "prioritized",
             unroll_length=24,
-            max_size=1_000 if has_pixels(env_spec) else 4_000,
-            min_size_to_sample=128,
+            max_size=max_size,
+            min_size_to_sample=min(128, max_size),
             samples_per_insert=8,
             error_buffer=256,
             priority_exponent=0.9,

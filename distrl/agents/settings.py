@@ -98,6 +98,16 @@ def check_sizes(settings: Any, field: str, prefix: str = "agent") -> None:
         raise ConfigError(f"{prefix}.{field}: expected a tuple of positive integers, got {value!r}")
 
 
+def check_names(settings: Any, field: str, prefix: str = "agent") -> None:
+    """Refuses a field that is not a tuple of strings; a list becomes one; as `check_number`."""
+    value = getattr(settings, field)
+    if isinstance(value, list):
+        value = tuple(value)
+        object.__setattr__(settings, field, value)
+    if not (isinstance(value, tuple) and all(isinstance(name, str) and name for name in value)):
+        raise ConfigError(f"{prefix}.{field}: expected a tuple of names, got {value!r}")
+
+
 def check_choice(
     settings: Any, field: str, choices: tuple[str, ...], prefix: str = "agent"
 ) -> None:

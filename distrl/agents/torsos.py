@@ -1,6 +1,6 @@
 """The networks' first part: observations [N, ...] to features [N, F]."""
 
-import functools
+import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -8,26 +8,25 @@ import haiku as hk
 import jax
 import jax.numpy as jnp
 import numpy as np
-import numpy.typing as npt
 from dm_env import specs as dm_specs
 
 from distrl import specs
+from distrl.agents.cnns import CNN, MIN_PIXELS, MakeLayer, last_layer_of, make_cnn, scaled
+from distrl.agents.images import (
+    channel_axis,
+    integer_scale,
+    is_image,
+    is_large,
+    sides,
+    to_nhwc,
+)
 from distrl.errors import ConfigError
 from distrl.types import Nest
 
 Torso = Callable[[Nest], jax.Array]
-MakeLayer = Callable[..., Callable[[jax.Array], jax.Array]]  # hk.Linear, or like it
 
-TORSOS = ("mlp", "nature_cnn", "shallow_cnn", "impala_resnet")
+TORSOS = ("mlp", *MIN_PIXELS)
 ACTIVATIONS: dict[str, Callable[[jax.Array], jax.Array]] = {"tanh": jnp.tanh, "relu": jax.nn.relu}
-
-# What is left after the strides is 1 or more.
-_MIN_PIXELS = {"nature_cnn": 36, "shallow_cnn": 20, "impala_resnet": 8}
-
-
-def scaled(gain: float) -> hk.initializers.Initializer:
-    """Returns weights whose outputs have `gain` times the standard deviation of the inputs."""
-    return hk.initializers.VarianceScaling(gain**2, "fan_in", "truncated_normal")
 
 
 def for_observation(
@@ -38,37 +37,36 @@ def for_observation(
     linear: MakeLayer = hk.Linear,
     scale_integers: bool = True,
     with_last: bool = True,
+    layout: str = "auto",
 ) -> Callable[[], Torso]:
     """Returns a function that, inside `hk.transform`, makes the torso for an observation.
 
+    A nest of images, vectors, matrices and numbers is taken apart: each image has a CNN, and its
+    features and the rest go through the MLP together. An image by itself has the CNN only, and an
+    observation without images the MLP only.
+
     Args:
-      torso: one of TORSOS, or "auto": the CNN for uint8 pixels [C, H, W], otherwise the MLP.
+      torso: one of TORSOS: "mlp", or the CNN of all images; "auto": for each image the CNN that
+        suits its size ("nature_cnn" from 36 pixels on, "small_cnn" below).
       hidden_sizes: sizes of the MLP's layers.
       activation: the MLP's, a key of ACTIVATIONS.
-      spec: spec of the observation: uint8 pixels [C, H, W] for the convolutional torsos; for the
-        MLP a nest of scalars and vectors (those with a DiscreteArray spec become one-hot).
+      spec: spec of the observation; those with a DiscreteArray spec become one-hot.
       linear: makes the fully connected layers.
-      scale_integers: the MLP takes integers scaled from their bounds to [0, 1]; see
-        `integer_scale`.
+      scale_integers: integers are scaled from their bounds to [0, 1]; see `integer_scale`. False:
+        only bytes of images are, by 255.
       with_last: False: without the last fully connected layer, which is then `last_layer`'s.
+      layout: order of the images' axes, one of `images.LAYOUTS`.
 
     Raises:
       ConfigError: torso and observation do not fit.
     """
-    torso = _resolved(torso, spec)
-    if torso == "mlp":
-        _check_vectors(spec)
-        sizes = hidden_sizes if with_last else hidden_sizes[:-1]
-        return lambda: _mlp(sizes, ACTIVATIONS[activation], spec, linear, scale_integers)
-    least = _MIN_PIXELS[torso]
-    if not is_pixels(spec) or min(spec.shape[1:]) < least:
-        raise ConfigError(
-            f"network.torso: {torso} takes uint8 pixels [C, H, W] of at least {least}x{least}, "
-            f"got the observation {_describe(spec)}"
-        )
-    if torso in _PLAIN:
-        return functools.partial(_plain_cnn, torso, linear, with_last)
-    return functools.partial(_impala_resnet, linear, with_last)
+    _check(torso, spec, layout)
+    if specs.is_spec(spec) and is_image(spec):
+        make = make_cnn(_cnn_for(torso, spec, layout), linear, with_last)
+        return lambda: _of_image(make(), spec, layout, scale_integers)
+    sizes = hidden_sizes if with_last else hidden_sizes[:-1]
+    mlp = ACTIVATIONS[activation]
+    return lambda: _of_nest(torso, sizes, mlp, spec, linear, scale_integers, layout)
 
 
 def last_layer(
@@ -77,20 +75,19 @@ def last_layer(
     activation: str,
     spec: Nest,
     linear: MakeLayer = hk.Linear,
+    layout: str = "auto",
 ) -> Callable[[str], Callable[[jax.Array], jax.Array]]:
     """Returns a function that, inside `hk.transform`, makes a torso's last fully connected layer.
 
     It takes the layer's name. An MLP without layers has none: the features stay as they are.
     Arguments are those of `for_observation`.
     """
-    torso = _resolved(torso, spec)
-    if torso == "mlp":
-        if not hidden_sizes:
-            return lambda name: lambda x: x
-        return lambda name: _layer(linear, hidden_sizes[-1], activation, scaled(1.0), name)
-    if torso in _PLAIN:
-        return lambda name: _layer(linear, _PLAIN[torso][1], "relu", scaled(2**0.5), name)
-    return lambda name: _layer(linear, _RESNET_FEATURES, "relu", None, name)
+    if specs.is_spec(spec) and is_image(spec) and torso != "mlp":
+        size, w_init = last_layer_of(_cnn_for(torso, spec, layout))
+        return lambda name: _layer(linear, size, "relu", w_init, name)
+    if not hidden_sizes:
+        return lambda name: lambda x: x
+    return lambda name: _layer(linear, hidden_sizes[-1], activation, scaled(1.0), name)
 
 
 def _layer(
@@ -104,63 +101,51 @@ def _layer(
     return lambda x: ACTIVATIONS[activation](layer(x))
 
 
-def _resolved(torso: str, spec: Nest) -> str:
-    """Returns the torso that "auto" stands for."""
+def _cnn_for(torso: str, leaf: Any, layout: str) -> str:
+    """Returns the CNN of an image."""
     if torso != "auto":
         return torso
-    return "nature_cnn" if is_pixels(spec) else "mlp"
-
-
-def is_pixels(observation: Nest) -> bool:
-    """Whether an observation is one image: uint8 [C, H, W]."""
-    return (
-        specs.is_spec(observation)
-        and len(observation.shape) == 3
-        and np.dtype(observation.dtype) == np.uint8
-    )
-
-
-def integer_scale(leaf: Any) -> tuple[npt.NDArray[Any], npt.NDArray[Any]] | None:
-    """Returns what the MLP subtracts from an array of integers, and what it divides by.
-
-    Bounds are mapped to 0 and 1; without bounds those of a dtype of 8 or 16 bits, such as bytes.
-    Wider integers without bounds of their own are left as they are.
-
-    Args:
-      leaf: a spec.
-
-    Returns:
-      float32 arrays of the leaf's shape; None if there is nothing to scale: for floats and for a
-      DiscreteArray, which becomes one-hot.
-    """
-    if isinstance(leaf, dm_specs.DiscreteArray) or not np.issubdtype(leaf.dtype, np.integer):
-        return None
-    info = np.iinfo(leaf.dtype)
-    low, high = (
-        np.broadcast_to(np.asarray(getattr(leaf, name, limit), np.float64), leaf.shape)
-        for name, limit in (("minimum", info.min), ("maximum", info.max))
-    )
-    known = (low > min(info.min, -1)) & (high < info.max) | (info.bits <= 16)
-    if not known.any():
-        return None
-    return (
-        np.where(known, low, 0).astype(np.float32),
-        np.where(known & (low < high), high - low, 1).astype(np.float32),
-    )
+    return "nature_cnn" if is_large(leaf, layout) else "small_cnn"
 
 
 def has_scaled_integers(observation: Nest) -> bool:
     """Whether `scale_integers` makes a difference to the network of an observation."""
     leaves = jax.tree.leaves(observation, is_leaf=specs.is_spec)
-    return not is_pixels(observation) and any(integer_scale(leaf) is not None for leaf in leaves)
+    return any(
+        integer_scale(leaf) is not None and not (is_image(leaf) and leaf.dtype == np.uint8)
+        for leaf in leaves
+    )
 
 
-def _check_vectors(spec: Nest) -> None:
+def _check(torso: str, spec: Nest, layout: str) -> None:
+    """Refuses what the torso cannot take, with what would be right."""
     leaves = jax.tree.leaves(spec, is_leaf=specs.is_spec)
-    if not leaves or any(len(leaf.shape) > 1 for leaf in leaves):
+    images = [leaf for leaf in leaves if is_image(leaf)]
+    got = f"got the observation {_describe(spec)}"
+    if not leaves or any(len(leaf.shape) > 3 for leaf in leaves):
         raise ConfigError(
-            "network.torso: the mlp takes scalars and vectors, or a nest of them, got the "
-            f"observation {_describe(spec)}"
+            "network.torso: a network takes numbers, vectors, matrices and images [C, H, W] or "
+            f"[H, W, C], or a nest of them ({'' if leaves else 'at least one; '}frames are stacked "
+            f"by the transform frame_stack), {got}"
+        )
+    if torso == "mlp" and images:
+        raise ConfigError(
+            "network.torso: the mlp takes numbers, vectors and matrices; use auto for images, "
+            f"{got}"
+        )
+    if torso in ("auto", "mlp"):
+        return
+    least = MIN_PIXELS[torso]
+    if not images or any(min(sides(leaf.shape, layout)) < least for leaf in images):
+        found = ", ".join(
+            f"{'x'.join(map(str, sides(leaf.shape, layout)))} pixels in "
+            f"{1 if (axis := channel_axis(leaf.shape, layout)) is None else leaf.shape[axis]} "
+            f"channels"
+            for leaf in images
+        )
+        raise ConfigError(
+            f"network.torso: {torso} takes images of at least {least}x{least}, {got}"
+            + (f": {found} (network.image_layout={layout})" if images else "")
         )
 
 
@@ -191,16 +176,52 @@ class _MLP(hk.Module):
         return x
 
 
-def _mlp(
+def _of_image(cnn: CNN, spec: Any, layout: str, scale_integers: bool) -> Torso:
+    return lambda x: cnn(to_nhwc(spec, x, layout, scale_integers))
+
+
+def _of_nest(
+    torso: str,
     sizes: Sequence[int],
     activation: Callable[[jax.Array], jax.Array],
     spec: Nest,
     linear: MakeLayer,
     scale_integers: bool,
+    layout: str,
 ) -> Torso:
+    """Returns the MLP of all that is no image, and of each image's features."""
+    paths, structure = jax.tree_util.tree_flatten_with_path(spec, is_leaf=specs.is_spec)
     net = _MLP(sizes, activation, linear, name="torso")
+    parts = [
+        _image_part(torso, path, leaf, linear, scale_integers, layout)
+        if is_image(leaf)
+        else _vector_part(leaf, scale_integers)
+        for path, leaf in paths
+    ]
 
-    def flat(leaf: dm_specs.Array, x: jax.Array) -> jax.Array:
+    def apply(observation: Nest) -> jax.Array:
+        values = structure.flatten_up_to(observation)
+        rows = [part(x) for part, x in zip(parts, values, strict=True)]
+        return net(jnp.concatenate(rows, axis=-1))
+
+    return apply
+
+
+def _image_part(
+    torso: str, path: Any, leaf: Any, linear: MakeLayer, scale_integers: bool, layout: str
+) -> Callable[[jax.Array], jax.Array]:
+    """Returns an image's CNN, in a module of its own that has the image's name."""
+    make = make_cnn(_cnn_for(torso, leaf, layout), linear, True)
+    name = re.sub(r"\W", "_", specs.path_name(path))
+    return hk.to_module(lambda x: _of_image(make(), leaf, layout, scale_integers)(x))(
+        name=f"torso_{name}"
+    )
+
+
+def _vector_part(leaf: Any, scale_integers: bool) -> Callable[[jax.Array], jax.Array]:
+    """Returns a function from an array that is no image to rows of float32."""
+
+    def flat(x: jax.Array) -> jax.Array:
         if isinstance(leaf, dm_specs.DiscreteArray):
             return jax.nn.one_hot(x, leaf.num_values)
         x = x.astype(jnp.float32)
@@ -209,62 +230,4 @@ def _mlp(
             x = jnp.divide(x - scale[0], scale[1])
         return x.reshape(x.shape[0], -1)
 
-    def torso(observation: Nest) -> jax.Array:
-        leaves = jax.tree.leaves(jax.tree.map(flat, spec, observation, is_leaf=specs.is_spec))
-        return net(jnp.concatenate(leaves, axis=-1))
-
-    return torso
-
-
-def _to_nhwc(pixels: jax.Array) -> jax.Array:
-    """Converts uint8 [N, C, H, W] to float32 [N, H, W, C] in [0, 1]."""
-    return jnp.transpose(pixels, (0, 2, 3, 1)).astype(jnp.float32) * (1 / 255)
-
-
-# Channels, kernel and stride of each plain CNN's convolutions, and the features after them. The
-# DQN's network, https://doi.org/10.1038/nature14236; and the first DQN's with a third of the work,
-# https://arxiv.org/abs/1312.5602.
-_PLAIN = {
-    "nature_cnn": (((32, 8, 4), (64, 4, 2), (64, 3, 1)), 512),
-    "shallow_cnn": (((16, 8, 4), (32, 4, 2)), 256),
-}
-
-
-def _plain_cnn(name: str, linear: MakeLayer, with_last: bool) -> Torso:
-    convolutions, features = _PLAIN[name]
-    layers: list[Any] = []
-    w_init = scaled(2**0.5)  # a relu halves the variance (He et al. 2015, arXiv:1502.01852)
-    for convolution in convolutions:
-        layers += [hk.Conv2D(*convolution, padding="VALID", w_init=w_init), jax.nn.relu]
-    layers.append(hk.Flatten())
-    if with_last:
-        layers += [linear(features, w_init=w_init), jax.nn.relu]
-    net = hk.Sequential(layers, name="torso")
-    return lambda pixels: net(_to_nhwc(pixels))
-
-
-_RESNET_FEATURES = 256
-
-
-class _ImpalaResNet(hk.Module):
-    """The deep network of IMPALA without its LSTM, https://arxiv.org/abs/1802.01561 (figure 3)."""
-
-    def __init__(self, linear: MakeLayer, with_last: bool, name: str):
-        super().__init__(name=name)
-        self._linear = linear
-        self._with_last = with_last
-
-    def __call__(self, x: jax.Array) -> jax.Array:
-        for channels in (16, 32, 32):
-            x = hk.Conv2D(channels, 3)(x)
-            x = hk.max_pool(x, (1, 3, 3, 1), (1, 2, 2, 1), "SAME")
-            for _ in range(2):
-                y = hk.Conv2D(channels, 3)(jax.nn.relu(x))
-                x = x + hk.Conv2D(channels, 3)(jax.nn.relu(y))
-        x = hk.Flatten()(jax.nn.relu(x))
-        return jax.nn.relu(self._linear(_RESNET_FEATURES)(x)) if self._with_last else x
-
-
-def _impala_resnet(linear: MakeLayer, with_last: bool) -> Torso:
-    net = _ImpalaResNet(linear, with_last, name="torso")
-    return lambda pixels: net(_to_nhwc(pixels))
+    return flat

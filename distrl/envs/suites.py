@@ -12,6 +12,7 @@ import re
 import warnings
 from typing import Any
 
+from distrl.envs import minigrid
 from distrl.envs.multi_agent import pettingzoo
 from distrl.envs.multi_agent.environment import MultiAgentEnvironment
 from distrl.envs.native import NativeEnvironment
@@ -120,10 +121,7 @@ class GymBuilder:
             if isinstance(error, ModuleNotFoundError):
                 text += f": pip install {error.name}"
             raise ConfigError(f"environment: {self.name} cannot be made: {text}") from error
-        if self.suite == "minigrid" and "mission" in env.observation_space.spaces:
-            keep = [name for name in env.observation_space.spaces if name != "mission"]
-            env = gymnasium.wrappers.FilterObservation(env, keep)  # the mission is a text
-        return env
+        return minigrid.arrays_only(env) if self.suite == "minigrid" else env
 
 
 @dataclasses.dataclass(frozen=True)

@@ -172,12 +172,6 @@ def require_scalar_reward(name: str, env_spec: EnvironmentSpec) -> None:
         )
 
 
-def path_name(path: Sequence[Any]) -> str:
-    """Returns a leaf's path in a nest as text: "position.x"; "observation" for a bare array."""
-    keys = [str(getattr(k, "key", getattr(k, "idx", getattr(k, "name", k)))) for k in path]
-    return ".".join(keys) or "observation"
-
-
 def chosen_leaves(
     name: str, leaves: Sequence[str], observation: Nest, suits: Callable[[Array], bool]
 ) -> dict[str, Array]:
@@ -185,7 +179,7 @@ def chosen_leaves(
 
     Args:
       name: the transform's name.
-      leaves: the user's choice; empty: all that are suitable.
+      leaves: the user's choice; empty: all that are suitable, but for a mask of actions.
       observation: nest of specs.
       suits: whether the transform can work on a leaf with this spec.
 
@@ -193,14 +187,18 @@ def chosen_leaves(
       ConfigError: there is no such leaf, one is not suitable, or there is none at all.
     """
     flat, _ = jax.tree_util.tree_flatten_with_path(observation, is_leaf=specs.is_spec)
-    by_name = {path_name(path): spec for path, spec in flat}
+    by_name = {specs.path_name(path): spec for path, spec in flat}
     listed = ", ".join(f"{key} {np.dtype(s.dtype)}{list(s.shape)}" for key, s in by_name.items())
     for leaf in leaves:
         if leaf not in by_name:
             raise ConfigError(f"transforms: {name}.leaves: no {leaf!r}; there is {listed}")
         if not suits(by_name[leaf]):
             raise ConfigError(f"transforms: {name}.leaves: {leaf!r} does not suit it: {listed}")
-    chosen = {key: s for key, s in by_name.items() if (key in leaves if leaves else suits(s))}
+    chosen = {
+        key: s
+        for key, s in by_name.items()
+        if (key in leaves if leaves else suits(s) and key != specs.ACTION_MASK)
+    }
     if not chosen:
         raise ConfigError(f"transforms: {name} finds no observation that suits it in {listed}")
     return chosen
@@ -209,5 +207,5 @@ def chosen_leaves(
 def map_leaves(function: Callable[[str, Array], Array], nest: Nest) -> Nest:
     """Returns `nest` with each leaf replaced by `function(name, leaf)`."""
     return jax.tree_util.tree_map_with_path(
-        lambda path, leaf: function(path_name(path), leaf), nest, is_leaf=specs.is_spec
+        lambda path, leaf: function(specs.path_name(path), leaf), nest, is_leaf=specs.is_spec
     )

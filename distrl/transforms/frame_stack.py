@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Mapping
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -10,6 +10,8 @@ import numpy as np
 from dm_env import specs as dm_specs
 
 from distrl import specs
+from distrl.agents.images import LAYOUTS, channel_axis
+from distrl.agents.settings import SavedSettings, check_choice
 from distrl.errors import ConfigError
 from distrl.specs import EnvironmentSpec
 from distrl.transforms.base import Transform, chosen_leaves, map_leaves
@@ -18,21 +20,26 @@ from distrl.types import Array, Nest, State, StepType, TimeStep, Trajectory
 
 
 @dataclasses.dataclass(frozen=True)
-class FrameStack(Transform):
+class FrameStack(SavedSettings, Transform):
     """Stacks each observation with the ones before it, the newest last.
 
-    Pixels `[C, H, W]` become `[num_frames * C, H, W]`, and `[H, W]` become `[num_frames, H, W]`;
-    vectors `[D]` become `[num_frames * D]`, and numbers `[num_frames]`. At the start of an episode
-    its first observation is repeated. Single frames are sent and stored: the frames before an
-    unroll are part of the recurrent state, and the learner builds the stacks.
+    Pixels `[C, H, W]` become `[num_frames * C, H, W]`, `[H, W, C]` become `[H, W, num_frames * C]`,
+    and `[H, W]` become `[num_frames, H, W]`; vectors `[D]` become `[num_frames * D]`, and numbers
+    `[num_frames]`. At the start of an episode its first observation is repeated. Single frames are
+    sent and stored: the frames before an unroll are part of the recurrent state, and the learner
+    builds the stacks.
 
     Attributes:
       num_frames: frames in a stack, 2 or more.
       leaves: names of the observations to stack; empty: all except symbols (DiscreteArray).
+      image_layout: order of the axes of images, as in `NetworkConfig`.
     """
+
+    BEFORE: ClassVar[Mapping[str, Any]] = {"image_layout": "chw"}
 
     num_frames: int = 4
     leaves: tuple[str, ...] = ()
+    image_layout: str = "auto"
 
     name = "frame_stack"
     changes = frozenset({"observation"})
@@ -47,6 +54,13 @@ class FrameStack(Transform):
                 f"transforms: frame_stack.num_frames must be an integer of at least 2, got "
                 f"{self.num_frames!r}"
             )
+        check_choice(self, "image_layout", LAYOUTS, "transforms: frame_stack")
+
+    def _axis(self, shape: tuple[int, ...]) -> int | None:
+        """Returns the axis along which frames are stacked; None: a new one, the first."""
+        if len(shape) in (0, 2):  # numbers and images without channels
+            return None
+        return channel_axis(shape, self.image_layout) if len(shape) == 3 else 0
 
     def _chosen(self, observation: Nest) -> dict[str, Array]:
         return chosen_leaves(self.name, self.leaves, observation, _can_be_stacked)
@@ -58,9 +72,9 @@ class FrameStack(Transform):
         def stacked(name: str, leaf: Array) -> Array:
             if name not in chosen:
                 return leaf
-            kind = getattr(leaf, "name", None)
+            kind, axis = getattr(leaf, "name", None), self._axis(tuple(leaf.shape))
             low, high = (
-                _stack([np.broadcast_to(bound, leaf.shape)] * self.num_frames, len(leaf.shape))
+                _stack([np.broadcast_to(bound, leaf.shape)] * self.num_frames, axis)
                 for bound in (getattr(leaf, "minimum", 0), getattr(leaf, "maximum", 0))
             )
             if isinstance(leaf, dm_specs.BoundedArray):
@@ -89,7 +103,7 @@ class FrameStack(Transform):
             begins = first.reshape(-1, *[1] * (frame.ndim - 1))
             frames = jnp.concatenate([jnp.where(begins, frame, state[name]), frame], axis=1)
             after[name] = frames[:, 1:]
-            return _stack(list(jnp.moveaxis(frames, 1, 0)), frame.ndim - 2)
+            return _stack(list(jnp.moveaxis(frames, 1, 0)), self._axis(frame.shape[2:]), 1)
 
         observation = map_leaves(stack, timestep.observation)
         return timestep._replace(observation=observation), after
@@ -112,7 +126,8 @@ class FrameStack(Transform):
             ages = range(before, -1, -1)
             return _stack(
                 [known[jnp.maximum(rows - age, begin) + before, columns] for age in ages],
-                frames.ndim - 2,
+                self._axis(frames.shape[2:]),
+                2,
             )
 
         observation = map_leaves(stack, batch.timestep.observation)
@@ -123,10 +138,9 @@ def _can_be_stacked(leaf: Array) -> bool:
     return not isinstance(leaf, dm_specs.DiscreteArray)
 
 
-def _stack(frames: list[Array], ndim: int) -> Array:
-    """Stacks frames `[..., *shape]` of `ndim` axes along the channel axis, or a new one."""
+def _stack(frames: list[Array], axis: int | None, leading: int = 0) -> Array:
+    """Stacks frames `[*leading, *shape]` along an axis of their shape, or on a new one before."""
     module = np if isinstance(frames[0], np.ndarray) else jnp
-    axis = frames[0].ndim - ndim
-    if ndim in (0, 2):  # numbers and images have no channel axis
-        return module.stack(frames, axis=axis)
-    return module.concatenate(frames, axis=axis)
+    if axis is None:
+        return module.stack(frames, axis=leading)
+    return module.concatenate(frames, axis=leading + axis)

@@ -22,6 +22,7 @@ _FREE = (
 # Settings that some checkpoints are older than, by the end of the name, and what was done then.
 _BEFORE = {
     **NetworkConfig.BEFORE,
+    "inputs": [],  # as in a file
     **DQNConfig.BEFORE,
     **NoiseSchedule.BEFORE,
     "whole_episodes": False,

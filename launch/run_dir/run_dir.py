@@ -5,6 +5,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from distrl.agents.images import has_channels_last
+from distrl.agents.inputs import has_mask
 from distrl.agents.torsos import has_scaled_integers
 from distrl.checkpointing.resume_point import RESUMED, ResumePoint, check_agent
 from distrl.checkpointing.saved import Saved
@@ -25,6 +27,7 @@ from distrl.metrics import Monitor
 from distrl.replay.columns import Columns
 from distrl.replay.table.files import read_facts
 from distrl.runtime.files import read_json, write_json
+from distrl.types import Nest
 
 SUBMITTED = ("slurm.sh", "slurm.log")  # of a Slurm job that will run in the folder
 
@@ -174,8 +177,8 @@ def _resume(
 def _check(checkpoint: Checkpoint, settings: dict[str, Any], experiment: Experiment) -> list[str]:
     """Returns a line for each changed setting; raises ConfigError if one must not change."""
     changes = config_diff.compare(checkpoint.manifest, settings)
-    if not has_scaled_integers(experiment.environment.spec().observation):
-        changes = [c for c in changes if not c.field.endswith(".scale_integers")]
+    same = _without_effect(experiment.environment.spec().observation)
+    changes = [c for c in changes if c.field.rpartition(".")[2] not in same]
     fixed = [change for change in changes if change.fixed]
     if fixed:
         raise ConfigError(f"{checkpoint.path} is of another run: {_describe(fixed)}")
@@ -187,6 +190,16 @@ def _check(checkpoint: Checkpoint, settings: dict[str, Any], experiment: Experim
             f"{checkpoint.path} is of another agent: {_describe(of_agent) or error}"
         ) from error
     return [f"distrl: changed since the checkpoint: {c.field}: {c.was} -> {c.now}" for c in changes]
+
+
+def _without_effect(observation: Nest) -> set[str]:
+    """Returns settings of networks that mean the same for an observation, whatever their value."""
+    has_effect = {
+        "scale_integers": has_scaled_integers(observation),
+        "image_layout": has_channels_last(observation),
+        "mask_actions": has_mask(observation),
+    }
+    return {name for name, effect in has_effect.items() if not effect}
 
 
 def _describe(changes: list[config_diff.Change]) -> str:

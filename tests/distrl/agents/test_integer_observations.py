@@ -12,10 +12,10 @@ from distrl import specs
 from distrl.agents.ddpg import DDPGConfig
 from distrl.agents.defaults import has_pixels
 from distrl.agents.dqn import DQNConfig
+from distrl.agents.images import integer_scale
 from distrl.agents.networks import NetworkConfig, make_network
 from distrl.agents.sac import SACConfig
 from distrl.agents.td3 import TD3Config
-from distrl.agents.torsos import integer_scale
 from distrl.plain_pickle import load_plain
 from distrl.plain_settings import decode, encode
 from distrl.random_keys import root
@@ -30,10 +30,11 @@ def with_observation(observation):
     return EnvironmentSpec(observation, DISCRETE)
 
 
-def test_only_images_count_as_pixels():
+def test_only_large_images_count_as_pixels():
     image = dm_specs.BoundedArray((4, 84, 84), np.uint8, 0, 255)
-    assert has_pixels(with_observation(image))
-    others = RAM, dm_specs.Array((84, 84), np.uint8), dm_specs.Array((3, 8, 8), np.float32)
+    grey = dm_specs.Array((84, 84), np.uint8)
+    assert all(has_pixels(with_observation(x)) for x in (image, grey, {"a": RAM, "b": image}))
+    others = RAM, dm_specs.Array((7, 7, 3), np.uint8), dm_specs.Array((3, 8, 8), np.float32)
     assert not any(has_pixels(with_observation(other)) for other in others)
     vector = with_observation(dm_specs.Array((4,), np.float32))
     for config in (DQNConfig, SACConfig):

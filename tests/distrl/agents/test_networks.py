@@ -9,6 +9,7 @@ from dm_env import specs as dm_specs
 
 from distrl import specs
 from distrl.agents import distributions
+from distrl.agents.images import to_nhwc
 from distrl.agents.impala import IMPALAConfig
 from distrl.agents.networks import NetworkConfig, make_network, make_q_network
 from distrl.agents.recurrence import reset_unroll
@@ -68,10 +69,8 @@ def test_the_impala_resnet_has_fifteen_convolutions():
 
 
 def test_pixels_are_scaled_and_their_channels_moved_last():
-    from distrl.agents import torsos
-
     frames = np.arange(2 * 3 * 4 * 5, dtype=np.uint8).reshape(2, 3, 4, 5)
-    out = torsos._to_nhwc(frames)
+    out = to_nhwc(dm_specs.Array((3, 4, 5), np.uint8), frames, "auto", True)
     assert out.dtype == jnp.float32
     np.testing.assert_allclose(out, np.moveaxis(frames, 1, 3) / 255, rtol=1e-6)
 
@@ -94,13 +93,13 @@ def test_a_nest_of_vectors_is_concatenated_and_discrete_leaves_are_one_hot():
 @pytest.mark.parametrize(
     ("config", "observation"),
     [
-        ({}, dm_specs.Array((4, 4), np.float32)),
-        ({}, {"image": pixels(), "speed": VECTOR}),
         ({}, {}),
+        ({}, dm_specs.Array((2, 3, 8, 8), np.float32)),
+        ({"torso": "mlp"}, {"image": pixels(), "speed": VECTOR}),
         ({"torso": "mlp"}, pixels()),
         ({"torso": "nature_cnn"}, VECTOR),
         ({"torso": "nature_cnn"}, pixels(size=20)),
-        ({"torso": "impala_resnet"}, dm_specs.Array((3, 84, 84), np.float32)),
+        ({"torso": "impala_resnet", "image_layout": "chw"}, dm_specs.Array((64, 64, 3), np.uint8)),
     ],
 )
 def test_observations_that_do_not_fit_are_refused_in_one_line(config, observation):
@@ -119,6 +118,7 @@ def test_observations_that_do_not_fit_are_refused_in_one_line(config, observatio
         {"core_size": 64.0},
         {"hidden_sizes": (64, -1)},
         {"hidden_sizes": 64},
+        {"image_layout": "nhwc"},
     ],
 )
 def test_settings_that_cannot_work_are_refused_in_one_line(setting):

@@ -1,0 +1,81 @@
+"""Convolutional networks for images, float32 [N, H, W, C] to features [N, F]."""
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import haiku as hk
+import jax
+
+MakeLayer = Callable[..., Callable[[jax.Array], jax.Array]]  # hk.Linear, or like it
+CNN = Callable[[jax.Array], jax.Array]
+
+# Channels, kernel and stride of each plain CNN's convolutions, their padding, and the features
+# after them. The DQN's network, https://doi.org/10.1038/nature14236; the first DQN's with a third
+# of the work, https://arxiv.org/abs/1312.5602; and one for images of any size, such as grids of a
+# few cells, whose first layer looks at each cell and its neighbours.
+_PLAIN: dict[str, tuple[tuple[tuple[int, int, int], ...], str, int]] = {
+    "nature_cnn": (((32, 8, 4), (64, 4, 2), (64, 3, 1)), "VALID", 512),
+    "shallow_cnn": (((16, 8, 4), (32, 4, 2)), "VALID", 256),
+    "small_cnn": (((16, 3, 1), (32, 3, 2), (64, 3, 2)), "SAME", 128),
+}
+_RESNET_FEATURES = 256
+
+MIN_PIXELS = {"nature_cnn": 36, "shallow_cnn": 20, "impala_resnet": 8, "small_cnn": 1}
+"""Pixels of the shorter side, so that what is left after the strides is 1 or more."""
+
+
+def scaled(gain: float) -> hk.initializers.Initializer:
+    """Returns weights whose outputs have `gain` times the standard deviation of the inputs."""
+    return hk.initializers.VarianceScaling(gain**2, "fan_in", "truncated_normal")
+
+
+def last_layer_of(name: str) -> tuple[int, hk.initializers.Initializer | None]:
+    """Returns the features of a CNN's fully connected layer, and its initialiser."""
+    if name in _PLAIN:
+        return _PLAIN[name][2], scaled(2**0.5)
+    return _RESNET_FEATURES, None
+
+
+def make_cnn(name: str, linear: MakeLayer, with_last: bool) -> Callable[[], CNN]:
+    """Returns a function that, inside `hk.transform`, makes a CNN.
+
+    Args:
+      name: a key of MIN_PIXELS.
+      linear: makes the fully connected layer.
+      with_last: whether it has that layer.
+    """
+    if name in _PLAIN:
+        return functools.partial(_plain_cnn, name, linear, with_last)
+    return functools.partial(_ImpalaResNet, linear, with_last, name="torso")
+
+
+def _plain_cnn(name: str, linear: MakeLayer, with_last: bool) -> CNN:
+    convolutions, padding, features = _PLAIN[name]
+    layers: list[Any] = []
+    w_init = scaled(2**0.5)  # a relu halves the variance (He et al. 2015, arXiv:1502.01852)
+    for convolution in convolutions:
+        layers += [hk.Conv2D(*convolution, padding=padding, w_init=w_init), jax.nn.relu]
+    layers.append(hk.Flatten())
+    if with_last:
+        layers += [linear(features, w_init=w_init), jax.nn.relu]
+    return hk.Sequential(layers, name="torso")
+
+
+class _ImpalaResNet(hk.Module):
+    """The deep network of IMPALA without its LSTM, https://arxiv.org/abs/1802.01561 (figure 3)."""
+
+    def __init__(self, linear: MakeLayer, with_last: bool, name: str):
+        super().__init__(name=name)
+        self._linear = linear
+        self._with_last = with_last
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        for channels in (16, 32, 32):
+            x = hk.Conv2D(channels, 3)(x)
+            x = hk.max_pool(x, (1, 3, 3, 1), (1, 2, 2, 1), "SAME")
+            for _ in range(2):
+                y = hk.Conv2D(channels, 3)(jax.nn.relu(x))
+                x = x + hk.Conv2D(channels, 3)(jax.nn.relu(y))
+        x = hk.Flatten()(jax.nn.relu(x))
+        return jax.nn.relu(self._linear(_RESNET_FEATURES)(x)) if self._with_last else x
