@@ -125,8 +125,10 @@ def test_every_setting_and_flag_exists():
     text = "\n".join(map(text_of, PAGES))
     fields = set(re.findall(r"^    (\w+): ", sources("distrl"), re.MULTILINE))
     transforms = set(re.findall(r'^    name = "(\w+)"', sources("distrl/transforms"), re.MULTILINE))
+    source = (ROOT / "distrl" / "agents" / "components.py").read_text("utf-8")
+    components = set(re.findall(r'"(\w+)"', source))
     names = {name for path in SETTING.findall(text) for name in path.split(".")}
-    assert names - fields - transforms == set()
+    assert names - fields - transforms - components == set()
     defined = set(re.findall(r'DEFINE_\w+\((?:\s*#.*)?\s*"(\w+)"', sources("launch")))
     assert {"env", "topology", "run_dir"} <= defined
     assert set(FLAG.findall(text)) - defined - OTHER_FLAGS == set()

@@ -9,6 +9,7 @@ from typing import ClassVar
 import jax
 
 from distrl.agents.actor_critic import Advantages, PolicyGradient, check_on_policy, check_settings
+from distrl.agents.components import ByName, components_field
 from distrl.agents.defaults import Defaults, has_pixels, queue
 from distrl.agents.means import normalize
 from distrl.agents.networks import NetworkConfig
@@ -41,6 +42,8 @@ class A2CConfig:
       entropy_cost: weight of the entropy bonus.
       baseline_cost: weight of the value loss, which is half the mean squared error. 0 with a
         gae_lambda of 1 and long unrolls leaves REINFORCE with a random baseline.
+      components: settings of the optimiser by component of the network, which are torso, core,
+        policy_head and value_head; see `ComponentConfig`.
     """
 
     on_policy: ClassVar[bool] = True
@@ -55,6 +58,7 @@ class A2CConfig:
     max_gradient_norm: float | None = 0.5
     entropy_cost: float = 0.01
     baseline_cost: float = 0.5
+    components: ByName = components_field("actor_critic")
 
     def __post_init__(self) -> None:
         check_settings(self)

@@ -9,9 +9,10 @@ import optax
 
 from distrl.agents import networks
 from distrl.agents.agent import Agent, Logs
+from distrl.agents.components import components_for, network_labels
 from distrl.agents.means import mean_over
 from distrl.agents.networks import NetworkConfig
-from distrl.agents.optimizers import OPTIMIZERS, make_optimizer
+from distrl.agents.optimizers import OPTIMIZERS, linear_to_zero, make_optimizer
 from distrl.agents.settings import (
     check_choice,
     check_kind,
@@ -30,7 +31,7 @@ def check_settings(config: Any) -> None:
 
     Args:
       config: a dataclass with at least network, discount, learning_rate, anneal_updates,
-        max_gradient_norm, entropy_cost and baseline_cost; perhaps with optimizer.
+        max_gradient_norm, entropy_cost, baseline_cost and components; perhaps with optimizer.
 
     Raises:
       ConfigError: with what would be right.
@@ -78,8 +79,13 @@ class ActorCritic(Agent):
         self.env_spec = env_spec
         self.network = networks.make_network(config.network, env_spec)
         self._learning_rate = _learning_rate(config)
-        optimizer = getattr(config, "optimizer", "adam")
-        self._optimizer = make_optimizer(self._learning_rate, config.max_gradient_norm, optimizer)
+        self._components = components_for(self, config.learning_rate, config.anneal_updates)
+        self._optimizer = make_optimizer(
+            self._learning_rate,
+            config.max_gradient_norm,
+            getattr(config, "optimizer", "adam"),
+            self._components,
+        )
 
     def initial_params(self, rng: jax.Array) -> Params:
         """See `Agent`."""
@@ -107,6 +113,10 @@ class ActorCritic(Agent):
             action, log_prob = distribution.sample_with_log_prob(rng, policy)
         return AgentOutput(action, {"log_prob": log_prob}), state
 
+    def components(self, params: Params) -> Nest:
+        """See `Agent`."""
+        return network_labels(params)
+
     def initial_learner_state(self, params: Params) -> Any:
         """See `Agent`."""
         return ActorCriticState(self._optimizer.init(params), jnp.zeros((), jnp.int32))
@@ -125,12 +135,14 @@ class ActorCritic(Agent):
         self, params: Params, learner_state: Any, grads: Params
     ) -> tuple[Params, Any, Logs]:
         """See `Agent`."""
+        grads = self._components.trained(grads)
         updates, opt_state = self._optimizer.update(
             grads, learner_state.opt_state, params, count=learner_state.updates
         )
         logs = {
             "gradient_norm": optax.tree.norm(grads),
             "learning_rate": jnp.asarray(self._learning_rate(learner_state.updates)),
+            **self._components.logs(learner_state.updates),
         }
         return optax.apply_updates(params, updates), opt_state, logs
 
@@ -210,4 +222,4 @@ class PolicyGradient(ActorCritic):
 def _learning_rate(config: Any) -> optax.Schedule:
     if config.anneal_updates is None:
         return optax.constant_schedule(config.learning_rate)
-    return optax.linear_schedule(config.learning_rate, 0.0, int(config.anneal_updates))
+    return linear_to_zero(config.learning_rate, config.anneal_updates)

@@ -82,6 +82,17 @@ class Agent(abc.ABC):
         """
         return params
 
+    def components(self, params: Params) -> Nest:
+        """Returns the component of each leaf that an optimiser changes; () if all are one.
+
+        Args:
+          params: the parameters, or their shapes and dtypes.
+
+        Returns:
+          A nest of names with the structure of those parameters; see `distrl.agents.components`.
+        """
+        return ()
+
     @abc.abstractmethod
     def initial_learner_state(self, params: Params) -> LearnerState:
         """Returns the learner's state besides `params`, before the first step."""

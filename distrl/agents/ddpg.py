@@ -6,6 +6,7 @@ Lillicrap et al. 2015, https://arxiv.org/abs/1509.02971.
 import dataclasses
 
 from distrl.agents.action_noise import NoiseSchedule
+from distrl.agents.components import ByName, components_field
 from distrl.agents.continuous import ContinuousDefaults
 from distrl.agents.exploration import EpsilonSchedule
 from distrl.agents.td3 import TD3, TD3Config
@@ -33,6 +34,7 @@ class DDPGConfig(ContinuousDefaults):
       importance_exponent: as in DQN, for a prioritized table.
       scale_integers: as in `NetworkConfig`.
       exploration: as in TD3: kind of the noise, and its schedule.
+      components: as in TD3.
     """
 
     hidden_sizes: tuple[int, ...] = (256, 256)
@@ -46,6 +48,7 @@ class DDPGConfig(ContinuousDefaults):
     importance_exponent: float = 0.6
     scale_integers: bool = True
     exploration: NoiseSchedule = NoiseSchedule()
+    components: ByName = components_field("deterministic")
 
     def __post_init__(self) -> None:
         self._as_td3()

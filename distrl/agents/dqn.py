@@ -8,25 +8,15 @@ Rainbow (Hessel et al. 2018, https://arxiv.org/abs/1710.02298).
 """
 
 import dataclasses
-import functools
 from collections.abc import Mapping
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
-import jax
-import jax.numpy as jnp
-import optax
-from dm_env import specs as dm_specs
-
-from distrl.agents import distributions, networks
-from distrl.agents.action_values import make_action_values, select
-from distrl.agents.agent import PRIORITIES, Agent, Logs, params_key
+from distrl.agents.components import ByName, components_field
 from distrl.agents.defaults import Defaults, has_pixels, sampled, unrolls_within
-from distrl.agents.exploration import EpsilonSchedule, epsilon_greedy, explore_legal
-from distrl.agents.means import mean_over
+from distrl.agents.exploration import EpsilonSchedule
 from distrl.agents.networks import NetworkConfig
-from distrl.agents.optimizers import make_optimizer
-from distrl.agents.prioritized import importance_weights, unroll_priorities
-from distrl.agents.recurrence import burn_in, check_memory, check_unrolls
+from distrl.agents.q_learning import DQN
+from distrl.agents.recurrence import check_memory, check_unrolls
 from distrl.agents.settings import (
     SavedSettings,
     check_count,
@@ -35,14 +25,10 @@ from distrl.agents.settings import (
     check_kind,
     check_number,
     check_positive_or_none,
-    check_scalar_reward,
 )
 from distrl.config import ActorsConfig, LearnerConfig
-from distrl.errors import ConfigError
-from distrl.random_keys import derive
 from distrl.replay.config import ReplayConfig
 from distrl.specs import EnvironmentSpec
-from distrl.types import AgentOutput, Params, State, StepType, TimeStep, Trajectory
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,8 +45,7 @@ class DQNConfig(SavedSettings):
         unroll ends before. Not corrected for exploration.
       double: the online network chooses the action that the target network values.
       dueling: a state value plus advantages (Wang et al. 2016).
-      dueling_streams: the two have a last hidden layer each, as in the paper; False: they share
-        it, as all runs did before this setting.
+      dueling_streams: the two have a last hidden layer each, as in the paper, or share it.
       num_atoms: 1: the network learns the mean return; more: the probabilities of that many
         returns, evenly spaced from value_min to value_max (C51; 51 in the paper).
       noisy: the network explores by learned noise on its fully connected layers; epsilon is then
@@ -89,6 +74,7 @@ class DQNConfig(SavedSettings):
       importance_exponent: an unroll sampled with probability p counts with the weight
         (p / the batch's least p) ** -importance_exponent (Schaul et al. 2016, beta), so that 1
         undoes a prioritized table's bias; a uniform table has none.
+      components: settings of the optimiser by part of the network; see `ComponentConfig`.
     """
 
     BEFORE: ClassVar[Mapping[str, Any]] = {"dueling_streams": False, "evaluation_epsilon": 0.0}
@@ -114,6 +100,7 @@ class DQNConfig(SavedSettings):
     evaluation_epsilon: float = 0.001
     dueling_streams: bool = True
     explore: Any = None
+    components: ByName = components_field("q_network")
 
     def __post_init__(self) -> None:
         check_kind(self, "network", NetworkConfig)
@@ -181,166 +168,3 @@ class DQNConfig(SavedSettings):
     def make(self, env_spec: EnvironmentSpec) -> "DQN":
         """Returns the agent for an environment. Raises ConfigError if the two do not fit."""
         return DQN(self, env_spec)
-
-
-class DQNState(NamedTuple):
-    """The learner state."""
-
-    opt_state: Any
-    updates: jax.Array  # int32, updates made so far
-    target: Params  # the target network's
-    key: jax.Array  # uint32 [2], parent of the next update's keys
-
-
-class DQN(Agent):
-    """See DQNConfig. No extras.
-
-    Parameters: `{"network": ..., "epsilon": float32 scalar}`: epsilon is sent with the network, so
-    that actors explore by the learner's schedule without a state.
-    """
-
-    def __init__(self, config: DQNConfig, env_spec: EnvironmentSpec, name: str = "DQN"):
-        """Args:
-        config: the settings.
-        env_spec: spec of the environment.
-        name: name of the algorithm, for messages.
-        """
-        check_scalar_reward(env_spec, name)
-        if not isinstance(env_spec.action, dm_specs.DiscreteArray):
-            got = " ".join(repr(env_spec.action).split())
-            raise ConfigError(f"action: {name} takes one DiscreteArray, got {got}")
-        self.config = config
-        self.env_spec = env_spec
-        self._actions = distributions.Categorical(
-            int(env_spec.action.num_values), env_spec.action.dtype
-        )
-        self.network = networks.make_q_network(
-            config.network,
-            env_spec,
-            self._actions,
-            config.dueling and ("streams" if config.dueling_streams else "heads"),
-            config.num_atoms,
-            config.noisy,
-        )
-        self._action_values = make_action_values(config)
-        self._optimizer = make_optimizer(config.learning_rate, config.max_gradient_norm)
-
-    def initial_params(self, rng: jax.Array) -> Params:
-        return {"network": self.network.init(rng), "epsilon": self.config.epsilon.initial()}
-
-    def initial_state(self, batch_size: int) -> State:
-        return self.network.initial_state(batch_size)
-
-    def actor_step(
-        self,
-        rng: jax.Array,
-        params: Params,
-        timestep: TimeStep,
-        state: State,
-        evaluation: bool = False,
-    ) -> tuple[AgentOutput, State]:
-        noise = None
-        if self.config.noisy and not evaluation:
-            noise = derive(rng, "noise")
-        outputs, state = self.network.step(params["network"], timestep, state, noise)
-        epsilon: Any = self.config.evaluation_epsilon
-        if not evaluation:
-            epsilon = self.config.epsilon.of_streams(params["epsilon"], timestep.env_id)
-        values, key = self.values(outputs), derive(rng, "exploration")
-        legal = self._legal(timestep)
-        if evaluation or self.config.explore is None:
-            action = epsilon_greedy(key, values, epsilon, legal)
-        elif legal is None:
-            action = self.config.explore(key, values, epsilon)
-        else:
-            action = explore_legal(self.config.explore, key, values, epsilon, legal)
-        return AgentOutput(action.astype(self._actions.dtype), ()), state
-
-    def with_env_steps(self, params: Params, env_steps: int) -> Params:
-        return self.config.epsilon.in_params(params, env_steps)
-
-    def initial_learner_state(self, params: Params) -> DQNState:
-        network = params["network"]
-        key = params_key(params, "learner")
-        return DQNState(self._optimizer.init(network), jnp.zeros((), jnp.int32), network, key)
-
-    def compute_gradients(
-        self, params: Params, learner_state: DQNState, batch: Trajectory
-    ) -> tuple[Params, Logs]:
-        noise = derive(learner_state.key, "noise") if self.config.noisy else None
-        grads, logs = jax.grad(self.loss, has_aux=True)(
-            params["network"], learner_state.target, batch, noise
-        )
-        return {"network": grads, "epsilon": jnp.zeros_like(params["epsilon"])}, logs
-
-    def loss(
-        self, network: Params, target: Params, batch: Trajectory, noise: jax.Array | None = None
-    ) -> tuple[jax.Array, Logs]:
-        """Returns the loss on one batch, a mean over its real transitions, and logs.
-
-        Args:
-          network: parameters of the online network.
-          target: parameters of the target network.
-          batch: [T + 1, B, ...].
-          noise: raw key for both networks' noisy layers; None: they use their means.
-        """
-        config = self.config
-        # The burn-in uses the same noise as the rest of the unroll.
-        keys = [None if noise is None else derive(noise, name) for name in ("online", "target")]
-        online = functools.partial(self.network.unroll, network, noise=keys[0])
-        frozen = functools.partial(self.network.unroll, target, noise=keys[1])
-        batch, states = burn_in([online, frozen], batch, config.burn_in)
-        timestep = batch.timestep
-        real = timestep.step_type[:-1] != StepType.LAST
-        outputs, _ = online(timestep, states[0])
-        target_outputs, _ = frozen(timestep, states[1])
-        values, target_values = self.values(outputs), self.values(target_outputs)
-        choices, legal = values if config.double else target_values, self._legal(timestep)
-        if legal is not None:
-            choices = jnp.where(legal, choices, -jnp.inf)
-        choice = jnp.argmax(choices, axis=-1)
-        chosen = self._actions.encode(batch.action)
-        value = select(values, chosen)[:-1]
-        bootstrap = select(target_outputs, self._actions.encode(choice))
-        outputs = select(outputs, chosen)[:-1]
-        errors = self._action_values.errors(timestep, outputs, value, bootstrap)
-        weight = importance_weights(batch.probability, config.importance_exponent)
-        mean = mean_over(real)
-        loss = mean(errors.loss * weight)
-        logs = {
-            "loss": loss,
-            "value": mean(value),
-            "target": mean(errors.target),
-            "td_error": mean(jnp.abs(errors.error)),
-            "real_fraction": jnp.mean(real),
-            PRIORITIES: unroll_priorities(errors.surprise, real),
-        }
-        return loss, logs
-
-    def _legal(self, timestep: TimeStep) -> jax.Array | None:
-        """Returns which actions are legal, bool [..., num_actions]; None: all."""
-        legal = self.network.legal
-        return None if legal is None else legal(timestep.observation)
-
-    def values(self, outputs: jax.Array) -> jax.Array:
-        """Returns the network's outputs as action values, [..., num_actions]."""
-        return self._action_values.values(outputs)
-
-    def apply_gradients(
-        self, params: Params, learner_state: DQNState, grads: Params
-    ) -> tuple[Params, Any, Logs]:
-        grads, network = grads["network"], params["network"]
-        updates, opt_state = self._optimizer.update(grads, learner_state.opt_state, network)
-        epsilon = self.config.epsilon.after_updates(learner_state.updates + 1, params["epsilon"])
-        params = {"network": optax.apply_updates(network, updates), "epsilon": epsilon}
-        return params, opt_state, {"gradient_norm": optax.tree.norm(grads), "epsilon": epsilon}
-
-    def update_learner_state(
-        self, params: Params, opt_state: Any, learner_state: DQNState
-    ) -> DQNState:
-        updates, config = learner_state.updates + 1, self.config
-        due = updates % config.target_period == 0
-        target = optax.incremental_update(
-            params["network"], learner_state.target, jnp.where(due, config.target_tau, 0.0)
-        )
-        return DQNState(opt_state, updates, target, derive(learner_state.key, "next"))

@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from distrl.agents.actor_critic import Advantages, PolicyGradient, check_settings
+from distrl.agents.components import ByName, components_field
 from distrl.agents.defaults import Defaults, has_pixels, queue
 from distrl.agents.networks import NetworkConfig
 from distrl.agents.rlax_import import rlax
@@ -43,6 +44,8 @@ class IMPALAConfig:
       vtrace_lambda: mixes n-step returns, in [0, 1].
       clip_rho: upper limit of the importance weights in the temporal differences (rho bar).
       clip_pg_rho: the same in the policy gradient.
+      components: settings of the optimiser by component of the network, which are torso, core,
+        policy_head and value_head; see `ComponentConfig`.
     """
 
     on_policy: ClassVar[bool] = True
@@ -58,6 +61,7 @@ class IMPALAConfig:
     vtrace_lambda: float = 1.0
     clip_rho: float = 1.0
     clip_pg_rho: float = 1.0
+    components: ByName = components_field("actor_critic")
 
     def __post_init__(self) -> None:
         check_settings(self)

@@ -1,36 +1,163 @@
 """Optimisers as the algorithms use them."""
 
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
 
 import jax
 import jax.numpy as jnp
 import optax
 
-from distrl.types import Params
+from distrl.types import Nest, Params
 
-OPTIMIZERS = ("adam", "rmsprop")
+OPTIMIZERS = ("adam", "rmsprop", "sgd")
+Rates = Mapping[str, optax.ScalarOrSchedule]
+
+
+class ByComponent(Protocol):
+    """Settings by component of the parameters; see `distrl.agents.components.Components`."""
+
+    @property
+    def configs(self) -> Mapping[str, Any]:
+        """The settings of the components that have any."""
+
+    @property
+    def labels(self) -> Callable[[Params], Nest]:
+        """From the parameters to each leaf's component."""
+
+    def is_frozen(self, name: str) -> bool:
+        """Whether a component keeps its parameters."""
+
+    def optimizer(self, name: str, default: str) -> str:
+        """Returns the name of a component's optimiser."""
+
+    def rate(self, name: str) -> Any:
+        """Returns a component's learning rate."""
+
+
+def linear_to_zero(learning_rate: float, updates: float) -> optax.Schedule:
+    """Returns a learning rate that falls linearly to 0."""
+    return optax.linear_schedule(learning_rate, 0.0, int(updates))
 
 
 def make_optimizer(
-    learning_rate: optax.ScalarOrSchedule, max_gradient_norm: float | None, name: str = "adam"
+    learning_rate: optax.ScalarOrSchedule,
+    max_gradient_norm: float | None,
+    name: str = "adam",
+    components: ByComponent | None = None,
+    epsilon: float = 1e-5,
 ) -> optax.GradientTransformationExtraArgs:
     """Returns an optimiser, behind a clip of the gradients' global norm.
 
     Args:
       learning_rate: a number, or a schedule over updates.
       max_gradient_norm: gradients are scaled down to this norm; None: never.
-      name: one of OPTIMIZERS. Both have an epsilon of 1e-5, RMSProp under the root, and correct
-        their bias towards 0 at the start. RMSProp's `update` takes the number of updates made
-        before as `count`, which Adam ignores.
+      name: one of OPTIMIZERS. RMSProp has its epsilon under the root; it and Adam correct their
+        bias towards 0 at the start. RMSProp's `update` takes the number of updates made before as
+        `count`, which the others ignore.
+      components: a `ByComponent`; None: all parameters alike. The gradients of those that are
+        frozen must be 0. The state has the same structure as without, unless a component has
+        another optimiser, or is the only one with a schedule.
+      epsilon: Adam's and RMSProp's.
     """
-    if name == "adam":
-        optimizer = optax.adam(learning_rate, eps=1e-5)
-    else:
-        scale = _scale_by_rms(decay=0.99, epsilon=1e-5)
-        optimizer = optax.chain(scale, optax.scale_by_learning_rate(learning_rate))
+    if components is None or not components.configs:
+        scale = optax.scale_by_learning_rate(learning_rate)
+        return _behind_clip(max_gradient_norm, _direction(name, epsilon), scale)
+    return _by_component(learning_rate, max_gradient_norm, name, components, epsilon)
+
+
+def _behind_clip(
+    max_gradient_norm: float | None, *parts: optax.GradientTransformation
+) -> optax.GradientTransformationExtraArgs:
+    optimizer = optax.chain(*parts)
     if max_gradient_norm is None:
         return optax.with_extra_args_support(optimizer)
     return optax.chain(optax.clip_by_global_norm(max_gradient_norm), optimizer)
+
+
+def _direction(name: str, epsilon: float, counts: bool = False) -> optax.GradientTransformation:
+    """Returns an optimiser without its learning rate.
+
+    Args:
+      name, epsilon: as of `make_optimizer`.
+      counts: RMSProp has a counter in its state, in the place of the argument `count`.
+    """
+    if name == "adam":
+        return optax.scale_by_adam(eps=epsilon)
+    if name == "sgd":
+        return optax.identity()
+    if counts:
+        return optax.scale_by_rms(decay=0.99, eps=epsilon, bias_correction=True)
+    return _scale_by_rms(decay=0.99, epsilon=epsilon)
+
+
+def _by_component(
+    learning_rate: optax.ScalarOrSchedule,
+    max_gradient_norm: float | None,
+    name: str,
+    components: ByComponent,
+    epsilon: float,
+) -> optax.GradientTransformationExtraArgs:
+    """Returns the optimiser of parameters whose components differ; see `make_optimizer`."""
+
+    def chain(labels: Nest) -> optax.GradientTransformationExtraArgs:
+        optimizers = jax.tree.map(lambda label: components.optimizer(label, name), labels)
+        kinds = sorted(set(jax.tree.leaves(optimizers)))
+        if kinds == [name]:
+            direction = _direction(name, epsilon)
+        else:
+            each = {kind: _direction(kind, epsilon, counts=True) for kind in kinds}
+            direction = optax.partition(each, optimizers)
+        rates = {label: components.rate(label) for label in set(jax.tree.leaves(labels))}
+        scheduled = callable(learning_rate) or any(map(callable, rates.values()))
+        scale = _scale_by_rates(labels, rates, scheduled)
+        return _behind_clip(max_gradient_norm, direction, scale)
+
+    def init(params: Params) -> Any:
+        return chain(components.labels(params)).init(params)
+
+    def update(
+        grads: Params, state: Any, params: Params | None = None, **extra: Any
+    ) -> tuple[Params, Any]:
+        labels = components.labels(grads)
+        updates, state = chain(labels).update(grads, state, params, **extra)
+
+        def kept(update: jax.Array, label: str) -> jax.Array:
+            # -0.0 is the number that changes none when added to it, not even -0.0.
+            return jnp.full_like(update, -0.0) if components.is_frozen(label) else update
+
+        return jax.tree.map(kept, updates, labels), state
+
+    return optax.GradientTransformationExtraArgs(init, update)
+
+
+def _scale_by_rates(labels: Nest, rates: Rates, scheduled: bool) -> optax.GradientTransformation:
+    """Returns `optax.scale_by_learning_rate` with a learning rate for each leaf.
+
+    Args:
+      labels: each leaf's component.
+      rates: the components' learning rates.
+      scheduled: the state counts updates.
+    """
+
+    def init(params: Params) -> Any:
+        del params
+        if scheduled:
+            return optax.ScaleByScheduleState(count=jnp.zeros([], jnp.int32))
+        return optax.EmptyState()
+
+    def update(grads: Params, state: Any, params: Params | None = None) -> tuple[Params, Any]:
+        del params
+
+        def scaled(g: jax.Array, label: str) -> jax.Array:
+            rate: Any = rates[label]
+            return jnp.array(-(rate(state.count) if callable(rate) else rate), g.dtype) * g
+
+        updates = jax.tree.map(scaled, grads, labels)
+        if scheduled:
+            state = optax.ScaleByScheduleState(count=optax.safe_increment(state.count))
+        return updates, state
+
+    return optax.GradientTransformation(init, update)
 
 
 def _scale_by_rms(decay: float, epsilon: float) -> optax.GradientTransformationExtraArgs:

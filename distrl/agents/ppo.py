@@ -12,6 +12,7 @@ from dm_env import specs as dm_specs
 
 from distrl.agents.actor_critic import ActorCritic, check_on_policy, check_settings
 from distrl.agents.agent import Logs, params_key
+from distrl.agents.components import ByName, components_field
 from distrl.agents.defaults import Defaults, has_pixels, queue
 from distrl.agents.means import mean_over, normalize
 from distrl.agents.minibatches import minibatch_size, take_minibatch
@@ -55,6 +56,8 @@ class PPOConfig:
       max_gradient_norm: gradients are scaled down to this global norm; None: never.
       entropy_cost: weight of the entropy bonus.
       baseline_cost: weight of the value loss, which is half the mean squared error.
+      components: settings of the optimiser by component of the network, which are torso, core,
+        policy_head and value_head; see `ComponentConfig`.
     """
 
     on_policy: ClassVar[bool] = True
@@ -73,6 +76,7 @@ class PPOConfig:
     max_gradient_norm: float | None = 0.5
     entropy_cost: float = 0.01
     baseline_cost: float = 0.5
+    components: ByName = components_field("actor_critic")
 
     def __post_init__(self) -> None:
         check_settings(self)

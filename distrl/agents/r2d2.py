@@ -7,6 +7,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
+from distrl.agents.components import ByName, components_field
 from distrl.agents.defaults import Defaults, has_pixels, sampled, unrolls_within
 from distrl.agents.dqn import DQN, DQNConfig
 from distrl.agents.exploration import EpsilonSchedule
@@ -36,7 +37,7 @@ class R2D2Config(SavedSettings):
       max_gradient_norm: gradients are scaled down to this global norm; None: never.
       n_step, burn_in, target_period, target_tau, epsilon: as in DQN.
       importance_exponent: as in DQN, for a prioritized table.
-      evaluation_epsilon, dueling_streams, explore: as in DQN.
+      evaluation_epsilon, dueling_streams, explore, components: as in DQN.
     """
 
     BEFORE: ClassVar[Mapping[str, Any]] = DQNConfig.BEFORE
@@ -54,6 +55,7 @@ class R2D2Config(SavedSettings):
     evaluation_epsilon: float = 0.001
     dueling_streams: bool = True
     explore: Any = None
+    components: ByName = components_field("q_network")
 
     def __post_init__(self) -> None:
         core = getattr(self.network, "core", None)

@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 
 from distrl.agents.actor_critic import Advantages, PolicyGradient, check_on_policy, check_settings
+from distrl.agents.components import ByName, components_field
 from distrl.agents.defaults import Defaults, has_pixels
 from distrl.agents.means import normalize
 from distrl.agents.networks import NetworkConfig
@@ -44,6 +45,7 @@ class ReinforceConfig:
       max_gradient_norm: gradients are scaled down to this global norm; None: never.
       entropy_cost: weight of the entropy bonus.
       baseline_cost: weight of the baseline's loss, half the mean squared error of the return.
+      components: as in A2C.
     """
 
     on_policy: ClassVar[bool] = True
@@ -59,6 +61,7 @@ class ReinforceConfig:
     max_gradient_norm: float | None = 0.5
     entropy_cost: float = 0.0
     baseline_cost: float = 0.5
+    components: ByName = components_field("actor_critic")
 
     def __post_init__(self) -> None:
         check_settings(self)

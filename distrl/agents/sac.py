@@ -13,9 +13,16 @@ import optax
 
 from distrl.agents import continuous, torsos
 from distrl.agents.agent import PRIORITIES, Agent, Logs, params_key
+from distrl.agents.components import (
+    ByName,
+    components_field,
+    components_for,
+    part_labels,
+)
 from distrl.agents.continuous import ContinuousDefaults
 from distrl.agents.distributions import NormalParams, SquashedNormal, clip_with_return
 from distrl.agents.means import mean_over
+from distrl.agents.optimizers import make_optimizer
 from distrl.agents.prioritized import importance_weights, unroll_priorities
 from distrl.agents.settings import check_choice, check_flag, check_number, check_sizes
 from distrl.random_keys import derive
@@ -46,6 +53,8 @@ class SACConfig(ContinuousDefaults):
         log(2) = 0.69 per element.
       importance_exponent: as in DQN, for a prioritized table.
       scale_integers: as in `NetworkConfig`.
+      components: settings of the optimiser by component: policy, critics, temperature; see
+        `ComponentConfig`. A frozen temperature stays at `initial_temperature`.
     """
 
     hidden_sizes: tuple[int, ...] = (256, 256)
@@ -57,6 +66,7 @@ class SACConfig(ContinuousDefaults):
     target_entropy: float | None = None
     importance_exponent: float = 0.6
     scale_integers: bool = True
+    components: ByName = components_field("soft")
 
     def __post_init__(self) -> None:
         check_sizes(self, "hidden_sizes")
@@ -103,7 +113,10 @@ class SAC(Agent):
         self.target_entropy = config.target_entropy
         if self.target_entropy is None:
             self.target_entropy = -float(self.actions.size)
-        self._optimizer = optax.adam(config.learning_rate)
+        self._components = components_for(self, config.learning_rate, labels=part_labels)
+        self._optimizer = make_optimizer(
+            config.learning_rate, None, components=self._components, epsilon=1e-8
+        )
 
     def initial_params(self, rng: jax.Array) -> Params:
         return {
@@ -133,6 +146,9 @@ class SAC(Agent):
         """Returns the policy before its tanh, [..., D]."""
         mean, log_std = jnp.split(self.policy.apply(policy, observation), 2, axis=-1)
         return NormalParams(mean, clip_with_return(log_std, MIN_LOG_STD, MAX_LOG_STD))
+
+    def components(self, params: Params) -> Nest:
+        return part_labels(params)
 
     def initial_learner_state(self, params: Params) -> SACState:
         opt_state = self._optimizer.init(params)
@@ -202,6 +218,7 @@ class SAC(Agent):
     def apply_gradients(
         self, params: Params, learner_state: SACState, grads: Params
     ) -> tuple[Params, Any, Logs]:
+        grads = self._components.trained(grads)
         updates, opt_state = self._optimizer.update(grads, learner_state.opt_state, params)
         logs = {"gradient_norm": optax.tree.norm(grads)}
         return optax.apply_updates(params, updates), opt_state, logs

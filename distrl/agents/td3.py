@@ -13,10 +13,18 @@ import optax
 from distrl.agents import continuous, torsos
 from distrl.agents.action_noise import NoiseSchedule, NoisyActions
 from distrl.agents.agent import PRIORITIES, Agent, Logs, params_key
+from distrl.agents.components import (
+    ByName,
+    Components,
+    components_field,
+    components_for,
+    part_labels,
+)
 from distrl.agents.continuous import ContinuousDefaults
 from distrl.agents.distributions import BoundedActions
 from distrl.agents.exploration import EpsilonSchedule
 from distrl.agents.means import mean_over
+from distrl.agents.optimizers import make_optimizer
 from distrl.agents.prioritized import importance_weights, unroll_priorities
 from distrl.agents.settings import (
     check_choice,
@@ -58,6 +66,7 @@ class TD3Config(ContinuousDefaults):
         until the first update, which `replay.min_size_to_sample` delays; none after it.
       importance_exponent: as in DQN, for a prioritized table.
       scale_integers: as in `NetworkConfig`.
+      components: settings of the optimiser by component, policy and critics; see `ComponentConfig`.
     """
 
     hidden_sizes: tuple[int, ...] = (256, 256)
@@ -75,6 +84,7 @@ class TD3Config(ContinuousDefaults):
     importance_exponent: float = 0.6
     scale_integers: bool = True
     exploration: NoiseSchedule = NoiseSchedule()
+    components: ByName = components_field("deterministic")
 
     def __post_init__(self) -> None:
         check_sizes(self, "hidden_sizes")
@@ -134,10 +144,18 @@ class TD3(Agent):
         self._exploration = NoisyActions(
             config.epsilon, config.exploration_noise, config.exploration
         )
+        rates = {"policy": config.policy_learning_rate, "critics": config.critic_learning_rate}
+        self._components = {name: self._components_of(name, rate) for name, rate in rates.items()}
         self._optimizers = {
-            "policy": optax.adam(config.policy_learning_rate),
-            "critics": optax.adam(config.critic_learning_rate),
+            name: make_optimizer(rate, None, components=self._components[name], epsilon=1e-8)
+            for name, rate in rates.items()
         }
+
+    def _components_of(self, name: str, learning_rate: float) -> Components:
+        """Returns the components of one of the networks."""
+        return components_for(
+            self, learning_rate, labels=lambda params: part_labels({name: params})[name]
+        )
 
     def initial_params(self, rng: jax.Array) -> Params:
         return {
@@ -168,6 +186,9 @@ class TD3(Agent):
 
     def with_env_steps(self, params: Params, env_steps: int) -> Params:
         return self._exploration.with_env_steps(params, env_steps)
+
+    def components(self, params: Params) -> Nest:
+        return part_labels({name: params[name] for name in _NETWORKS})
 
     def initial_learner_state(self, params: Params) -> TD3State:
         opt_state = {name: self._optimizers[name].init(params[name]) for name in _NETWORKS}
@@ -239,9 +260,10 @@ class TD3(Agent):
         self, params: Params, learner_state: TD3State, grads: Params
     ) -> tuple[Params, Any, Logs]:
         after, opt_state = {}, {}
+        trained = {name: part.trained(grads[name]) for name, part in self._components.items()}
         for name in _NETWORKS:
             updates, opt_state[name] = self._optimizers[name].update(
-                grads[name], learner_state.opt_state[name], params[name]
+                trained[name], learner_state.opt_state[name], params[name]
             )
             after[name] = optax.apply_updates(params[name], updates)
         due = self._is_due(learner_state)
@@ -251,7 +273,8 @@ class TD3(Agent):
             (params["policy"], learner_state.opt_state["policy"]),
         )
         scalars = self._exploration.after_updates(params, learner_state.updates + 1)
-        return {**after, **scalars}, opt_state, {"gradient_norm": optax.tree.norm(grads), **scalars}
+        logs = {"gradient_norm": optax.tree.norm(trained), **scalars}
+        return {**after, **scalars}, opt_state, logs
 
     def update_learner_state(
         self, params: Params, opt_state: Any, learner_state: TD3State

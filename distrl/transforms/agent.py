@@ -10,7 +10,7 @@ from distrl.agents.agent import Agent, LearnerState, Logs, params_key
 from distrl.random_keys import derive
 from distrl.specs import EnvironmentSpec
 from distrl.transforms.base import Transform, specs_seen
-from distrl.types import AgentOutput, Params, State, TimeStep, Trajectory
+from distrl.types import AgentOutput, Nest, Params, State, TimeStep, Trajectory
 
 
 class TransformedState(NamedTuple):
@@ -94,6 +94,10 @@ class TransformedAgent(Agent):
     def with_env_steps(self, params: Params, env_steps: int) -> Params:
         """See `Agent`."""
         return {**params, "agent": self.agent.with_env_steps(params["agent"], env_steps)}
+
+    def components(self, params: Params) -> Nest:
+        """See `Agent`: the agent's; statistics have no optimiser."""
+        return self.agent.components(params["agent"])
 
     def initial_learner_state(self, params: Params) -> TransformedState:
         """See `Agent`."""

@@ -59,15 +59,18 @@ def apply_flags(settings: Any, values: flags.FlagValues, prefix: str = "config")
             parts = tuple(apply_flags(part, values, f"{name}.{part.name}") for part in old)
             if any(new is not part for new, part in zip(parts, old, strict=True)):
                 changes[field.name] = parts
-        elif is_settings_mapping(old):
+        elif parts_by_name := _by_name(field, old):
             named = {
                 key: apply_flags(part, values, f"{name}.{key}")
                 if dataclasses.is_dataclass(part)
                 else part
-                for key, part in old.items()
+                for key, part in parts_by_name.items()
             }
-            if any(new is not part for new, part in zip(named.values(), old.values(), strict=True)):
-                changes[field.name] = named
+            changed = {key for key, part in parts_by_name.items() if named[key] is not part}
+            if changed:
+                changes[field.name] = {
+                    key: new for key, new in named.items() if key in (old or {}) or key in changed
+                }
         elif name in values and values[name].present:
             changes[field.name] = values[name].value
     return dataclasses.replace(settings, **changes) if changes else settings
@@ -90,6 +93,17 @@ def setting(settings: type, name: str, text: str) -> Any:
         raise ConfigError(f"{name}: {error}") from None
 
 
+def _by_name(field: Any, value: Any) -> dict[str, Any]:
+    """Returns settings by name: those of a mapping, and those for which its field has names.
+
+    Such a field's metadata has the `names` that there can be, and the `kind` of their settings.
+    """
+    if "names" in field.metadata:
+        possible = {name: field.metadata["kind"]() for name in field.metadata["names"]}
+        return {**possible, **(value or {})}
+    return dict(value) if is_settings_mapping(value) else {}
+
+
 class _Leaf(NamedTuple):
     """A field that can be given on a command line: its value, its types, and what it is."""
 
@@ -109,8 +123,8 @@ def _leaves(settings: Any, prefix: str) -> dict[str, _Leaf]:
         elif is_settings_tuple(value):
             for part in value:
                 leaves.update(_leaves(part, f"{name}.{part.name}"))
-        elif is_settings_mapping(value):
-            for key, part in value.items():
+        elif parts := _by_name(field, value):
+            for key, part in parts.items():
                 if dataclasses.is_dataclass(part):
                     leaves.update(_leaves(part, f"{name}.{key}"))
         else:

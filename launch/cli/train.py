@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from absl import flags
 
+from distrl.agents.components import components_of
 from distrl.checkpointing.resume_point import ResumePoint
 from distrl.checkpointing.saved import Saved
 from distrl.errors import ConfigError
@@ -148,7 +149,8 @@ def _say(line: str) -> None:
 def _print_help(arguments: list[str], values: flags.FlagValues) -> int:
     """Prints our flags, without those that absl's own modules define."""
     values(train_flags.without_help(arguments), known_only=True)
-    config_flags.define_flags(load_experiment(values))
+    experiment = load_experiment(values)
+    config_flags.define_flags(experiment)
     print("usage: distrl train [flags]")
     for heading, module in (
         ("Flags", train_flags.__name__),
@@ -157,6 +159,12 @@ def _print_help(arguments: list[str], values: flags.FlagValues) -> int:
     ):
         body = values.module_help(module).strip("\n").partition("\n")[2]  # without its own heading
         print(f"\n{heading}:\n{body}")
+    for name, task in experiment.tasks.items():
+        components = components_of(task.make_agent())
+        if components:
+            agent = f"agent of policy {name}" if experiment.policies else "agent"
+            print(f"\nComponents of the {agent}, for its setting `components`:")
+            print(f"  {', '.join(components)}")
     return EXIT_FINISHED
 
 

@@ -31,6 +31,10 @@ class Inner:
             raise ConfigError(f"inner.size must be 1 or more, got {self.size}")
 
 
+def parts_field():
+    return dataclasses.field(default=None, metadata={"names": ("left", "right"), "kind": Inner})
+
+
 @dataclasses.dataclass(frozen=True)
 class Settings:
     inner: Inner = Inner()
@@ -39,6 +43,7 @@ class Settings:
     name: str = "task"
     on: bool = False
     function: object = print  # no setting of a command line
+    parts: dict[str, Inner] | None = parts_field()
 
 
 @pytest.fixture
@@ -119,6 +124,16 @@ def test_nothing_given_changes_nothing(values):
     values(["distrl"])
     settings = Settings()
     assert config_flags.apply_flags(settings, values) is settings
+
+
+def test_settings_by_name_are_those_that_are_given(values):
+    values(["distrl", "--config.parts.left.size=4"])
+    assert config_flags.apply_flags(Settings(), values).parts == {"left": Inner(size=4)}
+    given = Settings(parts={"other": Inner(), "left": Inner(rate=0.1)})
+    assert config_flags.apply_flags(given, values).parts == {
+        "other": Inner(),
+        "left": Inner(size=4, rate=0.1),
+    }
 
 
 def test_a_dataclass_checks_what_is_given(values):
