@@ -111,6 +111,11 @@ class EpisodeStatistics:
         return envs, records
 
     @property
+    def has_success(self) -> bool:
+        """Whether the environment reports success."""
+        return self._has_success
+
+    @property
     def steps(self) -> int:
         """Environment steps so far."""
         return self._taken + self._steps

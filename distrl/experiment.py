@@ -113,17 +113,11 @@ class Experiment:
         """Raises ConfigError for what environments with several agents cannot have."""
         if not isinstance(self.environment, MultiAgentEnvironment):
             return
-        refused = {
-            "evaluator.num_evaluators": self.evaluator.num_evaluators > 0,
-            "evaluation_environment": self.evaluation_environment is not None,
-            "lockstep": self.lockstep,
-        }
-        for name, given in refused.items():
-            if given:
-                raise ConfigError(
-                    f"experiment: {name} is for environments with one agent, and "
-                    f"{self.environment.name} has several; leave it out"
-                )
+        if self.lockstep:
+            raise ConfigError(
+                f"experiment: lockstep is for environments with one agent, and "
+                f"{self.environment.name} has several; leave it out"
+            )
 
     def _check_policies(self) -> None:
         if not self.policies:

@@ -24,6 +24,7 @@ class Progress(NamedTuple):
     success_rate: float | None
     full_window: bool  # that many episodes have ended
     acting_over: bool  # the actors have spent their budget, and the learner has used what they made
+    evaluation_return: float | None = None  # of the last evaluation; None before the first one
 
 
 class Verdict(NamedTuple):
@@ -40,10 +41,12 @@ class _Target(NamedTuple):
     value: float | None
     wanted: float
     text: str  # both
+    over: str  # the episodes that it is taken over
+    known: bool  # whether these have been played
 
     @property
     def reached(self) -> bool:
-        return self.value is not None and self.value >= self.wanted
+        return self.known and self.value is not None and self.value >= self.wanted
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,6 +58,8 @@ class Goal:
         own threshold if it has one and no other end is set. None: no such goal.
       success_rate: a share of the last `window` episodes that must be successes, in (0, 1]. Needs
         an environment that reports success. With a `mean_return` too, both must be reached.
+      evaluation_return: a mean return of an evaluation to reach, beside the other two. Needs an
+        evaluator.
       window: episodes that the mean and the rate are taken over.
       max_env_steps: environment steps that the actors take, resets not counted. What they made is
         still learned from, as far as it fills batches.
@@ -72,6 +77,7 @@ class Goal:
     max_seconds: float | None = None
     max_trained_steps: int | None = None
     max_episodes: int | None = None
+    evaluation_return: float | None = None
 
     def __post_init__(self) -> None:
         if isinstance(self.mean_return, str) and self.mean_return != "auto":
@@ -92,7 +98,8 @@ class Goal:
         """Returns the goal with "auto" replaced, given the environment's own threshold."""
         if self.mean_return != "auto":
             return self
-        alone = all(getattr(self, name) is None for name in ("success_rate", *_BUDGETS))
+        ends = ("success_rate", "evaluation_return", *_BUDGETS)
+        alone = all(getattr(self, name) is None for name in ends)
         return dataclasses.replace(self, mean_return=return_threshold if alone else None)
 
     def check(self, spec: EnvironmentSpec) -> None:
@@ -107,10 +114,9 @@ class Goal:
     def judge(self, progress: Progress) -> Verdict | None:
         """Returns why the run ends here; None if it does not. "auto" must be resolved."""
         targets = self._targets(progress)
-        if targets and progress.full_window and all(target.reached for target in targets):
+        if targets and all(target.reached for target in targets):
             reached = " and ".join(
-                f"the {target.name} of the last {self.window} episodes is {target.text}"
-                for target in targets
+                f"the {target.name}{target.over} is {target.text}" for target in targets
             )
             return Verdict(f"{reached} after {progress.env_steps:,} environment steps", True)
         spent = self._spent(progress)
@@ -146,15 +152,22 @@ class Goal:
 
     def _targets(self, progress: Progress) -> list[_Target]:
         targets = []
+        last, full = f" of the last {self.window} episodes", progress.full_window
         if isinstance(self.mean_return, (int, float)):
             mean, wanted = progress.mean_return, self.mean_return
             value = "no episode ended" if mean is None else f"{mean:.1f}"
-            targets.append(_Target("mean return", mean, wanted, f"{value} (goal {wanted:g})"))
+            text = f"{value} (goal {wanted:g})"
+            targets.append(_Target("mean return", mean, wanted, text, last, full))
         if self.success_rate is not None:
             rate, wanted = progress.success_rate, self.success_rate
             value = "no episode ended" if rate is None else f"{100 * rate:.0f} %"
             text = f"{value} (goal {100 * wanted:g} %)"
-            targets.append(_Target("success rate", rate, wanted, text))
+            targets.append(_Target("success rate", rate, wanted, text, last, full))
+        if self.evaluation_return is not None:
+            score, wanted = progress.evaluation_return, self.evaluation_return
+            value = "not known" if score is None else f"{score:.1f}"
+            text = f"{value} (goal {wanted:g})"
+            targets.append(_Target("evaluation's mean return", score, wanted, text, "", True))
         return targets
 
 

@@ -36,6 +36,7 @@ class Monitor:
         interval: float = 2.0,
         printer: Callable[[str], None] = print,
         spec: EnvironmentSpec | None = None,
+        agents: Sequence[str] = (),
     ):
         """Args:
         goal: when the run ends, with "auto" already resolved.
@@ -45,11 +46,13 @@ class Monitor:
         printer: prints a line of progress.
         spec: the environment's spec, for its `env_info` and its reward's shape; None: no
           `env_info`, and a scalar reward.
+        agents: agents whose mean returns the evaluator reports.
         """
         self._goal = goal
         self._has_success = spec is not None and "success" in spec.env_info
         shape = () if spec is None else spec.reward.shape
         self._components = math.prod(shape) if shape else 0  # of a vector reward
+        self._agents = agents
         self._on_end = on_end
         self._interval = interval
         self._printer = printer
@@ -197,6 +200,7 @@ class Monitor:
         """Returns all metrics; None for those that are not known or not reported."""
         components = range(self._components)
         parts = self._evaluation.get("evaluation_returns", [None] * self._components)
+        by_agent = self._evaluation.get("evaluation_agents", {})
         return {
             "seconds": round(time.monotonic() - self._began, 2),
             "env_steps": self._acted,
@@ -213,6 +217,7 @@ class Monitor:
             "env_restarts": self._restarts,
             "evaluation_return": self._evaluation.get("evaluation_return"),
             **{f"evaluation_return_{i}": parts[i] for i in components},
+            **{f"evaluation_return_{agent}": by_agent.get(agent) for agent in self._agents},
             "evaluation_success_rate": self._evaluation.get("evaluation_success_rate"),
             **{
                 name: value
@@ -278,6 +283,7 @@ class Monitor:
                 mean_return=self.mean_return,
                 success_rate=self.success_rate,
                 full_window=len(self._recent) == self._goal.window,
+                evaluation_return=self._evaluation.get("evaluation_return"),
                 acting_over=tuple(self._learner.get(SPENT, ())) == self._goal.acting_budget,
             )
         )

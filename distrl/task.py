@@ -111,6 +111,11 @@ class Task:
             for transform in self.transforms:
                 transform.check(self.agent, agent, self.replay)
         self.goal.check(self.env_spec)
+        if self.goal.evaluation_return is not None and not self.evaluator.num_evaluators:
+            raise ConfigError(
+                f"goal.evaluation_return={self.goal.evaluation_return:g} needs an evaluator: set "
+                "evaluator.num_evaluators=1"
+            )
 
     def _check_whole_episodes(self) -> None:
         if not self.replay.whole_episodes:
@@ -133,6 +138,15 @@ class Task:
     def _check_evaluation_environment(self) -> None:
         if self.evaluation_environment is None:
             return
+        several = [
+            isinstance(each, MultiAgentEnvironment)
+            for each in (self.environment, self.evaluation_environment)
+        ]
+        if several[0] != several[1]:
+            raise ConfigError(
+                f"evaluation_environment: of {self.environment.name} and "
+                f"{self.evaluation_environment.name}, one has several agents and the other one"
+            )
         trained, played = self.environment.spec(), self.evaluation_environment.spec()
         if (
             specs.struct(trained.observation) != specs.struct(played.observation)

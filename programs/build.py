@@ -10,7 +10,9 @@ from distrl.actor import Actor
 from distrl.agents.agent import Agent
 from distrl.checkpointing.checkpointer import Checkpointer
 from distrl.checkpointing.resume_point import ResumePoint
+from distrl.checkpointing.rounds import Rounds
 from distrl.config import CheckpointConfig
+from distrl.envs.multi_agent.environment import MultiAgentEnvironment
 from distrl.envs.pool import Pool
 from distrl.evaluator import Evaluator
 from distrl.experiment import Experiment
@@ -215,16 +217,23 @@ class Builder:
         resume_point: ResumePoint,
         give_up: Callable[[], None],
         config: CheckpointConfig | None = None,
+        rounds: Rounds | None = None,
     ) -> Checkpointer:
         """Returns what saves the task; see `Checkpointer`. Args: config: None: the experiment's."""
+        name, experiment = self.task.name, self.experiment
         return Checkpointer(
             run_dir,
-            config or self.experiment.checkpoint,
+            config or experiment.checkpoint,
             learner,
             replay,
             counters,
-            resume_point.about(self.experiment),
+            {"task": name, "seed": experiment.seed, **resume_point.settings},
             known_counters=self._known_counters(resume_point),
+            task_dir=experiment.task_dir(run_dir, name),
+            other_tasks=[
+                experiment.task_dir(run_dir, other) for other in experiment.tasks if other != name
+            ],
+            rounds=rounds,
             fill=agent_writer(self.task, self.printer),
             give_up=give_up,
             printer=self.printer,
@@ -233,7 +242,7 @@ class Builder:
     def _known_counters(self, resume_point: ResumePoint) -> dict[str, Any]:
         """Returns the monitor's state at the start, for a checkpoint without the monitor's help."""
         monitor = self.make_monitor(lambda reason, reached: None, None)
-        manifest = resume_point.manifest()
+        manifest = resume_point.of_task(self.task.name).manifest()
         if manifest is not None:
             monitor.restore(manifest["monitor"])
         return monitor.state()
@@ -261,7 +270,7 @@ class Builder:
     # Evaluation and metrics.
 
     def make_evaluator(self, pool: Pool, source: Any, life: int) -> Evaluator:
-        """Returns the evaluator.
+        """Returns the evaluator of environments with one agent.
 
         Args:
           pool: its environments.
@@ -269,14 +278,28 @@ class Builder:
           life: its node's life.
         """
         variables = VariableClient(source, NEVER)
-        inferencer = Inferencer(
+        inferencer = self.make_evaluation_inferencer(variables, pool.num_envs, life)
+        return Evaluator(pool, inferencer, variables)
+
+    def make_evaluation_inferencer(
+        self, variables: VariableClient, max_streams: int, life: int, num_envs: int = 0
+    ) -> Inferencer:
+        """Returns an inferencer that acts greedily.
+
+        Args:
+          variables: its parameters.
+          max_streams: streams that it serves at most.
+          life: its node's life.
+          num_envs: environments whose agents come and go; 0: batches have one size.
+        """
+        return Inferencer(
             self.agent,
             variables,
-            seed=self.seed("evaluator", 1, life),
-            max_streams=pool.num_envs,
+            seed=self.seed("evaluator", 1 + self.task.index, life),
+            max_streams=max_streams,
+            batch_sizes=self.task.batch_sizes(num_envs) if num_envs else (),
             evaluation=True,
         )
-        return Evaluator(pool, inferencer, variables)
 
     def make_monitor(self, on_end: Callable[[str, bool], None], run_dir: Path | None) -> Monitor:
         """Returns what adds up reports and ends the run at its goal; see `Monitor`."""
@@ -289,4 +312,13 @@ class Builder:
             run_dir,
             printer=printer,
             spec=self.task.env_spec,
+            agents=self._evaluated_agents,
         )
+
+    @property
+    def _evaluated_agents(self) -> tuple[str, ...]:
+        """The environment's agents if there are several, and an evaluator."""
+        environment = self.experiment.environment
+        if not isinstance(environment, MultiAgentEnvironment):
+            return ()
+        return tuple(environment.agents().agents) if self.task.evaluator.num_evaluators else ()

@@ -27,8 +27,7 @@ def heavy_env(
     replay = {name: add_replay(program, task) for name, task in tasks.items()}
     monitor = add_monitor(program)
     learner = add_learners(program, replay, monitor)
-    for name, task in tasks.items():
-        add_evaluator(program, task, learner[name], monitor)
+    add_evaluator(program, learner, monitor)
     for index in range(experiment.actors.most):
         add_actor(program, index, replay, monitor, variables=learner)
     return program.launchpad

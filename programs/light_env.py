@@ -28,8 +28,7 @@ def light_env(
     replay = {name: add_replay(program, task) for name, task in tasks.items()}
     monitor = add_monitor(program)
     learner = add_learners(program, replay, monitor)
-    for name, task in tasks.items():
-        add_evaluator(program, task, learner[name], monitor)
+    add_evaluator(program, learner, monitor)
     inferencer_of_actor = {
         name: add_inferencers(program, task, learner[name]) for name, task in tasks.items()
     }

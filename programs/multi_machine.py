@@ -46,8 +46,7 @@ def multi_machine(
     replay = {name: add_replay(program, task) for name, task in tasks.items()}
     monitor = add_monitor(program)
     learner = add_learners(program, replay, monitor)
-    for name, task in tasks.items():
-        add_evaluator(program, task, learner[name], monitor)
+    add_evaluator(program, learner, monitor)
     relay = {
         host: {name: add_relay(program, name, learner[name]) for name in tasks}
         for node, host in placement.nodes.items()

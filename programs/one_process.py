@@ -10,11 +10,11 @@ from typing import Any
 from distrl.actor import ActorLoop
 from distrl.checkpointing.resume_point import ResumePoint, restore_learner, table_counts
 from distrl.envs.pool import Pool
-from distrl.evaluator import Evaluator
 from distrl.experiment import Experiment
 from distrl.learner_group.group import LearnerGroup, SingleProcessGroup
 from distrl.programs.acting import make_actor
 from distrl.programs.build import NEVER, Builder
+from distrl.programs.evaluating import TasksEvaluator
 from distrl.variables import VariableClient
 
 
@@ -117,7 +117,7 @@ class SingleProcess:
             group = opened.enter_context(join())
             start = resume_point or ResumePoint()
             self.tasks = {
-                name: TaskParts(builder, start, stop, group, pool.num_envs, life)
+                name: TaskParts(builder, start.of_task(name), stop, group, pool.num_envs, life)
                 for name, builder in builders.items()
             }
             self.actor: ActorLoop = make_actor(
@@ -132,9 +132,10 @@ class SingleProcess:
             self.inferencer, self.resumed = first.inferencer, first.resumed
             for part in self.tasks.values():
                 part.learner.count_acted = lambda: self.actor.acted
-            self.evaluator: Evaluator | None = None
+            self.evaluator: TasksEvaluator | None = None
             if evaluator_pool is not None:
-                self.evaluator = self.builder.make_evaluator(evaluator_pool, self.learner, life)
+                learners = {name: part.learner for name, part in self.tasks.items()}
+                self.evaluator = TasksEvaluator(builders, evaluator_pool, learners, life)
             self._opened = opened.pop_all()
 
     def run_once(self, may_act: Callable[[], bool] = lambda: True) -> bool:

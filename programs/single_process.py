@@ -10,7 +10,8 @@ from typing import Any
 
 from distrl.actor import ActorLoop
 from distrl.checkpointing.checkpointer import Checkpointer
-from distrl.checkpointing.resume_point import ResumePoint, note_resumed
+from distrl.checkpointing.resume_point import ResumePoint, monitor_states, note_resumed
+from distrl.checkpointing.rounds import ClockRounds, Rounds, when_all
 from distrl.errors import SaveError, Stopped
 from distrl.experiment import Experiment
 from distrl.goal import Goal, joined
@@ -50,20 +51,37 @@ class _TaskRun:
         resume_point: ResumePoint,
         give_up: Callable[[], None],
         stop: threading.Event,
+        state: dict[str, Any] | None,
+        rounds: Rounds | None,
     ) -> None:
-        """Loads the counts of a checkpoint to resume from, and begins to save."""
+        """Loads the counts to resume from, and begins to save.
+
+        Args:
+          parts: of the task.
+          run_dir: the run folder.
+          resume_point, give_up, stop: see `single_process`.
+          state: the monitor's state to resume from; None: there is none.
+          rounds: the rounds in which several tasks save.
+        """
         self._parts, self._learner = parts, parts.learner
-        manifest = resume_point.manifest()
-        if manifest is not None and run_dir is not None:
-            self.monitor.restore(manifest["monitor"])
+        if run_dir is None:
+            return
+        if state is not None:
+            self.monitor.restore(state)
             parts.resumed["monitor"] = self.monitor.state()
+            folder = parts.builder.experiment.task_dir(run_dir, parts.builder.task.name)
             for part, facts in parts.resumed.items():
-                note_resumed(run_dir, part, facts)
-        if run_dir is not None:
-            self._checkpointer = parts.builder.make_checkpointer(
-                run_dir, parts.learner, parts.replay, self.monitor.state, resume_point, give_up
-            )
-            self._checkpointer.start(stop)
+                note_resumed(folder, part, facts)
+        self._checkpointer = parts.builder.make_checkpointer(
+            run_dir,
+            parts.learner,
+            parts.replay,
+            self.monitor.state,
+            resume_point,
+            give_up,
+            rounds=rounds,
+        )
+        self._checkpointer.start(stop)
 
     def report(self, *reports: Report) -> None:
         """Passes on reports."""
@@ -155,11 +173,16 @@ def single_process(
         for name, run in runs.items():
             run.report_counts(acted if single else acted[name], **flags)
 
+    states, give_up = monitor_states(start, runs), when_all(len(runs), give_up)
+    rounds: Rounds | None = None
+    if len(runs) > 1:
+        rounds = ClockRounds(start.last_round, experiment.checkpoint.period)
     with contextlib.ExitStack() as opened:
         opened.enter_context(parts)
         for name, run in runs.items():
             opened.enter_context(contextlib.closing(run.monitor))
-            run.start(parts.tasks[name], folders[name], start, give_up, stop)
+            part, state = parts.tasks[name], states.get(name)
+            run.start(part, run_dir, start, give_up, stop, state, rounds)
 
             def close(_: Any, error: BaseException | None, __: Any, run: _TaskRun = run) -> None:
                 run.close(error, printer)
@@ -181,9 +204,8 @@ def single_process(
                 due = time.monotonic() + _REPORT_S
             report_all(spent=not learned, logs=logs)
             if evaluator is not None and time.monotonic() >= evaluation_due:
-                scores = evaluator.evaluate(config.episodes, stop.is_set)
-                if scores is not None:
-                    first.report(scores)
+                for name, scores in evaluator.evaluate(stop.is_set).items():
+                    runs[name].report(scores)
                 evaluation_due = time.monotonic() + config.interval
             for run in runs.values():
                 run.check()

@@ -33,8 +33,8 @@ ROOMS = """
     programs/heavy_env programs/light_env programs/single_process
     programs/one_process
     programs/nodes
-    programs/acting
-    programs/replay_clients programs/acting_budget
+    programs/acting programs/evaluating
+    programs/replay_clients programs/acting_budget programs/save_rounds
     programs/progress
     programs/build programs/remote
     programs/program programs/placement programs/resources
@@ -46,7 +46,7 @@ ROOMS = """
     distrl/saved_agent
     distrl/plain_pickle
     distrl/plain_settings
-    distrl/presets distrl/checkpointing distrl/multi_agent_actor
+    distrl/presets distrl/checkpointing distrl/multi_agent_actor distrl/multi_agent_evaluator
     distrl/experiment distrl/actor distrl/evaluator distrl/inference
     distrl/learned_policy distrl/rules distrl/policy_streams
     distrl/task distrl/inferencer distrl/turns

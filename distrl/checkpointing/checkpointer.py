@@ -4,11 +4,12 @@ import os
 import shutil
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from distrl.checkpointing.params_file import checksum, save_nest, save_params
+from distrl.checkpointing.rounds import Rounds
 from distrl.checkpointing.store import LEARNER, PARAMS, TABLE, Checkpoints
 from distrl.config import CheckpointConfig
 from distrl.errors import DeadlineExceeded, PeerError, SaveError
@@ -41,6 +42,9 @@ class Checkpointer:
         about: dict[str, Any],
         *,
         known_counters: dict[str, Any] | None = None,
+        task_dir: Path | None = None,
+        other_tasks: Sequence[Path] = (),
+        rounds: Rounds | None = None,
         fill: Callable[[Path], None] = lambda folder: None,
         give_up: Callable[[], None] = lambda: None,
         printer: Callable[[str], None] = print,
@@ -54,12 +58,18 @@ class Checkpointer:
         about: entries of the manifest that describe the program; plain data.
         known_counters: what the last checkpoint has in the place of `counters()` if that fails and
           never succeeded; None: that checkpoint is then not written.
+        task_dir: where to save; None: in the run folder.
+        other_tasks: the folders of the program's other tasks.
+        rounds: the rounds in which several tasks save; None: every `config.period`.
         fill: writes more files to a checkpoint's folder.
         give_up: called when the program was asked to stop and is saved, but does not end in time.
         printer: prints a line.
         """
         self._run_dir = Path(run_dir)
-        self._store = Checkpoints(run_dir, config.keep)
+        self._task_dir = self._run_dir if task_dir is None else task_dir
+        self._store = Checkpoints(self._task_dir, config.keep, other_tasks)
+        self._rounds = rounds
+        self._round = 0 if rounds is None else rounds.current()
         self._config = config
         self._learner = learner
         self._replay = replay
@@ -114,7 +124,7 @@ class Checkpointer:
     def _run(self, stop: threading.Event) -> None:
         try:
             while self._wait(stop):
-                if 0 < self._learner.version == self._saved:
+                if self._rounds is None and 0 < self._learner.version == self._saved:
                     continue  # nothing to lose
                 try:
                     self.save()
@@ -140,16 +150,23 @@ class Checkpointer:
         period = self._config.period
         due = None if period is None else time.monotonic() + period
         while not (self._ended.is_set() or stop.wait(_POLL_S)):
-            if due is not None and time.monotonic() >= due:
+            if self._rounds is not None:
+                number = self._rounds.current()
+                if number > self._round:
+                    self._round = number
+                    return True
+            elif due is not None and time.monotonic() >= due:
                 return True
         return False
 
     def _save_last(self) -> None:
         """Writes the last checkpoint and the final parameters. Raises: see `close`."""
         failures = []
+        if self._rounds is not None:
+            self._round = self._rounds.last()
         for name, save in (
             ("the last checkpoint", lambda: self.save(last=True)),
-            (PARAMS, lambda: save_params(self._run_dir / PARAMS, *self._learner.variables)),
+            (PARAMS, lambda: save_params(self._task_dir / PARAMS, *self._learner.variables)),
         ):
             try:
                 save()
@@ -190,6 +207,7 @@ class Checkpointer:
         monitor = self._read_counters(last)
         return {
             **self._about,
+            **({} if self._rounds is None else {"round": self._round}),
             "env_steps": state.env_steps,
             "consumed": state.consumed,
             "seconds_waiting": state.waited,

@@ -1,5 +1,6 @@
 """The start of a program, from scratch or from a checkpoint, and loading that checkpoint."""
 
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -11,7 +12,6 @@ from distrl.checkpointing.params_file import checksum, load_nest, load_params
 from distrl.checkpointing.store import LEARNER, PARAMS, TABLE, Checkpoint, Checkpoints
 from distrl.divergence import check_saved
 from distrl.errors import SpecError
-from distrl.experiment import Experiment
 from distrl.learner import Learner
 from distrl.replay.table.info import TableInfo
 from distrl.runtime.files import update_json
@@ -27,24 +27,34 @@ class ResumePoint(NamedTuple):
       settings: the program's settings, plain data for the manifests of its checkpoints.
       checkpoint: folder of the checkpoint to resume from; None: start afresh.
       with_table: load the replay table from the checkpoint too, if it has one.
+      checkpoints: in the place of `checkpoint`, the folders by task if there are several tasks.
+      last_round: of several tasks, the last round of saving of the programs before; see `rounds`.
     """
 
     settings: dict[str, Any] = {}  # noqa: RUF012  # never changed
     checkpoint: str | None = None
     with_table: bool = True
+    checkpoints: Mapping[str, str] = {}
+    last_round: int = 0
+
+    def of_task(self, task: str) -> "ResumePoint":
+        """Returns the point from which a task starts."""
+        return self._replace(checkpoint=self.checkpoints.get(task, self.checkpoint), checkpoints={})
 
     @classmethod
     def latest(cls, run_dir: Path | str, start: "ResumePoint") -> "ResumePoint":
         """Returns where a node restarts while the others keep running: the latest checkpoint.
 
         Args:
-          run_dir: the run folder.
-          start: where the program started.
+          run_dir: the run folder, or that of one of several tasks.
+          start: where the program started, or the task.
 
         Raises:
           ConfigError: there are checkpoints, and all are damaged.
         """
-        checkpoint = Checkpoints(run_dir).latest()
+        checkpoint = Checkpoints(run_dir).latest(after_round=start.last_round)
+        if checkpoint is None and start.last_round:
+            return start  # there may be newer ones, which the program did not start from
         return start._replace(checkpoint=None if checkpoint is None else str(checkpoint.path))
 
     def manifest(self) -> dict[str, Any] | None:
@@ -52,10 +62,6 @@ class ResumePoint(NamedTuple):
         if self.checkpoint is None:
             return None
         return Checkpoint.read_manifest(Path(self.checkpoint))
-
-    def about(self, experiment: Experiment) -> dict[str, Any]:
-        """Returns the entries that describe the program in the manifests of its checkpoints."""
-        return {"task": experiment.task, "seed": experiment.seed, **self.settings}
 
     def table(self) -> Path | None:
         """Returns the folder of the saved replay table; None: start with an empty table."""
@@ -114,6 +120,23 @@ def restore_learner(learner: Learner, checkpoint: Path) -> dict[str, Any]:
         if manifest[name] != value:
             raise SpecError(f"{checkpoint}: {name} was {manifest[name]}, and is {value} now")
     return restored
+
+
+def monitor_states(start: ResumePoint, tasks: Iterable[str]) -> dict[str, dict[str, Any]]:
+    """Returns the monitors' states to resume from, by task; empty if the program starts afresh.
+
+    All tasks count the same environments, and so far as the one counts that was saved last.
+    """
+    states = {}
+    for task in tasks:
+        manifest = start.of_task(task).manifest()
+        if manifest is not None:
+            states[task] = dict(manifest["monitor"])
+    for count in ("env_steps_acted", "episodes"):
+        most = max((state[count] for state in states.values()), default=0)
+        for state in states.values():
+            state[count] = most
+    return states
 
 
 def note_resumed(run_dir: Path | str, part: str, facts: dict[str, Any]) -> None:

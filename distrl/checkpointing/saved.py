@@ -25,6 +25,8 @@ class Saved(NamedTuple):
       time: when the checkpoint was written, in seconds of `time.time()`.
       params: learner steps of `params.npz`; None: it is missing or damaged.
       stamps: change when the checkpoint and `params.npz` are written again; two for each task.
+      evaluation: the checkpoint's last evaluation, as `mean_return`, or by task as `policies`; and
+        the mean return of each of several `agents`; None: there was none.
 
     Of a run of several tasks, `checkpoint` names them all, and the numbers are the smallest.
     """
@@ -35,6 +37,7 @@ class Saved(NamedTuple):
     time: float = 0.0
     params: int | None = None
     stamps: tuple[int, ...] = (0, 0)
+    evaluation: dict[str, Any] | None = None
 
     @classmethod
     def read(cls, run_dir: str | os.PathLike[str]) -> "Saved":
@@ -60,6 +63,7 @@ class Saved(NamedTuple):
             if all(part.complete for part in every)
             else None,
             tuple(stamp for part in every for stamp in part.stamps),
+            _joined_evaluation(parts),
         )
 
     @classmethod
@@ -79,12 +83,14 @@ class Saved(NamedTuple):
             manifest.get("time", 0.0),
             params,
             (manifest.get("number", 0), params_stamp),
+            _evaluation(manifest),
         )
 
     @classmethod
     def of_list(cls, fields: list[Any]) -> "Saved":
         """Returns what became a list in JSON."""
-        return cls._make([*fields[:-1], tuple(fields[-1])])
+        saved = cls._make(fields)
+        return saved._replace(stamps=tuple(saved.stamps))
 
     @property
     def complete(self) -> bool:
@@ -126,7 +132,27 @@ class Saved(NamedTuple):
             "learner_steps": self.learner_steps,
             "env_steps": self.env_steps,
             "params_learner_steps": self.params,
+            **({} if self.evaluation is None else {"evaluation": self.evaluation}),
         }
+
+
+def _evaluation(manifest: dict[str, Any]) -> dict[str, Any] | None:
+    """Returns the last evaluation before a checkpoint: its mean return, and each agent's."""
+    scores = (manifest.get("monitor") or {}).get("evaluation")
+    if not scores:
+        return None
+    agents = scores.get("evaluation_agents")
+    mean = {"mean_return": scores.get("evaluation_return")}
+    return mean if agents is None else {**mean, "agents": agents}
+
+
+def _joined_evaluation(parts: dict[str, Saved]) -> dict[str, Any] | None:
+    """Returns the evaluations of several tasks as one: all have the same agents."""
+    known = {name: part.evaluation for name, part in parts.items() if part.evaluation}
+    if not known:
+        return None
+    means = {name: evaluation["mean_return"] for name, evaluation in known.items()}
+    return {"policies": means, "agents": next(iter(known.values())).get("agents", {})}
 
 
 def _read_params(path: Path) -> tuple[int | None, int]:

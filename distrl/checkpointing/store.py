@@ -14,7 +14,7 @@ import re
 import shutil
 import time
 import zlib
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -97,13 +97,16 @@ class Checkpoint(NamedTuple):
 class Checkpoints:
     """The checkpoints of a run folder. One process writes at a time."""
 
-    def __init__(self, run_dir: Path | str, keep: int = 3):
+    def __init__(self, run_dir: Path | str, keep: int = 3, others: Sequence[Path] = ()):
         """Args:
-        run_dir: the run folder, which must exist.
-        keep: number of newest checkpoints to keep.
+        run_dir: the run folder, or that of one of several tasks; it must exist.
+        keep: number of newest checkpoints to keep; of several tasks, also those that belong to as
+          many of the newest rounds that all tasks have saved, see `rounds`.
+        others: the folders of the other tasks.
         """
         self.folder = Path(run_dir) / FOLDER
         self._keep = keep
+        self._others = [Checkpoints(other) for other in others]
 
     def paths(self) -> list[Path]:
         """Returns the folders of all finished checkpoints, oldest first; damaged ones too.
@@ -116,18 +119,24 @@ class Checkpoints:
         return sorted(paths, key=lambda path: (_number(path), *_version(path)))
 
     def latest(
-        self, printer: Callable[[str], None] = print, only: Files | None = None
+        self,
+        printer: Callable[[str], None] = print,
+        only: Files | None = None,
+        after_round: int = 0,
     ) -> Checkpoint | None:
         """Returns the newest undamaged checkpoint; None if there is no checkpoint at all.
 
         Args:
           printer: prints a line for each damaged checkpoint that is skipped.
           only: see `Checkpoint.read`.
+          after_round: if not 0, only checkpoints of later rounds count.
 
         Raises:
           ConfigError: all checkpoints are damaged; the message has what is wrong with each.
         """
         paths = self.paths()
+        if after_round:
+            paths = [path for path in paths if round_of(path) > after_round]
         unknown = [path for path in paths if not _number(path)]  # may be the newest
         errors: list[ConfigError] = []
         for path in dict.fromkeys([*unknown, *reversed(paths)]):
@@ -204,8 +213,12 @@ class Checkpoints:
         if best is not None:
             mark = {"checkpoint": best.name, "mean_return": _score(best)[1]}
             write_json(self.folder / "best.json", mark)
+        complete = set.intersection(
+            *({round_of(path) for path in each.paths()} for each in (self, *self._others))
+        )
+        newest = sorted(complete)[-self._keep :] if self._others else []
         for path in paths[: -self._keep]:
-            if path != best:
+            if path != best and round_of(path) not in newest:
                 # Renamed first: a death in the middle leaves no damaged checkpoint.
                 leftover = self.folder / f"{_UNFINISHED}{path.name}"
                 path.rename(leftover)
@@ -237,6 +250,11 @@ def _glance(path: Path) -> dict[str, Any]:
 def _number(path: Path) -> int:
     """Returns the checkpoint's number in the order of writing; 0: unknown."""
     return _glance(path).get("number", 0)
+
+
+def round_of(path: Path) -> int:
+    """Returns the round in which a checkpoint was saved; 0: unknown, or there were none."""
+    return int(_glance(path).get("round", 0))
 
 
 def _score(path: Path) -> tuple[bool, float]:

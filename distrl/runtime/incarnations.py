@@ -8,11 +8,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from distrl.runtime.files import read_dict, update_json
+from distrl.runtime.files import TASKS, read_dict, update_json
 
 _FILE = "lives.json"
 _LOST = "lives.json.lost-{}"  # what was left of it, each time that it was damaged or missing
-_MANIFESTS = "checkpoints/*/manifest.json"  # each has the lives at its time
+# Each has the lives at its time.
+_MANIFESTS = ("checkpoints/*/manifest.json", f"{TASKS}/*/checkpoints/*/manifest.json")
 _OTHERS = "*"  # in the file: lives of every node that has no entry
 _SKIPPED = (1 << 20) + 11  # lives; environments' seeds repeat after 32 of them
 
@@ -59,7 +60,8 @@ def _is_intact(lives: dict[str, Any]) -> bool:
 
 def _begin(path: Path, say: Callable[[str], None]) -> dict[str, Any]:
     """Returns the lives of a run whose file is missing or damaged; with the file locked."""
-    saved = [read_dict(manifest) or {} for manifest in path.parent.glob(_MANIFESTS)]
+    manifests = [manifest for pattern in _MANIFESTS for manifest in path.parent.glob(pattern)]
+    saved = [read_dict(manifest) or {} for manifest in manifests]
     known = [max(manifest["lives"].values()) for manifest in saved if manifest.get("lives")]
     losses = 1
     while (lost := path.with_name(_LOST.format(losses))).exists():

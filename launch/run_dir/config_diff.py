@@ -28,6 +28,7 @@ _BEFORE = {
     "whole_episodes": False,
 }
 _CLASSES_BEFORE = {"agent.exploration": NoiseSchedule.__qualname__}
+_POLICY = re.compile(r"^policies\.\w+(\.|$)")  # what several policies have each
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+")  # in the name of a function
 
 
@@ -78,8 +79,16 @@ def goal(settings: dict[str, Any]) -> Any:
 
     Without what is None, because an older run folder does not know every budget.
     """
-    parts = settings["experiment"].get("goal") or {}
-    return {name: value for name, value in parts.items() if value is not None}
+    experiment = settings["experiment"]
+    goals = {"": experiment.get("goal") or {}}
+    for name, policy in (experiment.get("policies") or {}).items():
+        if isinstance(policy, dict):
+            goals[name] = policy.get("goal") or {}
+    given = {
+        name: {field: value for field, value in parts.items() if value is not None}
+        for name, parts in goals.items()
+    }
+    return {name: parts for name, parts in given.items() if parts}
 
 
 def compare(old: dict[str, Any], new: dict[str, Any]) -> list[Change]:
@@ -100,23 +109,34 @@ def compare(old: dict[str, Any], new: dict[str, Any]) -> list[Change]:
         if old_classes.get(name) != new_classes.get(name)
     )
     changes = [
-        _change(name, old_classes.get(name), new_classes.get(name), name == "agent")
+        _change(name, old_classes.get(name), new_classes.get(name), _is_agent(name))
         for name in replaced
     ]
     was, now = _flat(old["experiment"], ""), _flat(new["experiment"], "")
     # It is in the settings of all of DQN's networks, and changes those that are dueling.
-    dueling = new["experiment"].get("agent", {}).get("dueling", True)
     for name in [*now, *(name for name in was if name not in now)]:
         old_value = was.get(name, _BEFORE.get(name.rpartition(".")[2]))
         if old_value != now.get(name) and not any(_within(name, each) for each in replaced):
-            fixed = name == "agent.dueling_streams" and dueling
+            dueling = now.get(name.replace("dueling_streams", "dueling"), True)
+            fixed = _of_policy(name) == "agent.dueling_streams" and dueling
             changes.append(_change(name, old_value, now.get(name), fixed))
     return changes
 
 
+def _is_agent(name: str) -> bool:
+    """Returns whether a field is a task's algorithm, or a policy."""
+    return _of_policy(name) in ("agent", "")
+
+
+def _of_policy(name: str) -> str:
+    """Returns a field's name without the policy that it belongs to."""
+    return _POLICY.sub("", name)
+
+
 def _change(name: str, was: Any, now: Any, fixed: bool = False) -> Change:
-    fixed = fixed or any(_within(name, field) for field in _FIXED)
-    return Change(name, was, now, fixed and not any(_within(name, field) for field in _FREE))
+    field = _of_policy(name)
+    fixed = fixed or any(_within(field, each) for each in _FIXED)
+    return Change(name, was, now, bool(fixed) and not any(_within(field, each) for each in _FREE))
 
 
 def _within(name: str, field: str) -> bool:

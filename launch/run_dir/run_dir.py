@@ -1,18 +1,25 @@
 """The folder of a run: created, or resumed by the same command."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from distrl.agents.images import has_channels_last
 from distrl.agents.inputs import has_mask
 from distrl.agents.torsos import has_scaled_integers
-from distrl.checkpointing.resume_point import RESUMED, ResumePoint, check_agent
+from distrl.checkpointing.resume_point import (
+    RESUMED,
+    ResumePoint,
+    check_agent,
+    monitor_states,
+)
+from distrl.checkpointing.rounds import last_round, latest_set
 from distrl.checkpointing.saved import Saved
 from distrl.checkpointing.store import PARAMS, TABLE, Checkpoint, Checkpoints
 from distrl.errors import ConfigError, SpecError
 from distrl.experiment import Experiment
+from distrl.goal import joined
 from distrl.launch.run_dir import config_diff
 from distrl.launch.run_dir.folder import (
     CONFIG,
@@ -26,7 +33,8 @@ from distrl.launch.supervision.result import EXIT_FAILED, EXIT_FINISHED, RESULT_
 from distrl.metrics import Monitor
 from distrl.replay.columns import Columns
 from distrl.replay.table.files import read_facts
-from distrl.runtime.files import read_json, write_json
+from distrl.runtime.files import TASKS, read_json, write_json
+from distrl.task import Task
 from distrl.types import Nest
 
 SUBMITTED = ("slurm.sh", "slurm.log")  # of a Slurm job that will run in the folder
@@ -85,22 +93,24 @@ def open_run(
         aside = path / f"{CONFIG}.damaged"
         (path / CONFIG).replace(aside)
         say(f"distrl: {path / CONFIG} is damaged ({damage}): it is now {aside.name}")
-        checkpoint = Checkpoints(path).latest(say)  # has the settings too
-        old_settings = settings if checkpoint is None else checkpoint.manifest
-    for task in experiment.tasks:
-        experiment.task_dir(path, task)
+        saved = next(iter(_latest(path, experiment, say).values()), None)  # has the settings too
+        old_settings = settings if saved is None else saved.manifest
+    folders = [experiment.task_dir(path, task) for task in experiment.tasks]
     folder = RunFolder(path, ResumePoint(settings))
     if old_settings is not None:
         folder = _resume(path, old_settings, settings, experiment, topology, say)
     if folder.ended is None:
-        for name in (RESULT_FILE, RESUMED):  # of the program before
-            (path / name).unlink(missing_ok=True)
+        for file in (path / RESULT_FILE, *(each / RESUMED for each in folders)):
+            file.unlink(missing_ok=True)  # of the program before
         write_json(
             path / CONFIG,
             {"command": command, "topology": topology, **settings, **(provenance or {})},
         )
-        if folder.resume_point.checkpoint is not None:
-            write_json(path / RESUMED, {"checkpoint": Path(folder.resume_point.checkpoint).name})
+        for task in experiment.tasks:
+            checkpoint = folder.resume_point.of_task(task).checkpoint
+            if checkpoint is not None:
+                resumed = experiment.task_dir(path, task) / RESUMED
+                write_json(resumed, {"checkpoint": Path(checkpoint).name})
     return folder
 
 
@@ -138,57 +148,107 @@ def _resume(
     """Returns where the run in `path` resumes, or that it has ended."""
     result = _read_result(path / RESULT_FILE, say)
     saved = Saved.read(path)
-    if len(experiment.tasks) > 1 and saved.checkpoint is not None:
-        raise ConfigError(
-            f"--run_dir: {path} has a run of several policies, which cannot be resumed yet; name a "
-            "new folder"
-        )
+    _check_tasks(path, experiment)
     same_goal = config_diff.goal(old_settings) == config_diff.goal(settings)
     if result.get("status") == "finished" and same_goal and saved.complete:
         return RunFolder(path, ResumePoint(settings), (str(result.get("reason")), EXIT_FINISHED))
     try:
-        checkpoint = Checkpoints(path).latest(say)
+        checkpoints = _latest(path, experiment, say)
     except ConfigError as error:
         raise ConfigError(
             f"--run_dir: {error}; to start from the beginning, name a new --run_dir, or move "
             f"{path} away; nothing in it was changed"
         ) from error
-    if checkpoint is None:
-        say(f"distrl: {path} has no checkpoint: starting from the beginning, appending to its logs")
-        return RunFolder(path, ResumePoint(settings))
-    for line in _check(checkpoint, settings, experiment):
+    tasks = experiment.tasks
+    several = len(tasks) > 1
+    before = last_round([experiment.task_dir(path, task) for task in tasks]) if several else 0
+    if not checkpoints:
+        what = "checkpoint of every policy" if several else "checkpoint"
+        say(f"distrl: {path} has no {what}: starting from the beginning, appending to its logs")
+        return RunFolder(path, ResumePoint(settings, last_round=before))
+    for line in _check(checkpoints, settings, experiment):
         say(line)
-    manifest = checkpoint.manifest
-    ended = _ended(experiment, manifest["monitor"])
-    has_table = _has_table(checkpoint, experiment, topology, say)
-    resume_point = ResumePoint(settings, str(checkpoint.path), has_table)
+    has_table = [
+        _has_table(checkpoint, tasks[name], experiment.checkpoint.replay, topology, say)
+        for name, checkpoint in checkpoints.items()
+    ]
+    paths = {name: str(checkpoint.path) for name, checkpoint in checkpoints.items()}
+    if several:
+        resume_point = ResumePoint(settings, None, all(has_table), paths, before)
+    else:
+        resume_point = ResumePoint(settings, paths[experiment.task], all(has_table))
+    states = monitor_states(resume_point, tasks)
+    ended = _ended(experiment, states)
     if ended is not None and not saved.complete:
         say(f"distrl: the program before could not save {path / PARAMS}: resuming, to save it")
         ended = None
     if ended is None:
+        (env_steps,) = {state["env_steps_acted"] for state in states.values()}
+        names = [
+            f"{task}/{checkpoint.path.name}" if several else checkpoint.path.name
+            for task, checkpoint in checkpoints.items()
+        ]
+        versions = [f"{checkpoint.manifest['version']:,}" for checkpoint in checkpoints.values()]
         say(
-            f"distrl: resuming from checkpoint {checkpoint.path.name}: "
-            f"{manifest['monitor']['env_steps_acted']:,} environment steps, "
-            f"{manifest['version']:,} learner steps"
+            f"distrl: resuming from checkpoint {' + '.join(names)}: {env_steps:,} environment "
+            f"steps, {' + '.join(versions)} learner steps"
         )
     return RunFolder(path, resume_point, ended)
 
 
-def _check(checkpoint: Checkpoint, settings: dict[str, Any], experiment: Experiment) -> list[str]:
+def _check_tasks(path: Path, experiment: Experiment) -> None:
+    """Raises ConfigError if the folder has checkpoints of other tasks than the experiment's."""
+    tasks = {""} if len(experiment.tasks) == 1 else set(experiment.tasks)
+    folders = [path, *(path / TASKS).glob("*")]
+    saved = {
+        folder.name if folder != path else "" for folder in folders if Checkpoints(folder).paths()
+    }
+    if saved - tasks:
+        names = ", ".join(sorted(saved)) or "a single one"
+        raise ConfigError(
+            f"--run_dir: {path} is of another run: the policies that it has learned are {names}, "
+            f"and those of this experiment are {', '.join(experiment.tasks)}; name a new folder"
+        )
+
+
+def _latest(
+    path: Path, experiment: Experiment, say: Callable[[str], None]
+) -> dict[str, Checkpoint]:
+    """Returns the checkpoints to resume from by task; empty if there are none.
+
+    Raises:
+      ConfigError: there are checkpoints, and all are damaged.
+    """
+    if len(experiment.tasks) > 1:
+        folders = {task: experiment.task_dir(path, task) for task in experiment.tasks}
+        return latest_set(folders, say)
+    checkpoint = Checkpoints(path).latest(say)
+    return {} if checkpoint is None else dict.fromkeys(experiment.tasks, checkpoint)
+
+
+def _check(
+    checkpoints: Mapping[str, Checkpoint], settings: dict[str, Any], experiment: Experiment
+) -> list[str]:
     """Returns a line for each changed setting; raises ConfigError if one must not change."""
-    changes = config_diff.compare(checkpoint.manifest, settings)
-    same = _without_effect(experiment.environment.spec().observation)
+    tasks = experiment.tasks
+    first = next(iter(checkpoints.values()))  # all have the settings
+    changes = config_diff.compare(first.manifest, settings)
+    same = set.intersection(
+        *(_without_effect(task.env_spec.observation) for task in tasks.values())
+    )
     changes = [c for c in changes if c.field.rpartition(".")[2] not in same]
     fixed = [change for change in changes if change.fixed]
     if fixed:
-        raise ConfigError(f"{checkpoint.path} is of another run: {_describe(fixed)}")
-    try:
-        check_agent(experiment.make_agent(), checkpoint.path)
-    except SpecError as error:
-        of_agent = [change for change in changes if change.field.startswith("agent.")]
-        raise ConfigError(
-            f"{checkpoint.path} is of another agent: {_describe(of_agent) or error}"
-        ) from error
+        raise ConfigError(f"{first.path} is of another run: {_describe(fixed)}")
+    for name, checkpoint in checkpoints.items():
+        try:
+            check_agent(tasks[name].make_agent(), checkpoint.path)
+        except SpecError as error:
+            prefix = f"policies.{name}.agent." if experiment.policies else "agent."
+            of_agent = [change for change in changes if change.field.startswith(prefix)]
+            raise ConfigError(
+                f"{checkpoint.path} is of another agent: {_describe(of_agent) or error}"
+            ) from error
     return [f"distrl: changed since the checkpoint: {c.field}: {c.was} -> {c.now}" for c in changes]
 
 
@@ -207,23 +267,35 @@ def _describe(changes: list[config_diff.Change]) -> str:
 
 
 def _has_table(
-    checkpoint: Checkpoint, experiment: Experiment, topology: str, say: Callable[[str], None]
+    checkpoint: Checkpoint,
+    task: Task,
+    was_saved: bool,
+    topology: str,
+    say: Callable[[str], None],
 ) -> bool:
-    """Returns whether the program can start with the replay table that was saved."""
+    """Returns whether the program can start with the replay table that was saved.
+
+    Args:
+      checkpoint: of the task.
+      task: has the table.
+      was_saved: whether the user expects tables in checkpoints.
+      topology: of the program.
+      say: prints a line for the user.
+    """
     folder = checkpoint.path / TABLE
     if not folder.is_dir():
-        if experiment.checkpoint.replay:
+        if was_saved:
             say("distrl: the replay starts empty: the checkpoint has no table")
         return False
-    in_reverb = topology != "single_process" and experiment.replay.backend == "reverb"
-    columns = Columns(experiment.trajectory_struct(), experiment.replay.unroll_length)
-    facts = read_facts(folder, columns, experiment.replay)
+    in_reverb = topology != "single_process" and task.replay.backend == "reverb"
+    columns = Columns(task.trajectory_struct(), task.replay.unroll_length)
+    facts = read_facts(folder, columns, task.replay)
     shards = facts.get("num_shards", 1)
     if facts["kind"] != ("reverb" if in_reverb else "files"):
         why_not = "its saved contents cannot be moved to or from Reverb"
-    elif in_reverb and facts["unrolls_per_item"] != experiment.only_task.unrolls_per_item:
+    elif in_reverb and facts["unrolls_per_item"] != task.unrolls_per_item:
         why_not = "Reverb's items had another size when it was saved"
-    elif in_reverb and shards != experiment.replay.num_shards:
+    elif in_reverb and shards != task.replay.num_shards:
         why_not = f"it was saved as {shards} shards"
     else:
         return True
@@ -231,14 +303,18 @@ def _has_table(
     return False
 
 
-def _ended(experiment: Experiment, monitor_state: dict[str, Any]) -> tuple[str, int] | None:
+def _ended(experiment: Experiment, states: Mapping[str, dict[str, Any]]) -> tuple[str, int] | None:
     """Returns why the run has ended already, and the exit status; None if it has not."""
-    ended: list[tuple[str, int]] = []
+    ended: list[tuple[str, bool]] = []
 
     def on_end(reason: str, reached: bool) -> None:
-        ended.append((reason, EXIT_FINISHED if reached else EXIT_FAILED))
+        ended.append((reason, reached))
 
-    monitor = Monitor(experiment.only_task.resolved_goal(), on_end, printer=lambda line: None)
-    monitor.restore(monitor_state)
-    monitor.judge()
-    return ended[0] if ended else None
+    for name, task in experiment.tasks.items():
+        monitor = Monitor(task.resolved_goal(), on_end, printer=lambda line: None)
+        monitor.restore(states[name])
+        monitor.judge()
+    if len(ended) < len(experiment.tasks):
+        return None
+    reason, reached = joined(ended)
+    return reason, EXIT_FINISHED if reached else EXIT_FAILED

@@ -2,50 +2,56 @@
 
 import contextlib
 import time
+from collections.abc import Mapping
 
 import launchpad as lp
 
 from distrl.experiment import Experiment
 from distrl.programs.build import Builder
+from distrl.programs.evaluating import TasksEvaluator
 from distrl.programs.groups import EVALUATOR
 from distrl.programs.nodes.process import configure_jax
 from distrl.programs.program import ExperimentProgram, NodeHandle
 from distrl.programs.remote import Reporter, TaskVariables, stop_and_tick
 from distrl.runtime.heartbeat import current_heartbeat
-from distrl.task import Task
 from distrl.variables import RemoteVariables
 
 
 def add_evaluator(
-    program: ExperimentProgram, task: Task, learner: NodeHandle, monitor: NodeHandle
+    program: ExperimentProgram, learner: Mapping[str, NodeHandle], monitor: NodeHandle
 ) -> None:
-    """Adds the evaluator of a task, if it has one."""
-    if task.evaluator.num_evaluators:
-        program.add_courier_node(EVALUATOR, EvaluatorNode, task.name, learner, monitor)
+    """Adds the evaluator, if the experiment has one. Args: learner: by task."""
+    if program.experiment.evaluator.num_evaluators:
+        program.add_courier_node(EVALUATOR, EvaluatorNode, dict(learner), monitor)
 
 
 class EvaluatorNode:
-    """Runs an `Evaluator`."""
+    """Runs the evaluator of all tasks."""
 
-    def __init__(self, experiment: Experiment, task: str, learner: NodeHandle, monitor: NodeHandle):
+    def __init__(
+        self, experiment: Experiment, learner: Mapping[str, NodeHandle], monitor: NodeHandle
+    ):
         """Args:
         experiment: what to train.
-        task: name of the task.
-        learner: where the parameters come from.
+        learner: by task, where the parameters come from.
         monitor: takes reports.
         """
         configure_jax()
         heartbeat = current_heartbeat()
         heartbeat.tick()
         self._stop = lp.stop_event()
-        builder = Builder(experiment, task)
-        self._config = builder.task.evaluator
+        builders = {task: Builder(experiment, task) for task in experiment.tasks}
+        self._interval = experiment.evaluator.interval
         with contextlib.ExitStack() as opened:
-            pool = builder.make_evaluator_pool(heartbeat.life)  # before JAX: it may fork
+            # Before JAX: it may fork.
+            pool = next(iter(builders.values())).make_evaluator_pool(heartbeat.life)
             opened.callback(pool.close)
-            self._reporter = Reporter(monitor, task, f"evaluator/{builder.task.index}")
-            source = RemoteVariables(TaskVariables(learner, task), builder.agent)
-            self._evaluator = builder.make_evaluator(pool, source, heartbeat.life)
+            self._reporters = {task: Reporter(monitor, task, "evaluator/0") for task in builders}
+            sources = {
+                task: RemoteVariables(TaskVariables(learner[task], task), builder.agent)
+                for task, builder in builders.items()
+            }
+            self._evaluator = TasksEvaluator(builders, pool, sources, heartbeat.life)
             self._opened = opened.pop_all()
 
     def run(self) -> None:
@@ -53,10 +59,11 @@ class EvaluatorNode:
         with self._opened:
             while not self._stop.is_set():
                 current_heartbeat().tick()
-                due = time.monotonic() + self._config.interval
-                scores = self._evaluator.evaluate(self._config.episodes, stop_and_tick(self._stop))
-                if scores is not None:
-                    self._reporter(scores)
+                due = time.monotonic() + self._interval
+                scores = self._evaluator.evaluate(stop_and_tick(self._stop))
+                for task, report in scores.items():
+                    self._reporters[task](report)
                 current_heartbeat().wait()
                 self._stop.wait(max(0.0, due - time.monotonic()))
-            self._reporter.flush()
+            for reporter in self._reporters.values():
+                reporter.flush()

@@ -15,6 +15,7 @@ from distrl.checkpointing.resume_point import (
     restore_learner,
     table_counts,
 )
+from distrl.checkpointing.rounds import when_all
 from distrl.errors import PeerError
 from distrl.experiment import Experiment
 from distrl.learner_group.devices import check_gpus
@@ -27,6 +28,7 @@ from distrl.programs.program import ExperimentProgram, NodeHandle
 from distrl.programs.progress import patience
 from distrl.programs.remote import Reporter, stop_and_tick
 from distrl.programs.replay_clients import ReplayHandle, learner_client, server_folder
+from distrl.programs.save_rounds import RemoteRounds
 from distrl.replay.shared.buffer import SharedReplayBuffer
 from distrl.runtime.early_deadline import call_again_if_early
 from distrl.runtime.heartbeat import current_heartbeat
@@ -85,8 +87,17 @@ class LearnerNode:
         configure_jax()
         self._stop = lp.stop_event()
         self._call_timeout = experiment.supervision.call_timeout
+        give_up = when_all(len(tasks), leave if has_own_process() else lambda: None)
         self._tasks = {
-            task: _TaskLearner(experiment, task, run_dir, replay[task], monitor, resume_point)
+            task: _TaskLearner(
+                experiment,
+                task,
+                run_dir,
+                replay[task],
+                monitor,
+                resume_point.of_task(task),
+                give_up,
+            )
             for task in tasks
         }
 
@@ -157,6 +168,7 @@ class _TaskLearner:
         replay: ReplayHandle,
         monitor: NodeHandle,
         resume_point: ResumePoint,
+        give_up: Callable[[], None],
     ):
         """Args:
         experiment: what to train.
@@ -164,7 +176,8 @@ class _TaskLearner:
         run_dir: the run folder.
         replay: the task's table.
         monitor: takes reports, and gives counters for checkpoints.
-        resume_point: the checkpoint to resume from, if any.
+        resume_point: the task's checkpoint to resume from, if any.
+        give_up: see `Checkpointer`.
         """
         self._stop = lp.stop_event()
         self._run_dir = experiment.task_dir(Path(run_dir), task)
@@ -197,14 +210,18 @@ class _TaskLearner:
         if resume_point.checkpoint is not None:
             self._resume(resume_point)
         self.variables = VariableService(self._learner, builder.agent)
+        rounds: RemoteRounds | None = None
+        if len(experiment.tasks) > 1:
+            rounds = RemoteRounds(monitor, resume_point.last_round, self._counters_timeout)
         self.checkpointer = builder.make_checkpointer(
-            self._run_dir,
+            Path(run_dir),
             self._learner,
             self._replay,
             self._counters,
             resume_point,
-            leave if has_own_process() else lambda: None,
+            give_up,
             checkpoint,
+            rounds,
         )
         self.checkpointer.start(self._stop)
 

@@ -10,7 +10,8 @@ import launchpad as lp
 from launchpad import context
 
 from distrl.budget import ActingBudget
-from distrl.checkpointing.resume_point import ResumePoint, note_resumed
+from distrl.checkpointing.resume_point import ResumePoint, monitor_states, note_resumed
+from distrl.checkpointing.rounds import ClockRounds
 from distrl.experiment import Experiment
 from distrl.goal import joined
 from distrl.metrics import Report
@@ -55,11 +56,12 @@ class MonitorNode:
             )
             for task in experiment.tasks
         }
-        manifest = resume_point.manifest()
-        if manifest is not None:
-            monitor = self._monitors[manifest["task"]]
-            monitor.restore(manifest["monitor"])
-            note_resumed(run_dir, "monitor", monitor.state())
+        for task, state in monitor_states(resume_point, experiment.tasks).items():
+            monitor = self._monitors[task]
+            monitor.restore(state)
+            folder = experiment.task_dir(Path(run_dir), task)
+            note_resumed(folder, "monitor", monitor.state())
+        self._rounds = ClockRounds(resume_point.last_round, experiment.checkpoint.period)
         self._heartbeats = current_heartbeat().table
         counted = next(iter(self._monitors.values()))  # all count the same environments
         self._budget = ActingBudget(
@@ -78,6 +80,10 @@ class MonitorNode:
                 self._unsaved.discard(task)
                 self._saved.notify_all()
         return state
+
+    def save_round(self, last: bool = False) -> int:
+        """Returns the number of the round in which tasks save, as `Rounds`."""
+        return self._rounds.last() if last else self._rounds.current()
 
     def report(self, task: str, node: str, number: int, reports: list[Report]) -> None:
         """See `Monitor.report`."""

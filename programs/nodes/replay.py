@@ -25,15 +25,16 @@ from distrl.task import Task
 def add_replay(program: ExperimentProgram, task: Task) -> ReplayHandle:
     """Adds the table of a task."""
     table = f"{task.name}-{program.unique_name}"
+    resume_point = program.resume_point.of_task(task.name)
     run_dir = str(program.experiment.task_dir(Path(program.run_dir), task.name))
     if task.replay.backend == "reverb":
         servers = tuple(
-            program.add_node(REPLAY, _reverb_node(program, task, table, run_dir, index)).client
+            program.add_node(REPLAY, _reverb_node(task, table, run_dir, resume_point, index)).client
             for index in range(task.replay.num_shards)
         )
         return ReplayHandle(table, servers)
     SharedTable.check_room(task.trajectory_struct(), task.replay, task.learner.batch_size, table)
-    program.add_courier_node(REPLAY, TableNode, task.name, table, run_dir, program.resume_point)
+    program.add_courier_node(REPLAY, TableNode, task.name, table, run_dir, resume_point)
     return ReplayHandle(table, None)
 
 
@@ -106,7 +107,7 @@ class _AnnouncedReverbNode(lp.ReverbNode):
 
 
 def _reverb_node(
-    program: ExperimentProgram, task: Task, table: str, run_dir: str, index: int
+    task: Task, table: str, run_dir: str, resume_point: ResumePoint, index: int
 ) -> _AnnouncedReverbNode:
     """Returns a Reverb server with a task's table, or one shard of it."""
     # With TensorFlow, which takes seconds.
@@ -120,7 +121,7 @@ def _reverb_node(
         functools.partial(
             reverb_tables, config, struct, task.shard_batch, name, unrolls_per_item=per_item
         ),
-        functools.partial(_reverb_checkpointer, task, name, run_dir, program.resume_point, index),
+        functools.partial(_reverb_checkpointer, task, name, run_dir, resume_point, index),
     )
 
 

@@ -8,7 +8,7 @@ import threading
 import pytest
 from absl import flags
 
-from distrl.config import ActorsConfig, EvaluatorConfig, LearnerConfig
+from distrl.config import ActorsConfig, LearnerConfig
 from distrl.envs.multi_agent.environment import MultiAgentEnvironment
 from distrl.errors import ConfigError
 from distrl.experiment import Experiment, LearnedPolicy
@@ -96,7 +96,6 @@ def _policies(**changes):
         (_policies(policies={}), "it needs an agent, or policies"),
         (_policies(agent=CheckingConfig()), "agent beside policies: each policy has its own"),
         (_policies(learner=LearnerConfig()), "learner beside policies"),
-        (_policies(evaluator=EvaluatorConfig(1)), "evaluator.num_evaluators is for environments"),
         (_policies(lockstep=True), "lockstep is for environments with one agent"),
         (_policies(policies={"p": GOAL}), "the goal of policy 'p' has max_env_steps"),
         (_policies(learners="two"), "learners must be 'each' or 'one', got 'two'"),

@@ -35,6 +35,8 @@ class AgentPool:
       pool: the pool that it wraps.
       num_streams: number of streams.
       env_steps, episodes: joint steps taken, and joint episodes ended, so far.
+      step_types: int `[environments]`, the type of each environment's last joint step.
+      episode_numbers: int `[environments]`, the number from 0 of the episode that it belongs to.
     """
 
     def __init__(
@@ -57,6 +59,7 @@ class AgentPool:
         self._policy = np.zeros(shape, np.int32)
         if assignment.fixed is not None:
             self._policy[:] = assignment.fixed
+        self.step_types = np.zeros(pool.num_envs, np.int64)
         self._episodes = np.full(pool.num_envs, -1, np.int64)
         self._action = specs.zeros(spec.joint().action, pool.num_envs)  # each agent's last one
         self._columns = {
@@ -71,6 +74,11 @@ class AgentPool:
         """Number of environments rebuilt so far."""
         return self.pool.restarts
 
+    @property
+    def episode_numbers(self) -> npt.NDArray[np.int64]:
+        """See above; a copy."""
+        return self._episodes.copy()
+
     def start(self) -> None:
         """Starts to reset every environment; `recv` returns their first steps. Call it once."""
         self.pool.start()
@@ -83,6 +91,7 @@ class AgentPool:
         """
         joint = self.pool.recv()
         self._environments = environments = joint.env_id
+        self.step_types[environments] = joint.step_type
         info = {name: np.array(joint.env_info[name]) for name in _PARTS}
         present = info[PRESENT].astype(bool)
         began = joint.step_type == StepType.FIRST

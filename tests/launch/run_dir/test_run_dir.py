@@ -171,7 +171,8 @@ def test_a_table_of_other_shards(tmp_path):
     for shards in (2, 3):
         facts = {"unrolls_per_item": made.only_task.unrolls_per_item, "num_shards": shards}
         files.write_facts(tmp_path / "replay", "reverb", columns, replay, facts)
-        assert run_dir._has_table(saved, made, "heavy_env", lines.append) == (shards == 2)
+        has_table = run_dir._has_table(saved, made.only_task, True, "heavy_env", lines.append)
+        assert has_table == (shards == 2)
     assert lines == ["distrl: the replay starts empty: it was saved as 3 shards"]
 
 
@@ -284,9 +285,9 @@ def test_a_run_from_before_integers_were_scaled(monkeypatch, observation, flag, 
     if refused:
         want = r"another run: agent\.network\.scale_integers: was False, is True"
         with pytest.raises(ConfigError, match=want):
-            run_dir._check(checkpoint, settings, made)
+            run_dir._check({"task": checkpoint}, settings, made)
     else:
-        assert run_dir._check(checkpoint, settings, made) == []
+        assert run_dir._check({"task": checkpoint}, settings, made) == []
 
 
 @pytest.mark.parametrize("content", ["", '{"command": [', "[]", "\udcff"])

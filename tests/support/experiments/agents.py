@@ -9,12 +9,12 @@ from distrl.replay.config import ReplayConfig
 from distrl.rules import Rule
 from distrl.testing import CheckingConfig, CountingAgents
 
-_REPLAY = ReplayConfig(unroll_length=5, max_size=100)
+REPLAY = ReplayConfig(unroll_length=5, max_size=100)
 
 
 def experiment(backend: str = "shared_memory") -> Experiment:
     """Two learned policies, one of them for two of the three agents."""
-    replay = dataclasses.replace(_REPLAY, backend=backend)
+    replay = dataclasses.replace(REPLAY, backend=backend)
     return Experiment(
         MultiAgentEnvironment(CountingAgents, "counting"),
         policies={

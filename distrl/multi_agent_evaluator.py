@@ -1,0 +1,120 @@
+"""The evaluator of environments with several agents: parameters -> scores, by policy."""
+
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from distrl.envs.multi_agent.pool import AgentPool
+from distrl.episodes import Outcome, Record
+from distrl.metrics import Report
+from distrl.policy_streams import PolicyStreams
+from distrl.types import StepType
+from distrl.variables import VariableClient
+
+
+class MultiAgentEvaluator:
+    """Plays whole episodes of the environments, greedily, each policy with one version."""
+
+    def __init__(
+        self,
+        pool: AgentPool,
+        policies: Mapping[str, PolicyStreams],
+        variables: Mapping[str, VariableClient],
+        agents: Sequence[str],
+    ):
+        """Args:
+        pool: synchronous environments that no actor uses; the evaluator starts it.
+        policies: the streams of each policy, by name, fixed ones too; nothing is stored.
+        variables: of the policies that learn, refreshed before each evaluation, and only then.
+        agents: the environment's agents, in the order of the pool's streams.
+        """
+        self._pool = pool
+        self._policies = dict(policies)
+        self._variables = dict(variables)
+        self._agents = list(agents)
+        self._restarts = 0
+        pool.start()
+        self._steps = pool.recv()
+
+    def evaluate(
+        self, episodes: int, should_stop: Callable[[], bool] = lambda: False
+    ) -> dict[str, Report] | None:
+        """Plays whole episodes of the environments; returns None if stopped before the end.
+
+        Each environment plays the same number, so that short episodes do not count more often.
+
+        Args:
+          episodes: number of episodes of the environments.
+          should_stop: asked before each step.
+
+        Returns:
+          For each policy that learns what `Evaluator.evaluate` returns: its returns are those of
+          its own agents' episodes; None if it has acted for none. `evaluation_agents` has each
+          agent's mean return, whichever policy acted for it.
+        """
+        for client in self._variables.values():
+            client.refresh()
+        num_envs = self._pool.pool.num_envs
+        share = -(-episodes // num_envs)
+        quota = np.clip(episodes - share * np.arange(num_envs), 0, share)
+        # An episode that was going on before does not count.
+        first = self._pool.episode_numbers + (self._pool.step_types != StepType.FIRST)
+        ended = np.zeros(num_envs, np.int64)
+        played: dict[str, list[tuple[int, Record]]] = {name: [] for name in self._policies}
+        while (ended < quota).any():
+            if should_stop():
+                return None
+            number = self._pool.episode_numbers
+            counts = (number >= first) & (number < first + quota)
+            self._add(counts, played)
+            ended += counts & (self._pool.step_types == StepType.LAST)
+            self._step()
+        return self._scores(played)
+
+    def _add(
+        self, counts: npt.NDArray[np.bool_], played: dict[str, list[tuple[int, Record]]]
+    ) -> None:
+        """Adds the agents' episodes that end now, in the environments that count, in place."""
+        for name, timestep in self._steps.items():
+            ended = self._policies[name].statistics.add(timestep, timestep.env_id)
+            if ended is None:
+                continue
+            for stream, record in zip(ended[0].tolist(), ended[1], strict=True):
+                environment, agent = divmod(stream, len(self._agents))
+                if counts[environment]:
+                    played[name].append((agent, record))
+
+    def _step(self) -> None:
+        actions = {
+            name: self._policies[name].infer(timestep.env_id, timestep).action
+            for name, timestep in self._steps.items()
+        }
+        self._pool.send(actions)
+        self._steps = self._pool.recv()
+
+    def _scores(self, played: Mapping[str, Sequence[tuple[int, Record]]]) -> dict[str, Report]:
+        by_agent: dict[str, list[float]] = {agent: [] for agent in self._agents}
+        for episodes in played.values():
+            for agent, record in episodes:
+                by_agent[self._agents[agent]].append(record[0])
+        agents = {agent: float(np.mean(r)) if r else None for agent, r in by_agent.items()}
+        restarts, self._restarts = self._pool.restarts - self._restarts, self._pool.restarts
+        reports = {}
+        for name, variables in self._variables.items():
+            statistics = self._policies[name].statistics
+            statistics.take()
+            records = [record for _, record in played[name]]
+            returns = np.array([record[0] for record in records])
+            reports[name] = {
+                "evaluation_return": float(returns.mean()) if records else None,
+                "evaluation_return_min": float(returns.min()) if records else None,
+                "evaluation_return_max": float(returns.max()) if records else None,
+                "evaluation_agents": agents,
+                "env_restarts": restarts,
+                "version": variables.version,
+            }
+            if statistics.has_success and records:
+                successes = sum(record[2] == Outcome.SUCCESS for record in records)
+                reports[name]["evaluation_success_rate"] = successes / len(records)
+        return reports

@@ -1,0 +1,246 @@
+"""Runs of several policies that are resumed, from checkpoints that belong together."""
+
+import dataclasses
+import json
+import random
+import shutil
+import signal
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from distrl.agents.dqn import DQNConfig
+from distrl.checkpointing.resume_point import monitor_states
+from distrl.checkpointing.rounds import latest_set
+from distrl.checkpointing.store import Checkpoints
+from distrl.config import ActorsConfig
+from distrl.errors import ConfigError, SpecError
+from distrl.experiment import LearnedPolicy
+from distrl.goal import Goal
+from distrl.launch.run_dir import run_dir
+from distrl.launch.supervision.result import EXIT_FINISHED
+from distrl.programs.single_process import single_process
+from distrl.rules import Rule
+from distrl.testing import CheckingConfig
+from tests.programs.test_resume import OFTEN, Run, check_resumed
+from tests.support.commands import EXPERIMENTS, needs_launchpad
+from tests.support.experiments import agents
+from tests.support.selection import full, slow
+
+TASKS = ("outer", "inner")
+
+
+def experiment(max_env_steps, **changes):
+    return dataclasses.replace(
+        agents.experiment(), goal=Goal(max_env_steps=max_env_steps), **changes
+    )
+
+
+def saved(folder):
+    found = latest_set({task: folder.path / "tasks" / task for task in TASKS})
+    return {task: checkpoint.manifest for task, checkpoint in found.items()}
+
+
+def run(folder, made):
+    """Runs the program to its end; returns the manifests of its last checkpoints."""
+    ended = single_process(
+        made,
+        stop=threading.Event(),
+        run_dir=folder.path,
+        resume_point=folder.resume_point,
+        printer=lambda line: None,
+    )
+    assert ended is not None and ended[1]
+    return saved(folder)
+
+
+def check_steps(manifests, budget, num_envs=8):
+    """All policies have counted the same environment steps: the budget, to less than one step."""
+    (steps,) = {manifest["monitor"]["env_steps_acted"] for manifest in manifests.values()}
+    assert budget <= steps < budget + num_envs
+    for manifest in manifests.values():
+        learner = manifest["monitor"]["learner"]
+        assert learner["checked"] > 0
+        assert not [name for name in learner if name.startswith("wrong_") and learner[name]]
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """The folder of a run that has ended after 1,000 steps; tests copy it."""
+    folder = tmp_path_factory.mktemp("finished") / "run"
+    made = experiment(1000)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(run_dir, "lock", lambda path: None)
+        run(run_dir.open_run(str(folder), made, "single_process", ["x"], lambda _: None), made)
+    return folder
+
+
+@pytest.fixture
+def opened(tmp_path, monkeypatch, finished):
+    """Opens a copy of that folder as a new program each time; returns it, and what it says."""
+    monkeypatch.setattr(run_dir, "lock", lambda path: None)
+    path = tmp_path / "run"
+    shutil.copytree(finished, path)
+
+    def open_run(made):
+        lines = []
+        return run_dir.open_run(str(path), made, "single_process", ["x"], lines.append), lines
+
+    return open_run
+
+
+def test_a_run_of_two_policies_resumes(opened):
+    """With other actors, and a larger budget."""
+    folder, lines = opened(experiment(1000))
+    assert folder.ended[1] == EXIT_FINISHED and not lines  # the same command: nothing to do
+    first = saved(folder)
+    check_steps(first, 1000)
+    assert {manifest["round"] for manifest in first.values()} == {1}
+    larger = experiment(2000, actors=ActorsConfig(num_actors=1, num_envs=5))
+    folder, lines = opened(larger)
+    assert "distrl: changed since the checkpoint: goal.max_env_steps: 1000 -> 2000" in lines
+    names = [f"{task}/{first[task]['version']:06d}" for task in TASKS]
+    assert lines[-1].startswith(f"distrl: resuming from checkpoint {' + '.join(names)}: 1,0")
+    second = run(folder, larger)
+    check_steps(second, 2000, 5)
+    for task in TASKS:
+        loaded = json.loads((folder.path / "tasks" / task / "resumed.json").read_text())
+        for name in ("version", "env_steps", "consumed", "params_checksum", "learner_checksum"):
+            assert loaded["learner"][name] == first[task][name], name
+        assert loaded["table"] == first[task]["table"]
+        assert loaded["monitor"]["env_steps_acted"] == first[task]["monitor"]["env_steps_acted"]
+        assert (second[task]["task"], second[task]["round"]) == (task, 2)
+        assert second[task]["version"] > first[task]["version"]
+        assert second[task]["lives"]["single_process"] == 2
+        # The totals of checked steps are part of the learner's state.
+        checked = [each[task]["monitor"]["learner"]["checked"] for each in (first, second)]
+        assert checked[0] < checked[1]
+
+
+@pytest.mark.full
+def test_a_program_killed_between_two_policies_saves(opened):
+    """One policy's checkpoint has no match: both resume from the round before."""
+    made = experiment(2000)
+    folder = opened(made)[0]
+    run(folder, made)
+    shutil.rmtree(Checkpoints(folder.path / "tasks" / "inner").paths()[-1])
+    made = experiment(3000)
+    folder, lines = opened(made)
+    assert any("of round 2, which not all policies have saved" in line for line in lines)
+    point = folder.resume_point
+    assert [point.of_task(task).manifest()["round"] for task in TASKS] == [1, 1]
+    assert point.last_round == 2
+    manifests = run(folder, made)
+    check_steps(manifests, 3000)
+    assert {manifest["round"] for manifest in manifests.values()} == {3}
+
+
+def test_policies_that_were_saved_at_different_moments_count_alike(opened):
+    folder, _ = opened(experiment(10**6))
+    path = Path(folder.resume_point.of_task("inner").checkpoint) / "manifest.json"
+    manifest = json.loads(path.read_text())
+    manifest["monitor"]["env_steps_acted"] += 300
+    path.write_text(json.dumps(manifest))
+    states = monitor_states(opened(experiment(10**6))[0].resume_point, TASKS)
+    steps = manifest["monitor"]["env_steps_acted"]
+    assert [state["env_steps_acted"] for state in states.values()] == [steps, steps]
+
+
+def _three(observation):
+    return 3
+
+
+def test_a_run_of_other_policies_is_refused(opened):
+    made = experiment(2000)
+    for change, message in (
+        ({"inner": Rule(_three)}, "the policies that it has learned are inner, outer"),
+        ({"outer": dataclasses.replace(made.policies["outer"], transforms=())}, None),
+        ({"inner": LearnedPolicy(CheckingConfig(True), agents.REPLAY)}, "saved with another"),
+        ({"inner": LearnedPolicy(DQNConfig())}, "policies.inner.agent"),
+    ):
+        other = dataclasses.replace(made, policies={**made.policies, **change})
+        if message is None:
+            opened(other)
+            continue
+        with pytest.raises((ConfigError, SpecError)) as error:
+            opened(other)
+        assert message in str(error.value)
+
+
+class PolicyRun:
+    """One policy's folder, seen as a run's."""
+
+    def __init__(self, run: Run, task: str):
+        self._run, self.run_dir = run, run.run_dir / "tasks" / task
+
+    def resumed(self):
+        path = self.run_dir / "resumed.json"
+        parts = {"checkpoint", "learner", "table", "monitor"}
+        self._run.wait_for(lambda: path.exists() and parts <= json.loads(path.read_text()).keys())
+        return json.loads(path.read_text())
+
+
+@needs_launchpad
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize(
+    ("topology", "name", "kills"),
+    [
+        full("single_process", "experiment", 1),
+        full("light_env", "experiment", 1),
+        slow("single_process", "experiment", 8),
+        slow("heavy_env", "experiment", 4),
+        slow("heavy_env", "reverb", 3),
+        slow("light_env", "experiment", 8),
+    ],
+)
+def test_killed_at_random_times(tmp_path, topology, name, kills):
+    """Whenever it is killed, all policies resume from one round, and every step stays exact."""
+    rng = random.Random(0)
+    made = Run(
+        tmp_path,
+        f"--topology={topology}",
+        f"--experiment={EXPERIMENTS / 'agents.py'}:{name}",
+        "--max_env_steps=1000000000",
+        *OFTEN,
+    )
+    folders = {task: made.run_dir / "tasks" / task for task in TASKS}
+
+    def newest():
+        found = latest_set(folders, lambda line: None)
+        return {task: checkpoint.manifest for task, checkpoint in found.items()}
+
+    def newest_round():
+        return max((manifest["round"] for manifest in newest().values()), default=0)
+
+    try:
+        made.start()
+        steps = 0
+        for kill in range(kills):
+            before = newest_round()
+            made.wait_for(lambda before=before: newest_round() > before)
+            time.sleep(rng.uniform(0.0, 2.0))
+            made.end(signal.SIGKILL)
+            manifests = newest()
+            assert len({manifest["round"] for manifest in manifests.values()}) == 1
+            counts = {
+                name: max(manifest["monitor"][name] for manifest in manifests.values())
+                for name in ("env_steps_acted", "episodes")
+            }
+            assert counts["env_steps_acted"] >= steps
+            steps = counts["env_steps_acted"]
+            made.start()
+            for task, manifest in manifests.items():
+                manifest["monitor"].update(counts)
+                check_resumed(PolicyRun(made, task), manifest, name == "reverb")
+            lives = json.loads((made.run_dir / "lives.json").read_text())
+            assert max(lives.values()) >= kill + 2
+        made.wait_for(lambda: newest_round() > manifests["outer"]["round"])
+        assert made.end(signal.SIGTERM) == 143
+    finally:
+        made.close()
+    for manifest in newest().values():
+        learner = manifest["monitor"]["learner"]
+        assert learner["checked"] > 0
+        assert not [key for key in learner if key.startswith("wrong_") and learner[key]]
