@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -23,10 +22,12 @@ from distrl.envs.pool import Environment
 from distrl.errors import ConfigError
 from distrl.goal import Goal
 from distrl.learned_policy import LearnedPolicy as LearnedPolicy  # documented here as well
+from distrl.policy_checks import check_policies, check_several
 from distrl.replay.buffer import ReplayConfig
 from distrl.rules import FixedPolicy
 from distrl.runtime.files import TASKS
 from distrl.runtime.host_resources import memory_limit
+from distrl.sharing.config import Shared, groups_of, update_order
 from distrl.specs import EnvironmentSpec
 from distrl.task import AgentConfig, Task
 from distrl.transforms.base import Transform
@@ -68,6 +69,9 @@ class Experiment:
         episode begins.
       learners: where several policies learn: "each" in a process of its own, or all in "one"
         process, in turn. In `single_process` all learn in the one process.
+      shared: parameters that several policies share and train together, in one process: from a part
+        of the parameters' names, e.g. "torso", to the policies' names, or to a
+        `distrl.sharing.Shared`.
     """
 
     environment: Environment
@@ -88,6 +92,7 @@ class Experiment:
     policies: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     policy_of: PolicyOf | None = None
     learners: str = "each"
+    shared: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.seed < 0:
@@ -95,6 +100,8 @@ class Experiment:
         if self.learners not in ("each", "one"):
             raise ConfigError(f"learners must be 'each' or 'one', got {self.learners!r}")
         self._check_agents()
+        shared = {k: v if isinstance(v, Shared) else Shared(v) for k, v in self.shared.items()}
+        object.__setattr__(self, "shared", shared)
         self._check_policies()
         self._fill_in()
         for task in self.tasks.values():
@@ -108,6 +115,7 @@ class Experiment:
             if self.lockstep:
                 task.lockstep_schedule()
             _check_memory(task)
+        check_several(self.tasks, self.shared, self.lockstep)
 
     def _check_agents(self) -> None:
         """Raises ConfigError for what environments with several agents cannot have."""
@@ -120,51 +128,20 @@ class Experiment:
             )
 
     def _check_policies(self) -> None:
-        if not self.policies:
-            if self.agent is None:
-                raise ConfigError("experiment: it needs an agent, or policies")
-            if self.policy_of is not None:
-                raise ConfigError("experiment: policy_of without policies: name them too")
-            return
-        if not isinstance(self.environment, MultiAgentEnvironment):
-            raise ConfigError(
-                f"experiment: policies are for environments with several agents, and "
-                f"{self.environment.name} has one; give it an agent"
+        if self.policies:
+            given = [
+                name
+                for name in ("agent", "replay", "learner", "transforms")
+                if getattr(self, name) not in (None, ())
+            ]
+            check_policies(
+                self.environment, self.policies, self.learned, self.acting, self.policy_of, given
             )
-        given = [
-            name
-            for name in ("agent", "replay", "learner", "transforms")
-            if getattr(self, name) not in (None, ())
-        ]
-        if given:
-            raise ConfigError(
-                f"experiment: {', '.join(given)} beside policies: each policy has its own; write "
-                "LearnedPolicy(agent, replay=..., learner=..., transforms=...)"
-            )
-        if self.policy_of is None:
-            raise ConfigError(
-                f"experiment: policy_of must say which of the policies {list(self.policies)} acts "
-                f"for each of the agents {list(self.environment.agents().agents)}"
-            )
-        for name in self.policies:
-            if not re.fullmatch(r"[A-Za-z0-9_]+", name):
-                raise ConfigError(
-                    "experiment: a policy's name must consist of letters, digits and _; got "
-                    f"{name!r}"
-                )
-        for name, policy in self.learned.items():
-            if not isinstance(policy, LearnedPolicy):
-                raise ConfigError(
-                    f"experiment: policy {name!r} must be a LearnedPolicy, an algorithm's settings "
-                    f"or a fixed policy such as Rule(function); got {policy!r}"
-                )
-            if policy.goal is not None and policy.goal.acting_budget != (None, None):
-                raise ConfigError(
-                    f"experiment: the goal of policy {name!r} has max_env_steps or max_episodes; "
-                    "all policies act in the same environments: give these to the experiment's goal"
-                )
-        if not self.learned:
-            raise ConfigError("experiment: all policies are fixed, and there is nothing to learn")
+        elif self.agent is None:
+            raise ConfigError("experiment: it needs an agent, or policies")
+        elif self.policy_of is not None or self.shared:
+            name = "policy_of" if self.policy_of is not None else "shared"
+            raise ConfigError(f"experiment: {name} without policies: name them too")
 
     def _fill_in(self) -> None:
         """Sets the parts that were not given to the algorithm's defaults."""
@@ -197,16 +174,30 @@ class Experiment:
         if not self.policies:
             return Assignment(agents, [self.task], dict.fromkeys(agents.agents, self.task))
         assert self.policy_of is not None
-        return Assignment(agents, list(self.policies), self.policy_of)
+        return Assignment(agents, list(self.acting), self.policy_of)
 
     @property
     def learned(self) -> Mapping[str, LearnedPolicy]:
-        """The policies that learn, by name, if there are `policies`."""
-        return {
+        """The policies that learn, by name, if there are `policies`: first those that act."""
+        learned = {
             name: LearnedPolicy(policy) if hasattr(policy, "make") else policy
             for name, policy in self.policies.items()
             if name not in self.fixed
         }
+        order = sorted(learned, key=lambda name: self._teacher(name) is not None)
+        return {name: learned[name] for name in order}
+
+    def _teacher(self, name: str) -> str | None:
+        return getattr(self.policies.get(name), "learns_from", None)
+
+    @property
+    def acting(self) -> tuple[str, ...]:
+        """Names of the policies that act, in order; the others learn from what these do."""
+        return tuple(name for name in self.policies if self._teacher(name) is None) or (self.task,)
+
+    def actor_of(self, task: str) -> str:
+        """Returns the name of the policy whose steps a task learns from: in most cases its own."""
+        return self._teacher(task) or task
 
     @property
     def fixed(self) -> Mapping[str, FixedPolicy]:
@@ -217,7 +208,9 @@ class Experiment:
 
     def _agents(self, task: str) -> tuple[str, ...]:
         """Returns the agents that a task acts for; () if the environment has one."""
-        return () if self.assignment is None else tuple(self.assignment.agents_of(task))
+        if self.assignment is None:
+            return ()
+        return tuple(self.assignment.agents_of(self.actor_of(task)))
 
     def _env_spec(self, task: str) -> EnvironmentSpec:
         if not isinstance(self.environment, MultiAgentEnvironment):
@@ -248,8 +241,8 @@ class Experiment:
     @property
     def learner_nodes(self) -> tuple[tuple[str, ...], ...]:
         """The tasks of each learner's process, where learners have processes."""
-        names = tuple(self.tasks)
-        return (names,) if self.learners == "one" else tuple((name,) for name in names)
+        names = update_order(self.shared, tuple(self.tasks))
+        return (tuple(names),) if self.learners == "one" else groups_of(self.shared, names)
 
     def _goal(self, policy: LearnedPolicy) -> Goal:
         """Returns a policy's goal; the actors' budgets are the experiment's."""
@@ -275,6 +268,7 @@ class Experiment:
             actors=self._streams(name),
             inference=self.inference,
             agents=self._agents(name),
+            learns_from=policy.learns_from,
         )
 
     @property

@@ -27,6 +27,8 @@ class LearnedPolicy:
       transforms: transforms of time steps, in order, from the raw one to the agent.
       goal: when the policy counts as learned; the run ends when all of them do. None: the
         experiment's.
+      learns_from: name of the policy from whose steps it learns, instead of acting itself: an
+        auxiliary task, or an algorithm that learns from others' actions.
     """
 
     agent: Any
@@ -34,6 +36,7 @@ class LearnedPolicy:
     learner: LearnerConfig = _FROM_AGENT
     transforms: tuple[Transform, ...] = ()
     goal: Goal | None = None
+    learns_from: str | None = None
 
     def filled_in(self, env_spec: EnvironmentSpec, actors: ActorsConfig) -> "LearnedPolicy":
         """Returns the policy with the algorithm's defaults for what was not given.

@@ -53,6 +53,7 @@ class Learner:
         period: int | None = None,
         on_nonfinite: str = FAIL,
         max_policy_lag: int | None = None,
+        own_actions: bool = True,
     ):
         """Args:
         agent: the agent, whose `learner_step` is run.
@@ -68,8 +69,9 @@ class Learner:
           batches of all. None: this process is the whole group. See `share` and `leave`.
         period: environment steps of one unroll that no other has. None: all its transitions.
         on_nonfinite, max_policy_lag: see `LearnerConfig`.
+        own_actions: whether its own parameters act: else data has no policy lag.
         """
-        self._agent, self._period = agent, period
+        self._agent, self._period, self._own_actions = agent, period, own_actions
         self._learner_group = learner_group or SingleProcessGroup()
         self._last = math.inf if last is None else last
         self._max_env_steps = math.inf if max_env_steps is None else max_env_steps
@@ -85,16 +87,14 @@ class Learner:
         self._update = self._devices.jit(self._check.checked(agent.learner_step))
         if self._devices.several:
             params, agent_state = self._devices.replicate((params, agent_state))
-        # Replaced as a whole at the end of an update: a reader never sees a version with other
-        # parameters, and any thread can take a checkpoint at any time.
+        # Replaced as a whole after an update: any thread can take a checkpoint at any time.
         self._state = TrainingState(0, params, agent_state, 0, 0, 0.0)
         self.published = FiniteParams(self._check, keep)
         self._renew_record()
         self._diverged: Diverged | None = None  # as soon as it is known
         self._left = False
         self._logs: dict[str, Any] = {}
-        # With keys, not sent yet.
-        self._priorities: tuple[npt.NDArray[Any], jax.Array] | None = None
+        self._priorities: tuple[npt.NDArray[Any], jax.Array] | None = None  # with keys, unsent
         self.waited = 0.0
         self.count_acted: Callable[[], int] = lambda: 0
         self._acted = 0
@@ -119,6 +119,10 @@ class Learner:
     def can_step(self) -> bool:
         """Returns whether `step` would find a batch without waiting."""
         return self._replay.can_sample()
+
+    def has_more(self) -> bool:
+        """See `ReplayReader.has_more`."""
+        return self._replay.has_more()
 
     def state(self) -> TrainingState:
         """Returns the state after the last update. Never blocks the learner; safe in any thread."""
@@ -227,7 +231,8 @@ class Learner:
         made = self._devices.first_replica((params, self._record))
         self.published.append(self._state.version, *made)
         self.waited = 0.0
-        self._lags.add(state.version, trajectory)
+        if self._own_actions:
+            self._lags.add(state.version, trajectory)
         priorities = self._logs.pop(PRIORITIES, None)
         if priorities is not None and self._replay.is_prioritized:
             self._send_priorities(sample.key, priorities)

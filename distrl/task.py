@@ -49,6 +49,7 @@ class Task:
       actors, inference: the experiment's, from which the task's sizes follow; with several agents,
         `actors.num_envs` is the number of the task's streams in an actor.
       agents: ids of the environment's agents that it may act for; () if the environment has one.
+      learns_from: name of the policy from whose steps it learns; None: its own.
     """
 
     name: str
@@ -64,6 +65,7 @@ class Task:
     actors: ActorsConfig
     inference: InferenceConfig
     agents: tuple[str, ...] = ()
+    learns_from: str | None = None
 
     @property
     def env_spec(self) -> specs.EnvironmentSpec:

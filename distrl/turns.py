@@ -8,7 +8,6 @@ from typing import NamedTuple
 from distrl.errors import DeadlineExceeded, Stopped
 from distrl.learner import Learner
 from distrl.metrics import Report
-from distrl.replay.buffer import ReplayReader
 from distrl.runtime.heartbeat import main_thread_heartbeat
 from distrl.runtime.patience import Deadline
 
@@ -21,21 +20,19 @@ class Turn(NamedTuple):
     Attributes:
       name: of its task.
       learner: the learner.
-      replay: its table's reader.
       report: takes its reports; see `Actor.run`.
       acting_over: see `Learner.run`.
     """
 
     name: str
     learner: Learner
-    replay: ReplayReader
     report: Callable[[Report], None]
     acting_over: Callable[[], bool] | None = None
 
     def is_used_up(self) -> bool:
         """Returns whether acting is over and there is no further batch."""
         # Asked first: nothing is inserted between this and the next line.
-        return self.acting_over is not None and self.acting_over() and not self.replay.has_more()
+        return self.acting_over is not None and self.acting_over() and not self.learner.has_more()
 
 
 def run_in_turn(
@@ -66,7 +63,7 @@ def run_in_turn(
         while not stop.is_set():
             heartbeat.tick()
             active = [turn for turn in active if not turn.learner.is_done]
-            ready = [turn for turn in active if turn.replay.can_sample()]
+            ready = [turn for turn in active if turn.learner.can_step()]
             for turn in ready:
                 turn.learner.step()
                 if time.monotonic() >= due[turn.name]:
@@ -92,7 +89,7 @@ def _wait_for_batch(turns: Sequence[Turn], stop: threading.Event, timeout: float
     """Returns when a table has a batch, a learner has nothing left to wait for, or at the stop."""
     deadline, pause, began = Deadline(timeout), _SHORTEST_S, time.monotonic()
     while not stop.wait(pause):
-        if any(turn.replay.can_sample() or turn.is_used_up() for turn in turns):
+        if any(turn.learner.can_step() or turn.is_used_up() for turn in turns):
             break
         names = ", ".join(turn.name for turn in turns)
         if deadline.left() <= 0:

@@ -2,16 +2,19 @@
 
 from collections.abc import Mapping
 
-from distrl.actor import ActorLoop
+from distrl.actor import Actor, ActorLoop
 from distrl.envs.multi_agent.environment import MultiAgentEnvironment
 from distrl.envs.multi_agent.pool import AgentPool
 from distrl.envs.pool import Pool
 from distrl.inferencer import InferenceSource
 from distrl.multi_agent_actor import MultiAgentActor
+from distrl.policy_checks import stores_extras
 from distrl.policy_streams import PolicyStreams
 from distrl.programs.build import Builder
 from distrl.replay.buffer import ReplayWriter
 from distrl.replay.late_rewards import with_final_rewards
+from distrl.replay.tee import Tee
+from distrl.specs import EnvironmentSpec
 
 
 def make_actor(
@@ -38,21 +41,52 @@ def make_actor(
     builder = next(iter(builders.values()))
     experiment, assignment = builder.experiment, builder.experiment.assignment
     if assignment is None or not isinstance(experiment.environment, MultiAgentEnvironment):
-        name = builder.task.name
-        return builder.make_actor(
-            pool, inferencers[name], replays[name], first_stream=first_environment, life=life
-        )
+        (name,) = experiment.acting
+        source = inferencers.get(name)
+        if source is None:
+            seed = builder.seed("policy/0", index, life)
+            source = experiment.fixed[name].make_source(pool.spec, pool.num_envs, seed)
+        writer = _writer(name, builders, replays, pool.spec)
+        assert writer is not None
+        return Actor(pool, source, writer, first_stream=first_environment, life=life)
     spec = experiment.environment.agents()
     agent_pool = AgentPool(pool, spec, assignment, first_environment)
     policies = {}
     for k, name in enumerate(assignment.policies):
         env_spec = spec.agents[assignment.agents_of(name)[0]]
-        replay: ReplayWriter | None = None
+        replay = _writer(name, builders, replays, env_spec)
         if name in builders:
             source = inferencers[name]
-            replay = with_final_rewards(replays[name], builders[name].struct, env_spec)
         else:
             seed = builder.seed(f"policy/{k}", index, life)
             source = experiment.fixed[name].make_source(env_spec, agent_pool.num_streams, seed)
         policies[name] = PolicyStreams(source, replay, env_spec, agent_pool.num_streams, life)
     return MultiAgentActor(agent_pool, policies, first_stream=first_environment * len(spec.agents))
+
+
+def _writer(
+    name: str,
+    builders: Mapping[str, Builder],
+    replays: Mapping[str, ReplayWriter],
+    spec: EnvironmentSpec,
+) -> ReplayWriter | None:
+    """Returns the writer of a policy's steps, for it and for all that learn from it; None: none.
+
+    Args:
+      name: the policy that acts.
+      builders, replays: of all tasks.
+      spec: of its streams.
+    """
+    writers = {
+        task: with_final_rewards(replays[task], builder.struct, spec)
+        for task, builder in builders.items()
+        if name in (task, builder.task.learns_from)
+    }
+    own = writers.pop(name, None)
+    if not writers:
+        return own
+    teacher = builders[name].task if name in builders else None
+    others = [
+        (writer, stores_extras(builders[task].task, teacher)) for task, writer in writers.items()
+    ]
+    return Tee(own, others)

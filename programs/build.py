@@ -1,12 +1,11 @@
 """Makes every part of a task, for one process and for nodes alike."""
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from distrl import seeds
-from distrl.actor import Actor
 from distrl.agents.agent import Agent
 from distrl.checkpointing.checkpointer import Checkpointer
 from distrl.checkpointing.resume_point import ResumePoint
@@ -16,7 +15,7 @@ from distrl.envs.multi_agent.environment import MultiAgentEnvironment
 from distrl.envs.pool import Pool
 from distrl.evaluator import Evaluator
 from distrl.experiment import Experiment
-from distrl.inferencer import InferenceCodec, Inferencer, InferenceSource
+from distrl.inferencer import InferenceCodec, Inferencer
 from distrl.learner import Learner
 from distrl.learner_group.devices import Devices
 from distrl.learner_group.group import LearnerGroup
@@ -30,11 +29,11 @@ from distrl.metrics import Monitor
 from distrl.programs import pools
 from distrl.replay.buffer import ReplayAdministration, ReplayReader, ReplayWriter
 from distrl.replay.columns import Columns
-from distrl.replay.late_rewards import with_final_rewards
 from distrl.replay.local.buffer import LocalReplayBuffer
 from distrl.replay.local.table import LocalTable
 from distrl.replay.table.files import Stored
 from distrl.saved_agent import agent_writer
+from distrl.sharing.learner import Sharing, SharingLearner
 from distrl.types import Trajectory
 from distrl.variables import VariableClient
 
@@ -48,6 +47,20 @@ def print_line(line: str) -> None:
 
 def _print_with_name(printer: Callable[[str], None], name: str, line: str) -> None:
     printer(f"{name}: {line}")
+
+
+def make_sharing(builders: Mapping[str, "Builder"]) -> Sharing:
+    """Returns what tasks share, for the builders of the tasks of one process, by name."""
+    shared = next(iter(builders.values())).experiment.shared
+    names = {name for group in shared.values() for name in group.tasks}
+    return Sharing(
+        {name: group for name, group in shared.items() if set(group.tasks) <= set(builders)},
+        {
+            name: (builder.agent, builder.seed("learner", builder.task.index))
+            for name, builder in builders.items()
+            if name in names
+        },
+    )
 
 
 class Builder:
@@ -160,19 +173,6 @@ class Builder:
             codec=codec,
         )
 
-    def make_actor(
-        self,
-        pool: Pool,
-        inferencer: InferenceSource,
-        replay: ReplayWriter,
-        *,
-        first_stream: int = 0,
-        life: int = 0,
-    ) -> Actor:
-        """Returns an actor; see `Actor`."""
-        replay = with_final_rewards(replay, self.struct, pool.spec)
-        return Actor(pool, inferencer, replay, first_stream=first_stream, life=life)
-
     def scheduled_writer(self, replay: ReplayWriter, actor: int) -> ReplayWriter:
         """Returns an actor's writer, in lockstep behind the schedule."""
         if self.schedule is None:
@@ -190,10 +190,20 @@ class Builder:
         replay: ReplayReader,
         learner_group: LearnerGroup | None = None,
         timeout: float | None = None,
+        sharing: Sharing | None = None,
     ) -> Learner:
-        """Returns the learner; see `Learner`. Args: timeout: None: `learner.timeout`."""
+        """Returns the learner; see `Learner`.
+
+        Args:
+          replay, learner_group: see `Learner`.
+          timeout: None: `learner.timeout`.
+          sharing: the parameters that tasks of this process share, if any do.
+        """
         config = self.task.learner
-        return Learner(
+        make: Callable[..., Learner] = Learner
+        if sharing is not None and sharing.shares(self.task.name):
+            make = functools.partial(SharingLearner, task=self.task.name, sharing=sharing)
+        return make(
             self.agent,
             replay,
             seed=self.seed("learner", self.task.index),
@@ -206,6 +216,7 @@ class Builder:
             period=self.task.replay.period,
             on_nonfinite=config.on_nonfinite,
             max_policy_lag=config.max_policy_lag,
+            own_actions=self.task.learns_from is None,
         )
 
     def make_checkpointer(

@@ -53,7 +53,11 @@ def _of_agents(
     assert isinstance(experiment.environment, MultiAgentEnvironment)
     spec = experiment.environment.agents()
     agent_pool = AgentPool(pool, spec, assignment)
-    variables = {name: VariableClient(source, NEVER) for name, source in sources.items()}
+    variables = {
+        name: VariableClient(source, NEVER)
+        for name, source in sources.items()
+        if name in assignment.policies  # the others only learn
+    }
     policies = {}
     for k, name in enumerate(assignment.policies):
         agents = assignment.agents_of(name)

@@ -30,9 +30,11 @@ def light_env(
     learner = add_learners(program, replay, monitor)
     add_evaluator(program, learner, monitor)
     inferencer_of_actor = {
-        name: add_inferencers(program, task, learner[name]) for name, task in tasks.items()
+        name: add_inferencers(program, task, learner[name])
+        for name, task in tasks.items()
+        if task.learns_from is None  # else it does not act
     }
     for index in range(experiment.actors.most):
-        inferencer = {name: inferencer_of_actor[name][index] for name in tasks}
+        inferencer = {name: nodes[index] for name, nodes in inferencer_of_actor.items()}
         add_actor(program, index, replay, monitor, inferencer=inferencer)
     return program.launchpad

@@ -13,8 +13,10 @@ from distrl.envs.pool import Pool
 from distrl.experiment import Experiment
 from distrl.learner_group.group import LearnerGroup, SingleProcessGroup
 from distrl.programs.acting import make_actor
-from distrl.programs.build import NEVER, Builder
+from distrl.programs.build import NEVER, Builder, make_sharing
 from distrl.programs.evaluating import TasksEvaluator
+from distrl.sharing.config import update_order
+from distrl.sharing.learner import Sharing
 from distrl.variables import VariableClient
 
 
@@ -33,6 +35,7 @@ class TaskParts:
         resume_point: ResumePoint,
         stop: threading.Event | None,
         group: LearnerGroup,
+        sharing: Sharing,
         num_envs: int,
         life: int,
     ):
@@ -41,6 +44,7 @@ class TaskParts:
         resume_point: the checkpoint to resume from, if any.
         stop: ends waits of the replay.
         group: all processes of the learner.
+        sharing: what tasks share.
         num_envs: number of environments in this process.
         life: life that the parts begin.
         """
@@ -48,7 +52,7 @@ class TaskParts:
         config = builder.task.replay
         self._has_ratio = config.table == "queue" or config.samples_per_insert is not None
         self.replay = builder.make_local_replay(resume_point.table(), stop)
-        self.learner = builder.make_learner(self.replay, group)
+        self.learner = builder.make_learner(self.replay, group, sharing=sharing)
         self.resumed: dict[str, dict[str, Any]] = {}
         if resume_point.checkpoint is not None:
             checkpoint = Path(resume_point.checkpoint)
@@ -116,8 +120,11 @@ class SingleProcess:
                 opened.callback(evaluator_pool.close)
             group = opened.enter_context(join())
             start = resume_point or ResumePoint()
+            sharing = make_sharing(builders)
             self.tasks = {
-                name: TaskParts(builder, start.of_task(name), stop, group, pool.num_envs, life)
+                name: TaskParts(
+                    builder, start.of_task(name), stop, group, sharing, pool.num_envs, life
+                )
                 for name, builder in builders.items()
             }
             self.actor: ActorLoop = make_actor(
@@ -127,6 +134,9 @@ class SingleProcess:
                 {name: part.replay for name, part in self.tasks.items()},
                 life=life,
             )
+            self._in_turn = [
+                self.tasks[name] for name in update_order(experiment.shared, list(builders))
+            ]
             first = next(iter(self.tasks.values()))
             self.replay, self.learner, self.variables = first.replay, first.learner, first.variables
             self.inferencer, self.resumed = first.inferencer, first.resumed
@@ -147,7 +157,7 @@ class SingleProcess:
         Returns:
           False if there is no batch and the actor may not act.
         """
-        parts = self.tasks.values()
+        parts = self._in_turn
         ready = [part for part in parts if part.may_learn(acted=False)]
         if not ready:  # nothing is learned while it acts
             for part in parts:

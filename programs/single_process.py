@@ -171,7 +171,7 @@ def single_process(
     def report_all(**flags: bool) -> None:
         acted = parts.actor.take_report()
         for name, run in runs.items():
-            run.report_counts(acted if single else acted[name], **flags)
+            run.report_counts(acted if single else acted[experiment.actor_of(name)], **flags)
 
     states, give_up = monitor_states(start, runs), when_all(len(runs), give_up)
     rounds: Rounds | None = None

@@ -48,13 +48,14 @@ ROOMS = """
     distrl/plain_settings
     distrl/presets distrl/checkpointing distrl/multi_agent_actor distrl/multi_agent_evaluator
     distrl/experiment distrl/actor distrl/evaluator distrl/inference
+    distrl/policy_checks
     distrl/learned_policy distrl/rules distrl/policy_streams
-    distrl/task distrl/inferencer distrl/turns
+    distrl/task distrl/inferencer distrl/turns distrl/sharing
     distrl/learner distrl/variables distrl/testing distrl/transforms distrl/envs/__init__
     distrl/random_batches distrl/divergence
     distrl/lockstep distrl/agents distrl/envs/suites
     distrl/replay/reverb distrl/replay/shared distrl/replay/local
-    distrl/replay/client distrl/replay/late_rewards
+    distrl/replay/client distrl/replay/late_rewards distrl/replay/tee
     distrl/replay/episode_unrolls
     distrl/config distrl/replay/buffer distrl/envs/native
     distrl/replay/unrolls distrl/replay/table

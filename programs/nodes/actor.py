@@ -92,6 +92,8 @@ class ActorNode:
             }
             sources: dict[str, InferenceSource] = {}
             for task, builder in builders.items():
+                if builder.task.learns_from is not None:
+                    continue  # it does not act
                 if inferencer:
                     messages = InferenceMessages(builder.agent)
                     sources[task] = RemoteInferencer(Peer(inferencer[task]), messages)
@@ -120,6 +122,7 @@ class ActorNode:
                     stop,
                 )
             self._single = experiment.assignment is None
+            self._actor_of = {task: experiment.actor_of(task) for task in builders}
             self._call_timeout = experiment.supervision.call_timeout
             self._opened = opened.pop_all()
 
@@ -146,7 +149,7 @@ class ActorNode:
 
     def _report(self, report: Any) -> None:
         for task, reporter in self._reporters.items():
-            reporter(report if self._single else report[task])
+            reporter(report if self._single else report[self._actor_of[task]])
 
     def _finish(self, lease: ActorLease) -> None:
         """Reports all that it did, as the budget is spent, and waits until the program stops."""

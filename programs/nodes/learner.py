@@ -21,7 +21,7 @@ from distrl.experiment import Experiment
 from distrl.learner_group.devices import check_gpus
 from distrl.metrics import SPENT, Report
 from distrl.programs.acting_budget import ActingWatch, has_budget
-from distrl.programs.build import Builder, print_line
+from distrl.programs.build import Builder, make_sharing, print_line
 from distrl.programs.groups import ACTOR, INFERENCER, LEARNER
 from distrl.programs.nodes.process import configure_jax, has_own_process, leave, stops_in_order
 from distrl.programs.program import ExperimentProgram, NodeHandle
@@ -32,6 +32,7 @@ from distrl.programs.save_rounds import RemoteRounds
 from distrl.replay.shared.buffer import SharedReplayBuffer
 from distrl.runtime.early_deadline import call_again_if_early
 from distrl.runtime.heartbeat import current_heartbeat
+from distrl.sharing.learner import Sharing
 from distrl.turns import Turn, run_in_turn
 from distrl.variables import VariableService
 
@@ -87,18 +88,20 @@ class LearnerNode:
         configure_jax()
         self._stop = lp.stop_event()
         self._call_timeout = experiment.supervision.call_timeout
+        builders = {task: Builder(experiment, task) for task in tasks}
+        sharing = make_sharing(builders)
         give_up = when_all(len(tasks), leave if has_own_process() else lambda: None)
         self._tasks = {
             task: _TaskLearner(
-                experiment,
-                task,
+                builder,
+                sharing,
                 run_dir,
                 replay[task],
                 monitor,
                 resume_point.of_task(task),
                 give_up,
             )
-            for task in tasks
+            for task, builder in builders.items()
         }
 
     def get_variables(self, newer_than: int, task: str) -> tuple[int, bytes] | None:
@@ -162,8 +165,8 @@ class _TaskLearner:
 
     def __init__(
         self,
-        experiment: Experiment,
-        task: str,
+        builder: Builder,
+        sharing: Sharing,
         run_dir: str,
         replay: ReplayHandle,
         monitor: NodeHandle,
@@ -171,8 +174,8 @@ class _TaskLearner:
         give_up: Callable[[], None],
     ):
         """Args:
-        experiment: what to train.
-        task: name of the task.
+        builder: of the task.
+        sharing: what the node's tasks share.
         run_dir: the run folder.
         replay: the task's table.
         monitor: takes reports, and gives counters for checkpoints.
@@ -180,9 +183,9 @@ class _TaskLearner:
         give_up: see `Checkpointer`.
         """
         self._stop = lp.stop_event()
+        self.task, experiment = builder.task, builder.experiment
+        task = self.task.name
         self._run_dir = experiment.task_dir(Path(run_dir), task)
-        builder = Builder(experiment, task)
-        self.task = builder.task
         num_gpus = self.task.learner.num_gpus
         check_gpus(num_gpus, f"learner.num_gpus={num_gpus}")
         self._replay = learner_client(builder, replay, self._stop)
@@ -197,11 +200,11 @@ class _TaskLearner:
         self.patience = patience(
             self.task.learner.timeout, ACTOR.name, INFERENCER.name, task=self.task
         )
-        self._learner = builder.make_learner(reader, timeout=self.patience)
+        self._learner = builder.make_learner(reader, timeout=self.patience, sharing=sharing)
         acting_over: Callable[[], bool] | None = None
         if has_budget(self.task.goal):
             acting_over = ActingWatch(monitor, task, reader)
-        self.turn = Turn(task, self._learner, reader, self._report, acting_over)
+        self.turn = Turn(task, self._learner, self._report, acting_over)
         if current_heartbeat().restarted:  # the table was in use meanwhile
             resume_point = ResumePoint.latest(self._run_dir, resume_point)._replace(
                 with_table=False

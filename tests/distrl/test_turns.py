@@ -41,6 +41,9 @@ class Batches(ReplayReader):
     def has_more(self):
         return bool(self.left)
 
+    def discard(self, keys, oldest):
+        raise AssertionError("no bound on age")
+
     def update_priorities(self, keys, priorities):
         raise AssertionError("no table with priorities")
 
@@ -61,8 +64,8 @@ def test_two_learners_in_turn_learn_what_each_learns_alone():
     readers, reports = make(), {"a": [], "b": []}
     together = learners(readers)
     turns = [
-        Turn(name, learner, reader, reports[name].append, lambda: True)
-        for name, learner, reader in zip("ab", together, readers, strict=True)
+        Turn(name, learner, reports[name].append, lambda: True)
+        for name, learner in zip("ab", together, strict=True)
     ]
     assert sorted(run_in_turn(turns, threading.Event(), 10.0)) == ["a", "b"]
     for one, other in zip(alone, together, strict=True):
@@ -77,8 +80,8 @@ def test_a_learner_with_all_its_updates_takes_no_more_turns():
     first = Learner(AGENT, readers[0], seed=0, last=2)
     second = Learner(AGENT, readers[1], seed=1, last=3)
     turns = [
-        Turn("a", first, readers[0], lambda report: None),
-        Turn("b", second, readers[1], lambda report: None),
+        Turn("a", first, lambda report: None),
+        Turn("b", second, lambda report: None),
     ]
     assert run_in_turn(turns, threading.Event(), 10.0) == []
     assert (first.version, second.version) == (2, 3)
@@ -86,7 +89,7 @@ def test_a_learner_with_all_its_updates_takes_no_more_turns():
 
 def test_no_batch_in_time_and_the_stop_end_the_turns():
     reader = Batches(0, 0)
-    turn = Turn("a", Learner(AGENT, reader, seed=0), reader, lambda report: None)
+    turn = Turn("a", Learner(AGENT, reader, seed=0), lambda report: None)
     with pytest.raises(DeadlineExceeded, match=r"waited for a batch of a: nothing in 0\.05 s"):
         run_in_turn([turn], threading.Event(), 0.05)
     stop = threading.Event()

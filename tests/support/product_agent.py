@@ -15,12 +15,12 @@ from distrl.types import AgentOutput, Params, State, TimeStep, Trajectory
 
 @dataclasses.dataclass(frozen=True)
 class ProductConfig:
-    """The `AgentConfig` of a ProductAgent. Attributes: learning_rate, start: see there."""
+    """The `AgentConfig` of a ProductAgent. Attributes: see there; `size` of the parameters."""
 
     learning_rate: float = 0.1
     start: float = 1.0
     size: int = 1
-    act_with_extras: bool = False
+    target: int = 0
 
     def make(self, env_spec: EnvironmentSpec) -> "ProductAgent":
         """See `AgentConfig`."""
@@ -28,10 +28,10 @@ class ProductConfig:
 
 
 class ProductAgent(Agent):
-    """Predicts `head * torso`; its loss is half the mean squared error to the first observation.
+    """Predicts `head * torso`; its loss is half the mean squared error to one observation.
 
     An update is `learning_rate` times the gradient. Parameters begin at `start`. The loss is a mean
-    over all steps of a batch but the last.
+    over all steps of a batch but the last, and the observation is number `target`.
     """
 
     def __init__(self, config: ProductConfig, env_spec: EnvironmentSpec):
@@ -58,8 +58,7 @@ class ProductAgent(Agent):
         """See `Agent`: always action 0."""
         kind = timestep.step_type
         action = specs.zeros(self.env_spec.action, kind.shape[0])
-        extras = {"kind": kind} if self.config.act_with_extras else ()
-        return AgentOutput(jnp.asarray(action), extras), state
+        return AgentOutput(jnp.asarray(action), ()), state
 
     def initial_learner_state(self, params: Params) -> Any:
         """See `Agent`: the number of updates."""
@@ -69,7 +68,7 @@ class ProductAgent(Agent):
         self, params: Params, learner_state: Any, batch: Trajectory
     ) -> tuple[Params, Logs]:
         """See `Agent`."""
-        target = batch.timestep.observation[:-1, :, 0]
+        target = batch.timestep.observation[:-1, :, self.config.target]
 
         def loss(params: Params) -> jax.Array:
             made = params["torso/~/linear_0"]["w"][0] * params["head"]["w"][0]

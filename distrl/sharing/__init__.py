@@ -1,0 +1,3 @@
+"""Parameters that several tasks share, by name."""
+
+from distrl.sharing.config import Shared as Shared

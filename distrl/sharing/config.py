@@ -1,0 +1,194 @@
+"""Which parameters tasks share, and how their gradients are combined; checked with the agents."""
+
+import dataclasses
+import fnmatch
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from distrl.agents.agent import Agent
+from distrl.errors import ConfigError
+from distrl.transforms.agent import TransformedAgent
+from distrl.types import Params
+
+UPDATES = ("sum", "turns")
+
+
+@dataclasses.dataclass(frozen=True)
+class Shared:
+    """Parameters that several tasks share, trained by the losses of all in one learner process.
+
+    Attributes:
+      tasks: names of the tasks.
+      weights: of each task's gradient in the sum; None: 1 each. For `update="sum"`.
+      update: "sum": the first task's optimiser moves the parameters, whenever that task makes an
+        update, by the sum of all tasks' gradients: its own and, of each other task, the mean over
+        the batches that it had since. "turns": each task's optimiser moves them with each of that
+        task's updates; for any algorithm, also those that make several updates from a batch.
+    """
+
+    tasks: tuple[str, ...]
+    weights: tuple[float, ...] | None = None
+    update: str = "sum"
+
+    def __post_init__(self) -> None:
+        for name in ("tasks", "weights"):
+            if isinstance(getattr(self, name), list):
+                object.__setattr__(self, name, tuple(getattr(self, name)))
+        if not isinstance(self.tasks, tuple) or len(set(self.tasks)) < max(2, len(self.tasks)):
+            raise ConfigError(f"shared: expected the names of two tasks or more, got {self.tasks}")
+        if self.update not in UPDATES:
+            raise ConfigError(f"shared: update must be 'sum' or 'turns', got {self.update!r}")
+        if self.weights is None:
+            return
+        if self.update == "turns":
+            raise ConfigError("shared: weights are for update='sum'; in turns nothing is summed")
+        good = all(
+            isinstance(w, (int, float)) and math.isfinite(w) and w >= 0 for w in self.weights
+        )
+        if len(self.weights) != len(self.tasks) or not good:
+            raise ConfigError(
+                f"shared: expected a weight of 0 or more for each of {self.tasks}, got "
+                f"{self.weights}"
+            )
+
+    def weight(self, task: str) -> float:
+        """Returns the weight of a task's gradient."""
+        return 1.0 if self.weights is None else self.weights[self.tasks.index(task)]
+
+    def owner(self) -> str:
+        """Returns the task whose optimiser moves the parameters, for `update="sum"`."""
+        return self.tasks[0]
+
+
+def paths(params: Params) -> list[tuple[str, Any]]:
+    """Returns the leaves with their paths: "network/torso/linear_0/w" for example."""
+    leaves, _ = jax.tree_util.tree_flatten_with_path(params)
+    return [("/".join(_components(path)), leaf) for path, leaf in leaves]
+
+
+def _components(path: Sequence[Any]) -> Iterator[str]:
+    for entry in path:
+        key = getattr(entry, "key", getattr(entry, "name", getattr(entry, "idx", "")))
+        yield from (part for part in str(key).split("/") if part != "~")
+
+
+def key_in(name: str, path: str) -> str | None:
+    """Returns the path of a leaf from the shared name on; None if the name is not in it.
+
+    Args:
+      name: one part of a path or several, e.g. "torso", "policy/torso" or "conv2_d*".
+      path: see `paths`.
+    """
+    names, parts = name.split("/"), path.split("/")
+    for start in range(len(parts) - len(names) + 1):
+        window = parts[start : start + len(names)]
+        if all(fnmatch.fnmatchcase(part, want) for part, want in zip(window, names, strict=True)):
+            return "/".join([*names[:-1], *parts[start + len(names) - 1 :]])
+    return None
+
+
+def shared_leaves(name: str, task: str, params: Params) -> dict[str, str]:
+    """Returns the paths of a task's shared leaves, by what they are called in all tasks.
+
+    Raises:
+      ConfigError: there are none, or two would be called the same.
+    """
+    leaves: dict[str, str] = {}
+    for path, _ in paths(params):
+        key = key_in(name, path)
+        if key is None:
+            continue
+        if key in leaves:
+            raise ConfigError(
+                f"shared[{name!r}]: {task!r} has two of them, {leaves[key]} and {path}; name the "
+                "one, with the parts of its path before it"
+            )
+        leaves[key] = path
+    if not leaves:
+        raise ConfigError(
+            f"shared[{name!r}]: {task!r} has no parameters of this name; it has "
+            f"{', '.join(path for path, _ in paths(params))}"
+        )
+    return leaves
+
+
+def params_struct(agent: Agent) -> Params:
+    """Returns shapes and dtypes of an agent's parameters. Initialises no JAX backend."""
+    return jax.eval_shape(agent.initial_params, jax.ShapeDtypeStruct((2,), np.uint32))
+
+
+def check_shared(shared: Mapping[str, Shared], agents: Mapping[str, Agent]) -> None:
+    """Raises ConfigError if tasks cannot share what they are to share.
+
+    Args:
+      shared: by name of the parameters.
+      agents: all learned tasks' agents, behind their transforms.
+    """
+    structs: dict[str, Any] = {}
+    taken: dict[tuple[str, str], str] = {}
+    for name, group in shared.items():
+        unknown = [task for task in group.tasks if task not in agents]
+        if unknown:
+            raise ConfigError(
+                f"shared[{name!r}]: {unknown} are no policies that learn; these are {list(agents)}"
+            )
+        first: dict[str, Any] = {}
+        for task in group.tasks:
+            if group.update == "sum" and not has_one_gradient(agents[task]):
+                raise ConfigError(
+                    f"shared[{name!r}]: {task!r} makes several updates from a batch, so that there "
+                    "is no one gradient of it to sum; take Shared(..., update='turns')"
+                )
+            if task not in structs:
+                structs[task] = params_struct(agents[task])
+            leaves = dict(paths(structs[task]))
+            found = shared_leaves(name, task, structs[task])
+            for path in found.values():
+                if "statistics" in path.split("/"):
+                    raise ConfigError(
+                        f"shared[{name!r}]: {path} of {task!r} are statistics of a transform, "
+                        "which is no parameter with a gradient; leave them out"
+                    )
+                other = taken.setdefault((task, path), name)
+                if other != name:
+                    raise ConfigError(
+                        f"shared[{name!r}]: {path} of {task!r} is in shared[{other!r}] already"
+                    )
+            shapes = {key: (leaves[path].shape, leaves[path].dtype) for key, path in found.items()}
+            first = first or shapes
+            if shapes != first:
+                raise ConfigError(
+                    f"shared[{name!r}]: {group.tasks[0]!r} has {_describe(first)}, and {task!r} "
+                    f"has {_describe(shapes)}; give both the same network and inputs of one size"
+                )
+
+
+def _describe(shapes: Mapping[str, Any]) -> str:
+    return ", ".join(f"{key} {list(shape)}" for key, (shape, _) in shapes.items())
+
+
+def has_one_gradient(agent: Agent) -> bool:
+    """Returns whether the agent's update is one step along one gradient of its batch."""
+    while isinstance(agent, TransformedAgent):
+        agent = agent.agent
+    return type(agent).learner_step is Agent.learner_step
+
+
+def groups_of(shared: Mapping[str, Shared], tasks: Sequence[str]) -> tuple[tuple[str, ...], ...]:
+    """Returns the tasks, each with all that it shares parameters with, also through others."""
+    groups = [{task} for task in tasks]
+    for part in shared.values():
+        joined = [group for group in groups if group & set(part.tasks)]
+        groups = [group for group in groups if group not in joined] + [set().union(*joined)]
+    ordered = [tuple(task for task in tasks if task in group) for group in groups]
+    return tuple(sorted(ordered, key=lambda group: tasks.index(group[0])))
+
+
+def update_order(shared: Mapping[str, Shared], tasks: Sequence[str]) -> list[str]:
+    """Returns the tasks, with those last whose updates use the gradients of the others."""
+    owners = {group.owner() for group in shared.values() if group.update == "sum"}
+    return sorted(tasks, key=lambda task: task in owners)
