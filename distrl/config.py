@@ -114,6 +114,11 @@ class LearnerConfig:
       max_policy_lag: no step is learned from whose action was chosen by parameters more learner
         steps old than this; unrolls with such a step are dropped, and counted in
         `unrolls_too_old`. None: no bound.
+      num_gradient_workers: nodes that compute the gradients of a batch, a share each; 0: the
+        learner does. Those of several policies are moved between them as their load moves; this is
+        the number at the start.
+      gradient_timeout: seconds within which a worker must give its share; usually it has five times
+        what shares took lately. A share that does not come is computed elsewhere.
     """
 
     batch_size: int = 64
@@ -122,8 +127,11 @@ class LearnerConfig:
     num_devices: int = 0
     on_nonfinite: str = "fail"
     max_policy_lag: int | None = None
+    num_gradient_workers: int = 0
+    gradient_timeout: float = 30.0
 
     def __post_init__(self) -> None:
+        self._check_gradient_workers()
         if self.on_nonfinite not in ("fail", "skip"):
             raise ConfigError(
                 f"learner.on_nonfinite must be 'fail' or 'skip', got {self.on_nonfinite!r}"
@@ -147,6 +155,28 @@ class LearnerConfig:
                 f"learner.num_gpus={self.num_gpus}"
             )
         check_split(self.batch_size, self.num_devices or self.num_gpus or 1)
+
+    def _check_gradient_workers(self) -> None:
+        count = self.num_gradient_workers
+        if isinstance(count, bool) or count < 0:
+            raise ConfigError(f"learner.num_gradient_workers must be 0 or more, got {count}")
+        if not (math.isfinite(self.gradient_timeout) and self.gradient_timeout > 0):
+            raise ConfigError(
+                f"learner.gradient_timeout must be more than 0 s, got {self.gradient_timeout}"
+            )
+        if count > self.batch_size:
+            raise ConfigError(
+                f"learner.num_gradient_workers={count} is more than learner.batch_size="
+                f"{self.batch_size} unrolls, of which each computes at least one; take at most "
+                f"{self.batch_size}"
+            )
+        for name, most in (("num_gpus", 0), ("num_devices", 1)):
+            if count and getattr(self, name) > most:
+                raise ConfigError(
+                    f"learner.num_gradient_workers={count} with learner.{name}="
+                    f"{getattr(self, name)}: workers compute gradients on CPUs, in the place of "
+                    "the learner's devices; take one of the two"
+                )
 
 
 @dataclasses.dataclass(frozen=True)

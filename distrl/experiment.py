@@ -285,6 +285,16 @@ class Experiment:
         path.mkdir(parents=True, exist_ok=True)
         return path
 
+    def check_single_process(self) -> None:
+        """Raises ConfigError for what one process cannot have."""
+        for task in self.tasks.values():
+            if task.learner.num_gradient_workers:
+                raise ConfigError(
+                    f"learner.num_gradient_workers={task.learner.num_gradient_workers}: they are "
+                    "nodes, and one process has none: there an update uses all cores already; take "
+                    "0, or --topology=heavy_env or light_env"
+                )
+
     def make_agent(self) -> Agent:
         """Returns the agent of the only task, behind its transforms if there are any."""
         return self.only_task.make_agent()

@@ -13,6 +13,7 @@ import numpy.typing as npt
 from distrl.agents.agent import PRIORITIES, Agent
 from distrl.divergence import FAIL, FiniteParams, UpdateCheck
 from distrl.errors import DeadlineExceeded, Diverged, Stopped
+from distrl.gradients.update import SplitUpdate
 from distrl.learner_group.devices import Devices
 from distrl.learner_group.group import LearnerGroup, SingleProcessGroup
 from distrl.metrics import Report
@@ -54,6 +55,7 @@ class Learner:
         on_nonfinite: str = FAIL,
         max_policy_lag: int | None = None,
         own_actions: bool = True,
+        split_update: SplitUpdate | None = None,
     ):
         """Args:
         agent: the agent, whose `learner_step` is run.
@@ -70,6 +72,7 @@ class Learner:
         period: environment steps of one unroll that no other has. None: all its transitions.
         on_nonfinite, max_policy_lag: see `LearnerConfig`.
         own_actions: whether its own parameters act: else data has no policy lag.
+        split_update: makes the updates, with gradients from workers. None: they are computed here.
         """
         self._agent, self._period, self._own_actions = agent, period, own_actions
         self._learner_group = learner_group or SingleProcessGroup()
@@ -84,7 +87,12 @@ class Learner:
         params = jax.jit(agent.initial_params)(derive(root(seed), "params"))
         agent_state = jax.jit(agent.initial_learner_state)(params)
         self._check = UpdateCheck(params, agent_state, on_nonfinite)
-        self._update = self._devices.jit(self._check.checked(agent.learner_step))
+        self._split_update = split_update
+        self._update: Callable[..., Any]
+        if split_update is None:
+            self._update = self._devices.jit(self._check.checked(agent.learner_step))
+        else:
+            self._update = split_update.checked(self._check.checked)
         if self._devices.several:
             params, agent_state = self._devices.replicate((params, agent_state))
         # Replaced as a whole after an update: any thread can take a checkpoint at any time.
@@ -341,5 +349,7 @@ class Learner:
         report.update(self._lags.take())
         if self._check.skips:
             report["updates_skipped"] = self._check.skipped(record)
+        if self._split_update is not None:
+            report.update(self._split_update.report())
         report.update({name: float(value) for name, value in self._logs.items()})
         return report

@@ -132,6 +132,12 @@ def check_several(tasks: Mapping[str, Task], shared: Mapping[str, Shared], locks
             stores_extras(task, tasks.get(task.learns_from))
     for name, group in shared.items():
         for task in (tasks[each] for each in group.tasks if each in tasks):
+            if task.learner.num_gradient_workers:
+                raise ConfigError(
+                    f"shared[{name!r}]: {task.name!r} has learner.num_gradient_workers="
+                    f"{task.learner.num_gradient_workers}, and what is shared changes between the "
+                    "updates that they would know of; take 0"
+                )
             if task.learner.on_nonfinite == "skip":
                 raise ConfigError(
                     f"shared[{name!r}]: {task.name!r} has learner.on_nonfinite=skip, and an update "

@@ -108,6 +108,8 @@ class Task:
         check_replay = getattr(self.agent, "check_replay", None)
         if check_replay is not None:
             check_replay(self.replay, self.learner.batch_size)
+        if self.learner.num_gradient_workers:
+            self.make_agent().check_shares()
         if self.transforms:
             agent = self.make_agent()
             for transform in self.transforms:
@@ -207,6 +209,11 @@ class Task:
             raise ConfigError(
                 "lockstep: a Reverb server takes what comes first; take "
                 "replay.backend=shared_memory"
+            )
+        if self.learner.num_gradient_workers:
+            raise ConfigError(
+                "lockstep: with learner.num_gradient_workers the shares of a batch, whose sums are "
+                "rounded, depend on which workers are ready; take 0"
             )
         return LockstepSchedule(
             self.replay, self.learner.batch_size, actors.num_actors, actors.num_envs

@@ -15,6 +15,8 @@ from distrl.envs.multi_agent.environment import MultiAgentEnvironment
 from distrl.envs.pool import Pool
 from distrl.evaluator import Evaluator
 from distrl.experiment import Experiment
+from distrl.gradients.shares import ShareGradients
+from distrl.gradients.update import SplitUpdate
 from distrl.inferencer import InferenceCodec, Inferencer
 from distrl.learner import Learner
 from distrl.learner_group.devices import Devices
@@ -191,6 +193,7 @@ class Builder:
         learner_group: LearnerGroup | None = None,
         timeout: float | None = None,
         sharing: Sharing | None = None,
+        split_update: SplitUpdate | None = None,
     ) -> Learner:
         """Returns the learner; see `Learner`.
 
@@ -198,6 +201,7 @@ class Builder:
           replay, learner_group: see `Learner`.
           timeout: None: `learner.timeout`.
           sharing: the parameters that tasks of this process share, if any do.
+          split_update: see `Learner`.
         """
         config = self.task.learner
         make: Callable[..., Learner] = Learner
@@ -217,7 +221,14 @@ class Builder:
             on_nonfinite=config.on_nonfinite,
             max_policy_lag=config.max_policy_lag,
             own_actions=self.task.learns_from is None,
+            split_update=split_update,
         )
+
+    def make_share_gradients(self) -> ShareGradients:
+        """Returns what computes gradients of shares of the task's batches."""
+        config = self.task
+        length, batch_size = config.replay.unroll_length, config.learner.batch_size
+        return ShareGradients(self.agent, self.struct, length, batch_size)
 
     def make_checkpointer(
         self,

@@ -63,11 +63,14 @@ LEARNER = NodeGroup(
     oom_score=100,
     num_gpus=lambda experiment: sum(t.learner.num_gpus for t in experiment.tasks.values()),
 )
+# A server of learners, which outlives them.
+GRADIENT_WORKER = NodeGroup("gradient_worker", stop_phase=3, restartable=True, one_thread=True)
 MONITOR = NodeGroup("monitor", stop_phase=3, oom_score=100)
 REPLAY = NodeGroup("replay", stop_phase=5, restartable=True, keeps_data=True, oom_score=100)
 
 GROUPS = {
-    group.name: group for group in (REPLAY, MONITOR, LEARNER, EVALUATOR, INFERENCER, RELAY, ACTOR)
+    group.name: group
+    for group in (REPLAY, MONITOR, GRADIENT_WORKER, LEARNER, EVALUATOR, INFERENCER, RELAY, ACTOR)
 }
 _OTHERS_PHASE = 4  # of groups that a user's own program adds
 

@@ -6,6 +6,7 @@ from distrl.checkpointing.resume_point import ResumePoint
 from distrl.experiment import Experiment
 from distrl.programs.nodes.actor import add_actor
 from distrl.programs.nodes.evaluator import add_evaluator
+from distrl.programs.nodes.gradient_worker import add_gradient_workers
 from distrl.programs.nodes.learner import add_learners
 from distrl.programs.nodes.monitor import add_monitor
 from distrl.programs.nodes.replay import add_replay
@@ -26,7 +27,8 @@ def heavy_env(
     tasks = experiment.tasks
     replay = {name: add_replay(program, task) for name, task in tasks.items()}
     monitor = add_monitor(program)
-    learner = add_learners(program, replay, monitor)
+    workers = add_gradient_workers(program)
+    learner = add_learners(program, replay, monitor, workers)
     add_evaluator(program, learner, monitor)
     for index in range(experiment.actors.most):
         add_actor(program, index, replay, monitor, variables=learner)

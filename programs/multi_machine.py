@@ -10,6 +10,7 @@ from distrl.experiment import Experiment
 from distrl.programs.light_env import light_env
 from distrl.programs.nodes.actor import add_actor
 from distrl.programs.nodes.evaluator import add_evaluator
+from distrl.programs.nodes.gradient_worker import add_gradient_workers
 from distrl.programs.nodes.learner import add_learners
 from distrl.programs.nodes.monitor import add_monitor
 from distrl.programs.nodes.relay import add_relay
@@ -45,7 +46,8 @@ def multi_machine(
     tasks = experiment.tasks
     replay = {name: add_replay(program, task) for name, task in tasks.items()}
     monitor = add_monitor(program)
-    learner = add_learners(program, replay, monitor)
+    workers = add_gradient_workers(program)
+    learner = add_learners(program, replay, monitor, workers)
     add_evaluator(program, learner, monitor)
     relay = {
         host: {name: add_relay(program, name, learner[name]) for name in tasks}

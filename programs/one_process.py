@@ -108,6 +108,7 @@ class SingleProcess:
         life: life that all parts begin.
         join: connects to the learner's other processes.
         """
+        experiment.check_single_process()
         builders = {name: Builder(experiment, name, printer) for name in experiment.tasks}
         self.builder = next(iter(builders.values()))
         with contextlib.ExitStack() as opened:

@@ -9,7 +9,14 @@ from distrl.errors import ConfigError
 from distrl.experiment import Experiment
 from distrl.programs.groups import INFERENCER, LEARNER
 
-_SETTINGS = {"address": str, "cores": int, "gpus": int, "memory_gb": float, "replay": int}
+_SETTINGS = {
+    "address": str,
+    "cores": int,
+    "gpus": int,
+    "memory_gb": float,
+    "replay": int,
+    "gradient_workers": int,
+}
 _NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?")
 
 
@@ -24,6 +31,7 @@ class Host:
       gpus: GPUs that may be used.
       memory_gb: memory in gigabytes; 0: unknown.
       replay: number of the replay's shards on it.
+      gradient_workers: number of gradient workers on it.
     """
 
     name: str
@@ -32,12 +40,16 @@ class Host:
     gpus: int = 0
     memory_gb: float = 0.0
     replay: int = 0
+    gradient_workers: int = 0
 
     def __post_init__(self) -> None:
         if not _NAME.fullmatch(self.name):
             raise ConfigError(f"host {self.name!r}: expected a host name, as h1 or node-3.example")
-        if min(self.cores, self.gpus, self.memory_gb, self.replay) < 0:
-            raise ConfigError(f"host {self.name}: cores, gpus, memory_gb, replay are 0 or more")
+        counts = (self.cores, self.gpus, self.memory_gb, self.replay, self.gradient_workers)
+        if min(counts) < 0:
+            raise ConfigError(
+                f"host {self.name}: cores, gpus, memory_gb, replay, gradient_workers are 0 or more"
+            )
 
     @property
     def reached_at(self) -> str:
@@ -145,6 +157,7 @@ def place(experiment: Experiment, hosts: Sequence[Host], light: bool) -> Placeme
     hosts = tuple(hosts)
     first, others = hosts[0], hosts[1:] or hosts
     nodes = {**_shards(experiment, hosts), "monitor/0": first.name, "learner/0": first.name}
+    nodes.update(_gradient_workers(experiment, hosts))
     wanted = LEARNER.num_gpus(experiment)
     if experiment.evaluator.num_evaluators:
         nodes["evaluator/0"] = first.name
@@ -184,3 +197,19 @@ def _shards(experiment: Experiment, hosts: Sequence[Host]) -> dict[str, str]:
             "leave the shards beside the learner"
         )
     return {f"replay/{index}": host.name for index, host in enumerate(shards)}
+
+
+def _gradient_workers(experiment: Experiment, hosts: Sequence[Host]) -> dict[str, str]:
+    """Returns the gradient workers: on the hosts that declare them, or all on the first one."""
+    count = sum(task.learner.num_gradient_workers for task in experiment.tasks.values())
+    workers = [host for host in hosts for _ in range(host.gradient_workers)] or [hosts[0]] * count
+    if len(workers) != count:
+        said = " + ".join(
+            f"{host.name}:gradient_workers={host.gradient_workers}"
+            for host in hosts
+            if host.gradient_workers
+        )
+        raise ConfigError(
+            f"--hosts: {said} are {len(workers)}, and learner.num_gradient_workers={count}"
+        )
+    return {f"gradient_worker/{index}": host.name for index, host in enumerate(workers)}

@@ -35,6 +35,7 @@ ROOMS = """
     programs/nodes
     programs/acting programs/evaluating
     programs/replay_clients programs/acting_budget programs/save_rounds
+    programs/gradient_workers
     programs/progress
     programs/build programs/remote
     programs/program programs/placement programs/resources
@@ -52,6 +53,7 @@ ROOMS = """
     distrl/learned_policy distrl/rules distrl/policy_streams
     distrl/task distrl/inferencer distrl/turns distrl/sharing
     distrl/learner distrl/variables distrl/testing distrl/transforms distrl/envs/__init__
+    distrl/gradients
     distrl/random_batches distrl/divergence
     distrl/lockstep distrl/agents distrl/envs/suites
     distrl/replay/reverb distrl/replay/shared distrl/replay/local

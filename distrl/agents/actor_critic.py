@@ -191,6 +191,16 @@ class Advantages(NamedTuple):
 class PolicyGradient(ActorCritic):
     """An actor-critic that makes one update from each batch. The advantages are the algorithm's."""
 
+    def check_shares(self) -> None:
+        """See `Agent`."""
+        super().check_shares()
+        if getattr(self.config, "normalize_advantages", False):
+            raise ConfigError(
+                "learner.num_gradient_workers: agent.normalize_advantages=True needs the "
+                "advantages of the whole batch, of which a worker has a share; take False, or 0 "
+                "workers"
+            )
+
     @abc.abstractmethod
     def advantages(self, timestep: TimeStep, value: jax.Array, log_rho: jax.Array) -> Advantages:
         """Returns the advantages of a batch's transitions.

@@ -5,6 +5,7 @@ An agent holds settings and functions, never parameters, and knows no topology. 
 """
 
 import abc
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -12,10 +13,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from distrl import specs
-from distrl.errors import SpecError
+from distrl.agents.batch_share import weighted_mean
+from distrl.errors import ConfigError, SpecError
 from distrl.random_keys import derive, numbered, root
 from distrl.specs import EnvironmentSpec
-from distrl.types import AgentOutput, Nest, Params, State, TimeStep, Trajectory
+from distrl.types import AgentOutput, Nest, Params, State, StepType, TimeStep, Trajectory
 
 Logs = dict[str, jax.Array]  # name to scalar; PRIORITIES to [B]
 PRIORITIES = "priorities"
@@ -137,6 +139,30 @@ class Agent(abc.ABC):
         params, opt_state, more_logs = self.apply_gradients(params, learner_state, grads)
         learner_state = self.update_learner_state(params, opt_state, learner_state)
         return params, learner_state, {**logs, **more_logs}
+
+    # Gradients of shares of a batch, computed apart; see `distrl.agents.batch_share`.
+
+    def check_shares(self) -> None:
+        """Raises ConfigError if a batch's gradients cannot be computed in shares, with the reason.
+
+        A loss that can divides by counts of `mean_over` only, and draws by `batch_share.draw`.
+        """
+        if type(self).learner_step is not Agent.learner_step:
+            raise ConfigError(
+                f"learner.num_gradient_workers: {type(self).__name__} makes its updates itself, "
+                "not one from the gradients of each batch, so that there are none to share; take 0"
+            )
+
+    def num_real(self, batch: Trajectory) -> int:
+        """Returns the number of transitions that the loss on a batch of host arrays is a mean over.
+
+        Args: batch: [T + 1, B, ...], before transforms.
+        """
+        return int(np.count_nonzero(batch.timestep.step_type[:-1] != StepType.LAST))
+
+    def combine_gradients(self, grads: Sequence[Params], weights: Sequence[float]) -> Params:
+        """Returns a batch's gradients, given those of its shares and their parts of the batch."""
+        return weighted_mean(grads, weights)
 
 
 def params_key(params: Params, purpose: str) -> jax.Array:

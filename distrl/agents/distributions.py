@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from dm_env import specs as dm_specs
 
+from distrl.agents.batch_share import draw
 from distrl.errors import ConfigError
 from distrl.types import Nest
 
@@ -127,7 +128,7 @@ class DiagonalNormal(BoundedActions):
 
     def sample_with_log_prob(self, rng: jax.Array, params: NormalParams) -> tuple[jax.Array, Any]:
         """Returns an action [..., *shape] and its log-probability [...]."""
-        noise = jax.random.normal(rng, params.mean.shape)
+        noise = draw(jax.random.normal, rng, params.mean.shape)
         action = self.decode(params.mean + jnp.exp(params.log_std) * noise)
         return action, self._density(params, noise)
 
@@ -155,7 +156,7 @@ class SquashedNormal(BoundedActions):
 
     def sample_with_log_prob(self, rng: jax.Array, params: NormalParams) -> tuple[jax.Array, Any]:
         """Returns an action [..., *shape] and its log-probability [...]; both have gradients."""
-        noise = jax.random.normal(rng, params.mean.shape)
+        noise = draw(jax.random.normal, rng, params.mean.shape)
         x = params.mean + jnp.exp(params.log_std) * noise
         # log(1 - tanh(x)^2), without the square: that is 1 in float32 as soon as |x| is 9.
         slope = 2 * (math.log(2) - x - jax.nn.softplus(-2 * x))

@@ -5,10 +5,15 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 
+from distrl.agents.batch_share import count_real
+
 
 def mean_over(real: jax.Array) -> Callable[[jax.Array], jax.Array]:
-    """Returns a function: the mean of x [T, B] over `real`, bool [T, B]; 0 if none is real."""
-    count = jnp.maximum(jnp.sum(real), 1)
+    """Returns a function: the mean of x [T, B] over `real`, bool [T, B]; 0 if none is real.
+
+    In a share of a batch it is scaled, so that the shares' mean is the batch's: see `count_real`.
+    """
+    count = count_real(real)
     return lambda x: jnp.sum(jnp.where(real, x, 0)) / count
 
 

@@ -6,6 +6,8 @@ Schaul et al. 2016, https://arxiv.org/abs/1511.05952.
 import jax
 import jax.numpy as jnp
 
+from distrl.agents.batch_share import min_probability
+
 PRIORITY_ETA = 0.9
 """Share of the maximum error in an unroll's priority; the rest is the mean's (Kapturowski et al.
 2019, R2D2, https://openreview.net/forum?id=r1lyTjAqYX)."""
@@ -20,7 +22,7 @@ def importance_weights(probability: jax.typing.ArrayLike, exponent: float) -> ja
         the weight 1; so have all unrolls of a uniform table.
     """
     probability = jnp.asarray(probability)
-    return jnp.power(probability / jnp.min(probability), -exponent)
+    return jnp.power(probability / min_probability(probability), -exponent)
 
 
 def unroll_priorities(error: jax.Array, real: jax.Array) -> jax.Array:

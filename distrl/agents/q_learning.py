@@ -167,6 +167,10 @@ class DQN(Agent):
         """Returns the network's outputs as action values, [..., num_actions]."""
         return self._action_values.values(outputs)
 
+    def num_real(self, batch: Trajectory) -> int:
+        steps = batch.timestep._replace(step_type=batch.timestep.step_type[self.config.burn_in :])
+        return super().num_real(batch._replace(timestep=steps))
+
     def apply_gradients(
         self, params: Params, learner_state: DQNState, grads: Params
     ) -> tuple[Params, Any, Logs]:

@@ -13,6 +13,7 @@ import optax
 from distrl.agents import continuous, torsos
 from distrl.agents.action_noise import NoiseSchedule, NoisyActions
 from distrl.agents.agent import PRIORITIES, Agent, Logs, params_key
+from distrl.agents.batch_share import draw
 from distrl.agents.components import (
     ByName,
     Components,
@@ -230,7 +231,8 @@ class TD3(Agent):
         mean = mean_over(real)
         x = self.act(target["policy"], then)
         limit = config.target_noise_clip
-        noise = jnp.clip(config.target_noise * jax.random.normal(rng, x.shape), -limit, limit)
+        noise = config.target_noise * draw(jax.random.normal, rng, x.shape)
+        noise = jnp.clip(noise, -limit, limit)
         action = self.actions.decode(jnp.clip(x + noise, -1, 1))
         value = jnp.min(self.critics.apply(target["critics"], then, action), axis=-1)
         targets = timestep.reward[1:] + config.discount * timestep.discount[1:] * value

@@ -1,5 +1,6 @@
 """An agent behind its data transforms: itself an agent."""
 
+import functools
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -29,8 +30,8 @@ class TransformedAgent(Agent):
 
     Its recurrent state is `{"agent": the agent's, transform: its state}`, or `()`.
 
-    Its gradients are `{"agent": the agent's, "statistics": the batch's}`. To combine the gradients
-    of several batches, average the former and merge the latter (`merge_statistics`).
+    Its gradients are `{"agent": the agent's, "statistics": the batch's}`. Those of several batches
+    are combined by averaging the former and merging the latter.
     """
 
     def __init__(self, agent: Agent, transforms: Sequence[Transform], env_spec: EnvironmentSpec):
@@ -134,6 +135,20 @@ class TransformedAgent(Agent):
         batch, statistics = self.transform(params, learner_state, batch)
         grads, logs = self.agent.compute_gradients(params["agent"], learner_state.agent, batch)
         return {"agent": grads, "statistics": statistics}, logs
+
+    def check_shares(self) -> None:
+        """See `Agent`."""
+        self.agent.check_shares()
+
+    def num_real(self, batch: Trajectory) -> int:
+        """See `Agent`; transforms keep the transitions."""
+        return self.agent.num_real(batch)
+
+    def combine_gradients(self, grads: Sequence[Params], weights: Sequence[float]) -> Params:
+        """See `Agent`."""
+        inner = self.agent.combine_gradients([each["agent"] for each in grads], weights)
+        statistics = functools.reduce(self.merge_statistics, (g["statistics"] for g in grads))
+        return {"agent": inner, "statistics": statistics}
 
     def apply_gradients(
         self, params: Params, learner_state: TransformedState, grads: Params

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 
 from distrl import specs
 from distrl.agents.agent import Agent, extras_struct
+from distrl.agents.batch_share import draw
 from distrl.agents.settings import check_number
 from distrl.errors import ConfigError
 from distrl.replay.config import ReplayConfig
@@ -173,7 +174,7 @@ class Hindsight(Transform):
         length = timestep.step_type.shape[0] - 1
         rows, end = jnp.arange(length)[:, None], last_rows(timestep.step_type)[:-1]
         real = end > rows
-        relabel_draw, goal_draw = jax.random.uniform(rng, (2, *end.shape))
+        relabel_draw, goal_draw = draw(jax.random.uniform, rng, (2, *end.shape), axis=2)
         relabel = (relabel_draw < self.probability) & real
         goal_row = end
         if self.is_future:

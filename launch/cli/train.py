@@ -57,6 +57,7 @@ def train(arguments: list[str]) -> int:
         )
     process_group = _process_group(values, topology)
     if topology == "single_process":
+        experiment.check_single_process()
         return _train_in_one_process(experiment, arguments, values, process_group)
     if topology == "multi_machine":
         return _train_on_several_machines(experiment, arguments, values)

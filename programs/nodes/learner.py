@@ -22,6 +22,7 @@ from distrl.learner_group.devices import check_gpus
 from distrl.metrics import SPENT, Report
 from distrl.programs.acting_budget import ActingWatch, has_budget
 from distrl.programs.build import Builder, make_sharing, print_line
+from distrl.programs.gradient_workers import split_update
 from distrl.programs.groups import ACTOR, INFERENCER, LEARNER
 from distrl.programs.nodes.process import configure_jax, has_own_process, leave, stops_in_order
 from distrl.programs.program import ExperimentProgram, NodeHandle
@@ -41,7 +42,10 @@ _GRACE_AT_ONCE_S = 6.0  # to save where all nodes are stopped at once, and kille
 
 
 def add_learners(
-    program: ExperimentProgram, replay: Mapping[str, ReplayHandle], monitor: NodeHandle
+    program: ExperimentProgram,
+    replay: Mapping[str, ReplayHandle],
+    monitor: NodeHandle,
+    gradient_workers: Sequence[NodeHandle],
 ) -> dict[str, NodeHandle]:
     """Adds the learners of all tasks. Returns by task the node that learns it.
 
@@ -49,6 +53,7 @@ def add_learners(
       program: the program.
       replay: the tables by task.
       monitor: takes reports, and gives counters for checkpoints.
+      gradient_workers: all of the program.
     """
     learners = {}
     for tasks in program.experiment.learner_nodes:
@@ -60,6 +65,7 @@ def add_learners(
             {task: replay[task] for task in tasks},
             monitor,
             program.resume_point,
+            list(gradient_workers),
         )
         learners.update(dict.fromkeys(tasks, node))
     return learners
@@ -76,6 +82,7 @@ class LearnerNode:
         replay: Mapping[str, ReplayHandle],
         monitor: NodeHandle,
         resume_point: ResumePoint,
+        gradient_workers: Sequence[NodeHandle] = (),
     ):
         """Args:
         experiment: what to train.
@@ -84,6 +91,7 @@ class LearnerNode:
         replay: the tables by task.
         monitor: takes reports, and gives counters for checkpoints.
         resume_point: the checkpoint to resume from, if any.
+        gradient_workers: all that may compute for its tasks.
         """
         configure_jax()
         self._stop = lp.stop_event()
@@ -100,6 +108,7 @@ class LearnerNode:
                 monitor,
                 resume_point.of_task(task),
                 give_up,
+                gradient_workers,
             )
             for task, builder in builders.items()
         }
@@ -172,6 +181,7 @@ class _TaskLearner:
         monitor: NodeHandle,
         resume_point: ResumePoint,
         give_up: Callable[[], None],
+        gradient_workers: Sequence[NodeHandle],
     ):
         """Args:
         builder: of the task.
@@ -181,6 +191,7 @@ class _TaskLearner:
         monitor: takes reports, and gives counters for checkpoints.
         resume_point: the task's checkpoint to resume from, if any.
         give_up: see `Checkpointer`.
+        gradient_workers: all that may compute for it.
         """
         self._stop = lp.stop_event()
         self.task, experiment = builder.task, builder.experiment
@@ -200,7 +211,10 @@ class _TaskLearner:
         self.patience = patience(
             self.task.learner.timeout, ACTOR.name, INFERENCER.name, task=self.task
         )
-        self._learner = builder.make_learner(reader, timeout=self.patience, sharing=sharing)
+        self._split_update = split_update(builder, gradient_workers, monitor, self._stop)
+        self._learner = builder.make_learner(
+            reader, timeout=self.patience, sharing=sharing, split_update=self._split_update
+        )
         acting_over: Callable[[], bool] | None = None
         if has_budget(self.task.goal):
             acting_over = ActingWatch(monitor, task, reader)
@@ -272,6 +286,8 @@ class _TaskLearner:
             print_line(f"distrl: the last reports are lost: {error}")
         self.checkpointer.close()
         self._replay.close()
+        if self._split_update is not None:
+            self._split_update.close()
 
     def _report(self, report: Report) -> None:
         self.checkpointer.check()

@@ -4,6 +4,7 @@ import functools
 import inspect
 import json
 import threading
+import time
 from pathlib import Path
 
 import launchpad as lp
@@ -16,6 +17,7 @@ from distrl.experiment import Experiment
 from distrl.goal import joined
 from distrl.metrics import Report
 from distrl.programs.build import Builder, print_line
+from distrl.programs.gradient_workers import make_allocator
 from distrl.programs.groups import MONITOR
 from distrl.programs.nodes.process import stops_in_order
 from distrl.programs.program import ExperimentProgram, NodeHandle
@@ -42,6 +44,8 @@ class MonitorNode:
         def end(task: str, reason: str, reached: bool) -> None:
             print_line(reason)
             endings[task] = reason, reached
+            with self._allocating:
+                self._allocator.end(task)
             if len(endings) < len(experiment.tasks):
                 return
             if "reason" in inspect.signature(stopper).parameters:
@@ -62,6 +66,8 @@ class MonitorNode:
             folder = experiment.task_dir(Path(run_dir), task)
             note_resumed(folder, "monitor", monitor.state())
         self._rounds = ClockRounds(resume_point.last_round, experiment.checkpoint.period)
+        self._allocator = make_allocator(experiment)
+        self._allocating = threading.Lock()
         self._heartbeats = current_heartbeat().table
         counted = next(iter(self._monitors.values()))  # all count the same environments
         self._budget = ActingBudget(
@@ -108,6 +114,17 @@ class MonitorNode:
         if not lease.over:
             self._take_back(task)
         return lease.env_steps, lease.episodes, lease.over
+
+    def gradient_workers(self, task: str, busy: float) -> list[int]:
+        """Returns the indices of the workers of a task; see `Allocator.report`."""
+        with self._allocating:
+            now = time.monotonic()
+            self._allocator.report(task, busy, now)
+            moved = self._allocator.look(now)
+            workers = self._allocator.workers(task)
+        if moved is not None:
+            print_line(moved)
+        return workers
 
     def finish(self, task: str, actor: str, rounds: int) -> None:
         """See `ActingBudget.finish`."""

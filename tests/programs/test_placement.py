@@ -35,7 +35,7 @@ def test_hosts_are_read(tmp_path):
         ("h1,h1", r"h1 is there twice; give them names: a:address=h1,b:address=h1"),
         ("h1:core=3", r"'core=3' of h1: expected one of address=, cores=, gpus="),
         ("h1:cores=many", "cores of h1: no number 'many'"),
-        ("h1:cores=-1", "h1: cores, gpus, memory_gb, replay are 0 or more"),
+        ("h1:cores=-1", "h1: cores, gpus, memory_gb, replay, gradient_workers are 0 or more"),
         ("h1:replay=one", "replay of h1: no number 'one'"),
         ("user@h1", "host 'user@h1': expected a host name"),
         ("h1 -oProxyCommand=x", "expected a host name"),
@@ -66,6 +66,23 @@ def test_one_host_has_all_and_needs_no_relay():
     placement = place(experiment(), parse_hosts("h1"), light=False)
     assert set(placement.nodes.values()) == {"h1"}
     assert not [node for node in placement.nodes if node.startswith("relay/")]
+
+
+def test_gradient_workers_go_where_they_are_declared():
+    made = experiment()
+    made = dataclasses.replace(
+        made, learner=dataclasses.replace(made.learner, num_gradient_workers=3)
+    )
+    alone = place(made, parse_hosts("h1,h2"), light=False)
+    assert [name for name in alone.on("h1") if name.startswith("gradient")] == [
+        f"gradient_worker/{index}" for index in range(3)
+    ]
+    hosts = parse_hosts("h1,h2:gradient_workers=2,h3:gradient_workers=1")
+    spread = place(made, hosts, light=True)
+    assert [spread.nodes[f"gradient_worker/{index}"] for index in range(3)] == ["h2", "h2", "h3"]
+    message = r"h2:gradient_workers=1 are 1, and learner\.num_gradient_workers=3"
+    with pytest.raises(ConfigError, match=message):
+        place(made, parse_hosts("h1,h2:gradient_workers=1"), light=False)
 
 
 def test_inferencers_are_beside_the_learner():

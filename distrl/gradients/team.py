@@ -1,0 +1,410 @@
+"""A learner's gradient workers: who computes which share, and what becomes of lost shares."""
+
+import collections
+import concurrent.futures
+import statistics
+import time
+import uuid
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from distrl.agents.agent import Logs
+from distrl.errors import Stopped
+from distrl.gradients.layout import Layout
+from distrl.gradients.memory import SharedMemory
+from distrl.gradients.messages import pack, unpack
+from distrl.gradients.service import NONE
+from distrl.gradients.shares import BatchFacts, Extent, ShareGradients, leaves_of_share, split
+from distrl.types import Params, Trajectory
+
+_POLL_S = 0.02  # between two looks at whether workers live
+_RETRY_S = 0.5  # between two attempts to reach a worker that is not ready
+_LATE, _LATE_AT_LEAST_S = 5, 1.0  # a share is late after so many usual times, and so many seconds
+_RECENT = 32  # shares whose times are the usual one
+_MOST_SAT_OUT = 1024  # updates
+
+
+class WorkerConnection(Protocol):
+    """The means by which a learner calls a gradient worker; see `GradientService`."""
+
+    name: str
+
+    def prepare(self, request: bytes) -> "concurrent.futures.Future[bytes]":
+        """Calls `GradientService.prepare`."""
+
+    def compute(self, request: bytes) -> "concurrent.futures.Future[bytes]":
+        """Calls `GradientService.compute`."""
+
+    @property
+    def life(self) -> int | None:
+        """Its life; None while it does not run."""
+
+
+class _Task(NamedTuple):
+    """A share that a worker computes."""
+
+    future: Any
+    number: int  # of the update
+    share: int  # index
+    began: float
+
+
+class _Member:
+    """What a learner knows of a worker."""
+
+    def __init__(self, index: int, connection: WorkerConnection):
+        self.index, self.connection = index, connection
+        self.sizes: frozenset[int] = frozenset()  # of shares that it has compiled
+        self.asked: frozenset[int] = frozenset()
+        self.preparing: Any = None
+        self.ask_at = 0.0
+        self.shared = False
+        self.life: int | None = None
+        self.number = NONE  # of the inputs that it has
+        self.task: _Task | None = None
+        self.late = 0  # in a row
+        self.back_at = 0  # update at which it gets shares again
+
+    def forget(self) -> None:
+        """Begins with a worker that knows nothing."""
+        self.sizes, self.asked, self.preparing = frozenset(), frozenset(), None
+        self.number, self.task, self.ask_at = NONE, None, 0.0
+
+
+class GradientTeam:
+    """Computes the gradients of batches, in shares.
+
+    A share whose worker dies, fails or is late is computed by another worker, or where there is
+    none by the learner itself: an update's result is that of the whole batch in any case. A late
+    worker gets no shares for some updates, twice as many each time in a row.
+
+    Attributes:
+      lost, late, local: numbers of shares whose worker died or failed; was late; that the learner
+        computed itself.
+    """
+
+    def __init__(
+        self,
+        gradients: ShareGradients,
+        task: str,
+        connections: Sequence[WorkerConnection],
+        members: Sequence[int],
+        *,
+        timeout: float,
+        start_timeout: float,
+        should_stop: Callable[[], bool] = lambda: False,
+        printer: Callable[[str], None] = print,
+    ):
+        """Args:
+        gradients: computes what no worker does.
+        task: the learner's task.
+        connections: to all workers of the program.
+        members: indices of the learner's first workers; see `assign`.
+        timeout: seconds after which a share is late at the latest.
+        start_timeout: seconds to wait for workers before the first update.
+        should_stop: asked while it waits for workers at the start.
+        printer: takes lines about workers.
+        """
+        self._gradients, self._task = gradients, task
+        self._everyone = [_Member(*pair) for pair in enumerate(connections)]
+        self._members = [self._everyone[index] for index in members]
+        self._timeout, self._start_timeout = timeout, start_timeout
+        self._should_stop, self._printer = should_stop, printer
+        self._name = uuid.uuid4().hex
+        self._number = 0
+        self._count = len(self._members)  # for which batches are split
+        self._seconds: collections.deque[float] = collections.deque(maxlen=_RECENT)
+        self.lost = self.late = self.local = 0
+        self._lay_out()
+
+    def _lay_out(self) -> None:
+        """Makes the memory: inputs, shares, and a result for each worker."""
+        batch_size = self._gradients.batch_size
+        shares = max(
+            sum(self._gradients.share_layout(extent.size).nbytes for extent in extents)
+            for extents in map(self._extents, range(len(self._everyone) + 1))
+        )
+        result = self._gradients.outputs(batch_size).nbytes
+        self._shares_at = self._gradients.inputs.nbytes
+        self._results_at = [
+            self._shares_at + shares + index * result for index in range(len(self._everyone))
+        ]
+        nbytes = self._shares_at + shares + len(self._everyone) * result
+        self._memory = SharedMemory(nbytes)
+        self._inputs = self._gradients.inputs.views(self._memory.block)
+        self._changed = [0] * len(self._inputs)  # the number at which each was last changed
+
+    def _extents(self, count: int) -> list[Extent]:
+        """Returns the shares of a batch for `count` workers."""
+        batch_size = self._gradients.batch_size
+        return split(batch_size, min(max(1, count), batch_size))
+
+    @property
+    def workers(self) -> list[int]:
+        """Indices of its workers."""
+        return [member.index for member in self._members]
+
+    def assign(self, members: Sequence[int]) -> None:
+        """Replaces the workers; batches are split for them as soon as they are ready."""
+        self._members = [self._everyone[index] for index in members]
+
+    def report(self) -> dict[str, Any]:
+        """Returns metrics."""
+        return {
+            "gradient_workers": len(self._members),
+            "gradient_workers_ready": sum(bool(member.sizes) for member in self._members),
+            "gradient_shares_lost": self.lost,
+            "gradient_shares_late": self.late,
+            "gradient_shares_local": self.local,
+        }
+
+    def close(self) -> None:
+        """Gives the memory back."""
+        self._memory.close()
+
+    def compute(
+        self, params: Params, learner_state: Any, batch: Trajectory, facts: BatchFacts
+    ) -> list[tuple[Extent, Params, Logs]]:
+        """Returns the shares of a batch in order, with their gradients and logs.
+
+        The arrays are valid until the next call. Raises Stopped at the first call only.
+        """
+        if self._number == 0:
+            self._wait_for_members()
+        self._look_after_members()
+        self._number += 1
+        self._publish(self._gradients.select(params, learner_state))
+        return self._gather(_Batch(batch, self._extents(self._count), facts))
+
+    # Inputs and shares in memory.
+
+    def _publish(self, leaves: Sequence[Any]) -> None:
+        """Writes the inputs that have changed."""
+        for index, (leaf, kept) in enumerate(zip(leaves, self._inputs, strict=True)):
+            array = np.asarray(leaf)
+            if self._changed[index] == 0 or not np.array_equal(array, kept):
+                kept[...] = array
+                self._changed[index] = self._number
+
+    def _request(self, member: _Member, batch: "_Batch", share: int) -> bytes:
+        extent = batch.extents[share]
+        changed = [i for i, number in enumerate(self._changed) if number > member.number]
+        header = {
+            "task": self._task,
+            "team": self._name,
+            "base": member.number,
+            "number": self._number,
+            "changed": changed,
+            "extent": extent,
+            "facts": batch.facts,
+        }
+        leaves = leaves_of_share(batch.trajectory, extent)
+        if member.shared:
+            layouts = [self._gradients.share_layout(each.size) for each in batch.extents]
+            start = self._shares_at + sum(layout.nbytes for layout in layouts[:share])
+            layouts[share].write(leaves, self._memory.block, start)
+            header |= {"inputs": 0, "share": start, "result": self._results_at[member.index]}
+            return pack(header)
+        structs = self._gradients.inputs_of(changed) + self._gradients.batch_structs(extent.size)
+        layout = Layout(structs)
+        block = np.empty(layout.nbytes, np.uint8)
+        layout.write([*(self._inputs[i] for i in changed), *leaves], block)
+        return pack(header, block)
+
+    # Shares.
+
+    def _gather(self, batch: "_Batch") -> list[tuple[Extent, Params, Logs]]:
+        """Hands out the shares until all are computed."""
+        count = len(batch.extents)
+        pending = collections.deque(range(count))
+        results: dict[int, list[Any]] = {}
+        computed: dict[int, int] = {}  # the last share of each worker
+        while len(results) < count:
+            for member in self._idle(batch):
+                if pending:
+                    earlier = computed.get(member.index)
+                    if earlier is not None:  # its memory is about to be written again
+                        results[earlier] = [np.array(leaf) for leaf in results[earlier]]
+                    self._send(member, batch, pending.popleft())
+            working = [m for m in self._members if m.task and m.task.number == self._number]
+            if not working:
+                share = pending.popleft()
+                results[share] = self._compute_here(batch, share)
+                continue
+            futures = [member.task.future for member in working if member.task]
+            concurrent.futures.wait(
+                futures, _POLL_S, return_when=concurrent.futures.FIRST_COMPLETED
+            )
+            for member in working:
+                assert member.task is not None
+                share = member.task.share
+                try:
+                    leaves = self._outcome(member, batch.extents[share])
+                except _LostError as error:
+                    self._printer(
+                        f"{member.connection.name} {error}: its share of update {self._number} is "
+                        "computed elsewhere"
+                    )
+                    pending.append(share)
+                else:
+                    if leaves is not None:
+                        results[share], computed[member.index] = leaves, share
+        return [
+            (extent, *self._gradients.result(extent.size, results[share]))
+            for share, extent in enumerate(batch.extents)
+        ]
+
+    def _idle(self, batch: "_Batch") -> list[_Member]:
+        """Returns the workers that can take a share of this batch."""
+        sizes = batch.sizes
+        return [
+            member
+            for member in self._members
+            if member.task is None and sizes <= member.sizes and self._number >= member.back_at
+        ]
+
+    def _send(self, member: _Member, batch: "_Batch", share: int) -> None:
+        request = self._request(member, batch, share)
+        future = member.connection.compute(request)
+        member.task = _Task(future, self._number, share, time.monotonic())
+
+    def _compute_here(self, batch: "_Batch", share: int) -> list[Any]:
+        extent = batch.extents[share]
+        self.local += 1
+        leaves = leaves_of_share(batch.trajectory, extent)
+        return self._gradients(self._inputs, leaves, extent, batch.facts)
+
+    def _outcome(self, member: _Member, extent: Extent) -> list[npt.NDArray[Any]] | None:
+        """Returns the result of a worker's share; None: not yet. Raises _LostError."""
+        task = member.task
+        assert task is not None
+        seconds = time.monotonic() - task.began
+        if not task.future.done():
+            if member.connection.life != member.life:
+                self.lost += 1
+                member.forget()
+                raise _LostError("has ended")
+            if seconds > self._deadline():
+                self.late += 1
+                member.late += 1
+                member.number = NONE  # it may read inputs while they are written
+                member.task = task._replace(number=NONE)  # its answer is not waited for
+                raise _LostError(f"has not answered within {seconds:.1f} s")
+            return None
+        member.task = None
+        try:
+            header, block = unpack(task.future.result())
+        except Exception as error:  # whatever the call or the worker raised
+            self.lost += 1
+            member.forget()
+            raise _LostError(f"failed: {error!r:.300}") from error
+        if not header["known"]:
+            self.lost += 1
+            member.forget()
+            raise _LostError("has restarted")
+        member.number, member.late = task.number, 0
+        self._seconds.append(seconds)
+        layout = self._gradients.outputs(extent.size)
+        if member.shared:
+            return layout.views(self._memory.block, self._results_at[member.index])
+        return layout.views(block)
+
+    def _deadline(self) -> float:
+        """Returns the seconds after which a share is late."""
+        return deadline(list(self._seconds), self._timeout)
+
+    # Workers.
+
+    def _wait_for_members(self) -> None:
+        """Waits until the workers are ready, at most `start_timeout` seconds."""
+        until = time.monotonic() + self._start_timeout
+        while True:
+            self._look_after_members()
+            waiting = [m for m in self._members if not self._wanted() <= m.sizes]
+            if not waiting:
+                return
+            if time.monotonic() >= until:
+                break
+            if self._should_stop():
+                raise Stopped("stopped while waiting for gradient workers")
+            asked = [member.preparing for member in waiting if member.preparing]
+            if asked:
+                concurrent.futures.wait(asked, _POLL_S)
+            else:  # until it is time to ask again
+                time.sleep(_POLL_S)
+        names = ", ".join(member.connection.name for member in waiting)
+        self._printer(f"not ready after {self._start_timeout:g} s, and not waited for: {names}")
+
+    def _wanted(self) -> frozenset[int]:
+        """Returns the sizes of shares for as many workers as there are."""
+        return frozenset(extent.size for extent in self._extents(len(self._members)))
+
+    def _look_after_members(self) -> None:
+        """Notes who is ready and who is not; asks those who are not. Never waits."""
+        now, wanted = time.monotonic(), self._wanted()
+        for member in self._everyone:
+            task = member.task
+            if task is not None and task.future.done():  # was late
+                member.task, member.number = None, NONE
+                member.back_at = self._number + min(2**member.late, _MOST_SAT_OUT)
+            if member.life is not None and member.connection.life != member.life:
+                member.forget()
+            member.life = member.connection.life
+        for member in self._members:
+            self._get_ready(member, wanted, now)
+        # As soon as one has compiled the new shares; others join when they have.
+        if not self._members or any(wanted <= member.sizes for member in self._members):
+            self._count = len(self._members)
+
+    def _get_ready(self, member: _Member, wanted: frozenset[int], now: float) -> None:
+        if member.preparing is not None and member.preparing.done():
+            answer, member.preparing = member.preparing, None
+            try:
+                header, _ = unpack(answer.result())
+            except Exception as error:  # it is asked again, and gets no shares until it answers
+                self._printer(f"{member.connection.name} is not ready: {error!r:.300}")
+                member.ask_at = now + _RETRY_S
+            else:
+                if header["ready"]:
+                    member.sizes |= member.asked
+                    member.shared = header["shared"]
+        wants = not wanted <= member.sizes and member.preparing is None and now >= member.ask_at
+        if wants and member.life is not None:
+            member.asked = wanted
+            header = {
+                "task": self._task,
+                "team": self._name,
+                "sizes": sorted(wanted),
+                "memory": self._memory.address,
+            }
+            member.preparing = member.connection.prepare(pack(header))
+
+
+class _LostError(Exception):
+    """A worker does not give its share, with the reason."""
+
+
+class _Batch(NamedTuple):
+    trajectory: Trajectory
+    extents: list[Extent]
+    facts: BatchFacts
+
+    @property
+    def sizes(self) -> frozenset[int]:
+        """Sizes of the shares."""
+        return frozenset(extent.size for extent in self.extents)
+
+
+def deadline(seconds: Sequence[float], limit: float) -> float:
+    """Returns the seconds after which a share is late.
+
+    Args:
+      seconds: what recent shares took.
+      limit: what no share may take.
+    """
+    if not seconds:
+        return limit
+    return min(limit, max(_LATE_AT_LEAST_S, _LATE * statistics.median(seconds)))

@@ -1,0 +1,104 @@
+"""A learner's update from gradients that workers compute."""
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, Protocol
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from distrl.agents.agent import PRIORITIES, Agent, LearnerState, Logs
+from distrl.agents.batch_share import weighted_mean
+from distrl.gradients.shares import BatchFacts
+from distrl.gradients.team import GradientTeam
+from distrl.types import Params, Trajectory
+
+_EXCHANGE_S = 1.0  # between two looks at which workers are this learner's
+
+
+class Allocation(Protocol):
+    """Says which workers are a learner's."""
+
+    def exchange(self, busy: float) -> Sequence[int] | None:
+        """Returns the indices of the learner's workers; None: as before. Never waits.
+
+        Args: busy: part of the time, since the last call, that the learner spent in updates.
+        """
+
+
+class SplitUpdate:
+    """Has the signature of a compiled `Agent.learner_step`, and makes the same update.
+
+    Gradients of the batch's shares come from a `GradientTeam`; they are averaged and applied here.
+    """
+
+    def __init__(self, agent: Agent, team: GradientTeam, allocation: Allocation | None = None):
+        """Args: allocation: changes the team's workers; None: they stay the same."""
+        self._agent, self._team, self._allocation = agent, team, allocation
+        self._exchanged_at, self._busy = time.monotonic(), 0.0
+        self._apply: Callable[..., Any] = jax.jit(self._combine_and_apply)
+
+    def checked(self, check: Callable[[Callable[..., Any]], Callable[..., Any]]) -> "SplitUpdate":
+        """Puts `UpdateCheck.checked` around the update."""
+        self._apply = jax.jit(check(self._combine_and_apply))
+        return self
+
+    def __call__(self, params: Params, state: Any, batch: Trajectory) -> tuple[Params, Any, Logs]:
+        """See `UpdateCheck.checked`: `state` is the learner's, with the record of the check."""
+        began = time.monotonic()
+        self._exchange(began)
+        facts = BatchFacts.of(self._agent, batch)
+        shares = self._team.compute(params, state[0], batch, facts)
+        whole = sum(extent.size for extent, _, _ in shares)
+        parts = [Part(np.float32(extent.size / whole), *rest) for extent, *rest in shares]
+        # The workers may overwrite the shares from the next call on.
+        made = jax.block_until_ready(self._apply(params, state, parts))
+        self._busy += time.monotonic() - began
+        return made
+
+    def report(self) -> dict[str, Any]:
+        """Returns metrics."""
+        return self._team.report()
+
+    def close(self) -> None:
+        """Ends the use of the workers."""
+        self._team.close()
+
+    def _exchange(self, now: float) -> None:
+        elapsed = now - self._exchanged_at
+        if self._allocation is None or elapsed < _EXCHANGE_S:
+            return
+        workers = self._allocation.exchange(self._busy / elapsed)
+        self._exchanged_at, self._busy = now, 0.0
+        if workers is not None and list(workers) != self._team.workers:
+            self._team.assign(workers)
+
+    def _combine_and_apply(
+        self, params: Params, learner_state: LearnerState, parts: "list[Part]"
+    ) -> tuple[Params, LearnerState, Logs]:
+        """The traced function."""
+        agent = self._agent
+        grads, logs = combine(agent, parts)
+        params, opt_state, more_logs = agent.apply_gradients(params, learner_state, grads)
+        learner_state = agent.update_learner_state(params, opt_state, learner_state)
+        return params, learner_state, {**logs, **more_logs}
+
+
+class Part(NamedTuple):
+    """What is known of a share."""
+
+    weight: Any  # float32, its part of the batch's unrolls
+    grads: Params
+    logs: Logs
+
+
+def combine(agent: Agent, parts: Sequence[Part]) -> tuple[Params, Logs]:
+    """Returns a batch's gradients and logs, given those of its shares in order."""
+    weights = [part.weight for part in parts]
+    logs = [dict(part.logs) for part in parts]
+    priorities = [each.pop(PRIORITIES) for each in logs if PRIORITIES in each]
+    means = weighted_mean(logs, weights)
+    if priorities:
+        means[PRIORITIES] = jnp.concatenate(priorities)
+    return agent.combine_gradients([part.grads for part in parts], weights), means
