@@ -5,11 +5,13 @@ import json
 import sys
 import threading
 
+import numpy as np
 import pytest
 from absl import flags
 
 from distrl.config import ActorsConfig, LearnerConfig
 from distrl.envs.multi_agent.environment import MultiAgentEnvironment
+from distrl.envs.pool_config import PoolConfig
 from distrl.errors import ConfigError
 from distrl.experiment import Experiment, LearnedPolicy
 from distrl.goal import Goal
@@ -17,7 +19,7 @@ from distrl.launch.cli import config_flags
 from distrl.launch.run_dir import config_dict
 from distrl.programs.single_process import SingleProcess, single_process
 from distrl.replay.config import ReplayConfig
-from distrl.rules import Rule
+from distrl.rules import RandomPolicy, Rule
 from distrl.testing import CheckingConfig, CountingAgents
 from tests.support.commands import EXPERIMENTS, finish, needs_launchpad
 
@@ -165,3 +167,35 @@ def test_settings_of_policies_are_flags_and_kept():
     assert changed.tasks["outer"] == made.tasks["outer"]
     plain = config_dict.as_dict(changed)
     assert plain["policies"]["inner"]["learner"]["batch_size"] == 8
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("kind", ["loop", "processes"])
+def test_the_same_seed_acts_alike(kind):
+    """With a random policy beside a learned one; another seed does not."""
+
+    def acted(seed):
+        made = Experiment(
+            MultiAgentEnvironment(CountingAgents, pool=PoolConfig(kind=kind)),
+            policies={
+                "outer": LearnedPolicy(CheckingConfig(), REPLAY, LearnerConfig(batch_size=6)),
+                "inner": RandomPolicy(),
+            },
+            policy_of={"a": "outer", "b": "inner", "c": "outer"},
+            actors=ActorsConfig(num_actors=2, num_envs=2),
+            seed=seed,
+        )
+        steps = []
+        with SingleProcess(made, printer=lambda line: None) as parts:
+            send = parts.actor._pool.send
+            parts.actor._pool.send = lambda actions: (
+                steps.append({name: np.array(action) for name, action in actions.items()}),
+                send(actions),
+            )
+            for _ in range(5):
+                parts.run_once()
+        return [np.concatenate([step[name] for name in sorted(step)]).tolist() for step in steps]
+
+    first = acted(3)
+    assert len(first) > 20 and first == acted(3)
+    assert first != acted(4)

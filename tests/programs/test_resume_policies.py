@@ -23,7 +23,6 @@ from distrl.launch.run_dir import run_dir
 from distrl.launch.supervision.result import EXIT_FINISHED
 from distrl.programs.single_process import single_process
 from distrl.rules import Rule
-from distrl.testing import CheckingConfig
 from tests.programs.test_resume import OFTEN, Run, check_resumed
 from tests.support.commands import EXPERIMENTS, needs_launchpad
 from tests.support.experiments import agents
@@ -157,7 +156,10 @@ def test_a_run_of_other_policies_is_refused(opened):
     for change, message in (
         ({"inner": Rule(_three)}, "the policies that it has learned are inner, outer"),
         ({"outer": dataclasses.replace(made.policies["outer"], transforms=())}, None),
-        ({"inner": LearnedPolicy(CheckingConfig(True), agents.REPLAY)}, "saved with another"),
+        (
+            {"inner": LearnedPolicy(agents.OwnConfig(True, (1,)), agents.REPLAY)},
+            "saved with another",
+        ),
         ({"inner": LearnedPolicy(DQNConfig())}, "policies.inner.agent"),
     ):
         other = dataclasses.replace(made, policies={**made.policies, **change})
@@ -242,5 +244,4 @@ def test_killed_at_random_times(tmp_path, topology, name, kills):
         made.close()
     for manifest in newest().values():
         learner = manifest["monitor"]["learner"]
-        assert learner["checked"] > 0
         assert not [key for key in learner if key.startswith("wrong_") and learner[key]]

@@ -2,14 +2,50 @@
 
 import dataclasses
 
+import jax.numpy as jnp
+
+from distrl.agents.agent import LearnerState, Logs
 from distrl.config import ActorsConfig, LearnerConfig
 from distrl.envs.multi_agent.environment import MultiAgentEnvironment
 from distrl.experiment import Experiment, LearnedPolicy
 from distrl.replay.config import ReplayConfig
 from distrl.rules import Rule
-from distrl.testing import CheckingConfig, CountingAgents
+from distrl.specs import EnvironmentSpec
+from distrl.testing import SEED, CheckingAgent, CheckingConfig, CountingAgents
+from distrl.types import Params, Trajectory
 
 REPLAY = ReplayConfig(unroll_length=5, max_size=100)
+
+
+@dataclasses.dataclass(frozen=True)
+class OwnConfig(CheckingConfig):
+    """Also checks that every step is one of the policy's own agents'.
+
+    Attributes:
+      own: positions of these agents in the environment.
+    """
+
+    own: tuple[int, ...] = ()
+
+    def make(self, env_spec: EnvironmentSpec) -> "OwnAgent":
+        return OwnAgent(env_spec, self.recurrent, self.own)
+
+
+class OwnAgent(CheckingAgent):
+    """Counts steps of other agents as wrong versions. Agent k's observations have seed 3 s + k."""
+
+    def __init__(self, env_spec: EnvironmentSpec, recurrent: bool, own: tuple[int, ...]):
+        super().__init__(env_spec, recurrent)
+        self._own = own
+
+    def compute_gradients(
+        self, params: Params, learner_state: LearnerState, batch: Trajectory
+    ) -> tuple[Params, Logs]:
+        grads, logs = super().compute_gradients(params, learner_state, batch)
+        agents = batch.timestep.observation[:, :, SEED] % 3
+        foreign = ~jnp.isin(agents, jnp.array(self._own, agents.dtype))
+        wrong = logs["wrong_version"] + jnp.sum(foreign).astype(jnp.int32)
+        return grads, {**logs, "wrong_version": wrong}
 
 
 def experiment(backend: str = "shared_memory") -> Experiment:
@@ -18,8 +54,8 @@ def experiment(backend: str = "shared_memory") -> Experiment:
     return Experiment(
         MultiAgentEnvironment(CountingAgents, "counting"),
         policies={
-            "outer": LearnedPolicy(CheckingConfig(), replay, LearnerConfig(batch_size=6)),
-            "inner": LearnedPolicy(CheckingConfig(False), replay, LearnerConfig(batch_size=4)),
+            "outer": LearnedPolicy(OwnConfig(own=(0, 2)), replay, LearnerConfig(batch_size=6)),
+            "inner": LearnedPolicy(OwnConfig(False, own=(1,)), replay, LearnerConfig(batch_size=4)),
         },
         policy_of={"a": "outer", "b": "inner", "c": "outer"},
         actors=ActorsConfig(num_actors=2, num_envs=4),

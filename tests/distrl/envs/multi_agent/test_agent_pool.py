@@ -1,5 +1,8 @@
 """Pools of environments with several agents: every stream has exactly the steps of its agent."""
 
+import os
+import time
+
 import numpy as np
 import pytest
 from dm_env import specs as dm_specs
@@ -13,8 +16,9 @@ from distrl.envs.multi_agent.environment import MultiAgentEnvironment
 from distrl.envs.multi_agent.pool import AgentPool
 from distrl.envs.pool_config import PoolConfig
 from distrl.envs.python import PythonEnvironment
-from distrl.errors import ConfigError, SpecError
+from distrl.errors import ConfigError, EnvironmentFault, SpecError
 from distrl.types import StepType
+from tests.support.selection import full
 
 LIFETIMES = {"short": (0, 3), "late": (2, 6), "long": (0, 7)}  # first and last step of each agent
 
@@ -291,24 +295,57 @@ def test_a_time_limit_ends_every_agents_episode():
 class Faulty(Lifetimes):
     def step(self, actions):
         if self._step == 4:
-            raise ValueError("broken")
+            self.misbehave()
         return super().step(actions)
 
+    def misbehave(self):
+        raise ValueError("broken")
 
-def test_a_rebuilt_environment_ends_every_agents_episode():
-    environment = MultiAgentEnvironment(
-        Faulty, pool=PoolConfig(kind="loop", on_fault="restart", max_restarts=100)
-    )
+
+class Hanging(Faulty):
+    def misbehave(self):
+        time.sleep(8.0)
+
+
+class Dying(Faulty):
+    def misbehave(self):
+        os._exit(7)
+
+
+@pytest.mark.parametrize(
+    ("builder", "kind"),
+    [
+        (Faulty, "loop"),
+        (Faulty, "threads"),
+        (Faulty, "processes"),
+        (Hanging, "threads"),
+        full(Hanging, "processes"),
+        (Dying, "processes"),
+    ],
+)
+def test_a_rebuilt_environment_ends_every_agents_episode(builder, kind):
+    """Of two environments, stepped together; both break in every episode."""
+    config = PoolConfig(kind=kind, on_fault="restart", max_restarts=100, step_timeout=0.5)
+    environment = MultiAgentEnvironment(builder, pool=config)
     assignment = Assignment(environment.agents(), ["p"], dict.fromkeys(LIFETIMES, "p"))
-    pool = make_agent_pool(environment, 1, 1, [0], assignment)
-    history = _run(pool, ["p"], 30)
-    assert pool.restarts > 2
-    for stream, length in ((0, 3), (1, 3), (2, 5)):
+    pool = make_agent_pool(environment, 2, 2, [0, 1], assignment)
+    history = _run(pool, ["p"], 30 if builder is Faulty else 7)
+    assert pool.restarts >= 2
+    for stream, length in ((0, 3), (1, 3), (2, 5), (3, 3), (4, 3), (5, 5)):
         kinds = [step[0] for step in history["p", stream]]
         assert kinds[:length] == [StepType.FIRST, *[StepType.MID] * (length - 1)]
-        assert kinds[length : length + 2] == [StepType.LAST, StepType.FIRST]
-    last = history["p", 2][5]
-    assert last[1:4] == (0.0, 1.0, [2, 0, 4])
+        assert kinds[length : length + 2] == [StepType.LAST, StepType.FIRST][: len(kinds) - length]
+    for stream in (2, 5):
+        last = history["p", stream][5]
+        assert last[1:4] == (0.0, 1.0, [2, 0, 4])
+
+
+def test_a_fault_that_ends_the_run_names_the_environment():
+    environment = MultiAgentEnvironment(Faulty, pool=PoolConfig(kind="loop"))
+    assignment = Assignment(environment.agents(), ["p"], dict.fromkeys(LIFETIMES, "p"))
+    pool = make_agent_pool(environment, 2, 2, [40, 41], assignment)
+    with pytest.raises(EnvironmentFault, match=r"environment 0 \(seed 40, step 5"):
+        _run(pool, ["p"], 7)
 
 
 def _assignment(policies, policy_of):

@@ -1,0 +1,57 @@
+"""Nodes killed in a run of several policies: no step is lost track of, or another policy's."""
+
+import csv
+import os
+import signal
+
+import pytest
+
+from tests.support.commands import EXPERIMENTS, Command
+from tests.support.selection import full, slow
+
+pytest.importorskip("launchpad")
+
+NUM_ACTORS, NUM_ENVS = 2, 4
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize(
+    ("topology", "name", "steps", "kills"),
+    [
+        full("heavy_env", "experiment", 12_000, ("actor/1",)),
+        full("light_env", "experiment", 12_000, ("actor/0", "learner/1")),
+        slow("heavy_env", "experiment", 100_000, ("actor/0", "learner/0", "actor/1")),
+        slow("heavy_env", "reverb", 100_000, ("actor/0", "actor/1")),
+        slow("light_env", "experiment", 100_000, ("actor/0", "inferencer/1", "learner/1")),
+        slow("light_env", "asynchronous", 100_000, ("actor/0", "replay/1", "actor/1")),
+        slow("light_env", "reverb", 100_000, ("actor/1", "inferencer/0")),
+        slow("single_process", "experiment", 100_000, ()),
+    ],
+)
+def test_every_step_is_exact_although_nodes_die(tmp_path, topology, name, steps, kills):
+    command = Command(
+        tmp_path,
+        f"--experiment={EXPERIMENTS / 'agents.py'}:{name}",
+        f"--topology={topology}",
+        f"--max_env_steps={steps}",
+        "--config.checkpoint.period=2",
+    )
+    try:
+        command.wait_for_training()
+        for node in kills:
+            again = f"{node} was killed by SIGKILL: restarting"
+            said = command.output.count(again)
+            os.kill(command.pid(node), signal.SIGKILL)
+            command.wait_for(
+                lambda again=again, said=said: command.output.count(again) > said, again
+            )
+        assert command.wait(600.0) == 0, command.output
+    finally:
+        command.end()
+    assert command.result()["status"] == "finished"
+    for task in ("outer", "inner"):
+        with open(command.run_dir / "tasks" / task / "metrics.csv") as file:
+            row = list(csv.DictReader(file))[-1]
+        assert not [key for key, value in row.items() if key.startswith("wrong_") and float(value)]
+        assert steps <= int(row["env_steps"]) < steps + NUM_ACTORS * NUM_ENVS
+        assert float(row["checked"]) > steps / 2 / (1 + len(kills))
