@@ -139,6 +139,11 @@ class Experiment:
             )
         elif self.agent is None:
             raise ConfigError("experiment: it needs an agent, or policies")
+        elif not getattr(self.agent, "acts", True):
+            raise ConfigError(
+                f"experiment: agent is {type(self.agent).__name__}, which chooses no actions; "
+                "name policies, one of which acts"
+            )
         elif self.policy_of is not None or self.shared:
             name = "policy_of" if self.policy_of is not None else "shared"
             raise ConfigError(f"experiment: {name} without policies: name them too")
