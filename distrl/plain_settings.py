@@ -55,6 +55,8 @@ def encode(value: Any) -> Any:
         return {"spec": kind.__name__, **_parts(value, _SPECS[kind])}
     if kind is EnvironmentSpec:
         return {"environment": encode(tuple(value))}
+    if hasattr(value, "__qualname__"):  # a function, which may be anything
+        raise ForeignError(f"{value.__module__}.{value.__qualname__}")
     name = f"{kind.__module__}.{kind.__qualname__}"
     if _named_class(name) is kind:
         fields = [field.name for field in dataclasses.fields(value) if field.init]

@@ -64,6 +64,8 @@ def read_settings(path: Path, trust: bool) -> dict[str, Any]:
         ) from None
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         raise ConfigError(f"{path} is damaged: {type(error).__name__}: {error}") from error
+    except ImportError as error:
+        raise ConfigError(f"{path} needs a package that is not installed here: {error}") from error
     except (pickle.UnpicklingError, EOFError) as error:
         raise ConfigError(f"{path} is damaged: {error}") from error
 

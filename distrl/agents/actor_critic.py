@@ -11,11 +11,10 @@ from distrl.agents import networks
 from distrl.agents.agent import Agent, Logs
 from distrl.agents.components import components_for, network_labels
 from distrl.agents.means import mean_over
-from distrl.agents.networks import NetworkConfig
+from distrl.agents.networks import check_network
 from distrl.agents.optimizers import OPTIMIZERS, linear_to_zero, make_optimizer
 from distrl.agents.settings import (
     check_choice,
-    check_kind,
     check_number,
     check_positive_or_none,
     check_scalar_reward,
@@ -36,7 +35,7 @@ def check_settings(config: Any) -> None:
     Raises:
       ConfigError: with what would be right.
     """
-    check_kind(config, "network", NetworkConfig)
+    check_network(config)
     if hasattr(config, "optimizer"):
         check_choice(config, "optimizer", OPTIMIZERS)
     check_number(config, "discount", lambda x: 0 <= x <= 1, "in [0, 1]")

@@ -6,18 +6,19 @@ from typing import Any
 
 import haiku as hk
 import jax
+import jax.numpy as jnp
 
 MakeLayer = Callable[..., Callable[[jax.Array], jax.Array]]  # hk.Linear, or like it
 CNN = Callable[[jax.Array], jax.Array]
 
-# Channels, kernel and stride of each plain CNN's convolutions, their padding, and the features
-# after them. The DQN's network, https://doi.org/10.1038/nature14236; the first DQN's with a third
-# of the work, https://arxiv.org/abs/1312.5602; and one for images of any size, such as grids of a
-# few cells, whose first layer looks at each cell and its neighbours.
-_PLAIN: dict[str, tuple[tuple[tuple[int, int, int], ...], str, int]] = {
-    "nature_cnn": (((32, 8, 4), (64, 4, 2), (64, 3, 1)), "VALID", 512),
-    "shallow_cnn": (((16, 8, 4), (32, 4, 2)), "VALID", 256),
-    "small_cnn": (((16, 3, 1), (32, 3, 2), (64, 3, 2)), "SAME", 128),
+# Channels, kernel and stride of each plain CNN's convolutions, and the features after them. The
+# DQN's network, https://doi.org/10.1038/nature14236; the first DQN's with a third of the work,
+# https://arxiv.org/abs/1312.5602; and one for images of any size, such as grids of a few cells,
+# whose first layer looks at each cell and its neighbours.
+_PLAIN: dict[str, tuple[tuple[tuple[int, int, int], ...], int]] = {
+    "nature_cnn": (((32, 8, 4), (64, 4, 2), (64, 3, 1)), 512),
+    "shallow_cnn": (((16, 8, 4), (32, 4, 2)), 256),
+    "small_cnn": (((16, 3, 1), (32, 3, 2), (64, 3, 2)), 128),
 }
 _RESNET_FEATURES = 256
 
@@ -33,7 +34,7 @@ def scaled(gain: float) -> hk.initializers.Initializer:
 def last_layer_of(name: str) -> tuple[int, hk.initializers.Initializer | None]:
     """Returns the features of a CNN's fully connected layer, and its initialiser."""
     if name in _PLAIN:
-        return _PLAIN[name][2], scaled(2**0.5)
+        return _PLAIN[name][1], scaled(2**0.5)
     return _RESNET_FEATURES, None
 
 
@@ -51,15 +52,57 @@ def make_cnn(name: str, linear: MakeLayer, with_last: bool) -> Callable[[], CNN]
 
 
 def _plain_cnn(name: str, linear: MakeLayer, with_last: bool) -> CNN:
-    convolutions, padding, features = _PLAIN[name]
+    convolutions, features = _PLAIN[name]
     layers: list[Any] = []
     w_init = scaled(2**0.5)  # a relu halves the variance (He et al. 2015, arXiv:1502.01852)
     for convolution in convolutions:
-        layers += [hk.Conv2D(*convolution, padding=padding, w_init=w_init), jax.nn.relu]
+        if name == "small_cnn":
+            layers += [_SmallConv2D(*convolution, w_init, name="conv2_d"), jax.nn.relu]
+        else:
+            layers += [hk.Conv2D(*convolution, padding="VALID", w_init=w_init), jax.nn.relu]
     layers.append(hk.Flatten())
     if with_last:
         layers += [linear(features, w_init=w_init), jax.nn.relu]
     return hk.Sequential(layers, name="torso")
+
+
+class _SmallConv2D(hk.Module):
+    """`hk.Conv2D` with padding "SAME", as one matrix product of each pixel's neighbourhood.
+
+    For images of a few pixels that is as fast, and compiles to loops that stay fast on a CPU, where
+    XLA's gradients of convolutions in a loop take some ten times as long.
+    """
+
+    def __init__(
+        self,
+        channels: int,
+        kernel: int,
+        stride: int,
+        w_init: hk.initializers.Initializer,
+        name: str,
+    ):
+        super().__init__(name=name)
+        self._channels, self._kernel, self._stride = channels, kernel, stride
+        self._w_init = w_init
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        kernel, stride, channels = self._kernel, self._stride, self._channels
+        sizes = [-(-side // stride) for side in x.shape[1:3]]
+        pads = [
+            max((size - 1) * stride + kernel - side, 0)
+            for size, side in zip(sizes, x.shape[1:3], strict=True)
+        ]
+        x = jnp.pad(x, ((0, 0), *((pad // 2, pad - pad // 2) for pad in pads), (0, 0)))
+        height, width = ((size - 1) * stride + 1 for size in sizes)
+        near = [
+            x[:, row : row + height : stride, column : column + width : stride]
+            for row in range(kernel)
+            for column in range(kernel)
+        ]
+        shape = (kernel, kernel, x.shape[-1], channels)
+        w = hk.get_parameter("w", shape, x.dtype, self._w_init)
+        b = hk.get_parameter("b", (channels,), x.dtype, jnp.zeros)
+        return jnp.concatenate(near, axis=-1) @ w.reshape(-1, channels) + b
 
 
 class _ImpalaResNet(hk.Module):

@@ -52,6 +52,11 @@ class Categorical:
     num_actions: int
     dtype: Any = np.int32  # the actions'
 
+    @property
+    def params_shape(self) -> tuple[int, ...]:
+        """Shape of the parameters, without leading axes."""
+        return (self.num_actions,)
+
     def sample_with_log_prob(self, rng: jax.Array, logits: jax.Array) -> tuple[jax.Array, Any]:
         """Returns an action [...] and its log-probability [...]."""
         log_probs = jax.nn.log_softmax(logits)
@@ -125,6 +130,12 @@ class DiagonalNormal(BoundedActions):
     Samples are not clipped to the bounds, so that their log-probabilities are exact; the
     environment's wrapper clips. Log-probabilities and entropy are densities in the action's units.
     """
+
+    @property
+    def params_shape(self) -> NormalParams:
+        """Shapes of the parameters, without leading axes."""
+        shape: Any = (self.size,)
+        return NormalParams(shape, shape)
 
     def sample_with_log_prob(self, rng: jax.Array, params: NormalParams) -> tuple[jax.Array, Any]:
         """Returns an action [..., *shape] and its log-probability [...]."""

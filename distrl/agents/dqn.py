@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 from distrl.agents.components import ByName, components_field
 from distrl.agents.defaults import Defaults, has_pixels, sampled, unrolls_within
 from distrl.agents.exploration import EpsilonSchedule
-from distrl.agents.networks import NetworkConfig
+from distrl.agents.networks import NetworkConfig, check_network
 from distrl.agents.q_learning import DQN
 from distrl.agents.recurrence import check_memory, check_unrolls
 from distrl.agents.settings import (
@@ -103,7 +103,7 @@ class DQNConfig(SavedSettings):
     components: ByName = components_field("q_network")
 
     def __post_init__(self) -> None:
-        check_kind(self, "network", NetworkConfig)
+        check_network(self)
         check_kind(self, "epsilon", EpsilonSchedule)
         for field in ("n_step", "num_atoms", "target_period"):
             check_count(self, field)

@@ -1,25 +1,22 @@
 """Networks of agents: a torso, optionally a recurrent core, and heads.
 
 `make_network` (a policy and a value) and `make_q_network` (action values) return pure functions.
-The learner's unroll applies torso and heads to all T + 1 steps at once, and scans only the core: on
-a CPU, XLA runs convolutions inside a scan very slowly.
 """
 
 import dataclasses
 from collections.abc import Callable, Mapping
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import haiku as hk
 import jax
 import jax.numpy as jnp
-import numpy as np
 
-from distrl import specs
 from distrl.agents import distributions, torsos
 from distrl.agents.images import LAYOUTS
 from distrl.agents.inputs import make_inputs, masked
+from distrl.agents.network_body import Network, build
 from distrl.agents.noisy import NoisyLinear
-from distrl.agents.recurrence import reset_unroll
+from distrl.agents.own_networks import as_part
 from distrl.agents.settings import (
     InputSettings,
     check_choice,
@@ -28,10 +25,9 @@ from distrl.agents.settings import (
     check_names,
     check_sizes,
 )
-from distrl.learner_group.devices import merge_steps, unmerge_steps
-from distrl.random_keys import derive
+from distrl.errors import ConfigError
 from distrl.specs import EnvironmentSpec
-from distrl.types import Nest, Params, State, StepType, TimeStep
+from distrl.types import Nest, Params, State, TimeStep
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,10 +39,12 @@ class NetworkConfig(InputSettings):
         et al. 2013), in a third of its time; "impala_resnet" (Espeholt et al. 2018, the deep one);
         "small_cnn", for images of any size. "auto": "nature_cnn" for images of 36 pixels and more,
         "small_cnn" for smaller ones, the MLP for all else. In a nest of images and others, the MLP
-        takes the features of the images' CNNs with the rest.
+        takes the features of the images' CNNs with the rest. Or your own: a function in Haiku from
+        the observation [N, ...] to features [N, F], or a module of flax.linen.
       hidden_sizes: sizes of the MLP's layers.
       activation: the MLP's, "tanh" or "relu"; the others use relu.
-      core: "none" or "lstm".
+      core: "none" or "lstm", or your own: a function that returns an `hk.RNNCore`, or a cell of
+        flax.linen such as `GRUCell(64)`. Its state is zeros at first.
       core_size: units of the LSTM.
       core_inputs_prev_action_reward: whether the previous action and the reward (clipped to
         [-1, 1]) are inputs of the core.
@@ -59,6 +57,9 @@ class NetworkConfig(InputSettings):
         "arm.angle"; empty: all, but for the mask.
       mask_actions: whether the part "action_mask" of a dict, [num_actions], says which actions are
         legal (not 0; if none is, all are): no other is taken, or counts in a loss.
+      heads: your own, from features [N, F] (without a core, from whatever the torso returns) to
+        the network's outputs: a policy's parameters and values [N], or action values [N,
+        num_actions]; a function in Haiku or a module of flax.linen. None: the algorithm's.
     """
 
     BEFORE: ClassVar[Mapping[str, Any]] = {
@@ -68,21 +69,33 @@ class NetworkConfig(InputSettings):
         "mask_actions": False,
     }
 
-    torso: str = "auto"
+    torso: str | Callable[..., Any] = "auto"
     hidden_sizes: tuple[int, ...] = (64, 64)
     activation: str = "tanh"
-    core: str = "none"
+    core: str | Callable[..., Any] = "none"
     core_size: int = 64
     core_inputs_prev_action_reward: bool = True
     scale_integers: bool = True
     image_layout: str = "auto"
     inputs: tuple[str, ...] = ()
     mask_actions: bool = True
+    heads: Callable[..., Any] | None = None
 
     def __post_init__(self) -> None:
-        check_choice(self, "torso", ("auto", *torsos.TORSOS), "network")
+        for field in ("torso", "core", "heads"):
+            value = getattr(self, field)
+            if callable(value):
+                object.__setattr__(self, field, as_part(value, field))
+        if not callable(self.torso):
+            check_choice(self, "torso", ("auto", *torsos.TORSOS), "network")
         check_choice(self, "activation", tuple(torsos.ACTIVATIONS), "network")
-        check_choice(self, "core", ("none", "lstm"), "network")
+        if not callable(self.core):
+            check_choice(self, "core", ("none", "lstm"), "network")
+        if self.heads is not None and not callable(self.heads):
+            raise ConfigError(
+                "network.heads: expected a function, a module of flax.linen, or None, got "
+                f"{self.heads!r}"
+            )
         if isinstance(self.hidden_sizes, list):
             object.__setattr__(self, "hidden_sizes", tuple(self.hidden_sizes))
         check_sizes(self, "hidden_sizes", "network")
@@ -93,29 +106,22 @@ class NetworkConfig(InputSettings):
         check_flag(self, "mask_actions", "network")
 
 
-@dataclasses.dataclass(frozen=True)
-class Network:
-    """Pure functions over parameters; the functions that make networks define their outputs.
+def check_network(settings: Any) -> None:
+    """Refuses a `network` that is none; a function or Flax module becomes the torso of one.
 
-    Attributes:
-      init: rng -> params.
-      initial_state: batch size -> state [B, ...].
-      step: (params, timestep [B], state [B], noise) -> (outputs [B, ...], state [B]). Does not
-        reset the state at FIRST.
-      unroll: (params, timestep [T, B], state [B], noise) -> (outputs [T, B, ...], state [B] after
-        the last step). Resets the state at FIRST.
-
-      legal: observation [..., *] -> bool [..., num_actions], which actions are legal; None: all.
-
-    `noise` is a raw key, from which noisy layers draw once for all rows and steps; None, the
-    default: they use their means. Without noisy layers it has no effect.
+    Args:
+      settings: the dataclass of an algorithm, with the field `network`.
     """
-
-    init: Callable[[jax.Array], Params]
-    initial_state: Callable[[int], State]
-    step: Callable[..., tuple[Any, State]]
-    unroll: Callable[..., tuple[Any, State]]
-    legal: Callable[[Nest], jax.Array] | None = None
+    network = settings.network
+    if callable(network):
+        (field,) = (f for f in dataclasses.fields(settings) if f.name == "network")
+        own = dataclasses.replace(cast(NetworkConfig, field.default), torso=network)
+        object.__setattr__(settings, "network", own)
+    elif not isinstance(network, NetworkConfig):
+        raise ConfigError(
+            "agent.network: expected a NetworkConfig, a function in Haiku, or a module of "
+            f"flax.linen, got {network!r}"
+        )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -146,7 +152,8 @@ def make_network(config: NetworkConfig, env_spec: EnvironmentSpec) -> ActorCriti
         value_head = hk.Linear(1, w_init=torsos.scaled(1.0), name="value_head")
         return lambda x: (policy_head(x), jnp.squeeze(value_head(x), axis=-1))
 
-    body = _build(config, env_spec, distribution.encode, make_heads)
+    outputs = distribution.params_shape, ()
+    body = build(config, env_spec, distribution.encode, make_heads, outputs)
 
     def with_mask(policy: Nest, timestep: TimeStep) -> Nest:
         return policy if body.legal is None else masked(policy, body.legal(timestep.observation))
@@ -209,7 +216,8 @@ def make_q_network(
         return values
 
     with_last = not streams or config.core != "none"
-    return _build(config, env_spec, actions.encode, make_heads, linear, with_last)
+    shape = (num_actions, num_atoms) if num_atoms > 1 else (num_actions,)
+    return build(config, env_spec, actions.encode, make_heads, shape, linear, with_last)
 
 
 def _make_hidden(
@@ -218,108 +226,13 @@ def _make_hidden(
     """Returns a function that makes the last hidden layer, by name, in front of a head."""
     observation = make_inputs(env_spec, config.inputs, config.mask_actions).spec
     torso, sizes = config.torso, config.hidden_sizes
+    if callable(torso):
+        torso = "mlp"
     if config.core != "none":
         torso, sizes = "mlp", (config.core_size,)
     return torsos.last_layer(
         torso, sizes, config.activation, observation, linear, config.image_layout
     )
-
-
-def _build(
-    config: NetworkConfig,
-    env_spec: EnvironmentSpec,
-    encode_action: Callable[[Any], jax.Array],
-    make_heads: Callable[[], Callable[[jax.Array], Nest]],
-    linear: torsos.MakeLayer = hk.Linear,
-    with_last: bool = True,
-) -> Network:
-    """Returns a network of `config`'s torso and core, and heads for features [N, F].
-
-    Args:
-      config, env_spec: as in `make_q_network`.
-      encode_action: from actions to the core's inputs.
-      make_heads: makes the heads, inside `hk.transform`.
-      linear: makes the fully connected layers of the torso.
-      with_last: whether the torso has its last fully connected layer.
-    """
-    inputs = make_inputs(env_spec, config.inputs, config.mask_actions)
-    make_torso = torsos.for_observation(
-        config.torso,
-        config.hidden_sizes,
-        config.activation,
-        inputs.spec,
-        linear,
-        config.scale_integers,
-        with_last,
-        config.image_layout,
-    )
-    recurrent = config.core == "lstm"
-
-    def parts() -> tuple[Callable[..., Any], tuple[Callable[..., Any], ...]]:
-        torso = make_torso()
-        core = hk.LSTM(config.core_size, name="core")
-        heads = make_heads()
-
-        def embed(timestep: TimeStep) -> jax.Array:  # [N, ...] to [N, F]
-            x = torso(inputs.take(timestep.observation))
-            if not (recurrent and config.core_inputs_prev_action_reward):
-                return x
-            action = encode_action(timestep.prev_action)
-            reward = jnp.clip(timestep.reward, -1, 1)[:, None]
-            return jnp.concatenate([x, action, reward], axis=-1)
-
-        def init(timestep: TimeStep, state: State) -> Any:
-            x = embed(timestep)
-            return heads(core(x, state)[0] if recurrent else x)
-
-        return init, (embed, core, heads)
-
-    transformed = hk.multi_transform(parts)
-    embed, core, heads = transformed.apply
-
-    def initial_state(batch_size: int) -> State:
-        if not recurrent:
-            return ()
-        # NumPy's, since jnp would initialise a backend.
-        start: Any = np.zeros((batch_size, config.core_size), np.float32)
-        return hk.LSTMState(hidden=start, cell=start)
-
-    zeros = specs.zeros(specs.timestep_struct(env_spec), 1)
-
-    @jax.jit  # without it, some hundred small operations would be compiled one by one
-    def init(rng: jax.Array) -> Params:
-        return transformed.init(rng, zeros, initial_state(1))
-
-    def keys(noise: jax.Array | None) -> list[Any]:
-        return [None if noise is None else derive(noise, part) for part in ("torso", "heads")]
-
-    def step(
-        params: Params, timestep: TimeStep, state: State, noise: jax.Array | None = None
-    ) -> tuple[Any, State]:
-        torso_key, heads_key = keys(noise)
-        x = embed(params, torso_key, timestep)
-        if recurrent:
-            x, state = core(params, None, x, state)
-        return heads(params, heads_key, x), state
-
-    def unroll(
-        params: Params, timestep: TimeStep, state: State, noise: jax.Array | None = None
-    ) -> tuple[Any, State]:
-        torso_key, heads_key = keys(noise)
-        length, batch = timestep.step_type.shape
-        x = embed(params, torso_key, merge_steps(timestep))
-        if recurrent:
-            x, state = reset_unroll(
-                lambda inputs, s: core(params, None, inputs, s),
-                unmerge_steps(x, length, batch),
-                timestep.step_type == StepType.FIRST,
-                state,
-                initial_state(batch),
-            )
-            x = merge_steps(x)
-        return unmerge_steps(heads(params, heads_key, x), length, batch), state
-
-    return Network(init, initial_state, step, unroll, inputs.legal)
 
 
 def _policy_head(distribution: distributions.Distribution) -> Callable[[jax.Array], Nest]:

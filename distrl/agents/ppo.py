@@ -19,6 +19,7 @@ from distrl.agents.minibatches import minibatch_size, take_minibatch
 from distrl.agents.networks import NetworkConfig
 from distrl.agents.returns import gae
 from distrl.agents.settings import check_count, check_flag, check_number, check_positive_or_none
+from distrl.agents.torsos import has_convolutions
 from distrl.config import ActorsConfig, LearnerConfig
 from distrl.random_keys import derive, numbered
 from distrl.replay.config import ReplayConfig
@@ -299,5 +300,5 @@ class PPO(ActorCritic):
         XLA's CPU compiler finds the fast form of their gradients only outside of loops: in a loop
         an update takes some ten times as long. The price is compilation time, for each update.
         """
-        pixels = any(len(leaf.shape) >= 3 for leaf in jax.tree.leaves(self.env_spec.observation))
-        return pixels and jax.default_backend() == "cpu"
+        convolves = has_convolutions(self.config.network.torso, self.env_spec.observation)
+        return convolves and jax.default_backend() == "cpu"

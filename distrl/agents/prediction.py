@@ -20,13 +20,12 @@ from distrl.agents import distributions, networks
 from distrl.agents.agent import Agent, Logs
 from distrl.agents.defaults import Defaults, sampled
 from distrl.agents.means import mean_over
-from distrl.agents.networks import NetworkConfig
+from distrl.agents.networks import NetworkConfig, check_network
 from distrl.agents.optimizers import make_optimizer
 from distrl.agents.returns import gae
 from distrl.agents.settings import (
     check_choice,
     check_flag,
-    check_kind,
     check_number,
     check_positive_or_none,
     check_scalar_reward,
@@ -69,7 +68,7 @@ class PredictionConfig:
 
     def __post_init__(self) -> None:
         check_choice(self, "target", TARGETS)
-        check_kind(self, "network", NetworkConfig)
+        check_network(self)
         for field in ("discount", "trace"):
             check_number(self, field, lambda x: 0 <= x <= 1, "in [0, 1]")
         check_flag(self, "balanced")

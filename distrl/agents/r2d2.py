@@ -11,7 +11,7 @@ from distrl.agents.components import ByName, components_field
 from distrl.agents.defaults import Defaults, has_pixels, sampled, unrolls_within
 from distrl.agents.dqn import DQN, DQNConfig
 from distrl.agents.exploration import EpsilonSchedule
-from distrl.agents.networks import NetworkConfig
+from distrl.agents.networks import NetworkConfig, check_network
 from distrl.agents.settings import SavedSettings
 from distrl.config import ActorsConfig, LearnerConfig
 from distrl.errors import ConfigError
@@ -58,7 +58,8 @@ class R2D2Config(SavedSettings):
     components: ByName = components_field("q_network")
 
     def __post_init__(self) -> None:
-        core = getattr(self.network, "core", None)
+        check_network(self)
+        core = self.network.core
         if core == "none":
             raise ConfigError(
                 f"agent.network.core: R2D2 needs a memory: expected lstm, got {core!r}"

@@ -108,6 +108,19 @@ def _cnn_for(torso: str, leaf: Any, layout: str) -> str:
     return "nature_cnn" if is_large(leaf, layout) else "small_cnn"
 
 
+def has_convolutions(torso: Any, observation: Nest) -> bool:
+    """Whether the torso for an observation has what XLA takes as convolutions.
+
+    Args:
+      torso: one of TORSOS, "auto", or the user's own, which has them if images are large.
+      observation: spec of the observation.
+    """
+    leaves = jax.tree.leaves(observation, is_leaf=specs.is_spec)
+    if torso in TORSOS and torso != "small_cnn":
+        return any(is_image(leaf) for leaf in leaves)
+    return torso != "small_cnn" and any(is_large(leaf) for leaf in leaves)
+
+
 def has_scaled_integers(observation: Nest) -> bool:
     """Whether `scale_integers` makes a difference to the network of an observation."""
     leaves = jax.tree.leaves(observation, is_leaf=specs.is_spec)

@@ -6,6 +6,7 @@ import inspect
 import re
 import types
 import typing
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from absl import flags
@@ -128,8 +129,8 @@ def _leaves(settings: Any, prefix: str) -> dict[str, _Leaf]:
                 if dataclasses.is_dataclass(part):
                     leaves.update(_leaves(part, f"{name}.{key}"))
         else:
-            kinds = _kinds(hints[field.name])
-            if all(kind in (*SCALARS, tuple, type(None)) for kind in kinds):
+            kinds = tuple(kind for kind in _kinds(hints[field.name]) if kind is not Callable)
+            if not callable(value) and all(kind in (*SCALARS, tuple, type(None)) for kind in kinds):
                 leaves[name] = _Leaf(value, kinds, docs.get(field.name, _text(kinds)))
     return leaves
 

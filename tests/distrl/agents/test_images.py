@@ -7,6 +7,7 @@ import pytest
 from dm_env import specs as dm_specs
 
 from distrl import specs
+from distrl.agents.cnns import _SmallConv2D
 from distrl.agents.dqn import DQNConfig
 from distrl.agents.images import channel_axis, to_nhwc
 from distrl.agents.networks import NetworkConfig, make_network
@@ -82,6 +83,20 @@ def test_small_images_have_a_cnn_of_their_size():
     got = shapes(NetworkConfig(), dm_specs.Array((7, 7, 3), np.uint8))
     weights = [shape for shape in got.values() if len(shape) > 1]
     assert weights[:4] == [(3, 3, 3, 16), (3, 3, 16, 32), (3, 3, 32, 64), (2 * 2 * 64, 128)]
+
+
+@pytest.mark.parametrize(("shape", "stride"), [((7, 5, 3), 1), ((7, 4, 2), 2), ((1, 2, 3), 2)])
+def test_small_convolutions_are_haikus(shape, stride):
+    def both(x):
+        w_init = hk.initializers.RandomNormal()
+        ours = _SmallConv2D(4, 3, stride, w_init, name="ours")(x)
+        return ours, hk.Conv2D(4, 3, stride, w_init=w_init, name="haikus")(x)
+
+    transformed = hk.without_apply_rng(hk.transform(both))
+    x = np.random.default_rng(0).normal(size=(2, *shape)).astype(np.float32)
+    params = transformed.init(root(0), x)
+    params = {name: {**params["ours"], "b": np.ones(4, np.float32)} for name in params}
+    np.testing.assert_allclose(*transformed.apply(params, x), rtol=1e-4, atol=1e-5)
 
 
 def test_a_nest_of_images_and_vectors():
