@@ -17,6 +17,7 @@ from distrl.programs.nodes.relay import add_relay
 from distrl.programs.nodes.replay import add_replay
 from distrl.programs.placement import Placement
 from distrl.programs.program import ExperimentProgram
+from distrl.replay.config import ReplayConfig
 
 
 def multi_machine(
@@ -49,10 +50,10 @@ def multi_machine(
     workers = add_gradient_workers(program)
     learner = add_learners(program, replay, monitor, workers)
     add_evaluator(program, learner, monitor)
+    relayed = [host for node, host in placement.nodes.items() if node.startswith("relay/")]
     relay = {
         host: {name: add_relay(program, name, learner[name]) for name in tasks}
-        for node, host in placement.nodes.items()
-        if node.startswith("relay/")
+        for host in dict.fromkeys(relayed)
     }
     for index in range(experiment.actors.most):
         host = placement.nodes[f"actor/{index}"]
@@ -66,12 +67,22 @@ def over_network(experiment: Experiment) -> Experiment:
     Raises:
       ConfigError: it asks for one that they can't reach, or for lockstep.
     """
-    if experiment.replay.backend == "shared_memory":
-        raise ConfigError(
-            "replay.backend=shared_memory: other machines do not reach it; leave it out, or take "
-            "replay.backend=reverb"
-        )
     if experiment.lockstep:
         raise ConfigError("lockstep: not over several machines; take --topology=heavy_env")
-    replay = dataclasses.replace(experiment.replay, backend="reverb")
-    return dataclasses.replace(experiment, replay=replay)
+    if not experiment.policies:
+        return dataclasses.replace(experiment, replay=_on_reverb("replay", experiment.replay))
+    policies = dict(experiment.policies)
+    for name, policy in experiment.learned.items():
+        replay = _on_reverb(f"policies.{name}.replay", policy.replay)
+        policies[name] = dataclasses.replace(policy, replay=replay)
+    return dataclasses.replace(experiment, policies=policies)
+
+
+def _on_reverb(name: str, replay: ReplayConfig) -> ReplayConfig:
+    """Returns the settings of a table on Reverb servers. Args: name: of the settings."""
+    if replay.backend == "shared_memory":
+        raise ConfigError(
+            f"{name}.backend=shared_memory: other machines do not reach it; leave it out, or take "
+            f"{name}.backend=reverb"
+        )
+    return dataclasses.replace(replay, backend="reverb")

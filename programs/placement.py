@@ -143,8 +143,8 @@ def place(experiment: Experiment, hosts: Sequence[Host], light: bool) -> Placeme
     """Places actors on all hosts but the first, and the other nodes on the first.
 
     Actors go where most cores are left for them. Each other host with actors that have their own
-    inferencers gets a relay of the learner's parameters. The replay's shards go to the hosts that
-    declare them, if any.
+    inferencers gets a relay of each task's parameters. The replay's shards go to the hosts that
+    declare them, if any. Nodes of several tasks are numbered task after task.
 
     Args:
       experiment: what to train.
@@ -156,14 +156,15 @@ def place(experiment: Experiment, hosts: Sequence[Host], light: bool) -> Placeme
     """
     hosts = tuple(hosts)
     first, others = hosts[0], hosts[1:] or hosts
-    nodes = {**_shards(experiment, hosts), "monitor/0": first.name, "learner/0": first.name}
+    nodes = {**_shards(experiment, hosts), "monitor/0": first.name}
+    nodes.update({f"learner/{k}": first.name for k in range(len(experiment.learner_nodes))})
     nodes.update(_gradient_workers(experiment, hosts))
     wanted = LEARNER.num_gpus(experiment)
     if experiment.evaluator.num_evaluators:
         nodes["evaluator/0"] = first.name
     if light:
         wanted += INFERENCER.num_gpus(experiment)
-        for index in range(experiment.inference.num_inferencers):
+        for index in range(experiment.inference.num_inferencers * len(experiment.tasks)):
             nodes[f"inferencer/{index}"] = first.name
     if wanted > first.gpus:
         raise ConfigError(
@@ -177,14 +178,19 @@ def place(experiment: Experiment, hosts: Sequence[Host], light: bool) -> Placeme
         taken[host.name] += 1
         actors[f"actor/{index}"] = host.name
     if not light:
-        relayed = [host.name for host in others if taken[host.name] and host is not first]
+        relayed = [
+            host.name
+            for host in others
+            if taken[host.name] and host is not first
+            for _ in experiment.tasks
+        ]
         nodes.update({f"relay/{index}": name for index, name in enumerate(relayed)})
     return Placement(hosts, {**nodes, **actors})
 
 
 def _shards(experiment: Experiment, hosts: Sequence[Host]) -> dict[str, str]:
     """Returns the replay's nodes: on the hosts that declare shards, or all on the first one."""
-    count, first = experiment.replay.num_shards, hosts[0]
+    count, first = sum(task.replay.num_shards for task in experiment.tasks.values()), hosts[0]
     shards = [host for host in hosts for _ in range(host.replay)] or [first] * count
     if len(shards) != count:
         said = " + ".join(f"{host.name}:replay={host.replay}" for host in hosts if host.replay)

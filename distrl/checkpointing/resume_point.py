@@ -108,7 +108,7 @@ def restore_learner(learner: Learner, checkpoint: Path) -> dict[str, Any]:
             manifest.get("unrolls_too_old", 0),
         )
     )
-    state = learner.state()
+    state = Learner.state(learner)  # its own: parameters that tasks share may be newer elsewhere
     restored = {
         "version": state.version,
         "env_steps": state.env_steps,

@@ -7,6 +7,8 @@ import pytest
 from distrl import presets
 from distrl.errors import ConfigError
 from distrl.programs.placement import Host, parse_hosts, place
+from tests.support.commands import needs_launchpad
+from tests.support.experiments import agents
 
 
 def experiment(num_actors=2, **changes):
@@ -131,3 +133,38 @@ def test_shards_are_beside_the_learner_unless_hosts_say_otherwise():
 def test_shards_that_cannot_be_placed(hosts, save, message):
     with pytest.raises(ConfigError, match=message):
         place(sharded(save), parse_hosts(hosts), light=False)
+
+
+def test_nodes_of_several_policies():
+    made = agents.experiment("auto")
+    heavy = place(made, parse_hosts("h1,h2,h3"), light=False)
+    assert heavy.on("h1") == ["replay/0", "replay/1", "monitor/0", "learner/0", "learner/1"]
+    assert heavy.on("h2") == ["relay/0", "relay/1", "actor/0"]
+    assert heavy.on("h3") == ["relay/2", "relay/3", "actor/1"]
+    light = place(made, parse_hosts("h1,h2"), light=True)
+    assert [node for node in light.on("h1") if node.startswith("infer")] == [
+        "inferencer/0",
+        "inferencer/1",
+    ]
+    assert light.on("h2") == ["actor/0", "actor/1"]
+    in_turn = place(dataclasses.replace(made, learners="one"), parse_hosts("h1"), light=False)
+    assert [node for node in in_turn.nodes if node.startswith("learner")] == ["learner/0"]
+
+
+@needs_launchpad
+@pytest.mark.parametrize("light", [False, True])
+def test_the_program_has_the_nodes_that_were_placed(tmp_path, light):
+    from distrl.programs.multi_machine import multi_machine, over_network
+
+    with pytest.raises(ConfigError, match=r"policies\.outer\.replay\.backend=shared_memory"):
+        over_network(agents.experiment())
+    made = over_network(agents.experiment("auto"))
+    assert {task.replay.backend for task in made.tasks.values()} == {"reverb"}
+    evaluator = dataclasses.replace(made.evaluator, num_evaluators=1)
+    made = dataclasses.replace(made, evaluator=evaluator)
+    placement = place(made, parse_hosts("h1,h2,h3"), light)
+    program = multi_machine(made, str(tmp_path), placement=placement)
+    nodes = {
+        f"{label}/{index}" for label, group in program.groups.items() for index in range(len(group))
+    }
+    assert nodes == set(placement.nodes)

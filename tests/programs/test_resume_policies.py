@@ -9,11 +9,12 @@ import threading
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from distrl.agents.dqn import DQNConfig
 from distrl.checkpointing.resume_point import monitor_states
-from distrl.checkpointing.rounds import latest_set
+from distrl.checkpointing.rounds import ClockRounds, latest_set
 from distrl.checkpointing.store import Checkpoints
 from distrl.config import ActorsConfig
 from distrl.errors import ConfigError, SpecError
@@ -21,11 +22,11 @@ from distrl.experiment import LearnedPolicy
 from distrl.goal import Goal
 from distrl.launch.run_dir import run_dir
 from distrl.launch.supervision.result import EXIT_FINISHED
-from distrl.programs.single_process import single_process
+from distrl.programs.single_process import SingleProcess, single_process
 from distrl.rules import Rule
 from tests.programs.test_resume import OFTEN, Run, check_resumed
 from tests.support.commands import EXPERIMENTS, needs_launchpad
-from tests.support.experiments import agents
+from tests.support.experiments import agents, tasks
 from tests.support.selection import full, slow
 
 TASKS = ("outer", "inner")
@@ -245,3 +246,42 @@ def test_killed_at_random_times(tmp_path, topology, name, kills):
     for manifest in newest().values():
         learner = manifest["monitor"]["learner"]
         assert not [key for key in learner if key.startswith("wrong_") and learner[key]]
+
+
+def test_policies_that_share_parameters_resume_with_the_same(tmp_path, monkeypatch):
+    """Though one of them was saved before the other's last update."""
+    monkeypatch.setattr(run_dir, "lock", lambda path: None)
+    made = dataclasses.replace(tasks.sharing(), goal=Goal(max_env_steps=200))
+    path = str(tmp_path / "run")
+    folder = run_dir.open_run(path, made, "single_process", ["x"], lambda _: None)
+    with SingleProcess(made, printer=lambda line: None) as parts:
+        for number in range(4):
+            parts.run_once()
+            if number == 2:
+                save(parts, "aux", folder)
+        save(parts, "main", folder)
+        newest = parts.tasks["main"].learner.state().params["torso/~/linear_0"]["w"]
+    larger = dataclasses.replace(made, goal=Goal(max_env_steps=300))
+    folder = run_dir.open_run(path, larger, "single_process", ["x"], lambda _: None)
+    point = folder.resume_point
+    assert set(point.checkpoints) == {"main", "aux"}
+    with SingleProcess(larger, printer=lambda line: None, resume_point=point) as parts:
+        for part in parts.tasks.values():
+            torso = part.learner.state().params["torso/~/linear_0"]["w"]
+            np.testing.assert_array_equal(torso, newest)
+        parts.run_once()
+
+
+def save(parts, task, folder):
+    part = parts.tasks[task]
+    monitor = part.builder.make_monitor(lambda reason, reached: None, None)
+    checkpointer = part.builder.make_checkpointer(
+        folder.path,
+        part.learner,
+        part.replay,
+        monitor.state,
+        folder.resume_point,
+        lambda: None,
+        rounds=ClockRounds(0, None),
+    )
+    checkpointer.save(last=True)
