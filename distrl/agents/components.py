@@ -151,7 +151,8 @@ def network_labels(params: Params) -> Nest:
         first = module.split("/", 1)[0]
         if first == "policy":
             return "policy_head"
-        return "torso" if _LAYERS.fullmatch(first) else first
+        is_torso = first.startswith("torso_") or _LAYERS.fullmatch(first)
+        return "torso" if is_torso else first
 
     return jax.tree_util.tree_map_with_path(component, params)
 

@@ -12,20 +12,61 @@ from dm_env import specs as dm_specs
 
 from distrl import specs
 from distrl.agents import torsos
-from distrl.agents.defaults import Defaults, sampled, step_bytes
+from distrl.agents.defaults import Defaults, has_pixels, sampled, step_bytes, unrolls_within
 from distrl.agents.distributions import BoundedActions
-from distrl.agents.settings import InputSettings, check_scalar_reward
+from distrl.agents.networks import NetworkConfig
+from distrl.agents.recurrence import check_memory, check_unrolls
+from distrl.agents.settings import (
+    InputSettings,
+    check_count,
+    check_kind,
+    check_scalar_reward,
+)
 from distrl.config import ActorsConfig, LearnerConfig
 from distrl.errors import ConfigError
 from distrl.learner_group.devices import merge_steps, unmerge_steps
+from distrl.replay.config import ReplayConfig
 from distrl.specs import EnvironmentSpec
 from distrl.types import Nest, Params
 
 _Config = TypeVar("_Config")
 
 
+SHARED = NetworkConfig(hidden_sizes=(128,), activation="relu", core_size=128)
+"""The default of what policy and critics share, where there is something."""
+
+
 class ContinuousDefaults(InputSettings):
-    """Defaults that DDPG, SAC and TD3 share; see `distrl.agents.defaults`."""
+    """Settings and defaults that DDPG, SAC and TD3 share; see `distrl.agents.defaults`.
+
+    Attributes:
+      network: what policy and critics share: a torso, for observations with images, and with the
+        core "lstm" a memory, whose unrolls begin with the state that the actor stored. The critics'
+        loss alone trains it; see `distrl.agents.encoders`. Without images and memory there is none,
+        unless it has another `torso` than "auto" or names `inputs`: policy and critics take the
+        observations, by MLPs of `hidden_sizes` each.
+      burn_in: steps of each unroll that only bring the memory of network and target network up to
+        date and are not learned from; less than the unroll has transitions.
+    """
+
+    hidden_sizes: tuple[int, ...]
+    network: NetworkConfig
+    burn_in: int
+
+    def check_shared(self) -> None:
+        """Raises ConfigError for what cannot work of these settings."""
+        check_kind(self, "network", NetworkConfig)
+        if self.network.heads is not None:
+            raise ConfigError(
+                "agent.network.heads: policy and critics have their own layers, of "
+                f"agent.hidden_sizes={self.hidden_sizes}; leave it None"
+            )
+        check_count(self, "burn_in", least=0)
+        check_memory(self.burn_in, self.network)
+
+    def check_replay(self, replay: ReplayConfig, batch_size: int) -> None:
+        """Raises ConfigError if unrolls are too short for `burn_in`."""
+        check_unrolls(self.burn_in, 1, replay.unroll_length)
 
     @classmethod
     def preset(cls: type[_Config], env_spec: EnvironmentSpec) -> _Config:
@@ -40,8 +81,14 @@ class ContinuousDefaults(InputSettings):
     ) -> Defaults:
         """Returns the parts that suit these settings; see `Defaults`.
 
-        There is one update of 256 transitions for each environment step.
+        There is one update of 256 transitions for each environment step; with images of 36 pixels
+        and more one for every two steps, as in DrQ-v2 (Yarats et al. 2021,
+        https://arxiv.org/abs/2107.09645), and with memory one of 320 for every five.
         """
+        if self.network.core != "none":
+            return self._of_unrolls(env_spec, actors, learner, 20, 16, 64)
+        if has_pixels(env_spec):
+            return self._of_unrolls(env_spec, actors, learner, 8, 32, 128)
         actors = actors or ActorsConfig(num_envs=4)
         learner = learner or LearnerConfig(batch_size=256)
         replay = sampled(
@@ -52,6 +99,30 @@ class ContinuousDefaults(InputSettings):
             max_size=min(1_000_000, 2_000_000_000 // (2 * step_bytes(env_spec) + 100)),  # 2 GB
             min_size_to_sample=1_000,
             samples_per_insert=256,
+            error_buffer=4_096,
+        )
+        return Defaults(actors, learner, replay)
+
+    def _of_unrolls(
+        self,
+        env_spec: EnvironmentSpec,
+        actors: ActorsConfig | None,
+        learner: LearnerConfig | None,
+        length: int,
+        batch_size: int,
+        samples: int,
+    ) -> Defaults:
+        """Returns the parts for unrolls of several transitions, each sampled so many times."""
+        actors = actors or ActorsConfig(num_envs=4)
+        learner = learner or LearnerConfig(batch_size=batch_size)
+        replay = sampled(
+            actors,
+            learner,
+            "uniform",
+            unroll_length=length,
+            max_size=unrolls_within(500_000 // length, env_spec, length),
+            min_size_to_sample=1_000 // length,
+            samples_per_insert=samples,
             error_buffer=4_096,
         )
         return Defaults(actors, learner, replay)

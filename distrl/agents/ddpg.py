@@ -7,8 +7,9 @@ import dataclasses
 
 from distrl.agents.action_noise import NoiseSchedule
 from distrl.agents.components import ByName, components_field
-from distrl.agents.continuous import ContinuousDefaults
+from distrl.agents.continuous import SHARED, ContinuousDefaults
 from distrl.agents.exploration import EpsilonSchedule
+from distrl.agents.networks import NetworkConfig
 from distrl.agents.td3 import TD3, TD3Config
 from distrl.specs import EnvironmentSpec
 
@@ -35,6 +36,7 @@ class DDPGConfig(ContinuousDefaults):
       scale_integers: as in `NetworkConfig`.
       exploration: as in TD3: kind of the noise, and its schedule.
       components: as in TD3.
+      network, burn_in: see `ContinuousDefaults`.
     """
 
     hidden_sizes: tuple[int, ...] = (256, 256)
@@ -49,6 +51,8 @@ class DDPGConfig(ContinuousDefaults):
     scale_integers: bool = True
     exploration: NoiseSchedule = NoiseSchedule()
     components: ByName = components_field("deterministic")
+    network: NetworkConfig = SHARED
+    burn_in: int = 0
 
     def __post_init__(self) -> None:
         self._as_td3()

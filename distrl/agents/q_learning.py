@@ -16,7 +16,7 @@ from distrl.agents.exploration import epsilon_greedy, explore_legal
 from distrl.agents.means import mean_over
 from distrl.agents.optimizers import make_optimizer
 from distrl.agents.prioritized import importance_weights, unroll_priorities
-from distrl.agents.recurrence import burn_in
+from distrl.agents.recurrence import burn_in, learned_from
 from distrl.agents.settings import check_scalar_reward
 from distrl.errors import ConfigError
 from distrl.random_keys import derive
@@ -168,8 +168,7 @@ class DQN(Agent):
         return self._action_values.values(outputs)
 
     def num_real(self, batch: Trajectory) -> int:
-        steps = batch.timestep._replace(step_type=batch.timestep.step_type[self.config.burn_in :])
-        return super().num_real(batch._replace(timestep=steps))
+        return super().num_real(learned_from(batch, self.config.burn_in))
 
     def apply_gradients(
         self, params: Params, learner_state: DQNState, grads: Params

@@ -65,6 +65,12 @@ def burn_in(
     return batch._replace(**rest), jax.lax.stop_gradient(states)
 
 
+def learned_from(batch: Trajectory, length: int) -> Trajectory:
+    """Returns a batch whose `timestep.step_type` lacks the burn-in's steps, to count the others."""
+    step_type = batch.timestep.step_type[length:]
+    return batch._replace(timestep=batch.timestep._replace(step_type=step_type))
+
+
 def check_memory(length: int, network: Any) -> None:
     """Raises ConfigError for a burn-in of a network without memory.
 

@@ -21,9 +21,12 @@ from distrl.agents.components import (
 )
 from distrl.agents.continuous import ContinuousDefaults
 from distrl.agents.distributions import NormalParams, SquashedNormal, clip_with_return
+from distrl.agents.encoders import make_encoder
 from distrl.agents.means import mean_over
+from distrl.agents.networks import NetworkConfig
 from distrl.agents.optimizers import make_optimizer
 from distrl.agents.prioritized import importance_weights, unroll_priorities
+from distrl.agents.recurrence import learned_from
 from distrl.agents.settings import check_choice, check_flag, check_number, check_sizes
 from distrl.random_keys import derive
 from distrl.specs import EnvironmentSpec
@@ -55,6 +58,7 @@ class SACConfig(ContinuousDefaults):
       scale_integers: as in `NetworkConfig`.
       components: settings of the optimiser by component: policy, critics, temperature; see
         `ComponentConfig`. A frozen temperature stays at `initial_temperature`.
+      network, burn_in: see `ContinuousDefaults`.
     """
 
     hidden_sizes: tuple[int, ...] = (256, 256)
@@ -67,6 +71,8 @@ class SACConfig(ContinuousDefaults):
     importance_exponent: float = 0.6
     scale_integers: bool = True
     components: ByName = components_field("soft")
+    network: NetworkConfig = continuous.SHARED
+    burn_in: int = 0
 
     def __post_init__(self) -> None:
         check_sizes(self, "hidden_sizes")
@@ -80,6 +86,8 @@ class SACConfig(ContinuousDefaults):
             check_number(self, "target_entropy", lambda x: True, "that is finite, or None")
         check_number(self, "importance_exponent", lambda x: x >= 0, "of at least 0")
 
+        self.check_shared()
+
     def make(self, env_spec: EnvironmentSpec) -> "SAC":
         """Returns the agent for an environment. Raises ConfigError if the two do not fit."""
         return SAC(self, env_spec)
@@ -89,14 +97,15 @@ class SACState(NamedTuple):
     """The learner state."""
 
     opt_state: Any
-    target: Params  # the target critics'
+    target: Params  # the target critics', or those of encoder and critics
     key: jax.Array  # uint32 [2], parent of the next update's keys
 
 
 class SAC(Agent):
-    """See SACConfig. No extras, no recurrent state.
+    """See SACConfig. No extras; a recurrent state with memory.
 
-    Parameters: `{"policy": ..., "critics": ..., "log_temperature": float32 scalar}`.
+    Parameters: `{"policy": ..., "critics": ..., "log_temperature": float32 scalar}`, and "encoder"
+    if policy and critics share something.
     """
 
     def __init__(self, config: SACConfig, env_spec: EnvironmentSpec):
@@ -104,12 +113,12 @@ class SAC(Agent):
         self.config = config
         self.env_spec = env_spec
         self.actions = SquashedNormal(env_spec.action)
+        self.encoder = make_encoder(config.network, env_spec, self.actions)
+        seen = self.encoder.env_spec
         sizes, activation = config.hidden_sizes, config.activation
         scaled = config.scale_integers
-        self.policy = continuous.make_policy(
-            env_spec, sizes, activation, 2 * self.actions.size, scaled
-        )
-        self.critics = continuous.make_critics(env_spec, self.actions, sizes, activation, 2, scaled)
+        self.policy = continuous.make_policy(seen, sizes, activation, 2 * self.actions.size, scaled)
+        self.critics = continuous.make_critics(seen, self.actions, sizes, activation, 2, scaled)
         self.target_entropy = config.target_entropy
         if self.target_entropy is None:
             self.target_entropy = -float(self.actions.size)
@@ -123,10 +132,11 @@ class SAC(Agent):
             "policy": self.policy.init(derive(rng, "policy")),
             "critics": self.critics.init(derive(rng, "critics")),
             "log_temperature": jnp.asarray(math.log(self.config.initial_temperature), jnp.float32),
+            **self.encoder.initial_params(rng),
         }
 
     def initial_state(self, batch_size: int) -> State:
-        return ()
+        return self.encoder.initial_state(batch_size)
 
     def actor_step(
         self,
@@ -136,7 +146,8 @@ class SAC(Agent):
         state: State,
         evaluation: bool = False,
     ) -> tuple[AgentOutput, State]:
-        normal = self.normal(params["policy"], timestep.observation)
+        seen, state = self.encoder.step(params, timestep, state)
+        normal = self.normal(params["policy"], seen)
         if evaluation:
             return AgentOutput(self.actions.mode(normal), ()), state
         action, _ = self.actions.sample_with_log_prob(rng, normal)
@@ -152,7 +163,13 @@ class SAC(Agent):
 
     def initial_learner_state(self, params: Params) -> SACState:
         opt_state = self._optimizer.init(params)
-        return SACState(opt_state, params["critics"], params_key(params, "learner"))
+        return SACState(opt_state, self._targeted(params), params_key(params, "learner"))
+
+    def _targeted(self, params: Params) -> Params:
+        """Returns the part of the parameters that has target networks."""
+        if not self.encoder.names:
+            return params["critics"]
+        return {name: params[name] for name in ("critics", *self.encoder.names)}
 
     def compute_gradients(
         self, params: Params, learner_state: SACState, batch: Trajectory
@@ -168,19 +185,23 @@ class SAC(Agent):
 
         Args:
           params: parameters of policy, critics and temperature.
-          target: parameters of the target critics.
+          target: parameters of the target critics, or of target encoder and critics.
           rng: raw key, parent of those for the policy's actions.
           batch: [T + 1, B, ...].
         """
         stop = jax.lax.stop_gradient
-        config, timestep = self.config, batch.timestep
+        config = self.config
+        target_critics = target["critics"] if self.encoder.names else target
+        batch, aimed = self.encoder.see(params, target, batch, config.burn_in)
+        timestep = batch.timestep
         policy, critics = params["policy"], params["critics"]
         temperature = jnp.exp(params["log_temperature"])
         now, then = continuous.now_and_then(timestep.observation)
+        _, target_then = continuous.now_and_then(aimed.timestep.observation)
         real = timestep.step_type[:-1] != StepType.LAST
         mean = mean_over(real)
         action, log_prob = self._sample(derive(rng, "then"), policy, then)
-        value = jnp.min(self.critics.apply(target, then, action), axis=-1)
+        value = jnp.min(self.critics.apply(target_critics, target_then, action), axis=-1)
         discount = config.discount * timestep.discount[1:]
         targets = stop(timestep.reward[1:] + discount * (value - temperature * log_prob))
         values = self.critics.apply(critics, now, batch.action[:-1])
@@ -188,6 +209,7 @@ class SAC(Agent):
         weight = importance_weights(batch.probability, config.importance_exponent)
         critic_loss = 0.5 * mean(weight * jnp.sum(jnp.square(error), axis=-1))
 
+        now = stop(now)
         action, log_prob = self._sample(derive(rng, "now"), policy, now)
         value = jnp.min(self.critics.apply(stop(critics), now, action), axis=-1)
         policy_loss = mean(stop(temperature) * log_prob - value)
@@ -215,6 +237,9 @@ class SAC(Agent):
         action, log_prob = self.actions.sample_with_log_prob(rng, self.normal(policy, observation))
         return action, log_prob + self.actions.log_half
 
+    def num_real(self, batch: Trajectory) -> int:
+        return super().num_real(learned_from(batch, self.config.burn_in))
+
     def apply_gradients(
         self, params: Params, learner_state: SACState, grads: Params
     ) -> tuple[Params, Any, Logs]:
@@ -227,6 +252,6 @@ class SAC(Agent):
         self, params: Params, opt_state: Any, learner_state: SACState
     ) -> SACState:
         target = optax.incremental_update(
-            params["critics"], learner_state.target, self.config.target_tau
+            self._targeted(params), learner_state.target, self.config.target_tau
         )
         return SACState(opt_state, target, derive(learner_state.key, "next"))

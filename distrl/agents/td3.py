@@ -23,10 +23,13 @@ from distrl.agents.components import (
 )
 from distrl.agents.continuous import ContinuousDefaults
 from distrl.agents.distributions import BoundedActions
+from distrl.agents.encoders import make_encoder
 from distrl.agents.exploration import EpsilonSchedule
 from distrl.agents.means import mean_over
+from distrl.agents.networks import NetworkConfig
 from distrl.agents.optimizers import make_optimizer
 from distrl.agents.prioritized import importance_weights, unroll_priorities
+from distrl.agents.recurrence import learned_from
 from distrl.agents.settings import (
     check_choice,
     check_count,
@@ -38,8 +41,6 @@ from distrl.agents.settings import (
 from distrl.random_keys import derive
 from distrl.specs import EnvironmentSpec
 from distrl.types import AgentOutput, Nest, Params, State, StepType, TimeStep, Trajectory
-
-_NETWORKS = ("policy", "critics")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,6 +69,7 @@ class TD3Config(ContinuousDefaults):
       importance_exponent: as in DQN, for a prioritized table.
       scale_integers: as in `NetworkConfig`.
       components: settings of the optimiser by component, policy and critics; see `ComponentConfig`.
+      network, burn_in: see `ContinuousDefaults`.
     """
 
     hidden_sizes: tuple[int, ...] = (256, 256)
@@ -86,6 +88,8 @@ class TD3Config(ContinuousDefaults):
     scale_integers: bool = True
     exploration: NoiseSchedule = NoiseSchedule()
     components: ByName = components_field("deterministic")
+    network: NetworkConfig = continuous.SHARED
+    burn_in: int = 0
 
     def __post_init__(self) -> None:
         check_sizes(self, "hidden_sizes")
@@ -104,6 +108,7 @@ class TD3Config(ContinuousDefaults):
             check_number(self, field, lambda x: x >= 0, "of at least 0")
         check_kind(self, "exploration", NoiseSchedule)
         self.exploration.check(self.exploration_noise)
+        self.check_shared()
 
     def make(self, env_spec: EnvironmentSpec) -> "TD3":
         """Returns the agent for an environment. Raises ConfigError if the two do not fit."""
@@ -113,17 +118,17 @@ class TD3Config(ContinuousDefaults):
 class TD3State(NamedTuple):
     """The learner state."""
 
-    opt_state: dict[str, Any]  # the policy's and the critics'
+    opt_state: dict[str, Any]  # of each network
     updates: jax.Array  # int32, updates made so far
-    target: Params  # the target policy's and critics'
+    target: Params  # the target networks'
     key: jax.Array  # uint32 [2], parent of the next update's keys
 
 
 class TD3(Agent):
-    """See TD3Config. No extras, no recurrent state.
+    """See TD3Config. No extras; a recurrent state with memory.
 
     Parameters: `{"policy": ..., "critics": ..., "epsilon": float32 scalar}`, and "noise" if it
-    changes; see DQN for epsilon.
+    changes; see DQN for epsilon. "encoder", too, if policy and critics share something.
     """
 
     def __init__(self, config: TD3Config, env_spec: EnvironmentSpec, name: str = "TD3"):
@@ -136,16 +141,20 @@ class TD3(Agent):
         self.config = config
         self.env_spec = env_spec
         self.actions = BoundedActions(env_spec.action)
+        self.encoder = make_encoder(config.network, env_spec, self.actions)
+        self._networks = ("policy", "critics", *self.encoder.names)
+        seen = self.encoder.env_spec
         sizes, activation = config.hidden_sizes, config.activation
         scaled = config.scale_integers
-        self.policy = continuous.make_policy(env_spec, sizes, activation, self.actions.size, scaled)
+        self.policy = continuous.make_policy(seen, sizes, activation, self.actions.size, scaled)
         self.critics = continuous.make_critics(
-            env_spec, self.actions, sizes, activation, config.num_critics, scaled
+            seen, self.actions, sizes, activation, config.num_critics, scaled
         )
         self._exploration = NoisyActions(
             config.epsilon, config.exploration_noise, config.exploration
         )
-        rates = {"policy": config.policy_learning_rate, "critics": config.critic_learning_rate}
+        rates = dict.fromkeys(self._networks, config.critic_learning_rate)
+        rates["policy"] = config.policy_learning_rate
         self._components = {name: self._components_of(name, rate) for name, rate in rates.items()}
         self._optimizers = {
             name: make_optimizer(rate, None, components=self._components[name], epsilon=1e-8)
@@ -162,11 +171,12 @@ class TD3(Agent):
         return {
             "policy": self.policy.init(derive(rng, "policy")),
             "critics": self.critics.init(derive(rng, "critics")),
+            **self.encoder.initial_params(rng),
             **self._exploration.initial(),
         }
 
     def initial_state(self, batch_size: int) -> State:
-        return ()
+        return self.encoder.initial_state(batch_size)
 
     def actor_step(
         self,
@@ -176,7 +186,8 @@ class TD3(Agent):
         state: State,
         evaluation: bool = False,
     ) -> tuple[AgentOutput, State]:
-        x = self.act(params["policy"], timestep.observation)
+        seen, state = self.encoder.step(params, timestep, state)
+        x = self.act(params["policy"], seen)
         if not evaluation:
             x = self._exploration.act(rng, params, x, timestep.env_id)
         return AgentOutput(self.actions.decode(x), ()), state
@@ -189,11 +200,11 @@ class TD3(Agent):
         return self._exploration.with_env_steps(params, env_steps)
 
     def components(self, params: Params) -> Nest:
-        return part_labels({name: params[name] for name in _NETWORKS})
+        return part_labels({name: params[name] for name in self._networks})
 
     def initial_learner_state(self, params: Params) -> TD3State:
-        opt_state = {name: self._optimizers[name].init(params[name]) for name in _NETWORKS}
-        target = {name: params[name] for name in _NETWORKS}
+        opt_state = {name: self._optimizers[name].init(params[name]) for name in self._networks}
+        target = {name: params[name] for name in self._networks}
         return TD3State(opt_state, jnp.zeros((), jnp.int32), target, params_key(params, "learner"))
 
     def _is_due(self, learner_state: TD3State) -> jax.Array:
@@ -203,19 +214,30 @@ class TD3(Agent):
     def compute_gradients(
         self, params: Params, learner_state: TD3State, batch: Trajectory
     ) -> tuple[Params, Logs]:
-        critics, logs = jax.grad(self.critic_loss, has_aux=True)(
-            params["critics"], learner_state.target, derive(learner_state.key, "noise"), batch
-        )
+        rng, target = derive(learner_state.key, "noise"), learner_state.target
+
+        def loss(learned: Params) -> tuple[jax.Array, Any]:
+            seen, aimed = self.encoder.see(learned, target, batch, self.config.burn_in)
+            value, logs = self.critic_loss(learned["critics"], target, rng, seen, aimed)
+            return value, (logs, seen)
+
+        learned = {name: params[name] for name in self._networks if name != "policy"}
+        grads, (logs, seen) = jax.grad(loss, has_aux=True)(learned)
         policy = jax.lax.cond(
             self._is_due(learner_state),
-            lambda: jax.grad(self.policy_loss)(params["policy"], params["critics"], batch),
+            lambda: jax.grad(self.policy_loss)(params["policy"], params["critics"], seen),
             lambda: jax.tree.map(jnp.zeros_like, params["policy"]),
         )
         zeros = {name: jnp.zeros_like(params[name]) for name in self._exploration.initial()}
-        return {"policy": policy, "critics": critics, **zeros}, logs
+        return {"policy": policy, **grads, **zeros}, logs
 
     def critic_loss(
-        self, critics: Params, target: Params, rng: jax.Array, batch: Trajectory
+        self,
+        critics: Params,
+        target: Params,
+        rng: jax.Array,
+        batch: Trajectory,
+        aimed: Trajectory | None = None,
     ) -> tuple[jax.Array, Logs]:
         """Returns the critics' loss on one batch, and logs.
 
@@ -223,10 +245,12 @@ class TD3(Agent):
           critics: parameters of the critics.
           target: parameters of the target policy and critics.
           rng: raw key for the target noise.
-          batch: [T + 1, B, ...].
+          batch: [T + 1, B, ...], as the critics see it.
+          aimed: the same as the target networks see it; None: as the critics do.
         """
         config, timestep = self.config, batch.timestep
-        now, then = continuous.now_and_then(timestep.observation)
+        now, _ = continuous.now_and_then(timestep.observation)
+        _, then = continuous.now_and_then((aimed or batch).timestep.observation)
         real = timestep.step_type[:-1] != StepType.LAST
         mean = mean_over(real)
         x = self.act(target["policy"], then)
@@ -258,12 +282,15 @@ class TD3(Agent):
         value = self.critics.apply(critics, now, action)[..., 0]
         return -mean_over(real)(value)
 
+    def num_real(self, batch: Trajectory) -> int:
+        return super().num_real(learned_from(batch, self.config.burn_in))
+
     def apply_gradients(
         self, params: Params, learner_state: TD3State, grads: Params
     ) -> tuple[Params, Any, Logs]:
         after, opt_state = {}, {}
         trained = {name: part.trained(grads[name]) for name, part in self._components.items()}
-        for name in _NETWORKS:
+        for name in self._networks:
             updates, opt_state[name] = self._optimizers[name].update(
                 trained[name], learner_state.opt_state[name], params[name]
             )
@@ -282,7 +309,7 @@ class TD3(Agent):
         self, params: Params, opt_state: Any, learner_state: TD3State
     ) -> TD3State:
         share = jnp.where(self._is_due(learner_state), self.config.target_tau, 0.0)
-        networks = {name: params[name] for name in _NETWORKS}
+        networks = {name: params[name] for name in self._networks}
         return TD3State(
             opt_state,
             learner_state.updates + 1,

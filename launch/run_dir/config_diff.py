@@ -1,10 +1,12 @@
 """The differences between the settings of a checkpoint and the current ones."""
 
 import dataclasses
+import json
 import re
 from typing import Any, NamedTuple
 
 from distrl.agents.action_noise import NoiseSchedule
+from distrl.agents.continuous import SHARED
 from distrl.agents.dqn import DQNConfig
 from distrl.agents.networks import NetworkConfig
 from distrl.experiment import Experiment
@@ -26,8 +28,12 @@ _BEFORE = {
     **DQNConfig.BEFORE,
     **NoiseSchedule.BEFORE,
     "whole_episodes": False,
+    "burn_in": 0,
 }
-_CLASSES_BEFORE = {"agent.exploration": NoiseSchedule.__qualname__}
+_CLASSES_BEFORE = {
+    "agent.exploration": NoiseSchedule.__qualname__,
+    "agent.network": NetworkConfig.__qualname__,
+}
 _POLICY = re.compile(r"^policies\.\w+(\.|$)")  # what several policies have each
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+")  # in the name of a function
 
@@ -113,6 +119,8 @@ def compare(old: dict[str, Any], new: dict[str, Any]) -> list[Change]:
         for name in replaced
     ]
     was, now = _flat(old["experiment"], ""), _flat(new["experiment"], "")
+    if "agent.network" in new_classes.keys() - old["classes"].keys():  # of continuous control
+        was = {**_flat(json.loads(json.dumps(as_dict(SHARED))), "agent.network."), **was}
     # It is in the settings of all of DQN's networks, and changes those that are dueling.
     for name in [*now, *(name for name in was if name not in now)]:
         old_value = was.get(name, _BEFORE.get(name.rpartition(".")[2]))

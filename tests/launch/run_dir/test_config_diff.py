@@ -3,7 +3,13 @@
 import dataclasses
 import json
 
+import pytest
+
+from distrl.agents.ddpg import DDPGConfig
 from distrl.agents.dqn import DQNConfig
+from distrl.agents.networks import NetworkConfig
+from distrl.agents.sac import SACConfig
+from distrl.agents.td3 import TD3Config
 from distrl.envs import NativeEnvironment, PythonEnvironment
 from distrl.experiment import Experiment
 from distrl.launch.run_dir import config_diff
@@ -29,6 +35,19 @@ def test_a_dueling_run_of_before_goes_on_with_its_own_network_only():
         assert (change.was, change.now, change.fixed) == (False, True, dueling)
         asked = described(dataclasses.replace(agent, **DQNConfig.BEFORE))
         assert config_diff.compare(old, asked) == []
+
+
+@pytest.mark.parametrize("config", [SACConfig, TD3Config, DDPGConfig])
+def test_a_run_without_pixels_and_memory_goes_on_as_it_was(config):
+    old, new = described(config()), described(config())
+    for name in ("network", "burn_in", "components"):
+        del old["experiment"]["agent"][name]
+    del old["classes"]["agent.network"]
+    assert config_diff.compare(old, new) == []
+    memory = described(config(network=NetworkConfig(core="lstm")))
+    changes = {change.field: change for change in config_diff.compare(old, memory)}
+    assert changes["agent.network.core"].fixed
+    assert changes["agent.network.core"].was == "none"
 
 
 def test_a_run_of_before_a_check_of_environments_goes_on():
