@@ -3,17 +3,34 @@
 import abc
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypedDict
 
 import numpy as np
 import numpy.typing as npt
 
 from distrl.envs.pool import Pool
+from distrl.episodes import Record
 from distrl.errors import Stopped
 from distrl.inferencer import InferenceSource
 from distrl.metrics import Report
 from distrl.policy_streams import PolicyStreams
 from distrl.replay.buffer import ReplayWriter
+
+
+class ActorLogs(TypedDict):
+    """What happened in one step of an actor.
+
+    Attributes:
+      env_steps: environment steps that it took, without resets.
+      episodes: records of the episodes that ended, see `distrl.episodes.Record`; with several
+        policies a dict of these by policy.
+      version: version of the parameters that chose the actions, an int or int32 [B]; with several
+        policies a dict by policy, of those that had streams to act for.
+    """
+
+    env_steps: int
+    episodes: Any
+    version: Any
 
 
 class ActorLoop(abc.ABC):
@@ -30,7 +47,7 @@ class ActorLoop(abc.ABC):
         """Episodes that have ended so far."""
 
     @abc.abstractmethod
-    def step(self) -> None:
+    def step(self) -> ActorLogs:
         """Infers, sends the actions, stores the step, and receives the next one."""
 
     @abc.abstractmethod
@@ -98,14 +115,18 @@ class Actor(ActorLoop):
         self._env_ids: npt.NDArray[np.int32] | None = None  # all, in order
         self._receive()
 
-    def _receive(self) -> None:
-        """Receives the next step, and counts it: it was taken, whether or not another follows."""
+    def _receive(self) -> list[Record]:
+        """Receives the next step, and counts it: it was taken, whether or not another follows.
+
+        Returns the records of the episodes that it ended.
+        """
         self._timestep = self._pool.recv()
         if self._pool.is_async:
             self._env_ids = self._timestep.env_id
-        self._part.statistics.add(self._timestep, self._env_ids)
+        ended = self._part.statistics.add(self._timestep, self._env_ids)
+        return [] if ended is None else ended[1]
 
-    def step(self) -> None:
+    def step(self) -> ActorLogs:
         """See `ActorLoop`."""
         timestep, env_ids = self._timestep, self._env_ids
         # If it is all of them, the same array each time, so that look-ups by stream can be cached.
@@ -113,7 +134,11 @@ class Actor(ActorLoop):
         inference = self._part.infer(streams, timestep)
         self._pool.send(inference.action, self._pool.env_ids if env_ids is None else env_ids)
         self._part.store(streams, timestep, inference)
-        self._receive()
+        before = self.acted
+        ended = self._receive()
+        return {
+            "env_steps": self.acted - before, "episodes": ended, "version": inference.version
+        }  # fmt: skip
 
     @property
     def acted(self) -> int:

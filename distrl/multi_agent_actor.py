@@ -4,8 +4,9 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from distrl.actor import ActorLoop
+from distrl.actor import ActorLogs, ActorLoop
 from distrl.envs.multi_agent.pool import AgentPool
+from distrl.episodes import Record
 from distrl.metrics import Report
 from distrl.policy_streams import PolicyStreams
 from distrl.types import Inference, Nest
@@ -32,13 +33,20 @@ class MultiAgentActor(ActorLoop):
         pool.start()
         self._receive()
 
-    def _receive(self) -> None:
-        """Receives the next steps, and counts them: they were taken, whatever follows."""
-        self._steps = self._pool.recv()
-        for name, timestep in self._steps.items():
-            self._policies[name].statistics.add(timestep, timestep.env_id)
+    def _receive(self) -> dict[str, list[Record]]:
+        """Receives the next steps, and counts them: they were taken, whatever follows.
 
-    def step(self) -> None:
+        Returns the records of the streams' episodes that they ended, by policy.
+        """
+        self._steps = self._pool.recv()
+        records = {}
+        for name, timestep in self._steps.items():
+            ended = self._policies[name].statistics.add(timestep, timestep.env_id)
+            if ended is not None:
+                records[name] = ended[1]
+        return records
+
+    def step(self) -> ActorLogs:
         """See `ActorLoop`; the streams of a policy are inferred together."""
         inferences: dict[str, Inference] = {}
         actions: dict[str, Nest] = {}
@@ -52,7 +60,10 @@ class MultiAgentActor(ActorLoop):
         self._pool.send(actions)
         for name, timestep in self._steps.items():
             self._policies[name].store(streams[name], timestep, inferences[name])
-        self._receive()
+        before = self.acted
+        ended = self._receive()
+        versions = {name: inference.version for name, inference in inferences.items()}
+        return {"env_steps": self.acted - before, "episodes": ended, "version": versions}
 
     @property
     def acted(self) -> int:

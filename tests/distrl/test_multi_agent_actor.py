@@ -64,8 +64,9 @@ def test_every_step_of_two_policies_is_exact(kind, wait_num):
     streams = {name: part.streams for name, part in parts.items()}
     actor = MultiAgentActor(pool, streams, first_stream=36)
     updates = 0
+    logs = []
     while updates < 60:
-        actor.step()
+        logs.append(actor.step())
         for part in parts.values():
             if part.replay.can_sample():
                 part.learner.step()
@@ -73,6 +74,11 @@ def test_every_step_of_two_policies_is_exact(kind, wait_num):
                 updates += 1
     reports = actor.take_report()
     actor.close()
+    for name, report in reports.items():
+        ended = [record for log in logs for record in log["episodes"].get(name, ())]
+        assert ended == report["episodes"]
+        assert sum(log["env_steps"] for log in logs) == report["env_steps"]
+        assert max(log["version"].get(name, 0) for log in logs) > 0
     for name, part in parts.items():
         report = part.learner.take_report()
         wrong = {key: value for key, value in report.items() if key.startswith("wrong_")}

@@ -36,9 +36,13 @@ def test_what_an_unroll_teaches_is_fetched_right_after_it_is_inserted():
     learner = Learner(agent, replay, seed=0)
     inferencer = Inferencer(agent, VariableClient(learner, T), seed=0, max_streams=2)
     actor = Actor(environment.make_pool(2, 2, seeds=[3, 4]), inferencer, replay)
-    for _ in range(4 * T + 1):
-        actor.step()
+    logs = [actor.step() for _ in range(4 * T + 1)]
+    report = actor.take_report()
     actor.close()
+    # The actor's first step was received when it was made; each call receives the next one.
+    assert sum(log["env_steps"] for log in logs) == report["env_steps"]
+    assert [record for log in logs for record in log["episodes"]] == report["episodes"]
+    assert [log["version"] for log in logs] == [max(0, i - 1) // T for i in range(4 * T + 1)]
     # The first row of an unroll is the last of the one before: its action was chosen already.
     expected = [np.full(T + 1, version) for version in range(4)]
     for version in range(1, 4):
