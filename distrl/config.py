@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+from typing import Any, ClassVar
 
 from distrl.errors import ConfigError
 from distrl.learner_group.devices import check_split
@@ -20,6 +21,10 @@ class ActorsConfig:
         cheap environment.
       max_actors: upper limit for `distrl actors RUN N`, which scales a running program. None:
         `num_actors`.
+      min_actors: act in rounds; one ends when this many actors have delivered their unrolls, and
+        `round_grace` is over. The learner learns between rounds. None: actors act all the time.
+      round_grace: seconds that the other actors have from then on.
+      late_data: what happens to unrolls of a round that has ended: "keep" or "drop".
     """
 
     num_actors: int = 2
@@ -27,6 +32,11 @@ class ActorsConfig:
     wait_num: int | None = None
     pin: bool = True
     max_actors: int | None = None
+    min_actors: int | None = None
+    round_grace: float = 0.0
+    late_data: str = "keep"
+
+    BEFORE: ClassVar[dict[str, Any]] = {"round_grace": 0.0, "late_data": "keep"}
 
     def __post_init__(self) -> None:
         for name in ("num_actors", "num_envs"):
@@ -42,6 +52,37 @@ class ActorsConfig:
                 f"actors.wait_num must lie between 1 and actors.num_envs={self.num_envs}, "
                 f"got {self.wait_num}"
             )
+
+        self._check_rounds()
+
+    def _check_rounds(self) -> None:
+        if self.late_data not in ("keep", "drop"):
+            raise ConfigError(f"actors.late_data must be 'keep' or 'drop', got {self.late_data!r}")
+        if not (math.isfinite(self.round_grace) and self.round_grace >= 0):
+            raise ConfigError(f"actors.round_grace must be 0 s or more, got {self.round_grace}")
+        if self.min_actors is None:
+            if self.round_grace or self.late_data != "keep":
+                raise ConfigError(
+                    "actors.round_grace and actors.late_data are for rounds; set actors.min_actors"
+                )
+            return
+        if not 1 <= self.min_actors <= self.num_actors:
+            raise ConfigError(
+                f"actors.min_actors must lie between 1 and actors.num_actors={self.num_actors}, "
+                f"got {self.min_actors}"
+            )
+        if self.wait_num not in (None, self.num_envs):
+            raise ConfigError(
+                f"actors.min_actors: in a round every stream makes an unroll, and with "
+                f"actors.wait_num={self.wait_num} these end at different times; leave it None"
+            )
+
+    @property
+    def late_streams(self) -> int:
+        """The most streams that may deliver twice in a round: late, and in time."""
+        if self.min_actors is None or self.late_data == "drop":
+            return 0
+        return (self.most - self.min_actors) * self.num_envs
 
     @property
     def most(self) -> int:

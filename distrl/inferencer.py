@@ -12,6 +12,7 @@ from distrl import specs
 from distrl.agents.agent import Agent
 from distrl.lockstep import LockstepVariables
 from distrl.random_keys import derive, numbered, root
+from distrl.round_clients import RoundVariables
 from distrl.specs import EnvironmentSpec
 from distrl.types import AgentOutput, Inference, Nest, State, StepType, TimeStep
 from distrl.variables import VariableClient
@@ -85,7 +86,7 @@ class Inferencer:
     def __init__(
         self,
         agent: Agent,
-        variables: VariableClient | LockstepVariables,
+        variables: VariableClient | LockstepVariables | RoundVariables,
         *,
         seed: int,
         max_streams: int,
@@ -164,6 +165,16 @@ class Inferencer:
         timestep = TimeStep(*timestep[:5], stream_ids)
         output, version, state = self.infer(timestep, len(stream_ids), life, with_state)
         return Inference(output.action, output.extras, version, state)
+
+    def ask(self, version: int) -> None:
+        """Asks for the parameters of a round, for the next inference; safe in any thread."""
+        assert isinstance(self._variables, RoundVariables)
+        self._variables.ask(version)
+
+    def put_back(self, stream_ids: npt.NDArray[np.int32], state: State) -> None:
+        """Gives streams the recurrent state `[B, ...]` that they had before their last step."""
+        slots = self._find(stream_ids)
+        self._table = jax.tree.map(lambda old, now: old.at[slots].set(now), self._table, state)
 
     def infer(
         self, data: Any, n: int, life: int | npt.NDArray[Any], with_state: bool

@@ -2,11 +2,13 @@
 
 from typing import Any
 
+import jax
 import numpy.typing as npt
 
 from distrl.episodes import EpisodeStatistics
 from distrl.inferencer import InferenceSource
 from distrl.replay.buffer import ReplayWriter
+from distrl.round_clients import RoundWriter
 from distrl.specs import EnvironmentSpec
 from distrl.types import Inference, TimeStep
 
@@ -37,6 +39,7 @@ class PolicyStreams:
         """
         self._inferencer = inferencer
         self._replay = replay
+        self._rounds = replay if isinstance(replay, RoundWriter) else None
         self._life = life << _LIFE_BITS
         self._source_life: int | None = None
         self.statistics = EpisodeStatistics(num_streams, spec)
@@ -48,6 +51,19 @@ class PolicyStreams:
           streams: the streams' ids in the program, int32 `[B]`.
           timestep: their time steps `[B, ...]`.
         """
+        if self._rounds is None:
+            return self._infer(streams, timestep)
+        source: Any = self._inferencer  # in rounds it is no rule's
+        self._rounds.begin(source.ask)
+        inference = self._infer(streams, timestep)
+        if self._rounds.is_due(self._life):
+            self._rounds.end(streams, timestep, inference, self._life)
+            if jax.tree.leaves(inference.state):
+                source.put_back(streams, inference.state)
+            inference = self._infer(streams, timestep)
+        return inference
+
+    def _infer(self, streams: npt.NDArray[Any], timestep: TimeStep) -> Inference:
         inference = self._ask(streams, timestep)
         if inference.source_life != self._source_life:
             if self._source_life is not None:

@@ -105,6 +105,7 @@ class Task:
                 f"learner.batch_size of at most {self.replay.max_size}, or a larger table"
             )
         self._check_whole_episodes()
+        self._check_rounds()
         check_replay = getattr(self.agent, "check_replay", None)
         if check_replay is not None:
             check_replay(self.replay, self.learner.batch_size)
@@ -138,6 +139,38 @@ class Task:
                 f"ones; use a replay.unroll_length of at least {limit}, or a lower "
                 "max_episode_steps"
             )
+
+    def _check_rounds(self) -> None:
+        actors, replay = self.actors, self.replay
+        if actors.min_actors is None:
+            return
+        refused = {
+            "environments with several agents, which come and go": bool(self.agents),
+            "environments with late rewards, whose steps are stored later": bool(
+                self.env_spec.reward_delay
+            ),
+            f"replay.period={replay.period}, whose unrolls end within a round": (
+                replay.period not in (None, replay.unroll_length)
+            ),
+            "replay.whole_episodes, whose unrolls end with episodes": replay.whole_episodes,
+            f"inference.sync_interval={self.inference.sync_interval}, as parameters change with "
+            "rounds": self.inference.sync_interval is not None,
+            "a table without a number of samples per unroll, which has no last batch; set "
+            "replay.samples_per_insert": (
+                replay.table != "queue" and replay.samples_per_insert is None
+            ),
+        }
+        for name, given in refused.items():
+            if given:
+                raise ConfigError(f"actors.min_actors: no rounds with {name}")
+        try:
+            replay.check(self.learner.batch_size, self.actors.num_streams + actors.late_streams)
+        except ConfigError as error:
+            raise ConfigError(
+                f"actors.min_actors={actors.min_actors}: with the {actors.late_streams} streams "
+                f"that may be late, a round has {actors.num_streams + actors.late_streams} "
+                f"unrolls: {error}"
+            ) from None
 
     def _check_evaluation_environment(self) -> None:
         if self.evaluation_environment is None:
@@ -193,6 +226,10 @@ class Task:
             raise ConfigError(
                 "lockstep: replay.whole_episodes makes unrolls when episodes end, and the schedule "
                 "counts steps; leave lockstep out"
+            )
+        if actors.min_actors is not None:
+            raise ConfigError(
+                "lockstep: actors.min_actors ends rounds by what time it is; leave it None"
             )
         if self.learner.max_policy_lag is not None:
             raise ConfigError(

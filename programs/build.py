@@ -34,6 +34,8 @@ from distrl.replay.columns import Columns
 from distrl.replay.local.buffer import LocalReplayBuffer
 from distrl.replay.local.table import LocalTable
 from distrl.replay.table.files import Stored
+from distrl.round_clients import RoundVariables
+from distrl.rounds import CollectionRounds
 from distrl.saved_agent import agent_writer
 from distrl.sharing.learner import Sharing, SharingLearner
 from distrl.types import Trajectory
@@ -129,27 +131,26 @@ class Builder:
 
     def make_variables(
         self, source: Any, stop: Any, timeout: float | None = None
-    ) -> VariableClient | LockstepVariables:
-        """Returns an actor's parameters, refreshed in the background or as the schedule says.
+    ) -> VariableClient | LockstepVariables | RoundVariables:
+        """Returns an actor's parameters, refreshed in the background, by schedule or in rounds.
 
         Args:
           source: a `VariableSource`, in lockstep a `VersionSource`.
           stop: event that ends waits.
           timeout: seconds to wait for the scheduled parameters; None: `learner.timeout`.
         """
+        timeout = self.task.learner.timeout if timeout is None else timeout
+        if self.experiment.actors.min_actors is not None:
+            return RoundVariables(source, stop, timeout)
         if self.schedule is None:
             return VariableClient(source, self.task.sync_interval, background=True)
         return LockstepVariables(
-            source,
-            self.schedule,
-            self.task.replay.unroll_length,
-            stop,
-            self.task.learner.timeout if timeout is None else timeout,
+            source, self.schedule, self.task.replay.unroll_length, stop, timeout
         )
 
     def make_inferencer(
         self,
-        variables: VariableClient | LockstepVariables,
+        variables: VariableClient | LockstepVariables | RoundVariables,
         max_streams: int,
         *,
         index: int = 0,
@@ -180,6 +181,16 @@ class Builder:
         if self.schedule is None:
             return replay
         return LockstepWriter(replay, self.schedule, self.task.replay.unroll_length, actor)
+
+    def make_rounds(self, life: int) -> CollectionRounds | None:
+        """Returns what begins and ends rounds; None: there are none. Args: life: the learner's."""
+        actors = self.experiment.actors
+        if actors.min_actors is None:
+            return None
+        keep_late = actors.late_data == "keep"
+        return CollectionRounds(
+            actors.num_actors, actors.min_actors, actors.round_grace, keep_late, life
+        )
 
     # Learning.
 

@@ -31,5 +31,5 @@ def heavy_env(
     learner = add_learners(program, replay, monitor, workers)
     add_evaluator(program, learner, monitor)
     for index in range(experiment.actors.most):
-        add_actor(program, index, replay, monitor, variables=learner)
+        add_actor(program, index, replay, monitor, learner=learner, variables=learner)
     return program.launchpad

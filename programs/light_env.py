@@ -1,8 +1,11 @@
 """Light environments: inferencers are services that batch the requests of many actors."""
 
+import jax
 import launchpad as lp
 
+from distrl.agents.agent import state_struct
 from distrl.checkpointing.resume_point import ResumePoint
+from distrl.errors import ConfigError
 from distrl.experiment import Experiment
 from distrl.programs.nodes.actor import add_actor
 from distrl.programs.nodes.evaluator import add_evaluator
@@ -24,6 +27,8 @@ def light_env(
       run_dir: the run folder.
       resume_point: the checkpoint to resume from; None: start from scratch.
     """
+    if experiment.actors.min_actors is not None:
+        _check_no_state(experiment)
     program = ExperimentProgram(experiment, run_dir, resume_point)
     tasks = experiment.tasks
     replay = {name: add_replay(program, task) for name, task in tasks.items()}
@@ -38,5 +43,14 @@ def light_env(
     }
     for index in range(experiment.actors.most):
         inferencer = {name: nodes[index] for name, nodes in inferencer_of_actor.items()}
-        add_actor(program, index, replay, monitor, inferencer=inferencer)
+        add_actor(program, index, replay, monitor, learner=learner, inferencer=inferencer)
     return program.launchpad
+
+
+def _check_no_state(experiment: Experiment) -> None:
+    """Raises ConfigError if the agent is recurrent."""
+    if jax.tree.leaves(state_struct(experiment.make_agent())):
+        raise ConfigError(
+            "actors.min_actors: the agent is recurrent, and light_env's service cannot take back "
+            "the step with which a round ends; take --topology=heavy_env"
+        )

@@ -57,7 +57,9 @@ def multi_machine(
     }
     for index in range(experiment.actors.most):
         host = placement.nodes[f"actor/{index}"]
-        add_actor(program, index, replay, monitor, variables=relay.get(host, learner))
+        add_actor(
+            program, index, replay, monitor, learner=learner, variables=relay.get(host, learner)
+        )
     return program.launchpad
 
 

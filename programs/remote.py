@@ -98,6 +98,31 @@ class TaskVariables:
         return self._learner.get_variables_at(number, self._task)
 
 
+class TaskRounds:
+    """The rounds of a task, which its learner's node has; see `distrl.rounds.CollectionRounds`."""
+
+    def __init__(self, learner: NodeHandle, task: str):
+        """Args: learner: the node. task: name of the task."""
+        self._learner = Peer(learner)
+        self._task = task
+
+    def join(self, actor: int, after: int) -> tuple[int, int] | None:
+        """See `CollectionRounds.join`."""
+        return self._learner.join_round(self._task, actor, after)
+
+    def offer(self, actor: int, life: int, number: int, unrolls: int) -> bool:
+        """See `CollectionRounds.offer`."""
+        return self._learner.offer_unrolls(self._task, actor, life, number, unrolls)
+
+    def deliver(self, actor: int, life: int, number: int, unrolls: int) -> None:
+        """See `CollectionRounds.deliver`."""
+        self._learner.deliver_unrolls(self._task, actor, life, number, unrolls)
+
+    def leave(self, actor: int) -> None:
+        """See `CollectionRounds.leave`."""
+        self._learner.leave_rounds(self._task, actor)
+
+
 class Reporter:
     """Sends a node's reports to the monitor, in order, without waiting for it."""
 

@@ -8,6 +8,7 @@ from distrl.programs.groups import ACTOR, LEARNER
 from distrl.programs.progress import patience
 from distrl.programs.remote import RESTART_TIMEOUT_S
 from distrl.replay.buffer import ReplayBuffer
+from distrl.replay.client import UnrollingReplayBuffer
 from distrl.replay.reverb.sharded import ShardedReplayBuffer
 from distrl.replay.shared.buffer import SharedReplayBuffer
 from distrl.task import Task
@@ -43,7 +44,9 @@ def saved_shard(task: Task, saved: Path | None, index: int) -> Path | None:
     return saved / str(index) if saved is not None and task.replay.num_shards > 1 else saved
 
 
-def actor_client(builder: Builder, replay: ReplayHandle, stop: Any, actor: int) -> ReplayBuffer:
+def actor_client(
+    builder: Builder, replay: ReplayHandle, stop: Any, actor: int
+) -> UnrollingReplayBuffer:
     """Returns an actor's client of the table, or of the one shard that it writes to.
 
     Args:
@@ -78,7 +81,7 @@ def learner_client(
     )
 
 
-def _shared_client(builder: Builder, table: str, stop: Any) -> ReplayBuffer:
+def _shared_client(builder: Builder, table: str, stop: Any) -> SharedReplayBuffer:
     return SharedReplayBuffer(
         table,
         builder.struct,

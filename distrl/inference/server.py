@@ -85,6 +85,10 @@ class InferenceServer:
             raise request.error
         return request.answer
 
+    def ask(self, version: int) -> None:
+        """See `Inferencer.ask`."""
+        self._inferencer.ask(version)
+
     def _give_up(self, request: _Request) -> None:
         """Raises DeadlineExceeded, unless the request was woken at the last moment."""
         with self._lock:
@@ -152,6 +156,8 @@ class InferenceServer:
 class _Server(Protocol):
     def inference(self, data: bytes) -> bytes: ...
 
+    def ask(self, version: int) -> None: ...
+
 
 class RemoteInferencer:
     """A client of an `InferenceServer`, with `Inferencer`'s interface."""
@@ -174,3 +180,11 @@ class RemoteInferencer:
         """See `Inferencer.inference`."""
         data = self._messages.pack_request(stream_ids, timestep, life, with_state)
         return self._messages.unpack_answer(self._server.inference(data))
+
+    def ask(self, version: int) -> None:
+        """See `Inferencer.ask`."""
+        self._server.ask(version)
+
+    def put_back(self, stream_ids: npt.NDArray[np.int32], state: Any) -> None:
+        """Is not there: `light_env` refuses rounds of agents with recurrent state."""
+        raise NotImplementedError("a service cannot take back a step")

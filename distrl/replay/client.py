@@ -52,9 +52,27 @@ class UnrollingReplayBuffer(ReplayBuffer):
         inference: Inference,
         life: int = 0,
     ) -> None:
-        block = self._unroller.cut(stream_ids, timestep, inference, life)
+        block = self.cut(stream_ids, timestep, inference, life)
         if block is not None:
-            self._insert(block)
+            self.insert(block)
+
+    def cut(
+        self,
+        stream_ids: npt.NDArray[np.int32],
+        timestep: TimeStep,
+        inference: Inference,
+        life: int = 0,
+    ) -> Block | None:
+        """As `add`, but returns the finished unrolls instead of inserting them."""
+        return self._unroller.cut(stream_ids, timestep, inference, life)
+
+    def insert(self, block: Block) -> None:
+        """Inserts finished unrolls. Raises as `ReplayWriter.add`."""
+        self._insert(block)
+
+    def begin_again(self) -> None:
+        """Expects the step that finished the last unrolls once more; see `Unroller`."""
+        self._unroller.begin_again()
 
     @abc.abstractmethod
     def _insert(self, block: Block) -> None:

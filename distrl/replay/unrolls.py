@@ -152,6 +152,15 @@ class Unroller:
         self._row = row + 1
         return finished
 
+    def begin_again(self) -> None:
+        """Takes back the step that finished unrolls of all streams, and began their next ones.
+
+        The next call has this step again, with another inference.
+        """
+        assert self._streams is None, "streams in lockstep"
+        assert self._row == self._last - self._period + 1, "a step that finished unrolls"
+        self._row -= 1
+
     def _begin(self, stream_ids: npt.NDArray[np.int32], life: int) -> None:
         check(stream_ids, self._struct.stream_id, (len(stream_ids),), "stream_ids")
         self._prepare_specs(len(stream_ids))

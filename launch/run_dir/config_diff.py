@@ -9,6 +9,7 @@ from distrl.agents.action_noise import NoiseSchedule
 from distrl.agents.continuous import SHARED
 from distrl.agents.dqn import DQNConfig
 from distrl.agents.networks import NetworkConfig
+from distrl.config import ActorsConfig
 from distrl.experiment import Experiment
 from distrl.launch.run_dir.config_dict import as_dict, is_settings_mapping
 
@@ -23,6 +24,7 @@ _FREE = (
 )  # fmt: skip
 # Settings that some checkpoints are older than, by the end of the name, and what was done then.
 _BEFORE = {
+    **ActorsConfig.BEFORE,
     **NetworkConfig.BEFORE,
     "inputs": [],  # as in a file
     **DQNConfig.BEFORE,

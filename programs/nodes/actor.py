@@ -19,8 +19,9 @@ from distrl.programs.groups import ACTOR, LEARNER
 from distrl.programs.nodes.process import configure_jax, has_own_process
 from distrl.programs.program import ExperimentProgram, NodeHandle
 from distrl.programs.progress import patience
-from distrl.programs.remote import Peer, Reporter, TaskVariables, stop_and_tick
+from distrl.programs.remote import Peer, Reporter, TaskRounds, TaskVariables, stop_and_tick
 from distrl.programs.replay_clients import ReplayHandle, actor_client
+from distrl.round_clients import RoundWriter
 from distrl.runtime.heartbeat import current_heartbeat
 from distrl.runtime.host_resources import keep_to_one_core
 from distrl.variables import RemoteVariables
@@ -32,6 +33,7 @@ def add_actor(
     replay: Mapping[str, ReplayHandle],
     monitor: NodeHandle,
     *,
+    learner: Mapping[str, NodeHandle],
     variables: Mapping[str, NodeHandle] | None = None,
     inferencer: Mapping[str, NodeHandle] | None = None,
 ) -> None:
@@ -42,6 +44,7 @@ def add_actor(
       index: index of the actor.
       replay: by task, the table that it writes to.
       monitor: takes its reports.
+      learner: by task, what learns it, and says when a round begins.
       variables: by task, where the parameters of its own inferencers come from; or
       inferencer: by task, the service that it asks.
     """
@@ -51,6 +54,7 @@ def add_actor(
         index,
         dict(replay),
         monitor,
+        rounds={} if program.experiment.actors.min_actors is None else dict(learner),
         variables=dict(variables or {}),
         inferencer=dict(inferencer or {}),
     )
@@ -65,6 +69,7 @@ class ActorNode:
         index: int,
         replay: Mapping[str, ReplayHandle],
         monitor: NodeHandle,
+        rounds: Mapping[str, NodeHandle],
         variables: Mapping[str, NodeHandle],
         inferencer: Mapping[str, NodeHandle],
     ):
@@ -90,6 +95,18 @@ class ActorNode:
                 task: builder.scheduled_writer(self._replays[task], index)
                 for task, builder in builders.items()
             }
+            for task, learner in rounds.items():
+                self._writers[task] = RoundWriter(
+                    self._replays[task],
+                    TaskRounds(learner, task),
+                    unroll_length=builders[task].task.replay.unroll_length,
+                    actor=index,
+                    life=heartbeat.life,
+                    stop=stop,
+                    timeout=patience(
+                        experiment.supervision.insert_timeout, ACTOR.name, LEARNER.name
+                    ),
+                )
             sources: dict[str, InferenceSource] = {}
             for task, builder in builders.items():
                 if builder.task.learns_from is not None:
@@ -155,6 +172,9 @@ class ActorNode:
         """Reports all that it did, as the budget is spent, and waits until the program stops."""
         for reporter in self._reporters.values():
             reporter.flush(self._call_timeout)
+        for writer in self._writers.values():
+            if isinstance(writer, RoundWriter):
+                writer.leave()
         (rounds,) = {
             writer.rounds if isinstance(writer, LockstepWriter) else 0
             for writer in self._writers.values()

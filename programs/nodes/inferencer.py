@@ -10,13 +10,14 @@ from distrl.inference.messages import InferenceMessages
 from distrl.inference.server import InferenceServer
 from distrl.learner_group.devices import check_gpus
 from distrl.programs.build import Builder
-from distrl.programs.groups import ENDPOINT_PORT_NAME, INFERENCER
+from distrl.programs.groups import ENDPOINT_PORT_NAME, INFERENCER, LEARNER
 from distrl.programs.nodes.process import configure_jax
 from distrl.programs.program import ExperimentProgram, NodeHandle
+from distrl.programs.progress import patience
 from distrl.programs.remote import TaskVariables
 from distrl.runtime.heartbeat import current_heartbeat
 from distrl.task import Task
-from distrl.variables import RemoteVariables, VariableClient
+from distrl.variables import RemoteVariables
 
 _MAX_ENDPOINTS = 8  # servers of one inferencer
 
@@ -94,7 +95,9 @@ class InferencerNode:
         heartbeat = current_heartbeat()
         source = RemoteVariables(TaskVariables(learner, task), builder.agent)
         inferencer = builder.make_inferencer(
-            VariableClient(source, builder.task.sync_interval, background=True),
+            builder.make_variables(
+                source, self._stop, patience(builder.task.learner.timeout, LEARNER.name)
+            ),
             clients * actors.num_envs,
             # Inferencers of several tasks draw different numbers.
             index=index + builder.task.index * config.num_inferencers,
@@ -109,11 +112,16 @@ class InferencerNode:
         """See `InferenceServer.inference`."""
         return self._service.inference(data)
 
+    def ask(self, version: int) -> None:
+        """See `Inferencer.ask`."""
+        self._service.ask(version)
+
     def run(self) -> None:
         """Serves at all endpoints until the program stops."""
         current_heartbeat().wait()
         for server in self._servers:
             server.Bind("inference", self._service.inference)
+            server.Bind("ask", self._service.ask)
             server.Start()
         try:
             self._stop.wait()

@@ -31,6 +31,8 @@ from distrl.programs.remote import Reporter, stop_and_tick
 from distrl.programs.replay_clients import ReplayHandle, learner_client, server_folder
 from distrl.programs.save_rounds import RemoteRounds
 from distrl.replay.shared.buffer import SharedReplayBuffer
+from distrl.round_clients import RoundReader
+from distrl.rounds import CollectionRounds
 from distrl.runtime.early_deadline import call_again_if_early
 from distrl.runtime.heartbeat import current_heartbeat
 from distrl.sharing.learner import Sharing
@@ -120,6 +122,22 @@ class LearnerNode:
     def get_variables_at(self, number: int, task: str) -> tuple[int, bytes] | None:
         """See `VariableService.get_variables_at`."""
         return self._tasks[task].variables.get_variables_at(number)
+
+    def join_round(self, task: str, *args: Any) -> tuple[int, int] | None:
+        """See `CollectionRounds.join`."""
+        return self._tasks[task].collection.join(*args)
+
+    def offer_unrolls(self, task: str, *args: Any) -> bool:
+        """See `CollectionRounds.offer`."""
+        return self._tasks[task].collection.offer(*args)
+
+    def deliver_unrolls(self, task: str, *args: Any) -> None:
+        """See `CollectionRounds.deliver`."""
+        self._tasks[task].collection.deliver(*args)
+
+    def leave_rounds(self, task: str, *args: Any) -> None:
+        """See `CollectionRounds.leave`."""
+        self._tasks[task].collection.leave(*args)
 
     def run(self) -> None:
         """Learns until the program stops, then saves the parameters and a checkpoint."""
@@ -211,10 +229,17 @@ class _TaskLearner:
         self.patience = patience(
             self.task.learner.timeout, ACTOR.name, INFERENCER.name, task=self.task
         )
+        collection = self._collection = builder.make_rounds(current_heartbeat().life)
+        collector = None if collection is None else RoundReader(reader, collection, self._stop)
         self._split_update = split_update(builder, gradient_workers, monitor, self._stop)
         self._learner = builder.make_learner(
-            reader, timeout=self.patience, sharing=sharing, split_update=self._split_update
+            collector or reader,
+            timeout=self.patience,
+            sharing=sharing,
+            split_update=self._split_update,
         )
+        if collector is not None:
+            collector.version = lambda: self._learner.version
         acting_over: Callable[[], bool] | None = None
         if has_budget(self.task.goal):
             acting_over = ActingWatch(monitor, task, reader)
@@ -246,6 +271,9 @@ class _TaskLearner:
         assert resume_point.checkpoint is not None
         checkpoint, table = Path(resume_point.checkpoint), resume_point.table()
         note_resumed(self._run_dir, "learner", restore_learner(self._learner, checkpoint))
+        if self._collection is not None:
+            manifest = resume_point.manifest() or {}
+            self._collection.restore(manifest["monitor"]["learner"])
         if table is None:
             return
         if isinstance(self._replay, SharedReplayBuffer):
@@ -261,6 +289,12 @@ class _TaskLearner:
         for index in range(self.task.replay.num_shards):
             copy = copy_of(server_folder(self.task, self._run_dir, index))
             shutil.rmtree(copy, ignore_errors=True)
+
+    @property
+    def collection(self) -> CollectionRounds:
+        """The rounds of an experiment that has them."""
+        assert self._collection is not None
+        return self._collection
 
     def _counters(self) -> dict[str, Any]:
         """Returns the monitor's state."""
@@ -291,4 +325,6 @@ class _TaskLearner:
 
     def _report(self, report: Report) -> None:
         self.checkpointer.check()
+        if self._collection is not None:
+            report.update(self._collection.counts())
         self.reporter(report)

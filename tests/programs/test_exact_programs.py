@@ -17,7 +17,7 @@ from tests.support.selection import full, slow
 STEPS = 100_000
 
 
-def train(tmp_path, name, *flags, steps=STEPS, life=0, limit=110.0):
+def train(tmp_path, name, *flags, steps=STEPS, life=0, limit=110.0, seeds_of=range(2)):
     """Trains, checks the line about each actor's seeds, and returns the last row of metrics.
 
     Once more it goes on where it was, in the next life. Fails after `limit` seconds.
@@ -29,7 +29,7 @@ def train(tmp_path, name, *flags, steps=STEPS, life=0, limit=110.0):
     ]  # fmt: skip
     done = finish(command, limit)
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
-    check_seeds(done.stdout.splitlines(), life)
+    check_seeds(done.stdout.splitlines(), life, seeds_of)
     with open(tmp_path / "run" / "metrics.csv") as file:
         rows = list(csv.DictReader(file))
     return {key: float(value) for key, value in rows[-1].items() if value}
@@ -48,9 +48,9 @@ def check_ages(row, bound, name):
     assert row["unrolls_too_old"] > 0 or name not in ("uniform", "overlapping")
 
 
-def check_seeds(lines, life=0):
+def check_seeds(lines, life=0, actors=range(2)):
     """Both actors' lines, in any topology, name the same seeds."""
-    for index in range(2):
+    for index in actors:
         own = environment_seeds(0, "actor", index, 8, life)
         (line,) = [one for one in lines if f"actor/{index}: 8 environments" in one]
         assert re.search(rf"in a \w+Pool, seeds {own[0]} to {own[-1]}, life {life}$", line), line
@@ -118,6 +118,24 @@ def test_a_bound_on_age(tmp_path, name, flags):
     row = train(tmp_path, name, *flags, "--config.learner.max_policy_lag=1", steps=10_000)
     check(row, 10_000)
     check_ages(row, 1, name)
+
+
+@needs_launchpad
+@pytest.mark.parametrize(
+    ("name", "flags"),
+    [
+        full("rounds", (HEAVY, MP, SHARED, "--config.actors.round_grace=0.05")),
+        full("stateless_rounds", (LIGHT, MP, REVERB, "--config.actors.late_data=drop")),
+    ],
+)
+def test_rounds_with_a_straggler(tmp_path, name, flags):
+    row = train(tmp_path, name, *flags, steps=4_000, seeds_of=())
+    assert not [key for key, value in row.items() if key.startswith("wrong_") and value]
+    assert row["rounds"] > 1
+    late = row["unrolls_late_kept"], row["unrolls_late_dropped"]
+    assert late.index(0) == (name == "rounds")
+    # A round's unrolls are learned from before the next one begins: at most three updates.
+    assert row["policy_lag_max"] <= 3
 
 
 @pytest.mark.timeout(400)

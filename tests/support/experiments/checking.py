@@ -2,6 +2,7 @@
 
 import dataclasses
 import threading
+import time
 from collections.abc import Sequence
 
 from jax._src import xla_bridge
@@ -9,7 +10,9 @@ from jax._src import xla_bridge
 from distrl.envs import Pool, PythonEnvironment
 from distrl.experiment import ActorsConfig, Experiment, InferenceConfig, LearnerConfig
 from distrl.replay.buffer import ReplayConfig
+from distrl.seeds import environment_seeds
 from distrl.testing import CheckingConfig, CountingEnvironment, LateCountingEnvironment
+from distrl.types import TimeStep
 
 
 class Early(PythonEnvironment):
@@ -67,3 +70,36 @@ def late() -> Experiment:
 def late_synchronous() -> Experiment:
     """As `late`, but every actor waits for all its environments."""
     return dataclasses.replace(late(), actors=synchronous().actors)
+
+
+class Uneven(Early):
+    """Steps of the first actor's environments take ten times as long as those of the others."""
+
+    def make_pool(self, num_envs: int, wait_num: int, seeds: Sequence[int]) -> Pool:
+        """See `PythonEnvironment`."""
+        pool = super().make_pool(num_envs, wait_num, seeds)
+        slow = any(seeds[0] == environment_seeds(0, "actor", 0, num_envs, k)[0] for k in range(3))
+        receive = pool.recv
+
+        def recv() -> TimeStep:
+            time.sleep(0.03 if slow else 0.003)
+            return receive()
+
+        pool.recv = recv  # type: ignore[method-assign]
+        return pool
+
+
+def rounds() -> Experiment:
+    """Three actors in rounds, the first of which is slow."""
+    return Experiment(
+        Uneven(CountingEnvironment, "counting"),
+        CheckingConfig(),
+        ReplayConfig(unroll_length=9, max_size=64),
+        ActorsConfig(num_actors=3, num_envs=4, min_actors=2),
+        learner=LearnerConfig(batch_size=4),
+    )
+
+
+def stateless_rounds() -> Experiment:
+    """As `rounds`, for a service of inference."""
+    return dataclasses.replace(rounds(), agent=CheckingConfig(recurrent=False))

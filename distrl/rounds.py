@@ -1,0 +1,163 @@
+"""Synchronous collection: actors act in rounds, and the learner learns between them.
+
+In a round every actor makes an unroll of each of its streams, all with the parameters that the
+round began with. It ends when `min_actors` have delivered and the grace time is over, or all have.
+Data of an actor that delivers later is kept or dropped, by rule, and counted. An actor that was
+late joins the round that is open when it has delivered.
+"""
+
+import threading
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from distrl.replay.table.waiting import wait_until
+
+_JOIN_S = 0.2  # that `CollectionRounds.join` waits for the next round
+
+
+class CollectionRounds:
+    """Says when a round begins and ends; in the learner's process. Thread safe.
+
+    Every call of an actor may come twice.
+    """
+
+    def __init__(
+        self,
+        num_actors: int,
+        min_actors: int,
+        grace: float,
+        keep_late: bool,
+        life: int = 0,
+        clock: Callable[[], float] = time.monotonic,
+    ):
+        """Args:
+        num_actors: actors of the program.
+        min_actors: of these, how many must have delivered before a round ends.
+        grace: seconds that the others then have.
+        keep_late: keep late data; otherwise drop it.
+        life: of the learner's process, whose rounds have other numbers than those of earlier lives.
+        clock: the monotonic clock.
+        """
+        self._num_actors, self._min_actors = num_actors, min_actors
+        self._grace, self._keep_late, self._clock = grace, keep_late, clock
+        self._changed = threading.Condition()
+        self._round = life << 32
+        self._open = False
+        self._version = 0
+        self._delivered: set[int] = set()  # actors, in this round
+        self._left: set[int] = set()  # actors that act no more
+        self._enough_since = 0.0
+        self._answers: dict[int, tuple[tuple[int, int], bool]] = {}  # by actor: the last offer
+        self._counted: dict[int, tuple[int, int]] = {}  # by actor: the last delivery
+        self._counts = dict.fromkeys(
+            ("rounds", "unrolls_in_time", "unrolls_late_kept", "unrolls_late_dropped"), 0
+        )
+
+    def counts(self) -> dict[str, int]:
+        """Returns rounds that have ended, and unrolls delivered in time, late, and dropped."""
+        with self._changed:
+            return dict(self._counts)
+
+    def restore(self, counts: Mapping[str, Any]) -> None:
+        """Continues from a mapping with what `counts` returned; what it lacks is 0."""
+        with self._changed:
+            self._counts = {name: int(counts.get(name, 0)) for name in self._counts}
+
+    # Called by the learner:
+
+    def collect(
+        self, version: int, stop: threading.Event | None = None, timeout: float | None = None
+    ) -> None:
+        """Opens a round with parameters of a version, or stays in an open one, until it has ended.
+
+        Raises:
+          Stopped: the program stops.
+          DeadlineExceeded: too few actors have delivered; the round stays open.
+        """
+        with self._changed:
+            if not self._open:
+                self._round += 1
+                self._version, self._open = version, True
+                self._delivered.clear()
+                self._changed.notify_all()
+            wait_until(
+                self._changed, self._is_over, stop=stop, timeout=timeout, what=self._describe
+            )
+            self._open = False
+            self._counts["rounds"] += 1
+
+    def _is_over(self) -> bool:
+        expected = self._num_actors - len(self._left)
+        delivered = len(self._delivered)
+        if delivered < min(self._min_actors, expected):
+            return False
+        return delivered >= expected or self._clock() - self._enough_since >= self._grace
+
+    def _describe(self) -> str:
+        return (
+            f"a round waits for {self._min_actors} of {self._num_actors} actors "
+            f"(actors.min_actors); {len(self._delivered)} have delivered: "
+            f"{sorted(self._delivered)}"
+        )
+
+    # Called by actors:
+
+    def join(self, actor: int, after: int) -> tuple[int, int] | None:
+        """Returns the number of an open round, and the version of its parameters.
+
+        Waits briefly; returns None if there is none yet that the actor has not delivered in.
+
+        Args:
+          actor: index of the actor.
+          after: the last round that it joined in its life; -1: none.
+        """
+
+        def can_join() -> bool:
+            return self._open and self._round != after and actor not in self._delivered
+
+        with self._changed:
+            self._left.discard(actor)
+            if not self._changed.wait_for(can_join, _JOIN_S):
+                return None
+            return self._round, self._version
+
+    def offer(self, actor: int, life: int, number: int, unrolls: int) -> bool:
+        """Returns whether an actor is to insert the unrolls that it made in a round.
+
+        Args:
+          actor: index of the actor.
+          life: the actor's life.
+          number: of the round.
+          unrolls: how many.
+        """
+        with self._changed:
+            key, answer = self._answers.get(actor, ((-1, -1), False))
+            if key == (life, number):
+                return answer
+            kept = self._keep_late or (self._open and number == self._round)
+            self._answers[actor] = (life, number), kept
+            if not kept:
+                self._counts["unrolls_late_dropped"] += unrolls
+            return kept
+
+    def deliver(self, actor: int, life: int, number: int, unrolls: int) -> None:
+        """Notes that what was offered is in the table. Arguments as for `offer`."""
+        with self._changed:
+            if self._counted.get(actor) == (life, number):
+                return
+            self._counted[actor] = life, number
+            if not (self._open and number == self._round):
+                self._counts["unrolls_late_kept"] += unrolls
+                return
+            self._counts["unrolls_in_time"] += unrolls
+            self._delivered.add(actor)
+            if len(self._delivered) <= self._min_actors:
+                self._enough_since = self._clock()
+            self._changed.notify_all()
+
+    def leave(self, actor: int) -> None:
+        """Notes that an actor acts no more: no round waits for it."""
+        with self._changed:
+            self._left.add(actor)
+            self._changed.notify_all()

@@ -1,0 +1,58 @@
+"""What rounds cannot have is refused when the experiment is made."""
+
+import dataclasses
+
+import pytest
+
+from distrl.errors import ConfigError
+from distrl.experiment import ActorsConfig, InferenceConfig, LearnerConfig
+from distrl.replay.buffer import ReplayConfig
+from tests.support.experiments import checking
+
+
+@pytest.mark.parametrize(
+    ("parts", "message"),
+    [
+        ({"actors": {"min_actors": 4}}, "between 1 and actors.num_actors=3"),
+        ({"actors": {"wait_num": 2}}, "actors.wait_num=2 these end at different times"),
+        ({"actors": {"late_data": "burn"}}, "must be 'keep' or 'drop'"),
+        ({"actors": {"min_actors": None, "round_grace": 1.0}}, "set actors.min_actors"),
+        ({"actors": {"round_grace": -1.0}}, "0 s or more"),
+        ({"inference": InferenceConfig(sync_interval=3)}, "parameters change with rounds"),
+        ({"replay": ReplayConfig("uniform", 9, 64)}, "set replay.samples_per_insert"),
+        (
+            {"replay": ReplayConfig("uniform", 9, 64, 1, 1.0, 40.0, period=4)},
+            "replay.period=4, whose unrolls end within a round",
+        ),
+        ({"replay": ReplayConfig(unroll_length=9, max_size=17)}, "the 4 streams that may be late"),
+        ({"lockstep": True}, "by what time it is"),
+        ({"learner": LearnerConfig(4, max_policy_lag=1), "lockstep": True}, "by what time it is"),
+    ],
+)
+def test_it_is_refused(parts, message):
+    made = checking.rounds()
+    changes = dict(parts)
+    if "actors" in changes:
+        with pytest.raises(ConfigError, match=message):
+            ActorsConfig(**{**dataclasses.asdict(made.actors), **changes["actors"]})
+        return
+    with pytest.raises(ConfigError, match=message):
+        dataclasses.replace(made, **changes)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"max_policy_lag": -1}, "0 or more, or None; got -1"),
+        ({"max_policy_lag": 1.5}, "a whole number of learner steps"),
+    ],
+)
+def test_a_bound_on_age_is_checked(settings, message):
+    with pytest.raises(ConfigError, match=message):
+        LearnerConfig(**settings)
+
+
+def test_a_bound_on_age_is_not_for_lockstep():
+    made = checking.synchronous()
+    with pytest.raises(ConfigError, match="the schedule counts on each"):
+        dataclasses.replace(made, lockstep=True, learner=LearnerConfig(16, max_policy_lag=1))
