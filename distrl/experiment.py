@@ -106,6 +106,11 @@ class Experiment:
         self._fill_in()
         for task in self.tasks.values():
             task.check()
+        if self.policies and self.actors.min_actors is not None:
+            raise ConfigError(
+                "actors.min_actors: no rounds with policies, whose unrolls do not end together; "
+                "leave it None, or bound the age of their data: learner.max_policy_lag"
+            )
         if self.inference.num_inferencers > self.actors.num_actors:
             raise ConfigError(
                 f"inference.num_inferencers={self.inference.num_inferencers} is more than "

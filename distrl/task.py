@@ -105,7 +105,7 @@ class Task:
                 f"learner.batch_size of at most {self.replay.max_size}, or a larger table"
             )
         self._check_whole_episodes()
-        self._check_rounds()
+        self._check_data_schedule()
         check_replay = getattr(self.agent, "check_replay", None)
         if check_replay is not None:
             check_replay(self.replay, self.learner.batch_size)
@@ -140,8 +140,14 @@ class Task:
                 "max_episode_steps"
             )
 
-    def _check_rounds(self) -> None:
+    def _check_data_schedule(self) -> None:
         actors, replay = self.actors, self.replay
+        if self.learns_from is not None and self.learner.max_policy_lag is not None:
+            raise ConfigError(
+                f"learner.max_policy_lag of {self.name!r}, which learns from the steps of "
+                f"{self.learns_from!r}: these have that policy's versions, whose age says nothing "
+                "here; leave it None"
+            )
         if actors.min_actors is None:
             return
         refused = {

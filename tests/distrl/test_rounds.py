@@ -9,6 +9,7 @@ import pytest
 from distrl.envs import PythonEnvironment
 from distrl.errors import DeadlineExceeded, Stopped
 from distrl.experiment import ActorsConfig, Experiment, LearnerConfig
+from distrl.programs.acting import make_actor
 from distrl.programs.build import Builder
 from distrl.replay.buffer import ReplayConfig
 from distrl.replay.local.buffer import LocalReplayBuffer
@@ -197,7 +198,14 @@ def test_one_round_acts_on_one_version(late_data):
             buffers[index], rounds, unroll_length=5, actor=index, life=0, stop=stop, timeout=30.0
         )
         inferencer = builder.make_inferencer(variables, UNROLLS, index=index)
-        actor = builder.make_actor(pool, inferencer, writer, first_stream=index * UNROLLS)
+        actor = make_actor(
+            {"task": builder},
+            pool,
+            {"task": inferencer},
+            {"task": writer},
+            index=index,
+            first_environment=index * UNROLLS,
+        )
         try:
             while not stop.is_set():
                 if index == 2:
@@ -218,8 +226,8 @@ def test_one_round_acts_on_one_version(late_data):
         finally:
             stop.set()
             held.set()
-        for future in futures:
-            future.result(60.0)
+            for future in futures:  # an actor's error explains the learner's
+                future.result(60.0)
     report = learner.take_report()
     assert not {name for name, value in report.items() if name.startswith("wrong_") and value}
     counts = rounds.counts()
