@@ -5,19 +5,15 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from distrl.agents.images import has_channels_last
-from distrl.agents.inputs import has_mask
-from distrl.agents.torsos import has_scaled_integers
 from distrl.checkpointing.resume_point import (
     RESUMED,
     ResumePoint,
-    check_agent,
     monitor_states,
 )
 from distrl.checkpointing.rounds import last_round, latest_set
 from distrl.checkpointing.saved import Saved
-from distrl.checkpointing.store import PARAMS, TABLE, Checkpoint, Checkpoints
-from distrl.errors import ConfigError, SpecError
+from distrl.checkpointing.store import PARAMS, Checkpoint, Checkpoints
+from distrl.errors import ConfigError
 from distrl.experiment import Experiment
 from distrl.goal import joined
 from distrl.launch.run_dir import config_diff
@@ -29,13 +25,10 @@ from distrl.launch.run_dir.folder import (
     lock,
     make_folder,
 )
+from distrl.launch.run_dir.resume_checks import check_settings, check_tasks, has_table
 from distrl.launch.supervision.result import EXIT_FAILED, EXIT_FINISHED, RESULT_FILE
 from distrl.metrics import Monitor
-from distrl.replay.columns import Columns
-from distrl.replay.table.files import read_facts
-from distrl.runtime.files import TASKS, read_json, write_json
-from distrl.task import Task
-from distrl.types import Nest
+from distrl.runtime.files import read_json, write_json
 
 SUBMITTED = ("slurm.sh", "slurm.log")  # of a Slurm job that will run in the folder
 
@@ -148,7 +141,7 @@ def _resume(
     """Returns where the run in `path` resumes, or that it has ended."""
     result = _read_result(path / RESULT_FILE, say)
     saved = Saved.read(path)
-    _check_tasks(path, experiment)
+    check_tasks(path, experiment)
     same_goal = config_diff.goal(old_settings) == config_diff.goal(settings)
     if result.get("status") == "finished" and same_goal and saved.complete:
         return RunFolder(path, ResumePoint(settings), (str(result.get("reason")), EXIT_FINISHED))
@@ -166,17 +159,17 @@ def _resume(
         what = "checkpoint of every policy" if several else "checkpoint"
         say(f"distrl: {path} has no {what}: starting from the beginning, appending to its logs")
         return RunFolder(path, ResumePoint(settings, last_round=before))
-    for line in _check(checkpoints, settings, experiment):
+    for line in check_settings(checkpoints, settings, experiment):
         say(line)
-    has_table = [
-        _has_table(checkpoint, tasks[name], experiment.checkpoint.replay, topology, say)
+    with_table = [
+        has_table(checkpoint, tasks[name], experiment.checkpoint.replay, topology, say)
         for name, checkpoint in checkpoints.items()
     ]
     paths = {name: str(checkpoint.path) for name, checkpoint in checkpoints.items()}
     if several:
-        resume_point = ResumePoint(settings, None, all(has_table), paths, before)
+        resume_point = ResumePoint(settings, None, all(with_table), paths, before)
     else:
-        resume_point = ResumePoint(settings, paths[experiment.task], all(has_table))
+        resume_point = ResumePoint(settings, paths[experiment.task], all(with_table))
     states = monitor_states(resume_point, tasks)
     ended = _ended(experiment, states)
     if ended is not None and not saved.complete:
@@ -196,21 +189,6 @@ def _resume(
     return RunFolder(path, resume_point, ended)
 
 
-def _check_tasks(path: Path, experiment: Experiment) -> None:
-    """Raises ConfigError if the folder has checkpoints of other tasks than the experiment's."""
-    tasks = {""} if len(experiment.tasks) == 1 else set(experiment.tasks)
-    folders = [path, *(path / TASKS).glob("*")]
-    saved = {
-        folder.name if folder != path else "" for folder in folders if Checkpoints(folder).paths()
-    }
-    if saved - tasks:
-        names = ", ".join(sorted(saved)) or "a single one"
-        raise ConfigError(
-            f"--run_dir: {path} is of another run: the policies that it has learned are {names}, "
-            f"and those of this experiment are {', '.join(experiment.tasks)}; name a new folder"
-        )
-
-
 def _latest(
     path: Path, experiment: Experiment, say: Callable[[str], None]
 ) -> dict[str, Checkpoint]:
@@ -224,83 +202,6 @@ def _latest(
         return latest_set(folders, say)
     checkpoint = Checkpoints(path).latest(say)
     return {} if checkpoint is None else dict.fromkeys(experiment.tasks, checkpoint)
-
-
-def _check(
-    checkpoints: Mapping[str, Checkpoint], settings: dict[str, Any], experiment: Experiment
-) -> list[str]:
-    """Returns a line for each changed setting; raises ConfigError if one must not change."""
-    tasks = experiment.tasks
-    first = next(iter(checkpoints.values()))  # all have the settings
-    changes = config_diff.compare(first.manifest, settings)
-    same = set.intersection(
-        *(_without_effect(task.env_spec.observation) for task in tasks.values())
-    )
-    changes = [c for c in changes if c.field.rpartition(".")[2] not in same]
-    fixed = [change for change in changes if change.fixed]
-    if fixed:
-        raise ConfigError(f"{first.path} is of another run: {_describe(fixed)}")
-    for name, checkpoint in checkpoints.items():
-        try:
-            check_agent(tasks[name].make_agent(), checkpoint.path)
-        except SpecError as error:
-            prefix = f"policies.{name}.agent." if experiment.policies else "agent."
-            of_agent = [change for change in changes if change.field.startswith(prefix)]
-            raise ConfigError(
-                f"{checkpoint.path} is of another agent: {_describe(of_agent) or error}"
-            ) from error
-    return [f"distrl: changed since the checkpoint: {c.field}: {c.was} -> {c.now}" for c in changes]
-
-
-def _without_effect(observation: Nest) -> set[str]:
-    """Returns settings of networks that mean the same for an observation, whatever their value."""
-    has_effect = {
-        "scale_integers": has_scaled_integers(observation),
-        "image_layout": has_channels_last(observation),
-        "mask_actions": has_mask(observation),
-    }
-    return {name for name, effect in has_effect.items() if not effect}
-
-
-def _describe(changes: list[config_diff.Change]) -> str:
-    return ", ".join(f"{change.field}: was {change.was}, is {change.now}" for change in changes)
-
-
-def _has_table(
-    checkpoint: Checkpoint,
-    task: Task,
-    was_saved: bool,
-    topology: str,
-    say: Callable[[str], None],
-) -> bool:
-    """Returns whether the program can start with the replay table that was saved.
-
-    Args:
-      checkpoint: of the task.
-      task: has the table.
-      was_saved: whether the user expects tables in checkpoints.
-      topology: of the program.
-      say: prints a line for the user.
-    """
-    folder = checkpoint.path / TABLE
-    if not folder.is_dir():
-        if was_saved:
-            say("distrl: the replay starts empty: the checkpoint has no table")
-        return False
-    in_reverb = topology != "single_process" and task.replay.backend == "reverb"
-    columns = Columns(task.trajectory_struct(), task.replay.unroll_length)
-    facts = read_facts(folder, columns, task.replay)
-    shards = facts.get("num_shards", 1)
-    if facts["kind"] != ("reverb" if in_reverb else "files"):
-        why_not = "its saved contents cannot be moved to or from Reverb"
-    elif in_reverb and facts["unrolls_per_item"] != task.unrolls_per_item:
-        why_not = "Reverb's items had another size when it was saved"
-    elif in_reverb and shards != task.replay.num_shards:
-        why_not = f"it was saved as {shards} shards"
-    else:
-        return True
-    say(f"distrl: the replay starts empty: {why_not}")
-    return False
 
 
 def _ended(experiment: Experiment, states: Mapping[str, dict[str, Any]]) -> tuple[str, int] | None:

@@ -19,7 +19,7 @@ from distrl.envs import PythonEnvironment
 from distrl.errors import ConfigError
 from distrl.experiment import ActorsConfig, Experiment, LearnerConfig
 from distrl.goal import Goal
-from distrl.launch.run_dir import config_diff, run_dir
+from distrl.launch.run_dir import config_diff, resume_checks, run_dir
 from distrl.launch.supervision.result import EXIT_FAILED, EXIT_FINISHED
 from distrl.programs.single_process import single_process
 from distrl.replay.buffer import ReplayConfig
@@ -171,7 +171,7 @@ def test_a_table_of_other_shards(tmp_path):
     for shards in (2, 3):
         facts = {"unrolls_per_item": made.only_task.unrolls_per_item, "num_shards": shards}
         files.write_facts(tmp_path / "replay", "reverb", columns, replay, facts)
-        has_table = run_dir._has_table(saved, made.only_task, True, "heavy_env", lines.append)
+        has_table = resume_checks.has_table(saved, made.only_task, True, "heavy_env", lines.append)
         assert has_table == (shards == 2)
     assert lines == ["distrl: the replay starts empty: it was saved as 3 shards"]
 
@@ -280,14 +280,14 @@ def test_a_run_from_before_integers_were_scaled(monkeypatch, observation, flag, 
     settings = json.loads(json.dumps(config_diff.describe(made)))
     before = json.loads(json.dumps(settings))
     del before["experiment"]["agent"]["network"]["scale_integers"]
-    monkeypatch.setattr(run_dir, "check_agent", lambda agent, path: None)
+    monkeypatch.setattr(resume_checks, "check_agent", lambda agent, path: None)
     checkpoint = Checkpoint(Path("checkpoint"), before)
     if refused:
         want = r"another run: agent\.network\.scale_integers: was False, is True"
         with pytest.raises(ConfigError, match=want):
-            run_dir._check({"task": checkpoint}, settings, made)
+            resume_checks.check_settings({"task": checkpoint}, settings, made)
     else:
-        assert run_dir._check({"task": checkpoint}, settings, made) == []
+        assert resume_checks.check_settings({"task": checkpoint}, settings, made) == []
 
 
 @pytest.mark.parametrize("content", ["", '{"command": [', "[]", "\udcff"])

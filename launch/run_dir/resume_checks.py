@@ -1,0 +1,111 @@
+"""Whether a run can be resumed with the settings of now, and with its tables."""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from distrl.agents.images import has_channels_last
+from distrl.agents.inputs import has_mask
+from distrl.agents.torsos import has_scaled_integers
+from distrl.checkpointing.resume_point import check_agent
+from distrl.checkpointing.store import TABLE, Checkpoint, Checkpoints
+from distrl.errors import ConfigError, SpecError
+from distrl.experiment import Experiment
+from distrl.launch.run_dir import config_diff
+from distrl.replay.columns import Columns
+from distrl.replay.table.files import read_facts
+from distrl.runtime.files import TASKS
+from distrl.task import Task
+from distrl.types import Nest
+
+
+def check_tasks(path: Path, experiment: Experiment) -> None:
+    """Raises ConfigError if the folder has checkpoints of other tasks than the experiment's."""
+    tasks = {""} if len(experiment.tasks) == 1 else set(experiment.tasks)
+    folders = [path, *(path / TASKS).glob("*")]
+    saved = {
+        folder.name if folder != path else "" for folder in folders if Checkpoints(folder).paths()
+    }
+    if saved - tasks:
+        names = ", ".join(sorted(saved)) or "a single one"
+        raise ConfigError(
+            f"--run_dir: {path} is of another run: the policies that it has learned are {names}, "
+            f"and those of this experiment are {', '.join(experiment.tasks)}; name a new folder"
+        )
+
+
+def check_settings(
+    checkpoints: Mapping[str, Checkpoint], settings: dict[str, Any], experiment: Experiment
+) -> list[str]:
+    """Returns a line for each changed setting; raises ConfigError if one must not change."""
+    tasks = experiment.tasks
+    first = next(iter(checkpoints.values()))  # all have the settings
+    changes = config_diff.compare(first.manifest, settings)
+    same = set.intersection(
+        *(_without_effect(task.env_spec.observation) for task in tasks.values())
+    )
+    changes = [c for c in changes if c.field.rpartition(".")[2] not in same]
+    fixed = [change for change in changes if change.fixed]
+    if fixed:
+        raise ConfigError(f"{first.path} is of another run: {_describe(fixed)}")
+    for name, checkpoint in checkpoints.items():
+        try:
+            check_agent(tasks[name].make_agent(), checkpoint.path)
+        except SpecError as error:
+            prefix = f"policies.{name}.agent." if experiment.policies else "agent."
+            of_agent = [change for change in changes if change.field.startswith(prefix)]
+            raise ConfigError(
+                f"{checkpoint.path} is of another agent: {_describe(of_agent) or error}"
+            ) from error
+    return [f"distrl: changed since the checkpoint: {c.field}: {c.was} -> {c.now}" for c in changes]
+
+
+def _without_effect(observation: Nest) -> set[str]:
+    """Returns settings of networks that mean the same for an observation, whatever their value."""
+    has_effect = {
+        "scale_integers": has_scaled_integers(observation),
+        "image_layout": has_channels_last(observation),
+        "mask_actions": has_mask(observation),
+    }
+    return {name for name, effect in has_effect.items() if not effect}
+
+
+def _describe(changes: list[config_diff.Change]) -> str:
+    return ", ".join(f"{change.field}: was {change.was}, is {change.now}" for change in changes)
+
+
+def has_table(
+    checkpoint: Checkpoint,
+    task: Task,
+    was_saved: bool,
+    topology: str,
+    say: Callable[[str], None],
+) -> bool:
+    """Returns whether the program can start with the replay table that was saved.
+
+    Args:
+      checkpoint: of the task.
+      task: has the table.
+      was_saved: whether the user expects tables in checkpoints.
+      topology: of the program.
+      say: prints a line for the user.
+    """
+    folder = checkpoint.path / TABLE
+    if not folder.is_dir():
+        if was_saved:
+            say("distrl: the replay starts empty: the checkpoint has no table")
+        return False
+    in_reverb = topology != "single_process" and task.replay.backend == "reverb"
+    columns = Columns(task.trajectory_struct(), task.replay.unroll_length)
+    facts = read_facts(folder, columns, task.replay)
+    shards = facts.get("num_shards", 1)
+    if facts["kind"] != ("reverb" if in_reverb else "files"):
+        why_not = "its saved contents cannot be moved to or from Reverb"
+    elif in_reverb and facts["unrolls_per_item"] != task.unrolls_per_item:
+        why_not = "Reverb's items had another size when it was saved"
+    elif in_reverb and shards != task.replay.num_shards:
+        why_not = f"it was saved as {shards} shards"
+    else:
+        return True
+    say(f"distrl: the replay starts empty: {why_not}")
+    return False
