@@ -2,9 +2,10 @@
 
 import dataclasses
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from distrl import specs
@@ -15,7 +16,7 @@ from distrl.errors import ConfigError
 from distrl.inferencer import Inferencer
 from distrl.saved_agent import PICKLE, SETTINGS, read_settings
 from distrl.task import make_agent
-from distrl.types import Nest, Params, StepType, TimeStep
+from distrl.types import AgentOutput, Nest, Params, StepType, TimeStep
 from distrl.variables import VariableClient
 
 
@@ -27,6 +28,45 @@ class _ConstantSource:
 
     def get_variables(self, newer_than: int) -> tuple[int, Params] | None:
         return self._variables if self._variables[0] > newer_than else None
+
+
+class PolicyOutput(NamedTuple):
+    """An action, and the distribution that it is from.
+
+    Attributes:
+      action: the action, with continuous ones clipped to their bounds.
+      log_prob: float32, its log-probability, that of the action before it was clipped. A policy
+        that samples has that of its sampling, also if it acts greedily.
+      parameters: of the distribution, by name: `value` with `logits` (normalised) or `mean` and
+        `std`, for IMPALA, A2C and PPO; `values` and `probabilities` for DQN and R2D2; `mean` and
+        `std` before the tanh for SAC.
+    """
+
+    action: Nest
+    log_prob: Any
+    parameters: dict[str, Any]
+
+
+class _WithDistribution:
+    """An agent whose extras are its distribution, and which takes the action that it is given.
+
+    `timestep.env_info` has the actions and, for each stream, whether to take them.
+    """
+
+    def __init__(self, agent: Agent):
+        self.env_spec, self._agent = agent.env_spec, agent
+        self.initial_state = agent.initial_state
+
+    def actor_step(
+        self, rng: Any, params: Params, timestep: TimeStep, state: Any, evaluation: bool = False
+    ) -> tuple[AgentOutput, Any]:
+        given, is_given = timestep.env_info
+        timestep = timestep._replace(env_info=())
+        known = self._agent.action_distribution(rng, params, timestep, state, evaluation)
+        output, state = self._agent.actor_step(rng, params, timestep, state, evaluation)
+        action = jax.tree.map(lambda a, b: jnp.where(is_given, a, b), given, output.action)
+        extras = () if known is None else (known.log_prob(action), known.parameters)
+        return AgentOutput(action, extras), state
 
 
 class Policy:
@@ -53,8 +93,10 @@ class Policy:
         self._single = batch_size is None
         self._size = size = 1 if batch_size is None else batch_size
         variables = VariableClient(_ConstantSource(version, jax.device_put(params)), 2**62)
+        self._name = type(getattr(agent, "agent", agent)).__name__
+        inner: Any = _WithDistribution(agent)
         self._inferencer = Inferencer(
-            agent, variables, seed=seed, max_streams=size, evaluation=greedy
+            inner, variables, seed=seed, max_streams=size, evaluation=greedy
         )
         self._spec = agent.env_spec
         self._streams = np.arange(size, dtype=np.int32)
@@ -82,8 +124,48 @@ class Policy:
         Raises:
           SpecError: the observation violates the spec of the environment of the training.
         """
+        action, _ = self._act(observation, reward, None)
+        return action
+
+    def act(self, observation: Nest, reward: Any = 0.0, action: Nest = None) -> PolicyOutput:
+        """Returns an action for an observation with its log-probability, in the place of a call.
+
+        Args:
+          observation, reward: as in a call.
+          action: an action that was taken, to be judged: it gets its log-probability, and is the
+            previous action of the next observation. None: the policy chooses.
+
+        Raises:
+          SpecError: observation or action violate their specs.
+          ConfigError: the policy's actions have no known distribution: DDPG's and TD3's, and
+            those of an exploration of the user's own.
+        """
+        chosen, extras = self._act(observation, reward, action)
+        if not extras:
+            raise ConfigError(
+                f"Policy.act: the actions of {self._name} have no known distribution; call the "
+                "policy itself for the action alone"
+            )
+        if self._single:
+            extras = jax.tree.map(lambda leaf: leaf[0], extras)
+        return PolicyOutput(chosen, *extras)
+
+    def _act(self, observation: Nest, reward: Any, given: Nest) -> tuple[Nest, Any]:
+        """Returns the action, and the agent's extras [B, ...]."""
+        is_given = given is not None
         if self._single:
             observation = jax.tree.map(lambda leaf: np.asarray(leaf)[None], observation)
+            given = jax.tree.map(lambda leaf: np.asarray(leaf)[None], given)
+        if is_given:
+            given = jax.tree.map(np.asarray, given)
+            given = jax.tree.map(
+                lambda s, leaf: leaf.astype(s.dtype) if leaf.dtype.kind == s.dtype.kind else leaf,
+                specs.struct(self._spec.action),
+                given,
+            )
+            specs.check(given, specs.struct(self._spec.action), (self._size,), "action")
+        else:
+            given = specs.zeros(self._spec.action, self._size)
         struct = specs.struct(self._spec.observation)
         specs.check(observation, struct, (self._size,), "observation")
         first, rewards = self._first, specs.zeros(self._spec.reward, self._size)
@@ -100,12 +182,16 @@ class Policy:
                 ),
                 self._prev_action,
             ),
+            env_id=self._streams,
+            env_info=(given, np.asarray(is_given)),
         )
-        action = self._inferencer.inference(self._streams, timestep).action
+        (action, extras), _, _ = self._inferencer.infer(timestep, self._size, 0, False)
         self._prev_action = action
         self._first = np.zeros(self._size, bool)
         action = specs.clip(action, self._spec.action)
-        return jax.tree.map(lambda leaf: leaf[0], action) if self._single else action
+        if self._single:
+            action = jax.tree.map(lambda leaf: leaf[0], action)
+        return action, extras
 
 
 def load_policy(

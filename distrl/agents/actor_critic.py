@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from distrl.agents import networks
+from distrl.agents import action_distribution, networks
 from distrl.agents.agent import Agent, Logs
 from distrl.agents.components import components_for, network_labels
 from distrl.agents.means import mean_over
@@ -111,6 +111,18 @@ class ActorCritic(Agent):
         else:
             action, log_prob = distribution.sample_with_log_prob(rng, policy)
         return AgentOutput(action, {"log_prob": log_prob}), state
+
+    def action_distribution(
+        self,
+        rng: jax.Array,
+        params: Params,
+        timestep: TimeStep,
+        state: State,
+        evaluation: bool = False,
+    ) -> action_distribution.ActionDistribution:
+        """See `Agent`."""
+        policy, value, _ = self.network.step(params, timestep, state)
+        return action_distribution.of_policy(self.network.distribution, policy, value)
 
     def components(self, params: Params) -> Nest:
         """See `Agent`."""

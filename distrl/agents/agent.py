@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from distrl import specs
+from distrl.agents.action_distribution import ActionDistribution
 from distrl.agents.batch_share import weighted_mean
 from distrl.errors import ConfigError, SpecError
 from distrl.random_keys import derive, numbered, root
@@ -72,6 +73,22 @@ class Agent(abc.ABC):
           The action with the extras to store with it, and the state after this step, all
           [B, ...]. Structure, shapes and dtypes do not depend on `evaluation`.
         """
+
+    def action_distribution(
+        self,
+        rng: jax.Array,
+        params: Params,
+        timestep: TimeStep,
+        state: State,
+        evaluation: bool = False,
+    ) -> ActionDistribution | None:
+        """Returns the distribution of `actor_step`'s actions, given the same arguments.
+
+        With `evaluation` an agent that samples gives the distribution that it would sample from.
+        None, the default: the agent has none, or does not know it.
+        """
+        del rng, params, timestep, state, evaluation
+        return None
 
     def with_env_steps(self, params: Params, env_steps: int) -> Params:
         """Returns the parameters with all that follows from how much the program has acted.

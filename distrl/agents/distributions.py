@@ -169,10 +169,17 @@ class SquashedNormal(BoundedActions):
         """Returns an action [..., *shape] and its log-probability [...]; both have gradients."""
         noise = draw(jax.random.normal, rng, params.mean.shape)
         x = params.mean + jnp.exp(params.log_std) * noise
+        return self.decode(jnp.tanh(x)), self._density(params, noise, x)
+
+    def log_prob(self, params: NormalParams, action: jax.Array) -> jax.Array:
+        """Returns the log-density of actions; those at a bound count as 1e-6 of it inside."""
+        x = jnp.arctanh(jnp.clip(self.encode(action), -1 + 1e-6, 1 - 1e-6))
+        return self._density(params, (x - params.mean) * jnp.exp(-params.log_std), x)
+
+    def _density(self, params: NormalParams, noise: jax.Array, x: jax.Array) -> jax.Array:
         # log(1 - tanh(x)^2), without the square: that is 1 in float32 as soon as |x| is 9.
         slope = 2 * (math.log(2) - x - jax.nn.softplus(-2 * x))
-        log_prob = _normal_density(params, noise) - jnp.sum(slope, axis=-1) - self.log_half
-        return self.decode(jnp.tanh(x)), log_prob
+        return _normal_density(params, noise) - jnp.sum(slope, axis=-1) - self.log_half
 
     def mode(self, params: NormalParams) -> jax.Array:
         """Returns the Normals' mode through the tanh: the median of the actions."""

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import optax
 from dm_env import specs as dm_specs
 
-from distrl.agents import distributions, networks
+from distrl.agents import action_distribution, distributions, networks
 from distrl.agents.action_values import make_action_values, select
 from distrl.agents.agent import PRIORITIES, Agent, Logs, params_key
 from distrl.agents.components import components_for, network_labels
@@ -81,13 +81,8 @@ class DQN(Agent):
         state: State,
         evaluation: bool = False,
     ) -> tuple[AgentOutput, State]:
-        noise = derive(rng, "noise") if self.config.noisy and not evaluation else None
-        outputs, state = self.network.step(params["network"], timestep, state, noise)
-        epsilon: Any = self.config.evaluation_epsilon
-        if not evaluation:
-            epsilon = self.config.epsilon.of_streams(params["epsilon"], timestep.env_id)
-        values, key = self.values(outputs), derive(rng, "exploration")
-        legal = self._legal(timestep)
+        values, epsilon, state = self._acting(rng, params, timestep, state, evaluation)
+        key, legal = derive(rng, "exploration"), self._legal(timestep)
         if evaluation or self.config.explore is None:
             action = epsilon_greedy(key, values, epsilon, legal)
         elif legal is None:
@@ -95,6 +90,30 @@ class DQN(Agent):
         else:
             action = explore_legal(self.config.explore, key, values, epsilon, legal)
         return AgentOutput(action.astype(self._actions.dtype), ()), state
+
+    def action_distribution(
+        self,
+        rng: jax.Array,
+        params: Params,
+        timestep: TimeStep,
+        state: State,
+        evaluation: bool = False,
+    ) -> action_distribution.ActionDistribution | None:
+        if self.config.explore is not None and not evaluation:
+            return None
+        values, epsilon, _ = self._acting(rng, params, timestep, state, evaluation)
+        return action_distribution.epsilon_greedy(values, epsilon, self._legal(timestep))
+
+    def _acting(
+        self, rng: jax.Array, params: Params, timestep: TimeStep, state: State, evaluation: bool
+    ) -> tuple[jax.Array, Any, State]:
+        """Returns the values to act by [B, num_actions], epsilon, and the state afterwards."""
+        noise = derive(rng, "noise") if self.config.noisy and not evaluation else None
+        outputs, state = self.network.step(params["network"], timestep, state, noise)
+        epsilon: Any = self.config.evaluation_epsilon
+        if not evaluation:
+            epsilon = self.config.epsilon.of_streams(params["epsilon"], timestep.env_id)
+        return self.values(outputs), epsilon, state
 
     def with_env_steps(self, params: Params, env_steps: int) -> Params:
         return self.config.epsilon.in_params(params, env_steps)

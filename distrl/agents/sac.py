@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import optax
 
 from distrl.agents import continuous, torsos
+from distrl.agents.action_distribution import ActionDistribution, normal_parameters
 from distrl.agents.agent import PRIORITIES, Agent, Logs, params_key
 from distrl.agents.components import (
     ByName,
@@ -152,6 +153,20 @@ class SAC(Agent):
             return AgentOutput(self.actions.mode(normal), ()), state
         action, _ = self.actions.sample_with_log_prob(rng, normal)
         return AgentOutput(action, ()), state
+
+    def action_distribution(
+        self,
+        rng: jax.Array,
+        params: Params,
+        timestep: TimeStep,
+        state: State,
+        evaluation: bool = False,
+    ) -> ActionDistribution:
+        normal = self.normal(params["policy"], timestep.observation)
+        return ActionDistribution(
+            lambda action: self.actions.log_prob(normal, action),
+            normal_parameters(self.actions, normal),
+        )
 
     def normal(self, policy: Params, observation: Nest) -> NormalParams:
         """Returns the policy before its tanh, [..., D]."""

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from distrl.agents.action_distribution import ActionDistribution
 from distrl.agents.agent import Agent, LearnerState, Logs, params_key
 from distrl.random_keys import derive
 from distrl.specs import EnvironmentSpec
@@ -77,6 +78,28 @@ class TransformedAgent(Agent):
         evaluation: bool = False,
     ) -> tuple[AgentOutput, State]:
         """See `Agent`."""
+        timestep, after = self._seen_by_agent(params, timestep, state)
+        inner = self._part(state, "agent")
+        output, inner = self.agent.actor_step(rng, params["agent"], timestep, inner, evaluation)
+        return output, {"agent": inner, **after} if state != () else ()
+
+    def action_distribution(
+        self,
+        rng: jax.Array,
+        params: Params,
+        timestep: TimeStep,
+        state: State,
+        evaluation: bool = False,
+    ) -> ActionDistribution | None:
+        """See `Agent`."""
+        timestep, _ = self._seen_by_agent(params, timestep, state)
+        inner = self._part(state, "agent")
+        return self.agent.action_distribution(rng, params["agent"], timestep, inner, evaluation)
+
+    def _seen_by_agent(
+        self, params: Params, timestep: TimeStep, state: State
+    ) -> tuple[TimeStep, dict[str, State]]:
+        """Returns the transformed time step, and the states of transforms after it, by name."""
         after = {}
         for transform, _ in self._seen:
             name = transform.name
@@ -84,9 +107,7 @@ class TransformedAgent(Agent):
             timestep, part = transform.step(statistics, self._part(state, name), timestep)
             if name in self._stateful:
                 after[name] = part
-        inner = self._part(state, "agent")
-        output, inner = self.agent.actor_step(rng, params["agent"], timestep, inner, evaluation)
-        return output, {"agent": inner, **after} if state != () else ()
+        return timestep, after
 
     @staticmethod
     def _part(state: State, name: str) -> State:

@@ -1,0 +1,78 @@
+"""The distribution that a policy's actions are drawn from, for whoever uses a trained policy."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from distrl.agents.distributions import BoundedActions, Categorical, Distribution, NormalParams
+from distrl.types import Nest
+
+
+class ActionDistribution(NamedTuple):
+    """A distribution over actions, and what it follows from.
+
+    Attributes:
+      log_prob: actions [B, ...] -> their log-probabilities, float32 [B]; densities in the action's
+        own units for continuous ones.
+      parameters: by name, [B, ...].
+    """
+
+    log_prob: Callable[[Any], jax.Array]
+    parameters: dict[str, jax.Array]
+
+
+def of_policy(distribution: Distribution, policy: Nest, value: jax.Array) -> ActionDistribution:
+    """Returns that of an actor-critic.
+
+    Its parameters are `value`, and `logits` or `mean` and `std`, both in the action's units.
+
+    Args:
+      distribution: of the network.
+      policy: its parameters, [B, *].
+      value: [B].
+    """
+    if isinstance(distribution, Categorical):
+        parameters = {"logits": jax.nn.log_softmax(policy)}
+    else:
+        parameters = normal_parameters(distribution, policy)
+    return ActionDistribution(
+        lambda action: distribution.log_prob(policy, action), {**parameters, "value": value}
+    )
+
+
+def normal_parameters(actions: BoundedActions, normal: NormalParams) -> dict[str, jax.Array]:
+    """Returns `mean` and `std` of Normals, [B, *shape] in the action's units."""
+    centre = actions.decode(jnp.zeros_like(normal.mean))
+    return {
+        "mean": actions.decode(normal.mean),
+        "std": actions.decode(jnp.exp(normal.log_std)) - centre,
+    }
+
+
+def epsilon_greedy(
+    values: jax.Array, epsilon: jax.typing.ArrayLike, legal: jax.Array | None
+) -> ActionDistribution:
+    """Returns that of action values: the best (first) one, but for epsilon.
+
+    Its parameters are `values` and `probabilities`.
+
+    Args:
+      values: [B, num_actions].
+      epsilon: in [0, 1]; a scalar, or [B].
+      legal: bool [B, num_actions]; None: all.
+    """
+    if legal is None:
+        legal = jnp.ones(values.shape, bool)
+    best = jnp.argmax(jnp.where(legal, values, -jnp.inf), axis=-1)
+    greedy = jax.nn.one_hot(best, values.shape[-1])
+    random = legal / jnp.sum(legal, axis=-1, keepdims=True)
+    share = jnp.asarray(epsilon)[..., None]
+    probabilities = share * random + (1 - share) * greedy
+
+    def log_prob(action: jax.Array) -> jax.Array:
+        index = jnp.asarray(action)[..., None]
+        return jnp.log(jnp.take_along_axis(probabilities, index, axis=-1)[..., 0])
+
+    return ActionDistribution(log_prob, {"values": values, "probabilities": probabilities})
