@@ -205,6 +205,10 @@ def _native(
             raise ConfigError(
                 f"environment: EnvPool's {name} takes no wrappers.{setting}; {instead}"
             )
+    if wrappers.post_process is not None:
+        raise ConfigError(
+            f"environment: EnvPool's {name} takes no wrappers.post_process; {instead}"
+        )
     if pool != _ANY_POOL:
         raise ConfigError(
             f"environment: EnvPool steps {name} in its own threads and takes no pool settings; "

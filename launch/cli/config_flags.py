@@ -129,8 +129,10 @@ def _leaves(settings: Any, prefix: str) -> dict[str, _Leaf]:
                 if dataclasses.is_dataclass(part):
                     leaves.update(_leaves(part, f"{name}.{key}"))
         else:
-            kinds = tuple(kind for kind in _kinds(hints[field.name]) if kind is not Callable)
-            if not callable(value) and all(kind in (*SCALARS, tuple, type(None)) for kind in kinds):
+            every = _kinds(hints[field.name])
+            kinds = tuple(kind for kind in every if kind is not Callable)
+            is_function = callable(value) or (kinds != every and set(kinds) <= {type(None)})
+            if not is_function and all(kind in (*SCALARS, tuple, type(None)) for kind in kinds):
                 leaves[name] = _Leaf(value, kinds, docs.get(field.name, _text(kinds)))
     return leaves
 

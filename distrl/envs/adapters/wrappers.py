@@ -29,18 +29,28 @@ class WrapperConfig:
         time steps.
       frame_stack: number of last observations, oldest first, on a new leading axis of every leaf;
         an episode's first observation fills the places before it.
+      post_process: a function of your own, (action, observation) -> the action that the environment
+        gets. Everybody else sees the agent's own action: it is stored, learned from, and the next
+        `prev_action`. The observation is the environment's newest, before other wrappers; the
+        action is clipped before, not after.
     """
 
     clip_actions: bool = True
     max_episode_steps: int | None = None
     action_repeat: int = 1
     frame_stack: int = 1
+    post_process: Callable[[Nest, Nest], Nest] | None = None
 
     def __post_init__(self) -> None:
         for name in ("max_episode_steps", "action_repeat", "frame_stack"):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ConfigError(f"environment.wrappers.{name} must be 1 or more, got {value}")
+        if self.post_process is not None and not callable(self.post_process):
+            raise ConfigError(
+                "environment.wrappers.post_process must be a function (action, observation) -> "
+                f"action, got {self.post_process!r}"
+            )
 
 
 def wrapped_spec(spec: specs.EnvironmentSpec, config: WrapperConfig) -> specs.EnvironmentSpec:
@@ -75,6 +85,8 @@ def wrap(stepper: Stepper, spec: specs.EnvironmentSpec, config: WrapperConfig) -
       spec: its spec, before or after `wrapped_spec`, which does not change the action.
       config: the wrappers.
     """
+    if config.post_process is not None:
+        stepper = PostProcess(stepper, config.post_process)
     if config.clip_actions and any(map(specs.is_clippable, _leaves(spec.action))):
         stepper = ClipAction(stepper, spec.action)
     if config.max_episode_steps is not None:
@@ -120,6 +132,28 @@ class ClipAction(_Wrapper):
             low, high = self._single
             return self._stepper.step(np.minimum(np.maximum(action, low), high))
         return self._stepper.step(specs.clip(action, self._spec))
+
+
+class PostProcess(_Wrapper):
+    """Passes actions through a function, with the observation that they answer."""
+
+    def __init__(self, stepper: Stepper, function: Callable[[Nest, Nest], Nest]):
+        """Args: stepper: the stepper to wrap. function: see `WrapperConfig.post_process`."""
+        super().__init__(stepper)
+        self._function = function
+        self._observation: Nest = None
+
+    def reset(self) -> Step:
+        """See `Stepper`."""
+        step = self._stepper.reset()
+        self._observation = step.observation
+        return step
+
+    def step(self, action: Nest) -> Step:
+        """See `Stepper`."""
+        step = self._stepper.step(self._function(action, self._observation))
+        self._observation = step.observation
+        return step
 
 
 class TimeLimit(_Wrapper):

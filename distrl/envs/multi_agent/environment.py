@@ -43,6 +43,11 @@ class MultiAgentEnvironment:
         check_builder(self.builder, "a PettingZoo environment or a ControlFlow")
         if not self.name:
             object.__setattr__(self, "name", builder_name(self.builder))
+        if self.wrappers.post_process is not None:
+            raise ConfigError(
+                "environment.wrappers.post_process is for environments of one agent: change "
+                "actions in a wrapper of PettingZoo's, or in to_env_action of a simulator"
+            )
         for name in ("action_repeat", "frame_stack"):
             if getattr(self.wrappers, name) != 1:
                 raise ConfigError(
