@@ -160,6 +160,8 @@ class LearnerConfig:
         the number at the start.
       gradient_timeout: seconds within which a worker must give its share; usually it has five times
         what shares took lately. A share that does not come is computed elsewhere.
+      learning: False: updates change nothing. The parameters stay the initial ones, or those that a
+        run is resumed with, while acting continues; batches are consumed, counted and logged.
     """
 
     batch_size: int = 64
@@ -169,9 +171,15 @@ class LearnerConfig:
     on_nonfinite: str = "fail"
     max_policy_lag: int | None = None
     num_gradient_workers: int = 0
+    learning: bool = True
     gradient_timeout: float = 30.0
 
     def __post_init__(self) -> None:
+        if not self.learning and self.num_gradient_workers:
+            raise ConfigError(
+                f"learner.num_gradient_workers={self.num_gradient_workers} with "
+                "learner.learning=False: no gradient is needed; take 0"
+            )
         self._check_gradient_workers()
         if self.on_nonfinite not in ("fail", "skip"):
             raise ConfigError(

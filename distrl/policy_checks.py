@@ -138,6 +138,11 @@ def check_several(tasks: Mapping[str, Task], shared: Mapping[str, Shared], locks
                     f"{task.learner.num_gradient_workers}, and what is shared changes between the "
                     "updates that they would know of; take 0"
                 )
+            if not task.learner.learning:
+                raise ConfigError(
+                    f"shared[{name!r}]: {task.name!r} has learner.learning=False, and the others "
+                    "would train what it shares; take True, or share nothing"
+                )
             if task.learner.on_nonfinite == "skip":
                 raise ConfigError(
                     f"shared[{name!r}]: {task.name!r} has learner.on_nonfinite=skip, and an update "

@@ -7,6 +7,7 @@ from typing import Any
 
 from distrl import seeds
 from distrl.agents.agent import Agent
+from distrl.agents.held import without_learning
 from distrl.checkpointing.checkpointer import Checkpointer
 from distrl.checkpointing.resume_point import ResumePoint
 from distrl.checkpointing.rounds import Rounds
@@ -219,7 +220,7 @@ class Builder:
         if sharing is not None and sharing.shares(self.task.name):
             make = functools.partial(SharingLearner, task=self.task.name, sharing=sharing)
         return make(
-            self.agent,
+            self.agent if config.learning else without_learning(self.agent),
             replay,
             seed=self.seed("learner", self.task.index),
             timeout=config.timeout if timeout is None else timeout,

@@ -14,12 +14,11 @@ from distrl import specs
 from distrl.agents import torsos
 from distrl.agents.defaults import Defaults, has_pixels, sampled, step_bytes, unrolls_within
 from distrl.agents.distributions import BoundedActions
-from distrl.agents.networks import NetworkConfig
+from distrl.agents.networks import NetworkConfig, check_network
 from distrl.agents.recurrence import check_memory, check_unrolls
 from distrl.agents.settings import (
     InputSettings,
     check_count,
-    check_kind,
     check_scalar_reward,
 )
 from distrl.config import ActorsConfig, LearnerConfig
@@ -55,7 +54,7 @@ class ContinuousDefaults(InputSettings):
 
     def check_shared(self) -> None:
         """Raises ConfigError for what cannot work of these settings."""
-        check_kind(self, "network", NetworkConfig)
+        check_network(self)
         if self.network.heads is not None:
             raise ConfigError(
                 "agent.network.heads: policy and critics have their own layers, of "

@@ -55,6 +55,7 @@ class DDPGConfig(ContinuousDefaults):
     burn_in: int = 0
 
     def __post_init__(self) -> None:
+        self.check_shared()
         self._as_td3()
 
     def _as_td3(self) -> TD3Config:

@@ -31,6 +31,7 @@ _BEFORE = {
     **NoiseSchedule.BEFORE,
     "whole_episodes": False,
     "burn_in": 0,
+    "learning": True,
 }
 _CLASSES_BEFORE = {
     "agent.exploration": NoiseSchedule.__qualname__,

@@ -2,6 +2,7 @@
 
 import dataclasses
 
+import haiku as hk
 import jax
 import numpy as np
 import pytest
@@ -191,6 +192,8 @@ def test_vectors_without_memory_share_nothing():
         params = jax.eval_shape(agent.initial_params, KEY)
         assert "encoder" not in params
         assert agent.initial_state(3) == ()
+        own = dataclasses.replace(config, network=lambda x: hk.Linear(3)(x)).make(VECTORS)
+        assert own.encoder.env_spec.observation.shape == (3,)
         named = dataclasses.replace(config, network=NetworkConfig(torso="mlp")).make(VECTORS)
         assert "encoder" in jax.eval_shape(named.initial_params, KEY)
 
@@ -212,7 +215,7 @@ def test_defaults_are_unrolls_with_images_and_memory():
         ({"burn_in": 2}, "agent.burn_in=2 brings a memory up to date, and agent.network.core=none"),
         ({"burn_in": -1}, "agent.burn_in: expected a whole number"),
         ({"network": NetworkConfig(heads=print)}, "agent.network.heads: policy and critics have"),
-        ({"network": "lstm"}, "agent.network: expected a NetworkConfig, got 'lstm'"),
+        ({"network": "lstm"}, "agent.network: expected a NetworkConfig, a function"),
     ],
 )
 def test_what_cannot_work_is_refused(change, message):
