@@ -155,6 +155,11 @@ class LearnerConfig:
       max_policy_lag: no step is learned from whose action was chosen by parameters more learner
         steps old than this; unrolls with such a step are dropped, and counted in
         `unrolls_too_old`. None: no bound.
+      every_unrolls: an update is started by the arrival of this many unrolls in a table with
+        sampling, once it holds `replay.min_size_to_sample`, in the place of
+        `replay.samples_per_insert`. None: updates are made as the table admits them.
+      every_steps: likewise, by this many steps of the actors: exactly in one process, and as
+        unrolls arrive in others.
       num_gradient_workers: nodes that compute the gradients of a batch, a share each; 0: the
         learner does. Those of several policies are moved between them as their load moves; this is
         the number at the start.
@@ -170,6 +175,8 @@ class LearnerConfig:
     num_devices: int = 0
     on_nonfinite: str = "fail"
     max_policy_lag: int | None = None
+    every_unrolls: int | None = None
+    every_steps: int | None = None
     num_gradient_workers: int = 0
     learning: bool = True
     gradient_timeout: float = 30.0
@@ -187,6 +194,19 @@ class LearnerConfig:
             )
         if self.batch_size < 1:
             raise ConfigError(f"learner.batch_size must be 1 or more, got {self.batch_size}")
+        for name in ("every_unrolls", "every_steps"):
+            value = getattr(self, name)
+            if value is None:
+                continue
+            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+                raise ConfigError(
+                    f"learner.{name} must be a whole number, 1 or more, or None; got {value!r}"
+                )
+        if self.every_unrolls is not None and self.every_steps is not None:
+            raise ConfigError(
+                f"learner.every_unrolls={self.every_unrolls} and learner.every_steps="
+                f"{self.every_steps} both say what starts an update; leave one None"
+            )
         lag = self.max_policy_lag
         if lag is not None and (isinstance(lag, bool) or not isinstance(lag, int) or lag < 0):
             raise ConfigError(

@@ -29,6 +29,7 @@ from distrl.runtime.files import TASKS
 from distrl.runtime.host_resources import memory_limit
 from distrl.sharing.config import Shared, groups_of, update_order
 from distrl.specs import EnvironmentSpec
+from distrl.start import started_by
 from distrl.task import AgentConfig, Task
 from distrl.transforms.base import Transform
 from distrl.types import Trajectory
@@ -271,7 +272,7 @@ class Experiment:
             evaluation_environment=self.evaluation_environment,
             agent=policy.agent,
             transforms=policy.transforms,
-            replay=policy.replay,
+            replay=started_by(policy.learner, policy.replay, self._streams(name).num_streams),
             learner=policy.learner,
             evaluator=self.evaluator,
             goal=self._goal(policy),

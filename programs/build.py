@@ -1,5 +1,6 @@
 """Makes every part of a task, for one process and for nodes alike."""
 
+import dataclasses
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -289,6 +290,10 @@ class Builder:
           stop: event that ends waits.
         """
         config, batch_size = self.task.replay, self.task.learner.batch_size
+        if self.task.learner.every_steps is not None:  # counted by the caller, not by the table
+            config = dataclasses.replace(
+                config, samples_per_insert=None, error_buffer=None, strict_ratio=False
+            )
         table = LocalTable(
             self.struct,
             config,

@@ -17,6 +17,7 @@ from distrl.programs.build import NEVER, Builder, make_sharing
 from distrl.programs.evaluating import TasksEvaluator
 from distrl.sharing.config import update_order
 from distrl.sharing.learner import Sharing
+from distrl.start import StepStart
 from distrl.variables import VariableClient
 
 
@@ -50,6 +51,8 @@ class TaskParts:
         """
         self.builder = builder
         config = builder.task.replay
+        every = builder.task.learner.every_steps
+        self._start = None if every is None else StepStart(every)
         self._has_ratio = config.table == "queue" or config.samples_per_insert is not None
         self.replay = builder.make_local_replay(resume_point.table(), stop)
         self.learner = builder.make_learner(self.replay, group, sharing=sharing)
@@ -77,7 +80,15 @@ class TaskParts:
         Args:
           acted: whether the actor has just made a step.
         """
+        if self._start is not None:
+            return self._start.is_due(self.learner.count_acted(), self.learner.can_step())
         return (acted or self._has_ratio) and self.learner.can_step()
+
+    def learn(self) -> None:
+        """Makes an update."""
+        self.learner.step()
+        if self._start is not None:
+            self._start.done()
 
 
 class SingleProcess:
@@ -169,7 +180,7 @@ class SingleProcess:
             self.actor.step()
             ready = [part for part in parts if part.may_learn(acted=True)]
         for part in ready:
-            part.learner.step()
+            part.learn()
         return True
 
     def __enter__(self) -> "SingleProcess":

@@ -3,7 +3,7 @@
 import dataclasses
 import difflib
 import math
-from typing import NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import numpy as np
@@ -55,6 +55,8 @@ class ReplayConfig:
       num_shards: Reverb servers that the table is split over. Each stores the streams of some of
         the actors and an equal part of all sizes: see `of_shard`. For backend "reverb"; a single
         process has one.
+      strict_ratio: with `samples_per_insert`, the learner is never ahead of the ratio: a batch
+        waits until its inserts have come. The first comes as soon as the table may be sampled.
       whole_episodes: an unroll is one whole episode of at most `unroll_length` transitions, of
         which an algorithm such as REINFORCE learns. A longer one is an error. For a queue.
     """
@@ -72,6 +74,9 @@ class ReplayConfig:
     sampler: Sampler | None = None
     num_shards: int = 1
     whole_episodes: bool = False
+    strict_ratio: bool = False
+
+    BEFORE: ClassVar[dict[str, Any]] = {"strict_ratio": False}
 
     def __post_init__(self) -> None:
         for name, choices in (("table", TABLES), ("backend", BACKENDS)):
@@ -226,7 +231,10 @@ class ReplayConfig:
         error = self.error_buffer
         if error is None:
             error = max(0.1 * offset, batch_size * max(1.0, ratio))
-        return RateLimits(ratio, self.min_size_to_sample, offset - error, offset + error)
+        low = offset - error
+        if self.strict_ratio:  # rounding must not put off the batch of an insert to the next one
+            low = offset - batch_size - ratio / (4 * self.unroll_length)
+        return RateLimits(ratio, self.min_size_to_sample, low, offset + error)
 
     def check(self, batch_size: int, streams: int = 1) -> None:
         """Refuses settings under which a program could not start or would stall.
@@ -271,6 +279,15 @@ class ReplayConfig:
         limits = self.limits(batch_size)
         width = limits.max_diff - limits.min_diff
         ratio, start = limits.samples_per_insert, self.min_size_to_sample
+        if self.strict_ratio:
+            upper, least = limits.max_diff - ratio * start, ratio * streams
+            if upper < least * (1 - 1e-9):
+                raise ConfigError(
+                    f"replay.error_buffer={upper:g} would stall: one step of {streams} streams may "
+                    f"finish {streams} unrolls, times samples_per_insert={ratio:g}; it must be at "
+                    f"least {least:g}"
+                )
+            return
         # At rest between two adds: one batch short of a sample, or one unroll of the start.
         least = max((batch_size + ratio * streams) / 2, (streams - 1) * ratio)
         if width / 2 < least * (1 - 1e-9):  # it may be the default, rounded

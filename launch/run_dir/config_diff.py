@@ -12,6 +12,7 @@ from distrl.agents.networks import NetworkConfig
 from distrl.config import ActorsConfig
 from distrl.experiment import Experiment
 from distrl.launch.run_dir.config_dict import as_dict, is_settings_mapping
+from distrl.replay.config import ReplayConfig
 
 # Settings that fix shapes or the meaning of numbers, with all that they contain; and exceptions.
 _FIXED = (
@@ -25,6 +26,7 @@ _FREE = (
 # Settings that some checkpoints are older than, by the end of the name, and what was done then.
 _BEFORE = {
     **ActorsConfig.BEFORE,
+    **ReplayConfig.BEFORE,
     **NetworkConfig.BEFORE,
     "inputs": [],  # as in a file
     **DQNConfig.BEFORE,

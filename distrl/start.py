@@ -1,0 +1,74 @@
+"""What starts an update: the learner's own loop, the arrival of data, or the actors' steps."""
+
+import dataclasses
+
+from distrl.config import LearnerConfig
+from distrl.errors import ConfigError
+from distrl.replay.config import ReplayConfig
+
+
+def started_by(learner: LearnerConfig, replay: ReplayConfig, num_streams: int) -> ReplayConfig:
+    """Returns a table's settings, whose rate limits start the updates as the learner's say.
+
+    With B unrolls in a batch, one update for every N unrolls is a ratio of B / N samples per
+    insert, of which the learner must not be ahead.
+
+    Args:
+      learner: the learner's settings.
+      replay: the table's own settings.
+      num_streams: streams of all actors, whose unrolls may arrive at once.
+
+    Raises:
+      ConfigError: the table is a queue.
+    """
+    unrolls: float | None = learner.every_unrolls
+    name = f"learner.every_unrolls={learner.every_unrolls}"
+    if learner.every_steps is not None:
+        unrolls = learner.every_steps / (replay.period or replay.unroll_length)
+        name = f"learner.every_steps={learner.every_steps}"
+    if unrolls is None:
+        return replay
+    if replay.table == "queue":
+        raise ConfigError(
+            f"{name} is for a table with sampling: a queue's updates are started by the arrival of "
+            "learner.batch_size unrolls; leave it None"
+        )
+    ratio = learner.batch_size / unrolls
+    error = max(
+        replay.error_buffer or 0.0,
+        0.1 * ratio * replay.min_size_to_sample,
+        learner.batch_size * max(1.0, ratio),
+        ratio * num_streams,
+    )
+    return dataclasses.replace(
+        replay, samples_per_insert=ratio, error_buffer=error, strict_ratio=True
+    )
+
+
+class StepStart:
+    """Starts an update whenever the actors have taken so many steps more, in one process.
+
+    An update for which there is no batch yet is left out.
+    """
+
+    def __init__(self, every: int):
+        """Args: every: steps."""
+        self._every = every
+        self._seen = self._due = 0
+
+    def is_due(self, steps: int, has_batch: bool) -> bool:
+        """Returns whether an update is to be made.
+
+        Args:
+          steps: that the actors have taken so far.
+          has_batch: whether there is a batch.
+        """
+        self._due += steps // self._every - self._seen // self._every
+        self._seen = steps
+        if not has_batch:
+            self._due = 0
+        return self._due > 0
+
+    def done(self) -> None:
+        """Notes that an update was made."""
+        self._due -= 1
