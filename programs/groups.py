@@ -60,6 +60,7 @@ LEARNER = NodeGroup(
     stop_phase=2,
     restartable=True,
     saves=True,
+    keeps_data=True,
     oom_score=100,
     num_gpus=lambda experiment: sum(t.learner.num_gpus for t in experiment.tasks.values()),
 )

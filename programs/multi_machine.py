@@ -15,7 +15,7 @@ from distrl.programs.nodes.learner import add_learners
 from distrl.programs.nodes.monitor import add_monitor
 from distrl.programs.nodes.relay import add_relay
 from distrl.programs.nodes.replay import add_replay
-from distrl.programs.placement import Placement
+from distrl.programs.placement import Placement, acting_tasks, relay_hosts
 from distrl.programs.program import ExperimentProgram
 from distrl.replay.config import ReplayConfig
 
@@ -50,10 +50,9 @@ def multi_machine(
     workers = add_gradient_workers(program)
     learner = add_learners(program, replay, monitor, workers)
     add_evaluator(program, learner, monitor)
-    relayed = [host for node, host in placement.nodes.items() if node.startswith("relay/")]
     relay = {
-        host: {name: add_relay(program, name, learner[name]) for name in tasks}
-        for host in dict.fromkeys(relayed)
+        host: {name: add_relay(program, name, learner[name]) for name in acting_tasks(experiment)}
+        for host in relay_hosts(placement)
     }
     for index in range(experiment.actors.most):
         host = placement.nodes[f"actor/{index}"]

@@ -16,6 +16,7 @@ _SETTINGS = {
     "memory_gb": float,
     "replay": int,
     "gradient_workers": int,
+    "learners": int,
 }
 _NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?")
 
@@ -32,6 +33,7 @@ class Host:
       memory_gb: memory in gigabytes; 0: unknown.
       replay: number of the replay's shards on it.
       gradient_workers: number of gradient workers on it.
+      learners: number of the learners' processes on it, of several policies.
     """
 
     name: str
@@ -41,15 +43,14 @@ class Host:
     memory_gb: float = 0.0
     replay: int = 0
     gradient_workers: int = 0
+    learners: int = 0
 
     def __post_init__(self) -> None:
         if not _NAME.fullmatch(self.name):
             raise ConfigError(f"host {self.name!r}: expected a host name, as h1 or node-3.example")
-        counts = (self.cores, self.gpus, self.memory_gb, self.replay, self.gradient_workers)
-        if min(counts) < 0:
-            raise ConfigError(
-                f"host {self.name}: cores, gpus, memory_gb, replay, gradient_workers are 0 or more"
-            )
+        names = [name for name in _SETTINGS if name != "address"]
+        if min(getattr(self, name) for name in names) < 0:
+            raise ConfigError(f"host {self.name}: {', '.join(names)} are 0 or more")
 
     @property
     def reached_at(self) -> str:
@@ -157,14 +158,15 @@ def place(experiment: Experiment, hosts: Sequence[Host], light: bool) -> Placeme
     hosts = tuple(hosts)
     first, others = hosts[0], hosts[1:] or hosts
     nodes = {**_shards(experiment, hosts), "monitor/0": first.name}
-    nodes.update({f"learner/{k}": first.name for k in range(len(experiment.learner_nodes))})
+    nodes.update(_learners(experiment, hosts))
     nodes.update(_gradient_workers(experiment, hosts))
     wanted = LEARNER.num_gpus(experiment)
     if experiment.evaluator.num_evaluators:
         nodes["evaluator/0"] = first.name
     if light:
         wanted += INFERENCER.num_gpus(experiment)
-        for index in range(experiment.inference.num_inferencers * len(experiment.tasks)):
+        count = experiment.inference.num_inferencers * len(acting_tasks(experiment))
+        for index in range(count):
             nodes[f"inferencer/{index}"] = first.name
     if wanted > first.gpus:
         raise ConfigError(
@@ -178,19 +180,58 @@ def place(experiment: Experiment, hosts: Sequence[Host], light: bool) -> Placeme
         taken[host.name] += 1
         actors[f"actor/{index}"] = host.name
     if not light:
-        relayed = [
-            host.name
-            for host in others
-            if taken[host.name] and host is not first
-            for _ in experiment.tasks
-        ]
-        nodes.update({f"relay/{index}": name for index, name in enumerate(relayed)})
+        relayed = [host.name for host in others if taken[host.name] and host is not first]
+        relays = [name for name in relayed for _ in acting_tasks(experiment)]
+        nodes.update({f"relay/{index}": name for index, name in enumerate(relays)})
     return Placement(hosts, {**nodes, **actors})
+
+
+def acting_tasks(experiment: Experiment) -> list[str]:
+    """Returns the tasks that act, whose parameters actors need."""
+    return [name for name, task in experiment.tasks.items() if task.learns_from is None]
+
+
+def relay_hosts(placement: Placement) -> list[str]:
+    """Returns the hosts that have relays, in the relays' order."""
+    hosts = [host for node, host in placement.nodes.items() if node.startswith("relay/")]
+    return list(dict.fromkeys(hosts))
+
+
+def _learners(experiment: Experiment, hosts: Sequence[Host]) -> dict[str, str]:
+    """Returns the learners' nodes: on the hosts that declare them, or all on the first one."""
+    groups, first = experiment.learner_nodes, hosts[0]
+    learners = [host for host in hosts for _ in range(host.learners)] or [first] * len(groups)
+    if len(learners) != len(groups):
+        said = " + ".join(f"{h.name}:learners={h.learners}" for h in hosts if h.learners)
+        raise ConfigError(
+            f"--hosts: {said} are {len(learners)}, and the program has {len(groups)} learners: "
+            f"{', '.join('+'.join(group) for group in groups)}"
+        )
+    away = [host.name for host in learners if host is not first]
+    if away and len(groups) == 1:
+        raise ConfigError(
+            f"--hosts: {away[0]}:learners=1 would move the one learner from {first.name}; name its "
+            "host first"
+        )
+    if away and LEARNER.num_gpus(experiment):
+        raise ConfigError(
+            f"--hosts: learners on {', '.join(dict.fromkeys(away))} have no GPUs: "
+            f"learner.num_gpus={LEARNER.num_gpus(experiment)} are of {first.name}; leave all "
+            "learners there, or take 0"
+        )
+    if away and experiment.checkpoint.replay:
+        raise ConfigError(
+            f"--hosts: the tables of learners on {', '.join(dict.fromkeys(away))} cannot be saved: "
+            f"the tables are on {first.name}; add --config.checkpoint.replay=False, or leave the "
+            "learners there"
+        )
+    return {f"learner/{index}": host.name for index, host in enumerate(learners)}
 
 
 def _shards(experiment: Experiment, hosts: Sequence[Host]) -> dict[str, str]:
     """Returns the replay's nodes: on the hosts that declare shards, or all on the first one."""
-    count, first = sum(task.replay.num_shards for task in experiment.tasks.values()), hosts[0]
+    count = sum(task.replay.num_shards for task in experiment.tasks.values())
+    first = hosts[0]
     shards = [host for host in hosts for _ in range(host.replay)] or [first] * count
     if len(shards) != count:
         said = " + ".join(f"{host.name}:replay={host.replay}" for host in hosts if host.replay)

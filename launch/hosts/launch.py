@@ -135,6 +135,8 @@ def _payload(
 
 
 def _without_gpus(experiment: Experiment) -> Experiment:
+    if experiment.policies:  # one of theirs would be refused where it may not be
+        return experiment
     learner = dataclasses.replace(experiment.learner, num_gpus=0)
     inference = dataclasses.replace(experiment.inference, num_gpus=0)
     return dataclasses.replace(experiment, learner=learner, inference=inference)

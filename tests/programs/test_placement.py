@@ -5,6 +5,7 @@ import dataclasses
 import pytest
 
 from distrl import presets
+from distrl.config import CheckpointConfig
 from distrl.errors import ConfigError
 from distrl.programs.placement import Host, parse_hosts, place
 from tests.support.commands import needs_launchpad
@@ -37,7 +38,10 @@ def test_hosts_are_read(tmp_path):
         ("h1,h1", r"h1 is there twice; give them names: a:address=h1,b:address=h1"),
         ("h1:core=3", r"'core=3' of h1: expected one of address=, cores=, gpus="),
         ("h1:cores=many", "cores of h1: no number 'many'"),
-        ("h1:cores=-1", "h1: cores, gpus, memory_gb, replay, gradient_workers are 0 or more"),
+        (
+            "h1:cores=-1",
+            "h1: cores, gpus, memory_gb, replay, gradient_workers, learners are 0 or more",
+        ),
         ("h1:replay=one", "replay of h1: no number 'one'"),
         ("user@h1", "host 'user@h1': expected a host name"),
         ("h1 -oProxyCommand=x", "expected a host name"),
@@ -168,3 +172,33 @@ def test_the_program_has_the_nodes_that_were_placed(tmp_path, light):
         f"{label}/{index}" for label, group in program.groups.items() for index in range(len(group))
     }
     assert nodes == set(placement.nodes)
+
+
+def several(**changes):
+    return dataclasses.replace(agents.experiment("auto"), **changes)
+
+
+WITHOUT_TABLE = {"checkpoint": CheckpointConfig(replay=False)}
+
+
+def test_learners_are_placed_where_hosts_declare_them():
+    hosts = parse_hosts("h1,h2:learners=1,h3:learners=1")
+    placement = place(several(**WITHOUT_TABLE), hosts, light=False)
+    assert [placement.nodes[f"learner/{index}"] for index in range(2)] == ["h2", "h3"]
+
+
+@pytest.mark.parametrize(
+    ("hosts", "message"),
+    [
+        ("h1:learners=3,h2", r"h1:learners=3 are 3, and the program has 2 learners: outer, inner"),
+        ("h1:learners=1,h2:learners=1", "tables of learners on h2 cannot be saved"),
+    ],
+)
+def test_learners_that_cannot_be_placed(hosts, message):
+    with pytest.raises(ConfigError, match=message):
+        place(several(), parse_hosts(hosts), light=False)
+
+
+def test_one_learner_stays_on_the_first_host():
+    with pytest.raises(ConfigError, match="would move the one learner from h1"):
+        place(experiment(), parse_hosts("h1,h2:learners=1"), light=False)
