@@ -278,9 +278,10 @@ class EvaluatorConfig:
 class SupervisionConfig:
     """What happens to nodes that die or hang.
 
-    Actors, inferencers, evaluators, a replay in shared memory and the learner (from its last
-    checkpoint) are restarted, with a back-off while they fail soon. Three lives in a row that end
-    with the same traceback end the program with it. Limits are in seconds; None: no limit.
+    Actors, inferencers, evaluators, gradient workers, a replay in shared memory and the learner
+    (from its last checkpoint) are restarted, with a back-off while they fail soon. Three lives in a
+    row that end with the same traceback end the program with it. Limits are in seconds; None: no
+    limit.
 
     Attributes:
       restarts: restarts of one node, in total; 0: the first failure ends the program.

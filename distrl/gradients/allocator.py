@@ -6,6 +6,7 @@ workers to spare.
 """
 
 import dataclasses
+import math
 from collections.abc import Mapping
 from typing import NamedTuple
 
@@ -24,6 +25,9 @@ LOOK_S = 2.0
 
 SILENT_S = 10.0
 """A learner that has not reported for so long waits for a batch: its load is 0."""
+
+START_S = 30.0
+"""Seconds after the first report in which all learners may begin, before any worker moves."""
 
 
 class Load(NamedTuple):
@@ -108,7 +112,7 @@ class Allocator:
         for name, count in workers.items():
             self._policies[name] = _Policy(list(range(first, first + count)), most[name])
             first += count
-        self._looked_at = -LOOK_S
+        self._looked_at = self._began = -math.inf
         self._due: Move | None = None
         self._agreed = 0
 
@@ -119,6 +123,8 @@ class Allocator:
     def report(self, policy: str, busy: float, now: float) -> None:
         """Notes that a policy's learner spends this part of its time in updates."""
         self._policies[policy].busy, self._policies[policy].reported_at = busy, now
+        if self._began == -math.inf:
+            self._began = now
 
     def end(self, policy: str) -> None:
         """Notes that a policy has reached its goal; when it falls silent, it gives up its workers.
@@ -133,8 +139,10 @@ class Allocator:
 
         Args: now: seconds on a clock that never goes back.
         """
-        known = all(p.reported_at is not None or not p.workers for p in self._policies.values())
-        if now - self._looked_at < LOOK_S or not known:
+        if now - self._looked_at < LOOK_S:
+            return None
+        begun = all(policy.reported_at is not None for policy in self._policies.values())
+        if not begun and now - self._began < START_S:
             return None
         self._looked_at = now
         loads = {name: self._load(policy, now) for name, policy in self._policies.items()}

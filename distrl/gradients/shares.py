@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from distrl.agents.agent import Agent, Logs
+from distrl.agents.agent import PRIORITIES, Agent, Logs
 from distrl.agents.batch_share import Share, share_of_batch
 from distrl.gradients.layout import Layout
 from distrl.types import TIME_FIELDS, Nest, Params, Trajectory
@@ -67,7 +67,7 @@ class ShareGradients:
         scalar = jax.ShapeDtypeStruct((), np.float32)
         start = jax.ShapeDtypeStruct((), np.int32)
         self._facts = (start, scalar, scalar)
-        self._used = self._find_used()
+        self._used, (self._grads, self._logs) = self._trace()
         self._input_structs = [self._leaves[index] for index in self._used]
         self.inputs = Layout(self._input_structs)
         self._compiled: dict[int, Any] = {}
@@ -115,8 +115,10 @@ class ShareGradients:
 
     def _output(self, size: int) -> tuple[Any, Layout]:
         if size not in self._outputs:
-            args = (self._leaves, self._batch(size), *self._facts)
-            leaves, structure = jax.tree.flatten(jax.eval_shape(self._gradients, *args))
+            logs = dict(self._logs)
+            if PRIORITIES in logs:  # of each unroll; all else does not depend on their number
+                logs[PRIORITIES] = jax.ShapeDtypeStruct((size,), logs[PRIORITIES].dtype)
+            leaves, structure = jax.tree.flatten((self._grads, logs))
             self._outputs[size] = structure, Layout(leaves)
         return self._outputs[size]
 
@@ -129,13 +131,14 @@ class ShareGradients:
         with share_of_batch(Share(size, self.batch_size, start, num_real, least)):
             return self._agent.compute_gradients(params, state, batch)
 
-    def _find_used(self) -> list[int]:
-        """Returns the indices of the leaves that the gradients depend on."""
+    def _trace(self) -> tuple[list[int], Any]:
+        """Returns the leaves that the gradients depend on, and the structs of a share's results."""
         from jax.interpreters import partial_eval
 
-        jaxpr = jax.make_jaxpr(self._gradients)(self._leaves, self._batch(1), *self._facts).jaxpr
-        _, used = partial_eval.dce_jaxpr(jaxpr, [True] * len(jaxpr.outvars))
-        return [index for index in range(len(self._leaves)) if used[index]]
+        args = (self._leaves, self._batch(1), *self._facts)
+        closed, results = jax.make_jaxpr(self._gradients, return_shape=True)(*args)
+        _, used = partial_eval.dce_jaxpr(closed.jaxpr, [True] * len(closed.jaxpr.outvars))
+        return [index for index in range(len(self._leaves)) if used[index]], results
 
     def compile(self, size: int) -> None:
         """Compiles the function for shares of `size` unrolls, unless it is."""

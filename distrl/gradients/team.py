@@ -2,11 +2,10 @@
 
 import collections
 import concurrent.futures
-import statistics
 import time
 import uuid
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -14,64 +13,14 @@ import numpy.typing as npt
 from distrl.agents.agent import Logs
 from distrl.errors import Stopped
 from distrl.gradients.layout import Layout
+from distrl.gradients.member import LostError, Member, WorkerConnection, deadline
 from distrl.gradients.memory import SharedMemory
-from distrl.gradients.messages import pack, unpack
-from distrl.gradients.service import NONE
+from distrl.gradients.messages import pack
 from distrl.gradients.shares import BatchFacts, Extent, ShareGradients, leaves_of_share, split
 from distrl.types import Params, Trajectory
 
 _POLL_S = 0.02  # between two looks at whether workers live
-_RETRY_S = 0.5  # between two attempts to reach a worker that is not ready
-_LATE, _LATE_AT_LEAST_S = 5, 1.0  # a share is late after so many usual times, and so many seconds
 _RECENT = 32  # shares whose times are the usual one
-_MOST_SAT_OUT = 1024  # updates
-
-
-class WorkerConnection(Protocol):
-    """The means by which a learner calls a gradient worker; see `GradientService`."""
-
-    name: str
-
-    def prepare(self, request: bytes) -> "concurrent.futures.Future[bytes]":
-        """Calls `GradientService.prepare`."""
-
-    def compute(self, request: bytes) -> "concurrent.futures.Future[bytes]":
-        """Calls `GradientService.compute`."""
-
-    @property
-    def life(self) -> int | None:
-        """Its life; None while it does not run."""
-
-
-class _Task(NamedTuple):
-    """A share that a worker computes."""
-
-    future: Any
-    number: int  # of the update
-    share: int  # index
-    began: float
-
-
-class _Member:
-    """What a learner knows of a worker."""
-
-    def __init__(self, index: int, connection: WorkerConnection):
-        self.index, self.connection = index, connection
-        self.sizes: frozenset[int] = frozenset()  # of shares that it has compiled
-        self.asked: frozenset[int] = frozenset()
-        self.preparing: Any = None
-        self.ask_at = 0.0
-        self.shared = False
-        self.life: int | None = None
-        self.number = NONE  # of the inputs that it has
-        self.task: _Task | None = None
-        self.late = 0  # in a row
-        self.back_at = 0  # update at which it gets shares again
-
-    def forget(self) -> None:
-        """Begins with a worker that knows nothing."""
-        self.sizes, self.asked, self.preparing = frozenset(), frozenset(), None
-        self.number, self.task, self.ask_at = NONE, None, 0.0
 
 
 class GradientTeam:
@@ -109,7 +58,7 @@ class GradientTeam:
         printer: takes lines about workers.
         """
         self._gradients, self._task = gradients, task
-        self._everyone = [_Member(*pair) for pair in enumerate(connections)]
+        self._everyone = [Member(*pair) for pair in enumerate(connections)]
         self._members = [self._everyone[index] for index in members]
         self._timeout, self._start_timeout = timeout, start_timeout
         self._should_stop, self._printer = should_stop, printer
@@ -189,7 +138,7 @@ class GradientTeam:
                 kept[...] = array
                 self._changed[index] = self._number
 
-    def _request(self, member: _Member, batch: "_Batch", share: int) -> bytes:
+    def _request(self, member: Member, batch: "_Batch", share: int) -> bytes:
         extent = batch.extents[share]
         changed = [i for i, number in enumerate(self._changed) if number > member.number]
         header = {
@@ -225,25 +174,30 @@ class GradientTeam:
         while len(results) < count:
             for member in self._idle(batch):
                 if pending:
-                    earlier = computed.get(member.index)
+                    earlier, share = computed.get(member.index), pending.popleft()
                     if earlier is not None:  # its memory is about to be written again
                         results[earlier] = [np.array(leaf) for leaf in results[earlier]]
-                    self._send(member, batch, pending.popleft())
-            working = [m for m in self._members if m.task and m.task.number == self._number]
+                    member.assign(self._request(member, batch, share), self._number, share)
+            working = [
+                (member, member.assignment)
+                for member in self._members
+                if member.assignment is not None and member.assignment.number == self._number
+            ]
             if not working:
                 share = pending.popleft()
                 results[share] = self._compute_here(batch, share)
                 continue
-            futures = [member.task.future for member in working if member.task]
+            futures = [assignment.future for _, assignment in working]
             concurrent.futures.wait(
                 futures, _POLL_S, return_when=concurrent.futures.FIRST_COMPLETED
             )
-            for member in working:
-                assert member.task is not None
-                share = member.task.share
+            for member, assignment in working:
+                share = assignment.share
                 try:
                     leaves = self._outcome(member, batch.extents[share])
-                except _LostError as error:
+                except LostError as error:
+                    self.late += error.late
+                    self.lost += not error.late
                     self._printer(
                         f"{member.connection.name} {error}: its share of update {self._number} is "
                         "computed elsewhere"
@@ -257,19 +211,9 @@ class GradientTeam:
             for share, extent in enumerate(batch.extents)
         ]
 
-    def _idle(self, batch: "_Batch") -> list[_Member]:
+    def _idle(self, batch: "_Batch") -> list[Member]:
         """Returns the workers that can take a share of this batch."""
-        sizes = batch.sizes
-        return [
-            member
-            for member in self._members
-            if member.task is None and sizes <= member.sizes and self._number >= member.back_at
-        ]
-
-    def _send(self, member: _Member, batch: "_Batch", share: int) -> None:
-        request = self._request(member, batch, share)
-        future = member.connection.compute(request)
-        member.task = _Task(future, self._number, share, time.monotonic())
+        return [member for member in self._members if member.can_take(batch.sizes, self._number)]
 
     def _compute_here(self, batch: "_Batch", share: int) -> list[Any]:
         extent = batch.extents[share]
@@ -277,44 +221,17 @@ class GradientTeam:
         leaves = leaves_of_share(batch.trajectory, extent)
         return self._gradients(self._inputs, leaves, extent, batch.facts)
 
-    def _outcome(self, member: _Member, extent: Extent) -> list[npt.NDArray[Any]] | None:
-        """Returns the result of a worker's share; None: not yet. Raises _LostError."""
-        task = member.task
-        assert task is not None
-        seconds = time.monotonic() - task.began
-        if not task.future.done():
-            if member.connection.life != member.life:
-                self.lost += 1
-                member.forget()
-                raise _LostError("has ended")
-            if seconds > self._deadline():
-                self.late += 1
-                member.late += 1
-                member.number = NONE  # it may read inputs while they are written
-                member.task = task._replace(number=NONE)  # its answer is not waited for
-                raise _LostError(f"has not answered within {seconds:.1f} s")
+    def _outcome(self, member: Member, extent: Extent) -> list[npt.NDArray[Any]] | None:
+        """Returns the result of a worker's share; None: not yet. Raises LostError."""
+        outcome = member.outcome(deadline(list(self._seconds), self._timeout))
+        if outcome is None:
             return None
-        member.task = None
-        try:
-            header, block = unpack(task.future.result())
-        except Exception as error:  # whatever the call or the worker raised
-            self.lost += 1
-            member.forget()
-            raise _LostError(f"failed: {error!r:.300}") from error
-        if not header["known"]:
-            self.lost += 1
-            member.forget()
-            raise _LostError("has restarted")
-        member.number, member.late = task.number, 0
+        block, seconds = outcome
         self._seconds.append(seconds)
         layout = self._gradients.outputs(extent.size)
         if member.shared:
             return layout.views(self._memory.block, self._results_at[member.index])
         return layout.views(block)
-
-    def _deadline(self) -> float:
-        """Returns the seconds after which a share is late."""
-        return deadline(list(self._seconds), self._timeout)
 
     # Workers.
 
@@ -344,47 +261,22 @@ class GradientTeam:
 
     def _look_after_members(self) -> None:
         """Notes who is ready and who is not; asks those who are not. Never waits."""
-        now, wanted = time.monotonic(), self._wanted()
+        wanted = self._wanted()
         for member in self._everyone:
-            task = member.task
-            if task is not None and task.future.done():  # was late
-                member.task, member.number = None, NONE
-                member.back_at = self._number + min(2**member.late, _MOST_SAT_OUT)
-            if member.life is not None and member.connection.life != member.life:
-                member.forget()
-            member.life = member.connection.life
+            member.look(self._number)
+        header = {
+            "task": self._task,
+            "team": self._name,
+            "sizes": sorted(wanted),
+            "memory": self._memory.address,
+        }
         for member in self._members:
-            self._get_ready(member, wanted, now)
+            problem = member.get_ready(wanted, pack(header))
+            if problem is not None:
+                self._printer(problem)
         # As soon as one has compiled the new shares; others join when they have.
         if not self._members or any(wanted <= member.sizes for member in self._members):
             self._count = len(self._members)
-
-    def _get_ready(self, member: _Member, wanted: frozenset[int], now: float) -> None:
-        if member.preparing is not None and member.preparing.done():
-            answer, member.preparing = member.preparing, None
-            try:
-                header, _ = unpack(answer.result())
-            except Exception as error:  # it is asked again, and gets no shares until it answers
-                self._printer(f"{member.connection.name} is not ready: {error!r:.300}")
-                member.ask_at = now + _RETRY_S
-            else:
-                if header["ready"]:
-                    member.sizes |= member.asked
-                    member.shared = header["shared"]
-        wants = not wanted <= member.sizes and member.preparing is None and now >= member.ask_at
-        if wants and member.life is not None:
-            member.asked = wanted
-            header = {
-                "task": self._task,
-                "team": self._name,
-                "sizes": sorted(wanted),
-                "memory": self._memory.address,
-            }
-            member.preparing = member.connection.prepare(pack(header))
-
-
-class _LostError(Exception):
-    """A worker does not give its share, with the reason."""
 
 
 class _Batch(NamedTuple):
@@ -396,15 +288,3 @@ class _Batch(NamedTuple):
     def sizes(self) -> frozenset[int]:
         """Sizes of the shares."""
         return frozenset(extent.size for extent in self.extents)
-
-
-def deadline(seconds: Sequence[float], limit: float) -> float:
-    """Returns the seconds after which a share is late.
-
-    Args:
-      seconds: what recent shares took.
-      limit: what no share may take.
-    """
-    if not seconds:
-        return limit
-    return min(limit, max(_LATE_AT_LEAST_S, _LATE * statistics.median(seconds)))

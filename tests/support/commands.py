@@ -116,9 +116,9 @@ class Command:
     def wait(self, timeout: float = 30.0) -> int:
         return self.process.wait(timeout)
 
-    def wait_for(self, condition: Callable[[], bool], what: str) -> None:
+    def wait_for(self, condition: Callable[[], bool], what: str, seconds: float = 80.0) -> None:
         """Waits as long as a start may take on a busy machine; fails if the command ends."""
-        deadline = time.monotonic() + 80.0
+        deadline = time.monotonic() + seconds
         while not condition():
             ended = self.process.poll() is not None
             if ended or time.monotonic() > deadline:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from distrl.gradients.allocator import LOOK_S, SILENT_S, Allocator, Load, Move, due_move
+from distrl.gradients.allocator import LOOK_S, SILENT_S, START_S, Allocator, Load, Move, due_move
 
 
 @pytest.mark.parametrize(
@@ -71,6 +71,13 @@ def test_a_move_takes_three_looks_that_agree():
     assert (allocator.workers("a"), allocator.workers("b")) == ([0, 3], [1, 2])
     report(allocator, now + LOOK_S, a=1.0, b=0.2)
     assert allocator.workers("a") == [0, 3, 2]
+
+
+def test_a_policy_that_has_no_batch_yet_gives_workers_when_others_had_time_to_begin():
+    allocator = Allocator({"a": 1, "b": 2}, {"a": 8, "b": 8})
+    moves = [now for now in range(0, 60, 2) if report(allocator, float(now), a=1.0) is not None]
+    assert moves == [START_S + 2 * LOOK_S]
+    assert allocator.workers("b") == [1]
 
 
 def test_workers_follow_the_load_and_return():

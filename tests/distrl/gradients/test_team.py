@@ -6,7 +6,8 @@ import pytest
 
 from distrl.agents.dqn import DQNConfig
 from distrl.agents.networks import NetworkConfig
-from distrl.gradients.team import GradientTeam, deadline
+from distrl.gradients.member import deadline
+from distrl.gradients.team import GradientTeam
 from distrl.gradients.update import SplitUpdate
 from distrl.learner import Learner
 from distrl.types import Sample
