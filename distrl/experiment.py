@@ -17,12 +17,13 @@ from distrl.config import (
     SupervisionConfig,
 )
 from distrl.envs.multi_agent.assignment import Assignment, PolicyOf
-from distrl.envs.multi_agent.environment import MultiAgentEnvironment
+from distrl.envs.multi_agent.environment import SeveralAgents
 from distrl.envs.pool import Environment
 from distrl.errors import ConfigError
 from distrl.goal import Goal
 from distrl.learned_policy import LearnedPolicy as LearnedPolicy  # documented here as well
-from distrl.policy_checks import check_policies, check_several
+from distrl.policy_checks import check_agents, check_policies, check_several
+from distrl.population import Population, check_members
 from distrl.replay.buffer import ReplayConfig
 from distrl.rules import FixedPolicy
 from distrl.runtime.files import TASKS
@@ -73,6 +74,8 @@ class Experiment:
       shared: parameters that several policies share and train together, in one process: from a part
         of the parameters' names, e.g. "torso", to the policies' names, or to a
         `distrl.sharing.Shared`.
+      population: all learned policies are members of a population, of which the worst copy the
+        best; see `distrl.population`.
     """
 
     environment: Environment
@@ -94,17 +97,24 @@ class Experiment:
     policy_of: PolicyOf | None = None
     learners: str = "each"
     shared: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    population: Population | None = None
 
     def __post_init__(self) -> None:
         if self.seed < 0:
             raise ConfigError(f"seed must be 0 or more, got {self.seed}")
         if self.learners not in ("each", "one"):
             raise ConfigError(f"learners must be 'each' or 'one', got {self.learners!r}")
-        self._check_agents()
+        check_agents(self.environment, self.evaluator.num_evaluators, self.lockstep)
         shared = {k: v if isinstance(v, Shared) else Shared(v) for k, v in self.shared.items()}
         object.__setattr__(self, "shared", shared)
         self._check_policies()
         self._fill_in()
+        for name, policy in self.fixed.items():
+            if hasattr(policy, "check"):
+                policy.check(self._env_spec(name), name)
+        if self.population is not None:
+            members = {name: task.agent for name, task in self.tasks.items()}
+            check_members(members, list(self.shared))
         for task in self.tasks.values():
             task.check()
         if self.policies and self.actors.min_actors is not None:
@@ -122,16 +132,6 @@ class Experiment:
                 task.lockstep_schedule()
             _check_memory(task)
         check_several(self.tasks, self.shared, self.lockstep)
-
-    def _check_agents(self) -> None:
-        """Raises ConfigError for what environments with several agents cannot have."""
-        if not isinstance(self.environment, MultiAgentEnvironment):
-            return
-        if self.lockstep:
-            raise ConfigError(
-                f"experiment: lockstep is for environments with one agent, and "
-                f"{self.environment.name} has several; leave it out"
-            )
 
     def _check_policies(self) -> None:
         if self.policies:
@@ -179,7 +179,7 @@ class Experiment:
     @functools.cached_property
     def assignment(self) -> Assignment | None:
         """The policies of the environment's agents; None if it has one agent."""
-        if not isinstance(self.environment, MultiAgentEnvironment):
+        if not isinstance(self.environment, SeveralAgents):
             return None
         agents = self.environment.agents()
         if not self.policies:
@@ -224,7 +224,7 @@ class Experiment:
         return tuple(self.assignment.agents_of(self.actor_of(task)))
 
     def _env_spec(self, task: str) -> EnvironmentSpec:
-        if not isinstance(self.environment, MultiAgentEnvironment):
+        if not isinstance(self.environment, SeveralAgents):
             return self.environment.spec()
         return self.environment.agents().agents[self._agents(task)[0]]
 

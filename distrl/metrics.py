@@ -125,6 +125,18 @@ class Monitor:
             self._seen = dict(state["seen"])
             self._last_line = (now, self._acted)
 
+    @property
+    def standing(self) -> tuple[int, int, float | None]:
+        """Learner steps, recent episodes, and their mean return."""
+        with self._lock:
+            steps = int(self._learner.get("learner_steps", 0))
+            return steps, len(self._recent), self.mean_return
+
+    def forget_episodes(self) -> None:
+        """Forgets the recent episodes, as they are of another policy than the current one."""
+        with self._lock:
+            self._recent.clear()
+
     def judge(self) -> None:
         """Ends the run if the goal is reached already; for use after `restore`."""
         with self._lock:

@@ -14,6 +14,7 @@ from distrl.checkpointing.params_file import load_params
 from distrl.checkpointing.store import MANIFEST, PARAMS, Checkpoint, Checkpoints
 from distrl.errors import ConfigError
 from distrl.inferencer import Inferencer
+from distrl.runtime.files import TASKS
 from distrl.saved_agent import PICKLE, SETTINGS, read_settings
 from distrl.task import make_agent
 from distrl.types import AgentOutput, Nest, Params, StepType, TimeStep
@@ -220,8 +221,26 @@ def load_policy(
       ConfigError: there is no complete checkpoint, or it has code and `trust` is not set.
       SpecError: the parameters are not the agent's, or lack its statistics.
     """
+    saved = load_saved(path, which, trust=trust)
+    return Policy(*saved, batch_size=batch_size, greedy=greedy, seed=seed)
+
+
+class SavedAgent(NamedTuple):
+    """An agent of a checkpoint, with its parameters."""
+
+    agent: Agent
+    version: int
+    params: Params
+
+
+def find_saved(path: str | Path, which: str, caller: str) -> Checkpoint:
+    """Returns the checkpoint that `load_policy` would load. Args: caller: for messages.
+
+    Raises:
+      ConfigError: there is no complete checkpoint.
+    """
     if which not in ("latest", "best"):
-        raise ConfigError(f"load_policy: which must be 'latest' or 'best', got {which!r}")
+        raise ConfigError(f"{caller}: which must be 'latest' or 'best', got {which!r}")
     path = Path(path)
     needed = (PARAMS, (SETTINGS, PICKLE))
     if (path / MANIFEST).exists():
@@ -231,13 +250,31 @@ def load_policy(
     else:
         checkpoint = Checkpoints(path).latest(only=needed)
     if checkpoint is None:
-        raise ConfigError(f"load_policy: {path} is not a checkpoint, and has none")
+        tasks = path / TASKS
+        policies = sorted(each.name for each in tasks.iterdir()) if tasks.is_dir() else []
+        hint = ""
+        if policies:
+            hint = f"; it has several policies: name one, such as {tasks / policies[0]}"
+        raise ConfigError(f"{caller}: {path} is not a checkpoint, and has none{hint}")
+    return checkpoint
+
+
+def settings_of(checkpoint: Checkpoint, trust: bool) -> dict[str, Any]:
+    """Returns "agent", "transforms" and "env_spec" of a checkpoint. Raises: see `load_policy`."""
     name = SETTINGS if SETTINGS in checkpoint.manifest["files"] else PICKLE
-    settings = read_settings(checkpoint.path / name, trust)
+    return read_settings(checkpoint.path / name, trust)
+
+
+def load_saved(
+    path: str | Path, which: str = "latest", *, trust: bool = False, caller: str = "load_policy"
+) -> SavedAgent:
+    """Loads the agent and parameters of a checkpoint. Args, raises: see `load_policy`."""
+    checkpoint = find_saved(path, which, caller)
+    settings = settings_of(checkpoint, trust)
     config = settings["agent"]
     if hasattr(config, "evaluation_epsilon"):
         config = dataclasses.replace(config, evaluation_epsilon=0.0)
     agent = make_agent(config, settings["transforms"], settings["env_spec"])
     like = jax.eval_shape(agent.initial_params, jax.ShapeDtypeStruct((2,), np.uint32))
     version, params = load_params(checkpoint.path / PARAMS, like)
-    return Policy(agent, version, params, batch_size=batch_size, greedy=greedy, seed=seed)
+    return SavedAgent(agent, version, params)

@@ -7,12 +7,28 @@ from typing import Any
 import jax
 
 from distrl.agents.agent import extras_struct, state_struct
-from distrl.envs.multi_agent.environment import MultiAgentEnvironment
+from distrl.envs.multi_agent.environment import SeveralAgents
 from distrl.envs.pool import Environment
 from distrl.errors import ConfigError
 from distrl.learned_policy import LearnedPolicy
 from distrl.sharing.config import Shared, check_shared
 from distrl.task import Task
+
+
+def check_agents(environment: Environment, num_evaluators: int, lockstep: bool) -> None:
+    """Refuses what environments with several agents cannot have. Args: see `Experiment`."""
+    if not isinstance(environment, SeveralAgents):
+        return
+    if num_evaluators and not environment.joint:
+        raise ConfigError(
+            "experiment: evaluator.num_evaluators is for environments with joint episodes, and "
+            "copies have none; leave it out"
+        )
+    if lockstep:
+        raise ConfigError(
+            f"experiment: lockstep is for environments with one agent, and {environment.name} has "
+            "several; leave it out"
+        )
 
 
 def check_policies(
@@ -62,7 +78,7 @@ def _check_acting(
     environment: Environment, policies: Mapping[str, Any], acting: Sequence[str], policy_of: Any
 ) -> None:
     """Checks who acts."""
-    if isinstance(environment, MultiAgentEnvironment):
+    if isinstance(environment, SeveralAgents):
         if policy_of is None:
             raise ConfigError(
                 f"experiment: policy_of must say which of the policies {list(acting)} acts "

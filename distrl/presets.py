@@ -13,7 +13,7 @@ from distrl.agents.reinforce import ReinforceConfig
 from distrl.agents.sac import SACConfig
 from distrl.agents.td3 import TD3Config
 from distrl.envs import suites
-from distrl.envs.multi_agent.environment import MultiAgentEnvironment
+from distrl.envs.multi_agent.environment import SeveralAgents
 from distrl.errors import ConfigError
 from distrl.experiment import Experiment
 from distrl.transforms import by_name
@@ -50,7 +50,7 @@ def experiment(env: str, agent: str = "impala", seed: int = 0) -> Experiment:
         )
     environment = suites.make(env)
     env_spec = environment.spec()
-    if isinstance(environment, MultiAgentEnvironment):  # one policy for all of its agents
+    if isinstance(environment, SeveralAgents):  # one policy for all of its agents
         env_spec = next(iter(environment.agents().agents.values()))
     config = AGENTS[agent].preset(env_spec)
     names = config.defaults(env_spec).transforms

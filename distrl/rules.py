@@ -17,7 +17,11 @@ from distrl.types import Inference, Nest, TimeStep
 
 
 class FixedPolicy(Protocol):
-    """The settings of a policy that does not learn. Hashable, without resources."""
+    """The settings of a policy that does not learn. Hashable, without resources.
+
+    It may also have `check(env_spec, name)`, which raises ConfigError if it cannot act for agents
+    of that spec; `name` is its name in the experiment.
+    """
 
     def make_source(
         self, env_spec: EnvironmentSpec, max_streams: int, seed: int

@@ -7,7 +7,7 @@ from typing import Protocol
 from distrl import specs
 from distrl.agents.agent import Agent, extras_struct, state_struct
 from distrl.config import ActorsConfig, EvaluatorConfig, InferenceConfig, LearnerConfig
-from distrl.envs.multi_agent.environment import MultiAgentEnvironment
+from distrl.envs.multi_agent.environment import SeveralAgents
 from distrl.envs.pool import Environment
 from distrl.errors import ConfigError
 from distrl.goal import Goal
@@ -70,7 +70,7 @@ class Task:
     @property
     def env_spec(self) -> specs.EnvironmentSpec:
         """Spec of what the task's agent sees, before transforms."""
-        if not isinstance(self.environment, MultiAgentEnvironment):
+        if not isinstance(self.environment, SeveralAgents):
             return self.environment.spec()
         return self.environment.agents().agents[self.agents[0]]
 
@@ -182,7 +182,7 @@ class Task:
         if self.evaluation_environment is None:
             return
         several = [
-            isinstance(each, MultiAgentEnvironment)
+            isinstance(each, SeveralAgents)
             for each in (self.environment, self.evaluation_environment)
         ]
         if several[0] != several[1]:

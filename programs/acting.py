@@ -3,8 +3,7 @@
 from collections.abc import Mapping
 
 from distrl.actor import Actor, ActorLoop
-from distrl.envs.multi_agent.environment import MultiAgentEnvironment
-from distrl.envs.multi_agent.pool import AgentPool
+from distrl.envs.multi_agent.environment import SeveralAgents
 from distrl.envs.pool import Pool
 from distrl.inferencer import InferenceSource
 from distrl.multi_agent_actor import MultiAgentActor
@@ -40,7 +39,7 @@ def make_actor(
     """
     builder = next(iter(builders.values()))
     experiment, assignment = builder.experiment, builder.experiment.assignment
-    if assignment is None or not isinstance(experiment.environment, MultiAgentEnvironment):
+    if assignment is None or not isinstance(experiment.environment, SeveralAgents):
         (name,) = experiment.acting
         source = inferencers.get(name)
         if source is None:
@@ -50,7 +49,7 @@ def make_actor(
         assert writer is not None
         return Actor(pool, source, writer, first_stream=first_environment, life=life)
     spec = experiment.environment.agents()
-    agent_pool = AgentPool(pool, spec, assignment, first_environment)
+    agent_pool = experiment.environment.agent_pool(pool, assignment, first_environment)
     policies = {}
     for k, name in enumerate(assignment.policies):
         env_spec = spec.agents[assignment.agents_of(name)[0]]

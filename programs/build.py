@@ -13,7 +13,7 @@ from distrl.checkpointing.checkpointer import Checkpointer
 from distrl.checkpointing.resume_point import ResumePoint
 from distrl.checkpointing.rounds import Rounds
 from distrl.config import CheckpointConfig
-from distrl.envs.multi_agent.environment import MultiAgentEnvironment
+from distrl.envs.multi_agent.environment import SeveralAgents
 from distrl.envs.pool import Pool
 from distrl.evaluator import Evaluator
 from distrl.experiment import Experiment
@@ -358,6 +358,6 @@ class Builder:
     def _evaluated_agents(self) -> tuple[str, ...]:
         """The environment's agents if there are several, and an evaluator."""
         environment = self.experiment.environment
-        if not isinstance(environment, MultiAgentEnvironment):
+        if not isinstance(environment, SeveralAgents):
             return ()
         return tuple(environment.agents().agents) if self.task.evaluator.num_evaluators else ()

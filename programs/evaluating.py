@@ -3,8 +3,7 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from distrl.envs.multi_agent.environment import MultiAgentEnvironment
-from distrl.envs.multi_agent.pool import AgentPool
+from distrl.envs.multi_agent.environment import SeveralAgents
 from distrl.envs.pool import Pool
 from distrl.evaluator import Evaluator
 from distrl.inferencer import InferenceSource
@@ -50,9 +49,9 @@ def _of_agents(
     builder = next(iter(builders.values()))
     experiment, assignment = builder.experiment, builder.experiment.assignment
     assert assignment is not None
-    assert isinstance(experiment.environment, MultiAgentEnvironment)
+    assert isinstance(experiment.environment, SeveralAgents)
     spec = experiment.environment.agents()
-    agent_pool = AgentPool(pool, spec, assignment)
+    agent_pool = experiment.environment.agent_pool(pool, assignment, 0)
     variables = {
         name: VariableClient(source, NEVER)
         for name, source in sources.items()

@@ -54,6 +54,7 @@ INFERENCER = NodeGroup(
     one_thread=True,
     num_gpus=lambda experiment: experiment.inference.num_gpus,
 )
+POPULATION = NodeGroup("population", stop_phase=0, restartable=True, one_thread=True)
 RELAY = NodeGroup("relay", stop_phase=1, restartable=True, one_thread=True)
 LEARNER = NodeGroup(
     "learner",
@@ -71,7 +72,9 @@ REPLAY = NodeGroup("replay", stop_phase=5, restartable=True, keeps_data=True, oo
 
 GROUPS = {
     group.name: group
-    for group in (REPLAY, MONITOR, GRADIENT_WORKER, LEARNER, EVALUATOR, INFERENCER, RELAY, ACTOR)
+    for group in (
+        REPLAY, MONITOR, GRADIENT_WORKER, LEARNER, EVALUATOR, POPULATION, INFERENCER, RELAY, ACTOR
+    )
 }
 _OTHERS_PHASE = 4  # of groups that a user's own program adds
 

@@ -9,6 +9,7 @@ from distrl.programs.nodes.evaluator import add_evaluator
 from distrl.programs.nodes.gradient_worker import add_gradient_workers
 from distrl.programs.nodes.learner import add_learners
 from distrl.programs.nodes.monitor import add_monitor
+from distrl.programs.nodes.population import add_population
 from distrl.programs.nodes.replay import add_replay
 from distrl.programs.program import ExperimentProgram
 
@@ -30,6 +31,7 @@ def heavy_env(
     workers = add_gradient_workers(program)
     learner = add_learners(program, replay, monitor, workers)
     add_evaluator(program, learner, monitor)
+    add_population(program, learner, monitor)
     for index in range(experiment.actors.most):
         add_actor(program, index, replay, monitor, learner=learner, variables=learner)
     return program.launchpad

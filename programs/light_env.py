@@ -13,6 +13,7 @@ from distrl.programs.nodes.gradient_worker import add_gradient_workers
 from distrl.programs.nodes.inferencer import add_inferencers
 from distrl.programs.nodes.learner import add_learners
 from distrl.programs.nodes.monitor import add_monitor
+from distrl.programs.nodes.population import add_population
 from distrl.programs.nodes.replay import add_replay
 from distrl.programs.program import ExperimentProgram
 
@@ -36,6 +37,7 @@ def light_env(
     workers = add_gradient_workers(program)
     learner = add_learners(program, replay, monitor, workers)
     add_evaluator(program, learner, monitor)
+    add_population(program, learner, monitor)
     inferencer_of_actor = {
         name: add_inferencers(program, task, learner[name])
         for name, task in tasks.items()

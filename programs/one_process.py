@@ -99,6 +99,7 @@ class SingleProcess:
       actor: acts for all tasks.
       builder, replay, learner, variables, inferencer, resumed: of the first task.
       evaluator: None if the experiment has none.
+      group_size: number of the learner's processes.
     """
 
     def __init__(
@@ -131,6 +132,7 @@ class SingleProcess:
                 evaluator_pool = self.builder.make_evaluator_pool(life)
                 opened.callback(evaluator_pool.close)
             group = opened.enter_context(join())
+            self.group_size = group.count
             start = resume_point or ResumePoint()
             sharing = make_sharing(builders)
             self.tasks = {

@@ -17,9 +17,11 @@ from distrl.experiment import Experiment
 from distrl.goal import Goal, joined
 from distrl.learner_group.group import LearnerGroup, SingleProcessGroup
 from distrl.metrics import SPENT, Monitor, Report, first_number
+from distrl.population import Evolution
 from distrl.programs.build import Builder
 from distrl.programs.one_process import SingleProcess as SingleProcess  # also under this name
 from distrl.programs.one_process import TaskParts
+from distrl.programs.population import LocalMember, check_one_process, make_evolution
 from distrl.runtime.incarnations import next_life
 
 _REPORT_S = 0.2  # between two reports
@@ -189,6 +191,14 @@ def single_process(
 
             opened.push(close)
         due, evaluation_due = 0.0, time.monotonic() + config.interval
+        evolution: Evolution | None = None
+        if experiment.population is not None:
+            check_one_process(parts.group_size)
+            members = {
+                name: LocalMember(parts.tasks[name].learner, run.monitor)
+                for name, run in runs.items()
+            }
+            evolution = make_evolution(experiment, members, run_dir, printer)
         within_budget = functools.partial(
             _within_budget, experiment.goal, first.monitor, parts.actor
         )
@@ -207,6 +217,8 @@ def single_process(
                 for name, scores in evaluator.evaluate(stop.is_set).items():
                     runs[name].report(scores)
                 evaluation_due = time.monotonic() + config.interval
+            if evolution is not None:
+                evolution.run_once()
             for run in runs.values():
                 run.check()
         for part in parts.tasks.values():

@@ -36,13 +36,14 @@ ROOMS = """
     programs/acting programs/evaluating
     programs/replay_clients programs/acting_budget programs/save_rounds
     programs/gradient_workers
-    programs/progress
+    programs/progress programs/population
     programs/build programs/remote
     programs/program programs/placement programs/resources
     programs/groups programs/learner_processes programs/pools
     programs/__init__
 
     distrl/__init__
+    distrl/saved_policy
     distrl/policy
     distrl/saved_agent
     distrl/plain_pickle
@@ -50,7 +51,7 @@ ROOMS = """
     distrl/presets distrl/checkpointing distrl/multi_agent_actor distrl/multi_agent_evaluator
     distrl/experiment distrl/actor distrl/evaluator distrl/inference
     distrl/policy_checks
-    distrl/learned_policy distrl/rules distrl/policy_streams
+    distrl/learned_policy distrl/rules distrl/policy_streams distrl/population
     distrl/task distrl/inferencer distrl/turns distrl/sharing
     distrl/learner distrl/variables distrl/testing distrl/transforms distrl/envs/__init__
     distrl/gradients

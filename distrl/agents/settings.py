@@ -4,6 +4,8 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
+import jax
+
 from distrl.errors import ConfigError
 from distrl.specs import EnvironmentSpec
 
@@ -41,6 +43,8 @@ def check_number(
       prefix: prefix of the field's name in the message.
     """
     value = getattr(settings, field)
+    if isinstance(value, jax.core.Tracer):  # of `Tunable`, which has checked the first value
+        return
     is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
     if not (is_number and math.isfinite(value) and good(value)):
         raise ConfigError(f"{prefix}.{field}: expected a number {want}, got {value!r}")

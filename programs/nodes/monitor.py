@@ -95,6 +95,14 @@ class MonitorNode:
         """See `Monitor.report`."""
         self._monitors[task].report(node, number, reports)
 
+    def standing(self, task: str) -> tuple[int, int, float | None]:
+        """See `Monitor.standing`."""
+        return self._monitors[task].standing
+
+    def forget_episodes(self, task: str) -> None:
+        """See `Monitor.forget_episodes`."""
+        self._monitors[task].forget_episodes()
+
     def lease(
         self, task: str, actor: str, life: int, counts: tuple[int, int], step: int, wanted: int
     ) -> tuple[int | None, int | None, bool]:

@@ -1,25 +1,55 @@
 """Environments with several agents, as an experiment names them."""
 
+import abc
 import dataclasses
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 from distrl import specs
 from distrl.envs.adapters.builder import builder_name, call_builder, check_builder
 from distrl.envs.adapters.stepper import Stepper
 from distrl.envs.adapters.wrappers import WrapperConfig, wrap
+from distrl.envs.multi_agent.assignment import Assignment
 from distrl.envs.multi_agent.control_flow import ControlFlow, ControlFlowStepper
 from distrl.envs.multi_agent.joint import JointSpec
 from distrl.envs.multi_agent.parallel import ParallelStepper
+from distrl.envs.multi_agent.pool import AgentPool
 from distrl.envs.multi_agent.turns import TurnStepper
 from distrl.envs.pool import Pool
 from distrl.envs.pool_config import PoolConfig
 from distrl.errors import ConfigError
 
 
+class SeveralAgents(abc.ABC):
+    """An environment with several agents; see `Environment`.
+
+    Attributes:
+      joint: whether the agents of one environment share its episodes, which an evaluator counts.
+    """
+
+    name: str
+    joint: ClassVar[bool] = True
+
+    @abc.abstractmethod
+    def agents(self) -> JointSpec:
+        """Returns the agents' specs."""
+
+    @abc.abstractmethod
+    def spec(self) -> specs.EnvironmentSpec:
+        """See `Environment`: of what a pool steps."""
+
+    @abc.abstractmethod
+    def make_pool(self, num_envs: int, wait_num: int, seeds: Sequence[int]) -> Pool:
+        """See `Environment`."""
+
+    def agent_pool(self, pool: Pool, assignment: Assignment, first_environment: int) -> AgentPool:
+        """Returns a pool of `make_pool` as the streams of the agents; see `AgentPool`."""
+        return AgentPool(pool, self.agents(), assignment, first_environment)
+
+
 @dataclasses.dataclass(frozen=True)
-class MultiAgentEnvironment:
+class MultiAgentEnvironment(SeveralAgents):
     """An environment with several agents, written in Python.
 
     Attributes:

@@ -1,0 +1,161 @@
+"""Copies of an environment with one agent, as an environment with an agent in each."""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+import jax
+import numpy as np
+import numpy.typing as npt
+
+from distrl import specs
+from distrl.envs.multi_agent.assignment import Assignment
+from distrl.envs.multi_agent.environment import SeveralAgents
+from distrl.envs.multi_agent.joint import JointSpec
+from distrl.envs.multi_agent.pool import AgentPool
+from distrl.envs.pool import Environment, Pool
+from distrl.errors import ConfigError
+from distrl.seeds import MAX_ENVS
+from distrl.types import Nest, StepType, TimeStep
+
+
+@dataclasses.dataclass(frozen=True)
+class Copies(SeveralAgents):
+    """Independent copies of an environment, so that several policies learn side by side.
+
+    Copy k has the agent "k" alone. All copies are stepped by one pool of the environment's own
+    kind, and know nothing of each other: there are no joint episodes. `env_steps` and `episodes`
+    count those of all copies.
+
+    Attributes:
+      environment: the environment, which has one agent.
+      count: number of copies; `actors.num_envs` is the number of environments of each in an actor.
+    """
+
+    joint: ClassVar[bool] = False
+
+    environment: Environment
+    count: int
+
+    def __post_init__(self) -> None:
+        if isinstance(self.environment, SeveralAgents):
+            raise ConfigError(
+                f"Copies: {self.environment.name} has several agents already; map them to policies "
+                "with policy_of"
+            )
+        if isinstance(self.count, bool) or not isinstance(self.count, int) or self.count < 1:
+            raise ConfigError(f"Copies: count must be a whole number, 1 or more; got {self.count}")
+
+    @property
+    def name(self) -> str:  # type: ignore[override]
+        """The environment's name."""
+        return self.environment.name
+
+    @property
+    def return_threshold(self) -> float | None:
+        """The environment's."""
+        return getattr(self.environment, "return_threshold", None)
+
+    @property
+    def episode_limit(self) -> int | None:
+        """The environment's."""
+        return getattr(self.environment, "episode_limit", None)
+
+    def agents(self) -> JointSpec:
+        """Returns the environment's spec for each copy's agent."""
+        spec = self.environment.spec()
+        return JointSpec({str(k): spec for k in range(self.count)})
+
+    def spec(self) -> specs.EnvironmentSpec:
+        """Returns the spec of one copy."""
+        return self.environment.spec()
+
+    def make_pool(self, num_envs: int, wait_num: int, seeds: Sequence[int]) -> Pool:
+        """Returns a pool of all copies: those of copy k from `k * num_envs` on."""
+        stride = MAX_ENVS // self.count
+        if num_envs > stride:
+            raise ConfigError(
+                f"Copies: {self.count} * {num_envs} environments are more than the {MAX_ENVS} "
+                "of a pool; have more actors with fewer environments"
+            )
+        of_all = [(seed + k * stride) % 2**31 for k in range(self.count) for seed in seeds]
+        return self.environment.make_pool(num_envs * self.count, wait_num * self.count, of_all)
+
+    def agent_pool(self, pool: Pool, assignment: Assignment, first_environment: int) -> AgentPool:
+        """See `SeveralAgents`."""
+        return CopiesPool(pool, self.agents(), assignment, first_environment)
+
+
+class CopiesPool(AgentPool):
+    """Gives the time steps of each policy's copies.
+
+    Stream i is environment i of the pool. Steps of a synchronous pool are passed on as views.
+    """
+
+    def __init__(
+        self, pool: Pool, spec: JointSpec, assignment: Assignment, first_environment: int = 0
+    ):
+        """Args: see `AgentPool`.
+
+        Raises:
+          ConfigError: a function chooses the policies.
+        """
+        del first_environment  # only a function that chooses policies is told it
+        if assignment.fixed is None:
+            raise ConfigError(
+                "policy_of: copies of an environment have one policy each; give a mapping from "
+                f"{list(spec.agents)} to policies"
+            )
+        self.pool = pool
+        self.num_streams = pool.num_envs
+        self.env_steps = self.episodes = 0
+        self._assignment = assignment
+        self._environments = pool.env_ids
+        of_stream = np.repeat(assignment.fixed, pool.num_envs // len(spec.agents))
+        self._policy_of_stream = of_stream
+        self._everyone = {
+            name: _as_slice(np.flatnonzero(of_stream == k))
+            for k, name in enumerate(assignment.policies)
+        }
+        self._chosen: dict[str, Any] = {}
+        self._actions = specs.zeros(pool.spec.action, pool.num_envs)
+
+    def recv(self) -> dict[str, TimeStep]:
+        """See `AgentPool`."""
+        step = self.pool.recv()
+        self._environments = step.env_id
+        self.env_steps += len(step.env_id) - int((step.step_type == StepType.FIRST).sum())
+        self.episodes += int((step.step_type == StepType.LAST).sum())
+        if not self.pool.is_async:
+            self._chosen = self._everyone
+        else:
+            of_row = self._policy_of_stream[step.env_id]
+            rows = {
+                name: np.flatnonzero(of_row == k)
+                for k, name in enumerate(self._assignment.policies)
+            }
+            self._chosen = {name: each for name, each in rows.items() if len(each)}
+        return {
+            name: jax.tree.map(lambda leaf, rows=rows: leaf[rows], step)
+            for name, rows in self._chosen.items()
+        }
+
+    def send(self, actions: Mapping[str, Nest]) -> None:
+        """See `AgentPool`."""
+        size = len(self._environments)
+        joined = jax.tree.map(
+            lambda leaf: np.empty((size, *leaf.shape[1:]), leaf.dtype), self._actions
+        )
+        for name, rows in self._chosen.items():
+            for out, action in zip(
+                jax.tree.leaves(joined), jax.tree.leaves(actions[name]), strict=True
+            ):
+                out[rows] = action
+        self.pool.send(joined, self._environments)
+
+
+def _as_slice(rows: npt.NDArray[Any]) -> Any:
+    """Returns consecutive rows as a slice, so that they are views."""
+    if len(rows) and rows[-1] - rows[0] == len(rows) - 1:
+        return slice(int(rows[0]), int(rows[-1]) + 1)
+    return rows

@@ -1,0 +1,223 @@
+"""Population based training: policies that copy better ones, with other hyperparameters.
+
+Jaderberg et al. 2017, https://arxiv.org/abs/1711.09846: exploit by truncation selection, explore by
+perturbation or resampling.
+"""
+
+import dataclasses
+import json
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+
+from distrl.agents.tunable import Tunable
+from distrl.errors import ConfigError
+
+RECORD = "population.jsonl"
+
+
+@dataclasses.dataclass(frozen=True)
+class Population:
+    """Settings of population based training; all learned policies of an experiment are members.
+
+    Each member is compared with the others every `interval` of its updates. One of the worst
+    `share` copies parameters and optimiser state of a random one of the best, if its return is
+    worse, and gets that one's hyperparameters, changed: `Tunable` says which there are.
+
+    Attributes:
+      interval: updates of a member between two comparisons.
+      share: of the members that count as the worst, and as the best, in (0, 0.5]; at least one.
+      factors: a hyperparameter is multiplied by a random one of these, and kept in its range.
+      resample: chance of a new value instead, uniform in its logarithm over its range, in [0, 1].
+      episodes: episodes that a member must have ended, since the start or since it became a copy,
+        for their mean return to count, over the last `goal.window` of them. Until then a copy
+        counts as good as the other was.
+    """
+
+    interval: int = 100
+    share: float = 0.25
+    factors: tuple[float, ...] = (0.8, 1.25)
+    resample: float = 0.1
+    episodes: int = 10
+
+    def __post_init__(self) -> None:
+        for field in ("interval", "episodes"):
+            value = getattr(self, field)
+            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+                raise ConfigError(
+                    f"population.{field} must be a whole number, 1 or more; got {value!r}"
+                )
+        if not 0 < self.share <= 0.5:
+            raise ConfigError(f"population.share must be above 0, 0.5 at most; got {self.share!r}")
+        if not 0 <= self.resample <= 1:
+            raise ConfigError(f"population.resample must lie in [0, 1]; got {self.resample!r}")
+        good = bool(self.factors) and all(0 < factor < math.inf for factor in self.factors)
+        if not good:
+            raise ConfigError(
+                f"population.factors: expected numbers above 0, such as 0.8, 1.25; got "
+                f"{self.factors!r}"
+            )
+
+    def explore(
+        self,
+        rng: np.random.Generator,
+        values: Mapping[str, float],
+        ranges: Mapping[str, tuple[float, float]],
+    ) -> dict[str, float]:
+        """Returns changed hyperparameters. Args: ranges: least and largest values, by name."""
+        changed = {}
+        for name, (least, most) in ranges.items():
+            if rng.random() < self.resample:
+                value = math.exp(rng.uniform(math.log(least), math.log(most)))
+            else:
+                value = values[name] * self.factors[rng.integers(len(self.factors))]
+            changed[name] = float(np.clip(value, least, most))
+        return changed
+
+    def donor(
+        self, rng: np.random.Generator, member: str, scores: Mapping[str, float]
+    ) -> str | None:
+        """Returns whom a member copies; None: it keeps what it has.
+
+        Args:
+          rng: the source of randomness.
+          member: the member, which is in `scores`.
+          scores: mean returns of the members that can be compared.
+        """
+        ranked = sorted(scores, key=lambda name: (scores[name], name))
+        count = max(1, int(self.share * len(ranked)))
+        if len(ranked) < 2 or member not in ranked[:count]:
+            return None
+        best = ranked[-count:]
+        chosen = best[rng.integers(len(best))]
+        return chosen if scores[chosen] > scores[member] else None
+
+
+class Standing(NamedTuple):
+    """What the others know about a member."""
+
+    version: int  # learner updates
+    episodes: int  # that the mean is over
+    mean_return: float | None
+
+
+class Member(Protocol):
+    """The learner of a member, in this process or in another."""
+
+    def standing(self) -> Standing:
+        """Returns how it stands."""
+
+    def copy(self) -> tuple[Any, dict[str, float]]:
+        """Returns its state in a form that the others' `adopt` takes, and its hyperparameters."""
+
+    def adopt(self, state: Any, values: Mapping[str, float]) -> None:
+        """Replaces its state by another member's, with these hyperparameters."""
+
+
+class Evolution:
+    """Compares members, and has the worst copy the best. Who copies whom follows from the seed."""
+
+    def __init__(
+        self,
+        population: Population,
+        ranges: Mapping[str, tuple[float, float]],
+        members: Mapping[str, Member],
+        seed: int,
+        record: Path | None = None,
+        printer: Callable[[str], None] = print,
+    ):
+        """Args:
+        population: the settings.
+        ranges: of the hyperparameters, see `Tunable`.
+        members: the members, by name, in order.
+        seed: seed of all choices.
+        record: file to which each copy adds a line of JSON; None: no file.
+        printer: takes a line for each copy.
+        """
+        self._population, self._ranges = population, ranges
+        self._members = dict(members)
+        self._index = {name: index for index, name in enumerate(members)}
+        self._seed = seed
+        self._record = record
+        self._printer = printer
+        self._turns: dict[str, int] = {}  # of each member, comparisons that were due so far
+        self._scores: dict[str, float] = {}  # a copy has the other's until it has its own
+
+    def run_once(self) -> None:
+        """Compares the members whose turn it is."""
+        standings = {name: member.standing() for name, member in self._members.items()}
+        due = list(self._due(standings))
+        if not due:
+            return
+        for name, standing in standings.items():
+            if standing.mean_return is not None and standing.episodes >= self._population.episodes:
+                self._scores[name] = standing.mean_return
+        scores = dict(self._scores)
+        for name, turn in due:
+            if name not in scores:
+                continue
+            rng = np.random.default_rng([self._seed, self._index[name], turn])
+            donor = self._population.donor(rng, name, scores)
+            if donor is not None:
+                self._copy(rng, name, donor, standings[name].version)
+
+    def _due(self, standings: Mapping[str, Standing]) -> Iterator[tuple[str, int]]:
+        """Gives the members whose turn it is, and the turn's number."""
+        for name, standing in standings.items():
+            turn = standing.version // self._population.interval
+            before = self._turns.setdefault(name, turn)  # a resumed member has had it
+            if turn > before:
+                self._turns[name] = turn
+                yield name, turn
+
+    def _copy(self, rng: np.random.Generator, name: str, donor: str, version: int) -> None:
+        state, values = self._members[donor].copy()
+        changed = self._population.explore(rng, values, self._ranges)
+        self._members[name].adopt(state, changed)
+        worse, better = self._scores[name], self._scores[donor]
+        self._scores[name] = better
+        text = ", ".join(f"{key} {values[key]:.3g} -> {new:.3g}" for key, new in changed.items())
+        self._printer(
+            f"population: {name} (return {worse:.1f}, learner step {version}) copies {donor} "
+            f"(return {better:.1f}): {text}"
+        )
+        if self._record is not None:
+            line = {
+                "member": name, "learner_step": version, "return": worse, "copies": donor,
+                "its_return": better, "from": values, "to": changed,
+            }  # fmt: skip
+            with self._record.open("a") as file:
+                file.write(json.dumps(line) + "\n")
+
+
+def check_members(agents: Mapping[str, Any], shared: Sequence[str] = ()) -> None:
+    """Raises ConfigError unless these agents' settings can be a population.
+
+    Args:
+      agents: settings of the learned policies' agents, by name.
+      shared: names of parameters that policies share.
+    """
+    if shared:
+        raise ConfigError(
+            f"population: members copy each other's parameters, and cannot share {list(shared)}; "
+            "leave shared out"
+        )
+    if len(agents) < 2:
+        raise ConfigError(
+            f"population: it needs at least two learned policies, and there is {list(agents)}"
+        )
+    first = next(iter(agents))
+    for name, agent in agents.items():
+        if not isinstance(agent, Tunable):
+            raise ConfigError(
+                f"population: the agent of policy {name!r} has no hyperparameters that can change; "
+                f"give it Tunable({type(agent).__name__}(...), ranges={{...}})"
+            )
+        if agent != agents[first]:
+            raise ConfigError(
+                f"population: the agents of policies {first!r} and {name!r} differ, and could not "
+                "copy each other; give all the same Tunable: they begin with random values"
+            )

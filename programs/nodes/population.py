@@ -1,0 +1,75 @@
+"""The node that compares the members of a population, and has the worst copy the best."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import launchpad as lp
+
+from distrl.experiment import Experiment
+from distrl.population import Standing
+from distrl.programs.build import print_line
+from distrl.programs.groups import POPULATION
+from distrl.programs.population import make_evolution
+from distrl.programs.program import ExperimentProgram, NodeHandle
+from distrl.programs.remote import Peer, stop_and_tick
+
+_POLL_S = 0.2  # between two looks at the members
+
+
+def add_population(
+    program: ExperimentProgram, learners: Mapping[str, NodeHandle], monitor: NodeHandle
+) -> None:
+    """Adds the node, if the experiment has a population."""
+    if program.experiment.population is not None:
+        program.add_courier_node(
+            POPULATION, PopulationNode, program.run_dir, dict(learners), monitor
+        )
+
+
+class PopulationNode:
+    """Runs an `Evolution` over the learners."""
+
+    def __init__(
+        self,
+        experiment: Experiment,
+        run_dir: str,
+        learners: Mapping[str, NodeHandle],
+        monitor: NodeHandle,
+    ):
+        """Args: see `add_population`."""
+        self._stop = lp.stop_event()
+        peer = Peer(monitor)
+        members = {
+            task: RemoteMember(task, Peer(learner), peer) for task, learner in learners.items()
+        }
+        self._evolution = make_evolution(experiment, members, Path(run_dir), print_line)
+
+    def run(self) -> None:
+        """Compares members until the program stops."""
+        should_stop = stop_and_tick(self._stop)
+        while not should_stop():
+            self._evolution.run_once()
+            self._stop.wait(_POLL_S)
+
+
+class RemoteMember:
+    """A member whose learner and monitor are nodes."""
+
+    def __init__(self, task: str, learner: Peer, monitor: Peer):
+        """Args: task: its name. learner, monitor: its nodes."""
+        self._task, self._learner, self._monitor = task, learner, monitor
+
+    def standing(self) -> Standing:
+        """See `Member`."""
+        return Standing(*self._monitor.standing(self._task))
+
+    def copy(self) -> tuple[Any, dict[str, float]]:
+        """See `Member`."""
+        state, values = self._learner.copy_member(self._task)
+        return state, values
+
+    def adopt(self, state: Any, values: Mapping[str, float]) -> None:
+        """See `Member`."""
+        self._learner.adopt_member(state, dict(values), self._task)
+        self._monitor.forget_episodes(self._task)

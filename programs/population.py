@@ -1,0 +1,136 @@
+"""Population based training: the learners of an experiment as members of its population."""
+
+import threading
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from distrl import seeds
+from distrl.agents.tunable import Tunable, hyperparameters, with_hyperparameters
+from distrl.errors import ConfigError
+from distrl.experiment import Experiment
+from distrl.learner import Learner
+from distrl.metrics import Monitor
+from distrl.population import RECORD, Evolution, Member, Standing
+from distrl.runtime.codec import Codec
+
+
+def make_evolution(
+    experiment: Experiment,
+    members: Mapping[str, Member],
+    run_dir: Path | None,
+    printer: Callable[[str], None],
+) -> Evolution:
+    """Returns what compares the members of an experiment's population.
+
+    Args:
+      experiment: with a population.
+      members: by task, in order.
+      run_dir: the run folder, for the record of copies; None: no record.
+      printer: takes a line for each copy.
+    """
+    assert experiment.population is not None
+    first = next(iter(experiment.tasks.values())).agent
+    assert isinstance(first, Tunable)
+    return Evolution(
+        experiment.population,
+        first.ranges,
+        members,
+        seeds.seed(experiment.seed, "population", 0),
+        None if run_dir is None else run_dir / RECORD,
+        printer,
+    )
+
+
+class LocalMember:
+    """A member whose learner and monitor are in this process; its methods run between updates."""
+
+    def __init__(self, learner: Learner, monitor: Monitor):
+        """Args: learner, monitor: of its task."""
+        self._learner, self._monitor = learner, monitor
+
+    def standing(self) -> Standing:
+        """See `Member`."""
+        _, episodes, mean_return = self._monitor.standing
+        return Standing(self._learner.version, episodes, mean_return)
+
+    def copy(self) -> tuple[Any, dict[str, float]]:
+        """See `Member`."""
+        return copy_state(self._learner)
+
+    def adopt(self, state: Any, values: Mapping[str, float]) -> None:
+        """See `Member`."""
+        adopt_state(self._learner, state, values)
+        self._monitor.forget_episodes()
+
+
+def copy_state(learner: Learner) -> tuple[Any, dict[str, float]]:
+    """Returns a learner's parameters and agent's state as host arrays, and its hyperparameters.
+
+    Raises:
+      Diverged: they are not finite.
+    """
+    state = learner.state()
+    learner.check(state)
+    nest = jax.tree.map(np.asarray, (state.params, state.agent))
+    return nest, hyperparameters(state.params)
+
+
+def adopt_state(learner: Learner, state: Any, values: Mapping[str, float]) -> None:
+    """Replaces a learner's parameters and agent's state, between two updates; all counts stay.
+
+    Args:
+      learner: the learner.
+      state: from `copy_state` of a learner with the same agent.
+      values: its new hyperparameters.
+    """
+    params, agent = state
+    params = with_hyperparameters(params, values)
+    learner.restore(learner.state()._replace(params=params, agent=agent))
+
+
+class MemberService:
+    """A learner as a member, for calls from another node in any thread.
+
+    What is adopted takes effect before the learner's next update.
+    """
+
+    def __init__(self, learner: Learner):
+        """Args: learner: the learner."""
+        self._learner = learner
+        state = learner.state()
+        self._codec = Codec((state.params, state.agent), "state of a member")
+        self._lock = threading.Lock()
+        self._pending: tuple[bytes, dict[str, float]] | None = None
+
+    def copy(self) -> tuple[bytes, dict[str, float]]:
+        """Returns the state as bytes, and the hyperparameters."""
+        nest, values = copy_state(self._learner)
+        return self._codec.pack(jax.tree.map(lambda leaf: leaf[None], nest), 1), values
+
+    def adopt(self, data: bytes, values: Mapping[str, float]) -> None:
+        """Takes the state of another member. Args: data: see `copy`. values: hyperparameters."""
+        self._codec.check(len(data), 1)
+        with self._lock:
+            self._pending = data, dict(values)
+
+    def between_updates(self) -> None:
+        """Adopts what has come; called by the learner's own thread."""
+        with self._lock:
+            pending, self._pending = self._pending, None
+        if pending is not None:
+            data, values = pending
+            state = jax.tree.map(lambda leaf: leaf[0], self._codec.unpack(data, 1))
+            adopt_state(self._learner, state, values)
+
+
+def check_one_process(count: int) -> None:
+    """Raises ConfigError if a learner has several processes. Args: count: of them."""
+    if count > 1:
+        raise ConfigError(
+            f"population: a learner of {count} processes cannot copy another's state; leave "
+            "--num_processes out"
+        )

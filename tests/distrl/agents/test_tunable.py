@@ -1,0 +1,111 @@
+"""Tunable agents: updates are those of the plain agent with these values, without compiling."""
+
+import dataclasses
+
+import jax
+import numpy as np
+import pytest
+from dm_env import specs as dm_specs
+
+from distrl.agents.a2c import A2CConfig
+from distrl.agents.ddpg import DDPGConfig
+from distrl.agents.networks import NetworkConfig
+from distrl.agents.ppo import PPOConfig
+from distrl.agents.r2d2 import R2D2Config
+from distrl.agents.tunable import Tunable, hyperparameters, with_hyperparameters
+from distrl.errors import ConfigError
+from distrl.plain_settings import decode, encode
+from distrl.random_batches import random_batch
+from distrl.specs import EnvironmentSpec
+from distrl.transforms.agent import TransformedAgent
+from distrl.transforms.observations import ObservationNormalizer
+from tests.support.selection import full
+
+SPEC = EnvironmentSpec(dm_specs.Array((4,), np.float32), dm_specs.DiscreteArray(3, np.int32))
+CONTINUOUS = SPEC._replace(action=dm_specs.BoundedArray((2,), np.float32, -1, 1))
+KEY = np.array([0, 1], np.uint32)
+SMALL = NetworkConfig(hidden_sizes=(8,))
+LSTM = NetworkConfig(hidden_sizes=(8,), core="lstm", core_size=4)
+RANGES = {"learning_rate": (1e-4, 1e-1), "entropy_cost": (1e-3, 1.0)}
+
+
+def close(a, b):
+    return jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-5, atol=1e-6), a, b)
+
+
+@pytest.mark.parametrize(
+    ("plain", "spec", "values"),
+    [
+        (A2CConfig(SMALL), SPEC, {"learning_rate": 0.03, "entropy_cost": 0.5}),
+        full(PPOConfig(SMALL, minibatches=2), SPEC, {"clip_ratio": 0.1, "learning_rate": 0.02}),
+        full(R2D2Config(LSTM, burn_in=1, n_step=1), SPEC, {"learning_rate": 0.02, "discount": 0.5}),
+        full(DDPGConfig((8,)), CONTINUOUS, {"target_tau": 0.5, "critic_learning_rate": 0.02}),
+    ],
+)
+def test_updates_are_those_of_the_plain_agent(plain, spec, values, on_policy_batch):
+    ranges = {name: (value / 10, min(1.0, value * 10)) for name, value in values.items()}
+    tunable = Tunable(plain, ranges).make(spec)
+    params = with_hyperparameters(tunable.initial_params(KEY), values)
+    np.testing.assert_allclose(list(hyperparameters(params).values()), list(values.values()))
+    state = tunable.initial_learner_state(params)
+    agent = dataclasses.replace(plain, **values).make(spec)
+    if hasattr(plain, "entropy_cost"):
+        batch = on_policy_batch(agent, params["agent"])
+    else:
+        batch = random_batch(agent, 6, 8)
+    step = jax.jit(tunable.learner_step)
+    got, got_state, logs = step(params, state, batch)
+    want, want_state, _ = jax.jit(agent.learner_step)(params["agent"], state, batch)
+    close(got["agent"], want)
+    close(got_state, want_state)
+    for name, value in values.items():
+        np.testing.assert_allclose(logs[f"tuned_{name}"], value, rtol=1e-6)
+    # Other values give other parameters, and compile nothing.
+    other = with_hyperparameters(params, {name: value / 5 for name, value in values.items()})
+    changed, _, _ = step(other, state, batch)
+    assert step._cache_size() == 1
+    pairs = zip(jax.tree.leaves(changed["agent"]), jax.tree.leaves(want), strict=True)
+    assert any(np.abs(np.asarray(x) - np.asarray(y)).max() > 1e-6 for x, y in pairs)
+
+
+def test_it_begins_with_random_values_of_the_seed():
+    agent = Tunable(A2CConfig(SMALL), RANGES).make(SPEC)
+    init = jax.jit(agent.initial_params)
+    values = [hyperparameters(init(np.array([0, n], np.uint32))) for n in range(40)]
+    assert values[3] == hyperparameters(init(np.array([0, 3], np.uint32)))
+    for name, (least, most) in RANGES.items():
+        drawn = np.log([each[name] for each in values])
+        assert np.log(least) <= drawn.min() < np.log(least * 3)
+        assert np.log(most / 3) < drawn.max() <= np.log(most)
+    given = Tunable(A2CConfig(SMALL, learning_rate=0.01), RANGES, draw=False).make(SPEC)
+    assert hyperparameters(given.initial_params(KEY))["learning_rate"] == np.float32(0.01)
+
+
+def test_behind_transforms():
+    transforms = (ObservationNormalizer(),)
+    inner = Tunable(A2CConfig(SMALL), RANGES).make(SPEC)
+    agent = TransformedAgent(inner, transforms, SPEC)
+    params = agent.initial_params(KEY)
+    changed = with_hyperparameters(params, {"learning_rate": 0.5, "entropy_cost": 0.25})
+    assert hyperparameters(changed) == {"learning_rate": 0.5, "entropy_cost": 0.25}
+    assert hyperparameters(params) != hyperparameters(changed)
+
+
+def test_it_can_be_saved():
+    config = Tunable(A2CConfig(SMALL), RANGES)
+    assert decode(encode(config)) == config
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: Tunable(A2CConfig(), {"network": (1, 2)}), "network is not a number that can"),
+        (lambda: Tunable(A2CConfig(), {}), "at least one setting"),
+        (lambda: Tunable(A2CConfig(), {"discount": (0.0, 0.9)}), "both above 0"),
+        (lambda: Tunable(A2CConfig(), {"discount": (0.5, 1.5)}), "agent.discount: expected a num"),
+        (lambda: Tunable("a2c", RANGES), "must be an algorithm's settings"),
+    ],
+)
+def test_what_cannot_change_is_refused(make, message):
+    with pytest.raises(ConfigError, match=message):
+        make()

@@ -1,0 +1,155 @@
+"""Who copies whom, and with which hyperparameters: exactly, and again with the same seed."""
+
+import json
+import math
+
+import numpy as np
+import pytest
+
+from distrl import envs
+from distrl.agents.a2c import A2CConfig
+from distrl.agents.tunable import Tunable
+from distrl.config import ActorsConfig
+from distrl.errors import ConfigError
+from distrl.experiment import Experiment
+from distrl.population import Evolution, Population, Standing
+
+RANGES = {"rate": (0.01, 1.0)}
+RETURNS = {"a": 5.0, "b": 1.0, "c": 9.0, "d": 7.0, "e": 3.0, "f": 8.0, "g": 2.0, "h": 6.0}
+
+
+class Fake:
+    """A member whose state is its name."""
+
+    def __init__(self, name, mean_return, episodes=20):
+        self.name, self.state, self.values = name, name, {"rate": 0.1}
+        self.version, self.episodes, self.mean_return = 0, episodes, mean_return
+
+    def standing(self):
+        return Standing(self.version, self.episodes, self.mean_return)
+
+    def copy(self):
+        return self.state, dict(self.values)
+
+    def adopt(self, state, values):
+        self.state, self.values = state, dict(values)
+
+
+def evolve(population, returns=RETURNS, turns=1, seed=3, record=None):
+    """Lets all members reach their turns; returns them, and the lines."""
+    members = {name: Fake(name, value) for name, value in returns.items()}
+    lines = []
+    evolution = Evolution(population, RANGES, members, seed, record, lines.append)
+    for _ in range(turns):
+        evolution.run_once()  # nobody's turn
+        for member in members.values():
+            member.version += population.interval
+        evolution.run_once()
+        evolution.run_once()
+    return members, lines
+
+
+def test_the_worst_copy_the_best_and_nobody_else():
+    members, lines = evolve(Population(interval=10, share=0.25, resample=0.0))
+    copied = {name: member.state for name, member in members.items() if member.state != name}
+    assert set(copied) == {"b", "g"} and set(copied.values()) <= {"c", "f"}
+    assert members["b"].values["rate"] in (0.1 * 0.8, 0.1 * 1.25)
+    assert len(lines) == 2
+    assert lines[0].startswith(f"population: b (return 1.0, learner step 10) copies {copied['b']}")
+    assert "rate 0.1 -> 0." in lines[0]
+
+
+def test_a_copy_counts_as_good_as_the_other_until_it_has_episodes():
+    members = {name: Fake(name, value) for name, value in RETURNS.items()}
+    evolution = Evolution(Population(interval=10), RANGES, members, 0, None, lambda line: None)
+    evolution.run_once()
+    members["b"].version = 10
+    evolution.run_once()
+    copied = members["b"].state
+    assert copied in ("c", "f")
+    members["b"].episodes, members["b"].mean_return = 3, 0.5  # too few to count
+    members["b"].version, members["b"].state = 20, "b"
+    evolution.run_once()
+    assert members["b"].state == "b"
+    members["b"].episodes, members["b"].version = 10, 30
+    evolution.run_once()
+    assert members["b"].state in ("c", "f")
+
+
+def test_it_follows_from_the_seed(tmp_path):
+    population = Population(interval=10, share=0.5, resample=0.5)
+    runs = [evolve(population, turns=3, seed=seed)[1] for seed in (1, 1, 2)]
+    assert runs[0] == runs[1] != runs[2]
+    members, lines = evolve(population, turns=3, seed=1, record=tmp_path / "record")
+    records = [json.loads(line) for line in (tmp_path / "record").read_text().splitlines()]
+    assert len(records) == len(lines) > 5
+    last = {record["member"]: record for record in records}
+    for name, record in last.items():
+        assert members[name].values == record["to"]
+        assert record["its_return"] > record["return"]
+
+
+def test_a_resumed_member_has_had_its_turn():
+    members = {name: Fake(name, value) for name, value in RETURNS.items()}
+    for member in members.values():
+        member.version = 37
+    evolution = Evolution(Population(interval=10), RANGES, members, 0, None, lambda line: None)
+    evolution.run_once()
+    assert all(member.state == name for name, member in members.items())
+    members["b"].version = 40
+    evolution.run_once()
+    assert members["b"].state != "b" and members["g"].state == "g"
+
+
+def test_members_without_episodes_are_not_compared():
+    population = Population(interval=10, episodes=21)
+    members, lines = evolve(population)
+    assert lines == [] and all(member.state == name for name, member in members.items())
+    members, lines = evolve(Population(interval=10), {"a": None, "b": 2.0})
+    assert lines == []
+    members, lines = evolve(Population(interval=10), {"a": 2.0, "b": 2.0})
+    assert lines == []  # as good
+
+
+def test_changed_values_by_hand():
+    rng = np.random.default_rng(0)
+    population = Population(factors=(0.5, 2.0), resample=0.0)
+    drawn = [population.explore(rng, {"rate": 0.3}, RANGES)["rate"] for _ in range(200)]
+    assert set(drawn) == {0.15, 0.6}
+    drawn = [population.explore(rng, {"rate": 0.9}, RANGES)["rate"] for _ in range(200)]
+    assert set(drawn) == {0.45, 1.0}  # kept in its range
+    fresh = Population(resample=1.0)
+    logs = np.log([fresh.explore(rng, {"rate": 0.9}, RANGES)["rate"] for _ in range(4000)])
+    assert math.log(0.01) <= logs.min() and logs.max() <= 0
+    np.testing.assert_allclose(logs.mean(), math.log(0.1), atol=0.1)
+
+
+def experiment(agents, **settings):
+    return Experiment(
+        envs.Copies(envs.make("CartPole-v1"), len(agents)),
+        policies={f"m{k}": agent for k, agent in enumerate(agents)},
+        policy_of={str(k): f"m{k}" for k in range(len(agents))},
+        actors=ActorsConfig(num_envs=2),
+        population=Population(**settings),
+    )
+
+
+TUNABLE = Tunable(A2CConfig(), {"learning_rate": (1e-4, 1e-2)})
+OTHER = Tunable(A2CConfig(discount=0.5), {"learning_rate": (1e-4, 1e-2)})
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: experiment([TUNABLE]), "needs at least two learned policies"),
+        (lambda: experiment([TUNABLE, A2CConfig()]), r"give it Tunable\(A2CConfig"),
+        (lambda: experiment([TUNABLE, OTHER]), "'m0' and 'm1' differ, and could not copy"),
+        (lambda: experiment([TUNABLE] * 2, interval=0), "population.interval must be a whole"),
+        (lambda: experiment([TUNABLE] * 2, share=0.7), "population.share must be above 0, 0.5"),
+        (lambda: experiment([TUNABLE] * 2, factors=()), "population.factors: expected numbers"),
+        (lambda: experiment([TUNABLE] * 2, resample=2), "population.resample must lie in"),
+    ],
+)
+def test_what_cannot_work_is_refused(make, message):
+    with pytest.raises(ConfigError, match=message):
+        make()
