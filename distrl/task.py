@@ -131,6 +131,11 @@ class Task:
                 f"replay.whole_episodes is for algorithms that learn from whole episodes, such as "
                 f"REINFORCE, and {name} learns from unrolls of any steps; leave it False"
             )
+        if self.actors.min_actors is not None:
+            raise ConfigError(
+                "replay.whole_episodes makes an unroll when an episode ends, and actors.min_actors "
+                "one of every stream in each round; leave one of them out"
+            )
         limit = getattr(self.environment, "episode_limit", None)
         if limit is not None and limit > self.replay.unroll_length:
             raise ConfigError(

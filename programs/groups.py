@@ -73,7 +73,15 @@ REPLAY = NodeGroup("replay", stop_phase=5, restartable=True, keeps_data=True, oo
 GROUPS = {
     group.name: group
     for group in (
-        REPLAY, MONITOR, GRADIENT_WORKER, LEARNER, EVALUATOR, POPULATION, INFERENCER, RELAY, ACTOR
+        REPLAY,
+        MONITOR,
+        GRADIENT_WORKER,
+        LEARNER,
+        EVALUATOR,
+        POPULATION,
+        INFERENCER,
+        RELAY,
+        ACTOR,
     )
 }
 _OTHERS_PHASE = 4  # of groups that a user's own program adds

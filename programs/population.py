@@ -13,7 +13,7 @@ from distrl.agents.tunable import Tunable, hyperparameters, with_hyperparameters
 from distrl.errors import ConfigError
 from distrl.experiment import Experiment
 from distrl.learner import Learner
-from distrl.metrics import Monitor
+from distrl.metrics import Monitor, Report
 from distrl.population import RECORD, Evolution, Member, Standing
 from distrl.runtime.codec import Codec
 
@@ -125,6 +125,41 @@ class MemberService:
             data, values = pending
             state = jax.tree.map(lambda leaf: leaf[0], self._codec.unpack(data, 1))
             adopt_state(self._learner, state, values)
+
+
+class MemberCalls:
+    """The calls of a node whose learners are members; see `MemberService`."""
+
+    _members: dict[str, MemberService]
+
+    def serve_members(self, experiment: Experiment, parts: Mapping[str, Any]) -> None:
+        """Serves a node's learners by task, if the experiment has a population.
+
+        Args:
+          experiment: what to train.
+          parts: each with a `turn`, whose learner is the member; it adopts before its reports.
+        """
+        self._members = {}
+        if experiment.population is None:
+            return
+        for task, part in parts.items():
+            member = self._members[task] = MemberService(part.turn.learner)
+
+            def report(
+                report: Report, member: MemberService = member, send: Any = part.turn.report
+            ) -> None:
+                member.between_updates()
+                send(report)
+
+            part.turn = part.turn._replace(report=report)
+
+    def copy_member(self, task: str) -> tuple[bytes, dict[str, float]]:
+        """See `MemberService.copy`."""
+        return self._members[task].copy()
+
+    def adopt_member(self, data: bytes, values: dict[str, float], task: str) -> None:
+        """See `MemberService.adopt`."""
+        self._members[task].adopt(data, values)
 
 
 def check_one_process(count: int) -> None:

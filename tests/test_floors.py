@@ -69,6 +69,7 @@ ROOMS = """
     distrl/envs/pool distrl/envs/simulator
     distrl/episodes distrl/goal
     distrl/replay/config distrl/replay/step_values distrl/replay/stream_columns
+    distrl/replay/insert_priorities
     distrl/replay/columns distrl/replay/sampler distrl/replay/stream_index distrl/replay/__init__
     distrl/runtime
     distrl/envs/pool_config

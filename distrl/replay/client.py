@@ -14,6 +14,7 @@ from distrl.replay.buffer import ReplayBuffer, checked_priorities
 from distrl.replay.columns import Block, Columns
 from distrl.replay.config import ReplayConfig
 from distrl.replay.episode_unrolls import EpisodeUnroller
+from distrl.replay.insert_priorities import with_priorities
 from distrl.replay.table import files
 from distrl.replay.table.experience import Experience
 from distrl.replay.table.info import TableInfo
@@ -68,7 +69,7 @@ class UnrollingReplayBuffer(ReplayBuffer):
 
     def insert(self, block: Block) -> None:
         """Inserts finished unrolls. Raises as `ReplayWriter.add`."""
-        self._insert(block)
+        self._insert(with_priorities(block, self.columns, self._config.priority_of))
 
     def begin_again(self) -> None:
         """Expects the step that finished the last unrolls once more; see `Unroller`."""
@@ -119,7 +120,9 @@ class TableReplayBuffer(UnrollingReplayBuffer):
         return self._table.sample(self._stop, timeout)
 
     def update_priorities(self, keys: npt.NDArray[np.uint64], priorities: npt.NDArray[Any]) -> None:
-        self._table.update_priorities(*checked_priorities(keys, priorities))
+        keys, priorities = checked_priorities(keys, priorities)
+        if self._config.priority_of is None:
+            self._table.update_priorities(keys, priorities)
 
     def discard(self, keys: npt.NDArray[np.uint64], oldest: int) -> None:
         self._table.discard(keys, oldest)
@@ -134,7 +137,7 @@ class TableReplayBuffer(UnrollingReplayBuffer):
     @property
     def experience(self) -> Experience:
         """The table's unrolls as a list: to inspect, and to fill it before training."""
-        return Experience(self._table)
+        return Experience(self._table, self._config.priority_of)
 
     def reconfigure(self, **changes: object) -> TableInfo:
         """Changes settings of the live table, for all its clients.

@@ -31,12 +31,19 @@ class Block(NamedTuple):
     buffer: npt.NDArray[Any] | None = (
         None  # uint8, which contains the columns; None: they are separate
     )
+    priorities: npt.NDArray[np.float64] | None = None  # [size], to insert with; None: the table's
 
     def split(self, at: int, has_time: Sequence[bool]) -> tuple["Block", "Block"]:
         """Returns the first `at` unrolls and the others, as views."""
         first = [c[:, :at] if time else c[:at] for c, time in zip(self.columns, has_time)]
         rest = [c[:, at:] if time else c[at:] for c, time in zip(self.columns, has_time)]
-        return Block(first, at), Block(rest, self.size - at)
+        if self.priorities is None:
+            return Block(first, at), Block(rest, self.size - at)
+        of_first, of_rest = np.split(self.priorities, [at])
+        return (
+            Block(first, at, priorities=of_first),
+            Block(rest, self.size - at, priorities=of_rest),
+        )
 
 
 class _Layout(NamedTuple):

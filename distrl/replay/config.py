@@ -9,6 +9,7 @@ import jax
 import numpy as np
 
 from distrl.errors import ConfigError
+from distrl.replay.insert_priorities import PriorityOf
 from distrl.replay.sampler import Sampler
 from distrl.types import TIME_FIELDS, Trajectory
 
@@ -59,6 +60,9 @@ class ReplayConfig:
         waits until its inserts have come. The first comes as soon as the table may be sampled.
       whole_episodes: an unroll is one whole episode of at most `unroll_length` transitions, of
         which an algorithm such as REINFORCE learns. A longer one is an error. For a queue.
+      priority_of: function from new unrolls, a Trajectory `[T + 1, n, ...]` of NumPy arrays, to
+        their priorities `[n]`, 0 or more, which they keep: the learner's errors do not replace
+        them. Called where they are cut. Must be picklable. For a prioritized table.
     """
 
     table: str = "queue"
@@ -74,6 +78,7 @@ class ReplayConfig:
     sampler: Sampler | None = None
     num_shards: int = 1
     whole_episodes: bool = False
+    priority_of: PriorityOf | None = None
     strict_ratio: bool = False
 
     BEFORE: ClassVar[dict[str, Any]] = {"strict_ratio": False}
@@ -110,6 +115,16 @@ class ReplayConfig:
             raise ConfigError(
                 f"replay.sampler={type(self.sampler).__name__} is not for a Reverb server, which "
                 "has only its own; use replay.backend=shared_memory"
+            )
+        if self.priority_of is not None and not callable(self.priority_of):
+            raise ConfigError(
+                "replay.priority_of must be a function of unrolls, or None; got "
+                f"{self.priority_of!r}"
+            )
+        if self.priority_of is not None and self.table != "prioritized":
+            raise ConfigError(
+                "replay.priority_of is for sampling by priority, not for replay.table="
+                f"{self.table}; use replay.table=prioritized"
             )
         if not isinstance(self.whole_episodes, bool):
             raise ConfigError(

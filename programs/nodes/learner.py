@@ -25,7 +25,7 @@ from distrl.programs.build import Builder, make_sharing, print_line
 from distrl.programs.gradient_workers import split_update
 from distrl.programs.groups import ACTOR, INFERENCER, LEARNER
 from distrl.programs.nodes.process import configure_jax, has_own_process, leave, stops_in_order
-from distrl.programs.population import MemberService
+from distrl.programs.population import MemberCalls
 from distrl.programs.program import ExperimentProgram, NodeHandle
 from distrl.programs.progress import patience
 from distrl.programs.remote import Reporter, stop_and_tick
@@ -74,7 +74,7 @@ def add_learners(
     return learners
 
 
-class LearnerNode:
+class LearnerNode(MemberCalls):
     """Learns, saves checkpoints, and serves the parameters."""
 
     def __init__(
@@ -115,6 +115,7 @@ class LearnerNode:
             )
             for task, builder in builders.items()
         }
+        self.serve_members(experiment, self._tasks)
 
     def get_variables(self, newer_than: int, task: str) -> tuple[int, bytes] | None:
         """See `VariableService.get_variables`."""
@@ -139,18 +140,6 @@ class LearnerNode:
     def leave_rounds(self, task: str, *args: Any) -> None:
         """See `CollectionRounds.leave`."""
         self._tasks[task].collection.leave(*args)
-
-    def copy_member(self, task: str) -> tuple[bytes, dict[str, float]]:
-        """See `MemberService.copy`."""
-        member = self._tasks[task].member
-        assert member is not None
-        return member.copy()
-
-    def adopt_member(self, data: bytes, values: dict[str, float], task: str) -> None:
-        """See `MemberService.adopt`."""
-        member = self._tasks[task].member
-        assert member is not None
-        member.adopt(data, values)
 
     def run(self) -> None:
         """Learns until the program stops, then saves the parameters and a checkpoint."""
@@ -180,10 +169,8 @@ class LearnerNode:
         if len(parts) > 1:
             longest = max(parts, key=lambda part: part.task.learner.timeout)
             return run_in_turn([part.turn for part in parts], self._stop, longest.patience)
-        turn = parts[0].turn
-        used_up = turn.learner.run(
-            stop_and_tick(self._stop), turn.report, acting_over=turn.acting_over
-        )
+        stop, turn = stop_and_tick(self._stop), parts[0].turn
+        used_up = turn.learner.run(stop, turn.report, acting_over=turn.acting_over)
         return [turn.name] if used_up else []
 
     def _abandon(self) -> None:
@@ -201,7 +188,6 @@ class _TaskLearner:
       variables: serves its parameters.
       reporter: sends its reports.
       checkpointer: saves it.
-      member: its learner as a member of a population; None: there is none.
     """
 
     def __init__(
@@ -266,7 +252,6 @@ class _TaskLearner:
         if resume_point.checkpoint is not None:
             self._resume(resume_point)
         self.variables = VariableService(self._learner, builder.agent)
-        self.member = None if experiment.population is None else MemberService(self._learner)
         rounds: RemoteRounds | None = None
         if len(experiment.tasks) > 1:
             rounds = RemoteRounds(monitor, resume_point.last_round, self._counters_timeout)
@@ -339,8 +324,6 @@ class _TaskLearner:
             self._split_update.close()
 
     def _report(self, report: Report) -> None:
-        if self.member is not None:
-            self.member.between_updates()
         self.checkpointer.check()
         if self._collection is not None:
             report.update(self._collection.counts())

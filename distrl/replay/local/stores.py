@@ -152,7 +152,7 @@ class LocalRing:
             self.columns.put(self._stored, slice(first, first + count), part)
             self._inserted[first : first + count] = time.monotonic_ns()
             if self._ring.is_weighted:
-                self._ring.prepare(count)
+                self._ring.prepare(count, part.priorities)
             self._ring.insert(count)
 
     def can_sample(self, count: int) -> bool:

@@ -132,6 +132,8 @@ class ReverbReplayBuffer(UnrollingReplayBuffer):
                     self._client, self._name, self._server, self._stop, self._describe
                 )
             priority = self._largest.of_new() if self.is_prioritized else 1.0
+            if block.priorities is not None:  # an item of a prioritized table is one unroll
+                priority = float(block.priorities[0])
             self._writer.write(self.columns.pack(block), priority, self._insert_timeout)
         except (RuntimeError, ServerSilent) as error:
             self.reconnect(error, f"an item of {block.size} unrolls")
@@ -231,7 +233,7 @@ class ReverbReplayBuffer(UnrollingReplayBuffer):
 
     def update_priorities(self, keys: npt.NDArray[np.uint64], priorities: npt.NDArray[Any]) -> None:
         keys, priorities = checked_priorities(keys, priorities)
-        if not self.is_prioritized:
+        if not self.is_prioritized or self._config.priority_of is not None:
             return
         try:
             self.send_priorities(keys, priorities, np.max(priorities, initial=0.0))

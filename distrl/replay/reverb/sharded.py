@@ -160,7 +160,7 @@ class ShardedReplayBuffer(ReplayReader, ReplayAdministration):
 
     def update_priorities(self, keys: npt.NDArray[np.uint64], priorities: npt.NDArray[Any]) -> None:
         keys, priorities = checked_priorities(keys, priorities)
-        if not self.is_prioritized:
+        if not self.is_prioritized or self._config.priority_of is not None:
             return
         self._check_open()
         # Old keys go to all shards: those that do not have one ignore it.

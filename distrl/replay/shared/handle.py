@@ -125,7 +125,7 @@ class TableHandle:
                 with table.lock:
                     if exempt:
                         table.move_bounds(len(slots))
-                    store.commit(slots)
+                    store.commit(slots, part.priorities)
                     slots = None
                     events = table.changed()
             finally:

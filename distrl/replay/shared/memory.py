@@ -107,7 +107,7 @@ def create_file(
     columns = Columns(struct, config.unroll_length)
     layout = Layout(config, batch_size, columns.nbytes)
     header = Header(
-        dataclasses.replace(config, sampler=None),
+        dataclasses.replace(config, sampler=None, priority_of=None),
         None if config.sampler is None else config.sampling,
         batch_size,
         layout.sizes["data"],

@@ -67,8 +67,15 @@ class Slots(abc.ABC):
         """Returns whether `count` unrolls can be sampled now."""
 
     @abc.abstractmethod
-    def commit(self, slots: npt.NDArray[Any]) -> None:
-        """Inserts the unrolls in reserved slots, whose data is complete."""
+    def commit(
+        self, slots: npt.NDArray[Any], priorities: npt.NDArray[np.float64] | None = None
+    ) -> None:
+        """Inserts the unrolls in reserved slots, whose data is complete.
+
+        Args:
+          slots: int64 `[n]`.
+          priorities: `[n]`, see `Ring.prepare`.
+        """
 
     @abc.abstractmethod
     def _restore(self) -> None:
@@ -170,7 +177,9 @@ class QueueSlots(Slots):
     def can_sample(self, count: int) -> bool:
         return self.size >= count
 
-    def commit(self, slots: npt.NDArray[Any]) -> None:
+    def commit(
+        self, slots: npt.NDArray[Any], priorities: npt.NDArray[np.float64] | None = None
+    ) -> None:
         ints, count = self._ints, len(slots)
         first = ints[INSERTS]
         self._order[_span(ints[_FIRST] + self.size, count, len(self._order))] = slots
@@ -248,11 +257,13 @@ class RingSlots(Slots):
     def can_sample(self, count: int) -> bool:
         return self.counts.can_sample(count)
 
-    def commit(self, slots: npt.NDArray[Any]) -> None:
+    def commit(
+        self, slots: npt.NDArray[Any], priorities: npt.NDArray[np.float64] | None = None
+    ) -> None:
         count = len(slots)
         first = self.counts.inserts
         self._set_free(self._order[self.ring.oldest(count)])
-        indices = self.ring.prepare(count)
+        indices = self.ring.prepare(count, priorities)
         self._order[indices] = slots
         self.key[slots] = np.arange(first, first + count)
         self._time[slots] = time.monotonic_ns()

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from distrl.replay.columns import Block
+from distrl.replay.insert_priorities import PriorityOf, with_priorities
 from distrl.replay.table.table import Table
 from distrl.types import Trajectory
 
@@ -17,9 +18,13 @@ class Experience:
     same index may mean another unroll the next time: take a slice of what belongs together.
     """
 
-    def __init__(self, table: Table):
-        """Args: table: a `LocalTable`, or a client's handle of a shared one."""
+    def __init__(self, table: Table, priority_of: PriorityOf | None = None):
+        """Args:
+        table: a `LocalTable`, or a client's handle of a shared one.
+        priority_of: see `ReplayConfig`.
+        """
         self._table = table
+        self._priority_of = priority_of
 
     def __len__(self) -> int:
         return self._table.info().size
@@ -58,4 +63,6 @@ class Experience:
           SpecError: they differ from the table's struct or unroll length.
           ConfigError: a queue has no room for them; none was inserted.
         """
-        self._table.prefill(self._table.columns.block(unrolls))
+        columns = self._table.columns
+        block = with_priorities(columns.block(unrolls), columns, self._priority_of)
+        self._table.prefill(block)

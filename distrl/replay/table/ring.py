@@ -105,11 +105,15 @@ class Ring:
         # As in Reverb, priority 0 means never, whatever the exponent.
         return np.where(priorities == 0, 0.0, priorities**self._exponent)
 
-    def prepare(self, count: int) -> npt.NDArray[Any]:
+    def prepare(
+        self, count: int, priorities: npt.NDArray[np.float64] | None = None
+    ) -> npt.NDArray[Any]:
         """Sets the weights of the next `count` unrolls, at most `max_size`.
 
-        They get the largest priority so far, so that each is likely to be sampled soon (Schaul et
-        al. 2016, algorithm 1).
+        Args:
+          count: number of unrolls.
+          priorities: float64 `[count]`; None: they get the largest priority so far, so that each is
+            likely to be sampled soon (Schaul et al. 2016, algorithm 1).
 
         Returns:
           Their indices, int64 `[count]`.
@@ -117,7 +121,8 @@ class Ring:
         first = self.counts.inserts
         indices = np.arange(first, first + count) % self._max_size
         if self._tree is not None:
-            priorities = np.full(count, max(self._initial_priority, self.largest))
+            if priorities is None:
+                priorities = np.full(count, max(self._initial_priority, self.largest))
             self._priorities[indices] = priorities
             self._tree.set(indices, self._weights(priorities))
         return indices
