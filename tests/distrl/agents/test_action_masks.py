@@ -11,7 +11,7 @@ from dm_env import specs as dm_specs
 from distrl import specs
 from distrl.agents.a2c import A2CConfig
 from distrl.agents.dqn import DQNConfig
-from distrl.agents.exploration import EpsilonSchedule, epsilon_greedy
+from distrl.agents.exploration import EpsilonSchedule, epsilon_greedy, explore_legal
 from distrl.agents.impala import IMPALAConfig
 from distrl.agents.inputs import make_inputs, masked
 from distrl.agents.networks import NetworkConfig
@@ -150,6 +150,9 @@ def test_random_actions_are_uniform_over_the_legal_ones():
     assert counts[1] == 0
     assert abs(counts[legal] - 1000).max() < 120
     assert epsilon_greedy(root(0), values, 0.0, legal) == 2
+    for own, want in [(0, 0), (1, 2), (3, 3)]:  # an exploration of the user's own
+        explore = lambda *_, own=own: jnp.asarray(own)  # noqa: E731
+        assert explore_legal(explore, root(0), values, 0.0, legal) == want
 
 
 def test_the_torso_does_not_see_the_mask_unless_it_is_asked_to():
