@@ -4,14 +4,14 @@ import dataclasses
 
 import pytest
 
-from distrl.envs import PythonEnvironment
+from distrl.envs import MultiAgentEnvironment, PythonEnvironment
 from distrl.errors import ConfigError
-from distrl.experiment import ActorsConfig, LearnerConfig
+from distrl.experiment import ActorsConfig, Experiment, LearnedPolicy, LearnerConfig
 from distrl.programs.single_process import SingleProcess
 from distrl.replay.buffer import ReplayConfig
 from distrl.replay.table.rate_limiter import RateLimiter
 from distrl.start import StepStart, started_by
-from distrl.testing import CountingEnvironment
+from distrl.testing import CheckingConfig, CountingAgents, CountingEnvironment
 from tests.support.experiments import checking
 
 UNIFORM = ReplayConfig("uniform", 3, 64, min_size_to_sample=10)
@@ -97,3 +97,23 @@ def test_a_queue_is_refused_and_so_are_two_starts():
         LearnerConfig(every_steps=4, every_unrolls=1)
     with pytest.raises(ConfigError, match="every_unrolls must be a whole number"):
         LearnerConfig(every_unrolls=0)
+
+
+def test_each_policy_has_its_own_schedule():
+    hunters = LearnedPolicy(
+        CheckingConfig(), UNIFORM, LearnerConfig(4, every_unrolls=2, max_policy_lag=3)
+    )
+    prey = LearnedPolicy(CheckingConfig(), ReplayConfig(unroll_length=3), LearnerConfig(4))
+    made = Experiment(
+        MultiAgentEnvironment(CountingAgents),
+        actors=ActorsConfig(num_actors=1, num_envs=2),
+        policies={"hunters": hunters, "prey": prey},
+        policy_of={"a": "hunters", "b": "hunters", "c": "prey"},
+    )
+    first, second = made.tasks.values()
+    assert (first.replay.samples_per_insert, first.replay.strict_ratio) == (2.0, True)
+    assert (first.learner.max_policy_lag, second.learner.max_policy_lag) == (3, None)
+    assert second.replay.samples_per_insert is None
+    assert made.policies["hunters"].replay == UNIFORM  # as given
+    with pytest.raises(ConfigError, match="no rounds with environments with several"):
+        dataclasses.replace(made, actors=dataclasses.replace(made.actors, min_actors=1))
