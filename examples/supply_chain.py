@@ -1,9 +1,10 @@
 """A supply chain with ten agents: three learned policies on three clocks, and one rule.
 
 distrl train --experiment=examples/supply_chain.py --topology=single_process
+python examples/supply_chain.py  # what all earn by rules alone
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 from dm_env import specs
@@ -105,8 +106,29 @@ class SupplyChain(MultiAgentSimulator):
 
 
 def keep_a_stock(state: np.ndarray) -> int:
-    """Orders up to ten units on the shelf and on the way."""
-    return int(np.clip(np.rint(10 - 10 * (state[0] + state[1])), 0, LARGEST_ORDER))
+    """Orders up to twenty lots on the shelf and on the way."""
+    return int(np.clip(np.rint(20 - 10 * (state[0] + state[1])), 0, LARGEST_ORDER))
+
+
+def order_at_random(state: np.ndarray) -> int:
+    """Orders anything."""
+    del state
+    return int(np.random.randint(LARGEST_ORDER + 1))
+
+
+def mean_returns(rule: Callable[[np.ndarray], int], episodes: int = 30) -> dict[str, float]:
+    """Returns each kind's mean return where all agents follow the rule."""
+    earned: dict[str, list[float]] = {kind: [] for kind in LOT}
+    for seed in range(episodes):
+        chain, over = SupplyChain(seed), False
+        chain.reset_simulator()
+        while not over:
+            acting = chain.acting_agents()
+            orders = {a: chain.to_env_action(a, rule(chain.get_state(a))) for a in acting}
+            over = any(chain.step_simulator(orders))
+        for agent, books in chain._books.items():
+            earned[kind(agent)].append(sum(books) / (10 * LOT[kind(agent)]))
+    return {name: round(float(np.mean(returns)), 1) for name, returns in earned.items()}
 
 
 experiment = Experiment(
@@ -124,5 +146,9 @@ experiment = Experiment(
         "store_5": "corner_shop",
     },
     actors=ActorsConfig(num_actors=2, num_envs=8),
-    goal=Goal(max_env_steps=500_000),
+    goal=Goal(max_env_steps=200_000),
 )
+
+if __name__ == "__main__":
+    for rule in (order_at_random, keep_a_stock):
+        print(rule.__name__, mean_returns(rule))
