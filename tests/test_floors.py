@@ -53,14 +53,16 @@ ROOMS = """
     distrl/policy_checks
     distrl/learned_policy distrl/rules distrl/policy_streams distrl/population
     distrl/task distrl/inferencer distrl/turns distrl/sharing
+    distrl/round_clients
     distrl/learner distrl/variables distrl/testing distrl/transforms distrl/envs/__init__
     distrl/gradients
     distrl/random_batches distrl/divergence
     distrl/lockstep distrl/agents distrl/envs/suites
     distrl/replay/reverb distrl/replay/shared distrl/replay/local
     distrl/replay/client distrl/replay/late_rewards distrl/replay/tee
+    distrl/replay/age_bound distrl/start
     distrl/replay/episode_unrolls
-    distrl/config distrl/replay/buffer distrl/envs/native
+    distrl/config distrl/replay/buffer distrl/envs/native distrl/rounds distrl/policy_lag
     distrl/replay/unrolls distrl/replay/table
     distrl/metrics distrl/budget distrl/learner_group distrl/envs/python
     distrl/envs/multi_agent
@@ -72,7 +74,7 @@ ROOMS = """
     distrl/replay/insert_priorities
     distrl/replay/columns distrl/replay/sampler distrl/replay/stream_index distrl/replay/__init__
     distrl/runtime
-    distrl/envs/pool_config
+    distrl/envs/pool_config distrl/envs/minigrid
     distrl/training_state distrl/random_keys distrl/seeds distrl/specs
     distrl/metrics_file distrl/errors distrl/types distrl/version
 """
