@@ -12,23 +12,21 @@ import numpy.typing as npt
 
 from distrl.agents.agent import PRIORITIES, Agent
 from distrl.divergence import FAIL, FiniteParams, UpdateCheck
-from distrl.errors import DeadlineExceeded, Diverged, Stopped
+from distrl.errors import Diverged, Stopped
 from distrl.gradients.update import SplitUpdate
 from distrl.learner_group.devices import Devices
 from distrl.learner_group.group import LearnerGroup, SingleProcessGroup
+from distrl.learner_loop import LearnerLoop
 from distrl.metrics import Report
 from distrl.policy_lag import PolicyLags
 from distrl.random_keys import derive, root
 from distrl.replay.age_bound import AgeBound
 from distrl.replay.buffer import ReplayReader
-from distrl.runtime.patience import Deadline, Unless
 from distrl.training_state import TrainingState
 from distrl.types import Params, Sample, StepType
 
-_LAST_BATCH_S = 1.0  # between two looks at whether there is a batch more, when acting is over
 
-
-class Learner:
+class Learner(LearnerLoop):
     """Consumes a replay's batches; holds the parameters, whose version is the number of updates.
 
     Attributes:
@@ -266,60 +264,6 @@ class Learner:
     def is_done(self) -> bool:
         """Whether a limit of updates, or of transitions trained on, is reached."""
         return self.version >= self._last or self.env_steps >= self._max_env_steps
-
-    def run(
-        self,
-        should_stop: Callable[[], bool],
-        report: Callable[[Report], None],
-        report_interval: float = 0.1,
-        acting_over: Callable[[], bool] | None = None,
-    ) -> bool:
-        """Makes updates until `should_stop()`, reporting as `Actor.run` does.
-
-        Args:
-          should_stop: asked before each update.
-          report: see `Actor.run`.
-          report_interval: seconds between two reports.
-          acting_over: returns whether all that actors will ever make is in the table; must not
-            block, and is also called with the replay's lock held. None: they act as long as the
-            program runs.
-
-        Returns:
-          Whether acting is over and there is no further batch.
-        """
-        due = time.monotonic()  # the first update is news
-        used_up = False
-        try:
-            while not (self.is_done or used_up or should_stop()):
-                if acting_over is None:
-                    self.step()
-                else:
-                    used_up = not self._step_unless_over(acting_over)
-                if time.monotonic() >= due:
-                    report(self.take_report())
-                    due = time.monotonic() + report_interval
-        except Stopped:
-            pass  # the program stops, which ended the wait for a batch
-        report(self.take_report())
-        return used_up
-
-    def _step_unless_over(self, acting_over: Callable[[], bool]) -> bool:
-        """As `step`, but returns False if acting is over and there is no further batch."""
-        began, deadline = time.monotonic(), Deadline(self._timeout)
-        while True:
-            over = acting_over()  # asked first: nothing is inserted between this and the next line
-            if over and not self._replay.has_more():
-                return False
-            limit = _LAST_BATCH_S if over else Unless(self._timeout, acting_over)
-            try:
-                sample = self._replay.sample(limit)
-            except DeadlineExceeded:
-                if deadline.left() <= 0 or not (over or acting_over()):
-                    raise
-            else:
-                self.waited += time.monotonic() - began
-                self.update(sample)
-                return True
 
     def counts(self) -> Report:
         """Returns the totals of `take_report`, which cost nothing."""

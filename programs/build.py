@@ -9,10 +9,6 @@ from typing import Any
 from distrl import seeds
 from distrl.agents.agent import Agent
 from distrl.agents.held import without_learning
-from distrl.checkpointing.checkpointer import Checkpointer
-from distrl.checkpointing.resume_point import ResumePoint
-from distrl.checkpointing.rounds import Rounds
-from distrl.config import CheckpointConfig
 from distrl.envs.multi_agent.environment import SeveralAgents
 from distrl.envs.pool import Pool
 from distrl.evaluator import Evaluator
@@ -31,14 +27,13 @@ from distrl.lockstep import (
 )
 from distrl.metrics import Monitor
 from distrl.programs import pools
-from distrl.replay.buffer import ReplayAdministration, ReplayReader, ReplayWriter
+from distrl.replay.buffer import ReplayReader, ReplayWriter
 from distrl.replay.columns import Columns
 from distrl.replay.local.buffer import LocalReplayBuffer
 from distrl.replay.local.table import LocalTable
 from distrl.replay.table.files import Stored
 from distrl.round_clients import RoundVariables
 from distrl.rounds import CollectionRounds
-from distrl.saved_agent import agent_writer
 from distrl.sharing.learner import Sharing, SharingLearner
 from distrl.types import Trajectory
 from distrl.variables import VariableClient
@@ -242,45 +237,6 @@ class Builder:
         config = self.task
         length, batch_size = config.replay.unroll_length, config.learner.batch_size
         return ShareGradients(self.agent, self.struct, length, batch_size)
-
-    def make_checkpointer(
-        self,
-        run_dir: Path,
-        learner: Learner,
-        replay: ReplayAdministration,
-        counters: Callable[[], dict[str, Any]],
-        resume_point: ResumePoint,
-        give_up: Callable[[], None],
-        config: CheckpointConfig | None = None,
-        rounds: Rounds | None = None,
-    ) -> Checkpointer:
-        """Returns what saves the task; see `Checkpointer`. Args: config: None: the experiment's."""
-        name, experiment = self.task.name, self.experiment
-        return Checkpointer(
-            run_dir,
-            config or experiment.checkpoint,
-            learner,
-            replay,
-            counters,
-            {"task": name, "seed": experiment.seed, **resume_point.settings},
-            known_counters=self._known_counters(resume_point),
-            task_dir=experiment.task_dir(run_dir, name),
-            other_tasks=[
-                experiment.task_dir(run_dir, other) for other in experiment.tasks if other != name
-            ],
-            rounds=rounds,
-            fill=agent_writer(self.task, self.printer),
-            give_up=give_up,
-            printer=self.printer,
-        )
-
-    def _known_counters(self, resume_point: ResumePoint) -> dict[str, Any]:
-        """Returns the monitor's state at the start, for a checkpoint without the monitor's help."""
-        monitor = self.make_monitor(lambda reason, reached: None, None)
-        manifest = resume_point.of_task(self.task.name).manifest()
-        if manifest is not None:
-            monitor.restore(manifest["monitor"])
-        return monitor.state()
 
     def make_local_replay(self, saved: Path | None, stop: Any) -> LocalReplayBuffer:
         """Returns a replay in this process.

@@ -22,6 +22,7 @@ from distrl.programs.build import Builder
 from distrl.programs.one_process import SingleProcess as SingleProcess  # also under this name
 from distrl.programs.one_process import TaskParts
 from distrl.programs.population import LocalMember, check_one_process, make_evolution
+from distrl.programs.saving import make_checkpointer
 from distrl.runtime.incarnations import next_life
 
 _REPORT_S = 0.2  # between two reports
@@ -74,7 +75,8 @@ class _TaskRun:
             folder = parts.builder.experiment.task_dir(run_dir, parts.builder.task.name)
             for part, facts in parts.resumed.items():
                 note_resumed(folder, part, facts)
-        self._checkpointer = parts.builder.make_checkpointer(
+        self._checkpointer = make_checkpointer(
+            parts.builder,
             run_dir,
             parts.learner,
             parts.replay,

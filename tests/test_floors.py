@@ -37,6 +37,7 @@ ROOMS = """
     programs/replay_clients programs/acting_budget programs/save_rounds
     programs/gradient_workers
     programs/progress programs/population
+    programs/saving
     programs/build programs/remote
     programs/program programs/placement programs/resources
     programs/groups programs/learner_processes programs/pools
@@ -57,6 +58,7 @@ ROOMS = """
     distrl/learner distrl/variables distrl/testing distrl/transforms distrl/envs/__init__
     distrl/gradients
     distrl/random_batches distrl/divergence
+    distrl/learner_loop
     distrl/lockstep distrl/agents distrl/envs/suites
     distrl/replay/reverb distrl/replay/shared distrl/replay/local
     distrl/replay/client distrl/replay/late_rewards distrl/replay/tee
@@ -64,6 +66,7 @@ ROOMS = """
     distrl/replay/episode_unrolls
     distrl/config distrl/replay/buffer distrl/envs/native distrl/rounds distrl/policy_lag
     distrl/replay/unrolls distrl/replay/table
+    distrl/learner_config
     distrl/metrics distrl/budget distrl/learner_group distrl/envs/python
     distrl/envs/multi_agent
     distrl/envs/pools

@@ -22,6 +22,7 @@ from distrl.experiment import LearnedPolicy
 from distrl.goal import Goal
 from distrl.launch.run_dir import run_dir
 from distrl.launch.supervision.result import EXIT_FINISHED
+from distrl.programs.saving import make_checkpointer
 from distrl.programs.single_process import SingleProcess, single_process
 from distrl.rules import Rule
 from tests.programs.test_resume import OFTEN, Run, check_resumed
@@ -275,7 +276,8 @@ def test_policies_that_share_parameters_resume_with_the_same(tmp_path, monkeypat
 def save(parts, task, folder):
     part = parts.tasks[task]
     monitor = part.builder.make_monitor(lambda reason, reached: None, None)
-    checkpointer = part.builder.make_checkpointer(
+    checkpointer = make_checkpointer(
+        part.builder,
         folder.path,
         part.learner,
         part.replay,

@@ -263,13 +263,8 @@ class TableHandle:
         """As `SharedReplayBuffer.wait_for_counts`."""
         info = self._table.current_info
         with self._table.lock:
-            self._wait(
-                clients.ROOM,  # whose waits wake for every change
-                lambda: done(*info()[3:5]),
-                what,
-                stop,
-                timeout,
-            )
+            # Waits for room wake for every change.
+            self._wait(clients.ROOM, lambda: done(*info()[3:5]), what, stop, timeout)
 
     def update_priorities(self, keys: npt.NDArray[np.uint64], priorities: npt.NDArray[Any]) -> None:
         """As `Table.update_priorities`."""

@@ -1,0 +1,118 @@
+"""Settings of a learner, checked when they are made."""
+
+import dataclasses
+import math
+
+from distrl.errors import ConfigError
+from distrl.learner_group.devices import check_split
+
+
+@dataclasses.dataclass(frozen=True)
+class LearnerConfig:
+    """The learner.
+
+    Attributes:
+      batch_size: unrolls in an update.
+      timeout: seconds without a batch and without a sign of progress of those who make it, after
+        which the learner fails.
+      num_gpus: GPUs of the learner's node; 0: it runs on the CPU and sees none.
+      num_devices: devices over which a batch is split evenly. 0: all that JAX has in the learner's
+        process: its GPUs, or the one CPU.
+      on_nonfinite: what to do about an update whose loss, gradients or new parameters are not
+        finite. "fail": end the run; "skip": keep parameters and optimiser as they are, count the
+        update in `updates_skipped`, and fail after 100 of them in a row. Parameters that are not
+        finite are neither published nor saved.
+      max_policy_lag: no step is learned from whose action was chosen by parameters more learner
+        steps old than this; unrolls with such a step are dropped, and counted in
+        `unrolls_too_old`. None: no bound.
+      every_unrolls: an update is started by the arrival of this many unrolls in a table with
+        sampling, once it holds `replay.min_size_to_sample`, in the place of
+        `replay.samples_per_insert`. None: updates are made as the table admits them.
+      every_steps: likewise, by this many steps of the actors: exactly in one process, and as
+        unrolls arrive in others.
+      num_gradient_workers: nodes that compute the gradients of a batch, a share each; 0: the
+        learner does. Those of several policies are moved between them as their load moves; this is
+        the number at the start.
+      gradient_timeout: seconds within which a worker must give its share; usually it has five times
+        what shares took lately. A share that does not come is computed elsewhere.
+      learning: False: updates change nothing. The parameters stay the initial ones, or those that a
+        run is resumed with, while acting continues; batches are consumed, counted and logged.
+    """
+
+    batch_size: int = 64
+    timeout: float = 120.0
+    num_gpus: int = 0
+    num_devices: int = 0
+    on_nonfinite: str = "fail"
+    max_policy_lag: int | None = None
+    every_unrolls: int | None = None
+    every_steps: int | None = None
+    num_gradient_workers: int = 0
+    learning: bool = True
+    gradient_timeout: float = 30.0
+
+    def __post_init__(self) -> None:
+        if not self.learning and self.num_gradient_workers:
+            raise ConfigError(
+                f"learner.num_gradient_workers={self.num_gradient_workers} with "
+                "learner.learning=False: no gradient is needed; take 0"
+            )
+        self._check_gradient_workers()
+        if self.on_nonfinite not in ("fail", "skip"):
+            raise ConfigError(
+                f"learner.on_nonfinite must be 'fail' or 'skip', got {self.on_nonfinite!r}"
+            )
+        if self.batch_size < 1:
+            raise ConfigError(f"learner.batch_size must be 1 or more, got {self.batch_size}")
+        for name in ("every_unrolls", "every_steps"):
+            value = getattr(self, name)
+            if value is None:
+                continue
+            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+                raise ConfigError(
+                    f"learner.{name} must be a whole number, 1 or more, or None; got {value!r}"
+                )
+        if self.every_unrolls is not None and self.every_steps is not None:
+            raise ConfigError(
+                f"learner.every_unrolls={self.every_unrolls} and learner.every_steps="
+                f"{self.every_steps} both say what starts an update; leave one None"
+            )
+        lag = self.max_policy_lag
+        if lag is not None and (isinstance(lag, bool) or not isinstance(lag, int) or lag < 0):
+            raise ConfigError(
+                "learner.max_policy_lag must be a whole number of learner steps, 0 or more, or "
+                f"None; got {lag!r}"
+            )
+        if self.timeout <= 0:
+            raise ConfigError(f"learner.timeout must be more than 0 s, got {self.timeout}")
+        for name in ("num_gpus", "num_devices"):
+            if getattr(self, name) < 0:
+                raise ConfigError(f"learner.{name} must be 0 or more, got {getattr(self, name)}")
+        if 0 < self.num_gpus < self.num_devices:
+            raise ConfigError(
+                f"learner.num_devices={self.num_devices} is more than "
+                f"learner.num_gpus={self.num_gpus}"
+            )
+        check_split(self.batch_size, self.num_devices or self.num_gpus or 1)
+
+    def _check_gradient_workers(self) -> None:
+        count = self.num_gradient_workers
+        if isinstance(count, bool) or count < 0:
+            raise ConfigError(f"learner.num_gradient_workers must be 0 or more, got {count}")
+        if not (math.isfinite(self.gradient_timeout) and self.gradient_timeout > 0):
+            raise ConfigError(
+                f"learner.gradient_timeout must be more than 0 s, got {self.gradient_timeout}"
+            )
+        if count > self.batch_size:
+            raise ConfigError(
+                f"learner.num_gradient_workers={count} is more than learner.batch_size="
+                f"{self.batch_size} unrolls, of which each computes at least one; take at most "
+                f"{self.batch_size}"
+            )
+        for name, most in (("num_gpus", 0), ("num_devices", 1)):
+            if count and getattr(self, name) > most:
+                raise ConfigError(
+                    f"learner.num_gradient_workers={count} with learner.{name}="
+                    f"{getattr(self, name)}: workers compute gradients on CPUs, in the place of "
+                    "the learner's devices; take one of the two"
+                )

@@ -1,0 +1,96 @@
+"""The loop of a learner: updates, until something ends them."""
+
+import abc
+import time
+from collections.abc import Callable
+
+from distrl.errors import DeadlineExceeded, Stopped
+from distrl.metrics import Report
+from distrl.replay.buffer import ReplayReader
+from distrl.runtime.patience import Deadline, Unless
+from distrl.types import Sample
+
+_LAST_BATCH_S = 1.0  # between two looks at whether there is a batch more, when acting is over
+
+
+class LearnerLoop(abc.ABC):
+    """The loop of a learner.
+
+    Attributes:
+      waited: seconds of waiting for a batch since the last update.
+    """
+
+    waited: float
+    _replay: ReplayReader
+    _timeout: float
+
+    @property
+    @abc.abstractmethod
+    def is_done(self) -> bool:
+        """Whether the learner has reached a limit of its own."""
+
+    @abc.abstractmethod
+    def step(self) -> None:
+        """Makes one update, on the next batch."""
+
+    @abc.abstractmethod
+    def update(self, sample: Sample) -> None:
+        """Makes one update, on the given batch."""
+
+    @abc.abstractmethod
+    def take_report(self) -> Report:
+        """Returns totals, and the logs since the last call."""
+
+    def run(
+        self,
+        should_stop: Callable[[], bool],
+        report: Callable[[Report], None],
+        report_interval: float = 0.1,
+        acting_over: Callable[[], bool] | None = None,
+    ) -> bool:
+        """Makes updates until `should_stop()`, reporting as `Actor.run` does.
+
+        Args:
+          should_stop: asked before each update.
+          report: see `Actor.run`.
+          report_interval: seconds between two reports.
+          acting_over: returns whether all that actors will ever make is in the table; must not
+            block, and is also called with the replay's lock held. None: they act as long as the
+            program runs.
+
+        Returns:
+          Whether acting is over and there is no further batch.
+        """
+        due = time.monotonic()  # the first update is news
+        used_up = False
+        try:
+            while not (self.is_done or used_up or should_stop()):
+                if acting_over is None:
+                    self.step()
+                else:
+                    used_up = not self._step_unless_over(acting_over)
+                if time.monotonic() >= due:
+                    report(self.take_report())
+                    due = time.monotonic() + report_interval
+        except Stopped:
+            pass  # the program stops, which ended the wait for a batch
+        report(self.take_report())
+        return used_up
+
+    def _step_unless_over(self, acting_over: Callable[[], bool]) -> bool:
+        """As `step`, but returns False if acting is over and there is no further batch."""
+        began, deadline = time.monotonic(), Deadline(self._timeout)
+        while True:
+            over = acting_over()  # asked first: nothing is inserted between this and the next line
+            if over and not self._replay.has_more():
+                return False
+            limit = _LAST_BATCH_S if over else Unless(self._timeout, acting_over)
+            try:
+                sample = self._replay.sample(limit)
+            except DeadlineExceeded:
+                if deadline.left() <= 0 or not (over or acting_over()):
+                    raise
+            else:
+                self.waited += time.monotonic() - began
+                self.update(sample)
+                return True

@@ -1,0 +1,195 @@
+"""What a learner's node has for each of its tasks."""
+
+import dataclasses
+import json
+import shutil
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import launchpad as lp
+
+from distrl.checkpointing.resume_point import (
+    ResumePoint,
+    note_resumed,
+    restore_learner,
+    table_counts,
+)
+from distrl.errors import PeerError
+from distrl.learner_group.devices import check_gpus
+from distrl.metrics import SPENT, Report
+from distrl.programs.acting_budget import ActingWatch, has_budget
+from distrl.programs.build import Builder, print_line
+from distrl.programs.gradient_workers import split_update
+from distrl.programs.groups import ACTOR, INFERENCER
+from distrl.programs.nodes.process import stops_in_order
+from distrl.programs.program import NodeHandle
+from distrl.programs.progress import patience
+from distrl.programs.remote import Reporter
+from distrl.programs.replay_clients import ReplayHandle, learner_client, server_folder
+from distrl.programs.save_rounds import RemoteRounds
+from distrl.programs.saving import make_checkpointer
+from distrl.replay.shared.buffer import SharedReplayBuffer
+from distrl.round_clients import RoundReader
+from distrl.rounds import CollectionRounds
+from distrl.runtime.early_deadline import call_again_if_early
+from distrl.runtime.heartbeat import current_heartbeat
+from distrl.sharing.learner import Sharing
+from distrl.turns import Turn
+from distrl.variables import VariableService
+
+_COUNTERS_S = 5.0  # for the monitor to give its state, and a quarter of the grace time at most
+_GRACE_AT_ONCE_S = 6.0  # to save where all nodes are stopped at once, and killed 10 s later
+
+
+class TaskLearner:
+    """What the learner's node has for one task.
+
+    Attributes:
+      task: the task.
+      turn: its learner, and what that needs to run.
+      patience: limit of a wait for a batch.
+      variables: serves its parameters.
+      reporter: sends its reports.
+      checkpointer: saves it.
+    """
+
+    def __init__(
+        self,
+        builder: Builder,
+        sharing: Sharing,
+        run_dir: str,
+        replay: ReplayHandle,
+        monitor: NodeHandle,
+        resume_point: ResumePoint,
+        give_up: Callable[[], None],
+        gradient_workers: Sequence[NodeHandle],
+    ):
+        """Args:
+        builder: of the task.
+        sharing: what the node's tasks share.
+        run_dir: the run folder.
+        replay: the task's table.
+        monitor: takes reports, and gives counters for checkpoints.
+        resume_point: the task's checkpoint to resume from, if any.
+        give_up: see `Checkpointer`.
+        gradient_workers: all that may compute for it.
+        """
+        self._stop = lp.stop_event()
+        self.task, experiment = builder.task, builder.experiment
+        task = self.task.name
+        self._run_dir = experiment.task_dir(Path(run_dir), task)
+        num_gpus = self.task.learner.num_gpus
+        check_gpus(num_gpus, f"learner.num_gpus={num_gpus}")
+        self._replay = learner_client(builder, replay, self._stop)
+        self._monitor = monitor
+        self.reporter = Reporter(monitor, task, f"learner/{self.task.index}")
+        checkpoint = experiment.checkpoint
+        if not stops_in_order():
+            grace = min(checkpoint.grace, _GRACE_AT_ONCE_S)
+            checkpoint = dataclasses.replace(checkpoint, grace=grace)
+        self._counters_timeout = min(_COUNTERS_S, checkpoint.grace / 4)
+        reader = builder.scheduled_reader(self._replay)
+        self.patience = patience(
+            self.task.learner.timeout, ACTOR.name, INFERENCER.name, task=self.task
+        )
+        collection = self._collection = builder.make_rounds(current_heartbeat().life)
+        collector = None if collection is None else RoundReader(reader, collection, self._stop)
+        self._split_update = split_update(builder, gradient_workers, monitor, self._stop)
+        self._learner = builder.make_learner(
+            collector or reader,
+            timeout=self.patience,
+            sharing=sharing,
+            split_update=self._split_update,
+        )
+        if collector is not None:
+            collector.version = lambda: self._learner.version
+        acting_over: Callable[[], bool] | None = None
+        if has_budget(self.task.goal):
+            acting_over = ActingWatch(monitor, task, reader)
+        self.turn = Turn(task, self._learner, self._report, acting_over)
+        if current_heartbeat().restarted:  # the table was in use meanwhile
+            resume_point = ResumePoint.latest(self._run_dir, resume_point)._replace(
+                with_table=False
+            )
+            print_line(f"resuming from {resume_point.checkpoint or 'scratch: no checkpoint yet'}")
+        if resume_point.checkpoint is not None:
+            self._resume(resume_point)
+        self.variables = VariableService(self._learner, builder.agent)
+        rounds: RemoteRounds | None = None
+        if len(experiment.tasks) > 1:
+            rounds = RemoteRounds(monitor, resume_point.last_round, self._counters_timeout)
+        self.checkpointer = make_checkpointer(
+            builder,
+            Path(run_dir),
+            self._learner,
+            self._replay,
+            self._counters,
+            resume_point,
+            give_up,
+            checkpoint,
+            rounds,
+        )
+        self.checkpointer.start(self._stop)
+
+    def _resume(self, resume_point: ResumePoint) -> None:
+        assert resume_point.checkpoint is not None
+        checkpoint, table = Path(resume_point.checkpoint), resume_point.table()
+        note_resumed(self._run_dir, "learner", restore_learner(self._learner, checkpoint))
+        if self._collection is not None:
+            manifest = resume_point.manifest() or {}
+            self._collection.restore(manifest["monitor"]["learner"])
+        if table is None:
+            return
+        if isinstance(self._replay, SharedReplayBuffer):
+            self._replay.restore_rng(table)
+            return
+        loaded = table_counts(self._replay.info())  # actors may have inserted already
+        saved = json.loads((checkpoint / "manifest.json").read_text())["table"]
+        if loaded["inserts"] < saved["inserts"]:
+            raise RuntimeError(f"the Reverb server has not loaded {table}: {loaded}, not {saved}")
+        note_resumed(self._run_dir, "table", loaded)
+        from distrl.replay.reverb.checkpoints import copy_of
+
+        for index in range(self.task.replay.num_shards):
+            copy = copy_of(server_folder(self.task, self._run_dir, index))
+            shutil.rmtree(copy, ignore_errors=True)
+
+    @property
+    def collection(self) -> CollectionRounds:
+        """The rounds of an experiment that has them."""
+        assert self._collection is not None
+        return self._collection
+
+    def _counters(self) -> dict[str, Any]:
+        """Returns the monitor's state."""
+        try:
+            futures = self._monitor.client.futures
+            state = call_again_if_early(
+                lambda: futures.state(self.task.name).result(self._counters_timeout),
+                self._monitor.timeout,
+            )
+            return json.loads(state)
+        except Exception as error:
+            raise PeerError(f"{self._monitor.name}.state() failed: {error!r}") from error
+
+    def report_spent(self) -> None:
+        """Reports that the actors' budget is spent, and nothing is left to learn from."""
+        self.reporter({**self._learner.counts(), SPENT: self.task.goal.acting_budget})
+
+    def close(self) -> None:
+        """Sends the last reports, and saves."""
+        try:
+            self.reporter.flush()
+        except PeerError as error:
+            print_line(f"distrl: the last reports are lost: {error}")
+        self.checkpointer.close()
+        self._replay.close()
+        if self._split_update is not None:
+            self._split_update.close()
+
+    def _report(self, report: Report) -> None:
+        self.checkpointer.check()
+        if self._collection is not None:
+            report.update(self._collection.counts())
+        self.reporter(report)
