@@ -26,7 +26,8 @@ HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
 SETTING = re.compile(r"--config\.([a-z_.]+[a-z_])")
 FLAG = re.compile(r"(?<![\w-])--([a-z_]+)(?=[=\s`),])")
 OTHER_FLAGS = {  # of the benchmarks, of `distrl` before a command, and of other programs
-    "clock", "long", "minutes", "only", "out", "parts", "report", "rounds", "seconds", "seeds",
+    "cases", "clock", "long", "minutes", "only", "out", "parts", "report", "rounds", "seconds",
+    "seeds",
     "help", "set", "version", "lp_termination_notice_secs", "num_producers",
     "exclude", "force", "gpus", "nodes", "python", "time", "xla_force_host_platform_device_count",
 }  # fmt: skip
