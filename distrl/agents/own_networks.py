@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from distrl.errors import ConfigError
+from distrl.random_keys import root
 from distrl.types import Nest, State
 
 Part = Callable[..., Any]
@@ -128,7 +129,7 @@ class OwnCore:
         def own() -> State:
             if isinstance(self._make, FlaxModule):
                 cell = self._make.module
-                return cell.initialize_carry(jax.random.PRNGKey(0), (batch_size, 1))
+                return cell.initialize_carry(root(0), (batch_size, 1))
             core: Any = self.build()
             return core.initial_state(batch_size)
 

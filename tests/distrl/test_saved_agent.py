@@ -17,11 +17,18 @@ from dm_env import specs
 from distrl import presets
 from distrl.agents.exploration import EpsilonSchedule
 from distrl.agents.networks import NetworkConfig
+from distrl.envs import suites
 from distrl.errors import ConfigError
 from distrl.plain_settings import ForeignError, decode, encode
 from distrl.saved_agent import PICKLE, SETTINGS, agent_writer, read_settings
 from distrl.specs import EnvironmentSpec
-from distrl.transforms import TRANSFORMS, FrameStack, ObservationNormalizer, RewardWeights
+from distrl.transforms import (
+    TRANSFORMS,
+    FrameStack,
+    ObservationNormalizer,
+    RewardWeights,
+    by_name,
+)
 
 SPEC = EnvironmentSpec(
     {
@@ -58,8 +65,10 @@ def parts() -> list[Parts]:
     made = []
     for agent in presets.AGENTS:
         env = "Pendulum-v1" if agent in ("sac", "td3", "ddpg") else "CartPole-v1"
-        experiment = presets.experiment(env, agent)
-        made.append(Parts(experiment.agent, experiment.transforms, experiment.environment.spec()))
+        env_spec = suites.make(env).spec()
+        settings = presets.AGENTS[agent].preset(env_spec)
+        names = settings.defaults(env_spec).transforms
+        made.append(Parts(settings, by_name(names), env_spec))
     transforms = [
         kind()
         for kind in TRANSFORMS.values()

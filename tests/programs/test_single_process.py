@@ -97,12 +97,14 @@ def test_an_environment_that_raises(tmp_path):
     assert (tmp_path / "metrics.csv").exists()
 
 
-@pytest.mark.parametrize("part", ["Learner", "Actor", "Evaluator", "pools.evaluator_pool"])
+@pytest.mark.parametrize(
+    "part", ["build.Learner", "acting.Actor", "build.Evaluator", "build.pools.evaluator_pool"]
+)
 def test_a_part_that_cannot_be_made(tmp_path, monkeypatch, part):
     def fail(*args, **kwargs):
         raise MemoryError(part)
 
-    monkeypatch.setattr(f"distrl.programs.build.{part}", fail)
+    monkeypatch.setattr(f"distrl.programs.{part}", fail)
     with pytest.raises(MemoryError, match=part):
         run(experiment(CountingEnvironment), tmp_path)
 

@@ -147,7 +147,7 @@ def test_the_learner_step_is_composed_of_its_parts(on_policy_batch):
         {"baseline_cost": -0.1},
         {"max_gradient_norm": -40.0},
         {"anneal_updates": 0},
-        {"optimizer": "sgd"},
+        {"optimizer": "momentum"},
         {"normalize_advantages": 1},
         {"network": "mlp"},
     ],

@@ -254,7 +254,7 @@ def test_the_learning_rate_falls_to_zero(optimizer):
         {"clip_pg_rho": -1.0},
         {"max_gradient_norm": -40.0},
         {"anneal_updates": 0},
-        {"optimizer": "sgd"},
+        {"optimizer": "momentum"},
         {"network": "mlp"},
     ],
 )

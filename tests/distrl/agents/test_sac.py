@@ -347,9 +347,9 @@ def test_environments_that_do_not_suit_are_refused():
     vector = SPEC._replace(reward=dm_specs.Array((2,), np.float32, "reward"))
     with pytest.raises(ConfigError, match=r"reward: SAC .* got shape \[2\]"):
         SACConfig().make(vector)
-    pixels = SPEC._replace(observation=dm_specs.Array((3, 84, 84), np.uint8))
-    with pytest.raises(ConfigError, match="mlp takes scalars and vectors"):
-        SACConfig().make(pixels)
+    volume = SPEC._replace(observation=dm_specs.Array((3, 8, 8, 8), np.float32))
+    with pytest.raises(ConfigError, match="a network takes numbers, vectors, matrices and images"):
+        SACConfig().make(volume)
     unbounded = SPEC._replace(action=dm_specs.BoundedArray((1,), np.float32, -np.inf, np.inf))
     with pytest.raises(ConfigError, match="finite bounds"):
         SACConfig().make(unbounded)
