@@ -15,8 +15,11 @@ from tests.support.cluster.slurm import Slurm  # noqa: E402
 LONGEST = ("tests/programs/", "tests/launch/")
 
 
-FULL = Path(__file__).with_name("full.txt")
-"""Tests of seconds each for which others stand in `make test`, a line each; see docs/testing.md."""
+MARKED = {
+    name: Path(__file__).with_name(f"{name}.txt").read_text().splitlines()
+    for name in ("full", "slow")
+}
+"""Tests for which others stand in quicker sets, a line each, by mark; see docs/testing.md."""
 
 
 @pytest.hookimpl(tryfirst=True)  # before `-m` selects
@@ -25,16 +28,18 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
     So no worker ends with a long test while the others are idle.
     """
-    listed = set(FULL.read_text().splitlines())
+    marks = {test: getattr(pytest.mark, name) for name, tests in MARKED.items() for test in tests}
     for item in items:
-        if item.nodeid in listed or item.nodeid.startswith("tests/cluster/"):
+        if item.nodeid in marks:
+            item.add_marker(marks[item.nodeid])
+        if item.nodeid.startswith("tests/cluster/"):
             item.add_marker(pytest.mark.full)
     if not any("::" in argument for argument in config.args):
         collected = {item.nodeid for item in items}
         files = {name.partition("::")[0] for name in collected}
-        unknown = [n for n in sorted(listed - collected) if n.partition("::")[0] in files]
+        unknown = [n for n in sorted(set(marks) - collected) if n.partition("::")[0] in files]
         if unknown:
-            raise pytest.UsageError(f"{FULL.name} lists tests that do not exist: {unknown}")
+            raise pytest.UsageError(f"full.txt or slow.txt list what does not exist: {unknown}")
     items.sort(key=lambda item: not item.nodeid.startswith(LONGEST))  # stable
 
 
