@@ -7,6 +7,7 @@ import dataclasses
 from typing import ClassVar
 
 import jax
+from dm_env import specs as dm_specs
 
 from distrl.agents.actor_critic import Advantages, PolicyGradient, check_on_policy, check_settings
 from distrl.agents.components import ByName, components_field
@@ -72,7 +73,10 @@ class A2CConfig:
     @classmethod
     def preset(cls, env_spec: EnvironmentSpec) -> "A2CConfig":
         """Returns settings that suit an environment."""
-        return cls(learning_rate=6e-4) if has_pixels(env_spec) else cls()
+        if has_pixels(env_spec):
+            return cls(learning_rate=6e-4)
+        discrete = isinstance(env_spec.action, dm_specs.DiscreteArray)
+        return cls() if discrete else cls(learning_rate=3e-3)
 
     def defaults(
         self,

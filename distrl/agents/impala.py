@@ -8,6 +8,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from dm_env import specs as dm_specs
 
 from distrl.agents.actor_critic import Advantages, PolicyGradient, check_settings
 from distrl.agents.components import ByName, components_field
@@ -80,7 +81,10 @@ class IMPALAConfig:
     @classmethod
     def preset(cls, env_spec: EnvironmentSpec) -> "IMPALAConfig":
         """Returns settings that suit an environment."""
-        return cls(learning_rate=6e-4) if has_pixels(env_spec) else cls()
+        if has_pixels(env_spec):
+            return cls(learning_rate=6e-4)
+        discrete = isinstance(env_spec.action, dm_specs.DiscreteArray)
+        return cls() if discrete else cls(learning_rate=3e-3)
 
     def defaults(
         self,
