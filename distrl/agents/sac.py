@@ -162,7 +162,8 @@ class SAC(Agent):
         state: State,
         evaluation: bool = False,
     ) -> ActionDistribution:
-        normal = self.normal(params["policy"], timestep.observation)
+        seen, _ = self.encoder.step(params, timestep, state)
+        normal = self.normal(params["policy"], seen)
         return ActionDistribution(
             lambda action: self.actions.log_prob(normal, action),
             normal_parameters(self.actions, normal),

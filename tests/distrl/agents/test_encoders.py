@@ -132,6 +132,17 @@ def test_acting_has_the_memory_that_learning_has(config):
     assert jax.tree.structure(after) == jax.tree.structure(start)
 
 
+def test_an_actions_probability_follows_from_what_the_memory_has():
+    agent, params, _, batch = make(SACConfig((6,), network=LSTM))
+    now = TimeStep(*(x[0] if len(x) else x for x in batch.timestep))
+    seen, _ = agent.encoder.step(params, now, batch.state)
+    normal = agent.normal(params["policy"], seen)
+    known = agent.action_distribution(KEY, params, now, batch.state)
+    np.testing.assert_array_equal(
+        known.log_prob(batch.action[0]), agent.actions.log_prob(normal, batch.action[0])
+    )
+
+
 @pytest.mark.parametrize("spec", [IMAGES, full(VECTORS)])
 @pytest.mark.parametrize("config", [AGENTS[0], full(AGENTS[1]), full(AGENTS[2])])
 def test_the_critics_alone_train_what_is_shared(config, spec):
