@@ -237,6 +237,7 @@ class LockstepReader(ReplayReader):
         self._schedule = schedule
         self._updates = 0
         self._last_round: int | None = None
+        self._priorities: list[tuple[npt.NDArray[np.uint64], npt.NDArray[Any]]] = []
 
     def end_after(self, rounds: int) -> None:
         """Tells the reader that the actors complete no more than so many rounds."""
@@ -259,12 +260,17 @@ class LockstepReader(ReplayReader):
         self._counted.wait_for_counts(
             lambda now, sampled: now >= inserts, f"the learner waits for {inserts} inserts", timeout
         )
+        # Not as they come: actors may be inserting, with the largest priority that there is.
+        for update in self._priorities:
+            self._replay.update_priorities(*update)
+        self._priorities.clear()
         sample = self._replay.sample(timeout)
         self._updates += 1
         return sample
 
     def update_priorities(self, keys: npt.NDArray[np.uint64], priorities: npt.NDArray[Any]) -> None:
-        self._replay.update_priorities(keys, priorities)
+        """See `ReplayReader`; takes effect right before the next sample."""
+        self._priorities.append((keys, priorities))
 
     def discard(self, keys: npt.NDArray[np.uint64], oldest: int) -> None:
         self._replay.discard(keys, oldest)

@@ -66,6 +66,30 @@ def test_the_learner_ends_with_the_last_round_that_all_actors_complete(replay, u
     assert made == updates == schedule.updates(5)
 
 
+def test_priorities_change_between_a_rounds_inserts_and_the_next_sample():
+    """Not while actors insert: a new unroll's priority is the largest that there is."""
+    events = []
+
+    class Recording:
+        def wait_for_counts(self, done, what, timeout):
+            events.append("inserted")
+
+        def update_priorities(self, keys, priorities):
+            events.append(("priorities", *priorities))
+
+        def sample(self, timeout):
+            events.append("sampled")
+
+    schedule = LockstepSchedule(PRIORITIZED, batch_size=4, num_actors=2, num_envs=2)
+    reader = LockstepReader(Recording(), schedule)
+    reader.sample(1.0)
+    reader.update_priorities(np.array([7], np.uint64), np.array([2.0]))
+    assert events == ["inserted", "sampled"]
+    reader.sample(1.0)
+    reader.sample(1.0)
+    assert events[2:] == ["inserted", ("priorities", 2.0), "sampled", "inserted", "sampled"]
+
+
 def test_an_actor_knows_its_rounds():
     class Nowhere:
         def add(self, *args):
