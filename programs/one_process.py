@@ -15,7 +15,6 @@ from distrl.learner_group.group import LearnerGroup, SingleProcessGroup
 from distrl.programs.acting import make_actor
 from distrl.programs.build import NEVER, Builder, make_sharing
 from distrl.programs.evaluating import TasksEvaluator
-from distrl.runtime.compilation import compile_afresh
 from distrl.sharing.config import update_order
 from distrl.sharing.learner import Sharing
 from distrl.start import StepStart
@@ -122,8 +121,6 @@ class SingleProcess:
         join: connects to the learner's other processes.
         """
         experiment.check_single_process()
-        if experiment.lockstep:
-            compile_afresh()
         builders = {name: Builder(experiment, name, printer) for name in experiment.tasks}
         self.builder = next(iter(builders.values()))
         with contextlib.ExitStack() as opened:

@@ -74,7 +74,7 @@ class ActorNode:
         inferencer: Mapping[str, NodeHandle],
     ):
         """Args: see `add_actor`; of `variables` and `inferencer`, one is empty."""
-        configure_jax(experiment)
+        configure_jax()
         heartbeat = self._heartbeat = current_heartbeat()
         heartbeat.tick()
         stop = self._stop = lp.stop_event()

@@ -36,7 +36,7 @@ class EvaluatorNode:
         learner: by task, where the parameters come from.
         monitor: takes reports.
         """
-        configure_jax(experiment)
+        configure_jax()
         heartbeat = current_heartbeat()
         heartbeat.tick()
         self._stop = lp.stop_event()

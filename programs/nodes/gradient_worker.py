@@ -24,7 +24,7 @@ class GradientWorkerNode:
 
     def __init__(self, experiment: Experiment):
         """Args: experiment: what to train."""
-        configure_jax(experiment)
+        configure_jax()
         self._stop = lp.stop_event()
         self._experiment = experiment
         self._service = GradientService(self._make_gradients)

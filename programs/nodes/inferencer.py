@@ -75,7 +75,7 @@ class InferencerNode:
           a call, and ends one after it, whenever two calls overlap, and JAX is several times slower
           in a new thread: so actors use different endpoints.
         """
-        configure_jax(experiment)
+        configure_jax()
         current_heartbeat().tick()
         self._stop = lp.stop_event()
         self._servers = [

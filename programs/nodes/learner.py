@@ -75,7 +75,7 @@ class LearnerNode(MemberCalls):
         resume_point: the checkpoint to resume from, if any.
         gradient_workers: all that may compute for its tasks.
         """
-        configure_jax(experiment)
+        configure_jax()
         self._stop = lp.stop_event()
         self._call_timeout = experiment.supervision.call_timeout
         builders = {task: Builder(experiment, task) for task in tasks}

@@ -5,19 +5,15 @@ from typing import NoReturn
 
 import jax
 
-from distrl.experiment import Experiment
 from distrl.programs.build import print_line
-from distrl.runtime.compilation import compile_afresh
 from distrl.runtime.heartbeat import current_heartbeat
 from distrl.runtime.process_exit import exit_at_once
 
 
-def configure_jax(experiment: Experiment) -> None:
+def configure_jax() -> None:
     """Applies settings that must come before the node's first computation."""
     # A dispatch to another thread costs more than a small network's whole step.
     jax.config.update("jax_cpu_enable_async_dispatch", False)
-    if experiment.lockstep:
-        compile_afresh()
 
 
 def has_own_process() -> bool:

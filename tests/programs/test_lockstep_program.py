@@ -5,13 +5,11 @@ import os
 import shutil
 import subprocess
 import sys
-import types
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from distrl.programs.nodes import process
 from tests.support.commands import EXPERIMENTS, finish
 
 pytest.importorskip("launchpad")
@@ -81,12 +79,3 @@ def test_four_actors_on_a_busy_machine(tmp_path, flags):
     shutil.copytree(tmp_path / "half", tmp_path / "copy")
     on = [train(tmp_path / name, 500, *flags) for name in ("half", "copy")]
     assert on[0] == on[1]
-
-
-@pytest.mark.parametrize("lockstep", [False, True])
-def test_nodes_in_lockstep_compile_everything_themselves(monkeypatch, lockstep):
-    calls = []
-    monkeypatch.setattr(process, "compile_afresh", lambda: calls.append(True))
-    monkeypatch.setattr(process.jax.config, "update", lambda *setting: None)
-    process.configure_jax(types.SimpleNamespace(lockstep=lockstep))
-    assert calls == [True] * lockstep
