@@ -47,6 +47,9 @@ class CollectionRounds:
         self._version = 0
         self._delivered: set[int] = set()  # actors, in this round
         self._left: set[int] = set()  # actors that act no more
+        # Actors whose offer was taken in this round and that have not delivered. It waits for them:
+        # else what they insert after its end would be late, and kept by a rule that drops.
+        self._promised: set[int] = set()
         self._enough_since = 0.0
         self._answers: dict[int, tuple[tuple[int, int], bool]] = {}  # by actor: the last offer
         self._counted: dict[int, tuple[int, int]] = {}  # by actor: the last delivery
@@ -80,6 +83,7 @@ class CollectionRounds:
                 self._round += 1
                 self._version, self._open = version, True
                 self._delivered.clear()
+                self._promised.clear()
                 self._changed.notify_all()
             wait_until(
                 self._changed, self._is_over, stop=stop, timeout=timeout, what=self._describe
@@ -90,6 +94,8 @@ class CollectionRounds:
     def _is_over(self) -> bool:
         expected = self._num_actors - len(self._left)
         delivered = len(self._delivered)
+        if self._promised:
+            return False
         if delivered < min(self._min_actors, expected):
             return False
         return delivered >= expected or self._clock() - self._enough_since >= self._grace
@@ -98,7 +104,7 @@ class CollectionRounds:
         return (
             f"a round waits for {self._min_actors} of {self._num_actors} actors "
             f"(actors.min_actors); {len(self._delivered)} have delivered: "
-            f"{sorted(self._delivered)}"
+            f"{sorted(self._delivered)}, and {sorted(self._promised)} are at it"
         )
 
     # Called by actors:
@@ -118,6 +124,9 @@ class CollectionRounds:
 
         with self._changed:
             self._left.discard(actor)
+            if actor in self._promised:  # by its earlier life
+                self._promised.remove(actor)
+                self._changed.notify_all()
             if not self._changed.wait_for(can_join, _JOIN_S):
                 return None
             return self._round, self._version
@@ -135,9 +144,12 @@ class CollectionRounds:
             key, answer = self._answers.get(actor, ((-1, -1), False))
             if key == (life, number):
                 return answer
-            kept = self._keep_late or (self._open and number == self._round)
+            in_time = self._open and number == self._round
+            kept = self._keep_late or in_time
             self._answers[actor] = (life, number), kept
-            if not kept:
+            if in_time:
+                self._promised.add(actor)
+            elif not kept:
                 self._counts["unrolls_late_dropped"] += unrolls
             return kept
 
@@ -151,6 +163,7 @@ class CollectionRounds:
                 self._counts["unrolls_late_kept"] += unrolls
                 return
             self._counts["unrolls_in_time"] += unrolls
+            self._promised.discard(actor)
             self._delivered.add(actor)
             if len(self._delivered) <= self._min_actors:
                 self._enough_since = self._clock()
@@ -160,4 +173,5 @@ class CollectionRounds:
         """Notes that an actor acts no more: no round waits for it."""
         with self._changed:
             self._left.add(actor)
+            self._promised.discard(actor)
             self._changed.notify_all()

@@ -1,6 +1,7 @@
 """CollectionRounds: when they end, what is late, and that one round acts on one version."""
 
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -105,6 +106,38 @@ def test_late_data_is_kept_or_dropped_and_counted(keep_late):
     assert counts["unrolls_in_time"] == 4 * UNROLLS
     assert counts["unrolls_late_kept"] == UNROLLS * keep_late
     assert counts["unrolls_late_dropped"] == UNROLLS * (not keep_late)
+
+
+@pytest.mark.parametrize("keep_late", [True, False])
+def test_a_round_that_has_taken_an_offer_waits_for_what_was_offered(keep_late):
+    """Else a dropping round would keep what is inserted after it, beside newer data."""
+    table = Table(min_actors=2, keep_late=keep_late)
+    table.collect()
+    number, _ = table.join(0)
+    assert table.rounds.offer(2, 0, number, UNROLLS)
+    table.finish(0, number)
+    table.finish(1, number)
+    assert not table.collect()
+    table.rounds.deliver(2, 0, number, UNROLLS)
+    assert table.collect()
+    counts = table.rounds.counts()
+    assert (counts["unrolls_in_time"], counts["unrolls_late_kept"]) == (3 * UNROLLS, 0)
+
+
+@pytest.mark.parametrize("end", ["rejoins", "leaves"])
+def test_no_round_waits_for_what_an_earlier_life_offered(end):
+    table = Table(min_actors=2)
+    table.collect()
+    number, _ = table.join(0)
+    assert table.rounds.offer(2, 0, number, UNROLLS)
+    table.finish(0, number)
+    table.finish(1, number)
+    assert not table.collect()
+    if end == "rejoins":
+        assert table.rounds.join(2, -1) == (number, 0)
+    else:
+        table.rounds.leave(2)
+    assert table.collect()
 
 
 def test_no_round_waits_for_those_that_left_nor_joins_them_twice():
@@ -222,6 +255,12 @@ def test_one_round_acts_on_one_version(late_data):
                     held.set()
                 if k % 20 == 12:
                     held.clear()
+                learner.step()
+            # What the third one has held since then is late, however busy the machine was before.
+            held.set()
+            deadline = time.monotonic() + 60.0
+            while not any(rounds.counts()[f"unrolls_late_{fate}"] for fate in ("kept", "dropped")):
+                assert time.monotonic() < deadline, rounds.counts()
                 learner.step()
         finally:
             stop.set()

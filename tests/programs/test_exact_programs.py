@@ -134,8 +134,10 @@ def test_rounds_with_a_straggler(tmp_path, name, flags):
     assert row["rounds"] > 1
     late = row["unrolls_late_kept"], row["unrolls_late_dropped"]
     assert late.index(0) == (name == "rounds")
-    # A round's unrolls are learned from before the next one begins: at most three updates.
-    assert row["policy_lag_max"] <= 3
+    # A round's unrolls are learned from before the next one begins: at most three updates. Only
+    # unrolls that were kept are of an earlier round; of which, depends on how late they were.
+    if name == "stateless_rounds":
+        assert row["policy_lag_max"] <= 3
 
 
 @pytest.mark.timeout(400)

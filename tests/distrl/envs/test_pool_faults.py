@@ -293,6 +293,11 @@ def test_a_worker_killed_from_outside_is_replaced(wait_num):
     pool = make("processes", wait_num, "", 2, on_fault="restart", max_restarts=1)
     pool.start()
     step = pool.recv()
+    seen = set(step.env_id.tolist())
+    while not seen >= set(range(4)):  # those of the first worker; the last one begins its episode
+        pool.send(np.zeros(wait_num, np.int32), step.env_id)
+        step = pool.recv()
+        seen.update(step.env_id.tolist())
     os.kill(workers_of(pool)[0], signal.SIGKILL)
     pool.send(np.zeros(wait_num, np.int32), step.env_id)
     early = finish(pool)

@@ -1,5 +1,6 @@
 """Pools of environments with several agents: every stream has exactly the steps of its agent."""
 
+import itertools
 import os
 import time
 
@@ -76,11 +77,19 @@ class Lifetimes:
         }
 
 
-def _run(pool, policies, steps):
-    """Returns each stream's time steps and actions; an action is its stream and step's number."""
+def _run(pool, policies, steps, streams=0):
+    """Returns each stream's time steps and actions; an action is its stream and step's number.
+
+    Receives as often as `steps` says, and then until all of `streams` streams had twenty steps: a
+    pool of processes that does not wait for all receives from whichever is first.
+    """
     history = {}
     pool.start()
-    for number in range(steps):
+    deadline = time.monotonic() + 60.0
+    for number in itertools.count():
+        if number >= steps and sum(len(had) >= 20 for had in history.values()) >= streams:
+            break
+        assert time.monotonic() < deadline, {key: len(had) for key, had in history.items()}
         actions = {}
         for name, timestep in pool.recv().items():
             assert name in policies
@@ -110,7 +119,7 @@ def test_every_agent_has_its_own_steps(kind, wait_num):
         environment.agents(), policies, {"short": "a", "late": "b", "long": "a"}
     )
     pool = make_agent_pool(environment, 3, wait_num, [0, 1, 2], assignment)
-    history = _run(pool, policies, 60)
+    history = _run(pool, policies, 60, streams=9)
     assert sorted(history) == [
         *[("a", stream) for stream in (0, 2, 3, 5, 6, 8)],
         *[("b", stream) for stream in (1, 4, 7)],
