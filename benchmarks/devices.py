@@ -46,7 +46,7 @@ def measure(case: str, count: int, seconds: float) -> tuple[float, float]:
     from distrl.agents.networks import NetworkConfig
     from distrl.learner import Learner
     from distrl.learner_group.devices import Devices
-    from distrl.random_batches import random_batch
+    from distrl.learning.random_batches import random_batch
     from distrl.specs import EnvironmentSpec
     from distrl.types import Sample
 

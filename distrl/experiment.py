@@ -21,8 +21,11 @@ from distrl.envs.multi_agent.environment import SeveralAgents
 from distrl.envs.pool import Environment
 from distrl.errors import ConfigError
 from distrl.goal import Goal
-from distrl.learned_policy import LearnedPolicy as LearnedPolicy  # documented here as well
-from distrl.policy_checks import check_agents, check_policies, check_several
+from distrl.learning.start import started_by
+from distrl.multi_agent.learned_policy import (
+    LearnedPolicy as LearnedPolicy,  # documented here as well
+)
+from distrl.multi_agent.policy_checks import check_agents, check_policies, check_several
 from distrl.population import Population, check_members
 from distrl.replay.buffer import ReplayConfig
 from distrl.rules import FixedPolicy
@@ -30,7 +33,6 @@ from distrl.runtime.files import TASKS
 from distrl.runtime.host_resources import memory_limit
 from distrl.sharing.config import Shared, groups_of, update_order
 from distrl.specs import EnvironmentSpec
-from distrl.start import started_by
 from distrl.task import AgentConfig, Task
 from distrl.transforms.base import Transform
 from distrl.types import Trajectory

@@ -12,7 +12,7 @@ from distrl import specs
 from distrl.agents.agent import Agent
 from distrl.lockstep import LockstepVariables
 from distrl.random_keys import derive, numbered, root
-from distrl.round_clients import RoundVariables
+from distrl.rounds.clients import RoundVariables
 from distrl.specs import EnvironmentSpec
 from distrl.types import AgentOutput, Inference, Nest, State, StepType, TimeStep
 from distrl.variables import VariableClient

@@ -11,18 +11,18 @@ import numpy as np
 import numpy.typing as npt
 
 from distrl.agents.agent import PRIORITIES, Agent
-from distrl.divergence import FAIL, FiniteParams, UpdateCheck
 from distrl.errors import Diverged, Stopped
 from distrl.gradients.update import SplitUpdate
 from distrl.learner_group.devices import Devices
 from distrl.learner_group.group import LearnerGroup, SingleProcessGroup
-from distrl.learner_loop import LearnerLoop
+from distrl.learning.divergence import FAIL, FiniteParams, UpdateCheck
+from distrl.learning.learner_loop import LearnerLoop
+from distrl.learning.policy_lag import PolicyLags
+from distrl.learning.training_state import TrainingState
 from distrl.metrics import Report
-from distrl.policy_lag import PolicyLags
 from distrl.random_keys import derive, root
 from distrl.replay.age_bound import AgeBound
 from distrl.replay.buffer import ReplayReader
-from distrl.training_state import TrainingState
 from distrl.types import Params, Sample, StepType
 
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from distrl.episodes import Outcome, Record
 from distrl.goal import Goal, Progress
-from distrl.metrics_file import MetricsFile
+from distrl.runtime.metrics_file import MetricsFile
 from distrl.specs import EnvironmentSpec
 
 Report = dict[str, Any]  # {"env_steps": int, "episodes": [Record, ...], ...}

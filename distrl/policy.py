@@ -15,7 +15,7 @@ from distrl.checkpointing.store import MANIFEST, PARAMS, Checkpoint, Checkpoints
 from distrl.errors import ConfigError
 from distrl.inferencer import Inferencer
 from distrl.runtime.files import TASKS
-from distrl.saved_agent import PICKLE, SETTINGS, read_settings
+from distrl.saved.saved_agent import PICKLE, SETTINGS, read_settings
 from distrl.task import make_agent
 from distrl.types import AgentOutput, Nest, Params, StepType, TimeStep
 from distrl.variables import VariableClient

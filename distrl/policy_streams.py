@@ -8,7 +8,7 @@ import numpy.typing as npt
 from distrl.episodes import EpisodeStatistics
 from distrl.inferencer import InferenceSource
 from distrl.replay.buffer import ReplayWriter
-from distrl.round_clients import RoundWriter
+from distrl.rounds.clients import RoundWriter
 from distrl.specs import EnvironmentSpec
 from distrl.types import Inference, TimeStep
 

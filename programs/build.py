@@ -32,8 +32,8 @@ from distrl.replay.columns import Columns
 from distrl.replay.local.buffer import LocalReplayBuffer
 from distrl.replay.local.table import LocalTable
 from distrl.replay.table.files import Stored
-from distrl.round_clients import RoundVariables
-from distrl.rounds import CollectionRounds
+from distrl.rounds.clients import RoundVariables
+from distrl.rounds.collection import CollectionRounds
 from distrl.sharing.learner import Sharing, SharingLearner
 from distrl.types import Trajectory
 from distrl.variables import VariableClient

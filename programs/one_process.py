@@ -12,12 +12,12 @@ from distrl.checkpointing.resume_point import ResumePoint, restore_learner, tabl
 from distrl.envs.pool import Pool
 from distrl.experiment import Experiment
 from distrl.learner_group.group import LearnerGroup, SingleProcessGroup
-from distrl.programs.acting import make_actor
+from distrl.learning.start import StepStart
 from distrl.programs.build import NEVER, Builder, make_sharing
-from distrl.programs.evaluating import TasksEvaluator
+from distrl.programs.running.acting import make_actor
+from distrl.programs.running.evaluating import TasksEvaluator
 from distrl.sharing.config import update_order
 from distrl.sharing.learner import Sharing
-from distrl.start import StepStart
 from distrl.variables import VariableClient
 
 

@@ -99,7 +99,7 @@ class TaskVariables:
 
 
 class TaskRounds:
-    """The rounds of a task, which its learner's node has; see `distrl.rounds.CollectionRounds`."""
+    """The rounds of a task, which its learner's node has; see `CollectionRounds`."""
 
     def __init__(self, learner: NodeHandle, task: str):
         """Args: learner: the node. task: name of the task."""

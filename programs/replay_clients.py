@@ -5,8 +5,8 @@ from typing import Any, NamedTuple
 
 from distrl.programs.build import Builder
 from distrl.programs.groups import ACTOR, LEARNER
-from distrl.programs.progress import patience
 from distrl.programs.remote import RESTART_TIMEOUT_S
+from distrl.programs.running.progress import patience
 from distrl.replay.buffer import ReplayBuffer
 from distrl.replay.client import UnrollingReplayBuffer
 from distrl.replay.reverb.sharded import ShardedReplayBuffer

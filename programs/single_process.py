@@ -21,8 +21,8 @@ from distrl.population import Evolution
 from distrl.programs.build import Builder
 from distrl.programs.one_process import SingleProcess as SingleProcess  # also under this name
 from distrl.programs.one_process import TaskParts
-from distrl.programs.population import LocalMember, check_one_process, make_evolution
-from distrl.programs.saving import make_checkpointer
+from distrl.programs.running.population import LocalMember, check_one_process, make_evolution
+from distrl.programs.running.saving import make_checkpointer
 from distrl.runtime.incarnations import next_life
 
 _REPORT_S = 0.2  # between two reports

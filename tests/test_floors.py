@@ -33,53 +33,48 @@ ROOMS = """
     programs/heavy_env programs/light_env programs/single_process
     programs/one_process
     programs/nodes
-    programs/acting programs/evaluating
-    programs/replay_clients programs/acting_budget programs/save_rounds
-    programs/gradient_workers
-    programs/progress programs/population
-    programs/saving
+    programs/replay_clients
+    programs/running
     programs/build programs/remote
     programs/program programs/placement programs/resources
     programs/groups programs/learner_processes programs/pools
     programs/__init__
 
-    distrl/__init__
-    distrl/saved_policy
-    distrl/policy
-    distrl/saved_agent
-    distrl/plain_pickle
-    distrl/plain_settings
-    distrl/presets distrl/checkpointing distrl/multi_agent_actor distrl/multi_agent_evaluator
-    distrl/experiment distrl/actor distrl/evaluator distrl/inference
-    distrl/policy_checks
-    distrl/learned_policy distrl/rules distrl/policy_streams distrl/population
-    distrl/task distrl/inferencer distrl/turns distrl/sharing
-    distrl/round_clients
-    distrl/learner distrl/variables distrl/testing distrl/transforms distrl/envs/__init__
-    distrl/gradients
-    distrl/random_batches distrl/divergence
-    distrl/learner_loop
-    distrl/lockstep distrl/agents distrl/envs/suites
-    distrl/replay/reverb distrl/replay/shared distrl/replay/local
+    distrl/presets
+    distrl/experiment
+    distrl/multi_agent
+    distrl/__init__ distrl/actor distrl/evaluator distrl/saved_policy distrl/inference
+    distrl/policy distrl/policy_streams distrl/rules
+    distrl/agents/ddpg distrl/agents/r2d2
+    distrl/agents/a2c distrl/agents/dqn distrl/agents/impala distrl/agents/ppo
+    distrl/agents/reinforce distrl/agents/sac distrl/agents/td3
+    distrl/checkpointing distrl/inferencer distrl/population distrl/saved distrl/sharing
+    distrl/agents/actor_critic distrl/agents/continuous distrl/agents/prediction
+    distrl/agents/q_learning distrl/agents/tunable
+    distrl/learner distrl/rounds distrl/task
+    distrl/agents/components distrl/agents/defaults distrl/agents/held
+    distrl/gradients distrl/learning distrl/testing distrl/transforms distrl/variables
+    distrl/agents/agent distrl/agents/encoders
+    distrl/agents/action_distribution distrl/agents/networks distrl/agents/action_noise
+    distrl/replay/local distrl/replay/reverb distrl/replay/shared
     distrl/replay/client distrl/replay/late_rewards distrl/replay/tee
-    distrl/replay/age_bound distrl/start
-    distrl/replay/episode_unrolls
-    distrl/config distrl/replay/buffer distrl/envs/native distrl/rounds distrl/policy_lag
-    distrl/replay/unrolls distrl/replay/table
-    distrl/learner_config
-    distrl/metrics distrl/budget distrl/learner_group distrl/envs/python
-    distrl/envs/multi_agent
+    distrl/lockstep distrl/replay/age_bound distrl/envs/__init__
+    distrl/agents/modules distrl/config distrl/envs/suites distrl/replay/buffer
+    distrl/agents/losses distrl/agents/exploration
+    distrl/agents/schedules
+    distrl/envs/native distrl/learner_config distrl/replay/episode_unrolls distrl/replay/table
+    distrl/budget distrl/learner_group distrl/metrics distrl/envs/multi_agent distrl/replay/unrolls
+    distrl/envs/python
     distrl/envs/pools
-    distrl/envs/adapters
-    distrl/envs/pool distrl/envs/simulator
-    distrl/episodes distrl/goal
-    distrl/replay/config distrl/replay/step_values distrl/replay/stream_columns
-    distrl/replay/insert_priorities
-    distrl/replay/columns distrl/replay/sampler distrl/replay/stream_index distrl/replay/__init__
+    distrl/agents/settings distrl/envs/adapters
+    distrl/envs/pool
+    distrl/episodes distrl/goal distrl/replay/config
+    distrl/replay/insert_priorities distrl/replay/step_values distrl/replay/stream_columns
     distrl/runtime
-    distrl/envs/pool_config distrl/envs/minigrid
-    distrl/training_state distrl/random_keys distrl/seeds distrl/specs
-    distrl/metrics_file distrl/errors distrl/types distrl/version
+    distrl/agents/optimizers distrl/envs/pool_config distrl/envs/simulator
+    distrl/replay/columns distrl/replay/sampler distrl/seeds distrl/specs
+    distrl/agents/__init__ distrl/envs/minigrid distrl/random_keys distrl/replay/__init__
+    distrl/replay/stream_index distrl/errors distrl/types distrl/version
 """
 
 LONGEST = 330  # lines of a file
@@ -92,7 +87,7 @@ REVERB_FILES = tuple(
     f"distrl/replay/reverb/{name}.py" for name in ("buffer", "checkpoints", "server", "writer")
 )
 ENTRY = "distrl/__main__.py"  # `python -m distrl`: the command, on whatever floor that is
-RLAX_FILE = "distrl/agents/rlax_import.py"
+RLAX_FILE = "distrl/agents/losses/rlax_import.py"
 NODES = {
     "CacherNode",
     "CourierNode",
@@ -243,7 +238,7 @@ def test_a_broken_rule_is_found(path, source):
     [
         ("distrl/replay/reverb/buffer.py", "import reverb\nimport tensorflow as tf"),
         ("distrl/replay/__init__.py", "from . import local\nfrom .. import specs"),
-        ("distrl/agents/rlax_import.py", "import rlax"),
+        ("distrl/agents/losses/rlax_import.py", "import rlax"),
         ("programs/light_env.py", "import launchpad as lp\nlp.CourierNode(object)"),
         ("launch/main.py", "import launchpad as lp\nfrom distrl.programs import light_env"),
     ],

@@ -12,9 +12,9 @@ from dm_env import specs as dm_specs
 from distrl.agents.actor_critic import Advantages, PolicyGradient, check_on_policy, check_settings
 from distrl.agents.components import ByName, components_field
 from distrl.agents.defaults import Defaults, has_pixels, queue
-from distrl.agents.means import normalize
+from distrl.agents.losses.means import normalize
+from distrl.agents.losses.returns import gae
 from distrl.agents.networks import NetworkConfig
-from distrl.agents.returns import gae
 from distrl.agents.settings import check_flag, check_number
 from distrl.config import ActorsConfig, LearnerConfig
 from distrl.replay.config import ReplayConfig

@@ -6,7 +6,12 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from distrl.agents.distributions import BoundedActions, Categorical, Distribution, NormalParams
+from distrl.agents.modules.distributions import (
+    BoundedActions,
+    Categorical,
+    Distribution,
+    NormalParams,
+)
 from distrl.types import Nest
 
 

@@ -10,7 +10,7 @@ import optax
 from distrl.agents import action_distribution, networks
 from distrl.agents.agent import Agent, Logs
 from distrl.agents.components import components_for, network_labels
-from distrl.agents.means import mean_over
+from distrl.agents.losses.means import mean_over
 from distrl.agents.networks import check_network
 from distrl.agents.optimizers import OPTIMIZERS, linear_to_zero, make_optimizer
 from distrl.agents.settings import (

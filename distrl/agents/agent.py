@@ -14,7 +14,7 @@ import numpy as np
 
 from distrl import specs
 from distrl.agents.action_distribution import ActionDistribution
-from distrl.agents.batch_share import weighted_mean
+from distrl.agents.losses.batch_share import weighted_mean
 from distrl.errors import ConfigError, SpecError
 from distrl.random_keys import derive, numbered, root
 from distrl.specs import EnvironmentSpec
@@ -157,7 +157,7 @@ class Agent(abc.ABC):
         learner_state = self.update_learner_state(params, opt_state, learner_state)
         return params, learner_state, {**logs, **more_logs}
 
-    # Gradients of shares of a batch, computed apart; see `distrl.agents.batch_share`.
+    # Gradients of shares of a batch, computed apart; see `distrl.agents.losses.batch_share`.
 
     def check_shares(self) -> None:
         """Raises ConfigError if a batch's gradients cannot be computed in shares, with the reason.

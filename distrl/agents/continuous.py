@@ -11,11 +11,11 @@ import numpy as np
 from dm_env import specs as dm_specs
 
 from distrl import specs
-from distrl.agents import torsos
 from distrl.agents.defaults import Defaults, has_pixels, sampled, step_bytes, unrolls_within
-from distrl.agents.distributions import BoundedActions
+from distrl.agents.modules import torsos
+from distrl.agents.modules.distributions import BoundedActions
+from distrl.agents.modules.recurrence import check_memory, check_unrolls
 from distrl.agents.networks import NetworkConfig, check_network
-from distrl.agents.recurrence import check_memory, check_unrolls
 from distrl.agents.settings import (
     InputSettings,
     check_count,

@@ -7,8 +7,8 @@ from typing import Any, Protocol
 import jax
 
 from distrl import specs
-from distrl.agents import images
 from distrl.agents.agent import Agent
+from distrl.agents.modules import images
 from distrl.config import ActorsConfig, LearnerConfig
 from distrl.replay.config import ReplayConfig
 from distrl.specs import EnvironmentSpec

@@ -14,9 +14,9 @@ from typing import Any, ClassVar
 from distrl.agents.components import ByName, components_field
 from distrl.agents.defaults import Defaults, has_pixels, sampled, unrolls_within
 from distrl.agents.exploration import EpsilonSchedule
+from distrl.agents.modules.recurrence import check_memory, check_unrolls
 from distrl.agents.networks import NetworkConfig, check_network
 from distrl.agents.q_learning import DQN
-from distrl.agents.recurrence import check_memory, check_unrolls
 from distrl.agents.settings import (
     SavedSettings,
     check_count,

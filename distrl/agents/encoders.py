@@ -16,11 +16,11 @@ import numpy as np
 from dm_env import specs as dm_specs
 
 from distrl import specs
-from distrl.agents import images
-from distrl.agents.distributions import BoundedActions
-from distrl.agents.network_body import Network, build
+from distrl.agents.modules import images
+from distrl.agents.modules.distributions import BoundedActions
+from distrl.agents.modules.network_body import Network, build
+from distrl.agents.modules.recurrence import burn_in
 from distrl.agents.networks import NetworkConfig
-from distrl.agents.recurrence import burn_in
 from distrl.random_keys import derive
 from distrl.specs import EnvironmentSpec
 from distrl.types import Nest, Params, State, TimeStep, Trajectory

@@ -13,8 +13,8 @@ from dm_env import specs as dm_specs
 from distrl.agents.actor_critic import Advantages, PolicyGradient, check_settings
 from distrl.agents.components import ByName, components_field
 from distrl.agents.defaults import Defaults, has_pixels, queue
+from distrl.agents.losses.rlax_import import rlax
 from distrl.agents.networks import NetworkConfig
-from distrl.agents.rlax_import import rlax
 from distrl.agents.settings import check_number
 from distrl.config import ActorsConfig, LearnerConfig
 from distrl.errors import ConfigError

@@ -11,12 +11,12 @@ import haiku as hk
 import jax
 import jax.numpy as jnp
 
-from distrl.agents import distributions, torsos
-from distrl.agents.images import LAYOUTS
-from distrl.agents.inputs import make_inputs, masked
-from distrl.agents.network_body import Network, build
-from distrl.agents.noisy import NoisyLinear
-from distrl.agents.own_networks import as_part
+from distrl.agents.modules import distributions, torsos
+from distrl.agents.modules.images import LAYOUTS
+from distrl.agents.modules.inputs import make_inputs, masked
+from distrl.agents.modules.network_body import Network, build
+from distrl.agents.modules.noisy import NoisyLinear
+from distrl.agents.modules.own_networks import as_part
 from distrl.agents.settings import (
     InputSettings,
     check_choice,

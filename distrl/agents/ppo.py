@@ -14,12 +14,12 @@ from distrl.agents.actor_critic import ActorCritic, check_on_policy, check_setti
 from distrl.agents.agent import Logs, params_key
 from distrl.agents.components import ByName, components_field
 from distrl.agents.defaults import Defaults, has_pixels, queue
-from distrl.agents.means import mean_over, normalize
-from distrl.agents.minibatches import minibatch_size, take_minibatch
+from distrl.agents.losses.means import mean_over, normalize
+from distrl.agents.losses.minibatches import minibatch_size, take_minibatch
+from distrl.agents.losses.returns import gae
+from distrl.agents.modules.torsos import has_convolutions
 from distrl.agents.networks import NetworkConfig
-from distrl.agents.returns import gae
 from distrl.agents.settings import check_count, check_flag, check_number, check_positive_or_none
-from distrl.agents.torsos import has_convolutions
 from distrl.config import ActorsConfig, LearnerConfig
 from distrl.random_keys import derive, numbered
 from distrl.replay.config import ReplayConfig

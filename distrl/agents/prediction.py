@@ -16,13 +16,14 @@ import optax
 from dm_env import specs as dm_specs
 
 from distrl import specs
-from distrl.agents import distributions, networks
+from distrl.agents import networks
 from distrl.agents.agent import Agent, Logs
 from distrl.agents.defaults import Defaults, sampled
-from distrl.agents.means import mean_over
+from distrl.agents.losses.means import mean_over
+from distrl.agents.losses.returns import gae
+from distrl.agents.modules import distributions
 from distrl.agents.networks import NetworkConfig, check_network
 from distrl.agents.optimizers import make_optimizer
-from distrl.agents.returns import gae
 from distrl.agents.settings import (
     check_choice,
     check_flag,

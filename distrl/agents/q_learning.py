@@ -8,15 +8,16 @@ import jax.numpy as jnp
 import optax
 from dm_env import specs as dm_specs
 
-from distrl.agents import action_distribution, distributions, networks
-from distrl.agents.action_values import make_action_values, select
+from distrl.agents import action_distribution, networks
 from distrl.agents.agent import PRIORITIES, Agent, Logs, params_key
 from distrl.agents.components import components_for, network_labels
 from distrl.agents.exploration import epsilon_greedy, explore_legal
-from distrl.agents.means import mean_over
+from distrl.agents.losses.action_values import make_action_values, select
+from distrl.agents.losses.means import mean_over
+from distrl.agents.losses.prioritized import importance_weights, unroll_priorities
+from distrl.agents.modules import distributions
+from distrl.agents.modules.recurrence import burn_in, learned_from
 from distrl.agents.optimizers import make_optimizer
-from distrl.agents.prioritized import importance_weights, unroll_priorities
-from distrl.agents.recurrence import burn_in, learned_from
 from distrl.agents.settings import check_scalar_reward
 from distrl.errors import ConfigError
 from distrl.random_keys import derive

@@ -13,9 +13,9 @@ import jax.numpy as jnp
 from distrl.agents.actor_critic import Advantages, PolicyGradient, check_on_policy, check_settings
 from distrl.agents.components import ByName, components_field
 from distrl.agents.defaults import Defaults, has_pixels
-from distrl.agents.means import normalize
+from distrl.agents.losses.means import normalize
+from distrl.agents.losses.returns import gae
 from distrl.agents.networks import NetworkConfig
-from distrl.agents.returns import gae
 from distrl.agents.settings import check_flag
 from distrl.config import ActorsConfig, LearnerConfig
 from distrl.errors import ConfigError

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from distrl.agents import continuous, torsos
+from distrl.agents import continuous
 from distrl.agents.action_distribution import ActionDistribution, normal_parameters
 from distrl.agents.agent import PRIORITIES, Agent, Logs, params_key
 from distrl.agents.components import (
@@ -21,13 +21,14 @@ from distrl.agents.components import (
     part_labels,
 )
 from distrl.agents.continuous import ContinuousDefaults
-from distrl.agents.distributions import NormalParams, SquashedNormal, clip_with_return
 from distrl.agents.encoders import make_encoder
-from distrl.agents.means import mean_over
+from distrl.agents.losses.means import mean_over
+from distrl.agents.losses.prioritized import importance_weights, unroll_priorities
+from distrl.agents.modules import torsos
+from distrl.agents.modules.distributions import NormalParams, SquashedNormal, clip_with_return
+from distrl.agents.modules.recurrence import learned_from
 from distrl.agents.networks import NetworkConfig
 from distrl.agents.optimizers import make_optimizer
-from distrl.agents.prioritized import importance_weights, unroll_priorities
-from distrl.agents.recurrence import learned_from
 from distrl.agents.settings import check_choice, check_flag, check_number, check_sizes
 from distrl.random_keys import derive
 from distrl.specs import EnvironmentSpec

@@ -10,10 +10,9 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from distrl.agents import continuous, torsos
+from distrl.agents import continuous
 from distrl.agents.action_noise import NoiseSchedule, NoisyActions
 from distrl.agents.agent import PRIORITIES, Agent, Logs, params_key
-from distrl.agents.batch_share import draw
 from distrl.agents.components import (
     ByName,
     Components,
@@ -22,14 +21,16 @@ from distrl.agents.components import (
     part_labels,
 )
 from distrl.agents.continuous import ContinuousDefaults
-from distrl.agents.distributions import BoundedActions
 from distrl.agents.encoders import make_encoder
 from distrl.agents.exploration import EpsilonSchedule
-from distrl.agents.means import mean_over
+from distrl.agents.losses.batch_share import draw
+from distrl.agents.losses.means import mean_over
+from distrl.agents.losses.prioritized import importance_weights, unroll_priorities
+from distrl.agents.modules import torsos
+from distrl.agents.modules.distributions import BoundedActions
+from distrl.agents.modules.recurrence import learned_from
 from distrl.agents.networks import NetworkConfig
 from distrl.agents.optimizers import make_optimizer
-from distrl.agents.prioritized import importance_weights, unroll_priorities
-from distrl.agents.recurrence import learned_from
 from distrl.agents.settings import (
     check_choice,
     check_count,

@@ -14,10 +14,10 @@ from distrl.checkpointing.store import LEARNER, PARAMS, TABLE, Checkpoints
 from distrl.config import CheckpointConfig
 from distrl.errors import DeadlineExceeded, PeerError, SaveError
 from distrl.learner import Learner
+from distrl.learning.training_state import TrainingState
 from distrl.replay.buffer import ReplayAdministration
 from distrl.runtime.incarnations import lives
 from distrl.runtime.provenance import versions
-from distrl.training_state import TrainingState
 
 _POLL_S = 0.1  # between two checks whether the program stops
 _MAIN_S = 0.3  # a program that is asked to stop has this long to end before it is saved

@@ -10,12 +10,12 @@ import numpy as np
 from distrl.agents.agent import Agent
 from distrl.checkpointing.params_file import checksum, load_nest, load_params
 from distrl.checkpointing.store import LEARNER, PARAMS, TABLE, Checkpoint, Checkpoints
-from distrl.divergence import check_saved
 from distrl.errors import SpecError
 from distrl.learner import Learner
+from distrl.learning.divergence import check_saved
+from distrl.learning.training_state import TrainingState
 from distrl.replay.table.info import TableInfo
 from distrl.runtime.files import update_json
-from distrl.training_state import TrainingState
 
 RESUMED = "resumed.json"
 

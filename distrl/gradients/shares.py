@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from distrl.agents.agent import PRIORITIES, Agent, Logs
-from distrl.agents.batch_share import Share, share_of_batch
+from distrl.agents.losses.batch_share import Share, share_of_batch
 from distrl.gradients.layout import Layout
 from distrl.types import TIME_FIELDS, Nest, Params, Trajectory
 

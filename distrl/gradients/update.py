@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from distrl.agents.agent import PRIORITIES, Agent, LearnerState, Logs
-from distrl.agents.batch_share import weighted_mean
+from distrl.agents.losses.batch_share import weighted_mean
 from distrl.gradients.shares import BatchFacts
 from distrl.gradients.team import GradientTeam
 from distrl.types import Params, Trajectory

@@ -10,7 +10,7 @@ import numpy as np
 from dm_env import specs as dm_specs
 
 from distrl import specs
-from distrl.agents.images import LAYOUTS, channel_axis
+from distrl.agents.modules.images import LAYOUTS, channel_axis
 from distrl.agents.settings import SavedSettings, check_choice
 from distrl.errors import ConfigError
 from distrl.specs import EnvironmentSpec

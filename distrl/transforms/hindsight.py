@@ -12,7 +12,7 @@ import jax.numpy as jnp
 
 from distrl import specs
 from distrl.agents.agent import Agent, extras_struct
-from distrl.agents.batch_share import draw
+from distrl.agents.losses.batch_share import draw
 from distrl.agents.settings import check_number
 from distrl.errors import ConfigError
 from distrl.replay.config import ReplayConfig

@@ -15,7 +15,7 @@ from distrl.experiment import Experiment, SupervisionConfig
 from distrl.launch.cli import config_flags
 from distrl.launch.cli.import_file import import_file
 from distrl.launch.cli.train_flags import BUDGETS
-from distrl.saved_agent import is_users
+from distrl.saved.saved_agent import is_users
 
 _DAY_S = 86_400.0
 

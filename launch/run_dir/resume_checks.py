@@ -4,9 +4,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from distrl.agents.images import has_channels_last
-from distrl.agents.inputs import has_mask
-from distrl.agents.torsos import has_scaled_integers
+from distrl.agents.modules.images import has_channels_last
+from distrl.agents.modules.inputs import has_mask
+from distrl.agents.modules.torsos import has_scaled_integers
 from distrl.checkpointing.resume_point import check_agent
 from distrl.checkpointing.store import TABLE, Checkpoint, Checkpoints
 from distrl.errors import ConfigError, SpecError

@@ -12,16 +12,16 @@ from distrl.inference.messages import InferenceMessages
 from distrl.inference.server import RemoteInferencer
 from distrl.inferencer import InferenceSource
 from distrl.lockstep import LockstepWriter
-from distrl.programs.acting import make_actor
-from distrl.programs.acting_budget import ActorLease, has_budget
 from distrl.programs.build import Builder
 from distrl.programs.groups import ACTOR, LEARNER
 from distrl.programs.nodes.process import configure_jax, has_own_process
 from distrl.programs.program import ExperimentProgram, NodeHandle
-from distrl.programs.progress import patience
 from distrl.programs.remote import Peer, Reporter, TaskRounds, TaskVariables, stop_and_tick
 from distrl.programs.replay_clients import ReplayHandle, actor_client
-from distrl.round_clients import RoundWriter
+from distrl.programs.running.acting import make_actor
+from distrl.programs.running.acting_budget import ActorLease, has_budget
+from distrl.programs.running.progress import patience
+from distrl.rounds.clients import RoundWriter
 from distrl.runtime.heartbeat import current_heartbeat
 from distrl.runtime.host_resources import keep_to_one_core
 from distrl.variables import RemoteVariables

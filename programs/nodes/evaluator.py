@@ -8,11 +8,11 @@ import launchpad as lp
 
 from distrl.experiment import Experiment
 from distrl.programs.build import Builder
-from distrl.programs.evaluating import TasksEvaluator
 from distrl.programs.groups import EVALUATOR
 from distrl.programs.nodes.process import configure_jax
 from distrl.programs.program import ExperimentProgram, NodeHandle
 from distrl.programs.remote import Reporter, TaskVariables, stop_and_tick
+from distrl.programs.running.evaluating import TasksEvaluator
 from distrl.runtime.heartbeat import current_heartbeat
 from distrl.variables import RemoteVariables
 

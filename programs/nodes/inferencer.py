@@ -13,8 +13,8 @@ from distrl.programs.build import Builder
 from distrl.programs.groups import ENDPOINT_PORT_NAME, INFERENCER, LEARNER
 from distrl.programs.nodes.process import configure_jax
 from distrl.programs.program import ExperimentProgram, NodeHandle
-from distrl.programs.progress import patience
 from distrl.programs.remote import TaskVariables
+from distrl.programs.running.progress import patience
 from distrl.runtime.heartbeat import current_heartbeat
 from distrl.task import Task
 from distrl.variables import RemoteVariables

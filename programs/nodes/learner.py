@@ -11,16 +11,16 @@ from distrl.checkpointing.resume_point import (
 from distrl.checkpointing.rounds import when_all
 from distrl.errors import PeerError
 from distrl.experiment import Experiment
+from distrl.multi_agent.turns import run_in_turn
 from distrl.programs.build import Builder, make_sharing, print_line
 from distrl.programs.groups import LEARNER
 from distrl.programs.nodes.process import configure_jax, has_own_process, leave
 from distrl.programs.nodes.task_learner import TaskLearner
-from distrl.programs.population import MemberCalls
 from distrl.programs.program import ExperimentProgram, NodeHandle
 from distrl.programs.remote import stop_and_tick
 from distrl.programs.replay_clients import ReplayHandle
+from distrl.programs.running.population import MemberCalls
 from distrl.runtime.heartbeat import current_heartbeat
-from distrl.turns import run_in_turn
 
 
 def add_learners(

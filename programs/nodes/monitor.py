@@ -17,10 +17,10 @@ from distrl.experiment import Experiment
 from distrl.goal import joined
 from distrl.metrics import Report
 from distrl.programs.build import Builder, print_line
-from distrl.programs.gradient_workers import make_allocator
 from distrl.programs.groups import MONITOR
 from distrl.programs.nodes.process import stops_in_order
 from distrl.programs.program import ExperimentProgram, NodeHandle
+from distrl.programs.running.gradient_workers import make_allocator
 from distrl.runtime.heartbeat import ABSENT, GONE, current_heartbeat
 
 _SAVE_S = 3.0  # for the learners to ask for the state, where all nodes are stopped at once

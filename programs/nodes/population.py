@@ -10,9 +10,9 @@ from distrl.experiment import Experiment
 from distrl.population import Standing
 from distrl.programs.build import print_line
 from distrl.programs.groups import POPULATION
-from distrl.programs.population import make_evolution
 from distrl.programs.program import ExperimentProgram, NodeHandle
 from distrl.programs.remote import Peer, stop_and_tick
+from distrl.programs.running.population import make_evolution
 
 _POLL_S = 0.2  # between two looks at the members
 

@@ -18,24 +18,24 @@ from distrl.checkpointing.resume_point import (
 from distrl.errors import PeerError
 from distrl.learner_group.devices import check_gpus
 from distrl.metrics import SPENT, Report
-from distrl.programs.acting_budget import ActingWatch, has_budget
+from distrl.multi_agent.turns import Turn
 from distrl.programs.build import Builder, print_line
-from distrl.programs.gradient_workers import split_update
 from distrl.programs.groups import ACTOR, INFERENCER
 from distrl.programs.nodes.process import stops_in_order
 from distrl.programs.program import NodeHandle
-from distrl.programs.progress import patience
 from distrl.programs.remote import Reporter
 from distrl.programs.replay_clients import ReplayHandle, learner_client, server_folder
-from distrl.programs.save_rounds import RemoteRounds
-from distrl.programs.saving import make_checkpointer
+from distrl.programs.running.acting_budget import ActingWatch, has_budget
+from distrl.programs.running.gradient_workers import split_update
+from distrl.programs.running.progress import patience
+from distrl.programs.running.save_rounds import RemoteRounds
+from distrl.programs.running.saving import make_checkpointer
 from distrl.replay.shared.buffer import SharedReplayBuffer
-from distrl.round_clients import RoundReader
-from distrl.rounds import CollectionRounds
+from distrl.rounds.clients import RoundReader
+from distrl.rounds.collection import CollectionRounds
 from distrl.runtime.early_deadline import call_again_if_early
 from distrl.runtime.heartbeat import current_heartbeat
 from distrl.sharing.learner import Sharing
-from distrl.turns import Turn
 from distrl.variables import VariableService
 
 _COUNTERS_S = 5.0  # for the monitor to give its state, and a quarter of the grace time at most

@@ -8,7 +8,7 @@ from distrl.agents.dqn import DQNConfig
 from distrl.agents.exploration import EpsilonSchedule
 from distrl.agents.networks import NetworkConfig
 from distrl.learner import Learner
-from distrl.random_batches import random_batch
+from distrl.learning.random_batches import random_batch
 from distrl.specs import EnvironmentSpec
 from distrl.transforms import RewardScale, TransformedAgent
 from distrl.types import Sample

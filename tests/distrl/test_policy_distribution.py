@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from dm_env import specs as dm_specs
 
-from distrl.agents.distributions import NormalParams, SquashedNormal
 from distrl.agents.dqn import DQNConfig
 from distrl.agents.exploration import EpsilonSchedule
 from distrl.agents.impala import IMPALAConfig
+from distrl.agents.modules.distributions import NormalParams, SquashedNormal
 from distrl.agents.networks import NetworkConfig
 from distrl.agents.sac import SACConfig
 from distrl.agents.td3 import TD3Config

@@ -15,7 +15,7 @@ from distrl.experiment import Experiment, LearnedPolicy
 from distrl.policy import load_policy
 from distrl.programs.single_process import SingleProcess
 from distrl.replay.config import ReplayConfig
-from distrl.saved_agent import agent_writer
+from distrl.saved.saved_agent import agent_writer
 from distrl.saved_policy import PastPolicies, SavedPolicy
 from distrl.task import make_agent
 from distrl.testing import CheckingConfig, CountingAgents, CountingEnvironment

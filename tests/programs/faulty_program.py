@@ -61,7 +61,7 @@ def inject(run_dir: Path, node: str, kind: str, always: bool) -> Callable[[str],
     """For `launch`'s `node_setup`: replaces what the node does at each turn."""
     where: dict[str, tuple[Any, str]] = {
         "actor": (Actor, "step"),
-        "learner": (Learner, "step"),
+        "learner": (Learner, "update"),
         "inferencer": (Inferencer, "_infer"),
         "evaluator": (Evaluator, "evaluate"),
         "monitor": (Monitor, "report"),

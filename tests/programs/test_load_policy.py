@@ -24,7 +24,7 @@ from distrl.inferencer import Inferencer
 from distrl.policy import _ConstantSource
 from distrl.programs.single_process import single_process
 from distrl.replay.buffer import ReplayConfig
-from distrl.saved_agent import agent_writer
+from distrl.saved.saved_agent import agent_writer
 from distrl.transforms import FrameStack, ObservationNormalizer
 from distrl.variables import VariableClient
 from tests.support.selection import full, slow

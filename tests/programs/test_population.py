@@ -20,7 +20,7 @@ from distrl.experiment import Experiment
 from distrl.goal import Goal
 from distrl.population import RECORD, Population
 from distrl.programs.one_process import SingleProcess
-from distrl.programs.population import LocalMember, MemberService
+from distrl.programs.running.population import LocalMember, MemberService
 from distrl.programs.single_process import single_process
 from tests.support.commands import EXPERIMENTS, finish, needs_launchpad
 

@@ -22,7 +22,7 @@ from distrl.experiment import LearnedPolicy
 from distrl.goal import Goal
 from distrl.launch.run_dir import run_dir
 from distrl.launch.supervision.result import EXIT_FINISHED
-from distrl.programs.saving import make_checkpointer
+from distrl.programs.running.saving import make_checkpointer
 from distrl.programs.single_process import SingleProcess, single_process
 from distrl.rules import Rule
 from tests.programs.test_resume import OFTEN, Run, check_resumed

@@ -98,7 +98,8 @@ def test_an_environment_that_raises(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "part", ["build.Learner", "acting.Actor", "build.Evaluator", "build.pools.evaluator_pool"]
+    "part",
+    ["build.Learner", "running.acting.Actor", "build.Evaluator", "build.pools.evaluator_pool"],
 )
 def test_a_part_that_cannot_be_made(tmp_path, monkeypatch, part):
     def fail(*args, **kwargs):

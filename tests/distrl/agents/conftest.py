@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from distrl import specs
-from distrl.random_batches import random_windows
+from distrl.learning.random_batches import random_windows
 from distrl.types import StepType, Trajectory
 
 FIRST, MID, LAST = int(StepType.FIRST), int(StepType.MID), int(StepType.LAST)

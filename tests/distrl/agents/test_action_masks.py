@@ -13,12 +13,12 @@ from distrl.agents.a2c import A2CConfig
 from distrl.agents.dqn import DQNConfig
 from distrl.agents.exploration import EpsilonSchedule, epsilon_greedy, explore_legal
 from distrl.agents.impala import IMPALAConfig
-from distrl.agents.inputs import make_inputs, masked
+from distrl.agents.modules.inputs import make_inputs, masked
 from distrl.agents.networks import NetworkConfig
 from distrl.agents.ppo import PPOConfig
 from distrl.agents.r2d2 import R2D2Config
 from distrl.errors import ConfigError
-from distrl.random_batches import random_windows
+from distrl.learning.random_batches import random_windows
 from distrl.random_keys import root
 from distrl.specs import EnvironmentSpec
 from distrl.types import StepType, Trajectory

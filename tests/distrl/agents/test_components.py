@@ -19,7 +19,7 @@ from distrl.agents.r2d2 import R2D2Config
 from distrl.agents.sac import SACConfig
 from distrl.agents.td3 import TD3Config
 from distrl.errors import ConfigError
-from distrl.plain_settings import decode, encode
+from distrl.saved.plain_settings import decode, encode
 from distrl.specs import EnvironmentSpec
 from tests.support.selection import full
 

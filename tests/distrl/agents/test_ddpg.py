@@ -9,7 +9,7 @@ from distrl import presets
 from distrl.agents.ddpg import DDPGConfig
 from distrl.agents.td3 import TD3Config
 from distrl.errors import ConfigError
-from distrl.random_batches import random_batch
+from distrl.learning.random_batches import random_batch
 from distrl.specs import EnvironmentSpec
 from distrl.types import StepType
 

@@ -18,13 +18,13 @@ from distrl import presets, specs
 from distrl.agents.agent import PRIORITIES, extras_struct, state_struct
 from distrl.agents.dqn import DQNConfig
 from distrl.agents.exploration import EpsilonSchedule, epsilon_greedy
+from distrl.agents.losses.returns import n_step_targets
 from distrl.agents.networks import NetworkConfig
 from distrl.agents.r2d2 import R2D2Config
-from distrl.agents.returns import n_step_targets
 from distrl.errors import ConfigError
 from distrl.goal import Goal
+from distrl.learning.random_batches import random_windows
 from distrl.programs.single_process import SingleProcess, single_process
-from distrl.random_batches import random_windows
 from distrl.replay.config import ReplayConfig
 from distrl.specs import EnvironmentSpec
 from distrl.types import StepType, Trajectory

@@ -14,7 +14,7 @@ from distrl.agents.networks import NetworkConfig
 from distrl.agents.sac import SACConfig
 from distrl.agents.td3 import TD3Config
 from distrl.errors import ConfigError
-from distrl.random_batches import random_batch
+from distrl.learning.random_batches import random_batch
 from distrl.replay.config import ReplayConfig
 from distrl.specs import EnvironmentSpec
 from distrl.types import StepType, TimeStep

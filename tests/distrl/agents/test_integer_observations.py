@@ -12,13 +12,13 @@ from distrl import specs
 from distrl.agents.ddpg import DDPGConfig
 from distrl.agents.defaults import has_pixels
 from distrl.agents.dqn import DQNConfig
-from distrl.agents.images import integer_scale
+from distrl.agents.modules.images import integer_scale
 from distrl.agents.networks import NetworkConfig, make_network
 from distrl.agents.sac import SACConfig
 from distrl.agents.td3 import TD3Config
-from distrl.plain_pickle import load_plain
-from distrl.plain_settings import decode, encode
 from distrl.random_keys import root
+from distrl.saved.plain_pickle import load_plain
+from distrl.saved.plain_settings import decode, encode
 from distrl.specs import EnvironmentSpec
 
 DISCRETE = dm_specs.DiscreteArray(3, np.int32)

@@ -8,11 +8,11 @@ import pytest
 from dm_env import specs as dm_specs
 
 from distrl import specs
-from distrl.agents import distributions
-from distrl.agents.images import to_nhwc
 from distrl.agents.impala import IMPALAConfig
+from distrl.agents.modules import distributions
+from distrl.agents.modules.images import to_nhwc
+from distrl.agents.modules.recurrence import reset_unroll
 from distrl.agents.networks import NetworkConfig, make_network, make_q_network
-from distrl.agents.recurrence import reset_unroll
 from distrl.errors import ConfigError
 from distrl.specs import EnvironmentSpec
 from distrl.types import StepType, TimeStep

@@ -11,7 +11,7 @@ from distrl.agents.ddpg import DDPGConfig
 from distrl.agents.networks import NetworkConfig
 from distrl.agents.sac import SACConfig
 from distrl.agents.td3 import TD3Config
-from distrl.random_batches import random_batch
+from distrl.learning.random_batches import random_batch
 from distrl.specs import EnvironmentSpec
 from distrl.types import StepType, TimeStep
 

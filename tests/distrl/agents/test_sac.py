@@ -13,7 +13,7 @@ from distrl import specs
 from distrl.agents.agent import PRIORITIES
 from distrl.agents.sac import SACConfig
 from distrl.errors import ConfigError
-from distrl.random_batches import random_batch
+from distrl.learning.random_batches import random_batch
 from distrl.random_keys import derive
 from distrl.specs import EnvironmentSpec
 from distrl.types import StepType

@@ -16,8 +16,8 @@ from distrl.agents.r2d2 import R2D2Config
 from distrl.agents.td3 import TD3Config
 from distrl.errors import ConfigError
 from distrl.learner import Learner
-from distrl.plain_settings import decode, encode
-from distrl.random_batches import random_batch
+from distrl.learning.random_batches import random_batch
+from distrl.saved.plain_settings import decode, encode
 from distrl.specs import EnvironmentSpec
 from distrl.types import Sample
 

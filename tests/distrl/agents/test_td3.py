@@ -14,7 +14,7 @@ from distrl.agents.agent import PRIORITIES
 from distrl.agents.exploration import EpsilonSchedule
 from distrl.agents.td3 import TD3Config
 from distrl.errors import ConfigError
-from distrl.random_batches import random_batch
+from distrl.learning.random_batches import random_batch
 from distrl.random_keys import derive
 from distrl.specs import EnvironmentSpec
 from distrl.types import StepType

@@ -14,8 +14,8 @@ from distrl.agents.ppo import PPOConfig
 from distrl.agents.r2d2 import R2D2Config
 from distrl.agents.tunable import Tunable, hyperparameters, with_hyperparameters
 from distrl.errors import ConfigError
-from distrl.plain_settings import decode, encode
-from distrl.random_batches import random_batch
+from distrl.learning.random_batches import random_batch
+from distrl.saved.plain_settings import decode, encode
 from distrl.specs import EnvironmentSpec
 from distrl.transforms.agent import TransformedAgent
 from distrl.transforms.observations import ObservationNormalizer

@@ -11,7 +11,7 @@ from distrl.checkpointing.saved import Saved
 from distrl.checkpointing.store import TABLE, Checkpoints
 from distrl.config import CheckpointConfig
 from distrl.errors import DeadlineExceeded, PeerError, SaveError
-from distrl.training_state import TrainingState
+from distrl.learning.training_state import TrainingState
 
 COUNTERS = {"mean_return": None, "full_window": False, "episodes": 5}
 

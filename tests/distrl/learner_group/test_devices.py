@@ -24,7 +24,7 @@ from distrl.config import CheckpointConfig, LearnerConfig
 from distrl.errors import ConfigError
 from distrl.learner import Learner
 from distrl.learner_group.devices import Devices, check_gpus
-from distrl.random_batches import random_batch
+from distrl.learning.random_batches import random_batch
 from distrl.specs import EnvironmentSpec
 from distrl.task import make_agent
 from distrl.transforms.observations import ObservationNormalizer

@@ -21,7 +21,7 @@ from distrl.learner_group.devices import Devices
 from distrl.learner_group.group import SingleProcessGroup
 from distrl.learner_group.process_group import ProcessGroup, join
 from distrl.learner_group.rendezvous import send
-from distrl.random_batches import random_batch
+from distrl.learning.random_batches import random_batch
 from distrl.specs import EnvironmentSpec
 from distrl.types import TIME_FIELDS, Sample
 

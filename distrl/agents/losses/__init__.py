@@ -1,0 +1,1 @@
+"""What losses are made of: returns, means, weights."""

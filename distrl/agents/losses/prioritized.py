@@ -1,0 +1,40 @@
+"""An agent's part in prioritized replay: the weights of samples, and new priorities.
+
+Schaul et al. 2016, https://arxiv.org/abs/1511.05952.
+"""
+
+import jax
+import jax.numpy as jnp
+
+from distrl.agents.losses.batch_share import min_probability
+
+PRIORITY_ETA = 0.9
+"""Share of the maximum error in an unroll's priority; the rest is the mean's (Kapturowski et al.
+2019, R2D2, https://openreview.net/forum?id=r1lyTjAqYX)."""
+
+
+def importance_weights(probability: jax.typing.ArrayLike, exponent: float) -> jax.Array:
+    """Returns the unrolls' weights, `[B]`, at most 1, against the bias of a prioritized table.
+
+    Args:
+      probability: float32 `[B]`, the probability with which each was sampled.
+      exponent: Schaul's beta; 0: no correction, 1: a full one. The batch's least likely unroll has
+        the weight 1; so have all unrolls of a uniform table.
+    """
+    probability = jnp.asarray(probability)
+    return jnp.power(probability / min_probability(probability), -exponent)
+
+
+def unroll_priorities(error: jax.Array, real: jax.Array) -> jax.Array:
+    """Returns new priorities of unrolls, `[B]`, for `distrl.agents.agent.PRIORITIES`.
+
+    They are `eta * max + (1 - eta) * mean` of the absolute errors of an unroll's real transitions:
+    for a single transition its absolute error; 0, never sampled again, if none is real.
+
+    Args:
+      error: float32 `[T, B]`, temporal differences.
+      real: bool `[T, B]`.
+    """
+    error = jnp.where(real, jnp.abs(error), 0)
+    mean = jnp.sum(error, axis=0) / jnp.maximum(jnp.sum(real, axis=0), 1)
+    return PRIORITY_ETA * jnp.max(error, axis=0) + (1 - PRIORITY_ETA) * mean

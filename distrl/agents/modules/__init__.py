@@ -1,0 +1,1 @@
+"""Parts of networks as pure functions: torsos, heads, recurrence."""

@@ -1,0 +1,1 @@
+"""Parts of a learner: its loop, its checks, its state."""

@@ -1,0 +1,1 @@
+"""Several policies: in one actor, one evaluator, one learner's process."""

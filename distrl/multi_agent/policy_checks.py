@@ -1,0 +1,198 @@
+"""Checks of an experiment's policies together; all raise ConfigError, which says what is right."""
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jax
+
+from distrl.agents.agent import extras_struct, state_struct
+from distrl.envs.multi_agent.environment import SeveralAgents
+from distrl.envs.pool import Environment
+from distrl.errors import ConfigError
+from distrl.multi_agent.learned_policy import LearnedPolicy
+from distrl.sharing.config import Shared, check_shared
+from distrl.task import Task
+
+
+def check_agents(environment: Environment, num_evaluators: int, lockstep: bool) -> None:
+    """Refuses what environments with several agents cannot have. Args: see `Experiment`."""
+    if not isinstance(environment, SeveralAgents):
+        return
+    if num_evaluators and not environment.joint:
+        raise ConfigError(
+            "experiment: evaluator.num_evaluators is for environments with joint episodes, and "
+            "copies have none; leave it out"
+        )
+    if lockstep:
+        raise ConfigError(
+            f"experiment: lockstep is for environments with one agent, and {environment.name} has "
+            "several; leave it out"
+        )
+
+
+def check_policies(
+    environment: Environment,
+    policies: Mapping[str, Any],
+    learned: Mapping[str, Any],
+    acting: Sequence[str],
+    policy_of: Any,
+    given: Sequence[str],
+) -> None:
+    """Checks the policies' settings, before the algorithms' defaults are filled in.
+
+    Args:
+      environment, policies, policy_of: see `Experiment`.
+      learned: the policies that learn.
+      acting: names of the policies that act.
+      given: names of the experiment's settings that each policy has itself.
+    """
+    if given:
+        raise ConfigError(
+            f"experiment: {', '.join(given)} beside policies: each policy has its own; write "
+            "LearnedPolicy(agent, replay=..., learner=..., transforms=...)"
+        )
+    _check_acting(environment, policies, acting, policy_of)
+    for name in policies:
+        if not re.fullmatch(r"[A-Za-z0-9_]+", name):
+            raise ConfigError(
+                f"experiment: a policy's name must consist of letters, digits and _; got {name!r}"
+            )
+    for name, policy in learned.items():
+        if not isinstance(policy, LearnedPolicy):
+            raise ConfigError(
+                f"experiment: policy {name!r} must be a LearnedPolicy, an algorithm's settings "
+                f"or a fixed policy such as Rule(function); got {policy!r}"
+            )
+        if policy.goal is not None and policy.goal.acting_budget != (None, None):
+            raise ConfigError(
+                f"experiment: the goal of policy {name!r} has max_env_steps or max_episodes; "
+                "all policies act in the same environments: give these to the experiment's goal"
+            )
+        _check_teacher(name, policy, policies, acting)
+    if not learned:
+        raise ConfigError("experiment: all policies are fixed, and there is nothing to learn")
+
+
+def _check_acting(
+    environment: Environment, policies: Mapping[str, Any], acting: Sequence[str], policy_of: Any
+) -> None:
+    """Checks who acts."""
+    if isinstance(environment, SeveralAgents):
+        if policy_of is None:
+            raise ConfigError(
+                f"experiment: policy_of must say which of the policies {list(acting)} acts "
+                f"for each of the agents {list(environment.agents().agents)}"
+            )
+        return
+    if policy_of is not None:
+        raise ConfigError(
+            f"experiment: policy_of is for environments with several agents, and "
+            f"{environment.name} has one; leave it out"
+        )
+    names = [name for name in acting if name in policies]
+    if len(names) != 1:
+        raise ConfigError(
+            f"experiment: {environment.name} has one agent, for which one of the policies acts; "
+            f"{names or 'none'} would. The others learn from it: LearnedPolicy(..., "
+            "learns_from=NAME)"
+        )
+
+
+def _check_teacher(
+    name: str, policy: LearnedPolicy, policies: Mapping[str, Any], acting: Sequence[str]
+) -> None:
+    """Checks from whose steps a policy learns."""
+    if policy.learns_from is None:
+        if not getattr(policy.agent, "acts", True):
+            raise ConfigError(
+                f"experiment: policy {name!r} has {type(policy.agent).__name__}, which chooses no "
+                "actions; say whose steps it learns from: learns_from=NAME"
+            )
+        return
+    if policy.learner is not None and policy.learner.max_policy_lag is not None:
+        raise ConfigError(
+            f"experiment: policy {name!r} has learner.max_policy_lag="
+            f"{policy.learner.max_policy_lag}, and learns from {policy.learns_from!r}: its steps "
+            "were not chosen by its own parameters; leave it out"
+        )
+    if policy.learns_from not in policies or policy.learns_from not in acting:
+        raise ConfigError(
+            f"experiment: policy {name!r} has learns_from={policy.learns_from!r}; the policies "
+            f"that act are {list(acting)}"
+        )
+    if getattr(policy.agent, "on_policy", False):
+        raise ConfigError(
+            f"experiment: policy {name!r} would learn from {policy.learns_from!r}, and "
+            f"{type(policy.agent).__name__} learns from its own policy's actions only; take an "
+            "algorithm that learns from any, such as DQN, SAC or Prediction"
+        )
+
+
+def check_several(tasks: Mapping[str, Task], shared: Mapping[str, Shared], lockstep: bool) -> None:
+    """Checks what the tasks have to do with each other. Makes the agents of those that have.
+
+    Args:
+      tasks: all tasks.
+      shared: see `Experiment`.
+      lockstep: see `Experiment`.
+    """
+    lengths = {name: task.replay.unroll_length for name, task in tasks.items()}
+    if lockstep and len(set(lengths.values())) > 1:
+        raise ConfigError(
+            f"lockstep: all tasks make an unroll in each round, and replay.unroll_length is "
+            f"{lengths}; take one for all"
+        )
+    for task in tasks.values():
+        if task.learns_from is not None:
+            stores_extras(task, tasks.get(task.learns_from))
+    for name, group in shared.items():
+        for task in (tasks[each] for each in group.tasks if each in tasks):
+            if task.learner.num_gradient_workers:
+                raise ConfigError(
+                    f"shared[{name!r}]: {task.name!r} has learner.num_gradient_workers="
+                    f"{task.learner.num_gradient_workers}, and what is shared changes between the "
+                    "updates that they would know of; take 0"
+                )
+            if not task.learner.learning:
+                raise ConfigError(
+                    f"shared[{name!r}]: {task.name!r} has learner.learning=False, and the others "
+                    "would train what it shares; take True, or share nothing"
+                )
+            if task.learner.on_nonfinite == "skip":
+                raise ConfigError(
+                    f"shared[{name!r}]: {task.name!r} has learner.on_nonfinite=skip, and an update "
+                    "that is skipped for one task has changed what the others share; take fail"
+                )
+    if shared:
+        check_shared(shared, {name: task.make_agent() for name, task in tasks.items()})
+
+
+def stores_extras(task: Task, teacher: Task | None) -> bool:
+    """Returns whether a task that learns from another policy's steps stores that one's extras.
+
+    Args:
+      task: the task.
+      teacher: the policy that acts; None: it is fixed.
+
+    Raises:
+      ConfigError: it needs what the acting policy does not store.
+    """
+    agent = task.make_agent()
+    if jax.tree.leaves(state_struct(agent)):
+        raise ConfigError(
+            f"experiment: policy {task.name!r} learns from {task.learns_from!r} and has memory; "
+            "recurrent state is kept for the policy that acts, on its clock, and cannot be shared; "
+            "take a network without core"
+        )
+    wanted = extras_struct(agent)
+    if not jax.tree.leaves(wanted):
+        return False
+    has = () if teacher is None else extras_struct(teacher.make_agent())
+    if has != wanted:
+        raise ConfigError(
+            f"experiment: policy {task.name!r} learns from {task.learns_from!r} and stores "
+            f"{wanted} with each step, of which the acting policy has {has}: its table cannot be "
+            "filled from there"
+        )
+    return True

@@ -1,0 +1,1 @@
+"""Synchronous collection: rounds of actors, and their clients."""

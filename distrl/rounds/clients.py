@@ -1,0 +1,238 @@
+"""The learner's and the actors' side of rounds; see `distrl.rounds.collection`."""
+
+import threading
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from distrl.errors import DeadlineExceeded, Stopped
+from distrl.replay.buffer import ReplayReader, ReplayWriter
+from distrl.replay.client import UnrollingReplayBuffer
+from distrl.rounds.collection import CollectionRounds
+from distrl.runtime.patience import Deadline
+from distrl.types import Inference, Params, Sample, TimeStep
+from distrl.variables import VariableSource
+
+_BATCH_S = 1.0  # between two looks at whether the table still has the batch that is waited for
+_POLL_S = 0.005  # between two looks at whether a relay has the parameters of a round
+
+
+class RoundReader(ReplayReader):
+    """The learner's reader: when no batch is left, a round makes data for the next ones.
+
+    Attributes:
+      version: returns the learner's version.
+    """
+
+    def __init__(
+        self, replay: ReplayReader, rounds: CollectionRounds, stop: threading.Event | None
+    ):
+        """Args:
+        replay: where the batches come from.
+        rounds: the rounds.
+        stop: set when the program stops; ends waits.
+        """
+        self.version: Callable[[], int] = lambda: 0
+        self._replay, self._rounds, self._stop = replay, rounds, stop
+
+    @property
+    def is_prioritized(self) -> bool:
+        return self._replay.is_prioritized
+
+    def sample(self, timeout: float | None) -> Sample:
+        deadline = Deadline(timeout)
+        while True:
+            if not self._replay.has_more():
+                self._rounds.collect(self.version(), self._stop, timeout)
+                continue
+            try:
+                return self._replay.sample(_BATCH_S)
+            except DeadlineExceeded:  # what it counted was lost, or is too old
+                if deadline.left() <= 0:
+                    raise
+
+    def update_priorities(self, keys: npt.NDArray[np.uint64], priorities: npt.NDArray[Any]) -> None:
+        self._replay.update_priorities(keys, priorities)
+
+    def discard(self, keys: npt.NDArray[np.uint64], oldest: int) -> None:
+        self._replay.discard(keys, oldest)
+
+    def can_sample(self) -> bool:
+        return self._replay.can_sample()
+
+    def has_more(self) -> bool:
+        return self._replay.has_more()
+
+
+class RoundVariables:
+    """A `VariableClient` whose version changes when it is asked to, at the next use."""
+
+    def __init__(self, source: VariableSource, stop: threading.Event, timeout: float):
+        """Fetches the first parameters, waiting as long as `source` does.
+
+        Args:
+          source: where the parameters come from.
+          stop: ends a wait.
+          timeout: seconds to wait for a version.
+        """
+        self._source, self._stop, self._timeout = source, stop, timeout
+        self._asked = (0,)  # replaced as a whole: `ask` may come from another thread
+        self._done: tuple[int, ...] | None = None
+        self.version = -1
+        self.params: Params = None
+        self.update()
+
+    def ask(self, version: int) -> None:
+        """Asks for this version, or a newer one; safe in any thread."""
+        self._asked = (version,)
+
+    def update(self) -> None:
+        """Fetches what was asked for, if it is not there yet."""
+        asked = self._asked
+        if asked is self._done:
+            return
+        deadline = Deadline(self._timeout)
+        # A newer version than the one asked for is of an earlier life of the learner.
+        while self.version != asked[0]:
+            answer = self._source.get_variables(self.version)
+            if answer is not None:
+                self.version, self.params = answer
+                if self.version >= asked[0]:
+                    break
+            if self._stop.wait(_POLL_S):
+                raise Stopped(f"waited for the parameters of {asked[0]} updates")
+            if deadline.left() <= 0:
+                raise DeadlineExceeded(
+                    f"a round waits for the parameters of {asked[0]} updates, and has those of "
+                    f"{self.version}: {deadline.reason()}"
+                )
+        self._done = asked
+
+
+class RoundsClient(Protocol):
+    """`CollectionRounds`, or a remote client of it."""
+
+    def join(self, actor: int, after: int) -> tuple[int, int] | None: ...
+
+    def offer(self, actor: int, life: int, number: int, unrolls: int) -> bool: ...
+
+    def deliver(self, actor: int, life: int, number: int, unrolls: int) -> None: ...
+
+    def leave(self, actor: int) -> None: ...
+
+
+class RoundWriter(ReplayWriter):
+    """An actor's writer: at the end of its unrolls it waits for the next round.
+
+    The step that ends an unroll begins the next one. So it is inferred twice: with the parameters
+    of the round that it ends, and with those of the round in which its action is executed.
+    """
+
+    def __init__(
+        self,
+        replay: UnrollingReplayBuffer,
+        rounds: RoundsClient,
+        *,
+        unroll_length: int,
+        actor: int,
+        life: int,
+        stop: threading.Event,
+        timeout: float,
+    ):
+        """Args:
+        replay: takes the steps.
+        rounds: the rounds.
+        unroll_length: transitions of an unroll.
+        actor: index of the actor.
+        life: the actor's life.
+        stop: ends a wait.
+        timeout: seconds to wait for a round.
+        """
+        self._replay, self._rounds = replay, rounds
+        self._length, self._actor, self._life = unroll_length, actor, life
+        self._stop, self._timeout = stop, timeout
+        self._ask: Callable[[int], None] | None = None
+        self._number = -1
+        self._steps = 0  # since the first unroll of the streams' life began
+        self._streams_life = -1
+
+    def needs_state(self, stream_ids: npt.NDArray[np.int32], life: int | None = None) -> bool:
+        return self._replay.needs_state(stream_ids, life)
+
+    def add(
+        self,
+        stream_ids: npt.NDArray[np.int32],
+        timestep: TimeStep,
+        inference: Inference,
+        life: int = 0,
+    ) -> None:
+        if life != self._streams_life:
+            self._steps, self._streams_life = 0, life
+        self._steps += 1
+        self._replay.add(stream_ids, timestep, inference, life)
+
+    def flush(self) -> None:
+        self._replay.flush()
+
+    def begin(self, ask: Callable[[int], None]) -> None:
+        """Joins the first round, if it has not. Raises: see `end`.
+
+        Args:
+          ask: asks the actor's inferencer for a version of the parameters.
+        """
+        if self._ask is None:
+            self._ask = ask
+            self._join()
+
+    def is_due(self, life: int) -> bool:
+        """Returns whether the next step ends the round. Args: life: of the streams."""
+        return life == self._streams_life and self._steps == self._length
+
+    def end(
+        self,
+        stream_ids: npt.NDArray[np.int32],
+        timestep: TimeStep,
+        inference: Inference,
+        life: int,
+    ) -> None:
+        """Ends the round's unrolls with a step, delivers them, and joins the next round.
+
+        The step is then to be inferred and added once more.
+
+        Raises:
+          Stopped: the program stops.
+          DeadlineExceeded: no round has begun.
+        """
+        block = self._replay.cut(stream_ids, timestep, inference, life)
+        assert block is not None
+        if self._rounds.offer(self._actor, self._life, self._number, block.size):
+            self._replay.insert(block)
+            self._replay.flush()
+            self._rounds.deliver(self._actor, self._life, self._number, block.size)
+        self._replay.begin_again()
+        self._steps = 0
+        self._join()
+
+    def leave(self) -> None:
+        """Tells the others not to wait for this actor."""
+        self._rounds.leave(self._actor)
+
+    def _join(self) -> None:
+        deadline = Deadline(self._timeout)
+        while True:
+            joined = self._rounds.join(self._actor, self._number)
+            if joined is not None:
+                break
+            if self._stop.is_set():
+                raise Stopped(f"actor {self._actor} waits for a round")
+            if deadline.left() <= 0:
+                raise DeadlineExceeded(
+                    f"actor {self._actor} waits for a round: {deadline.reason()}"
+                )
+            if deadline.line_due():
+                deadline.tell(f"actor {self._actor} waits for a round")
+        self._number, version = joined
+        assert self._ask is not None
+        self._ask(version)

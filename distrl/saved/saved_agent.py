@@ -1,0 +1,136 @@
+"""What describes the agent of a checkpoint: settings, transforms and spec, in a file of their own.
+
+Those of distrl's own agents and transforms are JSON. Only an agent or transform of the user's own,
+which has code that distrl does not know, is a pickle.
+"""
+
+import json
+import pickle
+import site
+import sys
+import sysconfig
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import cloudpickle
+
+from distrl.errors import ConfigError
+from distrl.saved.plain_pickle import load_plain
+from distrl.saved.plain_settings import ForeignError, decode, encode
+from distrl.task import Task
+
+SETTINGS = "agent.json"
+PICKLE = "agent.pkl"
+
+_FORMAT = 1
+_KEYS = {"agent", "transforms", "env_spec"}
+
+
+def read_settings(path: Path, trust: bool) -> dict[str, Any]:
+    """Reads what `agent_writer` wrote.
+
+    Nothing of a JSON file, and nothing of a pickle without `trust`, is executed: such a pickle may
+    only name classes of distrl, which older versions wrote.
+
+    Args:
+      path: the file.
+      trust: run the code that a pickle has.
+
+    Returns:
+      "agent", "transforms" and "env_spec" of the experiment.
+
+    Raises:
+      ConfigError: the file is damaged, of another version, or needs `trust`.
+    """
+    data = path.read_bytes()
+    try:
+        if path.name == PICKLE:
+            return _checked(path, pickle.loads(data) if trust else load_plain(data))
+        document = json.loads(data)
+        if document["format"] != _FORMAT:
+            raise ConfigError(
+                f"{path} has format {document['format']}, but this version of distrl reads "
+                f"{_FORMAT}"
+            )
+        settings = {name: decode(value) for name, value in document["settings"].items()}
+        return _checked(path, settings)
+    except ForeignError as error:
+        raise ConfigError(
+            f"{path} has code of its own ({error}), because the agent, a transform or the spec is "
+            "not distrl's: loading it runs that code. If you trust whoever wrote this file and "
+            "could change it, use load_policy(..., trust=True)"
+        ) from None
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+        raise ConfigError(f"{path} is damaged: {type(error).__name__}: {error}") from error
+    except ImportError as error:
+        raise ConfigError(f"{path} needs a package that is not installed here: {error}") from error
+    except (pickle.UnpicklingError, EOFError) as error:
+        raise ConfigError(f"{path} is damaged: {error}") from error
+
+
+def _checked(path: Path, settings: Any) -> dict[str, Any]:
+    if not isinstance(settings, dict) or not settings.keys() >= _KEYS:
+        raise ConfigError(f"{path} is damaged: it has no {', '.join(sorted(_KEYS))}")
+    return settings
+
+
+def agent_writer(task: Task, printer: Callable[[str], None] = print) -> Callable[[Path], None]:
+    """Returns a function that writes to a checkpoint's folder what `load_policy` needs.
+
+    Classes and functions of the user's own files are pickled by value, so that `load_policy` does
+    not need those files.
+
+    Args:
+      task: the task whose agent it is.
+      printer: prints a line if the agent cannot be pickled; the run itself does not need it.
+    """
+    settings = {
+        "agent": task.agent,
+        "transforms": task.transforms,
+        "env_spec": task.env_spec,
+    }
+    name = SETTINGS
+    try:
+        encoded = {key: encode(value) for key, value in settings.items()}
+        data = json.dumps({"format": _FORMAT, "settings": encoded}, indent=1).encode()
+    except ForeignError:
+        name = PICKLE
+        try:
+            data = _pickled(settings)
+        except Exception as error:  # of any kind: it comes from the user's own objects
+            printer(
+                "distrl: load_policy will not work: the agent's settings or transforms cannot be "
+                f"pickled: {error}"
+            )
+            return lambda folder: None
+
+    def write(folder: Path) -> None:
+        (folder / name).write_bytes(data)
+
+    return write
+
+
+def _pickled(settings: Any) -> bytes:
+    registered = [module for module in list(sys.modules.values()) if is_users(module)]
+    for module in registered:
+        cloudpickle.register_pickle_by_value(module)
+    try:
+        return cloudpickle.dumps(settings)
+    finally:
+        for module in registered:
+            cloudpickle.unregister_pickle_by_value(module)
+
+
+def is_users(module: ModuleType) -> bool:
+    """Returns whether a module is the user's own: not installed, and not of this package."""
+    file = getattr(module, "__file__", None)
+    name = getattr(module, "__name__", "__main__")
+    if not file or name == "__main__" or name.partition(".")[0] == "distrl":
+        return False
+    paths = sysconfig.get_paths()
+    libraries = {paths[key] for key in ("stdlib", "platstdlib", "purelib", "platlib")}
+    libraries |= {*site.getsitepackages(), site.getusersitepackages()}
+    path = Path(file)
+    return name in sys.modules and not any(path.is_relative_to(folder) for folder in libraries)

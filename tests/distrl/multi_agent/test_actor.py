@@ -1,0 +1,128 @@
+"""Two policies in one environment of three agents: exact arithmetic on every step."""
+
+import numpy as np
+import pytest
+
+from distrl import specs
+from distrl.agents.agent import extras_struct, state_struct
+from distrl.envs.multi_agent.assignment import Assignment
+from distrl.envs.multi_agent.environment import MultiAgentEnvironment
+from distrl.envs.multi_agent.pool import AgentPool
+from distrl.envs.pool_config import PoolConfig
+from distrl.inferencer import Inferencer
+from distrl.learner import Learner
+from distrl.multi_agent.actor import MultiAgentActor
+from distrl.policy_streams import PolicyStreams
+from distrl.replay.config import ReplayConfig
+from distrl.replay.local.buffer import LocalReplayBuffer
+from distrl.replay.local.table import LocalTable
+from distrl.rules import Rule
+from distrl.testing import SEED, CheckingConfig, CountingAgents
+from distrl.variables import VariableClient
+
+NUM_ENVS, UNROLL, BATCH = 4, 5, 6
+POLICY_OF = {"a": "outer", "b": "inner", "c": "outer"}
+
+
+def make_agent_pool(environment, num_envs, wait_num, seeds, assignment, first_environment=0):
+    pool = environment.make_pool(num_envs, wait_num, seeds)
+    return AgentPool(pool, environment.agents(), assignment, first_environment)
+
+
+class Parts:
+    """What one policy has, in this process."""
+
+    def __init__(self, spec, num_streams):
+        agent = CheckingConfig().make(spec)
+        struct = specs.trajectory_struct(spec, extras_struct(agent), state_struct(agent))
+        config = ReplayConfig(unroll_length=UNROLL, max_size=100)
+        table = LocalTable(struct, config, BATCH, "table", 0, num_streams)
+        self.replay = LocalReplayBuffer(table, struct, config, BATCH)
+        self.learner = Learner(agent, self.replay, seed=0)
+        self.variables = VariableClient(self.learner, 2**62)
+        inferencer = Inferencer(
+            agent, self.variables, seed=0, max_streams=num_streams, batch_sizes=(4, 8, 12)
+        )
+        self.streams = PolicyStreams(inferencer, self.replay, spec, num_streams)
+        self.seeds = set()
+        add = self.replay.add
+
+        def noting_add(streams, timestep, *rest):
+            self.seeds.update(zip(streams.tolist(), timestep.observation[:, SEED].tolist()))
+            add(streams, timestep, *rest)
+
+        self.replay.add = noting_add
+
+
+@pytest.mark.parametrize(("kind", "wait_num"), [("loop", 4), ("loop", 3), ("processes", 4)])
+def test_every_step_of_two_policies_is_exact(kind, wait_num):
+    environment = MultiAgentEnvironment(CountingAgents, pool=PoolConfig(kind=kind))
+    spec = environment.agents()
+    assignment = Assignment(spec, ["outer", "inner"], POLICY_OF)
+    pool = make_agent_pool(environment, NUM_ENVS, wait_num, range(NUM_ENVS), assignment)
+    parts = {name: Parts(spec.agents["a"], pool.num_streams) for name in assignment.policies}
+    streams = {name: part.streams for name, part in parts.items()}
+    actor = MultiAgentActor(pool, streams, first_stream=36)
+    updates = 0
+    logs = []
+    while updates < 60:
+        logs.append(actor.step())
+        for part in parts.values():
+            if part.replay.can_sample():
+                part.learner.step()
+                part.variables.refresh()
+                updates += 1
+    reports = actor.take_report()
+    actor.close()
+    for name, report in reports.items():
+        ended = [record for log in logs for record in log["episodes"].get(name, ())]
+        assert ended == report["episodes"]
+        assert sum(log["env_steps"] for log in logs) == report["env_steps"]
+        assert max(log["version"].get(name, 0) for log in logs) > 0
+    for name, part in parts.items():
+        report = part.learner.take_report()
+        wrong = {key: value for key, value in report.items() if key.startswith("wrong_")}
+        assert wrong == dict.fromkeys(wrong, 0)
+        assert len(wrong) == 6
+        assert report["checked"] > 400
+        assert part.learner.version > 10  # the actions follow: `wrong_version` is 0
+        assert reports[name]["env_steps"] == actor.acted > 100
+        # Stream 36 + 3 e + k is agent k of environment e, whose observations have seed 3 e + k.
+        expected = {
+            3 * e + k for e in range(NUM_ENVS) for k in ((0, 2) if name == "outer" else (1,))
+        }
+        assert part.seeds == {(36 + number, float(number)) for number in expected}
+
+
+def test_a_rule_beside_a_learned_policy():
+    environment = MultiAgentEnvironment(CountingAgents, pool=PoolConfig(kind="loop"))
+    spec = environment.agents()
+    assignment = Assignment(spec, ["outer", "inner"], POLICY_OF)
+    pool = make_agent_pool(environment, NUM_ENVS, NUM_ENVS, range(NUM_ENVS), assignment)
+    learned = Parts(spec.agents["a"], pool.num_streams)
+    seen = []
+
+    def rule(observation):
+        seen.append(observation.copy())
+        return 7
+
+    fixed = Rule(rule).make_source(spec.agents["b"], pool.num_streams, 0)
+    streams = {
+        "outer": learned.streams,
+        "inner": PolicyStreams(fixed, None, spec.agents["b"], pool.num_streams),
+    }
+    actor = MultiAgentActor(pool, streams)
+    while learned.learner.version < 5:
+        actor.step()
+        if learned.replay.can_sample():
+            learned.learner.step()
+    reports = actor.take_report()
+    actor.close()
+    assert {int(row[SEED]) % 3 for row in seen} == {1}
+    assert {float(row[3]) for row in seen} == {-1.0, 7.0}  # the environment echoes the action
+    assert reports["inner"]["env_steps"] == actor.acted > 50
+    report = learned.learner.take_report()
+    assert not any(value for key, value in report.items() if key.startswith("wrong_"))
+    assert np.mean([record[1] for record in reports["inner"]["episodes"]]) == pytest.approx(
+        5, abs=2
+    )

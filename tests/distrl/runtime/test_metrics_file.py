@@ -1,0 +1,61 @@
+"""`metrics.csv`: continued, damaged, and on a full disk."""
+
+import errno
+import os
+
+import pytest
+
+from distrl.runtime.metrics_file import MetricsFile
+
+ROW = {"seconds": 1.5, "loss": 2.0}
+TEXT = "seconds,loss\n1.5,2.0\n"
+
+
+@pytest.fixture
+def lines():
+    return []
+
+
+def append(path, lines, rows=1):
+    file = MetricsFile(path, lines.append)
+    for _ in range(rows):
+        file.append(ROW)
+    file.close()
+    return path.read_text().replace("\r", "")
+
+
+def test_a_file_is_continued_under_its_own_header(tmp_path, lines):
+    path = tmp_path / "metrics.csv"
+    path.write_text("loss,other\n3.0,4\n5.")  # torn in the middle of a row
+    assert append(path, lines) == "loss,other\n3.0,4\n2.0,\n"
+    assert lines == []
+
+
+@pytest.mark.parametrize("content", [b"\xff\xfe\0junk\n1,2\n", b"\0\0\0\n"])
+def test_a_damaged_file_is_put_aside(tmp_path, lines, content):
+    path = tmp_path / "metrics.csv"
+    path.write_bytes(content)
+    assert append(path, lines) == TEXT
+    assert (tmp_path / "metrics.csv.damaged").read_bytes() == content
+    assert lines == [f"distrl: {path} is damaged: it is now metrics.csv.damaged"]
+
+
+def test_a_full_disk_costs_rows_and_nothing_else(tmp_path, lines):
+    path = tmp_path / "metrics.csv"
+    file = MetricsFile(path, lines.append)
+    full = os.open("/dev/full", os.O_WRONLY)
+    os.dup2(full, file._file.fileno())
+    os.close(full)
+    file.append(ROW)
+    assert lines == [f"distrl: {path}: {os.strerror(errno.ENOSPC)}: rows will be missing"]
+    assert path.read_text() == ""
+    file.append(ROW)  # there is room again
+    file.close()
+    assert path.read_text().replace("\r", "") == TEXT
+    assert len(lines) == 1
+
+
+def test_a_path_that_cannot_be_written(tmp_path, lines):
+    (tmp_path / "metrics.csv").mkdir()
+    MetricsFile(tmp_path / "metrics.csv", lines.append).append(ROW)
+    assert lines == [f"distrl: {tmp_path / 'metrics.csv'}: Is a directory: rows will be missing"]

@@ -1,0 +1,234 @@
+"""What describes a saved agent is read without running code of the file."""
+
+import base64
+import dataclasses
+import json
+import os
+import pickle
+from collections import OrderedDict
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import cloudpickle
+import numpy as np
+import pytest
+from dm_env import specs
+
+from distrl import presets
+from distrl.agents.exploration import EpsilonSchedule
+from distrl.agents.networks import NetworkConfig
+from distrl.envs import suites
+from distrl.errors import ConfigError
+from distrl.saved.plain_settings import ForeignError, decode, encode
+from distrl.saved.saved_agent import PICKLE, SETTINGS, agent_writer, read_settings
+from distrl.specs import EnvironmentSpec
+from distrl.transforms import (
+    TRANSFORMS,
+    FrameStack,
+    ObservationNormalizer,
+    RewardWeights,
+    by_name,
+)
+
+SPEC = EnvironmentSpec(
+    {
+        "pixels": specs.BoundedArray((2, 2), np.uint8, 0, 255, "pixels"),
+        "joints": OrderedDict(
+            b=specs.BoundedArray((3,), np.float32, np.array([-1, -np.inf, 0], np.float32), 2.0),
+            a=specs.Array((), np.dtype(">f8"), "a"),
+        ),
+    },
+    (specs.DiscreteArray(5, np.int64, "buttons"), specs.Array((2,), bool)),
+    env_info={"success": specs.Array((), np.int8, "success")},
+    reward_delay=3,
+)
+
+
+class Pair(NamedTuple):
+    """A nest of the user's own."""
+
+    left: Any
+    right: Any
+
+
+@dataclasses.dataclass
+class Parts:
+    """The parts of a task that `agent_writer` reads."""
+
+    agent: Any
+    transforms: tuple[Any, ...] = ()
+    env_spec: EnvironmentSpec = SPEC
+
+
+def parts() -> list[Parts]:
+    """Those of every value of --agent, and of every transform that has defaults."""
+    made = []
+    for agent in presets.AGENTS:
+        env = "Pendulum-v1" if agent in ("sac", "td3", "ddpg") else "CartPole-v1"
+        env_spec = suites.make(env).spec()
+        settings = presets.AGENTS[agent].preset(env_spec)
+        names = settings.defaults(env_spec).transforms
+        made.append(Parts(settings, by_name(names), env_spec))
+    transforms = [
+        kind()
+        for kind in TRANSFORMS.values()
+        if all(field.default is not dataclasses.MISSING for field in dataclasses.fields(kind))
+    ]
+    weights = RewardWeights((0.5, 2.0))
+    made.append(Parts(EpsilonSchedule(1.0, np.float64(0.1), 10), (*transforms, weights)))
+    made.append(Parts(NetworkConfig(hidden_sizes=(8, 16)), (FrameStack(3),)))
+    return made
+
+
+def plain(settings: Any) -> str:
+    """All values of settings, with their types."""
+    return json.dumps(encode(settings))
+
+
+@pytest.mark.parametrize("saved", parts(), ids=lambda saved: type(saved.agent).__name__)
+def test_settings_of_distrls_own_agents_come_back_without_pickle(saved: Parts, tmp_path: Path):
+    agent_writer(saved, pytest.fail)(tmp_path)
+    (path,) = tmp_path.iterdir()
+    assert path.name == SETTINGS
+    settings = read_settings(path, trust=False)
+    assert type(settings["agent"]) is type(saved.agent)
+    assert plain(settings["agent"]) == plain(saved.agent)
+    assert plain(settings["transforms"]) == plain(tuple(saved.transforms))
+    assert plain(settings["env_spec"]) == plain(saved.env_spec)
+    assert type(settings["env_spec"]) is EnvironmentSpec
+
+
+@pytest.mark.parametrize("protocol", [4, 5])
+@pytest.mark.parametrize("saved", parts(), ids=lambda saved: type(saved.agent).__name__)
+def test_pickles_of_older_versions_need_no_trust(saved: Parts, protocol: int, tmp_path: Path):
+    settings = {"agent": saved.agent, "transforms": saved.transforms, "env_spec": saved.env_spec}
+    path = tmp_path / PICKLE
+    path.write_bytes(cloudpickle.dumps(settings, protocol))
+    assert plain(read_settings(path, trust=False)) == plain(settings)
+
+
+class Reduced:
+    def __init__(self, function: Any, *arguments: Any) -> None:
+        self._call = function, arguments
+
+    def __reduce__(self) -> Any:
+        return self._call
+
+
+def in_a_field(value: Any) -> NetworkConfig:
+    network = NetworkConfig()
+    object.__setattr__(network, "torso", value)
+    return network
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda path: Reduced(os.system, f"touch {path}"),
+        lambda path: Reduced(eval, f"open({str(path)!r}, 'w')"),
+        lambda path: {"agent": in_a_field(Reduced(os.mkdir, str(path)))},
+        lambda path: specs.Array((), np.float32, Reduced(os.mkdir, str(path))),
+        lambda path: EpsilonSchedule,
+        lambda path: os.mkdir,
+        lambda path: Reduced(getattr, os, "mkdir"),
+        lambda path: Reduced(np.load, str(path)),
+        lambda path: [Path(path)],
+        lambda path: np.array([Reduced(os.mkdir, str(path))], object),
+        lambda path: cloudpickle.loads,
+        lambda path: lambda: path,
+    ],
+)
+def test_a_pickle_with_code_is_refused_and_nothing_of_it_runs(make: Any, tmp_path: Path):
+    marker, path = tmp_path / "marker", tmp_path / PICKLE
+    path.write_bytes(cloudpickle.dumps(make(marker)))
+    with pytest.raises(ConfigError) as refused:
+        read_settings(path, trust=False)
+    assert not marker.exists()
+    said = str(refused.value)
+    assert "trust=True" in said or "is damaged" in said
+
+
+def test_a_pickle_runs_its_code_when_it_is_trusted(tmp_path: Path):
+    marker, path = tmp_path / "marker", tmp_path / PICKLE
+    path.write_bytes(pickle.dumps(Reduced(os.mkdir, str(marker))))
+    with pytest.raises(ConfigError, match="damaged: it has no agent, env_spec, transforms"):
+        read_settings(path, trust=True)
+    assert marker.exists()
+
+
+def test_no_state_of_a_pickle_changes_a_class(tmp_path: Path):
+    before = dict(vars(EpsilonSchedule))
+    path = tmp_path / PICKLE
+    # BUILD on the class itself, with a state of slots.
+    name = b"cdistrl.agents.exploration\nEpsilonSchedule\n"
+    path.write_bytes(name + b"(N(V__call__\n" + name + b"dtb.")
+    with pytest.raises(ConfigError):
+        read_settings(path, trust=False)
+    assert dict(vars(EpsilonSchedule)) == before
+
+
+def array(dtype: str) -> dict[str, Any]:
+    return {"array": base64.b64encode(bytes(8)).decode(), "dtype": dtype, "shape": [1]}
+
+
+@pytest.mark.parametrize(
+    ("data", "error"),
+    [
+        ({"class": "os.system", "fields": {}}, ForeignError),
+        ({"class": "distrl.agents.dqn.DQN", "fields": {}}, ForeignError),
+        ({"class": "distrl.agents.dqn.os.system", "fields": {}}, ForeignError),
+        ({"class": "distrl.agents.dqn.NetworkConfig", "fields": {}}, ForeignError),
+        ({"class": "distrl.agents...os.system", "fields": {}}, ForeignError),
+        ({"class": "distrl.launch.main.main", "fields": {}}, ForeignError),
+        ({"class": "distrl.agents.networks.NetworkConfig", "fields": {"x": 1}}, ConfigError),
+        ({"spec": "StringArray", "fields": {}}, LookupError),
+        ({"else": 1}, ValueError),
+        (array("O"), ValueError),
+        (array("|V8"), None),
+        ({"dtype": "O"}, ValueError),
+    ],
+)
+def test_json_names_nothing_but_settings(data: Any, error: Any):
+    if error is None:
+        assert decode(data).nbytes == 8
+        return
+    with pytest.raises(error):
+        decode(data)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "{", "[]", "{}", '{"format": 1}', "[" * 100_000, '{"format": 9, "settings": {}}']
+)
+def test_a_damaged_file_is_one_line(text: str, tmp_path: Path):
+    path = tmp_path / SETTINGS
+    path.write_text(text)
+    with pytest.raises(ConfigError, match=r"agent.json (is damaged|has format 9)"):
+        read_settings(path, trust=False)
+
+
+@pytest.mark.parametrize("data", [b"", b"\x80", b"(", b"I1\n.", b"Pabc\n.", b"cos\nsystem\n)R."])
+def test_a_damaged_pickle_is_one_line(data: bytes, tmp_path: Path):
+    path = tmp_path / PICKLE
+    path.write_bytes(data)
+    with pytest.raises(ConfigError):
+        read_settings(path, trust=False)
+
+
+@dataclasses.dataclass(frozen=True)
+class Own(ObservationNormalizer):
+    """A transform of the user's own."""
+
+
+@pytest.mark.parametrize(
+    "saved",
+    [
+        Parts(NetworkConfig(), (Own(),)),
+        Parts(NetworkConfig(), env_spec=SPEC._replace(observation=Pair(*SPEC.action))),
+    ],
+)
+def test_what_is_the_users_own_is_a_pickle(saved: Parts, tmp_path: Path):
+    agent_writer(saved, pytest.fail)(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == [PICKLE]
+    with pytest.raises(ConfigError, match="trust=True"):
+        read_settings(tmp_path / PICKLE, trust=False)
+    assert type(read_settings(tmp_path / PICKLE, trust=True)["agent"]) is type(saved.agent)
