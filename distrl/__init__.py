@@ -1,17 +1,143 @@
-"""Distributed actor-learner reinforcement learning."""
+"""Distributed actor-learner reinforcement learning.
 
-from typing import Any
+    import distrl
+    run = distrl.train("CartPole-v1", agent="ppo", max_env_steps=100_000)
+    print(distrl.evaluate(run))
+
+What this needs is imported when it is used: `import distrl` itself takes no time.
+"""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from distrl.version import __version__
 
-__all__ = ["__version__", "load_policy"]
+if TYPE_CHECKING:
+    from distrl.callbacks import Callback
+    from distrl.envs.pool import Environment
+    from distrl.experiment import Experiment
+    from distrl.launch.python.evaluation import Evaluation
+    from distrl.launch.python.run import Run
+    from distrl.policy import Policy
+
+__all__ = ["__version__", "evaluate", "load_policy", "load_run", "train"]
 
 
-def load_policy(path: Any, which: str = "latest", **options: Any) -> Any:
+def train(
+    environment: "str | Experiment",
+    agent: str | None = None,
+    *,
+    topology: str = "single_process",
+    max_env_steps: int | None = None,
+    max_episodes: int | None = None,
+    seed: int | None = None,
+    run_dir: str | Path | None = None,
+    config: Mapping[str, Any] | None = None,
+    callbacks: "Sequence[Callback]" = (),
+    flags: Sequence[str] = (),
+    quiet: bool = False,
+) -> "Run":
+    """Trains, as `distrl train` does, and returns the run.
+
+    Training has processes of its own, so it does not matter what this one has imported or computed
+    before. Its output appears in this one's. Ctrl-C, or a notebook's interrupt, is passed on:
+    the run saves, and KeyboardInterrupt is raised; to continue, name the run's folder.
+
+    Args:
+      environment: an environment's name, as `distrl.envs.make` takes it, or an Experiment, which
+        may have classes and functions of a script or a notebook.
+      agent: the algorithm's name, "impala" unless given. Not with an Experiment.
+      topology: "single_process", "heavy_env", "light_env" or "multi_machine".
+      max_env_steps: steps of the environments to end after; None: at the environment's goal.
+      max_episodes: episodes to end after.
+      seed: root of all seeds of the run.
+      run_dir: folder to write to, or of a run to resume; None: a new folder in runs/.
+      config: settings by the names of the flags, {"learner.batch_size": 64}.
+      callbacks: called in the process that learns; see `distrl.callbacks`.
+      flags: further flags of `distrl train`.
+      quiet: whether to leave out the output.
+
+    Returns:
+      The run. It is the caller's own, so its policies may have code of the caller's own.
+
+    Raises:
+      ConfigError: bad input; nothing was trained.
+      TrainingError: training has failed.
+    """
+    _import_jax()
+    from distrl.launch.python import training
+
+    return training.train(
+        environment,
+        agent,
+        topology=topology,
+        max_env_steps=max_env_steps,
+        max_episodes=max_episodes,
+        seed=seed,
+        run_dir=run_dir,
+        config=config,
+        callbacks=callbacks,
+        flags=flags,
+        quiet=quiet,
+    )
+
+
+def evaluate(
+    policy: "Policy | Run | str | Path",
+    environment: "str | Environment | None" = None,
+    *,
+    episodes: int = 10,
+    max_steps: int | None = None,
+    seed: int = 0,
+) -> "Evaluation":
+    """Plays whole episodes with a policy and returns their scores.
+
+    Args:
+      policy: a policy, a run, or the folder of a run or of a checkpoint.
+      environment: the environment, or its name; None: that of the run, if it has a name.
+      episodes: how many episodes.
+      max_steps: steps of each environment after which to end; episodes that have not ended by then
+        do not count. None: no limit.
+      seed: of the environments.
+
+    Raises:
+      ConfigError: there is no such run or environment, or no episode ended.
+      SpecError: the environment's observations are not those of the training.
+    """
+    _import_jax()
+    from distrl.launch.python import evaluation
+
+    return evaluation.evaluate(
+        policy, environment, episodes=episodes, max_steps=max_steps, seed=seed
+    )
+
+
+def load_policy(path: str | Path, which: str = "latest", **options: Any) -> "Policy":
     """Returns the policy that a run has learned: see `distrl.policy.load_policy`."""
-    from distrl.runtime.jax_import import import_jax
-
-    import_jax()  # takes a second
+    _import_jax()
     from distrl import policy
 
     return policy.load_policy(path, which, **options)
+
+
+def load_run(path: str | Path, *, trust: bool = False) -> "Run":
+    """Returns what a run folder has: metrics, checkpoints, policies, settings and the result.
+
+    Args:
+      path: the folder; its run may be in progress.
+      trust: whether to run code of the user's own that its checkpoints have; see `load_policy`.
+
+    Raises:
+      ConfigError: it is no run folder.
+    """
+    _import_jax()
+    from distrl.launch.python import run
+
+    return run.load_run(path, trust=trust)
+
+
+def _import_jax() -> None:
+    from distrl.runtime.jax_import import import_jax
+
+    import_jax()  # takes a second

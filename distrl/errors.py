@@ -33,6 +33,10 @@ class SaveError(RuntimeError):
     """The end of a run could not be saved. The message is one line: what, and why not."""
 
 
+class TrainingError(RuntimeError):
+    """Training from Python has failed. The message is one line: why, and where its output is."""
+
+
 class EnvironmentFault(RuntimeError):
     """An environment misbehaved, and may not be restarted (again).
 

@@ -2,12 +2,13 @@
 
 import dataclasses
 import functools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from distrl.agents.agent import Agent
 from distrl.agents.defaults import defaults_of
+from distrl.callbacks import Callback, check_callbacks
 from distrl.config import (
     ActorsConfig,
     CheckpointConfig,
@@ -30,7 +31,6 @@ from distrl.population import Population, check_members
 from distrl.replay.buffer import ReplayConfig
 from distrl.rules import FixedPolicy
 from distrl.runtime.files import TASKS
-from distrl.runtime.host_resources import memory_limit
 from distrl.sharing.config import Shared, groups_of, update_order
 from distrl.specs import EnvironmentSpec
 from distrl.task import AgentConfig, Task
@@ -78,6 +78,7 @@ class Experiment:
         `distrl.sharing.Shared`.
       population: all learned policies are members of a population, of which the worst copy the
         best; see `distrl.population`.
+      callbacks: called after updates, evaluations and checkpoints; see `distrl.callbacks`.
     """
 
     environment: Environment
@@ -100,12 +101,14 @@ class Experiment:
     learners: str = "each"
     shared: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     population: Population | None = None
+    callbacks: Sequence[Callback] = dataclasses.field(default=(), metadata={"setting": False})
 
     def __post_init__(self) -> None:
         if self.seed < 0:
             raise ConfigError(f"seed must be 0 or more, got {self.seed}")
         if self.learners not in ("each", "one"):
             raise ConfigError(f"learners must be 'each' or 'one', got {self.learners!r}")
+        check_callbacks(self.callbacks)
         check_agents(self.environment, self.evaluator.num_evaluators, self.lockstep)
         shared = {k: v if isinstance(v, Shared) else Shared(v) for k, v in self.shared.items()}
         object.__setattr__(self, "shared", shared)
@@ -132,7 +135,7 @@ class Experiment:
         for task in self.tasks.values():
             if self.lockstep:
                 task.lockstep_schedule()
-            _check_memory(task)
+            task.check_memory()
         check_several(self.tasks, self.shared, self.lockstep)
 
     def _check_policies(self) -> None:
@@ -315,16 +318,3 @@ class Experiment:
     def trajectory_struct(self) -> Trajectory:
         """Returns shapes and dtypes of what the only task stores, for one stream at one step."""
         return self.only_task.trajectory_struct()
-
-
-def _check_memory(task: Task) -> None:
-    """Raises ConfigError if the table does not fit; the agent's own checks come with its shapes."""
-    max_size = task.replay.max_size
-    memory = task.replay.nbytes(task.trajectory_struct())
-    limit = memory_limit()
-    if memory > limit:
-        raise ConfigError(
-            f"replay.max_size={max_size} unrolls of {memory / max_size / 1e6:.1f} MB need "
-            f"{memory / 1e9:.1f} GB, and this machine has {limit / 1e9:.1f} GB; at most "
-            f"{int(limit / (memory / max_size))} unrolls fit"
-        )

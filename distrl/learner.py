@@ -3,7 +3,7 @@
 import functools
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import jax
@@ -103,6 +103,7 @@ class Learner(LearnerLoop):
         self._priorities: tuple[npt.NDArray[Any], jax.Array] | None = None  # with keys, unsent
         self.waited = 0.0
         self.count_acted: Callable[[], int] = lambda: 0
+        self.on_update: Callable[[int, int, Mapping[str, Any], Params], None] | None = None
         self._acted = 0
         self.acted_elsewhere = 0
         self._lags = PolicyLags()
@@ -242,6 +243,8 @@ class Learner(LearnerLoop):
         priorities = self._logs.pop(PRIORITIES, None)
         if priorities is not None and self._replay.is_prioritized:
             self._send_priorities(sample.key, priorities)
+        if self.on_update is not None:
+            self.on_update(self.version, self.env_steps, self._logs, made[0])
 
     def _look(self) -> None:
         """Raises Diverged if the updates up to now are what ends training."""

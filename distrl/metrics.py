@@ -67,6 +67,7 @@ class Monitor:
         self._restarts = 0
         self._learner: dict[str, Any] = {}
         self._evaluation: dict[str, Any] = {}
+        self._evaluations = 0  # in this program
         self._began = time.monotonic()
         self._first_update: float | None = None
         self._last_line = (self._began, 0)
@@ -132,6 +133,12 @@ class Monitor:
             steps = int(self._learner.get("learner_steps", 0))
             return steps, len(self._recent), self.mean_return
 
+    @property
+    def evaluated(self) -> tuple[int, dict[str, Any]]:
+        """The number of evaluations in this program, and the report of the last one."""
+        with self._lock:
+            return self._evaluations, dict(self._evaluation)
+
     def forget_episodes(self) -> None:
         """Forgets the recent episodes, as they are of another policy than the current one."""
         with self._lock:
@@ -156,6 +163,7 @@ class Monitor:
                 self._printer(f"first learner step after {self._first_update - self._began:.1f} s")
         elif "evaluation_return" in report:
             self._evaluation = dict(report)
+            self._evaluations += 1
         else:
             self._count(node, int(report["env_steps"]))
             # Of environments with several agents; a record is of one of these.

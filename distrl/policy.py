@@ -91,15 +91,24 @@ class Policy:
     ):
         """Args: see `load_policy`."""
         self.version = version
-        self._single = batch_size is None
-        self._size = size = 1 if batch_size is None else batch_size
-        variables = VariableClient(_ConstantSource(version, jax.device_put(params)), 2**62)
+        self._fixed_size = batch_size
+        self._variables = VariableClient(_ConstantSource(version, jax.device_put(params)), 2**62)
         self._name = type(getattr(agent, "agent", agent)).__name__
-        inner: Any = _WithDistribution(agent)
-        self._inferencer = Inferencer(
-            inner, variables, seed=seed, max_streams=size, evaluation=greedy
-        )
+        self._agent: Any = _WithDistribution(agent)
+        self._greedy, self._seed = greedy, seed
         self._spec = agent.env_spec
+        self._begin(1 if batch_size is None else batch_size)
+
+    def _begin(self, size: int) -> None:
+        """Begins the episodes of a number of environments, with new memory."""
+        self._size = size
+        self._inferencer = Inferencer(
+            self._agent,
+            self._variables,
+            seed=self._seed,
+            max_streams=size,
+            evaluation=self._greedy,
+        )
         self._streams = np.arange(size, dtype=np.int32)
         self._first = np.ones(size, bool)
         self._prev_action = specs.zeros(self._spec.action, size)
@@ -118,8 +127,12 @@ class Policy:
         Continuous actions are clipped to their bounds, as the environments of the training do. The
         agent itself sees its previous action unclipped, as in the training.
 
+        A list, an array of 64 bits, or an integer in the place of a float is converted. If the
+        number of observations is another than in the call before, all episodes begin.
+
         Args:
-          observation: one environment's observation; with a batch `[batch_size, ...]`.
+          observation: one environment's observation, or those of several as `[B, ...]`; the
+            actions then are `[B, ...]` too.
           reward: of the previous action, an input of some recurrent networks.
 
         Raises:
@@ -147,16 +160,27 @@ class Policy:
                 f"Policy.act: the actions of {self._name} have no known distribution; call the "
                 "policy itself for the action alone"
             )
-        if self._single:
-            extras = jax.tree.map(lambda leaf: leaf[0], extras)
         return PolicyOutput(chosen, *extras)
 
+    def _is_single(self, observation: Nest) -> bool:
+        """Returns whether an observation is that of one environment, without a leading axis."""
+        if self._fixed_size is not None:
+            return False
+        leaves = jax.tree.leaves(observation)
+        shapes = [leaf.shape for leaf in jax.tree.leaves(specs.struct(self._spec.observation))]
+        return bool(leaves) and np.shape(leaves[0]) == shapes[0]
+
     def _act(self, observation: Nest, reward: Any, given: Nest) -> tuple[Nest, Any]:
-        """Returns the action, and the agent's extras [B, ...]."""
+        """Returns the action, and the agent's extras, both without B for one observation."""
         is_given = given is not None
-        if self._single:
+        observation = specs.converted(observation, self._spec.observation)
+        single = self._is_single(observation)
+        if single:
             observation = jax.tree.map(lambda leaf: np.asarray(leaf)[None], observation)
             given = jax.tree.map(lambda leaf: np.asarray(leaf)[None], given)
+        size = specs.batch_size(observation, self._spec.observation, "observation")
+        if size != self._size and self._fixed_size is None:
+            self._begin(size)
         if is_given:
             given = jax.tree.map(np.asarray, given)
             given = jax.tree.map(
@@ -190,8 +214,8 @@ class Policy:
         self._prev_action = action
         self._first = np.zeros(self._size, bool)
         action = specs.clip(action, self._spec.action)
-        if self._single:
-            action = jax.tree.map(lambda leaf: leaf[0], action)
+        if single:
+            action, extras = jax.tree.map(lambda leaf: leaf[0], (action, extras))
         return action, extras
 
 
@@ -211,7 +235,8 @@ def load_policy(
     Args:
       path: a run folder, or the folder of one checkpoint.
       which: "latest" or "best" (by mean return) of a run folder's checkpoints.
-      batch_size: number of environments to act in at once; None: one, without a leading axis.
+      batch_size: number of environments to act in at once; None: as many as each call has
+        observations.
       greedy: choose the best action or the mode; otherwise sample, as actors do.
       seed: of the samples.
       trust: run the code that is saved with an agent or a transform of the user's own. Set it only

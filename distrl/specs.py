@@ -140,3 +140,53 @@ def check(value: Nest, spec: Nest, leading: tuple[int, ...], where: str) -> None
                 else f"a {type(array).__name__}"
             )
             raise SpecError(f"{name}: expected {leaf.dtype}{list(shape)}, got {got}")
+
+
+def converted(value: Nest, spec: Nest) -> Nest:
+    """Returns a nest of what NumPy makes arrays of, with the dtypes of `spec` where that is safe.
+
+    That is where the kind is the same (float64 for float32) or the values are (integers). What
+    cannot be converted stays as it is, for `check` to say what is wrong.
+
+    Args:
+      value: nest of arrays, numbers, or lists of these.
+      spec: nest of specs.
+    """
+
+    def convert(leaf: Any, given: Any) -> Any:
+        try:
+            array = np.asarray(given)
+        except ValueError:  # a list of lists of different lengths
+            return given
+        if array.dtype == leaf.dtype or array.dtype.kind not in "biuf":
+            return array
+        cast = array.astype(leaf.dtype)
+        same_kind = np.can_cast(array.dtype, leaf.dtype, "same_kind")
+        return cast if same_kind or (array.dtype.kind in "iu" and (cast == array).all()) else array
+
+    try:
+        return jax.tree.map(convert, struct(spec), value)
+    except (ValueError, TypeError):  # another structure
+        return value
+
+
+def batch_size(value: Nest, spec: Nest, where: str) -> int:
+    """Returns B of a nest of arrays `[B, ...]`.
+
+    Raises:
+      SpecError: an array has neither the shape of its spec nor one axis before it.
+    """
+    expected, structure = jax.tree_util.tree_flatten_with_path(struct(spec))
+    arrays, value_structure = jax.tree_util.tree_flatten(value)
+    if value_structure != structure:
+        raise SpecError(f"{where}: expected the structure {structure}, got {value_structure}")
+    path, leaf = expected[0]
+    shape = np.shape(arrays[0])
+    if shape[1:] != leaf.shape or len(shape) != len(leaf.shape) + 1:
+        name, one = where + jax.tree_util.keystr(path), list(leaf.shape)
+        batch = ", ".join(map(str, ("B", *leaf.shape)))
+        raise SpecError(
+            f"{name}: expected {leaf.dtype}{one}, or {leaf.dtype}[{batch}] for B environments, got "
+            f"{arrays[0].dtype}{list(shape)}"
+        )
+    return int(shape[0])

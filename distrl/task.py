@@ -13,6 +13,7 @@ from distrl.errors import ConfigError
 from distrl.goal import Goal
 from distrl.lockstep import LockstepSchedule
 from distrl.replay.buffer import ReplayConfig
+from distrl.runtime.host_resources import memory_limit
 from distrl.transforms.agent import TransformedAgent
 from distrl.transforms.base import Transform, check_order, specs_seen
 from distrl.types import Trajectory
@@ -86,6 +87,18 @@ class Task:
         """
         largest = num_envs * self.streams_per_env
         return tuple(-(-largest // part) for part in (8, 4, 2, 1)) if self.agents else ()
+
+    def check_memory(self) -> None:
+        """Raises ConfigError if the table does not fit; an agent's checks come with its shapes."""
+        max_size = self.replay.max_size
+        memory = self.replay.nbytes(self.trajectory_struct())
+        limit = memory_limit()
+        if memory > limit:
+            raise ConfigError(
+                f"replay.max_size={max_size} unrolls of {memory / max_size / 1e6:.1f} MB need "
+                f"{memory / 1e9:.1f} GB, and this machine has {limit / 1e9:.1f} GB; at most "
+                f"{int(limit / (memory / max_size))} unrolls fit"
+            )
 
     def check(self) -> None:
         """Raises ConfigError for what can't work, with the arithmetic."""

@@ -8,9 +8,9 @@ import os
 import signal
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import FrameType
-from typing import NoReturn
+from typing import Any, NoReturn
 
 _USAGE = """usage: distrl train --env=NAME [--agent=NAME] [--topology=NAME] [flags]
        distrl train --experiment=FILE.py[:NAME] [--topology=NAME] [flags]
@@ -38,11 +38,21 @@ _USAGE = """usage: distrl train --env=NAME [--agent=NAME] [--topology=NAME] [fla
 _COMMANDS = ("train", "launch", "status", "actors", "stacks", "tables", "agent")
 
 
-def main(argv: Sequence[str] | None = None) -> None:
-    """Runs a command and exits: 0 done, 1 failed, 2 bad input, 130 stopped by Ctrl-C."""
+def main(
+    argv: Sequence[str] | None = None,
+    load: Callable[[], Any] | None = None,
+    is_worker: bool = False,
+) -> None:
+    """Runs a command and exits: 0 done, 1 failed, 2 bad input, 130 stopped by Ctrl-C.
+
+    Args:
+      argv: the command line; None: this process's own.
+      load: returns the experiment that `train` trains; None: the flags name one.
+      is_worker: whether this is a young process with nothing to do but this command.
+    """
     signal.signal(signal.SIGINT, _on_interrupt)
     arguments = list(sys.argv if argv is None else argv)
-    if argv is None and arguments[1:2] == ["train"]:
+    if arguments[1:2] == ["train"] and (argv is None or is_worker):
         from distrl.launch.local.guard import run_guarded
         from distrl.launch.local.robust_streams import install_robust_streams
         from distrl.launch.supervision.signals import interrupt_number
@@ -53,7 +63,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     from distrl.runtime.process_exit import announce
 
     try:
-        code = _run(arguments)
+        code = _run(arguments, load)
     except (SystemExit, KeyboardInterrupt) as error:  # ours never raise it
         traceback.print_exception(error)
         reason = f"{type(error).__name__} was raised by the experiment or its environment"
@@ -83,7 +93,7 @@ def _on_interrupt(number: int, frame: FrameType | None) -> NoReturn:
     os._exit(128 + signal.SIGINT)
 
 
-def _run(argv: list[str]) -> int:
+def _run(argv: list[str], load: Callable[[], Any] | None) -> int:
     command = argv[1] if len(argv) > 1 else ""
     if command in ("", "-h", "--help", "help"):
         print(_USAGE)
@@ -106,7 +116,7 @@ def _run(argv: list[str]) -> int:
     from distrl.runtime.process_exit import announce
 
     try:
-        return _call(command, [f"{argv[0]} {command}", *argv[2:]])
+        return _call(command, [f"{argv[0]} {command}", *argv[2:]], load)
     except (ConfigError, SpecError, flags.Error) as error:
         reason = " ".join(str(error).split())
         print(f"distrl: {reason}", file=sys.stderr)
@@ -114,7 +124,7 @@ def _run(argv: list[str]) -> int:
         return 2
 
 
-def _call(command: str, arguments: list[str]) -> int:
+def _call(command: str, arguments: list[str], load: Callable[[], Any] | None) -> int:
     """Imports a command's module and returns its exit status."""
     if command == "launch":
         from distrl.launch.cli import launch
@@ -145,7 +155,7 @@ def _call(command: str, arguments: list[str]) -> int:
     import_jax()
     from distrl.launch.cli import train
 
-    return train.train(arguments)
+    return train.train(arguments, load)
 
 
 if __name__ == "__main__":

@@ -3,9 +3,9 @@
 import sys
 from pathlib import Path
 
-import distrl
+from distrl import version
 
-PACKAGE = Path(distrl.__file__).parent
+PACKAGE = Path(version.__file__).parent
 """The folder of the package `distrl`."""
 
 ROOT = PACKAGE.parent

@@ -13,14 +13,15 @@ NAME_LIMIT = 15  # characters of a process's name that the kernel keeps
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
-def end_with_parent(parent: int, name: str) -> None:
-    """Has the kernel kill this process when its parent ends, and names the process.
+def end_with_parent(parent: int, name: str, number: int = signal.SIGKILL) -> None:
+    """Has the kernel end this process when its parent ends, and names the process.
 
     Args:
       parent: the parent's pid, taken before the fork.
       name: the name that `ps` and `top` show, cut to `NAME_LIMIT` characters.
+      number: of the signal that ends it.
     """
-    _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    _libc.prctl(_PR_SET_PDEATHSIG, number, 0, 0, 0)
     if os.getppid() != parent:
         os._exit(1)  # the parent died before the call above
     _libc.prctl(_PR_SET_NAME, name.encode(), 0, 0, 0)

@@ -9,6 +9,7 @@ from typing import Any
 from distrl import seeds
 from distrl.agents.agent import Agent
 from distrl.agents.held import without_learning
+from distrl.callbacks import TaskCallbacks
 from distrl.envs.multi_agent.environment import SeveralAgents
 from distrl.envs.pool import Pool
 from distrl.evaluator import Evaluator
@@ -95,6 +96,11 @@ class Builder:
     def agent(self) -> Agent:
         """The task's agent, behind its transforms."""
         return self.task.make_agent()
+
+    @functools.cached_property
+    def callbacks(self) -> TaskCallbacks:
+        """What is called while the task is learned."""
+        return TaskCallbacks(self.task.name, tuple(self.experiment.callbacks))
 
     @functools.cached_property
     def struct(self) -> Trajectory:
@@ -215,7 +221,7 @@ class Builder:
         make: Callable[..., Learner] = Learner
         if sharing is not None and sharing.shares(self.task.name):
             make = functools.partial(SharingLearner, task=self.task.name, sharing=sharing)
-        return make(
+        learner = make(
             self.agent if config.learning else without_learning(self.agent),
             replay,
             seed=self.seed("learner", self.task.index),
@@ -231,6 +237,8 @@ class Builder:
             own_actions=self.task.learns_from is None,
             split_update=split_update,
         )
+        learner.on_update = self.callbacks.on_update
+        return learner
 
     def make_share_gradients(self) -> ShareGradients:
         """Returns what computes gradients of shares of the task's batches."""

@@ -124,7 +124,11 @@ class TaskRounds:
 
 
 class Reporter:
-    """Sends a node's reports to the monitor, in order, without waiting for it."""
+    """Sends a node's reports to the monitor, in order, without waiting for it.
+
+    Attributes:
+      evaluated: what the monitor answered last, see `Monitor.evaluated`.
+    """
 
     def __init__(self, monitor: NodeHandle, task: str, node: str):
         """Args:
@@ -137,6 +141,7 @@ class Reporter:
         self._node = node
         # Of the last call, above those of earlier lives.
         self._number = first_number(current_heartbeat().life) - 1
+        self.evaluated: tuple[int, Report] = 0, {}
         self._unsent: list[Report] = []
         self._sending: concurrent.futures.Future[Any] | None = None
         self._sent: list[Report] = []  # the reports that `_sending` is about
@@ -193,7 +198,7 @@ class Reporter:
         if sending is None:
             return
         try:
-            sending.result(timeout)
+            self.evaluated = sending.result(timeout)
         except Exception as error:
             if not self._repeated and passed_early(error, self._sent_at, self._monitor.timeout):
                 self._repeated = True

@@ -218,6 +218,7 @@ def single_process(
             if evaluator is not None and time.monotonic() >= evaluation_due:
                 for name, scores in evaluator.evaluate(stop.is_set).items():
                     runs[name].report(scores)
+                    parts.tasks[name].builder.callbacks.evaluated(scores)
                 evaluation_due = time.monotonic() + config.interval
             if evolution is not None:
                 evolution.run_once()

@@ -18,7 +18,8 @@ from tools.rooms import FLOORS, ROOT, module_name
 
 # From the top down: a room imports only rooms of later rows.
 ROOMS = """
-    distrl/__main__
+    distrl/__main__ distrl/__init__
+    launch/python
     launch/main
     launch/cli
     launch/launcher
@@ -43,7 +44,7 @@ ROOMS = """
     distrl/presets
     distrl/experiment
     distrl/multi_agent
-    distrl/__init__ distrl/actor distrl/evaluator distrl/saved_policy distrl/inference
+    distrl/actor distrl/evaluator distrl/saved_policy distrl/inference
     distrl/policy distrl/policy_streams distrl/rules
     distrl/agents/ddpg distrl/agents/r2d2
     distrl/agents/a2c distrl/agents/dqn distrl/agents/impala distrl/agents/ppo
@@ -52,6 +53,7 @@ ROOMS = """
     distrl/agents/actor_critic distrl/agents/continuous distrl/agents/prediction
     distrl/agents/q_learning distrl/agents/tunable
     distrl/learner distrl/rounds distrl/task
+    distrl/callbacks
     distrl/agents/components distrl/agents/defaults distrl/agents/held
     distrl/gradients distrl/learning distrl/testing distrl/transforms distrl/variables
     distrl/agents/agent distrl/agents/encoders
@@ -86,7 +88,8 @@ THROUGH_TENSORFLOW = {"rlax", "distrax"}
 REVERB_FILES = tuple(
     f"distrl/replay/reverb/{name}.py" for name in ("buffer", "checkpoints", "server", "writer")
 )
-ENTRY = "distrl/__main__.py"  # `python -m distrl`: the command, on whatever floor that is
+# `python -m distrl` and `import distrl`: the command and its Python form, whatever floor has them.
+ENTRIES = ("distrl/__main__.py", "distrl/__init__.py")
 RLAX_FILE = "distrl/agents/losses/rlax_import.py"
 NODES = {
     "CacherNode",
@@ -126,7 +129,7 @@ def forbidden(path: str, name: str) -> str | None:
     if top in ("programs", "launch"):
         return f"{path} imports {name}, which may be another project's; ours is distrl.{name}"
     above = name.split(".")[1] if name.startswith(("distrl.programs", "distrl.launch")) else top
-    if path == ENTRY:
+    if path in ENTRIES:
         return None
     if above in FLOORS and FLOORS.index(above) > FLOORS.index(floor):
         return f"{floor}/ imports {name}, which lies above it"
@@ -252,7 +255,7 @@ def test_the_parts_load_neither_launchpad_nor_tensorflow():
         module_name(path.relative_to(ROOT).as_posix())
         for path in sources()
         if path.relative_to(ROOT).parts[0] == "distrl"
-        and path.relative_to(ROOT).as_posix() not in (*REVERB_FILES, ENTRY)
+        and path.relative_to(ROOT).as_posix() not in (*REVERB_FILES, *ENTRIES)
     ]
     if (ROOT / "programs/single_process.py").exists():
         modules.append("distrl.programs.single_process")

@@ -1,6 +1,7 @@
 """Saves a whole program: periodically, when it ends, and when it is asked to stop."""
 
 import os
+import queue
 import shutil
 import threading
 import time
@@ -8,9 +9,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from distrl.callbacks import TaskCallbacks
 from distrl.checkpointing.params_file import checksum, save_nest, save_params
 from distrl.checkpointing.rounds import Rounds
-from distrl.checkpointing.store import LEARNER, PARAMS, TABLE, Checkpoints
+from distrl.checkpointing.store import LEARNER, PARAMS, TABLE, Checkpoint, Checkpoints
 from distrl.config import CheckpointConfig
 from distrl.errors import DeadlineExceeded, PeerError, SaveError
 from distrl.learner import Learner
@@ -48,6 +50,7 @@ class Checkpointer:
         fill: Callable[[Path], None] = lambda folder: None,
         give_up: Callable[[], None] = lambda: None,
         printer: Callable[[str], None] = print,
+        callbacks: TaskCallbacks | None = None,
     ):
         """Args:
         run_dir: the run folder, which must exist.
@@ -64,7 +67,10 @@ class Checkpointer:
         fill: writes more files to a checkpoint's folder.
         give_up: called when the program was asked to stop and is saved, but does not end in time.
         printer: prints a line.
+        callbacks: called by `check`, after a checkpoint was written.
         """
+        self._callbacks = callbacks
+        self._told: queue.SimpleQueue[Checkpoint] = queue.SimpleQueue()  # those written since
         self._run_dir = Path(run_dir)
         self._task_dir = self._run_dir if task_dir is None else task_dir
         self._store = Checkpoints(self._task_dir, config.keep, other_tasks)
@@ -92,9 +98,11 @@ class Checkpointer:
         self._thread.start()
 
     def check(self) -> None:
-        """Raises the thread's error if it had a lasting one."""
+        """Calls the callbacks. Raises the thread's error if it had a lasting one."""
         if self._error is not None:
             raise self._error
+        while self._callbacks and not self._told.empty():
+            self._callbacks.saved(*self._told.get())
 
     def close(self) -> None:
         """Saves the state in which the program's loop has ended, and waits until it is written.
@@ -193,6 +201,8 @@ class Checkpointer:
         self._learner.check(state)
         path = self._store.write(state.version, lambda folder: self._write(folder, state, last))
         self._saved = state.version
+        if self._callbacks:
+            self._told.put(Checkpoint(path, Checkpoint.read_manifest(path)))
         nbytes = sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
         self._printer(
             f"checkpoint {path.name}: {nbytes / 1e6:.1f} MB in {time.monotonic() - began:.2f} s"

@@ -12,7 +12,12 @@ from typing import Any, NamedTuple
 from absl import flags
 
 from distrl.errors import ConfigError
-from distrl.launch.run_dir.config_dict import SCALARS, is_settings_mapping, is_settings_tuple
+from distrl.launch.run_dir.config_dict import (
+    SCALARS,
+    is_settings_mapping,
+    is_settings_tuple,
+    setting_fields,
+)
 
 MODULE_NAME = "settings of the experiment"  # under which absl lists the flags
 _ATTRIBUTE = re.compile(r"^  (\w+(?:, \w+)*): (.*(?:\n    .*)*)", re.MULTILINE)
@@ -50,7 +55,7 @@ def apply_flags(settings: Any, values: flags.FlagValues, prefix: str = "config")
       ConfigError: a value that its dataclass refuses.
     """
     changes: dict[str, Any] = {}
-    for field in dataclasses.fields(settings):
+    for field in setting_fields(settings):
         name, old = f"{prefix}.{field.name}", getattr(settings, field.name)
         if dataclasses.is_dataclass(old):
             new = apply_flags(old, values, name)
@@ -117,7 +122,7 @@ def _leaves(settings: Any, prefix: str) -> dict[str, _Leaf]:
     hints = typing.get_type_hints(type(settings))
     docs = _attribute_docs(type(settings))
     leaves: dict[str, _Leaf] = {}
-    for field in dataclasses.fields(settings):
+    for field in setting_fields(settings):
         value, name = getattr(settings, field.name), f"{prefix}.{field.name}"
         if dataclasses.is_dataclass(value):
             leaves.update(_leaves(value, name))

@@ -3,6 +3,7 @@
 import dataclasses
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -22,13 +23,20 @@ _DAY_S = 86_400.0
 _folder = ""  # of --experiment
 
 
-def load_experiment(values: flags.FlagValues) -> Experiment:
+def load_experiment(values: flags.FlagValues, load: Callable[[], Any] | None = None) -> Experiment:
     """Returns the experiment that the flags name, before its settings are changed by flags.
+
+    Args:
+      values: the flags.
+      load: returns an experiment that no flag names.
 
     Raises:
       ConfigError: an unknown name, or a file that defines no experiment.
     """
-    experiment = _preset(values) if values.experiment is None else _from_file(values)
+    if load is not None:
+        experiment = load()
+    else:
+        experiment = _preset(values) if values.experiment is None else _from_file(values)
     if values.transforms is None:
         return experiment
     chosen = transforms.by_name(values.transforms, experiment.transforms)

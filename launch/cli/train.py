@@ -5,6 +5,7 @@ import importlib
 import importlib.util
 import os
 import sys
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from absl import flags
@@ -29,11 +30,12 @@ if TYPE_CHECKING:
     from distrl.programs.learner_processes import ProcessGroupSpec
 
 
-def train(arguments: list[str]) -> int:
+def train(arguments: list[str], load: Callable[[], Any] | None = None) -> int:
     """Trains what the flags describe.
 
     Args:
       arguments: the command and its flags.
+      load: returns the experiment; None: the flags name one.
 
     Returns:
       The exit status.
@@ -46,7 +48,7 @@ def train(arguments: list[str]) -> int:
         return _print_help(arguments, values)
     values(arguments, known_only=True)
     topology = _check_topology(values.topology)
-    experiment = load_experiment(values)
+    experiment = load_experiment(values, load)
     config_flags.define_flags(experiment)
     train_flags.parse_all_but_launchpads(arguments)
     experiment = apply_settings(experiment, values)

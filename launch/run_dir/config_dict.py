@@ -12,9 +12,12 @@ def as_dict(settings: Any) -> dict[str, Any]:
 
     A value that is no setting, such as a function, is replaced by its name.
     """
-    return {
-        field.name: _plain(getattr(settings, field.name)) for field in dataclasses.fields(settings)
-    }
+    return {field.name: _plain(getattr(settings, field.name)) for field in setting_fields(settings)}
+
+
+def setting_fields(settings: Any) -> list[dataclasses.Field[Any]]:
+    """Returns the fields of a dataclass that are settings, which say what a run is."""
+    return [field for field in dataclasses.fields(settings) if field.metadata.get("setting", True)]
 
 
 def is_settings_tuple(value: Any) -> bool:

@@ -11,7 +11,7 @@ from distrl.agents.dqn import DQNConfig
 from distrl.agents.networks import NetworkConfig
 from distrl.config import ActorsConfig
 from distrl.experiment import Experiment
-from distrl.launch.run_dir.config_dict import as_dict, is_settings_mapping
+from distrl.launch.run_dir.config_dict import as_dict, is_settings_mapping, setting_fields
 from distrl.replay.config import ReplayConfig
 
 # Settings that fix shapes or the meaning of numbers, with all that they contain; and exceptions.
@@ -66,7 +66,7 @@ def describe(experiment: Experiment) -> dict[str, Any]:
 def _classes(settings: Any, prefix: str) -> dict[str, str]:
     """Returns the names of the dataclasses in `settings`, by field."""
     classes = {}
-    for field in dataclasses.fields(settings):
+    for field in setting_fields(settings):
         value = getattr(settings, field.name)
         if is_settings_mapping(value):
             for name, part in value.items():

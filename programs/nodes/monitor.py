@@ -91,9 +91,13 @@ class MonitorNode:
         """Returns the number of the round in which tasks save, as `Rounds`."""
         return self._rounds.last() if last else self._rounds.current()
 
-    def report(self, task: str, node: str, number: int, reports: list[Report]) -> None:
-        """See `Monitor.report`."""
-        self._monitors[task].report(node, number, reports)
+    def report(
+        self, task: str, node: str, number: int, reports: list[Report]
+    ) -> tuple[int, Report]:
+        """See `Monitor.report`. Returns `Monitor.evaluated`."""
+        monitor = self._monitors[task]
+        monitor.report(node, number, reports)
+        return monitor.evaluated
 
     def standing(self, task: str) -> tuple[int, int, float | None]:
         """See `Monitor.standing`."""

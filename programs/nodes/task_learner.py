@@ -102,6 +102,8 @@ class TaskLearner:
             sharing=sharing,
             split_update=self._split_update,
         )
+        self._callbacks = builder.callbacks
+        self._evaluations = 0  # that the callbacks have heard of
         if collector is not None:
             collector.version = lambda: self._learner.version
         acting_over: Callable[[], bool] | None = None
@@ -193,3 +195,7 @@ class TaskLearner:
         if self._collection is not None:
             report.update(self._collection.counts())
         self.reporter(report)
+        number, scores = self.reporter.evaluated
+        if self._callbacks and number > self._evaluations:
+            self._callbacks.evaluated(scores)
+        self._evaluations = number

@@ -50,6 +50,7 @@ def make_checkpointer(
         fill=agent_writer(builder.task, builder.printer),
         give_up=give_up,
         printer=builder.printer,
+        callbacks=builder.callbacks,
     )
 
 

@@ -1,0 +1,1 @@
+"""distrl from Python: what `distrl.train`, `distrl.evaluate` and `distrl.load_run` do."""

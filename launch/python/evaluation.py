@@ -1,0 +1,132 @@
+"""`distrl.evaluate`: whole episodes of a policy in an environment."""
+
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from distrl import envs
+from distrl.envs.multi_agent.environment import SeveralAgents
+from distrl.envs.pool import Environment
+from distrl.episodes import EpisodeStatistics, Outcome
+from distrl.errors import ConfigError
+from distrl.launch.python.run import Run, load_run
+from distrl.policy import Policy, load_policy
+from distrl.seeds import environment_seeds
+from distrl.types import StepType
+
+_MOST_ENVS = 16
+
+
+class Evaluation(NamedTuple):
+    """The episodes of an evaluation.
+
+    Attributes:
+      returns: float64 `[episodes]`, sums of rewards without discount.
+      lengths: int64 `[episodes]`, in environment steps.
+      success_rate: from 0 to 1; None: the environment does not report success.
+    """
+
+    returns: np.ndarray[Any, np.dtype[np.float64]]
+    lengths: np.ndarray[Any, np.dtype[np.int64]]
+    success_rate: float | None
+
+    @property
+    def mean(self) -> float:
+        """The mean return."""
+        return float(self.returns.mean())
+
+    @property
+    def std(self) -> float:
+        """The standard deviation of the returns."""
+        return float(self.returns.std())
+
+    def __str__(self) -> str:
+        text = f"return {self.mean:.2f} ± {self.std:.2f} over {len(self.returns)} episodes"
+        if self.success_rate is not None:
+            text += f", success {100 * self.success_rate:.0f} %"
+        return text
+
+
+def evaluate(
+    policy: Policy | Run | str | Path,
+    environment: str | Environment | None = None,
+    *,
+    episodes: int = 10,
+    max_steps: int | None = None,
+    seed: int = 0,
+) -> Evaluation:
+    """See `distrl.evaluate`."""
+    if episodes < 1:
+        raise ConfigError(f"evaluate: episodes must be 1 or more, got {episodes}")
+    if isinstance(policy, (str, Path)) and environment is None:
+        policy = load_run(policy)
+    if isinstance(policy, Run):
+        environment = environment or _environment_of(policy)
+        policy = policy.policy
+    elif isinstance(policy, (str, Path)):
+        policy = load_policy(policy)
+    if environment is None:
+        raise ConfigError("evaluate: name the environment, as in evaluate(policy, 'CartPole-v1')")
+    if isinstance(environment, str):
+        environment = envs.make(environment)
+    if isinstance(environment, SeveralAgents):
+        raise ConfigError(
+            f"evaluate: {environment.name} has several agents; set evaluator.num_evaluators to "
+            "evaluate their policies together while they learn"
+        )
+    return _play(policy, environment, episodes, max_steps, seed)
+
+
+def _play(
+    policy: Policy, environment: Environment, episodes: int, max_steps: int | None, seed: int
+) -> Evaluation:
+    num_envs = min(episodes, _MOST_ENVS)
+    share = -(-episodes // num_envs)  # of each environment, so that short episodes count no more
+    seeds = environment_seeds(seed, "evaluator", 0, num_envs)
+    pool = environment.make_pool(num_envs, num_envs, seeds)
+    try:
+        statistics = EpisodeStatistics(num_envs, pool.spec)
+        records: list[list[Any]] = [[] for _ in range(num_envs)]
+        policy.reset()
+        timestep = pool.reset()
+        steps = 0
+        while any(len(each) < share for each in records):
+            ended = statistics.add(timestep)
+            for index, record in zip(*ended) if ended is not None else ():
+                if len(records[index]) < share:
+                    records[index].append(record)
+            if max_steps is not None and steps >= max_steps:
+                break
+            if steps:  # in another number of environments than before, all episodes begin anyway
+                policy.reset(timestep.step_type == StepType.FIRST)
+            timestep = pool.step(policy(timestep.observation, timestep.reward))
+            steps += 1
+    finally:
+        pool.close()
+    played = [record for k in range(share) for each in records for record in each[k : k + 1]]
+    played = played[:episodes]
+    if not played:
+        raise ConfigError(
+            f"evaluate: no episode of {environment.name} ended within max_steps={max_steps}"
+        )
+    success_rate = None
+    if "success" in pool.spec.env_info:
+        success_rate = sum(record[2] == Outcome.SUCCESS for record in played) / len(played)
+    return Evaluation(
+        np.array([record[0] for record in played], np.float64),
+        np.array([record[1] for record in played], np.int64),
+        success_rate,
+    )
+
+
+def _environment_of(run: Run) -> Environment:
+    settings = run.config.get("experiment", {}).get("environment") or {}
+    name = settings.get("name") if isinstance(settings, dict) else None
+    try:
+        return envs.make(str(name))
+    except ConfigError as error:
+        raise ConfigError(
+            f"evaluate: the environment of {run.path} is no name ({error}); give it as the second "
+            "argument"
+        ) from error

@@ -1,0 +1,128 @@
+"""`distrl.load_run`: what a run folder has, for a script or a notebook."""
+
+import csv
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from distrl.checkpointing.store import Checkpoints
+from distrl.errors import ConfigError
+from distrl.launch.run_dir.folder import CONFIG
+from distrl.launch.supervision.result import RESULT_FILE
+from distrl.runtime.files import TASKS, read_json
+
+if TYPE_CHECKING:
+    import pandas
+
+    from distrl.policy import Policy
+
+_METRICS = "metrics.csv"
+
+
+class Run:
+    """A run's folder. Every attribute is read anew, so that a run in progress can be watched.
+
+    Attributes:
+      path: the folder; of one of several policies, that policy's.
+      task: name of the policy; None: the run has one, or this is the whole run.
+    """
+
+    def __init__(self, path: str | Path, *, trust: bool = False, task: str | None = None):
+        """Args:
+        path: the run folder.
+        trust: see `distrl.load_policy`.
+        task: see above.
+        """
+        self._run_dir = Path(path)
+        self.task = task
+        self._trust = trust
+        self.path = self._run_dir if task is None else self._run_dir / TASKS / task
+
+    def __repr__(self) -> str:
+        return f"Run({str(self.path)!r}, status={self.status!r})"
+
+    @property
+    def tasks(self) -> dict[str, "Run"]:
+        """The parts of a run with several policies, by name; empty if it has one."""
+        folder = self._run_dir / TASKS
+        names = sorted(each.name for each in folder.iterdir()) if folder.is_dir() else []
+        return {name: Run(self._run_dir, trust=self._trust, task=name) for name in names}
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """What `config.json` has: "experiment", with all settings, "topology", "command", ..."""
+        return dict(read_json(self._run_dir / CONFIG) or {})
+
+    @property
+    def result(self) -> dict[str, Any]:
+        """What `result.json` has: "status", "reason", "exit_code", "saved"; empty: it still runs.
+
+        It is empty as well if the launcher itself was killed.
+        """
+        path = self._run_dir / RESULT_FILE
+        return dict(read_json(path)) if path.exists() else {}
+
+    @property
+    def status(self) -> str:
+        """How the run ended: "finished", "failed" or "stopped"; "unfinished" if it has not."""
+        return str(self.result.get("status", "unfinished"))
+
+    @property
+    def rows(self) -> list[dict[str, float]]:
+        """The rows of `metrics.csv`: what was known then, by column (docs/metrics.md)."""
+        self._check_task()
+        return list(_rows(self.path / _METRICS))
+
+    @property
+    def metrics(self) -> "pandas.DataFrame":
+        """`rows` as a data frame; needs pandas. What is not known is NaN."""
+        try:
+            import pandas
+        except ImportError as error:
+            raise ConfigError(
+                "Run.metrics needs pandas (pip install pandas); Run.rows has the same as a list"
+            ) from error
+        return pandas.DataFrame(self.rows)
+
+    @property
+    def checkpoints(self) -> list[Path]:
+        """The folders of all checkpoints, oldest first; `distrl.load_policy` takes each."""
+        self._check_task()
+        return Checkpoints(self.path).paths()
+
+    @property
+    def policy(self) -> "Policy":
+        """The policy of the latest checkpoint; see `distrl.load_policy` for others."""
+        from distrl.policy import load_policy
+
+        self._check_task()
+        return load_policy(self.path, trust=self._trust)
+
+    def _check_task(self) -> None:
+        if self.task is None and self.tasks:
+            names = ", ".join(self.tasks)
+            raise ConfigError(
+                f"{self.path} has several policies: take one of run.tasks, by name: {names}"
+            )
+
+
+def _rows(path: Path) -> Iterator[dict[str, float]]:
+    if not path.exists():
+        return
+    with open(path, newline="") as file:
+        for row in csv.DictReader(file):
+            if None not in row.values():  # else the last row is being written
+                yield {name: float(text) if text else float("nan") for name, text in row.items()}
+
+
+def load_run(path: str | Path, *, trust: bool = False) -> Run:
+    """See `distrl.load_run`."""
+    folder = Path(path)
+    if not (folder / CONFIG).exists():
+        raise ConfigError(f"load_run: {folder} is not the folder of a run: it has no {CONFIG}")
+    try:
+        read_json(folder / CONFIG)
+    except (OSError, json.JSONDecodeError) as error:
+        raise ConfigError(f"load_run: {folder / CONFIG} cannot be read: {error}") from error
+    return Run(folder, trust=trust)

@@ -1,0 +1,125 @@
+"""`distrl.train`: an experiment, a topology -> a run."""
+
+import collections
+import contextlib
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from distrl.callbacks import Callback
+from distrl.errors import ConfigError, TrainingError
+from distrl.experiment import Experiment
+from distrl.launch.paths import python_command
+from distrl.launch.python import worker
+from distrl.launch.python.run import Run
+from distrl.launch.run_dir.folder import folder_in_runs
+from distrl.launch.supervision.result import EXIT_BAD_INPUT, EXIT_FINISHED
+
+_LAST_LINES = 30  # of the output, that an error may need
+_EXIT_STOPPED = {128 + signal.SIGINT, 128 + signal.SIGTERM}
+
+
+def train(
+    environment: str | Experiment,
+    agent: str | None = None,
+    *,
+    topology: str = "single_process",
+    max_env_steps: int | None = None,
+    max_episodes: int | None = None,
+    seed: int | None = None,
+    run_dir: str | Path | None = None,
+    config: Mapping[str, Any] | None = None,
+    callbacks: Sequence[Callback] = (),
+    flags: Sequence[str] = (),
+    quiet: bool = False,
+) -> Run:
+    """See `distrl.train`."""
+    if isinstance(environment, Experiment) and agent is not None:
+        raise ConfigError("distrl.train: an Experiment names its agent; leave `agent` out")
+    experiment = environment if isinstance(environment, Experiment) else None
+    if callbacks:
+        experiment = _with_callbacks(experiment or _preset(str(environment), agent), callbacks)
+    name = environment if isinstance(environment, str) else environment.environment.name
+    folder = Path(run_dir) if run_dir is not None else folder_in_runs(f"{name}-{topology}")
+    arguments = [f"--topology={topology}", f"--run_dir={folder}"]
+    if experiment is None:
+        arguments += [f"--env={environment}", f"--agent={agent or _DEFAULT_AGENT}"]
+    for flag, value in (
+        ("max_env_steps", max_env_steps),
+        ("max_episodes", max_episodes),
+        ("seed", seed),
+        *((f"config.{key}", value) for key, value in (config or {}).items()),
+    ):
+        if value is not None or flag.startswith("config."):
+            arguments.append(f"--{flag}={value if isinstance(value, str) else repr(value)}")
+    code, last_lines = _run([*arguments, *flags], experiment, quiet)
+    if code == EXIT_BAD_INPUT:
+        raise ConfigError(last_lines[-1].removeprefix("distrl: ") if last_lines else "bad input")
+    if code not in (EXIT_FINISHED, *_EXIT_STOPPED):
+        raise TrainingError(_reason(folder, code, last_lines))
+    return Run(folder, trust=True)
+
+
+_DEFAULT_AGENT = "impala"
+
+
+def _preset(environment: str, agent: str | None) -> Experiment:
+    from distrl import presets
+
+    return presets.experiment(environment, agent or _DEFAULT_AGENT)
+
+
+def _with_callbacks(experiment: Experiment, callbacks: Sequence[Callback]) -> Experiment:
+    import dataclasses
+
+    return dataclasses.replace(experiment, callbacks=(*experiment.callbacks, *callbacks))
+
+
+def _run(
+    arguments: list[str], experiment: Experiment | None, quiet: bool
+) -> tuple[int, collections.deque[str]]:
+    """Trains in a process of its own; returns its exit status and its last lines.
+
+    Its output goes to `sys.stdout`, which in a notebook is the cell's. An interrupt is passed on,
+    and raised again when the run has saved.
+    """
+    process = subprocess.Popen(
+        python_command(worker.__name__),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        start_new_session=True,  # Ctrl-C of a terminal comes here alone
+    )
+    assert process.stdin is not None
+    assert process.stdout is not None
+    last_lines: collections.deque[str] = collections.deque(maxlen=_LAST_LINES)
+    interrupted = False
+    with process:
+        with contextlib.suppress(BrokenPipeError):  # it has ended: its output says why
+            process.stdin.write(worker.order(arguments, experiment))
+            process.stdin.close()
+        while True:
+            try:
+                for line in process.stdout:
+                    text = line.decode(errors="replace")
+                    last_lines.append(text.rstrip("\n"))
+                    if not quiet:
+                        sys.stdout.write(text)
+                        sys.stdout.flush()
+                break
+            except KeyboardInterrupt:
+                interrupted = True
+                process.send_signal(signal.SIGINT)
+    if interrupted:
+        raise KeyboardInterrupt
+    return process.returncode, last_lines
+
+
+def _reason(folder: Path, code: int, last_lines: Sequence[str]) -> str:
+    """Returns why a run has failed, in a line."""
+    result = Run(folder).result if folder.is_dir() else {}
+    reason = result.get("reason") or (last_lines[-1] if last_lines else "")
+    return f"training ended with status {code}: {reason}; its output is in {folder}"

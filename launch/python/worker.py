@@ -1,0 +1,47 @@
+"""The process that `distrl.train` trains in; what to train comes through stdin.
+
+Training has a process of its own, so that the caller's may have used JAX before, which forked nodes
+cannot, and may train again afterwards.
+"""
+
+import os
+import pickle
+import signal
+import sys
+from typing import Any
+
+
+def order(arguments: list[str], experiment: Any) -> bytes:
+    """Returns what the worker reads from stdin.
+
+    Args:
+      arguments: flags of `distrl train`.
+      experiment: an Experiment; None: the flags name one.
+    """
+    import cloudpickle
+
+    pickled = None if experiment is None else cloudpickle.dumps(experiment)
+    return pickle.dumps((os.getpid(), list(sys.path), arguments, pickled))
+
+
+def main() -> None:
+    """Trains what stdin describes, and exits as `distrl train` does."""
+    parent, path, arguments, pickled = pickle.load(sys.stdin.buffer)
+    sys.path[:] = path
+    from distrl.launch import posix
+
+    posix.end_with_parent(parent, "distrl.train", signal.SIGTERM)
+    from distrl.launch.main import main as command_line
+
+    def load() -> Any:
+        import cloudpickle
+
+        return cloudpickle.loads(pickled)
+
+    command_line(
+        ["distrl", "train", *arguments], load=None if pickled is None else load, is_worker=True
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,241 @@
+"""distrl.train, evaluate and load_run: from a script, after JAX was used, more than once."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+
+import jax
+import numpy as np
+import pytest
+
+import distrl
+from distrl.callbacks import Callback
+from distrl.envs import PythonEnvironment
+from distrl.errors import ConfigError, TrainingError
+from distrl.experiment import ActorsConfig, EvaluatorConfig, Experiment, LearnerConfig
+from distrl.goal import Goal
+from distrl.replay.buffer import ReplayConfig
+from distrl.testing import CheckingConfig, CountingEnvironment
+from tests.support.commands import ROOT, needs_launchpad
+from tests.support.waiting import until
+
+
+class Notes(Callback):
+    """Writes a line for each call, in the process that learns."""
+
+    def __init__(self, path):
+        self._path = path
+
+    def on_update(self, update):
+        self._note("update", update.task, update.learner_steps, update.trained_steps)
+        assert float(update.logs["loss"]) == float(update.logs["loss"])
+
+    def on_evaluation(self, scores):
+        self._note("evaluation", scores.task, scores.learner_steps, scores.mean_return)
+
+    def on_checkpoint(self, checkpoint):
+        assert (checkpoint.path / "manifest.json").exists()
+        self._note("checkpoint", checkpoint.task, checkpoint.learner_steps, checkpoint.mean_return)
+
+    def _note(self, *what):
+        with open(self._path, "a") as file:
+            file.write(json.dumps([*what, os.getpid()]) + "\n")
+
+
+def counting(max_learner_steps=20, **parts):
+    return Experiment(
+        PythonEnvironment(CountingEnvironment, "counting"),
+        CheckingConfig(),
+        ReplayConfig(unroll_length=9, max_size=64),
+        ActorsConfig(num_actors=1, num_envs=4),
+        learner=LearnerConfig(batch_size=4),
+        goal=Goal(mean_return=None, max_learner_steps=max_learner_steps, max_env_steps=10**9),
+        **parts,
+    )
+
+
+def _notes(path):
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+@pytest.mark.timeout(200)
+@pytest.mark.parametrize(
+    "topology",
+    [
+        "single_process",
+        pytest.param("heavy_env", marks=[needs_launchpad, pytest.mark.full]),
+    ],
+)
+def test_callbacks_hear_of_every_update_evaluation_and_checkpoint(tmp_path, topology):
+    jax.block_until_ready(jax.numpy.ones(2) + 1)  # JAX is in use here, and nodes fork there
+    evaluator = EvaluatorConfig(num_evaluators=1, num_envs=2, episodes=2, interval=0.2)
+    made = counting(evaluator=evaluator)
+    notes = tmp_path / "notes"
+    settings = {"goal.max_learner_steps": 400} if topology == "heavy_env" else None
+    run = distrl.train(
+        made,
+        topology=topology,
+        callbacks=[Notes(notes)],
+        run_dir=tmp_path / "run",
+        config=settings,
+        quiet=True,
+    )
+    count = 20 if settings is None else 400
+    assert run.status == "finished"
+    heard = _notes(notes)
+    updates = [each for each in heard if each[0] == "update"]
+    assert [each[2] for each in updates] == list(range(1, count + 1))
+    assert updates[-1][3] == run.rows[-1]["trained_steps"]
+    assert [each[1:3] for each in heard if each[0] == "checkpoint"] == [["task", count]]
+    (process,) = {each[-1] for each in heard}
+    assert process != os.getpid()
+    if topology == "heavy_env":
+        assert [each for each in heard if each[0] == "evaluation"]
+
+
+@pytest.mark.timeout(200)
+def test_a_run_is_trained_evaluated_and_loaded_again(tmp_path, capsys):
+    run = distrl.train(
+        "CartPole-v1",
+        "ppo",
+        max_env_steps=2500,
+        seed=3,
+        run_dir=tmp_path / "run",
+        config={"agent.network.hidden_sizes": (32,)},
+    )
+    assert "finished: 2,5" in capsys.readouterr().out
+    assert run.config["experiment"]["agent"]["network"]["hidden_sizes"] == [32]
+    assert run.config["experiment"]["seed"] == 3
+    policy = run.policy
+    assert policy(np.zeros(4)) == policy([0.0, 0, 0, 0]) == policy(np.zeros((3, 4)))[1]
+    scores = distrl.evaluate(run, episodes=20, seed=1)
+    assert scores.returns.shape == (20,)
+    np.testing.assert_array_equal(scores.returns, scores.lengths)  # CartPole gives 1 a step
+    again = distrl.evaluate(run.checkpoints[-1], "CartPole-v1", episodes=20, seed=1)
+    np.testing.assert_array_equal(scores.returns, again.returns)
+    assert f"return {scores.mean:.2f} ± " in str(scores)
+    loaded = distrl.load_run(tmp_path / "run")
+    assert loaded.status == "finished"
+    assert loaded.rows[-1]["env_steps"] >= 2500
+    assert loaded.path == run.path
+
+
+def test_bad_input_is_one_line_and_trains_nothing(tmp_path):
+    where = {"run_dir": tmp_path / "run", "quiet": True}
+    with pytest.raises(ConfigError, match=r"^environment: there is no .* did you mean CartPole"):
+        distrl.train("CartPole-v9", **where)
+    with pytest.raises(ConfigError, match=r"Did you mean: config\.learner\.batch_size"):
+        distrl.train("CartPole-v1", config={"learner.batch_sizes": 3}, **where)
+    with pytest.raises(ConfigError, match="an Experiment names its agent"):
+        distrl.train(counting(), "ppo", **where)
+    with pytest.raises(ConfigError, match=r"callbacks: each must be an object of a subclass"):
+        distrl.train(counting(), callbacks=[print], **where)
+    assert not (tmp_path / "run").exists()
+    with pytest.raises(ConfigError, match="is not the folder of a run"):
+        distrl.load_run(tmp_path)
+    with pytest.raises(ConfigError, match="episodes must be 1 or more"):
+        distrl.evaluate(tmp_path, "CartPole-v1", episodes=0)
+
+
+class Breaks(CountingEnvironment):
+    """Fails at its fifth step."""
+
+    def step(self, action):
+        self._steps = getattr(self, "_steps", 0) + 1
+        if self._steps > 5:
+            raise OSError("out of stock")
+        return super().step(action)
+
+
+@pytest.mark.full
+def test_a_run_that_fails_says_why(tmp_path):
+    made = counting()
+    broken = Experiment(
+        PythonEnvironment(Breaks, "breaks"), made.agent, made.replay, made.actors,
+        learner=made.learner, goal=made.goal,
+    )  # fmt: skip
+    with pytest.raises(TrainingError, match=r"status 1: EnvironmentFault: .*; its output is in "):
+        distrl.train(broken, run_dir=tmp_path / "run", quiet=True)
+
+
+SCRIPT = """
+import distrl
+from distrl.envs import PythonEnvironment
+from distrl.testing import CheckingConfig, CountingEnvironment
+from distrl.experiment import ActorsConfig, Experiment, LearnerConfig
+from distrl.goal import Goal
+from distrl.replay.buffer import ReplayConfig
+
+class Mine(CountingEnvironment):
+    pass
+
+experiment = Experiment(
+    PythonEnvironment(Mine, "mine"), CheckingConfig(), ReplayConfig(unroll_length=9, max_size=64),
+    ActorsConfig(num_actors=1, num_envs=4), learner=LearnerConfig(batch_size=4),
+    goal=Goal(mean_return=None, max_env_steps={steps}),
+)
+run = distrl.train(experiment, topology="{topology}", run_dir={run_dir!r})
+print(run.status, distrl.train(experiment, run_dir={run_dir!r}).status)
+"""
+
+
+@pytest.mark.full
+@needs_launchpad
+@pytest.mark.timeout(200)
+def test_classes_of_a_script_train_in_nodes_and_a_run_that_ended_stays(tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text(
+        SCRIPT.format(steps=2000, topology="heavy_env", run_dir=str(tmp_path / "run"))
+    )
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        [sys.executable, str(script)], env=environment, capture_output=True, text=True,
+        timeout=150, cwd=tmp_path, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "has already ended" in done.stdout
+    assert done.stdout.splitlines()[-1] == "finished finished"
+
+
+@pytest.mark.full
+@pytest.mark.timeout(120)
+def test_an_interrupt_saves_and_is_raised(tmp_path):
+    run_dir = tmp_path / "run"
+
+    def interrupt():
+        until(lambda: (run_dir / "metrics.csv").exists(), "metrics", 60.0)
+        until(lambda: len(distrl.load_run(run_dir).rows) > 1, "rows", 60.0)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    thread = threading.Thread(target=interrupt)
+    thread.start()
+    with pytest.raises(KeyboardInterrupt):
+        distrl.train(counting(max_learner_steps=10**9), run_dir=run_dir, quiet=True)
+    thread.join()
+    run = distrl.load_run(run_dir)
+    assert run.status == "stopped"
+    assert run.checkpoints
+    assert run.config["experiment"]["goal"]["max_learner_steps"] == 10**9
+
+
+@pytest.mark.full
+@pytest.mark.timeout(120)
+def test_a_run_ends_and_saves_when_its_caller_is_killed(tmp_path):
+    script = tmp_path / "script.py"
+    run_dir = tmp_path / "run"
+    script.write_text(SCRIPT.format(steps=10**9, topology="single_process", run_dir=str(run_dir)))
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    caller = subprocess.Popen(
+        [sys.executable, str(script)], env=environment, stdout=subprocess.DEVNULL, cwd=tmp_path
+    )
+    until(lambda: (run_dir / "metrics.csv").exists(), "metrics", 60.0)
+    until(lambda: len(distrl.load_run(run_dir).rows) > 1, "rows", 60.0)
+    caller.kill()
+    caller.wait(10.0)
+    until(lambda: (run_dir / "result.json").exists(), "the result", 60.0)
+    run = distrl.load_run(run_dir)
+    assert run.status == "stopped"
+    assert run.checkpoints
