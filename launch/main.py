@@ -12,30 +12,35 @@ from collections.abc import Callable, Sequence
 from types import FrameType
 from typing import Any, NoReturn
 
-_USAGE = """usage: distrl train --env=NAME [--agent=NAME] [--topology=NAME] [flags]
+_HELP = {
+    "train": """usage: distrl train --env=NAME [--agent=NAME] [--topology=NAME] [flags]
        distrl train --experiment=FILE.py[:NAME] [--topology=NAME] [flags]
            Train an experiment.
        distrl train --help
-           List all flags, including every setting of the experiment (--config.*).
-       distrl launch FILE.py:NAME [flags]
+           List all flags, including every setting of the experiment (--config.*).""",
+    "launch": """usage: distrl launch FILE.py:NAME [flags]
            Run a Launchpad program of your own.
        distrl launch --help
-           List its flags.
-       distrl status RUN
-           Show the status of a run's nodes.
-       distrl actors RUN N
-           Scale to N actors (at most `actors.max_actors`).
-       distrl stacks RUN [NODE ...]
-           Print the Python stacks of a run's nodes.
-       distrl tables [NAME ...]
+           List its flags.""",
+    "status": """usage: distrl status RUN
+           Show the status of a run's nodes.""",
+    "actors": """usage: distrl actors RUN N
+           Scale to N actors (at most `actors.max_actors`).""",
+    "stacks": """usage: distrl stacks RUN [NODE ...]
+           Print the Python stacks of a run's nodes.""",
+    "tables": """usage: distrl tables [NAME ...]
            Show the replay tables of the programs running on this machine.
        distrl tables NAME --set SETTING=VALUE
-           Change a setting of a replay table while its program runs.
-       distrl agent --join=HOST:PORT --credentials=FILE
-           Run this host's nodes for the launcher at HOST:PORT.
-       distrl --version
-           Print the version."""
+           Change a setting of a replay table while its program runs.""",
+    "agent": """usage: distrl agent --join=HOST:PORT --credentials=FILE
+           Run this host's nodes for the launcher at HOST:PORT.""",
+}
+_VERSION_HELP = """       distrl --version
+           Print the version.
+       distrl COMMAND --help
+           Print the help of a command."""
 _COMMANDS = ("train", "launch", "status", "actors", "stacks", "tables", "agent")
+_HELP_FLAGS = {"-h", "-help", "--help"}
 
 
 def main(
@@ -96,7 +101,8 @@ def _on_interrupt(number: int, frame: FrameType | None) -> NoReturn:
 def _run(argv: list[str], load: Callable[[], Any] | None) -> int:
     command = argv[1] if len(argv) > 1 else ""
     if command in ("", "-h", "--help", "help"):
-        print(_USAGE)
+        parts = [_HELP[name].removeprefix("usage: ") for name in _COMMANDS]
+        print("usage: " + "\n       ".join(parts) + "\n" + _VERSION_HELP)
         return 0 if command else 2
     if command == "--version":
         from distrl.version import __version__
@@ -109,6 +115,9 @@ def _run(argv: list[str], load: Callable[[], Any] | None) -> int:
             file=sys.stderr,
         )
         return 2
+    if command not in ("train", "launch") and _HELP_FLAGS & set(argv[2:]):
+        print(_HELP[command])
+        return 0
     # absl's errors, without importing the rest of the program for them.
     from absl import flags
 

@@ -103,7 +103,22 @@ class GymBuilder:
     @property
     def registered(self) -> Any:
         """gymnasium's spec of the environment."""
-        return _import(self.suite).spec(self.name)
+        gymnasium, (module, colon, name) = _import(self.suite), self.name.rpartition(":")
+        if not colon:
+            return gymnasium.spec(self.name)
+        try:
+            importlib.import_module(module)
+            return gymnasium.spec(name)
+        except ModuleNotFoundError as error:
+            raise ConfigError(
+                f"environment: {self.name}: there is no module {error.name!r}; it is looked for on "
+                "Python's path and, last, in the current folder"
+            ) from error
+        except gymnasium.error.Error as error:
+            text = str(error).splitlines()[0]
+            raise ConfigError(
+                f"environment: {self.name}: {module} registers no such: {text}"
+            ) from (error)
 
     def __call__(self) -> Any:
         """Returns a new environment."""

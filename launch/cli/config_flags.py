@@ -6,7 +6,7 @@ import inspect
 import re
 import types
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from absl import flags
@@ -43,20 +43,27 @@ def define_flags(settings: Any, prefix: str = "config") -> None:
         )  # fmt: skip
 
 
-def apply_flags(settings: Any, values: flags.FlagValues, prefix: str = "config") -> Any:
+def apply_flags(
+    settings: Any,
+    values: flags.FlagValues,
+    prefix: str = "config",
+    instead: Mapping[str, Any] = types.MappingProxyType({}),
+) -> Any:
     """Returns `settings` with the values of the flags that were given.
 
     Args:
       settings: the dataclass that `define_flags` was called with.
       values: the parsed flags.
       prefix: as of `define_flags`.
+      instead: fields that these values replace before the flags do.
 
     Raises:
       ConfigError: a value that its dataclass refuses.
     """
-    changes: dict[str, Any] = {}
+    changes: dict[str, Any] = dict(instead)
     for field in setting_fields(settings):
-        name, old = f"{prefix}.{field.name}", getattr(settings, field.name)
+        name = f"{prefix}.{field.name}"
+        old = instead.get(field.name, getattr(settings, field.name))
         if dataclasses.is_dataclass(old):
             new = apply_flags(old, values, name)
             if new is not old:

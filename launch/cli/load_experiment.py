@@ -11,13 +11,15 @@ from typing import Any
 from absl import flags
 
 from distrl import transforms
+from distrl.agents.defaults import defaults_of
 from distrl.errors import ConfigError
 from distrl.experiment import Experiment, SupervisionConfig
 from distrl.launch.cli import config_flags
-from distrl.launch.cli.import_file import import_file
+from distrl.launch.cli.import_file import append_to_path, import_file
 from distrl.launch.cli.train_flags import BUDGETS
 from distrl.saved.saved_agent import is_users
 
+DEFAULT_ENV = "CartPole-v1"
 _DAY_S = 86_400.0
 
 _folder = ""  # of --experiment
@@ -46,10 +48,13 @@ def load_experiment(values: flags.FlagValues, load: Callable[[], Any] | None = N
 def apply_settings(experiment: Experiment, values: flags.FlagValues) -> Experiment:
     """Returns the experiment with the settings that were given as flags.
 
+    Where the learner and the table have the sizes that suit the actors, they get those that suit
+    the actors with their flags.
+
     Raises:
       ConfigError: a value that the experiment refuses.
     """
-    experiment = config_flags.apply_flags(experiment, values)
+    experiment = config_flags.apply_flags(experiment, values, instead=_rescaled(experiment, values))
     budgets: dict[str, Any] = {
         name: values[name].value for name in BUDGETS if values[name].value is not None
     }
@@ -63,10 +68,28 @@ def apply_settings(experiment: Experiment, values: flags.FlagValues) -> Experime
     return experiment
 
 
+def _rescaled(experiment: Experiment, values: flags.FlagValues) -> dict[str, Any]:
+    """Returns learner and replay, before their own flags, where they follow from other parts."""
+    if experiment.policies:
+        return {}
+    before, agent, parts = experiment, experiment.agent, dict[str, Any]()
+    actors = config_flags.apply_flags(before.actors, values, "config.actors")
+    env_spec = next(iter(experiment.tasks.values())).env_spec
+    learner = before.learner
+    if defaults_of(agent, env_spec, before.actors).learner == learner:
+        learner = parts["learner"] = defaults_of(agent, env_spec, actors).learner
+    learner = config_flags.apply_flags(learner, values, "config.learner")
+    if defaults_of(agent, env_spec, before.actors, before.learner).replay == before.replay:
+        parts["replay"] = defaults_of(agent, env_spec, actors, learner).replay
+    return {name: part for name, part in parts.items() if part != getattr(before, name)}
+
+
 def _preset(values: flags.FlagValues) -> Experiment:
     from distrl import presets
 
-    env = "CartPole-v1" if values.env is None else values.env
+    env = DEFAULT_ENV if values.env is None else values.env
+    if env.count(":") > 1:  # gym:my_module:MyEnv-v0
+        append_to_path(os.getcwd())
     return presets.experiment(env, values.agent, values.seed or 0)
 
 

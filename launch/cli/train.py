@@ -15,8 +15,8 @@ from distrl.checkpointing.resume_point import ResumePoint
 from distrl.checkpointing.saved import Saved
 from distrl.errors import ConfigError
 from distrl.experiment import Experiment
-from distrl.launch.cli import config_flags, multi_machine, train_flags
-from distrl.launch.cli.load_experiment import apply_settings, load_experiment
+from distrl.launch.cli import config_file, config_flags, multi_machine, train_flags
+from distrl.launch.cli.load_experiment import DEFAULT_ENV, apply_settings, load_experiment
 from distrl.launch.launch_types import LOCAL_MP
 from distrl.launch.local.single_process import run_single_process
 from distrl.launch.run_dir.run_dir import RunFolder, open_run
@@ -47,9 +47,16 @@ def train(arguments: list[str], load: Callable[[], Any] | None = None) -> int:
     if train_flags.asks_for_help(arguments):
         return _print_help(arguments, values)
     values(arguments, known_only=True)
+    stored: config_file.ConfigFile | None = None
+    if values.config_file is not None:
+        stored = config_file.read(values.config_file, values)
+        arguments = [arguments[0], *stored.words, *arguments[1:]]
+        values(arguments, known_only=True)
     topology = _check_topology(values.topology)
     experiment = load_experiment(values, load)
     config_flags.define_flags(experiment)
+    if stored is not None:
+        arguments = [arguments[0], *stored.setting_words(values), *arguments[1:]]
     train_flags.parse_all_but_launchpads(arguments)
     experiment = apply_settings(experiment, values)
     if experiment.lockstep and topology not in ("single_process", "heavy_env"):
@@ -140,6 +147,8 @@ def _open_run(
         )
     else:
         name = experiment.environment.name
+        if values.env is None and name == DEFAULT_ENV:
+            name += " (--env names another)"
         announce(run_dir=str(folder.path.absolute()), saved_before=Saved.read(folder.path))
         _say(f"distrl: {name} in {topology}; everything is written to {folder.path}")
     return folder

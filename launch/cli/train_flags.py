@@ -27,6 +27,12 @@ flags.DEFINE_string(
     "FILE.py or FILE.py:NAME, instead of --env and --agent: your own Experiment, or a function "
     "that returns one. NAME is `experiment` unless given.",
 )
+flags.DEFINE_string(
+    "config_file",
+    None,
+    "Flags and settings from a file, which those of the command line override: a run's "
+    "config.json, or JSON or YAML with flags by name and settings under `config`.",
+)
 flags.DEFINE_list(
     "transforms",
     None,
@@ -138,5 +144,11 @@ def parse_all_but_launchpads(arguments: list[str]) -> None:
     # A file of --experiment may have imported Launchpad, which defines the flag again.
     flags.FLAGS.set_default("lp_launch_type", LOCAL_MP)
     rest = flags.FLAGS([a for a in arguments if not _LAUNCHPAD_FLAG.match(a)])[1:]
+    for flag in flags.FLAGS.flags_by_module_dict().get("absl.app", ()):
+        if flag.present:
+            raise ConfigError(
+                f"--{flag.name}: absl defines it, and `distrl train` does not use it; "
+                "`distrl train --help` lists all flags"
+            )
     if rest:
         raise ConfigError(f"unexpected argument {rest[0]!r}; flags are written --name=value")

@@ -64,7 +64,7 @@ BAD = {
         "learner.batch_size must be 1 or more, got 0",
     ),
     "queue": (
-        ["train", "--config.learner.batch_size=512"],
+        ["train", "--config.learner.batch_size=512", "--config.replay.max_size=128"],
         "replay.max_size=128 unrolls can never hold a batch of 512: replay.max_size must be at "
         "least 512",
     ),

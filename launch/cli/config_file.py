@@ -1,0 +1,115 @@
+"""`--config_file`: flags and settings from a file, such as the `config.json` of a run."""
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from absl import flags
+
+from distrl.errors import ConfigError
+from distrl.launch.cli.train_flags import without_flags
+
+_NOT_AGAIN = ("config_file", "run_dir")  # of a run's command
+_SETTINGS = "config"  # key of the settings in a file that a user writes
+
+
+class ConfigFile(NamedTuple):
+    """What a file says.
+
+    Attributes:
+      words: flags, as on a command line.
+      settings: values of settings by the names of their flags, "config.learner.batch_size".
+      of_run: whether it is a run's, whose settings of other versions are left out.
+    """
+
+    words: list[str]
+    settings: dict[str, Any]
+    of_run: bool
+
+    def setting_words(self, values: flags.FlagValues) -> list[str]:
+        """Returns the settings as flags, which must be defined: those that are not the default.
+
+        Raises:
+          ConfigError: there is no such setting.
+        """
+        words = []
+        for name, value in self.settings.items():
+            if name not in values:
+                if self.of_run:
+                    continue  # a function, or what only an older version had
+                raise ConfigError(
+                    f"--config_file: there is no setting {name.partition('.')[2]!r}; "
+                    "`distrl train --help` lists all"
+                )
+            if _plain(values[name].default) != value:
+                words.append(_word(name, value))
+        return words
+
+
+def read(path: str, values: flags.FlagValues) -> ConfigFile:
+    """Reads a file: a run's `config.json`, or flags by name in JSON or YAML with `config` in it.
+
+    Args:
+      path: the file.
+      values: the flags that there are.
+
+    Raises:
+      ConfigError: it cannot be read, or says something that there is not.
+    """
+    data = _load(Path(path))
+    if "experiment" in data and isinstance(data["experiment"], Mapping):
+        words = without_flags(list(data.get("command", []))[1:], _NOT_AGAIN, values)
+        words += [] if "topology" not in data else [_word("topology", data["topology"])]
+        return ConfigFile(words, dict(_leaves(data["experiment"], "config")), True)
+    settings = data.pop(_SETTINGS, None) or {}
+    if not isinstance(settings, Mapping):
+        raise ConfigError(f"--config_file: {path}: `config` must have settings by name")
+    for name in data:
+        if name not in values or name in _NOT_AGAIN:
+            raise ConfigError(
+                f"--config_file: {path}: {name!r} is no flag that it may have; settings of the "
+                "experiment go under `config`"
+            )
+    words = [_word(name, value) for name, value in data.items()]
+    return ConfigFile(words, dict(_leaves(settings, "config")), False)
+
+
+def _load(path: Path) -> dict[str, Any]:
+    try:
+        text = path.read_text("utf-8")
+        if path.suffix in (".yaml", ".yml"):
+            import yaml
+
+            data = yaml.safe_load(text)
+        else:
+            data = json.loads(text)
+    except OSError as error:
+        raise ConfigError(f"--config_file: {path}: {error.strerror}") from error
+    except ImportError as error:
+        raise ConfigError(
+            f"--config_file: {path} needs PyYAML (pip install PyYAML); JSON needs nothing"
+        ) from error
+    except Exception as error:  # of the parsers, which have no common base
+        raise ConfigError(f"--config_file: {path} cannot be read: {error}") from error
+    if not isinstance(data, dict):
+        raise ConfigError(f"--config_file: {path} must have names and values")
+    return data
+
+
+def _leaves(settings: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
+    for name, value in settings.items():
+        if isinstance(value, Mapping):
+            yield from _leaves(value, f"{prefix}.{name}")
+        else:
+            yield f"{prefix}.{name}", value
+
+
+def _word(name: str, value: Any) -> str:
+    if isinstance(value, list):
+        value = tuple(value)
+    return f"--{name}={value if isinstance(value, str) else repr(value)}"
+
+
+def _plain(value: Any) -> Any:
+    return list(value) if isinstance(value, tuple) else value

@@ -1,0 +1,165 @@
+"""--config_file feeds a run's settings back, and those that a user writes."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from absl.testing import flagsaver
+
+from distrl.experiment import Experiment
+from distrl.launch.cli import train
+from distrl.launch.run_dir import config_diff
+from tests.support.commands import ROOT
+
+
+@pytest.fixture
+def experiment_of(status_of, monkeypatch: pytest.MonkeyPatch):
+    """A function that returns the experiment that a command would train, and its command line."""
+    made: list[tuple[Experiment, list[str]]] = []
+
+    def take(experiment, arguments, values, process_group):
+        made.append((experiment, arguments))
+        return 0
+
+    monkeypatch.setattr(train, "_train_in_one_process", take)
+
+    def run(*arguments: str) -> tuple[Experiment, list[str]]:
+        with flagsaver.flagsaver():
+            assert status_of("train", "--topology=single_process", *arguments) == 0
+        return made[-1]
+
+    return run
+
+
+FLAGS = (
+    "--env=CartPole-v1",
+    "--agent=ppo",
+    "--seed=3",
+    "--config.agent.network.hidden_sizes=32",
+    "--config.learner.timeout=7",
+    "--max_env_steps=3000",
+)
+
+
+def test_a_runs_settings_come_back_and_flags_override_them(experiment_of, tmp_path: Path):
+    first, command = experiment_of(*FLAGS)
+    config = {"command": command, "topology": "single_process", **config_diff.describe(first)}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    again, command = experiment_of("--config_file=config.json")
+    assert config_diff.describe(again) == config_diff.describe(first)
+    other, _ = experiment_of("--config_file=config.json", "--seed=4", "--config.learner.timeout=8")
+    assert (other.seed, other.learner.timeout) == (4, 8.0)
+    assert other.goal == first.goal
+    # The command that a run keeps needs the file no more.
+    assert "--config.agent.network.hidden_sizes=32" in command
+    # What only another version has is left out, and so is what is no setting of a command line.
+    config["experiment"]["learner"]["forgotten"] = 3
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    again, _ = experiment_of("--config_file=config.json")
+    assert again.learner == first.learner
+
+
+YAML = """
+env: CartPole-v1
+agent: ppo
+max_env_steps: 2000
+config:
+  learner.timeout: 7
+  agent: {network: {hidden_sizes: [16, 16]}, learning_rate: 1e-4}
+"""
+
+
+def test_a_file_that_a_user_writes(experiment_of, tmp_path: Path):
+    (tmp_path / "mine.yaml").write_text(YAML)
+    made, _ = experiment_of("--config_file=mine.yaml", "--config.learner.timeout=9")
+    assert type(made.agent).__name__ == "PPOConfig"
+    assert made.agent.network.hidden_sizes == (16, 16)
+    assert made.agent.learning_rate == 1e-4
+    assert made.goal.max_env_steps == 2000
+    assert made.learner.timeout == 9.0
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("no.json", None, "no.json: No such file"),
+        ("bad.json", "{", "bad.json cannot be read: "),
+        ("list.yaml", "- 3", "list.yaml must have names and values"),
+        ("flag.yaml", "agnet: ppo", "'agnet' is no flag that it may have; settings of"),
+        ("again.yaml", "run_dir: here", "'run_dir' is no flag that it may have"),
+        ("setting.yaml", "config: {learner.batchsize: 3}", "no setting 'learner.batchsize'"),
+        ("config.yaml", "config: 3", "`config` must have settings by name"),
+        ("value.yaml", "config: {learner.batch_size: much}", "expected int, got 'much'"),
+    ],
+)
+def test_a_bad_file_is_refused_in_one_line(status_of, tmp_path, capsys, name, text, message):
+    if text is not None:
+        (tmp_path / name).write_text(text)
+    assert status_of("train", "--topology=single_process", f"--config_file={name}") == 2
+    captured = capsys.readouterr()
+    assert message in captured.err
+    assert captured.err.count("\n") == 1
+
+
+@pytest.mark.parametrize("agent", ["impala", "ppo", "dqn", "sac"])
+def test_sizes_follow_the_actors_unless_they_are_given(experiment_of, agent):
+    env = "--env=Pendulum-v1" if agent == "sac" else "--env=Pong-v5"
+    flags = (env, f"--agent={agent}")
+    plain, _ = experiment_of(*flags)
+    many, _ = experiment_of(*flags, "--config.actors.num_actors=6")  # refused with plain's sizes
+    assert many.actors.num_actors == 6
+    defaults = many.agent.defaults(many.only_task.env_spec, many.actors)
+    assert (many.learner, many.replay) == (defaults.learner, defaults.replay)
+    large = 2000 + 4 * max(many.learner.batch_size, many.actors.num_streams)
+    given, _ = experiment_of(
+        *flags, "--config.actors.num_actors=6", f"--config.replay.max_size={large}"
+    )
+    assert given.replay.max_size == large
+    again, _ = experiment_of(*flags)
+    assert (again.learner, again.replay) == (plain.learner, plain.replay)
+
+
+def test_an_environment_of_a_module_in_the_current_folder(tmp_path):
+    (tmp_path / "my_module.py").write_text(
+        "import gymnasium\n"
+        "from gymnasium.envs.classic_control import CartPoleEnv\n"
+        "gymnasium.register('Mine-v0', CartPoleEnv, max_episode_steps=7)\n"
+    )
+    command = [
+        sys.executable, "-m", "distrl", "train", "--env=gym:my_module:Mine-v0", "--agent=ppo",
+        "--topology=single_process", "--max_env_steps=1", "--run_dir=run",
+    ]  # fmt: skip
+    done = subprocess.run(
+        command, cwd=tmp_path, env={"PYTHONPATH": str(ROOT), "PATH": ""}, capture_output=True,
+        text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert "environments my_module:Mine-v0 in a " in done.stdout, done.stdout + done.stderr
+    config = json.loads((tmp_path / "run" / "config.json").read_text())
+    assert config["experiment"]["environment"]["wrappers"]["max_episode_steps"] == 7
+
+
+@pytest.mark.parametrize(
+    ("env", "message"),
+    [
+        ("gym:no_such_module:Mine-v0", "there is no module 'no_such_module'; it is looked for on"),
+        ("gym:gymnasium:Mine-v0", "gymnasium registers no such: "),
+    ],
+)
+def test_a_module_that_is_missing_or_registers_nothing_is_said(status_of, capsys, env, message):
+    assert status_of("train", f"--env={env}") == 2
+    captured = capsys.readouterr()
+    assert message in captured.err
+    assert captured.err.count("\n") == 1
+
+
+def test_flags_of_absl_that_do_nothing_are_refused(status_of, capsys):
+    assert status_of("train", "--topology=single_process", "--only_check_args") == 2
+    assert "--only_check_args: absl defines it" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", ["status", "actors", "stacks", "tables", "agent"])
+def test_every_command_has_a_help(status_of, capsys, command):
+    assert status_of(command, "--help") == 0
+    assert capsys.readouterr().out.startswith(f"usage: distrl {command} ")
