@@ -211,6 +211,27 @@ class SupervisionConfig:
 
 
 @dataclasses.dataclass(frozen=True)
+class MetricsConfig:
+    """Where metrics go beside `metrics.csv`.
+
+    Attributes:
+      episodes: write a row for each episode to `episodes.csv`, of 100 MB at most.
+      json_lines: write the rows to `metrics.jsonl` as well.
+      tensorboard: write event files for TensorBoard, in the run folder; needs tensorboardX.
+      wandb: log to Weights & Biases, which must be installed and logged in.
+    """
+
+    episodes: bool = True
+    json_lines: bool = False
+    tensorboard: bool = False
+    wandb: bool = False
+
+    BEFORE: ClassVar[dict[str, Any]] = {
+        "episodes": True, "json_lines": False, "tensorboard": False, "wandb": False
+    }  # fmt: skip
+
+
+@dataclasses.dataclass(frozen=True)
 class CheckpointConfig:
     """When the whole program is saved, and what is kept.
 

@@ -15,6 +15,7 @@ from distrl.config import (
     EvaluatorConfig,
     InferenceConfig,
     LearnerConfig,
+    MetricsConfig,
     SupervisionConfig,
 )
 from distrl.envs.multi_agent.assignment import Assignment, PolicyOf
@@ -32,6 +33,7 @@ from distrl.replay.buffer import ReplayConfig
 from distrl.rules import FixedPolicy
 from distrl.runtime.files import TASKS
 from distrl.sharing.config import Shared, groups_of, update_order
+from distrl.sinks.sinks import check_sinks
 from distrl.specs import EnvironmentSpec
 from distrl.task import AgentConfig, Task
 from distrl.transforms.base import Transform
@@ -58,6 +60,7 @@ class Experiment:
       actors, inference, learner, evaluator: settings of the parts.
       supervision: what happens to nodes that die or hang.
       checkpoint: when the whole program is saved.
+      metrics: where metrics go beside `metrics.csv`.
       transforms: transforms of time steps, in order, from the raw one to the agent.
       evaluation_environment: the evaluator's environment, with the same spaces; None: the same.
       goal: when the run ends.
@@ -90,6 +93,7 @@ class Experiment:
     evaluator: EvaluatorConfig = EvaluatorConfig()
     supervision: SupervisionConfig = SupervisionConfig()
     checkpoint: CheckpointConfig = CheckpointConfig()
+    metrics: MetricsConfig = MetricsConfig()
     transforms: tuple[Transform, ...] = ()
     evaluation_environment: Environment | None = None
     goal: Goal = Goal()
@@ -109,6 +113,7 @@ class Experiment:
         if self.learners not in ("each", "one"):
             raise ConfigError(f"learners must be 'each' or 'one', got {self.learners!r}")
         check_callbacks(self.callbacks)
+        check_sinks(self.metrics)
         check_agents(self.environment, self.evaluator.num_evaluators, self.lockstep)
         shared = {k: v if isinstance(v, Shared) else Shared(v) for k, v in self.shared.items()}
         object.__setattr__(self, "shared", shared)

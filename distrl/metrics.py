@@ -5,14 +5,13 @@ import math
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from distrl.episodes import Outcome, Record
 from distrl.goal import Goal, Progress
-from distrl.runtime.metrics_file import MetricsFile
+from distrl.sinks.sinks import MetricsWriter
 from distrl.specs import EnvironmentSpec
 
 Report = dict[str, Any]  # {"env_steps": int, "episodes": [Record, ...], ...}
@@ -32,7 +31,7 @@ class Monitor:
         self,
         goal: Goal,
         on_end: Callable[[str, bool], None],
-        run_dir: Path | None = None,
+        writer: MetricsWriter | None = None,
         interval: float = 2.0,
         printer: Callable[[str], None] = print,
         spec: EnvironmentSpec | None = None,
@@ -41,7 +40,7 @@ class Monitor:
         """Args:
         goal: when the run ends, with "auto" already resolved.
         on_end: called once, with the reason and whether the run reached its goal.
-        run_dir: the run folder, for `metrics.csv`; None: no file.
+        writer: writes the metrics; None: they are written nowhere.
         interval: seconds between two lines of progress.
         printer: prints a line of progress.
         spec: the environment's spec, for its `env_info` and its reward's shape; None: no
@@ -72,7 +71,7 @@ class Monitor:
         self._first_update: float | None = None
         self._last_line = (self._began, 0)
         self._ended = False
-        self._metrics = None if run_dir is None else MetricsFile(run_dir / "metrics.csv", printer)
+        self._writer = writer or MetricsWriter(())
 
     def report(self, node: str, number: int, reports: Sequence[Mapping[str, Any]]) -> None:
         """Adds a node's reports.
@@ -91,6 +90,8 @@ class Monitor:
                 self._add(node, report)
             if time.monotonic() - self._last_line[0] >= self._interval:
                 self.line()
+            elif self._writer.is_due(self._acted):
+                self._writer.write(self.snapshot())
             self._judge()
 
     def state(self) -> dict[str, Any]:
@@ -125,6 +126,7 @@ class Monitor:
                 self._first_update = now - state["seconds_learning"]
             self._seen = dict(state["seen"])
             self._last_line = (now, self._acted)
+            self._writer.resume(self._acted)
 
     @property
     def standing(self) -> tuple[int, int, float | None]:
@@ -171,6 +173,9 @@ class Monitor:
             self._episodes += episodes
             self._episodes_by[node] += episodes
             self._recent.extend(report["episodes"])
+            seconds = time.monotonic() - self._began
+            for record in report["episodes"]:
+                self._writer.add_episode(seconds, self._acted, node, record)
 
     def _count(self, node: str, steps: int) -> None:
         self._acted += steps
@@ -229,6 +234,7 @@ class Monitor:
             "learner_steps": int(self._learner.get("learner_steps", 0)),
             "episodes": self._episodes,
             "mean_return": self.mean_return,
+            **self._spread(),
             **{f"mean_return_{i}": self._mean(3 + i) for i in components},
             "mean_length": self._mean(1),
             "success_rate": self.success_rate,
@@ -273,20 +279,21 @@ class Monitor:
         if self._restarts:
             text += f"  environments restarted {self._restarts}"
         self._printer(text)
-        if self._metrics is not None and "loss" in state:
-            header = self._metrics.header
-            if (
-                header and "trained_steps" not in header
-            ):  # a file with the old meaning of `env_steps`
-                state["env_steps_acted"], state["env_steps"] = self._acted, state["trained_steps"]
-            self._metrics.append(state)
+        self._writer.write(state)
+
+    def _spread(self) -> dict[str, float | None]:
+        """Returns the spread of the recent episodes' returns."""
+        names = ("std_return", "min_return", "max_return")
+        if not self._recent:
+            return dict.fromkeys(names)
+        returns = [record[0] for record in self._recent]
+        figures = float(np.std(returns)), min(returns), max(returns)
+        return dict(zip(names, figures, strict=True))
 
     def close(self) -> None:
-        """Prints a last line and closes the file."""
+        """Prints a last line and closes the files."""
         self.line()
-        if self._metrics is not None:
-            self._metrics.close()
-            self._metrics = None
+        self._writer.close()
 
     def _judge(self) -> None:
         """Calls `on_end` the first time that the goal or a budget is reached."""

@@ -36,6 +36,7 @@ from distrl.replay.table.files import Stored
 from distrl.rounds.clients import RoundVariables
 from distrl.rounds.collection import CollectionRounds
 from distrl.sharing.learner import Sharing, SharingLearner
+from distrl.sinks.sinks import make_writer
 from distrl.types import Trajectory
 from distrl.variables import VariableClient
 
@@ -309,10 +310,12 @@ class Builder:
         printer, name = self.printer, self.task.name
         if len(self.experiment.tasks) > 1:
             printer = functools.partial(_print_with_name, printer, name)
+        goal, about = self.task.resolved_goal(), {"task": name, "seed": self.experiment.seed}
+        writer = make_writer(self.experiment.metrics, run_dir, printer, about, goal.max_env_steps)
         return Monitor(
-            self.task.resolved_goal(),
+            goal,
             on_end,
-            run_dir,
+            writer,
             printer=printer,
             spec=self.task.env_spec,
             agents=self._evaluated_agents,

@@ -28,8 +28,9 @@ FLAG = re.compile(r"(?<![\w-])--([a-z_]+)(?=[=\s`),])")
 OTHER_FLAGS = {  # of the benchmarks, of `distrl` before a command, and of other programs
     "cases", "clock", "long", "minutes", "only", "out", "parts", "report", "rounds", "seconds",
     "seeds",
-    "help", "only_check_args", "set", "version", "lp_termination_notice_secs", "num_producers",
-    "exclude", "force", "gpus", "nodes", "python", "time", "xla_force_host_platform_device_count",
+    "help", "logdir", "only_check_args", "set", "version", "lp_termination_notice_secs",
+    "num_producers", "exclude", "force", "gpus", "nodes", "python", "time",
+    "xla_force_host_platform_device_count",
 }  # fmt: skip
 MOVED = "### Moved"  # a section of the changelog that names what is gone
 

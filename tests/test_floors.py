@@ -57,6 +57,8 @@ ROOMS = """
     distrl/agents/components distrl/agents/defaults distrl/agents/held
     distrl/gradients distrl/learning distrl/testing distrl/transforms distrl/variables
     distrl/agents/agent distrl/agents/encoders
+    distrl/metrics
+    distrl/sinks
     distrl/agents/action_distribution distrl/agents/networks distrl/agents/action_noise
     distrl/replay/local distrl/replay/reverb distrl/replay/shared
     distrl/replay/client distrl/replay/late_rewards distrl/replay/tee
@@ -65,7 +67,7 @@ ROOMS = """
     distrl/agents/losses distrl/agents/exploration
     distrl/agents/schedules
     distrl/envs/native distrl/learner_config distrl/replay/episode_unrolls distrl/replay/table
-    distrl/budget distrl/learner_group distrl/metrics distrl/envs/multi_agent distrl/replay/unrolls
+    distrl/budget distrl/learner_group distrl/envs/multi_agent distrl/replay/unrolls
     distrl/envs/python
     distrl/envs/pools
     distrl/agents/settings distrl/envs/adapters

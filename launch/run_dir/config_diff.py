@@ -9,7 +9,7 @@ from distrl.agents.action_noise import NoiseSchedule
 from distrl.agents.continuous import SHARED
 from distrl.agents.dqn import DQNConfig
 from distrl.agents.networks import NetworkConfig
-from distrl.config import ActorsConfig
+from distrl.config import ActorsConfig, MetricsConfig
 from distrl.experiment import Experiment
 from distrl.launch.run_dir.config_dict import as_dict, is_settings_mapping, setting_fields
 from distrl.replay.config import ReplayConfig
@@ -26,6 +26,7 @@ _FREE = (
 # Settings that some checkpoints are older than, by the end of the name, and what was done then.
 _BEFORE = {
     **ActorsConfig.BEFORE,
+    **MetricsConfig.BEFORE,
     **ReplayConfig.BEFORE,
     **NetworkConfig.BEFORE,
     "inputs": [],  # as in a file

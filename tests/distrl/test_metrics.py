@@ -6,10 +6,12 @@ import json
 import numpy as np
 import pytest
 
+from distrl.config import MetricsConfig
 from distrl.envs import PythonEnvironment
 from distrl.episodes import EpisodeStatistics, Outcome
 from distrl.goal import Goal
 from distrl.metrics import SPENT, Monitor, first_number
+from distrl.sinks.sinks import make_writer
 from distrl.testing import CountingEnvironment
 
 
@@ -41,9 +43,8 @@ def learner(steps, **more):
 
 def monitor(goal, tmp_path=None, **kwargs):
     ends = []
-    made = Monitor(
-        goal, lambda *end: ends.append(end), tmp_path, printer=lambda line: None, **kwargs
-    )
+    writer = make_writer(MetricsConfig(), tmp_path, print, {}, goal.max_env_steps)
+    made = Monitor(goal, lambda *end: ends.append(end), writer, printer=lambda line: None, **kwargs)
     return made, ends
 
 

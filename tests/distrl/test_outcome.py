@@ -9,6 +9,7 @@ import pytest
 from dm_env import specs as dm_specs
 
 from distrl import specs
+from distrl.config import MetricsConfig
 from distrl.envs import PythonEnvironment
 from distrl.episodes import EpisodeStatistics, Outcome
 from distrl.evaluator import Evaluator
@@ -18,6 +19,7 @@ from distrl.metrics import Monitor
 from distrl.replay.buffer import ReplayConfig
 from distrl.replay.local.buffer import LocalReplayBuffer
 from distrl.replay.local.table import LocalTable
+from distrl.sinks.sinks import make_writer
 from distrl.testing import CheckingConfig, CountingEnvironment, LateCountingEnvironment
 from distrl.types import Inference, TimeStep
 
@@ -147,7 +149,14 @@ class ConstantInferencer:
 
 def monitor(goal, run_dir=None, spec=None):
     ends, lines = [], []
-    made = Monitor(goal, lambda *end: ends.append(end), run_dir, 0.0, lines.append, spec)
+    made = Monitor(
+        goal,
+        lambda *end: ends.append(end),
+        make_writer(MetricsConfig(), run_dir, print, {}, None),
+        0.0,
+        lines.append,
+        spec,
+    )
     return made, ends, lines
 
 

@@ -5,7 +5,7 @@ import os
 
 import pytest
 
-from distrl.runtime.metrics_file import MetricsFile
+from distrl.sinks.csv_file import CsvFile
 
 ROW = {"seconds": 1.5, "loss": 2.0}
 TEXT = "seconds,loss\n1.5,2.0\n"
@@ -17,7 +17,7 @@ def lines():
 
 
 def append(path, lines, rows=1):
-    file = MetricsFile(path, lines.append)
+    file = CsvFile(path, lines.append)
     for _ in range(rows):
         file.append(ROW)
     file.close()
@@ -42,7 +42,7 @@ def test_a_damaged_file_is_put_aside(tmp_path, lines, content):
 
 def test_a_full_disk_costs_rows_and_nothing_else(tmp_path, lines):
     path = tmp_path / "metrics.csv"
-    file = MetricsFile(path, lines.append)
+    file = CsvFile(path, lines.append)
     full = os.open("/dev/full", os.O_WRONLY)
     os.dup2(full, file._file.fileno())
     os.close(full)
@@ -57,5 +57,5 @@ def test_a_full_disk_costs_rows_and_nothing_else(tmp_path, lines):
 
 def test_a_path_that_cannot_be_written(tmp_path, lines):
     (tmp_path / "metrics.csv").mkdir()
-    MetricsFile(tmp_path / "metrics.csv", lines.append).append(ROW)
+    CsvFile(tmp_path / "metrics.csv", lines.append).append(ROW)
     assert lines == [f"distrl: {tmp_path / 'metrics.csv'}: Is a directory: rows will be missing"]

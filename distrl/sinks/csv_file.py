@@ -1,27 +1,30 @@
-"""`metrics.csv`: rows that are appended, by one program after the other."""
+"""Files of rows, such as `metrics.csv`: appended, by one program after the other."""
 
 import contextlib
 import csv
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
 
-class MetricsFile:
-    """The file of metrics. Training does not depend on it: a full disk costs rows, and is told.
-
-    Args:
-      path: the file, which is created or continued.
-      printer: takes a line about what is wrong with the file.
+class CsvFile:
+    """A file of rows. Training does not depend on it: a full disk costs rows, and is told.
 
     Attributes:
       header: the names of the columns; empty in a new file.
     """
 
-    def __init__(self, path: Path, printer: Callable[[str], None]):
+    def __init__(self, path: Path, printer: Callable[[str], None], max_bytes: int | None = None):
+        """Args:
+        path: the file, which is created or continued.
+        printer: takes a line about what is wrong with the file.
+        max_bytes: size from which on rows are left out, which is told once; None: no limit.
+        """
         self._path = path
         self._printer = printer
+        self._max_bytes = max_bytes
+        self._is_full = False
         self._file: TextIO | None = None
         self.header: list[str] = []
         self._broken = False
@@ -30,17 +33,28 @@ class MetricsFile:
 
     def append(self, row: Mapping[str, Any]) -> None:
         """Writes a row, under the names of the file's first one."""
+        self.extend([row])
+
+    def extend(self, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Writes rows, under the names of the file's first one."""
+        if self._is_full or not rows:
+            return
         with self._told():
             if self._file is None:
                 self._open()
             assert self._file is not None
             writer = csv.writer(self._file)
             if not self.header:
-                self.header = list(row)
+                self.header = list(rows[0])
                 writer.writerow(self.header)
-            writer.writerow([row.get(name) for name in self.header])
+            writer.writerows([row.get(name) for name in self.header] for row in rows)
             self._file.flush()
             self._broken = False
+            if self._max_bytes is not None and self._file.tell() >= self._max_bytes:
+                self._is_full = True
+                self._printer(
+                    f"distrl: {self._path} has {self._max_bytes / 1e6:.0f} MB: no further rows"
+                )
 
     def close(self) -> None:
         """Closes the file."""

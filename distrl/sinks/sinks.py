@@ -1,0 +1,238 @@
+"""The sinks of a run's metrics, which take the same rows."""
+
+import importlib.util
+import json
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+from distrl.config import MetricsConfig
+from distrl.episodes import Outcome, Record
+from distrl.errors import ConfigError
+from distrl.sinks.csv_file import CsvFile
+
+METRICS, LINES, EPISODES = "metrics.csv", "metrics.jsonl", "episodes.csv"
+TENSORBOARD = "tensorboard"  # a folder
+_EPISODES_BYTES = 100_000_000
+_ROWS = 200  # of a run with a budget, at least
+_LEAST_STEPS = 500  # of a row that does not wait for its time
+_OUTCOMES = {
+    Outcome.END: "end",
+    Outcome.TIME_OUT: "time_out",
+    Outcome.FAILURE: "failure",
+    Outcome.SUCCESS: "success",
+}
+
+
+class Sink(Protocol):
+    """Takes rows of metrics. What is written is on disk, or with the service, within seconds."""
+
+    def append(self, row: Mapping[str, Any]) -> None:
+        """Takes a row: numbers by name, None for what is not known."""
+
+    def close(self) -> None:
+        """Writes what is left."""
+
+
+class MetricsCsv:
+    """`metrics.csv`."""
+
+    def __init__(self, path: Path, printer: Callable[[str], None]):
+        self._file = CsvFile(path, printer)
+
+    def append(self, row: Mapping[str, Any]) -> None:
+        """See `Sink`. An old file's `env_steps` are the transitions trained on."""
+        header = self._file.header
+        if header and "trained_steps" not in header:
+            row = {**row, "env_steps_acted": row["env_steps"], "env_steps": row["trained_steps"]}
+        self._file.append(row)
+
+    def close(self) -> None:
+        """See `Sink`."""
+        self._file.close()
+
+
+class JsonLines:
+    """`metrics.jsonl`: a JSON object a line."""
+
+    def __init__(self, path: Path, printer: Callable[[str], None]):
+        self._path, self._printer, self._broken = path, printer, False
+
+    def append(self, row: Mapping[str, Any]) -> None:
+        """See `Sink`. What is not known, or not a number, is null."""
+        known = {
+            name: value if value is None or math.isfinite(value) else None
+            for name, value in row.items()
+        }
+        try:
+            with open(self._path, "a") as file:
+                file.write(json.dumps(known) + "\n")
+            self._broken = False
+        except OSError as error:
+            if not self._broken:
+                self._printer(f"distrl: {self._path}: {error.strerror}: rows will be missing")
+            self._broken = True
+
+    def close(self) -> None:
+        """See `Sink`."""
+
+
+class TensorBoard:
+    """Event files for `tensorboard --logdir RUN`, by environment steps."""
+
+    def __init__(self, folder: Path, printer: Callable[[str], None]):
+        self._folder, self._printer = folder, printer
+        self._resumed_at: int | None = None
+        self._writer: Any = None
+        self._broken = False
+
+    def resume(self, env_steps: int) -> None:
+        """Takes back the points beyond, which a program before has made, with the next row."""
+        self._resumed_at = env_steps
+
+    def append(self, row: Mapping[str, Any]) -> None:
+        """See `Sink`."""
+        import tensorboardX
+
+        step = int(row["env_steps"])
+        try:
+            if self._writer is None:
+                first = step if self._resumed_at is None else self._resumed_at + 1
+                self._writer = tensorboardX.SummaryWriter(
+                    str(self._folder), purge_step=first, filename_suffix=f".{time.time_ns()}"
+                )
+            for name, value in row.items():
+                if value is not None and name != "env_steps":
+                    self._writer.add_scalar(name, value, step)
+            self._writer.flush()
+        except OSError as error:
+            if not self._broken:
+                self._printer(f"distrl: {self._folder}: {error.strerror}: points will be missing")
+            self._broken = True
+
+    def close(self) -> None:
+        """See `Sink`."""
+        if self._writer is not None:
+            self._writer.close()
+
+
+class WandbRun:
+    """A run of Weights & Biases, named after the folder; a resumed run continues its own."""
+
+    def __init__(self, run_dir: Path, settings: Mapping[str, Any]):
+        import wandb
+
+        name = run_dir.name
+        self._run = wandb.init(
+            project="distrl", name=name, id=name, resume="allow", dir=str(run_dir), config=settings
+        )
+
+    def append(self, row: Mapping[str, Any]) -> None:
+        """See `Sink`."""
+        known = {name: value for name, value in row.items() if value is not None}
+        self._run.log(known, step=int(row["env_steps"]))
+
+    def close(self) -> None:
+        """See `Sink`."""
+        self._run.finish()
+
+
+def check_sinks(config: MetricsConfig) -> None:
+    """Raises ConfigError if a package is missing."""
+    for setting, package, name in (
+        ("tensorboard", "tensorboardX", "tensorboardX"),
+        ("wandb", "wandb", "wandb"),
+    ):
+        if getattr(config, setting) and importlib.util.find_spec(package) is None:
+            raise ConfigError(f"metrics.{setting} needs {name}: pip install {name}")
+
+
+class MetricsWriter:
+    """Writes rows of metrics to all sinks, and a row for each episode."""
+
+    def __init__(
+        self, sinks: Sequence[Sink], episodes: CsvFile | None = None, budget: int | None = None
+    ):
+        """Args:
+        sinks: take rows of metrics.
+        episodes: takes a row for each episode; None: there is no such file.
+        budget: environment steps that the run may take; None: no limit.
+        """
+        self._sinks, self._episodes, self._budget = sinks, episodes, budget
+        self._last = 0  # environment steps at the last row
+        self._unwritten: list[dict[str, Any]] = []
+
+    def is_due(self, env_steps: int) -> bool:
+        """Returns whether so many steps were taken that there is a row, however fast they came."""
+        budget = self._budget or 50 * env_steps
+        return env_steps - self._last >= max(_LEAST_STEPS, budget / _ROWS)
+
+    def resume(self, env_steps: int) -> None:
+        """Notes that the run continues from this number of steps."""
+        self._last = env_steps
+        for sink in self._sinks:
+            if isinstance(sink, TensorBoard):
+                sink.resume(env_steps)
+
+    def add_episode(self, seconds: float, env_steps: int, node: str, record: Record) -> None:
+        """Notes an episode, whose row is written with the next one of metrics."""
+        if self._episodes is None:
+            return
+        row = {
+            "seconds": round(seconds, 2),
+            "env_steps": env_steps,
+            "node": node,
+            "return": record[0],
+            "length": record[1],
+            "outcome": _OUTCOMES[int(record[2])],
+        }
+        self._unwritten.append({**row, **{f"return_{i}": r for i, r in enumerate(record[3:])}})
+
+    def write(self, row: Mapping[str, Any]) -> None:
+        """Writes a row of metrics, if the learner has reported, and the episodes before it."""
+        self._last = int(row["env_steps"])
+        if "loss" in row:
+            for sink in self._sinks:
+                sink.append(row)
+        if self._episodes is not None:
+            self._episodes.extend(self._unwritten)
+            self._unwritten.clear()
+
+    def close(self) -> None:
+        """Closes all."""
+        for sink in self._sinks:
+            sink.close()
+        if self._episodes is not None:
+            self._episodes.close()
+        self._sinks, self._episodes = (), None
+
+
+def make_writer(
+    config: MetricsConfig,
+    run_dir: Path | None,
+    printer: Callable[[str], None],
+    settings: Mapping[str, Any],
+    budget: int | None,
+) -> MetricsWriter:
+    """Returns what writes a task's metrics.
+
+    Args:
+      config: the sinks.
+      run_dir: the run folder, or that of a task; None: nothing is written.
+      printer: takes a line about what cannot be written.
+      settings: what describes the run.
+      budget: see `MetricsWriter`.
+    """
+    if run_dir is None:
+        return MetricsWriter(())
+    sinks: list[Sink] = [MetricsCsv(run_dir / METRICS, printer)]
+    if config.json_lines:
+        sinks.append(JsonLines(run_dir / LINES, printer))
+    if config.tensorboard:
+        sinks.append(TensorBoard(run_dir / TENSORBOARD, printer))
+    if config.wandb:
+        sinks.append(WandbRun(run_dir, settings))
+    episodes = CsvFile(run_dir / EPISODES, printer, _EPISODES_BYTES) if config.episodes else None
+    return MetricsWriter(sinks, episodes, budget)

@@ -1,0 +1,142 @@
+"""Where metrics go, and how many rows there are."""
+
+import csv
+import json
+import math
+import sys
+import types
+
+import pytest
+
+from distrl.config import MetricsConfig
+from distrl.episodes import Outcome
+from distrl.errors import ConfigError
+from distrl.goal import Goal
+from distrl.metrics import Monitor
+from distrl.sinks.csv_file import CsvFile
+from distrl.sinks.sinks import check_sinks, make_writer
+
+LEARNED = {"learner_steps": 1, "env_steps": 10, "loss": 0.5}
+
+
+CSV = MetricsConfig()
+
+
+def make_monitor(folder, config=CSV, budget=None):
+    goal = Goal(mean_return=None, max_env_steps=budget, window=2)
+    writer = make_writer(config, folder, print, {"seed": 0}, goal.max_env_steps)
+    return Monitor(goal, lambda *_: None, writer, 1e9, lambda line: None)
+
+
+def act(monitor, calls, steps=100, first=0):
+    """Reports `steps` steps a call, each with an episode whose return is the call's number."""
+    for k in range(first, first + calls):
+        episode = [float(k), steps, Outcome.SUCCESS if k % 2 else Outcome.TIME_OUT]
+        monitor.report("actor/0", k, [{"env_steps": steps, "episodes": [episode]}])
+
+
+def read(path):
+    return list(csv.DictReader(path.read_text().splitlines()))
+
+
+def test_rows_follow_the_steps_however_fast_they_came(tmp_path):
+    monitor = make_monitor(tmp_path, budget=30_000)
+    monitor.report("learner/0", 0, [LEARNED])
+    act(monitor, 300)
+    monitor.close()
+    rows = read(tmp_path / "metrics.csv")
+    steps = [int(row["env_steps"]) for row in rows]
+    assert steps == [*range(500, 30_001, 500), 30_000]  # and the one at the end
+    assert (rows[0]["mean_return"], rows[0]["std_return"]) == ("3.5", "0.5")
+    assert (rows[0]["min_return"], rows[0]["max_return"]) == ("3.0", "4.0")
+
+
+def test_a_large_budget_has_as_many_rows(tmp_path):
+    monitor = make_monitor(tmp_path, budget=10**7)
+    monitor.report("learner/0", 0, [LEARNED])
+    act(monitor, 100, steps=10**5)
+    monitor.close()
+    assert len(read(tmp_path / "metrics.csv")) == 101
+
+
+def test_every_episode_has_a_row_also_over_two_programs(tmp_path):
+    for program in range(2):
+        monitor = make_monitor(tmp_path)
+        act(monitor, 7, first=7 * program)
+        monitor.close()
+    rows = read(tmp_path / "episodes.csv")
+    assert [float(row["return"]) for row in rows] == [*range(14)]
+    assert {row["node"] for row in rows} == {"actor/0"}
+    assert [row["outcome"] for row in rows[:2]] == ["time_out", "success"]
+    assert list(rows[0]) == ["seconds", "env_steps", "node", "return", "length", "outcome"]
+    monitor = make_monitor(tmp_path / "none", MetricsConfig(episodes=False))
+    act(monitor, 3)
+
+
+def test_a_file_of_rows_has_a_limit(tmp_path):
+    lines = []
+    file = CsvFile(tmp_path / "rows.csv", lines.append, max_bytes=100)
+    for k in range(100):
+        file.extend([{"k": k}, {"k": k}])
+    file.close()
+    assert 100 <= (tmp_path / "rows.csv").stat().st_size < 120
+    assert len(lines) == 1 and lines[0].endswith("no further rows")
+
+
+def test_json_lines_have_no_number_that_is_none(tmp_path):
+    monitor = make_monitor(tmp_path, MetricsConfig(json_lines=True))
+    monitor.report("learner/0", 0, [{**LEARNED, "loss": math.nan}])
+    act(monitor, 5)
+    monitor.close()
+    first, *_ = [json.loads(line) for line in (tmp_path / "metrics.jsonl").open()]
+    assert first["loss"] is None
+    assert (first["env_steps"], first["mean_return"]) == (500, 3.5)
+
+
+def test_tensorboard_reads_the_event_files_of_a_resumed_run(tmp_path):
+    pytest.importorskip("tensorboardX")
+    accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    config = MetricsConfig(tensorboard=True)
+    monitor = make_monitor(tmp_path, config)
+    monitor.report("learner/0", 0, [LEARNED])
+    act(monitor, 7)
+    checkpoint = {**monitor.state(), "seen": {}}
+    act(monitor, 3, first=7)
+    monitor.close()
+    monitor = make_monitor(tmp_path, config)
+    monitor.restore(checkpoint)
+    monitor.report("learner/0", 0, [LEARNED])
+    act(monitor, 10, first=100)
+    monitor.close()
+    events = accumulator.EventAccumulator(str(tmp_path / "tensorboard"))
+    events.Reload()
+    points = [(each.step, each.value) for each in events.Scalars("mean_return")]
+    assert points[0] == (500, 3.5)
+    # What the first program wrote beyond its checkpoint is taken back.
+    assert [step for step, _ in points] == [500, 1200, 1700, 1700]
+    assert {"loss", "learner_steps", "std_return"} <= set(events.Tags()["scalars"])
+
+
+def test_weights_and_biases_get_the_same_rows(tmp_path, monkeypatch):
+    logged, calls = [], []
+    fake = types.SimpleNamespace(
+        init=lambda **arguments: calls.append(arguments) or fake,
+        log=lambda row, step: logged.append((step, row["loss"])),
+        finish=lambda: calls.append("finish"),
+    )
+    monkeypatch.setitem(sys.modules, "wandb", fake)
+    monitor = make_monitor(tmp_path / "mine", MetricsConfig(wandb=True, episodes=False))
+    (tmp_path / "mine").mkdir(exist_ok=True)
+    monitor.report("learner/0", 0, [LEARNED])
+    act(monitor, 5)
+    monitor.close()
+    assert logged == [(500, 0.5), (500, 0.5)]
+    assert calls[0]["name"] == calls[0]["id"] == "mine" and calls[0]["resume"] == "allow"
+    assert calls[1] == "finish"
+
+
+def test_a_package_that_is_missing_is_named(monkeypatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(ConfigError, match=r"^metrics.wandb needs wandb: pip install wandb$"):
+        check_sinks(MetricsConfig(wandb=True))
+    check_sinks(MetricsConfig())
