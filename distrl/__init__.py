@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from distrl.callbacks import Callback
     from distrl.envs.pool import Environment
     from distrl.experiment import Experiment
-    from distrl.launch.python.evaluation import Evaluation
-    from distrl.launch.python.run import Run
+    from distrl.launch.runs.evaluation import Evaluation
+    from distrl.launch.runs.run import Run
     from distrl.policy import Policy
 
 __all__ = ["__version__", "evaluate", "load_policy", "load_run", "train"]
@@ -106,7 +106,7 @@ def evaluate(
       SpecError: the environment's observations are not those of the training.
     """
     _import_jax()
-    from distrl.launch.python import evaluation
+    from distrl.launch.runs import evaluation
 
     return evaluation.evaluate(
         policy, environment, episodes=episodes, max_steps=max_steps, seed=seed
@@ -132,7 +132,7 @@ def load_run(path: str | Path, *, trust: bool = False) -> "Run":
       ConfigError: it is no run folder.
     """
     _import_jax()
-    from distrl.launch.python import run
+    from distrl.launch.runs import run
 
     return run.load_run(path, trust=trust)
 

@@ -4,6 +4,7 @@ Nothing heavy is imported before the arguments are read, so that bad input is re
 """
 
 import contextlib
+import importlib
 import os
 import signal
 import sys
@@ -22,8 +23,21 @@ _HELP = {
            Run a Launchpad program of your own.
        distrl launch --help
            List its flags.""",
+    "list": """usage: distrl list [FOLDER]
+           List the runs in a folder, runs/ unless given.""",
     "status": """usage: distrl status RUN
            Show the status of a run's nodes.""",
+    "logs": """usage: distrl logs RUN NODE [-f]
+           Print a node's log; -f: also what it prints from now on.""",
+    "stop": """usage: distrl stop RUN [--timeout=SECONDS]
+           Have a run save and end, as Ctrl-C does.""",
+    "eval": """usage: distrl eval RUN [--env=NAME] [--which=latest|best] [--episodes=N] [--seed=N]
+                   [--trust]
+           Play episodes with a run's policy; --trust runs code that its files have.""",
+    "plot": """usage: distrl plot RUN ... [--out=FILE.png] [--x=env_steps] [--y=mean_return]
+           Draw learning curves; runs that differ in their seed only are one, with its spread.""",
+    "compare": """usage: distrl compare RUN RUN ...
+           Print the settings that differ, and how far each run came.""",
     "actors": """usage: distrl actors RUN N
            Scale to N actors (at most `actors.max_actors`).""",
     "stacks": """usage: distrl stacks RUN [NODE ...]
@@ -39,7 +53,24 @@ _VERSION_HELP = """       distrl --version
            Print the version.
        distrl COMMAND --help
            Print the help of a command."""
-_COMMANDS = ("train", "launch", "status", "actors", "stacks", "tables", "agent")
+# The module and the function of each; imported when it is called.
+_FUNCTIONS = {
+    "train": ("cli.train", "train"),
+    "launch": ("cli.launch", "launch"),
+    "list": ("runs.list_runs", "list_runs"),
+    "status": ("cli.status", "status"),
+    "logs": ("runs.logs", "logs"),
+    "stop": ("runs.stop", "stop"),
+    "eval": ("runs.evaluate", "evaluate_run"),
+    "plot": ("runs.plot", "plot"),
+    "compare": ("runs.compare", "compare"),
+    "actors": ("cli.actors", "actors"),
+    "stacks": ("cli.stacks", "stacks"),
+    "tables": ("cli.tables", "tables"),
+    "agent": ("cli.agent", "agent"),
+}
+_COMMANDS = tuple(_FUNCTIONS)
+_WITH_JAX = ("train", "eval", "plot", "compare", "list", "logs", "stop")
 _HELP_FLAGS = {"-h", "-help", "--help"}
 
 
@@ -135,36 +166,13 @@ def _run(argv: list[str], load: Callable[[], Any] | None) -> int:
 
 def _call(command: str, arguments: list[str], load: Callable[[], Any] | None) -> int:
     """Imports a command's module and returns its exit status."""
-    if command == "launch":
-        from distrl.launch.cli import launch
+    if command in _WITH_JAX:
+        from distrl.runtime.jax_import import import_jax
 
-        return launch.launch(arguments)
-    if command == "tables":
-        from distrl.launch.cli import tables
-
-        return tables.tables(arguments)
-    if command == "status":
-        from distrl.launch.cli import status
-
-        return status.status(arguments)
-    if command == "actors":
-        from distrl.launch.cli import actors
-
-        return actors.actors(arguments)
-    if command == "agent":
-        from distrl.launch.cli import agent
-
-        return agent.agent(arguments)
-    if command == "stacks":
-        from distrl.launch.cli import stacks
-
-        return stacks.stacks(arguments)
-    from distrl.runtime.jax_import import import_jax
-
-    import_jax()
-    from distrl.launch.cli import train
-
-    return train.train(arguments, load)
+        import_jax()
+    module, name = _FUNCTIONS[command]
+    function = getattr(importlib.import_module(f"distrl.launch.{module}"), name)
+    return int(function(arguments, load) if command == "train" else function(arguments))
 
 
 if __name__ == "__main__":

@@ -21,6 +21,7 @@ ROOMS = """
     distrl/__main__ distrl/__init__
     launch/python
     launch/main
+    launch/runs
     launch/cli
     launch/launcher
     launch/hosts

@@ -1,1 +1,1 @@
-"""distrl from Python: what `distrl.train`, `distrl.evaluate` and `distrl.load_run` do."""
+"""Training from Python: what `distrl.train` does, and the process that it trains in."""

@@ -14,8 +14,8 @@ from distrl.errors import ConfigError, TrainingError
 from distrl.experiment import Experiment
 from distrl.launch.paths import python_command
 from distrl.launch.python import worker
-from distrl.launch.python.run import Run
 from distrl.launch.run_dir.folder import folder_in_runs
+from distrl.launch.runs.run import Run
 from distrl.launch.supervision.result import EXIT_BAD_INPUT, EXIT_FINISHED
 
 _LAST_LINES = 30  # of the output, that an error may need

@@ -14,8 +14,8 @@ BREAKING = EXPERIMENTS / "breaking.py"
 BAD = {
     "command": (
         ["trian"],
-        "unknown command 'trian'; choose from: train, launch, status, actors, stacks, tables, "
-        "agent",
+        "unknown command 'trian'; choose from: train, launch, list, status, logs, stop, eval, "
+        "plot, compare, actors, stacks, tables, agent",
     ),
     "environment": (
         ["train", "--env=CartPol-v1"],
