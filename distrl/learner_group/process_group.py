@@ -290,6 +290,10 @@ def join(
         coordinator_bind_address=service,
         cluster_detection_method="deactivate",
     )
+    # On CPUs, XLA's collectives fail in an executable from JAX's cache on disk: it makes their
+    # context a second time ("Config key cpu:gloo/... already exists").
+    if jax.default_backend() == "cpu":
+        jax.config.update("jax_enable_compilation_cache", False)
     if on_sigterm is not None and threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, on_sigterm)  # JAX replaced it by one that does nothing
     return group

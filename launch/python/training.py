@@ -97,7 +97,7 @@ def _run(
     assert process.stdout is not None
     last_lines: collections.deque[str] = collections.deque(maxlen=_LAST_LINES)
     interrupted = False
-    with process:
+    try:
         with contextlib.suppress(BrokenPipeError):  # it has ended: its output says why
             process.stdin.write(worker.order(arguments, experiment))
             process.stdin.close()
@@ -109,10 +109,16 @@ def _run(
                     if not quiet:
                         sys.stdout.write(text)
                         sys.stdout.flush()
+                process.wait()
                 break
             except KeyboardInterrupt:
                 interrupted = True
                 process.send_signal(signal.SIGINT)
+    except BaseException:  # such as the caller's own alarm: the run saves, and ends
+        process.terminate()
+        raise
+    finally:
+        process.stdout.close()
     if interrupted:
         raise KeyboardInterrupt
     return process.returncode, last_lines

@@ -201,14 +201,16 @@ def test_classes_of_a_script_train_in_nodes_and_a_run_that_ended_stays(tmp_path)
 
 
 @pytest.mark.full
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(200)
 def test_an_interrupt_saves_and_is_raised(tmp_path):
     run_dir = tmp_path / "run"
 
     def interrupt():
-        until(lambda: (run_dir / "metrics.csv").exists(), "metrics", 60.0)
-        until(lambda: len(distrl.load_run(run_dir).rows) > 1, "rows", 60.0)
-        os.kill(os.getpid(), signal.SIGINT)
+        try:
+            until(lambda: (run_dir / "metrics.csv").exists(), "metrics", 80.0)
+            until(lambda: len(distrl.load_run(run_dir).rows) > 1, "rows", 80.0)
+        finally:
+            os.kill(os.getpid(), signal.SIGINT)
 
     thread = threading.Thread(target=interrupt)
     thread.start()
@@ -221,8 +223,40 @@ def test_an_interrupt_saves_and_is_raised(tmp_path):
     assert run.config["experiment"]["goal"]["max_learner_steps"] == 10**9
 
 
+class Alarm(Exception):
+    pass
+
+
 @pytest.mark.full
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(200)
+def test_a_run_ends_and_saves_when_its_caller_fails(tmp_path):
+    run_dir = tmp_path / "run"
+
+    def alarm(number, frame):
+        raise Alarm
+
+    before = signal.signal(signal.SIGUSR1, alarm)
+
+    def fail():
+        try:
+            until(lambda: (run_dir / "metrics.csv").exists(), "metrics", 80.0)
+        finally:
+            os.kill(os.getpid(), signal.SIGUSR1)
+
+    thread = threading.Thread(target=fail)
+    thread.start()
+    try:
+        with pytest.raises(Alarm):
+            distrl.train(counting(max_learner_steps=10**9), run_dir=run_dir, quiet=True)
+    finally:
+        thread.join()
+        signal.signal(signal.SIGUSR1, before)
+    until(lambda: (run_dir / "result.json").exists(), "the result", 60.0)
+    assert distrl.load_run(run_dir).status == "stopped"
+
+
+@pytest.mark.full
+@pytest.mark.timeout(200)
 def test_a_run_ends_and_saves_when_its_caller_is_killed(tmp_path):
     script = tmp_path / "script.py"
     run_dir = tmp_path / "run"
@@ -231,8 +265,8 @@ def test_a_run_ends_and_saves_when_its_caller_is_killed(tmp_path):
     caller = subprocess.Popen(
         [sys.executable, str(script)], env=environment, stdout=subprocess.DEVNULL, cwd=tmp_path
     )
-    until(lambda: (run_dir / "metrics.csv").exists(), "metrics", 60.0)
-    until(lambda: len(distrl.load_run(run_dir).rows) > 1, "rows", 60.0)
+    until(lambda: (run_dir / "metrics.csv").exists(), "metrics", 80.0)
+    until(lambda: len(distrl.load_run(run_dir).rows) > 1, "rows", 80.0)
     caller.kill()
     caller.wait(10.0)
     until(lambda: (run_dir / "result.json").exists(), "the result", 60.0)
