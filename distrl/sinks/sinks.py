@@ -141,12 +141,9 @@ class WandbRun:
 
 def check_sinks(config: MetricsConfig) -> None:
     """Raises ConfigError if a package is missing."""
-    for setting, package, name in (
-        ("tensorboard", "tensorboardX", "tensorboardX"),
-        ("wandb", "wandb", "wandb"),
-    ):
+    for setting, package in (("tensorboard", "tensorboardX"), ("wandb", "wandb")):
         if getattr(config, setting) and importlib.util.find_spec(package) is None:
-            raise ConfigError(f"metrics.{setting} needs {name}: pip install {name}")
+            raise ConfigError(f"metrics.{setting} needs {package}: pip install {package}")
 
 
 class MetricsWriter:

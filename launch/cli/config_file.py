@@ -1,7 +1,7 @@
 """`--config_file`: flags and settings from a file, such as the `config.json` of a run."""
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -9,6 +9,7 @@ from absl import flags
 
 from distrl.errors import ConfigError
 from distrl.launch.cli.train_flags import without_flags
+from distrl.launch.run_dir.config_diff import flat
 
 _NOT_AGAIN = ("config_file", "run_dir")  # of a run's command
 _SETTINGS = "config"  # key of the settings in a file that a user writes
@@ -61,7 +62,7 @@ def read(path: str, values: flags.FlagValues) -> ConfigFile:
     if "experiment" in data and isinstance(data["experiment"], Mapping):
         words = without_flags(list(data.get("command", []))[1:], _NOT_AGAIN, values)
         words += [] if "topology" not in data else [_word("topology", data["topology"])]
-        return ConfigFile(words, dict(_leaves(data["experiment"], "config")), True)
+        return ConfigFile(words, flat(data["experiment"], "config."), True)
     settings = data.pop(_SETTINGS, None) or {}
     if not isinstance(settings, Mapping):
         raise ConfigError(f"--config_file: {path}: `config` must have settings by name")
@@ -72,7 +73,7 @@ def read(path: str, values: flags.FlagValues) -> ConfigFile:
                 "experiment go under `config`"
             )
     words = [_word(name, value) for name, value in data.items()]
-    return ConfigFile(words, dict(_leaves(settings, "config")), False)
+    return ConfigFile(words, flat(settings, "config."), False)
 
 
 def _load(path: Path) -> dict[str, Any]:
@@ -95,14 +96,6 @@ def _load(path: Path) -> dict[str, Any]:
     if not isinstance(data, dict):
         raise ConfigError(f"--config_file: {path} must have names and values")
     return data
-
-
-def _leaves(settings: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
-    for name, value in settings.items():
-        if isinstance(value, Mapping):
-            yield from _leaves(value, f"{prefix}.{name}")
-        else:
-            yield f"{prefix}.{name}", value
 
 
 def _word(name: str, value: Any) -> str:

@@ -2,6 +2,7 @@
 
 import collections
 import contextlib
+import dataclasses
 import signal
 import subprocess
 import sys
@@ -9,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from distrl import presets
 from distrl.callbacks import Callback
 from distrl.errors import ConfigError, TrainingError
 from distrl.experiment import Experiment
@@ -19,6 +21,7 @@ from distrl.launch.runs.run import Run
 from distrl.launch.supervision.result import EXIT_BAD_INPUT, EXIT_FINISHED
 
 _LAST_LINES = 30  # of the output, that an error may need
+_DEFAULT_AGENT = "impala"
 _EXIT_STOPPED = {128 + signal.SIGINT, 128 + signal.SIGTERM}
 
 
@@ -63,18 +66,11 @@ def train(
     return Run(folder, trust=True)
 
 
-_DEFAULT_AGENT = "impala"
-
-
 def _preset(environment: str, agent: str | None) -> Experiment:
-    from distrl import presets
-
     return presets.experiment(environment, agent or _DEFAULT_AGENT)
 
 
 def _with_callbacks(experiment: Experiment, callbacks: Sequence[Callback]) -> Experiment:
-    import dataclasses
-
     return dataclasses.replace(experiment, callbacks=(*experiment.callbacks, *callbacks))
 
 

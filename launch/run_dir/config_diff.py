@@ -124,9 +124,9 @@ def compare(old: dict[str, Any], new: dict[str, Any]) -> list[Change]:
         _change(name, old_classes.get(name), new_classes.get(name), _is_agent(name))
         for name in replaced
     ]
-    was, now = _flat(old["experiment"], ""), _flat(new["experiment"], "")
+    was, now = flat(old["experiment"], ""), flat(new["experiment"], "")
     if "agent.network" in new_classes.keys() - old["classes"].keys():  # of continuous control
-        was = {**_flat(json.loads(json.dumps(as_dict(SHARED))), "agent.network."), **was}
+        was = {**flat(json.loads(json.dumps(as_dict(SHARED))), "agent.network."), **was}
     # It is in the settings of all of DQN's networks, and changes those that are dueling.
     for name in [*now, *(name for name in was if name not in now)]:
         old_value = was.get(name, _BEFORE.get(name.rpartition(".")[2]))
@@ -157,7 +157,7 @@ def _within(name: str, field: str) -> bool:
     return name == field or name.startswith(f"{field}.")
 
 
-def _flat(settings: Any, prefix: str) -> dict[str, Any]:
+def flat(settings: Any, prefix: str) -> dict[str, Any]:
     """Returns the values that are no dictionaries, by dotted name."""
     if not isinstance(settings, dict):
         value = _ADDRESS.sub("", settings) if isinstance(settings, str) else settings
@@ -165,5 +165,5 @@ def _flat(settings: Any, prefix: str) -> dict[str, Any]:
     return {
         name: value
         for key, part in settings.items()
-        for name, value in _flat(part, f"{prefix}{key}.").items()
+        for name, value in flat(part, f"{prefix}{key}.").items()
     }

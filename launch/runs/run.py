@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING, Any
 
 from distrl.checkpointing.store import Checkpoints
 from distrl.errors import ConfigError
+from distrl.launch.run_dir.config_diff import flat
 from distrl.launch.run_dir.folder import CONFIG
 from distrl.launch.supervision.result import RESULT_FILE
 from distrl.runtime.files import TASKS, read_json
+from distrl.sinks.sinks import METRICS
 
 if TYPE_CHECKING:
     import pandas
 
     from distrl.policy import Policy
-
-_METRICS = "metrics.csv"
 
 
 class Run:
@@ -50,6 +50,23 @@ class Run:
         return {name: Run(self._run_dir, trust=self._trust, task=name) for name in names}
 
     @property
+    def parts(self) -> list["Run"]:
+        """The run itself, or its parts if it has several policies."""
+        return list(self.tasks.values()) or [self]
+
+    @property
+    def flat_settings(self) -> dict[str, Any]:
+        """The settings by their dotted names, and the topology."""
+        config = self.config
+        settings = flat(config.get("experiment") or {}, "")
+        return {"topology": config.get("topology"), **settings}
+
+    @property
+    def last_rows(self) -> list[dict[str, float]]:
+        """The newest row of each of `parts` that has one."""
+        return [rows[-1] for part in self.parts if (rows := part.rows)]
+
+    @property
     def config(self) -> dict[str, Any]:
         """What `config.json` has: "experiment", with all settings, "topology", "command", ..."""
         return dict(read_json(self._run_dir / CONFIG) or {})
@@ -72,7 +89,7 @@ class Run:
     def rows(self) -> list[dict[str, float]]:
         """The rows of `metrics.csv`: what was known then, by column (docs/metrics.md)."""
         self._check_task()
-        return list(_rows(self.path / _METRICS))
+        return list(_rows(self.path / METRICS))
 
     @property
     def metrics(self) -> "pandas.DataFrame":

@@ -6,6 +6,7 @@ import sys
 
 import pytest
 
+from distrl.launch import main
 from distrl.version import __version__
 from tests.support.commands import EXPERIMENTS, ROOT, distrl, needs_launchpad
 
@@ -163,3 +164,10 @@ def test_an_experiment_that_ends_the_command_is_a_failure(status_of, tmp_path, c
     assert status_of("train", "--experiment=breaking.py", "--topology=single_process") == 1
     err = capfd.readouterr().err
     assert "breaking.py" in err and "distrl: failed: " in err
+
+
+@pytest.mark.parametrize("command", main._COMMANDS)
+def test_every_command_has_its_function(command):
+    module, name = main._FUNCTIONS[command]
+    path = ROOT / "launch" / f"{module.replace('.', '/')}.py"
+    assert f"\ndef {name}(" in path.read_text()

@@ -1,0 +1,1 @@
+"""Runs that are in a folder: what they have, and the commands about them."""

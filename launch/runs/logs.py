@@ -1,0 +1,50 @@
+"""`distrl logs RUN NODE`: the output of a run's node."""
+
+import sys
+import time
+from pathlib import Path
+
+from distrl.errors import ConfigError
+from distrl.launch.runs.arguments import Parser
+from distrl.launch.runs.run import load_run
+from distrl.launch.runs.state import is_running
+
+_POLL_S = 0.2
+
+
+def logs(arguments: list[str]) -> int:
+    """Prints a node's log; with `-f` also what it prints from now on, until the run ends.
+
+    Args:
+      arguments: the command, the run folder, the node's name, `-f`.
+
+    Returns:
+      The exit status.
+
+    Raises:
+      ConfigError: there is no such log.
+    """
+    parser = Parser("logs").add("run").add("node", nargs="?").add("-f", action="store_true")
+    values = parser.parse_args(arguments[1:])
+    run_dir = load_run(values.run).path
+    folder = run_dir / "logs"
+    names = sorted(path.stem for path in folder.glob("*.log"))
+    if not names:
+        raise ConfigError(f"logs: {run_dir} has none: single_process prints to its own terminal")
+    path = folder / f"{str(values.node).replace('/', '-')}.log"
+    if values.node is None or path.stem not in names:
+        raise ConfigError(f"logs: name a node of {run_dir}: {', '.join(names)}")
+    _print(path, run_dir, values.f)
+    return 0
+
+
+def _print(path: Path, run_dir: Path, follow: bool) -> None:
+    with open(path, encoding="utf-8", errors="replace") as file:
+        while True:
+            ended = not follow or not is_running(run_dir)
+            for line in file:
+                sys.stdout.write(line)
+            sys.stdout.flush()
+            if ended:
+                return
+            time.sleep(_POLL_S)

@@ -1,0 +1,141 @@
+"""`distrl plot RUN...`: learning curves, with the spread over seeds."""
+
+import itertools
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from distrl.errors import ConfigError
+from distrl.launch.runs.arguments import Parser
+from distrl.launch.runs.compare import differences
+from distrl.launch.runs.run import Run, load_run
+
+_POINTS = 200  # at which the runs of a curve are averaged
+
+
+class Curve(NamedTuple):
+    """The mean of runs that differ in their seed only.
+
+    Attributes:
+      label: what their settings have that those of other curves have not.
+      x: float `[n]`.
+      mean, least, most: float `[n]`, over the runs.
+      num_runs: number of runs.
+    """
+
+    label: str
+    x: npt.NDArray[np.float64]
+    mean: npt.NDArray[np.float64]
+    least: npt.NDArray[np.float64]
+    most: npt.NDArray[np.float64]
+    num_runs: int
+
+
+def plot(arguments: list[str]) -> int:
+    """Draws the curves of runs into a file.
+
+    Args:
+      arguments: the command, the run folders, and flags; see the help.
+
+    Returns:
+      The exit status.
+
+    Raises:
+      ConfigError: a folder is no run's, has no such column, or matplotlib is missing.
+    """
+    values = (
+        Parser("plot")
+        .add("runs", nargs="+")
+        .add("--out", default="curves.png")
+        .add("--x", default="env_steps")
+        .add("--y", default="mean_return")
+        .parse_args(arguments[1:])
+    )
+    curves = make_curves([load_run(path) for path in values.runs], values.x, values.y)
+    _draw(curves, values.x, values.y, Path(values.out))
+    print(f"{values.out}: {len(curves)} curves of {sum(each.num_runs for each in curves)} runs")
+    return 0
+
+
+def make_curves(runs: Sequence[Run], x: str, y: str) -> list[Curve]:
+    """Returns a curve for each group of runs whose settings are the same but for the seed.
+
+    A run of several policies counts as one for each. A curve ends where its shortest run does.
+
+    Args:
+      runs: the runs.
+      x, y: columns of `metrics.csv`.
+
+    Raises:
+      ConfigError: a run has no such column, or fewer than two rows of it.
+    """
+    groups: dict[str, list[tuple[Run, npt.NDArray[np.float64]]]] = {}
+    for run in itertools.chain.from_iterable(each.parts for each in runs):
+        key = json.dumps([run.task, {**run.flat_settings, "seed": None}], sort_keys=True)
+        groups.setdefault(key, []).append((run, _points(run, x, y)))
+    labels = _labels([members[0][0] for members in groups.values()])
+    curves = []
+    for label, members in zip(labels, groups.values(), strict=True):
+        tables = [table for _, table in members]
+        begin, end = max(t[0, 0] for t in tables), min(t[-1, 0] for t in tables)
+        grid = np.linspace(begin, max(begin, end), _POINTS)
+        each = np.stack([np.interp(grid, table[:, 0], table[:, 1]) for table in tables])
+        curves.append(Curve(label, grid, each.mean(0), each.min(0), each.max(0), len(tables)))
+    return curves
+
+
+def _points(run: Run, x: str, y: str) -> npt.NDArray[np.float64]:
+    rows = run.rows
+    for name in (x, y):
+        if rows and name not in rows[0]:
+            known = ", ".join(rows[0])
+            raise ConfigError(f"plot: {run.path} has no column {name!r}; it has {known}")
+    points = np.array([(row[x], row[y]) for row in rows], np.float64).reshape(-1, 2)
+    points = points[np.isfinite(points).all(1)]
+    if len(points) < 2:
+        raise ConfigError(f"plot: {run.path} has {len(points)} rows with {x} and {y}: too few")
+    return points
+
+
+def _labels(runs: Sequence[Run]) -> list[str]:
+    """Returns for each run what tells it from the others, in a few words."""
+    labels = [[] if run.task is None else [run.task] for run in runs]
+    for name, *values in differences(runs):
+        if name != "seed" and len(" ".join(values)) < 40 * len(runs):
+            for label, value in zip(labels, values, strict=True):
+                label.append(f"{name.rpartition('.')[2]}={value}")
+    return [", ".join(label[:4]) or run.path.name for label, run in zip(labels, runs, strict=True)]
+
+
+def _draw(curves: Sequence[Curve], x: str, y: str, out: Path) -> None:
+    try:
+        import matplotlib
+    except ImportError as error:
+        raise ConfigError("plot needs matplotlib: pip install matplotlib") from error
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    if out.suffix.lstrip(".") not in ("png", "svg", "pdf"):
+        raise ConfigError(f"plot: --out={out}: name a .png, .svg or .pdf file")
+    figure, axes = pyplot.subplots(figsize=(8, 5), layout="constrained")
+    for curve in curves:
+        label = curve.label + (f" ({curve.num_runs} seeds)" if curve.num_runs > 1 else "")
+        (line,) = axes.plot(curve.x, curve.mean, label=label)
+        if curve.num_runs > 1:
+            axes.fill_between(
+                curve.x, curve.least, curve.most, color=line.get_color(), alpha=0.2, lw=0
+            )
+    axes.set_xlabel(x.replace("_", " "))
+    axes.set_ylabel(y.replace("_", " "))
+    axes.grid(alpha=0.3)
+    axes.legend()
+    options: dict[str, Any] = {"dpi": 150} if out.suffix == ".png" else {}
+    try:
+        figure.savefig(out, **options)
+    except OSError as error:
+        raise ConfigError(f"plot: --out={out}: {error.strerror}") from error
+    pyplot.close(figure)

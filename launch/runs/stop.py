@@ -1,0 +1,50 @@
+"""`distrl stop RUN`: has a run save and end, as Ctrl-C does."""
+
+import os
+import signal
+import sys
+import time
+
+from distrl.errors import ConfigError
+from distrl.launch.runs.arguments import Parser
+from distrl.launch.runs.run import load_run
+from distrl.launch.runs.state import is_running, launcher_pid
+from distrl.launch.supervision.result import EXIT_FAILED
+
+_POLL_S = 0.1
+
+
+def stop(arguments: list[str]) -> int:
+    """Stops a running program and waits until it has ended.
+
+    Args:
+      arguments: the command, the run folder, `--timeout=SECONDS`.
+
+    Returns:
+      The exit status: 1 if it has not ended in time. It is left alone then.
+
+    Raises:
+      ConfigError: nothing runs there, or not on this machine.
+    """
+    parser = Parser("stop").add("run").add("--timeout", type=float, default=120.0)
+    values = parser.parse_args(arguments[1:])
+    run = load_run(values.run)
+    if not is_running(run.path):
+        raise ConfigError(f"stop: nothing runs in {run.path}")
+    pid = launcher_pid(run.path)
+    if pid is None:
+        raise ConfigError(f"stop: the program in {run.path} runs on another machine; stop it there")
+    os.kill(pid, signal.SIGINT)
+    deadline = time.monotonic() + values.timeout
+    while is_running(run.path):
+        if time.monotonic() > deadline:
+            print(
+                f"distrl: stop: process {pid} in {run.path} was asked to stop and has not ended "
+                f"within {values.timeout:g} s",
+                file=sys.stderr,
+            )
+            return EXIT_FAILED
+        time.sleep(_POLL_S)
+    result = run.result
+    print(f"{run.path.name}: {result.get('status', 'ended')}: {result.get('reason', '')}")
+    return 0

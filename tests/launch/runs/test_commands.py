@@ -1,0 +1,153 @@
+"""`distrl list`, `logs`, `stop`, `eval`, `plot` and `compare`, on folders of runs."""
+
+import fcntl
+import json
+import os
+import signal
+import threading
+
+import numpy as np
+import pytest
+
+from distrl.errors import ConfigError
+from distrl.launch.runs import compare, evaluate, list_runs, logs, plot, stop
+from distrl.launch.runs.run import load_run
+
+pytest.importorskip("matplotlib")
+
+
+def make_run(folder, seed=0, rate=1e-3, rows=5, status="finished"):
+    folder.mkdir(parents=True)
+    experiment = {
+        "seed": seed,
+        "environment": {"name": "CartPole-v1"},
+        "agent": {"learning_rate": rate, "network": {"hidden_sizes": [32]}},
+    }
+    config = {"command": [], "topology": "single_process", "experiment": experiment}
+    (folder / "config.json").write_text(json.dumps(config))
+    lines = ["seconds,env_steps,mean_return"]
+    lines += [f"{k},{1000 * (k + 1)},{10 * k + seed}" for k in range(rows)]
+    (folder / "metrics.csv").write_text("\n".join([*lines, "9,9"]))  # a row that is being written
+    if status:
+        (folder / "result.json").write_text(json.dumps({"status": status, "reason": "so"}))
+    (folder / "lock").write_text(f"{os.getpid()}\n")
+    return folder
+
+
+@pytest.fixture
+def locked():
+    """A function that locks a run's folder, as its program does, and returns what unlocks it."""
+    descriptors = []
+
+    def lock(folder):
+        descriptor = os.open(folder / "lock", os.O_RDWR)
+        descriptors.append(descriptor)
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        return lambda: fcntl.flock(descriptor, fcntl.LOCK_UN)
+
+    yield lock
+    for descriptor in descriptors:
+        os.close(descriptor)
+
+
+def test_list_shows_each_run_and_whether_it_is_in_progress(tmp_path, capsys, locked):
+    make_run(tmp_path / "a")
+    make_run(tmp_path / "b", status="", rows=0)
+    locked(make_run(tmp_path / "c", status=""))
+    make_run(tmp_path / "d")
+    (tmp_path / "d" / "config.json").write_text("{")
+    (tmp_path / "no run").mkdir()
+    assert list_runs.list_runs(["distrl list", str(tmp_path)]) == 0
+    head, *lines = [line.split("  ") for line in capsys.readouterr().out.splitlines()]
+    rows = {line[0]: [cell.strip() for cell in line if cell.strip()] for line in lines}
+    assert [cell.strip() for cell in head if cell.strip()][:3] == ["run", "status", "topology"]
+    assert rows["a"][1:5] == ["finished", "single_process", "5,000", "40.0"]
+    assert rows["b"][1:5] == ["unfinished", "single_process", "-", "-"]
+    assert rows["c"][1] == "running"
+    assert rows["d"][1] == "damaged"
+    with pytest.raises(ConfigError, match=r"^list: no folder .*/nowhere; name the one"):
+        list_runs.list_runs(["distrl list", str(tmp_path / "nowhere")])
+
+
+def test_logs_of_a_node(tmp_path, capsys, locked):
+    run = make_run(tmp_path / "run")
+    with pytest.raises(ConfigError, match="single_process prints to its own terminal"):
+        logs.logs(["distrl logs", str(run)])
+    (run / "logs").mkdir()
+    (run / "logs" / "actor-0.log").write_text("first\n")
+    with pytest.raises(ConfigError, match=r"name a node of .*: actor-0$"):
+        logs.logs(["distrl logs", str(run), "actor/1"])
+    assert logs.logs(["distrl logs", str(run), "actor/0"]) == 0
+    assert capsys.readouterr().out == "first\n"
+    unlock = locked(run)
+    thread = threading.Thread(target=logs.logs, args=(["logs", str(run), "actor/0", "-f"],))
+    thread.start()
+    with open(run / "logs" / "actor-0.log", "a") as file:
+        file.write("second\n")
+    unlock()
+    thread.join(10.0)
+    assert not thread.is_alive()
+    assert capsys.readouterr().out == "first\nsecond\n"
+
+
+def test_stop_interrupts_the_program_and_waits(tmp_path, capsys, locked, monkeypatch):
+    run = make_run(tmp_path / "run", status="stopped")
+    with pytest.raises(ConfigError, match=r"^stop: nothing runs in .*/run$"):
+        stop.stop(["distrl stop", str(run)])
+    unlock = locked(run)
+    sent = []
+    monkeypatch.setattr(os, "kill", lambda *arguments: sent.append(arguments))
+    assert stop.stop(["distrl stop", str(run), "--timeout=0.1"]) == 1
+    assert "has not ended within 0.1 s" in capsys.readouterr().err
+    monkeypatch.setattr(os, "kill", lambda *_: unlock())
+    assert stop.stop(["distrl stop", str(run)]) == 0
+    assert capsys.readouterr().out == "run: stopped: so\n"
+    assert sent == [(os.getpid(), signal.SIGINT)]
+    locked(run)
+    (run / "lock").write_text("99999999\n")
+    with pytest.raises(ConfigError, match="runs on another machine"):
+        stop.stop(["distrl stop", str(run)])
+
+
+def test_compare_names_what_differs(tmp_path, capsys):
+    paths = [make_run(tmp_path / "a", rate=1e-3), make_run(tmp_path / "b", seed=7, rate=1e-4)]
+    assert compare.compare(["distrl compare", *map(str, paths)]) == 0
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert lines[0] == ["a", "b"]
+    assert ["agent.learning_rate", "0.001", "0.0001"] in lines
+    assert ["seed", "0", "7"] in lines
+    assert not [line for line in lines if line[0] == "topology"]
+    assert ["at", "the", "end:", "mean_return", "40", "47"] in lines
+
+
+def test_a_curve_is_the_mean_over_seeds(tmp_path, capsys):
+    paths = [make_run(tmp_path / f"a{k}", seed=k) for k in range(3)]
+    paths.append(make_run(tmp_path / "b", rate=1e-4, rows=3))
+    curves = plot.make_curves([load_run(path) for path in paths], "env_steps", "mean_return")
+    assert [curve.num_runs for curve in curves] == [3, 1]
+    three, one = curves
+    assert (three.x[0], three.x[-1], one.x[-1]) == (1000, 5000, 3000)
+    np.testing.assert_allclose(three.mean, (three.x / 1000 - 1) * 10 + 1)
+    np.testing.assert_allclose(three.most - three.least, 2.0)
+    assert three.label == "learning_rate=0.001"
+    for name in ("c.png", "c.svg"):
+        assert plot.plot(["distrl plot", *map(str, paths), f"--out={tmp_path / name}"]) == 0
+        assert (tmp_path / name).stat().st_size > 1000
+    assert "2 curves of 4 runs" in capsys.readouterr().out
+    with pytest.raises(ConfigError, match=r"has no column 'los'; it has seconds, env_steps, "):
+        plot.plot(["distrl plot", str(paths[0]), "--y=los"])
+    with pytest.raises(ConfigError, match=r"name a \.png, \.svg or \.pdf file"):
+        plot.plot(["distrl plot", str(paths[0]), "--out=c.doc"])
+    with pytest.raises(ConfigError, match="1 rows with env_steps and mean_return: too few"):
+        plot.plot(["distrl plot", str(make_run(tmp_path / "short", rows=1))])
+
+
+@pytest.mark.parametrize(
+    ("command", "function"),
+    [("plot", plot.plot), ("compare", compare.compare), ("eval", evaluate.evaluate_run)],
+)
+def test_bad_arguments_are_one_line(tmp_path, command, function):
+    with pytest.raises(ConfigError, match=rf"^{command}: .*; see `distrl {command} --help`$"):
+        function([f"distrl {command}"])
+    with pytest.raises(ConfigError, match="is not the folder of a run"):
+        function([f"distrl {command}", str(tmp_path), *[str(tmp_path)] * (command != "eval")])
