@@ -50,8 +50,13 @@ def files_of(wheel: Path) -> set[str]:
 def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A copy of the checkout's sources, for the build's own files not to lie in it."""
     folder = tmp_path_factory.mktemp("source") / "distrl"
-    skipped = shutil.ignore_patterns("__pycache__", ".*", "build", "dist", "runs", "*.egg-info")
-    shutil.copytree(ROOT, folder, symlinks=True, ignore=skipped)
+    skipped = shutil.ignore_patterns("__pycache__", ".*", "*.egg-info")
+
+    def ignored(directory: str, names: list[str]) -> set[str]:
+        outputs = {"build", "dist", "runs"} if Path(directory) == ROOT else set()
+        return skipped(directory, names) | outputs.intersection(names)
+
+    shutil.copytree(ROOT, folder, symlinks=True, ignore=ignored)
     return folder
 
 
