@@ -49,8 +49,8 @@ def test_cartpole_is_learned_in_one_process(tmp_path, core):
         ("a2c", "CartPole-v1", ("--config.agent.network.core=lstm",)),
         ("dqn", "CartPole-v1", ("--config.replay.table=prioritized",)),
         ("r2d2", "CartPole-v1", ("--topology=light_env",)),
-        ("sac", "Pendulum-v1", ()),
-        ("td3", "Pendulum-v1", ("--topology=light_env",)),
+        ("sac", "Pendulum-v1", ("--max_env_steps=4000",)),  # an update for each step
+        ("td3", "Pendulum-v1", ("--topology=light_env", "--max_env_steps=4000")),
     ],
 )
 def test_every_kind_of_agent_runs_in_programs(tmp_path, agent, env, flags, backend):
