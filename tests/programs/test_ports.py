@@ -103,4 +103,4 @@ def test_ports_are_open_only_when_the_user_says_so(train, monkeypatch):
     command = train("--topology=heavy_env")
     command.wait_for_training()
     assert {host for host, _ in listening(command)} == {"::"}
-    assert re.search(r"DISTRL_OPEN_PORTS=1: .* runs commands as you", command.output)
+    assert re.search(r"DISTRL_OPEN_PORTS=1: .* can run commands as this user", command.output)
