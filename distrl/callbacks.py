@@ -134,7 +134,9 @@ class TaskCallbacks:
         return call if listening else None
 
     def evaluated(self, report: Mapping[str, Any]) -> None:
-        """Passes on what `Evaluator.evaluate` returned."""
+        """Passes on what `Evaluator.evaluate` returned, if any episode has ended."""
+        if report["evaluation_return"] is None:
+            return
         scores = EvaluationScores.of_report(self.task, report)
         for callback in self.callbacks:
             callback.on_evaluation(scores)

@@ -4,6 +4,7 @@ import dataclasses
 import math
 from typing import Any, ClassVar
 
+from distrl.envs.time_limit import with_time_limit
 from distrl.errors import ConfigError
 from distrl.learner_config import LearnerConfig as LearnerConfig  # documented here as well
 
@@ -146,21 +147,30 @@ class EvaluatorConfig:
       num_envs: environments of the evaluator.
       episodes: episodes played greedily in one evaluation.
       interval: seconds between the starts of two evaluations.
+      max_episode_steps: a time limit of the evaluator's environments, beside their own; None: none.
+      max_seconds: after which an evaluation ends, and only the episodes that have ended count, so
+        that long ones may be missing; None: no limit.
     """
 
     num_evaluators: int = 0
     num_envs: int = 10
     episodes: int = 10
     interval: float = 10.0
+    max_episode_steps: int | None = None
+    max_seconds: float | None = None
 
     def __post_init__(self) -> None:
         if self.num_evaluators not in (0, 1):
             raise ConfigError(f"evaluator.num_evaluators must be 0 or 1, got {self.num_evaluators}")
-        for name in ("num_envs", "episodes", "interval"):
-            if getattr(self, name) <= 0:
-                raise ConfigError(
-                    f"evaluator.{name} must be more than 0, got {getattr(self, name)}"
-                )
+        for name in ("num_envs", "episodes", "interval", "max_episode_steps", "max_seconds"):
+            value = getattr(self, name)
+            if value is not None and value <= 0:
+                raise ConfigError(f"evaluator.{name} must be more than 0, got {value}")
+
+    def limited(self, environment: Any) -> Any:
+        """Returns an environment with the evaluator's time limit. Raises ConfigError: it can't."""
+        limit = self.max_episode_steps
+        return environment if limit is None else with_time_limit(environment, limit)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,8 +1,11 @@
 """The evaluator: parameters -> scores, in separate environments."""
 
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Generator
+from typing import TypeVar
 
 import numpy as np
+import numpy.typing as npt
 
 from distrl.envs.pool import Pool
 from distrl.episodes import EpisodeStatistics, Outcome, Record
@@ -10,6 +13,23 @@ from distrl.inferencer import Inferencer
 from distrl.metrics import Report
 from distrl.types import StepType
 from distrl.variables import VariableClient
+
+Scores = TypeVar("Scores")
+Play = Generator[None, None, Scores]
+"""An evaluation in progress: yields before each step, and returns its scores."""
+
+
+def play_to_the_end(play: Play[Scores], should_stop: Callable[[], bool]) -> Scores | None:
+    """Returns an evaluation's scores; None if `should_stop`, asked before each step, is true."""
+    try:
+        while True:
+            next(play)
+            if should_stop():
+                play.close()
+                return None
+    except StopIteration as ended:
+        scores: Scores = ended.value
+        return scores
 
 
 class Evaluator:
@@ -32,18 +52,24 @@ class Evaluator:
     def evaluate(
         self, episodes: int, should_stop: Callable[[], bool] = lambda: False
     ) -> Report | None:
-        """Plays whole episodes; returns None if stopped before the end.
+        """Returns what `play` returns; None if `should_stop` was true before a step."""
+        return play_to_the_end(self.play(episodes), should_stop)
+
+    def play(self, episodes: int, max_seconds: float | None = None) -> Play[Report]:
+        """Plays whole episodes.
 
         Each environment plays the same number, so that short episodes do not count more often.
 
         Args:
           episodes: number of episodes.
-          should_stop: asked before each step.
+          max_seconds: after which only the episodes that have ended count; None: no limit.
 
         Returns:
-          The mean, least and greatest return; the mean of each component of a vector reward; and
-          the success rate, if the environment reports success.
+          The number of episodes; their mean, least and greatest return, None if there are none; the
+          mean of each component of a vector reward; and the success rate, if the environment
+          reports success.
         """
+        deadline = None if max_seconds is None else time.monotonic() + max_seconds
         self._variables.refresh()
         version = self._variables.version
         self._life += 1  # resets the recurrent state
@@ -51,8 +77,9 @@ class Evaluator:
         played: list[list[Record]] = [[] for _ in range(self._pool.num_envs)]
         begun = np.zeros(self._pool.num_envs, bool)
         while any(len(records) < share for records in played):
-            if should_stop():
-                return None
+            yield
+            if deadline is not None and time.monotonic() >= deadline:
+                break
             timestep = self._timestep
             begun |= timestep.step_type == StepType.FIRST
             ended = self._statistics.add(timestep)
@@ -68,14 +95,25 @@ class Evaluator:
     def _scores(self, records: list[Record]) -> Report:
         returns = np.array([record[0] for record in records])
         report: Report = {
-            "evaluation_return": float(returns.mean()),
-            "evaluation_return_min": float(returns.min()),
-            "evaluation_return_max": float(returns.max()),
+            **spread_of(returns),
             "env_restarts": self._statistics.take(self._pool.restarts)["env_restarts"],
         }
+        if not records:
+            return report
         if self._pool.spec.reward.shape:
             report["evaluation_returns"] = np.mean([r[3:] for r in records], axis=0).tolist()
         if "success" in self._pool.spec.env_info:
             successes = sum(record[2] == Outcome.SUCCESS for record in records)
             report["evaluation_success_rate"] = successes / len(records)
         return report
+
+
+def spread_of(returns: npt.NDArray[np.float64]) -> Report:
+    """Returns the number, mean, least and greatest of an evaluation's returns; None of none."""
+    some = len(returns) > 0
+    return {
+        "evaluation_episodes": len(returns),
+        "evaluation_return": float(returns.mean()) if some else None,
+        "evaluation_return_min": float(returns.min()) if some else None,
+        "evaluation_return_max": float(returns.max()) if some else None,
+    }

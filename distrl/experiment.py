@@ -127,6 +127,7 @@ class Experiment:
             check_members(members, list(self.shared))
         for task in self.tasks.values():
             task.check()
+        self.evaluator.limited(self.evaluation_environment or self.environment)
         if self.policies and self.actors.min_actors is not None:
             raise ConfigError(
                 "actors.min_actors: no rounds with policies, whose unrolls do not end together; "

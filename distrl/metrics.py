@@ -241,6 +241,7 @@ class Monitor:
             "failure_rate": self._rate(Outcome.FAILURE) if self._has_success else None,
             "time_out_rate": self._rate(Outcome.TIME_OUT),
             "env_restarts": self._restarts,
+            "evaluation_episodes": self._evaluation.get("evaluation_episodes"),
             "evaluation_return": self._evaluation.get("evaluation_return"),
             **{f"evaluation_return_{i}": parts[i] for i in components},
             **{f"evaluation_return_{agent}": by_agent.get(agent) for agent in self._agents},

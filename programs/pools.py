@@ -48,7 +48,9 @@ def evaluator_pool(experiment: Experiment, printer: Printer, life: int = 0) -> P
     """Returns the environments of the evaluator, in this life of it."""
     num_envs = experiment.evaluator.num_envs
     pool_seeds = seeds.environment_seeds(experiment.seed, "evaluator", 0, num_envs, life)
-    environment = experiment.evaluation_environment or experiment.environment
+    environment = experiment.evaluator.limited(
+        experiment.evaluation_environment or experiment.environment
+    )
     pool = environment.make_pool(num_envs, num_envs, pool_seeds)
     printer(_line("evaluator/0", pool, pool_seeds, life))
     return pool

@@ -21,6 +21,7 @@ from distrl.population import Evolution
 from distrl.programs.build import Builder
 from distrl.programs.one_process import SingleProcess as SingleProcess  # also under this name
 from distrl.programs.one_process import TaskParts
+from distrl.programs.running.evaluating import EvaluationTurns
 from distrl.programs.running.population import LocalMember, check_one_process, make_evolution
 from distrl.programs.running.saving import make_checkpointer
 from distrl.runtime.incarnations import next_life
@@ -170,12 +171,19 @@ def single_process(
     }
     first, single = next(iter(runs.values())), experiment.assignment is None
     parts = SingleProcess(experiment, stop, printer, resume_point=start, life=life, join=join)
-    evaluator, config = parts.evaluator, experiment.evaluator
+    turns: EvaluationTurns | None = None
+    if parts.evaluator is not None:
+        turns = EvaluationTurns(parts.evaluator, experiment.evaluator.interval)
 
     def report_all(**flags: bool) -> None:
         acted = parts.actor.take_report()
         for name, run in runs.items():
             run.report_counts(acted if single else acted[experiment.actor_of(name)], **flags)
+
+    def report_evaluation(scores: dict[str, Report]) -> None:
+        for name, report in scores.items():
+            runs[name].report(report)
+            parts.tasks[name].builder.callbacks.evaluated(report)
 
     states, give_up = monitor_states(start, runs), when_all(len(runs), give_up)
     rounds: Rounds | None = None
@@ -192,7 +200,7 @@ def single_process(
                 run.close(error, printer)
 
             opened.push(close)
-        due, evaluation_due = 0.0, time.monotonic() + config.interval
+        due = 0.0
         evolution: Evolution | None = None
         if experiment.population is not None:
             check_one_process(parts.group_size)
@@ -215,11 +223,8 @@ def single_process(
             if logs:
                 due = time.monotonic() + _REPORT_S
             report_all(spent=not learned, logs=logs)
-            if evaluator is not None and time.monotonic() >= evaluation_due:
-                for name, scores in evaluator.evaluate(stop.is_set).items():
-                    runs[name].report(scores)
-                    parts.tasks[name].builder.callbacks.evaluated(scores)
-                evaluation_due = time.monotonic() + config.interval
+            if turns is not None:
+                report_evaluation(turns.run())
             if evolution is not None:
                 evolution.run_once()
             for run in runs.values():
@@ -227,6 +232,8 @@ def single_process(
         for part in parts.tasks.values():
             part.learner.leave()
         report_all(logs=True)
+        if turns is not None:
+            report_evaluation(turns.finish(stop.is_set))
     endings = [run.ending for run in runs.values() if run.ending is not None]
     return joined(endings) if len(endings) == len(runs) else None
 

@@ -5,7 +5,7 @@ import queue
 import shutil
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -88,6 +88,7 @@ class Checkpointer:
         self._ended = threading.Event()  # the program's own loop has ended
         self._abandoned = False
         self._saved = learner.version or -1
+        self._evaluated = _evaluation(known_counters or {}).get("evaluated_version")
         self._error: BaseException | None = None
         self._thread: threading.Thread | None = None
 
@@ -215,6 +216,10 @@ class Checkpointer:
         table = self._save_table(folder / TABLE, last) if self._config.replay else None
         self._fill(folder)
         monitor = self._read_counters(last)
+        evaluation = _evaluation(monitor)
+        if evaluation.get("evaluated_version") == self._evaluated:
+            evaluation = {}  # it scores the first checkpoint after it only
+        self._evaluated = evaluation.get("evaluated_version", self._evaluated)
         return {
             **self._about,
             **({} if self._rounds is None else {"round": self._round}),
@@ -230,6 +235,7 @@ class Checkpointer:
             "monitor": monitor,
             "mean_return": monitor["mean_return"],
             "full_window": monitor["full_window"],
+            **evaluation,
             "lives": lives(self._run_dir),
             "programs": {**versions(), "machine": os.uname().nodename},
         }
@@ -260,3 +266,14 @@ class Checkpointer:
                 f"{' '.join(str(error).split())}"
             )
         return self._known_counters
+
+
+def _evaluation(monitor: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns entries of the manifest on the last evaluation; none if it ended no episode."""
+    report = monitor.get("evaluation", {})
+    if report.get("evaluation_return") is None or "version" not in report:
+        return {}
+    return {
+        "evaluation_return": report["evaluation_return"],
+        "evaluated_version": report["version"],
+    }

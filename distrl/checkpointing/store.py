@@ -156,7 +156,10 @@ class Checkpoints:
         )
 
     def best(self, only: Files | None = None) -> Checkpoint | None:
-        """Returns the checkpoint with the best mean return; None if none has a mean return.
+        """Returns the checkpoint with the best score; None if none has a score.
+
+        That is the return of the evaluation before it, if any checkpoint has one; otherwise the
+        mean return of the episodes played in training.
 
         Raises:
           ConfigError: it is damaged.
@@ -211,7 +214,9 @@ class Checkpoints:
         paths = self.paths()
         best = self._best(paths)
         if best is not None:
-            mark = {"checkpoint": best.name, "mean_return": _score(best)[1]}
+            evaluated, _, score = _score(best)
+            name = "evaluation_return" if evaluated else "mean_return"
+            mark = {"checkpoint": best.name, name: score}
             write_json(self.folder / "best.json", mark)
         complete = set.intersection(
             *({round_of(path) for path in each.paths()} for each in (self, *self._others))
@@ -228,7 +233,7 @@ class Checkpoints:
     def _best(paths: list[Path]) -> Path | None:
         """Returns the newest of the checkpoints with the best score."""
         scored = [(_score(path), i) for i, path in enumerate(paths)]
-        scored = [(score, i) for score, i in scored if math.isfinite(score[1])]
+        scored = [(score, i) for score, i in scored if math.isfinite(score[-1])]
         return paths[max(scored)[1]] if scored else None
 
 
@@ -257,13 +262,16 @@ def round_of(path: Path) -> int:
     return int(_glance(path).get("round", 0))
 
 
-def _score(path: Path) -> tuple[bool, float]:
-    """Returns whether the mean return is over a full window of episodes, and the mean return."""
+def _score(path: Path) -> tuple[bool, bool, float]:
+    """Returns whether it was evaluated, or played a full window of episodes; the mean return."""
     manifest = _glance(path)
+    evaluation = manifest.get("evaluation_return")
+    if evaluation is not None and math.isfinite(evaluation):
+        return True, True, float(evaluation)
     mean = manifest.get("mean_return")
     if mean is None or math.isnan(mean):
-        return False, -math.inf
-    return bool(manifest.get("full_window")), float(mean)
+        return False, False, -math.inf
+    return False, bool(manifest.get("full_window")), float(mean)
 
 
 def _fingerprint(path: Path) -> dict[str, Any]:

@@ -1,5 +1,6 @@
 """The evaluator of environments with several agents: parameters -> scores, by policy."""
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
@@ -7,6 +8,7 @@ import numpy.typing as npt
 
 from distrl.envs.multi_agent.pool import AgentPool
 from distrl.episodes import Outcome, Record
+from distrl.evaluator import Play, play_to_the_end, spread_of
 from distrl.metrics import Report
 from distrl.policy_streams import PolicyStreams
 from distrl.types import StepType
@@ -40,19 +42,24 @@ class MultiAgentEvaluator:
     def evaluate(
         self, episodes: int, should_stop: Callable[[], bool] = lambda: False
     ) -> dict[str, Report] | None:
-        """Plays whole episodes of the environments; returns None if stopped before the end.
+        """Returns what `play` returns; None if `should_stop` was true before a step."""
+        return play_to_the_end(self.play(episodes), should_stop)
+
+    def play(self, episodes: int, max_seconds: float | None = None) -> Play[dict[str, Report]]:
+        """Plays whole episodes of the environments.
 
         Each environment plays the same number, so that short episodes do not count more often.
 
         Args:
           episodes: number of episodes of the environments.
-          should_stop: asked before each step.
+          max_seconds: after which only the episodes that have ended count; None: no limit.
 
         Returns:
-          For each policy that learns what `Evaluator.evaluate` returns: its returns are those of
-          its own agents' episodes; None if it has acted for none. `evaluation_agents` has each
-          agent's mean return, whichever policy acted for it.
+          For each policy that learns what `Evaluator.play` returns: its returns are those of its
+          own agents' episodes. `evaluation_agents` has each agent's mean return, whichever policy
+          acted for it; None if it has ended none.
         """
+        deadline = None if max_seconds is None else time.monotonic() + max_seconds
         for client in self._variables.values():
             client.refresh()
         num_envs = self._pool.pool.num_envs
@@ -63,8 +70,9 @@ class MultiAgentEvaluator:
         ended = np.zeros(num_envs, np.int64)
         played: dict[str, list[tuple[int, Record]]] = {name: [] for name in self._policies}
         while (ended < quota).any():
-            if should_stop():
-                return None
+            yield
+            if deadline is not None and time.monotonic() >= deadline:
+                break
             number = self._pool.episode_numbers
             counts = (number >= first) & (number < first + quota)
             self._add(counts, played)
@@ -107,9 +115,7 @@ class MultiAgentEvaluator:
             records = [record for _, record in played[name]]
             returns = np.array([record[0] for record in records])
             reports[name] = {
-                "evaluation_return": float(returns.mean()) if records else None,
-                "evaluation_return_min": float(returns.min()) if records else None,
-                "evaluation_return_max": float(returns.max()) if records else None,
+                **spread_of(returns),
                 "evaluation_agents": agents,
                 "env_restarts": restarts,
                 "version": variables.version,

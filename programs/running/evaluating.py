@@ -1,11 +1,12 @@
 """The evaluator of an experiment, of one policy or of several."""
 
+import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from distrl.envs.multi_agent.environment import SeveralAgents
 from distrl.envs.pool import Pool
-from distrl.evaluator import Evaluator
+from distrl.evaluator import Evaluator, Play, play_to_the_end
 from distrl.inferencer import InferenceSource
 from distrl.metrics import Report
 from distrl.multi_agent.evaluator import MultiAgentEvaluator
@@ -35,12 +36,67 @@ class TasksEvaluator:
         else:
             self._evaluator = _of_agents(builders, pool, sources, life)
 
+    def play(self) -> Play[dict[str, Report]]:
+        """Returns a new evaluation, which returns each task's scores."""
+        scores = yield from self._evaluator.play(self._config.episodes, self._config.max_seconds)
+        return scores if isinstance(self._evaluator, MultiAgentEvaluator) else {self._task: scores}
+
     def evaluate(self, should_stop: Callable[[], bool]) -> dict[str, Report]:
         """Returns each task's scores; empty if stopped before the end."""
-        scores = self._evaluator.evaluate(self._config.episodes, should_stop)
-        if scores is None:
-            return {}
-        return scores if isinstance(self._evaluator, MultiAgentEvaluator) else {self._task: scores}
+        return play_to_the_end(self.play(), should_stop) or {}
+
+
+class EvaluationTurns:
+    """Evaluates in turns with training in one process, neither waiting for the other's end."""
+
+    def __init__(
+        self,
+        evaluator: TasksEvaluator,
+        interval: float,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Args:
+        evaluator: plays the episodes.
+        interval: seconds between the starts of two evaluations; the first starts after one.
+        clock: monotonic, in seconds.
+        """
+        self._evaluator = evaluator
+        self._interval = interval
+        self._clock = clock
+        self._trained = clock()  # since then it has been training
+        self._due = self._trained + interval
+        self._play: Play[dict[str, Report]] | None = None
+        self._credit = 0.0
+
+    def run(self) -> dict[str, Report]:
+        """Evaluates, if an evaluation is due, for as long as was trained since the last call.
+
+        Returns:
+          Each task's scores if an evaluation has ended now; else nothing.
+        """
+        now = self._clock()
+        trained, self._trained = now - self._trained, now
+        if self._play is None:
+            if now < self._due:
+                return {}
+            self._due = now + self._interval
+            self._play, self._credit = self._evaluator.play(), 0.0
+        self._credit += trained
+        while self._credit > 0:
+            try:
+                next(self._play)
+            except StopIteration as ended:
+                self._play, self._trained = None, self._clock()
+                scores: dict[str, Report] = ended.value
+                return scores
+            self._trained = self._clock()
+            self._credit -= self._trained - now
+            now = self._trained
+        return {}
+
+    def finish(self, should_stop: Callable[[], bool]) -> dict[str, Report]:
+        """Returns the scores of the evaluation in progress; none if there is none, or stopped."""
+        return {} if self._play is None else play_to_the_end(self._play, should_stop) or {}
 
 
 def _of_agents(

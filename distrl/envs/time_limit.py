@@ -1,0 +1,43 @@
+"""A shorter time limit for an environment's episodes, for example in evaluation."""
+
+import dataclasses
+from typing import Any
+
+from distrl.errors import ConfigError
+
+
+def with_time_limit(environment: Any, max_episode_steps: int) -> Any:
+    """Returns the environment with episodes of at most this many steps; shorter limits stay.
+
+    Args:
+      environment: a `NativeEnvironment`, or one in Python with `wrappers`.
+      max_episode_steps: counted as the environment's own setting of that name is: steps of the
+        environment itself, joint ones if it has several agents. The last one ends as truncated.
+
+    Raises:
+      ConfigError: the environment has no such setting.
+    """
+
+    def shorter(settings: Any) -> Any:
+        limit = min(max_episode_steps, settings.max_episode_steps or max_episode_steps)
+        return dataclasses.replace(settings, max_episode_steps=limit)
+
+    if hasattr(environment, "max_episode_steps"):
+        own = environment.episode_limit
+        limited = environment if own and own <= max_episode_steps else shorter(environment)
+    elif hasattr(environment, "wrappers"):
+        limited = dataclasses.replace(environment, wrappers=shorter(environment.wrappers))
+    else:
+        raise ConfigError(
+            f"{type(environment).__name__} has no max_episode_steps to set; let it end episodes "
+            "itself"
+        )
+    if limited is not environment:
+        vars(limited).update(_known(environment))
+    return limited
+
+
+def _known(environment: Any) -> dict[str, Any]:
+    """Returns what the environment has found out, its specs, so that none is built for them."""
+    fields = {field.name for field in dataclasses.fields(environment)}
+    return {name: value for name, value in vars(environment).items() if name not in fields}

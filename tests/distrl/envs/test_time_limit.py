@@ -1,0 +1,28 @@
+"""A shorter time limit for an environment's episodes."""
+
+import pytest
+
+from distrl import envs
+from distrl.envs import PythonEnvironment, WrapperConfig
+from distrl.envs.time_limit import with_time_limit
+from distrl.testing import CountingEnvironment
+
+
+@pytest.mark.parametrize(("own", "limit"), [(None, 9), (5, 5), (20, 9)])
+def test_the_shorter_limit_holds(own, limit):
+    made = PythonEnvironment(CountingEnvironment, wrappers=WrapperConfig(max_episode_steps=own))
+    spec = made.spec()
+    limited = with_time_limit(made, 9)
+    assert limited.wrappers.max_episode_steps == limit
+    assert limited.spec() is spec  # no environment is built for it
+
+
+@pytest.mark.parametrize(("steps", "limit"), [(9, 9), (1000, 500)])
+def test_native_environments(steps, limit):
+    assert with_time_limit(envs.make("CartPole-v1"), steps).episode_limit == limit
+
+
+def test_several_agents():
+    pytest.importorskip("pettingzoo")
+    made = with_time_limit(envs.make("mpe2:simple_spread_v3"), 9)
+    assert made.wrappers.max_episode_steps == 9
