@@ -235,6 +235,7 @@ def test_killed_at_random_times(tmp_path, topology, name, kills):
             assert counts["env_steps_acted"] >= steps
             steps = counts["env_steps_acted"]
             made.start()
+            made.wait_for("everything is written to")  # no longer what the life before loaded
             for task, manifest in manifests.items():
                 manifest["monitor"].update(counts)
                 check_resumed(PolicyRun(made, task), manifest, name == "reverb")
