@@ -7,6 +7,8 @@ from typing import NamedTuple
 from distrl.errors import ConfigError
 from distrl.specs import EnvironmentSpec
 
+MISSED = "the goal was not reached"
+"""How the reason begins for which a run with a goal has ended without it."""
 _BUDGETS = (
     "max_env_steps", "max_episodes", "max_trained_steps", "max_learner_steps", "max_seconds",
 )  # fmt: skip
@@ -127,7 +129,7 @@ class Goal:
         if not targets:
             return Verdict(spent, True)
         missed = ", ".join(f"{target.name} {target.text}" for target in targets)
-        return Verdict(f"the goal was not reached: {missed} after {spent}", False)
+        return Verdict(f"{MISSED}: {missed} after {spent}", False)
 
     @property
     def acting_budget(self) -> tuple[int | None, int | None]:

@@ -38,6 +38,19 @@ _HELP = {
            Draw learning curves; runs that differ in their seed only are one, with its spread.""",
     "compare": """usage: distrl compare RUN RUN ...
            Print the settings that differ, and how far each run came.""",
+    "sweep": """usage: distrl sweep [flags of train] [--grid NAME=VALUE,VALUE,...] ...
+                    [--random NAME=KIND:LOW:HIGH] ... [--trials=N] [--seeds=N] [--jobs=N|auto]
+                    [--dir=DIR] [--by=COLUMN]
+           Train with each combination of settings and seeds; the same command resumes. NAME is a
+           flag of train, such as config.agent.learning_rate or agent. KIND is uniform, log, int
+           or logint; --random NAME=VALUE,VALUE,... chooses one. Each of --trials draws is tried
+           with all of the grid. --seeds: their number, or the seeds themselves with commas.
+           --jobs: trials at a time, 1 unless given; auto: as many as fit on this machine.
+           --by ranks by a column of metrics.csv, mean_return unless given; -COLUMN: least first.
+       distrl sweep --dir=DIR
+           Resume a sweep.
+       distrl sweep --show DIR [--by=COLUMN]
+           Print the table of a sweep, with mean and standard deviation over seeds, ranked.""",
     "actors": """usage: distrl actors RUN N
            Scale to N actors (at most `actors.max_actors`).""",
     "stacks": """usage: distrl stacks RUN [NODE ...]
@@ -64,13 +77,14 @@ _FUNCTIONS = {
     "eval": ("runs.evaluate", "evaluate_run"),
     "plot": ("runs.plot", "plot"),
     "compare": ("runs.compare", "compare"),
+    "sweep": ("sweep.sweep", "sweep"),
     "actors": ("cli.actors", "actors"),
     "stacks": ("cli.stacks", "stacks"),
     "tables": ("cli.tables", "tables"),
     "agent": ("cli.agent", "agent"),
 }
 _COMMANDS = tuple(_FUNCTIONS)
-_WITH_JAX = ("train", "eval", "plot", "compare", "list", "logs", "stop")
+_WITH_JAX = ("train", "sweep", "eval", "plot", "compare", "list", "logs", "stop")
 _HELP_FLAGS = {"-h", "-help", "--help"}
 
 

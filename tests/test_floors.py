@@ -19,6 +19,7 @@ from tools.rooms import FLOORS, ROOT, module_name
 # From the top down: a room imports only rooms of later rows.
 ROOMS = """
     distrl/__main__ distrl/__init__
+    launch/sweep
     launch/python
     launch/main
     launch/runs

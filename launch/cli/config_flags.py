@@ -23,7 +23,9 @@ MODULE_NAME = "settings of the experiment"  # under which absl lists the flags
 _ATTRIBUTE = re.compile(r"^  (\w+(?:, \w+)*): (.*(?:\n    .*)*)", re.MULTILINE)
 
 
-def define_flags(settings: Any, prefix: str = "config") -> None:
+def define_flags(
+    settings: Any, prefix: str = "config", values: flags.FlagValues = flags.FLAGS
+) -> None:
     """Defines a flag for each field of a dataclass that can be given on a command line.
 
     Fields of nested dataclasses get dotted names; dataclasses in a tuple are addressed by their
@@ -33,13 +35,14 @@ def define_flags(settings: Any, prefix: str = "config") -> None:
     Args:
       settings: a dataclass; its values become the flags' defaults.
       prefix: first part of the flags' names.
+      values: the flags to add them to.
     """
     for name, leaf in _leaves(settings, prefix).items():
         parser = _SettingParser(leaf.kinds)
         serializer: flags.ArgumentSerializer[Any] = flags.ArgumentSerializer()
         flags.DEFINE(
             parser, name, leaf.value, leaf.doc, serializer=serializer, allow_override=True,
-            module_name=MODULE_NAME,
+            module_name=MODULE_NAME, flag_values=values,
         )  # fmt: skip
 
 

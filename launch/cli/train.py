@@ -1,10 +1,7 @@
 """`distrl train`: flags -> experiment -> topology -> run folder -> result."""
 
-import difflib
 import importlib
-import importlib.util
 import os
-import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -15,13 +12,13 @@ from distrl.checkpointing.resume_point import ResumePoint
 from distrl.checkpointing.saved import Saved
 from distrl.errors import ConfigError
 from distrl.experiment import Experiment
-from distrl.launch.cli import config_file, config_flags, multi_machine, train_flags
-from distrl.launch.cli.load_experiment import DEFAULT_ENV, apply_settings, load_experiment
+from distrl.launch.cli import config_flags, multi_machine, train_flags
+from distrl.launch.cli.load_experiment import DEFAULT_ENV, load_experiment
+from distrl.launch.cli.read_command import read_command
 from distrl.launch.launch_types import LOCAL_MP
 from distrl.launch.local.single_process import run_single_process
 from distrl.launch.run_dir.run_dir import RunFolder, open_run
 from distrl.launch.supervision.result import EXIT_FINISHED
-from distrl.programs import TOPOLOGIES
 from distrl.programs.resources import node_environments
 from distrl.runtime.process_exit import announce, exit_at_once
 from distrl.runtime.provenance import provenance
@@ -46,27 +43,9 @@ def train(arguments: list[str], load: Callable[[], Any] | None = None) -> int:
     values = flags.FLAGS
     if train_flags.asks_for_help(arguments):
         return _print_help(arguments, values)
-    values(arguments, known_only=True)
-    stored: config_file.ConfigFile | None = None
-    if values.config_file is not None:
-        stored = config_file.read(values.config_file, values)
-        arguments = [arguments[0], *stored.words, *arguments[1:]]
-        values(arguments, known_only=True)
-    topology = _check_topology(values.topology)
-    experiment = load_experiment(values, load)
-    config_flags.define_flags(experiment)
-    if stored is not None:
-        arguments = [arguments[0], *stored.setting_words(values), *arguments[1:]]
-    train_flags.parse_all_but_launchpads(arguments)
-    experiment = apply_settings(experiment, values)
-    if experiment.lockstep and topology not in ("single_process", "heavy_env"):
-        raise ConfigError(
-            f"lockstep: {topology} serves requests in the order of their arrival; use "
-            "--topology=heavy_env or --topology=single_process"
-        )
+    experiment, topology, arguments = read_command(arguments, values, load)
     process_group = _process_group(values, topology)
     if topology == "single_process":
-        experiment.check_single_process()
         return _train_in_one_process(experiment, arguments, values, process_group)
     if topology == "multi_machine":
         return _train_on_several_machines(experiment, arguments, values)
@@ -178,21 +157,6 @@ def _print_help(arguments: list[str], values: flags.FlagValues) -> int:
             print(f"\nComponents of the {agent}, for its setting `components`:")
             print(f"  {', '.join(components)}")
     return EXIT_FINISHED
-
-
-def _check_topology(name: str) -> str:
-    if name not in TOPOLOGIES:
-        near = difflib.get_close_matches(name, TOPOLOGIES, n=1)
-        hint = f"did you mean {near[0]}?" if near else f"choose from: {', '.join(TOPOLOGIES)}"
-        raise ConfigError(f"topology: unknown name {name!r}; {hint}")
-    missing = [m for m in ("launchpad", "reverb") if importlib.util.find_spec(m) is None]
-    if name != "single_process" and missing:
-        raise ConfigError(
-            f"topology {name} needs Launchpad and Reverb, but {' and '.join(missing)} is not "
-            f"installed (they support Python 3.10 only; this is {sys.version.split()[0]}): "
-            "use --topology=single_process, or set up Python 3.10 as described in the README"
-        )
-    return name
 
 
 def _import_topology(topology: str) -> Any:

@@ -1,7 +1,7 @@
 """The flags of `distrl train`, besides the experiment's settings and those of several machines."""
 
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 from absl import flags
 
@@ -108,18 +108,36 @@ def without_flags(
       names: names of the flags to leave out.
       values: the flags that there are.
     """
-    kept: list[str] = []
+    return [word for name, parts in _split(words, values) if name not in names for word in parts]
+
+
+def joined_flags(words: Sequence[str], values: flags.FlagValues) -> list[str]:
+    """Returns the words of a command line with each flag in one: `--name=value`, `--noname`.
+
+    Args:
+      words: flags as absl takes them.
+      values: the flags that there are.
+    """
+    return [
+        parts[0] if name is None or not parts[1:] else f"--{name}={parts[1]}"
+        for name, parts in _split(words, values)
+    ]
+
+
+def _split(
+    words: Sequence[str], values: flags.FlagValues
+) -> Iterator[tuple[str | None, list[str]]]:
+    """Yields each flag's name and its words; None: words that are no flags."""
     rest = iter(words)
     for word in rest:
         name, equals, _ = word.lstrip("-").partition("=")
         if word == "--" or not word.startswith("-") or not name:
-            return [*kept, word, *rest]  # absl takes no flags after the first other word
+            yield from ((None, [each]) for each in (word, *rest))
+            return  # absl takes no flags after the first other word
         parts = [word]
         if not equals and name in values and not values[name].boolean:
             parts += [value for value in [next(rest, None)] if value is not None]
-        if name not in names:
-            kept += parts
-    return kept
+        yield name, parts
 
 
 def asks_for_help(arguments: list[str]) -> bool:
@@ -132,7 +150,7 @@ def without_help(arguments: list[str]) -> list[str]:
     return [a for a in arguments if "help" not in a and a != "-h"]
 
 
-def parse_all_but_launchpads(arguments: list[str]) -> None:
+def parse_all_but_launchpads(arguments: list[str], values: flags.FlagValues = flags.FLAGS) -> None:
     """Parses the arguments, all of which must be flags that are defined.
 
     Launchpad's flags are left out: they become known when it is imported, which takes seconds, and
@@ -142,9 +160,9 @@ def parse_all_but_launchpads(arguments: list[str]) -> None:
       ConfigError, flags.Error: an argument that is no known flag, or a bad value.
     """
     # A file of --experiment may have imported Launchpad, which defines the flag again.
-    flags.FLAGS.set_default("lp_launch_type", LOCAL_MP)
-    rest = flags.FLAGS([a for a in arguments if not _LAUNCHPAD_FLAG.match(a)])[1:]
-    for flag in flags.FLAGS.flags_by_module_dict().get("absl.app", ()):
+    values.set_default("lp_launch_type", LOCAL_MP)
+    rest = values([a for a in arguments if not _LAUNCHPAD_FLAG.match(a)])[1:]
+    for flag in values.flags_by_module_dict().get("absl.app", ()):
         if flag.present:
             raise ConfigError(
                 f"--{flag.name}: absl defines it, and `distrl train` does not use it; "

@@ -1,0 +1,91 @@
+"""The experiment and the topology that a command line describes, checked as `distrl train` does."""
+
+import difflib
+import importlib.util
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from absl import flags
+
+from distrl.errors import ConfigError
+from distrl.experiment import Experiment
+from distrl.launch.cli import config_file, config_flags, multi_machine, train_flags
+from distrl.launch.cli.load_experiment import apply_settings, load_experiment
+from distrl.programs import TOPOLOGIES
+
+FLAG_MODULES = (train_flags.__name__, multi_machine.__name__, config_flags.MODULE_NAME)
+"""The modules that define the flags of `distrl train`, by which absl lists them."""
+
+
+class Command(NamedTuple):
+    """What a command line describes.
+
+    Attributes:
+      experiment: with the settings of all flags.
+      topology: a key of `TOPOLOGIES`.
+      arguments: the command and its flags, with those of `--config_file`.
+    """
+
+    experiment: Experiment
+    topology: str
+    arguments: list[str]
+
+
+def read_command(
+    arguments: Sequence[str],
+    values: flags.FlagValues,
+    load: Callable[[], Any] | None = None,
+) -> Command:
+    """Reads the flags of `distrl train`.
+
+    Args:
+      arguments: the command and its flags.
+      values: the flags that there are; they get the experiment's settings, and the values.
+      load: returns the experiment; None: the flags name one.
+
+    Raises:
+      ConfigError, SpecError, flags.Error: bad input.
+    """
+    arguments = list(arguments)
+    values(arguments, known_only=True)
+    stored: config_file.ConfigFile | None = None
+    if values.config_file is not None:
+        stored = config_file.read(values.config_file, values)
+        arguments = [arguments[0], *stored.words, *arguments[1:]]
+        values(arguments, known_only=True)
+    topology = check_topology(values.topology)
+    experiment = load_experiment(values, load)
+    config_flags.define_flags(experiment, values=values)
+    if stored is not None:
+        arguments = [arguments[0], *stored.setting_words(values), *arguments[1:]]
+    train_flags.parse_all_but_launchpads(arguments, values)
+    experiment = apply_settings(experiment, values)
+    if experiment.lockstep and topology not in ("single_process", "heavy_env"):
+        raise ConfigError(
+            f"lockstep: {topology} serves requests in the order of their arrival; use "
+            "--topology=heavy_env or --topology=single_process"
+        )
+    if topology == "single_process":
+        experiment.check_single_process()
+    return Command(experiment, topology, arguments)
+
+
+def check_topology(name: str) -> str:
+    """Returns the name of a topology that can run here.
+
+    Raises:
+      ConfigError: there is none of that name, or what it needs is not installed.
+    """
+    if name not in TOPOLOGIES:
+        near = difflib.get_close_matches(name, TOPOLOGIES, n=1)
+        hint = f"did you mean {near[0]}?" if near else f"choose from: {', '.join(TOPOLOGIES)}"
+        raise ConfigError(f"topology: unknown name {name!r}; {hint}")
+    missing = [m for m in ("launchpad", "reverb") if importlib.util.find_spec(m) is None]
+    if name != "single_process" and missing:
+        raise ConfigError(
+            f"topology {name} needs Launchpad and Reverb, but {' and '.join(missing)} is not "
+            f"installed (they support Python 3.10 only; this is {sys.version.split()[0]}): "
+            "use --topology=single_process, or set up Python 3.10 as described in the README"
+        )
+    return name

@@ -1,0 +1,91 @@
+"""How many trials fit on this machine at a time: its cores, its GPUs, its memory."""
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from distrl.errors import ConfigError
+from distrl.experiment import Experiment
+from distrl.programs.groups import GROUPS
+from distrl.programs.resources import visible_gpus
+from distrl.runtime.host_resources import memory_limit, usable_cores
+
+AUTO = "auto"
+_ASSUMED = 1 << 30  # bytes that a trial needs, before one has been seen
+
+
+def busy_cores(experiment: Experiment, topology: str) -> int:
+    """Returns the cores that a trial keeps busy: its actors, inferencers and learners."""
+    if topology == "single_process":
+        return 1  # actor and learner take turns
+    services = experiment.inference.num_inferencers if topology == "light_env" else 0
+    return experiment.actors.most + services * len(experiment.tasks) + len(experiment.learner_nodes)
+
+
+def gpus_needed(experiment: Experiment) -> int:
+    """Returns the GPUs that the experiment declares."""
+    return sum(group.num_gpus(experiment) for group in GROUPS.values())
+
+
+class Slots:
+    """Room for trials: a slot has its own GPUs.
+
+    Attributes:
+      count: the most trials that run at a time.
+    """
+
+    def __init__(self, jobs: str, cores: int, gpus: int, *, room: Callable[[], int] | None = None):
+        """Args:
+        jobs: a number, or "auto".
+        cores: cores that a trial keeps busy.
+        gpus: GPUs that a trial needs.
+        room: returns the bytes of memory that are free.
+
+        Raises:
+          ConfigError: `jobs` is neither, or there are too few GPUs for that many.
+        """
+        visible = visible_gpus()
+        if jobs == AUTO:
+            self.count = max(1, usable_cores() // cores)
+            if gpus:
+                self.count = max(1, min(self.count, len(visible) // gpus))
+        elif jobs.isdecimal() and int(jobs) > 0:
+            self.count = int(jobs)
+        else:
+            raise ConfigError(f"--jobs={jobs}: expected a number of trials, or {AUTO}")
+        if gpus * self.count > len(visible):
+            raise ConfigError(
+                f"--jobs={self.count}: each trial needs {gpus} GPUs, and this machine shows "
+                f"{len(visible)}"
+            )
+        self._gpus = [visible[k * gpus : (k + 1) * gpus] for k in range(self.count)]
+        self._room = (room or free_memory) if jobs == AUTO else None
+
+    def environment(self, slot: int) -> Mapping[str, str]:
+        """Returns the environment variables of a slot's trials."""
+        gpus = self._gpus[slot]
+        return {"CUDA_VISIBLE_DEVICES": ",".join(gpus)} if gpus else {}
+
+    def has_room(self, used: Sequence[int]) -> bool:
+        """Returns whether the memory takes another trial.
+
+        Args:
+          used: bytes that those which run have used at most.
+        """
+        return not used or self._room is None or self._room() >= max(_ASSUMED, *used)
+
+
+def free_memory(root: Path = Path("/")) -> int:
+    """Returns the bytes of memory that processes may still take, in a container less."""
+    available = next(
+        int(line.split()[1]) * 1024
+        for line in (root / "proc/meminfo").read_text().splitlines()
+        if line.startswith("MemAvailable:")
+    )
+    try:
+        used = int((root / "sys/fs/cgroup/memory.current").read_text())
+    except (OSError, ValueError):  # no cgroup of its own
+        return available
+    limit = memory_limit(root)
+    files = (root / "sys/fs/cgroup/memory.stat").read_text().splitlines()
+    cached = sum(int(line.split()[1]) for line in files if line.startswith("inactive_file "))
+    return min(available, limit - used + cached)

@@ -1,0 +1,165 @@
+"""The table of a sweep: its settings, ranked by the mean over seeds."""
+
+import csv
+import math
+import statistics
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from distrl.errors import ConfigError
+from distrl.launch.runs.run import Run
+from distrl.launch.runs.state import is_running
+from distrl.launch.sweep.folder import SweepFolder, Trial
+from distrl.runtime.files import replacing
+
+TABLE = "trials.csv"
+_FIGURES = ("env_steps", "seconds")
+
+
+class Standing(NamedTuple):
+    """What the trials of one combination of settings have reached.
+
+    Attributes:
+      settings: words by flag.
+      trials: one for each seed.
+      values: the figure to rank by, of those trials that have it.
+      figures: means of others by column, NaN where nothing is known.
+      running: number of trials in progress.
+    """
+
+    settings: dict[str, str]
+    trials: list[Trial]
+    values: list[float]
+    figures: dict[str, float]
+    running: int
+
+    @property
+    def mean(self) -> float:
+        """Over the seeds; NaN: not known yet."""
+        return statistics.fmean(self.values) if self.values else math.nan
+
+    @property
+    def std(self) -> float:
+        """The sample standard deviation over the seeds; NaN for fewer than two."""
+        return statistics.stdev(self.values) if len(self.values) > 1 else math.nan
+
+
+def standings(folder: SweepFolder, by: str) -> list[Standing]:
+    """Returns the standing of each combination of settings, the best first, the unknown last.
+
+    The figure of a run is that of its newest row; of one with several policies, their mean.
+
+    Args:
+      folder: the sweep.
+      by: a column of metrics.csv; with a "-" before it, less is better.
+
+    Raises:
+      ConfigError: no run has such a column.
+    """
+    column, sign = by.lstrip("-"), -1.0 if by.startswith("-") else 1.0
+    groups: dict[tuple[tuple[str, str], ...], list[Trial]] = {}
+    for trial in folder.trials:
+        if trial.wanted or trial.is_done:
+            groups.setdefault(tuple(sorted(trial.settings.items())), []).append(trial)
+    last = {trial.name: last_row(folder, trial) for trial in folder.trials}
+    known = dict.fromkeys(name for row in last.values() for name in row)
+    if known and column not in known:
+        raise ConfigError(f"--by={by}: the runs have no column {column!r}; they have "
+                          f"{', '.join(known)}")  # fmt: skip
+    table = [
+        Standing(
+            trials[0].settings,
+            trials,
+            _known(last, trials, column),
+            {name: _mean(_known(last, trials, name)) for name in _FIGURES if name != column},
+            sum(is_running(folder.run_dir(trial)) for trial in trials),
+        )
+        for trials in groups.values()
+    ]
+    return sorted(table, key=lambda s: (not s.values, -sign * s.mean if s.values else 0.0))
+
+
+def last_row(folder: SweepFolder, trial: Trial) -> dict[str, float]:
+    """Returns the newest row of a trial's metrics; empty: there is none."""
+    rows = Run(folder.run_dir(trial)).last_rows
+    names = dict.fromkeys(name for row in rows for name in row)
+    return {
+        name: _mean([row[name] for row in rows if not math.isnan(row.get(name, math.nan))])
+        for name in names
+    }
+
+
+def _known(last: dict[str, dict[str, float]], trials: Sequence[Trial], column: str) -> list[float]:
+    values = [last[trial.name].get(column, math.nan) for trial in trials]
+    return [value for value in values if not math.isnan(value)]
+
+
+def _mean(values: Sequence[float]) -> float:
+    return statistics.fmean(values) if values else math.nan
+
+
+def rows(table: Sequence[Standing], by: str) -> list[tuple[str, ...]]:
+    """Returns the table's cells as text, with a head."""
+    names = list(dict.fromkeys(name for each in table for name in each.settings))
+    figures = table[0].figures if table else ()
+    head = ("", *short_names(names), by.lstrip("-"), "seeds", *figures, "")
+    lines = [head]
+    for rank, each in enumerate(table, 1):
+        mean = "-" if not each.values else f"{each.mean:,.6g}"
+        if not math.isnan(each.std):
+            mean += f" ± {each.std:,.3g}"
+        lines.append(
+            (
+                f"{rank}" if each.values else "-",
+                *(each.settings.get(name, "-") for name in names),
+                mean,
+                f"{sum(t.is_done for t in each.trials)}/{len(each.trials)}",
+                *("-" if math.isnan(x) else f"{x:,.0f}" for x in each.figures.values()),
+                _state(each),
+            )
+        )
+    return lines
+
+
+def _state(standing: Standing) -> str:
+    counts = {"running": standing.running}
+    for trial in standing.trials:
+        if trial.status in ("failed", "missed", "stopped"):
+            counts[trial.status] = counts.get(trial.status, 0) + 1
+    return ", ".join(f"{count} {what}" for what, count in counts.items() if count)
+
+
+def short_names(names: Sequence[str]) -> list[str]:
+    """Returns the ends of dotted names, as long as they must be to differ."""
+    short = []
+    for name in names:
+        parts = name.split(".")
+        lengths = range(1, len(parts) + 1)
+        ends = [".".join(parts[-length:]) for length in lengths]
+        others = [other for other in names if other != name]
+        unique = (e for e in ends if not any(f".{other}".endswith(f".{e}") for other in others))
+        short.append(next(unique, name))
+    return short
+
+
+def write_table(folder: SweepFolder) -> None:
+    """Writes a row for each trial to `trials.csv`: settings, status, and its newest metrics."""
+    lasts = [last_row(folder, trial) for trial in folder.trials]
+    settings = list(dict.fromkeys(name for t in folder.trials for name in t.settings))
+    metrics = list(dict.fromkeys(name for row in lasts for name in row))
+    path = folder.path / TABLE
+    part = path.with_name(f".{TABLE}.new")
+    with replacing(path, part), open(part, "w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(["trial", *settings, "seed", "status", *metrics])
+        for trial, row in zip(folder.trials, lasts, strict=True):
+            cells = (row.get(name, math.nan) for name in metrics)
+            writer.writerow(
+                [
+                    trial.name,
+                    *(trial.settings.get(name, "") for name in settings),
+                    trial.seed,
+                    trial.status,
+                    *("" if math.isnan(x) else repr(x) for x in cells),
+                ]
+            )

@@ -1,0 +1,215 @@
+"""`distrl sweep`: grid and random search over settings, each with several seeds."""
+
+import copy
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from absl import flags
+
+from distrl.errors import ConfigError, SpecError
+from distrl.experiment import Experiment
+from distrl.launch.cli.load_experiment import load_experiment
+from distrl.launch.cli.read_command import read_command
+from distrl.launch.cli.train_flags import BUDGETS, joined_flags
+from distrl.launch.run_dir.folder import folder_in_runs
+from distrl.launch.runs.table import print_table
+from distrl.launch.supervision.result import EXIT_FAILED, EXIT_FINISHED
+from distrl.launch.sweep.fit import Slots, busy_cores, gpus_needed
+from distrl.launch.sweep.folder import SweepFolder, Trial, make_trials
+from distrl.launch.sweep.ranking import TABLE, rows, standings, write_table
+from distrl.launch.sweep.search import make_search, split_values
+from distrl.launch.sweep.trials import Runner, start_training
+from distrl.programs.resources import node_environments
+
+_REPEATED = ("grid", "random", "seeds", "trials", "sweep_seed", "jobs", "by")
+_BY = "mean_return"
+_NOT_OF_TRIALS = {
+    "run_dir": "a sweep names its trials' folders; its own is --dir",
+    "debug": "debug one run, with `distrl train`",
+    "coordinator_address": "each trial is a process of its own",
+    "terminal": "the output of each trial is in a file of the sweep's folder",
+}
+
+
+class _Need(NamedTuple):
+    """The most that a trial needs."""
+
+    cores: int
+    gpus: int
+
+
+def sweep(arguments: list[str]) -> int:
+    """Runs a sweep, resumes one, or shows one.
+
+    Args:
+      arguments: the command and its flags, with those of `distrl train` for all trials.
+
+    Returns:
+      The exit status: 1 if a trial has failed, 128 and the signal's number if one stopped it.
+
+    Raises:
+      ConfigError, SpecError, flags.Error: bad input, refused before any trial starts.
+    """
+    own = _define_flags()
+    words = own(arguments, known_only=True)[1:]
+    if own.show is not None:
+        return _show(Path(own.show), own.by, words)
+    folder = _folder(own, words)
+    need = check(folder)
+    command = folder.command
+    slots = Slots(str(command["jobs"]), need.cores, need.gpus)
+    folder.open()
+    todo = sum(trial.wanted and not trial.is_done for trial in folder.trials)
+    wanted = sum(trial.wanted for trial in folder.trials)
+    print(
+        f"distrl: {wanted} trials, {wanted - todo} of them done, up to {slots.count} at a time; "
+        f"everything is written to {folder.path}",
+        flush=True,
+    )
+    runner = Runner(folder, slots, start_training(folder), lambda line: print(line, flush=True))
+    runner.run()
+    by = str(command["by"])
+    try:
+        _print(folder, by)
+    except ConfigError as error:  # the sweep itself is done
+        print(f"distrl: {error}", flush=True)
+        _print(folder, _BY)
+    write_table(folder)
+    print(f"all trials: {folder.path / TABLE}", flush=True)
+    if runner.stopped_by is not None:
+        print(f"distrl: resume it with: distrl sweep --dir={folder.path}", flush=True)
+        return 128 + runner.stopped_by
+    failed = any(trial.wanted and not trial.is_done for trial in folder.trials)
+    return EXIT_FAILED if failed else EXIT_FINISHED
+
+
+def _define_flags() -> flags.FlagValues:
+    values = flags.FlagValues()
+    defined: dict[str, Any] = {"flag_values": values, "module_name": __name__}
+    flags.DEFINE_multi_string("grid", [], "NAME=VALUE,VALUE.", **defined)
+    flags.DEFINE_multi_string("random", [], "NAME=KIND:LOW:HIGH or NAME=VALUE,VALUE.", **defined)
+    flags.DEFINE_integer("trials", None, "Draws of --random.", **defined)
+    flags.DEFINE_string("seeds", "1", "Number of seeds, or the seeds with commas.", **defined)
+    flags.DEFINE_integer("sweep_seed", 0, "Root of the draws of --random.", **defined)
+    flags.DEFINE_string("jobs", "1", "Trials at a time, or auto.", **defined)
+    flags.DEFINE_string("dir", None, "Folder of the sweep.", **defined)
+    flags.DEFINE_string("show", None, "Folder whose table to print.", **defined)
+    flags.DEFINE_string("by", _BY, "Column to rank by.", **defined)
+    values.set_gnu_getopt(True)
+    return values
+
+
+def _folder(own: flags.FlagValues, words: Sequence[str]) -> SweepFolder:
+    """Returns the sweep that the flags describe, or the one in the folder that they name."""
+    given = {name: own[name].value for name in _REPEATED if own[name].present}
+    if not words and not given.keys() - {"jobs", "by"}:
+        if own.dir is None:
+            raise ConfigError("sweep: say what to try; see `distrl sweep --help`")
+        folder = SweepFolder.read(Path(own.dir))
+        if folder is None:
+            raise ConfigError(f"--dir: {own.dir} has no sweep to resume; say what to try")
+        folder.command.update(given)
+        return folder
+    path = Path(own.dir) if own.dir is not None else folder_in_runs("sweep")
+    search = make_search(own.grid, own.random, own.trials, own.sweep_seed)
+    words = joined_flags(words, flags.FLAGS)
+    names = {word.lstrip("-").partition("=")[0] for word in words}
+    for name in (*search.grid, *search.random, *names):
+        if name in _NOT_OF_TRIALS:
+            raise ConfigError(f"sweep: --{name} is not for a sweep: {_NOT_OF_TRIALS[name]}")
+    for name in (*search.grid, *search.random):
+        if name == "seed":
+            raise ConfigError("sweep: for several seeds use --seeds=3, or --seeds=1,5,7")
+        if name in names:
+            raise ConfigError(f"sweep: --{name} is given for all trials, and to be tried too")
+    first = next((word.partition("=")[2] for word in words if word.startswith("--seed=")), "0")
+    words = [word for word in words if not word.startswith("--seed=")]
+    command = {name: own[name].value for name in _REPEATED}
+    trials = make_trials(search.settings(), _seeds(own.seeds, first))
+    return SweepFolder(path, command, words, trials)
+
+
+def _seeds(text: str, first: str) -> list[int]:
+    """Returns the seeds: `text` has their number, or the seeds themselves."""
+    parts = split_values(text)
+    if not all(part.lstrip("-").isdecimal() for part in (*parts, first)):
+        raise ConfigError(f"--seeds={text}: expected a number of seeds, or seeds with commas")
+    if len(parts) > 1:
+        return list(dict.fromkeys(map(int, parts)))
+    if int(text) < 1:
+        raise ConfigError(f"--seeds must be 1 or more, got {text}")
+    return [int(first) + k for k in range(int(text))]
+
+
+def check(folder: SweepFolder) -> _Need:
+    """Returns what the trials need, after making the experiment of each.
+
+    Raises:
+      ConfigError: settings that `distrl train` refuses, or trials that may never end.
+    """
+    loaded: dict[tuple[str, ...], Experiment] = {}
+    cores, gpus = 1, 0
+    distinct = {tuple(trial.words): trial for trial in folder.trials if trial.wanted}
+    for trial in distinct.values():
+        try:
+            experiment, topology = _experiment(folder, trial, loaded)
+        except (ConfigError, SpecError, flags.Error) as error:
+            of_trial = f"{' '.join(trial.words)}: " if trial.settings else ""
+            raise ConfigError(f"sweep: {of_trial}{error}") from error
+        cores = max(cores, busy_cores(experiment, topology))
+        gpus = max(gpus, gpus_needed(experiment))
+    return _Need(cores, gpus)
+
+
+def _experiment(
+    folder: SweepFolder, trial: Trial, loaded: dict[tuple[str, ...], Experiment]
+) -> tuple[Experiment, str]:
+    """Returns a trial's experiment and topology. Args: loaded: experiments before settings."""
+    arguments = ["distrl train", *folder.words, *trial.words]
+    values = copy.deepcopy(flags.FLAGS)
+    values(arguments, known_only=True)
+    names = ("env", "agent", "experiment", "transforms", "config_file")
+    key = tuple(str(values[name].value) for name in names)
+    if key not in loaded and values.config_file is None:
+        loaded[key] = load_experiment(values)
+    base = loaded.get(key)
+    values = copy.deepcopy(flags.FLAGS)
+    experiment, topology, _ = read_command(
+        arguments, values, None if base is None else lambda: base
+    )
+    if topology == "multi_machine":
+        raise ConfigError("topology: a sweep's trials run on this machine; take another topology")
+    for name, reason in _NOT_OF_TRIALS.items():
+        if name != "run_dir" and values[name].present:  # in a file of settings
+            raise ConfigError(f"--{name} is not for a sweep: {reason}")
+    goals = [task.goal for task in experiment.tasks.values()]
+    ends = (*BUDGETS, "max_learner_steps", "max_seconds")
+    if not all(any(getattr(goal, name) is not None for name in ends) for goal in goals):
+        raise ConfigError(
+            "a trial whose goal is out of reach would never end; give all a budget, as in "
+            "--max_env_steps=100_000"
+        )
+    if topology != "single_process":
+        node_environments(experiment, topology)
+    return experiment, topology
+
+
+def _show(path: Path, by: str, words: Sequence[str]) -> int:
+    if words:
+        raise ConfigError(f"sweep: unexpected {words[0]!r} with --show, which takes --by only")
+    folder = SweepFolder.read(path)
+    if folder is None:
+        raise ConfigError(f"--show: {path} has no sweep")
+    _print(folder, by)
+    return EXIT_FINISHED
+
+
+def _print(folder: SweepFolder, by: str) -> None:
+    """Prints the table, and the best settings."""
+    table = standings(folder, by)
+    print_table(rows(table, by))
+    best = table[0] if table and table[0].values else None
+    if best is not None and best.settings:
+        words = " ".join(f"--{name}={value}" for name, value in best.settings.items())
+        print(f"best: {words}", flush=True)
