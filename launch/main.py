@@ -51,6 +51,9 @@ _HELP = {
            Resume a sweep.
        distrl sweep --show DIR [--by=COLUMN]
            Print the table of a sweep, with mean and standard deviation over seeds, ranked.""",
+    "graph": """usage: distrl graph [RUN | FILE.py:NAME] [flags of train]
+                    [--out=FILE.svg|.png|.pdf|.dot|.txt]
+           Draw the program of a run or of an experiment; without --out print it as text.""",
     "actors": """usage: distrl actors RUN N
            Scale to N actors (at most `actors.max_actors`).""",
     "stacks": """usage: distrl stacks RUN [NODE ...]
@@ -78,13 +81,14 @@ _FUNCTIONS = {
     "plot": ("runs.plot", "plot"),
     "compare": ("runs.compare", "compare"),
     "sweep": ("sweep.sweep", "sweep"),
+    "graph": ("graph.graph", "graph"),
     "actors": ("cli.actors", "actors"),
     "stacks": ("cli.stacks", "stacks"),
     "tables": ("cli.tables", "tables"),
     "agent": ("cli.agent", "agent"),
 }
 _COMMANDS = tuple(_FUNCTIONS)
-_WITH_JAX = ("train", "sweep", "eval", "plot", "compare", "list", "logs", "stop")
+_WITH_JAX = ("train", "sweep", "graph", "eval", "plot", "compare", "list", "logs", "stop")
 _HELP_FLAGS = {"-h", "-help", "--help"}
 
 

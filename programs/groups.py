@@ -84,6 +84,25 @@ GROUPS = {
         ACTOR,
     )
 }
+
+# What flows where a group calls another: from the caller, and back to it.
+_PARAMETERS = ("", "parameters")
+FLOWS: dict[tuple[str, str], tuple[str, str]] = {
+    (ACTOR.name, REPLAY.name): ("trajectories", ""),
+    (LEARNER.name, REPLAY.name): ("", "batches of trajectories"),
+    (ACTOR.name, INFERENCER.name): ("observations", "actions"),
+    (ACTOR.name, LEARNER.name): _PARAMETERS,
+    (ACTOR.name, RELAY.name): _PARAMETERS,
+    (INFERENCER.name, LEARNER.name): _PARAMETERS,
+    (RELAY.name, LEARNER.name): _PARAMETERS,
+    (EVALUATOR.name, LEARNER.name): _PARAMETERS,
+    (LEARNER.name, GRADIENT_WORKER.name): ("parameters, batch shares", "gradients"),
+    (POPULATION.name, LEARNER.name): ("copies, hyperparameters", ""),
+    (POPULATION.name, MONITOR.name): ("", "standings"),
+    (ACTOR.name, MONITOR.name): ("reports", ""),
+    (LEARNER.name, MONITOR.name): ("reports", ""),
+    (EVALUATOR.name, MONITOR.name): ("reports", ""),
+}
 _OTHERS_PHASE = 4  # of groups that a user's own program adds
 
 

@@ -1,7 +1,7 @@
 """A Launchpad program of an experiment, to which a topology adds its nodes."""
 
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import launchpad as lp
@@ -24,12 +24,29 @@ class NodeHandle(NamedTuple):
     client: Any
     timeout: float | None = None
 
+    @property
+    def group(self) -> str:
+        """The label of the node's group."""
+        return self.name.partition("/")[0]
+
+
+class LinkedProgram(lp.Program):
+    """An `lp.Program` that knows which of its groups call which.
+
+    Attributes:
+      links: labels of a group that calls and of one that it calls, each pair once, in order.
+    """
+
+    def __init__(self, name: str):
+        super().__init__(name)
+        self.links: list[tuple[str, str]] = []
+
 
 class ExperimentProgram:
     """An `lp.Program` with what all of its nodes share.
 
     Attributes:
-      launchpad: the `lp.Program`.
+      launchpad: the `lp.Program`, with its links.
       experiment: what to train.
       run_dir: the run folder.
       resume_point: the checkpoint to resume from, if any.
@@ -41,7 +58,7 @@ class ExperimentProgram:
         resume_point = resume_point or ResumePoint()
         if experiment.lockstep:  # its rounds restart, with an empty table
             resume_point = resume_point._replace(with_table=False)
-        self.launchpad = lp.Program("distrl")
+        self.launchpad = LinkedProgram("distrl")
         self.experiment = experiment
         self.run_dir = run_dir
         self.resume_point = resume_point
@@ -65,6 +82,9 @@ class ExperimentProgram:
           call_timeout: deadline in seconds of every call to it; None: `supervision.call_timeout`.
           endpoints: further addresses that the node's object serves by itself.
         """
+        for called in dict.fromkeys(_groups_of((args, kwargs))):
+            if (group.name, called) not in self.launchpad.links:
+                self.launchpad.links.append((group.name, called))
         node = lp.CourierNode(constructor, self.experiment, *args, **kwargs)
         for endpoint in endpoints:
             node.allocate_address(endpoint)
@@ -78,3 +98,15 @@ class ExperimentProgram:
         index = len(self.launchpad.groups.get(group.name, ()))
         with self.launchpad.group(group.name):
             return NodeHandle(f"{group.name}/{index}", self.launchpad.add_node(node))
+
+
+def _groups_of(argument: object) -> Iterator[str]:
+    """Yields the groups of all handles in an argument, which may be in collections."""
+    group = getattr(argument, "group", None)
+    if isinstance(group, str):
+        yield group
+    elif isinstance(argument, Mapping):
+        yield from _groups_of(tuple(argument.values()))
+    elif isinstance(argument, (tuple, list)):
+        for part in argument:
+            yield from _groups_of(part)

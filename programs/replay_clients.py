@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from distrl.programs.build import Builder
-from distrl.programs.groups import ACTOR, LEARNER
+from distrl.programs.groups import ACTOR, LEARNER, REPLAY
 from distrl.programs.remote import RESTART_TIMEOUT_S
 from distrl.programs.running.progress import patience
 from distrl.replay.buffer import ReplayBuffer
@@ -27,6 +27,11 @@ class ReplayHandle(NamedTuple):
 
     table: str
     servers: tuple[Any, ...] | None
+
+    @property
+    def group(self) -> str:
+        """The label of the nodes that have the table."""
+        return REPLAY.name
 
 
 def shard_name(task: Task, table: str, index: int) -> str:

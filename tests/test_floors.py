@@ -19,7 +19,7 @@ from tools.rooms import FLOORS, ROOT, module_name
 # From the top down: a room imports only rooms of later rows.
 ROOMS = """
     distrl/__main__ distrl/__init__
-    launch/sweep
+    launch/graph launch/sweep
     launch/python
     launch/main
     launch/runs
@@ -40,6 +40,7 @@ ROOMS = """
     programs/running
     programs/build programs/remote
     programs/program programs/placement programs/resources
+    programs/diagram
     programs/groups programs/learner_processes programs/pools
     programs/__init__
 

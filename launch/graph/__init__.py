@@ -1,0 +1,1 @@
+"""`distrl graph`: the program of an experiment as a picture."""
