@@ -14,6 +14,7 @@ from distrl.runtime.codec import Codec
 from distrl.types import Params
 
 _VERSION_WAIT_S = 1.0  # that a call waits for parameters that do not exist yet
+RELAY_S = 0.02  # by which a relay's answer may be older than the call
 
 
 class VariableSource(Protocol):
@@ -158,10 +159,11 @@ class VariableRelay:
       fetched: number of versions fetched.
     """
 
-    def __init__(self, service: Any, interval: float = 0.02):
+    def __init__(self, service: Any, interval: float = RELAY_S):
         """Args:
         service: a client of the service, with a deadline.
-        interval: least seconds between two calls of the service, however many readers there are.
+        interval: least seconds between the starts of two calls of the service, however many readers
+          there are.
         """
         self._service = service
         self._interval = interval
@@ -178,9 +180,10 @@ class VariableRelay:
     def get_variables(self, newer_than: int) -> tuple[int, bytes] | None:
         """See `VariableService.get_variables`; at most `interval` older."""
         with self._lock:  # readers that wait for it find the answer here
-            if time.monotonic() - self._asked >= self._interval:
+            now = time.monotonic()
+            if now - self._asked >= self._interval:
                 answer = self._service.get_variables(self._newest[0])
-                self._asked = time.monotonic()
+                self._asked = now  # what takes long may be old when it arrives
                 if answer is not None:
                     self._newest = answer
                     self.fetched += 1

@@ -145,7 +145,7 @@ class Builder:
         """
         timeout = self.task.learner.timeout if timeout is None else timeout
         if self.experiment.actors.min_actors is not None:
-            return RoundVariables(source, stop, timeout)
+            return RoundVariables(source, stop)
         if self.schedule is None:
             return VariableClient(source, self.task.sync_interval, background=True)
         return LockstepVariables(

@@ -1,6 +1,7 @@
 """The learner's and the actors' side of rounds; see `distrl.rounds.collection`."""
 
 import threading
+import time
 from collections.abc import Callable
 from typing import Any, Protocol
 
@@ -13,7 +14,7 @@ from distrl.replay.client import UnrollingReplayBuffer
 from distrl.rounds.collection import CollectionRounds
 from distrl.runtime.patience import Deadline
 from distrl.types import Inference, Params, Sample, TimeStep
-from distrl.variables import VariableSource
+from distrl.variables import RELAY_S, VariableSource
 
 _BATCH_S = 1.0  # between two looks at whether the table still has the batch that is waited for
 _POLL_S = 0.005  # between two looks at whether a relay has the parameters of a round
@@ -69,15 +70,20 @@ class RoundReader(ReplayReader):
 class RoundVariables:
     """A `VariableClient` whose version changes when it is asked to, at the next use."""
 
-    def __init__(self, source: VariableSource, stop: threading.Event, timeout: float):
+    def __init__(
+        self,
+        source: VariableSource,
+        stop: threading.Event,
+        clock: Callable[[], float] = time.monotonic,
+    ):
         """Fetches the first parameters, waiting as long as `source` does.
 
         Args:
-          source: where the parameters come from.
+          source: where the parameters come from: a learner, or a relay of its parameters.
           stop: ends a wait.
-          timeout: seconds to wait for a version.
+          clock: the monotonic clock.
         """
-        self._source, self._stop, self._timeout = source, stop, timeout
+        self._source, self._stop, self._clock = source, stop, clock
         self._asked = (0,)  # replaced as a whole: `ask` may come from another thread
         self._done: tuple[int, ...] | None = None
         self.version = -1
@@ -85,29 +91,29 @@ class RoundVariables:
         self.update()
 
     def ask(self, version: int) -> None:
-        """Asks for this version, or a newer one; safe in any thread."""
+        """Asks for the version that a round has begun with; safe in any thread."""
         self._asked = (version,)
 
     def update(self) -> None:
-        """Fetches what was asked for, if it is not there yet."""
+        """Fetches what was asked for, if it is not there yet.
+
+        Another version is of another life of the learner, and so is the round, whose data is late
+        then: a newer one of a life before, and an older one, in an answer that is no older than the
+        round, of the next life, which has resumed from a checkpoint.
+        """
         asked = self._asked
         if asked is self._done:
             return
-        deadline = Deadline(self._timeout)
-        # A newer version than the one asked for is of an earlier life of the learner.
+        began = self._clock()
         while self.version != asked[0]:
+            called = self._clock()
             answer = self._source.get_variables(self.version)
             if answer is not None:
                 self.version, self.params = answer
-                if self.version >= asked[0]:
-                    break
+            if self.version >= asked[0] or called - began > RELAY_S:
+                break
             if self._stop.wait(_POLL_S):
                 raise Stopped(f"waited for the parameters of {asked[0]} updates")
-            if deadline.left() <= 0:
-                raise DeadlineExceeded(
-                    f"a round waits for the parameters of {asked[0]} updates, and has those of "
-                    f"{self.version}: {deadline.reason()}"
-                )
         self._done = asked
 
 

@@ -179,6 +179,41 @@ def test_a_round_of_an_earlier_learner_is_late():
     assert rounds.counts()["unrolls_late_dropped"] == UNROLLS
 
 
+class Versions:
+    """A source whose versions are given by call, and a clock that each call advances."""
+
+    def __init__(self, *versions):
+        self.left, self.now = list(versions), 0.0
+
+    def clock(self):
+        return self.now
+
+    def get_variables(self, newer_than):
+        self.now += 0.009
+        version = self.left.pop(0)
+        return None if version == newer_than else (version, f"params {version}")
+
+
+@pytest.mark.parametrize(
+    ("versions", "asked", "found"),
+    [
+        ([5, 5], 5, 5),
+        ([5, 5, 5, 6], 6, 6),  # a relay that is behind
+        ([5, 2], 2, 2),  # the learner has resumed, and has begun a round
+        ([2, 5], 4, 5),  # one that asked before the learner has resumed, and is ahead again
+        ([5, 5, 5, 5, 5, 5], 6, 5),  # it has resumed: this version may never come
+        ([5, 5, 2, 2, 2, 2], 6, 2),
+    ],
+)
+def test_a_round_waits_no_longer_for_its_version_than_a_relay_may_be_behind(versions, asked, found):
+    source = Versions(*versions)
+    variables = RoundVariables(source, threading.Event(), source.clock)
+    variables.ask(asked)
+    for _ in range(2):
+        variables.update()
+        assert (variables.version, variables.params) == (found, f"params {found}")
+
+
 def test_counts_continue():
     rounds = CollectionRounds(1, 1, 0.0, True)
     rounds.restore({"rounds": 3, "unrolls_in_time": 12, "learner_steps": 9})
