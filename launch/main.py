@@ -31,9 +31,18 @@ _HELP = {
            Print a node's log; -f: also what it prints from now on.""",
     "stop": """usage: distrl stop RUN [--timeout=SECONDS]
            Have a run save and end, as Ctrl-C does.""",
-    "eval": """usage: distrl eval RUN [--env=NAME] [--which=latest|best] [--episodes=N] [--seed=N]
-                   [--trust]
-           Play episodes with a run's policy; --trust runs code that its files have.""",
+    "eval": """usage: distrl eval RUN [--which=latest|best] [--episodes=N] [--max_steps=N]
+                   [--seed=N] [--sample] [--task=NAME] [--trust]
+                   [--env=NAME | --experiment=FILE.py[:NAME]] [--code=current|snapshot]
+           Play episodes with a run's policy, and print their mean return. --sample: as actors
+           do, not greedily; --task: one of several policies; --trust: run code that its files
+           have or name; --code=snapshot: with the code that the run was made with.""",
+    "play": """usage: distrl play RUN [--watch] [flags of distrl eval]
+           Play episodes one after the other, and print each; --watch: in a window or the
+           terminal.""",
+    "video": """usage: distrl video RUN [--out=FILE.mp4] [--fps=N] [flags of distrl eval]
+           Write a film of an episode, or of several: .mp4, .gif, or .png for pictures;
+           RUN/video.mp4 unless given.""",
     "plot": """usage: distrl plot RUN ... [--out=FILE.png] [--x=env_steps] [--y=mean_return]
            Draw learning curves; runs that differ in their seed only are one, with its spread.""",
     "compare": """usage: distrl compare RUN RUN ...
@@ -78,6 +87,8 @@ _FUNCTIONS = {
     "logs": ("runs.logs", "logs"),
     "stop": ("runs.stop", "stop"),
     "eval": ("runs.evaluate", "evaluate_run"),
+    "play": ("runs.play", "play_run"),
+    "video": ("runs.video", "video"),
     "plot": ("runs.plot", "plot"),
     "compare": ("runs.compare", "compare"),
     "sweep": ("sweep.sweep", "sweep"),
@@ -88,7 +99,9 @@ _FUNCTIONS = {
     "agent": ("cli.agent", "agent"),
 }
 _COMMANDS = tuple(_FUNCTIONS)
-_WITH_JAX = ("train", "sweep", "graph", "eval", "plot", "compare", "list", "logs", "stop")
+_WITH_JAX = (
+    "train", "sweep", "graph", "eval", "play", "video", "plot", "compare", "list", "logs", "stop",
+)  # fmt: skip
 _HELP_FLAGS = {"-h", "-help", "--help"}
 
 

@@ -65,6 +65,7 @@ ROOMS = """
     distrl/agents/action_distribution distrl/agents/networks distrl/agents/action_noise
     distrl/replay/local distrl/replay/reverb distrl/replay/shared
     distrl/replay/client distrl/replay/late_rewards distrl/replay/tee
+    distrl/envs/rendering
     distrl/lockstep distrl/replay/age_bound distrl/envs/__init__
     distrl/agents/modules distrl/config distrl/envs/suites distrl/replay/buffer
     distrl/agents/losses distrl/agents/exploration

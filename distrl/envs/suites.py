@@ -183,7 +183,7 @@ def _find(name: str) -> tuple[str, str]:
             )
         if prefix == "gym":
             prefix = _registers(rest)
-        names = _names(prefix)
+        names = names_in(prefix)
         if rest in names or (prefix == "gym" and ":" in rest):
             return prefix, rest
         raise ConfigError(f"environment: {prefix} has no {rest!r}{_near(rest, names)}")
@@ -196,7 +196,7 @@ def _find(name: str) -> tuple[str, str]:
     for suite in suites:
         if suite == "gym" and importlib.util.find_spec("gymnasium") is None:
             continue
-        names = _names(suite)
+        names = names_in(suite)
         if name in names:
             return suite, name
         seen += names
@@ -245,7 +245,12 @@ def _registers(name: str) -> str:
     return next((s for s, begin in _REGISTERED.items() if name.startswith(begin)), "gym")
 
 
-def _names(suite: str) -> list[str]:
+def names_in(suite: str) -> list[str]:
+    """Returns the names of a suite's environments. Args: suite: its prefix.
+
+    Raises:
+      ConfigError: its package is missing.
+    """
     if suite == "envpool":
         _require(suite)
         return sorted(envpool_names())

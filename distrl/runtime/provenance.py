@@ -65,7 +65,18 @@ def revision(file: Path) -> dict[str, Any] | None:
 
 
 def _git(folder: Path, *arguments: str) -> str | None:
-    """Returns what git prints; None if it fails, does not answer, or is not installed."""
+    """Returns the text that git prints; None as from `git`."""
+    output = git(folder, *arguments)
+    return None if output is None else output.decode(errors="replace").strip()
+
+
+def git(folder: Path, *arguments: str) -> bytes | None:
+    """Returns what git prints; None if it fails, does not answer, or is not installed.
+
+    Args:
+      folder: where it looks for the repository.
+      arguments: the command and its arguments.
+    """
     # Of a hook, or another repository that the user works in.
     env = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
     try:
@@ -79,7 +90,7 @@ def _git(folder: Path, *arguments: str) -> str | None:
         )
     except (OSError, subprocess.TimeoutExpired):
         return None
-    return done.stdout.decode(errors="replace").strip() if done.returncode == 0 else None
+    return done.stdout if done.returncode == 0 else None
 
 
 def _installed_from() -> dict[str, Any] | None:

@@ -4,7 +4,9 @@ Those of distrl's own agents and transforms are JSON. Only an agent or transform
 which has code that distrl does not know, is a pickle.
 """
 
+import functools
 import json
+import os
 import pickle
 import site
 import sys
@@ -98,7 +100,7 @@ def agent_writer(task: Task, printer: Callable[[str], None] = print) -> Callable
     except ForeignError:
         name = PICKLE
         try:
-            data = _pickled(settings)
+            data = pickled(settings)
         except Exception as error:  # of any kind: it comes from the user's own objects
             printer(
                 "distrl: load_policy will not work: the agent's settings or transforms cannot be "
@@ -112,7 +114,8 @@ def agent_writer(task: Task, printer: Callable[[str], None] = print) -> Callable
     return write
 
 
-def _pickled(settings: Any) -> bytes:
+def pickled(settings: Any) -> bytes:
+    """Returns a pickle that has the classes and functions of the user's own files by value."""
     registered = [module for module in list(sys.modules.values()) if is_users(module)]
     for module in registered:
         cloudpickle.register_pickle_by_value(module)
@@ -129,8 +132,13 @@ def is_users(module: ModuleType) -> bool:
     name = getattr(module, "__name__", "__main__")
     if not file or name == "__main__" or name.partition(".")[0] == "distrl":
         return False
+    return name in sys.modules and not str(file).startswith(_libraries())
+
+
+@functools.cache
+def _libraries() -> tuple[str, ...]:
+    """Returns the folders of installed packages and of Python's own modules."""
     paths = sysconfig.get_paths()
     libraries = {paths[key] for key in ("stdlib", "platstdlib", "purelib", "platlib")}
     libraries |= {*site.getsitepackages(), site.getusersitepackages()}
-    path = Path(file)
-    return name in sys.modules and not any(path.is_relative_to(folder) for folder in libraries)
+    return tuple(os.path.join(folder, "") for folder in libraries)

@@ -100,7 +100,16 @@ def _from_file(values: flags.FlagValues) -> Experiment:
         )
     if values["agent"].present:
         raise ConfigError("--agent and --experiment exclude each other: the file names its agent")
-    path, _, name = values.experiment.partition(":")
+    return experiment_of_file(values.experiment)
+
+
+def experiment_of_file(file: str) -> Experiment:
+    """Returns the experiment of FILE.py[:NAME].
+
+    Raises:
+      ConfigError: there is no such file, or it defines no experiment of that name.
+    """
+    path, _, name = file.partition(":")
     name = name or "experiment"
     module = _import_file(path)
     experiment = getattr(module, name, None)

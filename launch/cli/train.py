@@ -3,6 +3,7 @@
 import importlib
 import os
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from absl import flags
@@ -18,6 +19,7 @@ from distrl.launch.cli.read_command import read_command
 from distrl.launch.launch_types import LOCAL_MP
 from distrl.launch.local.single_process import run_single_process
 from distrl.launch.run_dir.run_dir import RunFolder, open_run
+from distrl.launch.run_dir.snapshot import write_snapshot
 from distrl.launch.supervision.result import EXIT_FINISHED
 from distrl.programs.resources import node_environments
 from distrl.runtime.process_exit import announce, exit_at_once
@@ -117,7 +119,7 @@ def _open_run(
     experiment: Experiment, topology: str, arguments: list[str], values: flags.FlagValues
 ) -> RunFolder:
     """Opens the run folder and tells the user about it."""
-    origin = provenance(values.experiment)
+    origin = {**provenance(values.experiment), "working_folder": os.getcwd()}
     folder = open_run(values.run_dir, experiment, topology, arguments, _say, origin)
     if folder.ended is not None:
         _say(
@@ -128,9 +130,21 @@ def _open_run(
         name = experiment.environment.name
         if values.env is None and name == DEFAULT_ENV:
             name += " (--env names another)"
+        if values.snapshot:
+            _keep_code(folder.path, experiment, arguments, values)
         announce(run_dir=str(folder.path.absolute()), saved_before=Saved.read(folder.path))
         _say(f"distrl: {name} in {topology}; everything is written to {folder.path}")
     return folder
+
+
+def _keep_code(
+    path: Path, experiment: Experiment, arguments: list[str], values: flags.FlagValues
+) -> None:
+    file = values.experiment if values.env is None else ""
+    try:
+        write_snapshot(path, experiment, file, arguments)
+    except OSError as error:  # the run itself does not need it
+        _say(f"distrl: no snapshot of the code in {path}: {error}")
 
 
 def _say(line: str) -> None:

@@ -56,6 +56,12 @@ flags.DEFINE_string(
     "Folder to write the run to, or the folder of a run to resume; a new folder in runs/ unless "
     "given.",
 )
+flags.DEFINE_bool(
+    "snapshot",
+    True,
+    "Keep the code in the run folder: distrl's revision and changes, the modules of yours that "
+    "are imported, and the versions of packages.",
+)
 flags.DEFINE_enum(
     "terminal",
     "current_terminal",

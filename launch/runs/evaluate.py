@@ -1,9 +1,14 @@
 """`distrl eval RUN`: whole episodes of a run's policy."""
 
-from distrl.launch.runs.arguments import Parser
-from distrl.launch.runs.evaluation import environment_of, evaluate
-from distrl.launch.runs.run import load_run
-from distrl.policy import load_policy
+from distrl.launch.runs.evaluation import evaluate
+from distrl.launch.runs.interrupt import EXIT_INTERRUPTED, interruptible
+from distrl.launch.runs.play import summary
+from distrl.launch.runs.player import Player, player_arguments
+from distrl.launch.runs.playing import play
+from distrl.launch.runs.snapshot_code import run_with_snapshot
+from distrl.launch.supervision.result import EXIT_FINISHED
+
+_EPISODES = 10
 
 
 def evaluate_run(arguments: list[str]) -> int:
@@ -18,18 +23,25 @@ def evaluate_run(arguments: list[str]) -> int:
     Raises:
       ConfigError: there is no such run, checkpoint or environment.
     """
-    values = (
-        Parser("eval")
-        .add("run")
-        .add("--env")
-        .add("--which", choices=("latest", "best"), default="latest")
-        .add("--episodes", type=int, default=10)
-        .add("--seed", type=int, default=0)
-        .add("--trust", action="store_true")
-        .parse_args(arguments[1:])
-    )
-    run = load_run(values.run)
-    environment = values.env or environment_of(run)
-    policy = load_policy(run.path, values.which, trust=values.trust)
-    print(evaluate(policy, environment, episodes=values.episodes, seed=values.seed))
-    return 0
+    values = player_arguments("eval").parse_args(arguments[1:])
+    if values.code == "snapshot":
+        return run_with_snapshot("eval", values.run, arguments[1:])
+    player = Player("eval", values)
+    episodes, max_steps = values.episodes or _EPISODES, values.max_steps
+    if not player.has_several_agents:
+        scores = evaluate(
+            player.policy(),
+            player.environment,
+            episodes=episodes,
+            max_steps=max_steps,
+            seed=values.seed,
+        )
+        print(scores)
+        return EXIT_FINISHED
+    game = player.game(player.environment)
+    with interruptible() as stopped:
+        try:
+            print(summary(list(play(game, episodes, max_steps, stopped, lambda _: None)), episodes))
+        finally:
+            game.close()
+    return EXIT_INTERRUPTED if stopped() else EXIT_FINISHED

@@ -1,6 +1,5 @@
 """`distrl.evaluate`: whole episodes of a policy in an environment."""
 
-import json
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -11,14 +10,13 @@ from distrl.envs.multi_agent.environment import SeveralAgents
 from distrl.envs.pool import Environment
 from distrl.episodes import EpisodeStatistics, Outcome
 from distrl.errors import ConfigError
-from distrl.launch.run_dir.config_dict import as_dict
+from distrl.launch.runs.environment import environment_of
 from distrl.launch.runs.run import Run, load_run
 from distrl.policy import Policy, load_policy
 from distrl.seeds import environment_seeds
 from distrl.types import StepType
 
 _MOST_ENVS = 16
-_POOLS = ("pool", "num_threads")  # how environments are stepped, not what they are
 
 
 class Evaluation(NamedTuple):
@@ -65,7 +63,7 @@ def evaluate(
     if isinstance(policy, (str, Path)) and environment is None:
         policy = load_run(policy)
     if isinstance(policy, Run):
-        environment = environment or environment_of(policy)
+        environment = environment or environment_of(policy, trust=policy.trust)
         policy = policy.policy
     elif isinstance(policy, (str, Path)):
         policy = load_policy(policy)
@@ -121,27 +119,3 @@ def _play(
         np.array([record[1] for record in played], np.int64),
         success_rate,
     )
-
-
-def environment_of(run: Run) -> Environment:
-    """Returns the environment of a run, which its name must describe.
-
-    Raises:
-      ConfigError: there is none of that name, or the run's has other settings.
-    """
-    settings = run.config.get("experiment", {}).get("environment") or {}
-    name = settings.get("name") if isinstance(settings, dict) else None
-    try:
-        environment = envs.make(str(name))
-    except ConfigError as error:
-        raise ConfigError(
-            f"evaluate: the environment of {run.path} is no name ({error}): give it yourself"
-        ) from error
-    made = json.loads(json.dumps(as_dict(environment)))
-    different = [key for key in made if key not in _POOLS and made[key] != settings.get(key)]
-    if different:
-        raise ConfigError(
-            f"evaluate: the environment of {run.path} has settings of its own "
-            f"({', '.join(different)}): give it yourself"
-        )
-    return environment

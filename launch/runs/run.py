@@ -24,20 +24,21 @@ class Run:
     """A run's folder. Every attribute is read anew, so that a run in progress can be watched.
 
     Attributes:
+      run_dir: the folder of the whole run.
       path: the folder; of one of several policies, that policy's.
       task: name of the policy; None: the run has one, or this is the whole run.
+      trust: see `distrl.load_policy`.
     """
 
     def __init__(self, path: str | Path, *, trust: bool = False, task: str | None = None):
         """Args:
         path: the run folder.
-        trust: see `distrl.load_policy`.
-        task: see above.
+        trust, task: see above.
         """
-        self._run_dir = Path(path)
+        self.run_dir = Path(path)
         self.task = task
-        self._trust = trust
-        self.path = self._run_dir if task is None else self._run_dir / TASKS / task
+        self.trust = trust
+        self.path = self.run_dir if task is None else self.run_dir / TASKS / task
 
     def __repr__(self) -> str:
         return f"Run({str(self.path)!r}, status={self.status!r})"
@@ -45,9 +46,9 @@ class Run:
     @property
     def tasks(self) -> dict[str, "Run"]:
         """The parts of a run with several policies, by name; empty if it has one."""
-        folder = self._run_dir / TASKS
+        folder = self.run_dir / TASKS
         names = sorted(each.name for each in folder.iterdir()) if folder.is_dir() else []
-        return {name: Run(self._run_dir, trust=self._trust, task=name) for name in names}
+        return {name: Run(self.run_dir, trust=self.trust, task=name) for name in names}
 
     @property
     def parts(self) -> list["Run"]:
@@ -69,7 +70,7 @@ class Run:
     @property
     def config(self) -> dict[str, Any]:
         """What `config.json` has: "experiment", with all settings, "topology", "command", ..."""
-        return dict(read_json(self._run_dir / CONFIG) or {})
+        return dict(read_json(self.run_dir / CONFIG) or {})
 
     @property
     def result(self) -> dict[str, Any]:
@@ -77,7 +78,7 @@ class Run:
 
         It is empty as well if the launcher itself was killed.
         """
-        path = self._run_dir / RESULT_FILE
+        path = self.run_dir / RESULT_FILE
         return dict(read_json(path)) if path.exists() else {}
 
     @property
@@ -114,7 +115,7 @@ class Run:
         from distrl.policy import load_policy
 
         self._check_task()
-        return load_policy(self.path, trust=self._trust)
+        return load_policy(self.path, trust=self.trust)
 
     def _check_task(self) -> None:
         if self.task is None and self.tasks:

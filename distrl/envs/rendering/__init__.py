@@ -1,0 +1,1 @@
+"""Pictures of environments while they are stepped."""

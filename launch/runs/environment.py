@@ -1,0 +1,166 @@
+"""The environment of a run, from its settings or from the experiment that it was made with."""
+
+import dataclasses
+import functools
+from pathlib import Path
+from typing import Any
+
+from distrl.envs.multi_agent.copies import Copies
+from distrl.envs.multi_agent.environment import MultiAgentEnvironment
+from distrl.envs.multi_agent.pettingzoo import PettingZooBuilder
+from distrl.envs.native import NativeEnvironment
+from distrl.envs.pool import Environment
+from distrl.envs.pool_config import PoolConfig
+from distrl.envs.python import PythonEnvironment, WrapperConfig
+from distrl.envs.suites import DmControlBuilder, GymBuilder
+from distrl.errors import ConfigError
+from distrl.experiment import Experiment
+from distrl.launch.run_dir.snapshot import pickled_experiment
+from distrl.launch.runs.run import Run
+
+_CLASSES = {
+    cls.__qualname__: cls
+    for cls in (
+        NativeEnvironment, PythonEnvironment, MultiAgentEnvironment, Copies, GymBuilder,
+        DmControlBuilder, PettingZooBuilder, WrapperConfig, PoolConfig,
+    )
+}  # fmt: skip
+_ENVIRONMENT = "environment"
+_FUNCTIONS = ("builder", "post_process")  # fields of them that code fills
+
+
+class _NotPlainError(Exception):
+    """A part of an environment that settings alone do not describe; the message is its name."""
+
+
+def environment_of(
+    run: Run, *, file: str | None = None, trust: bool = False, caller: str = "evaluate"
+) -> Environment:
+    """Returns the environment of a run; of a policy that learns in copies, that of its copy.
+
+    Args:
+      run: the run, or one of its policies.
+      file: FILE.py[:NAME] of the experiment; None: the one that the run was made with.
+      trust: import the file that the run names, or unpickle what its folder has.
+      caller: for messages.
+
+    Raises:
+      ConfigError: it is code of the user's own, and neither is given.
+    """
+    config = run.config
+    settings = (config.get("experiment") or {}).get(_ENVIRONMENT) or {}
+    classes = config.get("classes") or {}
+    try:
+        environment = _made(_ENVIRONMENT, settings, classes)
+    except _NotPlainError as error:
+        experiment = experiment_of(run, file=file, trust=trust)
+        if experiment is None:
+            raise ConfigError(_hint(run, str(error), caller)) from None
+        environment = _with_settings(_ENVIRONMENT, experiment.environment, settings, classes)
+    if isinstance(environment, Copies) and run.task is not None:
+        return environment.environment
+    return environment
+
+
+def _hint(run: Run, what: str, caller: str) -> str:
+    known = _named_file(run) or pickled_experiment(run.run_dir)
+    first = f"to run that code, which is in {known}, add --trust; or name" if known else "name"
+    return (
+        f"{caller}: the environment of {run.path} has code of its own ({what}): {first} the file "
+        "that defines its experiment, --experiment=FILE.py, or an environment, --env=NAME"
+    )
+
+
+def experiment_of(run: Run, *, file: str | None = None, trust: bool = False) -> Experiment | None:
+    """Returns the experiment that a run was made with, without what flags changed.
+
+    Args:
+      run, file, trust: see `environment_of`.
+
+    Returns:
+      None: there is no file, or it must not be run.
+    """
+    if file is None and trust:
+        file = _named_file(run)
+    if file is not None:
+        return _imported(file)
+    pickle = pickled_experiment(run.run_dir) if trust else None
+    return None if pickle is None else _unpickled(pickle)
+
+
+def _named_file(run: Run) -> str | None:
+    """Returns FILE.py[:NAME] as the run's command line has it, with the folder it is in."""
+    words = iter(run.config.get("command") or [])
+    for word in words:
+        flag, equals, value = str(word).lstrip("-").partition("=")
+        if flag == "experiment" and str(word).startswith("-"):
+            file = value if equals else str(next(words, ""))
+            path = Path(run.config.get("working_folder") or ".", file.partition(":")[0])
+            return f"{path}{file[len(file.partition(':')[0]) :]}"
+    return None
+
+
+@functools.cache
+def _imported(file: str) -> Experiment:
+    from distrl.launch.cli.load_experiment import experiment_of_file
+
+    return experiment_of_file(file)
+
+
+@functools.cache
+def _unpickled(path: Path) -> Experiment:
+    import cloudpickle
+
+    try:
+        experiment = cloudpickle.loads(path.read_bytes())
+    except Exception as error:  # of any kind: it names classes of other versions, or of the user's
+        raise ConfigError(f"{path} cannot be read: {type(error).__name__}: {error}") from error
+    if not isinstance(experiment, Experiment):
+        raise ConfigError(f"{path} has no experiment")
+    return experiment
+
+
+def _made(name: str, settings: Any, classes: Any) -> Any:
+    """Returns the object of a field that settings describe, or raises _NotPlainError.
+
+    Args:
+      name: the field's dotted name.
+      settings: what its fields were, as `config.json` has them.
+      classes: names of classes by field.
+    """
+    cls: Any = _CLASSES.get(classes.get(name, ""))
+    if cls is None:
+        raise _NotPlainError(classes.get(name) or str(settings))
+    values = {}
+    for field in dataclasses.fields(cls):
+        if field.name not in settings:
+            continue  # of an older version
+        value, inner = settings[field.name], f"{name}.{field.name}"
+        if inner in classes:
+            values[field.name] = _made(inner, value, classes)
+        elif field.name in _FUNCTIONS and value is not None:
+            raise _NotPlainError(str(value))
+        else:
+            values[field.name] = _as_tuple(value)
+    return cls(**values)
+
+
+def _with_settings(name: str, part: Any, settings: Any, classes: Any) -> Any:
+    """Returns a part of an experiment with the plain settings that the run had."""
+    if type(part).__qualname__ != classes.get(name) or not dataclasses.is_dataclass(part):
+        return part
+    values: dict[str, Any] = {}
+    for field in dataclasses.fields(part):
+        now, was = getattr(part, field.name), settings.get(field.name)
+        if dataclasses.is_dataclass(now):
+            values[field.name] = _with_settings(f"{name}.{field.name}", now, was, classes)
+        elif field.name in _FUNCTIONS or field.name not in settings:
+            continue
+        elif now is None or isinstance(now, (bool, int, float, tuple)):
+            values[field.name] = _as_tuple(was)
+    return dataclasses.replace(part, **values)  # type: ignore[type-var]
+
+
+def _as_tuple(value: Any) -> Any:
+    """Returns lists, as JSON has them, as the tuples that settings have."""
+    return tuple(map(_as_tuple, value)) if isinstance(value, list) else value

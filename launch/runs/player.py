@@ -1,0 +1,141 @@
+"""What plays a run: its environment and its policies, as `eval`, `play` and `video` choose them."""
+
+import argparse
+import functools
+from collections.abc import Callable
+from pathlib import Path
+
+from distrl import envs
+from distrl.envs.multi_agent.assignment import Assignment
+from distrl.envs.multi_agent.copies import Copies
+from distrl.envs.multi_agent.environment import SeveralAgents
+from distrl.envs.pool import Environment
+from distrl.errors import ConfigError
+from distrl.inferencer import InferenceSource
+from distrl.launch.runs.arguments import Parser
+from distrl.launch.runs.environment import environment_of, experiment_of
+from distrl.launch.runs.playing import Game, OneAgent, SeveralAgentsGame, Sources
+from distrl.launch.runs.run import load_run
+from distrl.policy import Policy, load_policy
+from distrl.saved_policy import SavedPolicy
+from distrl.specs import EnvironmentSpec
+
+
+def player_arguments(command: str) -> Parser:
+    """Returns a parser of the arguments that say what plays. Args: command: the command's name."""
+    return (
+        Parser(command)
+        .add("run")
+        .add("--env")
+        .add("--experiment")
+        .add("--task")
+        .add("--which", choices=("latest", "best"), default="latest")
+        .add("--episodes", type=positive)
+        .add("--max_steps", type=positive)
+        .add("--seed", type=int, default=0)
+        .add("--sample", action="store_true")
+        .add("--trust", action="store_true")
+        .add("--code", choices=("current", "snapshot"), default="current")
+    )
+
+
+def positive(text: str) -> int:
+    """Returns a whole number from 1 on; raises ArgumentTypeError."""
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"expected a whole number from 1 on, got {text!r}")
+    return int(text)
+
+
+class Player:
+    """A run's environment and policies.
+
+    Attributes:
+      environment: the environment to play in.
+    """
+
+    def __init__(self, command: str, values: argparse.Namespace):
+        """Args: command: for messages. values: what `player_arguments` parsed.
+
+        Raises:
+          ConfigError: there is no such run, task or environment, or it is code that must not run.
+        """
+        self._command, self._values = command, values
+        run = load_run(values.run, trust=values.trust)
+        tasks = run.tasks
+        if values.task is not None:
+            if values.task not in tasks:
+                raise ConfigError(
+                    f"{command}: {run.path} has no policy {values.task!r}; it has "
+                    f"{', '.join(tasks) or 'one alone: leave --task out'}"
+                )
+            run = tasks[values.task]
+        self.run = run
+        if values.env is not None:
+            self.environment: Environment = envs.make(values.env)
+        else:
+            self.environment = environment_of(
+                run, file=values.experiment, trust=values.trust, caller=command
+            )
+        if isinstance(self.environment, Copies):
+            if run.task is None and tasks:
+                raise ConfigError(
+                    f"{command}: each policy of {run.path} has an environment of its own; name "
+                    f"one: --task={next(iter(tasks))}"
+                )
+            self.environment = self.environment.environment
+        self.has_several_agents = isinstance(self.environment, SeveralAgents)
+
+    def policy(self) -> Policy:
+        """Returns the policy of an environment with one agent. Raises: see `load_policy`."""
+        values = self._values
+        return load_policy(
+            self.run.path,
+            values.which,
+            greedy=not values.sample,
+            seed=values.seed,
+            trust=values.trust,
+        )
+
+    def game(self, drawn: Environment) -> Game:
+        """Returns the environment with what acts in it.
+
+        Args:
+          drawn: `environment`, perhaps with pictures.
+
+        Raises:
+          ConfigError: there is no such policy, or it is code that must not run.
+        """
+        if isinstance(self.environment, SeveralAgents):
+            sources = self._sources(self.environment)
+            return SeveralAgentsGame(self.environment, drawn, sources, self._values.seed)
+        return OneAgent(drawn, self.policy(), self._values.seed)
+
+    def _sources(self, environment: SeveralAgents) -> Sources:
+        agents = environment.agents()
+        if not self.run.tasks:
+            name = self.run.task or "task"
+            assignment = Assignment(agents, [name], dict.fromkeys(agents.agents, name))
+            spec = next(iter(agents.agents.values()))
+            return Sources(assignment, {name: self._saved(self.run.path, spec)})
+        values = self._values
+        experiment = experiment_of(self.run, file=values.experiment, trust=values.trust)
+        if experiment is None or experiment.assignment is None:
+            raise ConfigError(
+                f"{self._command}: {self.run.path} has several policies, and which of them acts "
+                "for which agent is in the file that defines its experiment: add --trust to run "
+                "it, or name it: --experiment=FILE.py"
+            )
+        tasks, make = self.run.tasks, dict[str, Callable[[int, int], InferenceSource]]()
+        for name in experiment.assignment.policies:
+            spec = agents.agents[experiment.assignment.agents_of(name)[0]]
+            if name in experiment.fixed:
+                make[name] = functools.partial(experiment.fixed[name].make_source, spec)
+            else:
+                make[name] = self._saved(tasks[name].path, spec)
+        return Sources(experiment.assignment, make)
+
+    def _saved(self, path: Path, spec: EnvironmentSpec) -> Callable[[int, int], InferenceSource]:
+        """Returns what makes the actions of a saved policy for agents of a spec."""
+        values = self._values
+        policy = SavedPolicy(str(path), values.which, greedy=not values.sample, trust=values.trust)
+        return functools.partial(policy.make_source, spec)

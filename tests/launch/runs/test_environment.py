@@ -1,0 +1,90 @@
+"""The environment of a run comes back from its settings, or from the experiment that it has."""
+
+import dataclasses
+import json
+
+import pytest
+
+from distrl import envs
+from distrl.envs import Copies, NativeEnvironment, PoolConfig, PythonEnvironment, WrapperConfig
+from distrl.errors import ConfigError
+from distrl.experiment import Experiment
+from distrl.launch.run_dir.config_diff import describe
+from distrl.launch.run_dir.snapshot import write_snapshot
+from distrl.launch.runs.environment import environment_of
+from distrl.launch.runs.run import Run, load_run
+from distrl.testing import CheckingConfig, CountingEnvironment
+
+FILE = """
+from distrl.envs import PythonEnvironment, WrapperConfig
+from distrl.experiment import Experiment
+from distrl.testing import CheckingConfig, CountingEnvironment
+
+def mine():
+    wrappers = WrapperConfig(max_episode_steps=2, post_process=lambda action, observation: action)
+    return Experiment(PythonEnvironment(CountingEnvironment, "mine", wrappers), CheckingConfig())
+"""
+
+
+def make_run(folder, environment, **more):
+    experiment = Experiment(PythonEnvironment(CountingEnvironment), CheckingConfig())
+    object.__setattr__(experiment, "environment", environment)  # as if the agent could learn in it
+    folder.mkdir()
+    config = {"command": [], "topology": "single_process", **describe(experiment), **more}
+    (folder / "config.json").write_text(json.dumps(config))
+    return load_run(folder)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: NativeEnvironment("CartPole-v1", max_episode_steps=9, num_threads=2),
+        lambda: envs.make("Pong-v5", stack_num=2),
+        lambda: envs.make(
+            "gym:CartPole-v1", wrappers=WrapperConfig(frame_stack=3), sutton_barto_reward=True
+        ),
+        lambda: envs.make("gym:Pendulum-v1", pool=PoolConfig(kind="threads", num_workers=2)),
+        lambda: Copies(envs.make("CartPole-v1"), 3),
+    ],
+)
+def test_an_environment_by_name_has_its_settings_again(tmp_path, make):
+    pytest.importorskip("envpool")
+    environment = make()
+    run = make_run(tmp_path / "run", environment)
+    assert environment_of(run) == environment
+    if isinstance(environment, Copies):
+        of_policy = environment_of(Run(run.path, task="1"))
+        assert of_policy == environment.environment
+
+
+def test_an_environment_of_a_file_is_the_files_with_the_runs_settings(tmp_path):
+    (tmp_path / "my_file.py").write_text(FILE)
+    wrappers = WrapperConfig(max_episode_steps=5, post_process=lambda action, _: action)
+    environment = PythonEnvironment(CountingEnvironment, "mine", wrappers)
+    command = ["distrl train", "--experiment", "my_file.py:mine"]
+    run = make_run(tmp_path / "run", environment, command=command, working_folder=str(tmp_path))
+    hint = r"^play: .* code of its own \(CountingEnvironment\): to run that code, which is in "
+    with pytest.raises(ConfigError, match=hint + r".*/my_file.py:mine, add --trust; or name"):
+        environment_of(run, caller="play")
+    for options in ({"trust": True}, {"file": f"{tmp_path}/my_file.py:mine"}):
+        found = environment_of(run, **options)
+        assert found.wrappers.max_episode_steps == 5
+        assert found.builder is CountingEnvironment
+        assert callable(found.wrappers.post_process)
+
+
+def test_an_experiment_of_a_script_is_in_the_snapshot(tmp_path):
+    class Mine(CountingEnvironment):
+        pass
+
+    environment = PythonEnvironment(Mine)
+    experiment = Experiment(environment, CheckingConfig())
+    run = make_run(tmp_path / "run", dataclasses.replace(environment, return_threshold=3.0))
+    with pytest.raises(ConfigError, match=r"code of its own \(.*Mine\): name the file that"):
+        environment_of(run)
+    write_snapshot(run.path, experiment, None, [])
+    with pytest.raises(ConfigError, match=r"which is in .*/code/1/experiment.pkl, add --trust"):
+        environment_of(run)
+    found = environment_of(run, trust=True)
+    assert found.builder.__name__ == "Mine"
+    assert found.return_threshold == 3.0

@@ -1,0 +1,96 @@
+"""Episodes of policies, step by step: exact returns, limits, and what is drawn when."""
+
+import numpy as np
+import pytest
+
+from distrl.envs import MultiAgentEnvironment, PythonEnvironment
+from distrl.envs.multi_agent.assignment import Assignment
+from distrl.envs.rendering.rendered import rendered
+from distrl.launch.runs.play import summary
+from distrl.launch.runs.playing import Episode, OneAgent, SeveralAgentsGame, Sources, play
+from distrl.launch.runs.terminal import as_text
+from distrl.seeds import environment_seeds
+from distrl.testing import CountingAgents, CountingEnvironment
+from distrl.types import Inference, StepType
+
+
+class Constant:
+    """Takes action 7, and notes where episodes begin."""
+
+    def __init__(self):
+        self.resets = 0
+
+    def reset(self):
+        self.resets += 1
+
+    def __call__(self, observation, reward):
+        assert observation.shape == (1, 4)
+        return np.full(1, 7, np.int32)
+
+    def inference(self, streams, timestep, life=0, with_state=False):
+        return Inference(np.full(len(streams), 7, np.int32), (), 0, ())
+
+
+def lengths_from(seed):
+    first = seed % 5
+    return [3 + (first + k) % 5 for k in range(10)]
+
+
+def episode_of(length):
+    ending = "time limit" if length % 2 else "over"
+    return Episode({"": length * (length + 1) / 2}, length, ending)
+
+
+def test_episodes_of_one_agent():
+    policy, seen = Constant(), []
+    game = OneAgent(PythonEnvironment(CountingEnvironment), policy, seed=0)
+    (seed,) = environment_seeds(0, "evaluator", 0, 1)
+    episodes = list(play(game, 4, None, lambda: False, seen.append))
+    assert episodes == [episode_of(length) for length in lengths_from(seed)[:4]]
+    assert len(seen) == sum(episode.length + 1 for episode in episodes)
+    assert seen[0].step_type[0] == StepType.FIRST and seen[-1].step_type[0] == StepType.LAST
+    assert (seen[1].observation[0, 3], policy.resets) == (7, 5)  # one before, one for each
+    assert summary(episodes, 5).endswith(" over 4 episodes of 5")
+    game.close()
+
+
+@pytest.mark.parametrize(("limit", "stop_after"), [(11, 100), (None, 12)])
+def test_playing_ends_at_a_limit_and_when_it_is_stopped(limit, stop_after):
+    seen = []
+    game = OneAgent(PythonEnvironment(CountingEnvironment), Constant(), seed=0)
+    episodes = list(play(game, 100, limit, lambda: len(seen) >= stop_after, seen.append))
+    first = [step for step in seen if step.step_type[0] == StepType.FIRST]
+    if limit is not None:
+        assert len(seen) - len(first) == limit  # resets are no steps
+    else:
+        assert len(seen) == stop_after
+    assert len(episodes) == sum(step.step_type[0] == StepType.LAST for step in seen)
+    game.close()
+
+
+def test_episodes_of_several_agents():
+    environment = MultiAgentEnvironment(CountingAgents)
+    agents = environment.agents()
+    assignment = Assignment(agents, ["x", "y"], {"a": "x", "b": "y", "c": "x"})
+    make = dict.fromkeys(("x", "y"), lambda streams, seed: Constant())
+    drawn = rendered(environment)
+    game = SeveralAgentsGame(environment, drawn.environment, Sources(assignment, make), seed=0)
+    steps = []
+    episodes = list(play(game, 3, None, lambda: False, steps.append))
+    (seed,) = environment_seeds(0, "evaluator", 0, 1)
+    for k, episode in enumerate(episodes):
+        lengths = {a: lengths_from(3 * (seed % 1024) + i)[k] for i, a in enumerate("abc")}
+        assert episode.returns == {a: n * (n + 1) / 2 for a, n in lengths.items()}
+        assert episode.length == max(lengths.values())
+    assert str(episodes[0]).startswith("return a ")
+    assert len(steps) == sum(episode.length + 1 for episode in episodes)
+    game.close()
+
+
+def test_a_picture_as_text():
+    picture = np.zeros((4, 2, 3), np.uint8)
+    picture[2:, 1] = (250, 1, 2)
+    upper, lower = as_text(picture, columns=2, lines=2).splitlines()
+    assert upper.count("▀") == lower.count("▀") == 2
+    assert "250;1;2" not in upper and lower.count("250;1;2") == 2
+    assert len(as_text(picture, columns=1, lines=9).splitlines()) == 1
