@@ -43,6 +43,9 @@ _HELP = {
     "video": """usage: distrl video RUN [--out=FILE.mp4] [--fps=N] [flags of distrl eval]
            Write a film of an episode, or of several: .mp4, .gif, or .png for pictures;
            RUN/video.mp4 unless given.""",
+    "report": """usage: distrl report RUN [--out=FILE.html] [--video=FILE.mp4]
+           Write a page about a run: curves, throughput, faults, settings, code, video;
+           RUN/report.html unless given.""",
     "plot": """usage: distrl plot RUN ... [--out=FILE.png] [--x=env_steps] [--y=mean_return]
            Draw learning curves; runs that differ in their seed only are one, with its spread.""",
     "compare": """usage: distrl compare RUN RUN ...
@@ -89,6 +92,7 @@ _FUNCTIONS = {
     "eval": ("runs.evaluate", "evaluate_run"),
     "play": ("runs.play", "play_run"),
     "video": ("runs.video", "video"),
+    "report": ("runs.report", "report"),
     "plot": ("runs.plot", "plot"),
     "compare": ("runs.compare", "compare"),
     "sweep": ("sweep.sweep", "sweep"),
@@ -100,7 +104,8 @@ _FUNCTIONS = {
 }
 _COMMANDS = tuple(_FUNCTIONS)
 _WITH_JAX = (
-    "train", "sweep", "graph", "eval", "play", "video", "plot", "compare", "list", "logs", "stop",
+    "train", "sweep", "graph", "eval", "play", "video", "report", "plot", "compare", "list", "logs",
+    "stop",
 )  # fmt: skip
 _HELP_FLAGS = {"-h", "-help", "--help"}
 

@@ -16,7 +16,7 @@ BAD = {
     "command": (
         ["trian"],
         "unknown command 'trian'; choose from: train, launch, list, status, logs, stop, eval, "
-        "play, video, plot, compare, sweep, graph, actors, stacks, tables, agent",
+        "play, video, report, plot, compare, sweep, graph, actors, stacks, tables, agent",
     ),
     "environment": (
         ["train", "--env=CartPol-v1"],
