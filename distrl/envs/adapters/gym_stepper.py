@@ -1,6 +1,5 @@
 """gymnasium environments as steppers."""
 
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -8,15 +7,14 @@ from dm_env import specs as dm_specs
 
 from distrl import specs
 from distrl.envs.adapters import spaces
+from distrl.envs.adapters.info import InfoReader, attribute
 from distrl.envs.adapters.stepper import Step
-from distrl.errors import ConfigError, SpecError
+from distrl.errors import SpecError
 from distrl.types import Nest, StepType
 
-_SUCCESS_NAMES = ("is_success", "success")  # in gymnasium's info: its robotics', Meta-World's
 _OLD_GYM = (
     "an environment written for an older gym needs a wrapper such as shimmy's GymV21CompatibilityV0"
 )
-_SUCCESS = dm_specs.BoundedArray((), np.int8, -1, 1, "success")
 
 
 class GymStepper:
@@ -42,31 +40,20 @@ class GymStepper:
             env.action_space.seed(seed)
         self._read = spaces.reader(env.observation_space, "observation")
         self._write = spaces.writer(env.action_space, "action")
-        self._reward_shape = getattr(_attribute(env, "reward_space", None), "shape", ())
+        self._reward_shape = getattr(attribute(env, "reward_space", None), "shape", ())
         self._vector = bool(self._reward_shape)
-        self._success = success
-        self.reports_success = bool(_attribute(env, "reports_success", False))
-        self._info_space = _attribute(env, "info_space", None)
-        self._infos: dict[str, tuple[spaces.Reader | None, Any]] = {}
-        if self._info_space is not None:
-            declared = spaces.space_spec(self._info_space, "info_space")
-            if not isinstance(declared, dict):
-                raise ConfigError(f"info_space must be a Dict space, got {self._info_space!r}")
-            for name, space in self._info_space.spaces.items():
-                self._infos[name] = spaces.reader(space, name), specs.zeros(declared[name])
-        self._any_info = success or bool(self._infos)
+        self.reports_success = bool(attribute(env, "reports_success", False))
+        self._info = InfoReader(attribute(env, "info_space", None), success)
+        self._any_info = bool(self._info.spec)
 
     def spec(self) -> specs.EnvironmentSpec:
         """Returns the spec without wrappers; float32 and int32 in the place of 64 bits."""
-        env_info: dict[str, Any] = {"success": _SUCCESS} if self._success else {}
-        if self._info_space is not None:
-            env_info.update(spaces.space_spec(self._info_space, "info_space"))
         return specs.EnvironmentSpec(
             spaces.space_spec(self._env.observation_space, "observation"),
             spaces.space_spec(self._env.action_space, "action"),
             dm_specs.Array(self._reward_shape, np.float32, "reward"),
-            env_info or (),
-            int(_attribute(self._env, "reward_delay", 0)),
+            self._info.spec,
+            int(attribute(self._env, "reward_delay", 0)),
         )
 
     def reset(self) -> Step:
@@ -81,7 +68,7 @@ class GymStepper:
         observation, info = answer
         if self._read is not None:
             observation = self._read(observation)
-        env_info = self._env_info(info, True) if self._any_info else ()
+        env_info = self._info(info, True) if self._any_info else ()
         return Step(StepType.FIRST, 0.0, 1.0, observation, env_info)
 
     def step(self, action: Nest) -> Step:
@@ -97,7 +84,7 @@ class GymStepper:
             ) from error
         if self._read is not None:
             observation = self._read(observation)
-        env_info = self._env_info(info, False) if self._any_info else ()
+        env_info = self._info(info, False) if self._any_info else ()
         if not self._vector:
             reward = float(reward)  # environments give integers too
         if terminated:
@@ -108,29 +95,3 @@ class GymStepper:
     def close(self) -> None:
         """See `Stepper`."""
         self._env.close()
-
-    def _env_info(self, info: Mapping[str, Any], first: bool) -> dict[str, Any]:
-        env_info: dict[str, Any] = {}
-        if self._success:
-            success = next((info[name] for name in _SUCCESS_NAMES if name in info), None)
-            env_info["success"] = np.int8(-1 if success is None else bool(success))
-        for name, (read, empty) in self._infos.items():
-            if name not in info:
-                if not first:
-                    raise SpecError(f"info: expected {name!r}, as info_space declares, at a step")
-                env_info[name] = empty  # gymnasium's resets often have an empty info
-            else:
-                env_info[name] = info[name] if read is None else read(info[name])
-        return env_info
-
-
-def _attribute(env: Any, name: str, default: Any) -> Any:
-    """Returns the attribute of the outermost wrapper that has it.
-
-    gymnasium's wrappers do not pass attributes on.
-    """
-    while not hasattr(env, name):
-        if not hasattr(env, "env"):
-            return default
-        env = env.env
-    return getattr(env, name)

@@ -15,6 +15,7 @@ from dm_env import specs as dm_specs
 
 from distrl import specs
 from distrl.envs.adapters import spaces
+from distrl.envs.adapters.info import InfoReader, attribute
 from distrl.envs.adapters.stepper import Step
 from distrl.errors import ConfigError, SpecError
 from distrl.types import Nest, StepType
@@ -132,8 +133,15 @@ class JointSteps:
 
 def agent_conversions(env: Any, agent_ids: Iterable[str]) -> "dict[str, AgentConversion]":
     """Returns the conversions of a PettingZoo environment's values, by agent."""
+    info_space = attribute(env, "info_space", lambda agent: None)
+    success = bool(attribute(env, "reports_success", False))
     return {
-        agent: AgentConversion(agent, env.observation_space(agent), env.action_space(agent))
+        agent: AgentConversion(
+            agent,
+            env.observation_space(agent),
+            env.action_space(agent),
+            InfoReader(info_space(agent), success),
+        )
         for agent in agent_ids
     }
 
@@ -143,13 +151,20 @@ class AgentConversion:
 
     Attributes:
       spec: the agent's spec.
+      info: reads the agent's info.
     """
 
-    def __init__(self, agent: str, observation_space: Any, action_space: Any):
-        """Args: agent: its id. observation_space, action_space: gymnasium's spaces."""
+    def __init__(self, agent: str, observation_space: Any, action_space: Any, info: InfoReader):
+        """Args:
+        agent: its id.
+        observation_space, action_space: gymnasium's spaces.
+        info: reads its info.
+        """
+        self.info = info
         self.spec = specs.EnvironmentSpec(
             spaces.space_spec(observation_space, f"observation of {agent}"),
             spaces.space_spec(action_space, f"action of {agent}"),
+            env_info=info.spec,
         )
         self._read = spaces.reader(observation_space, f"observation of {agent}")
         self.write = spaces.writer(action_space, f"action of {agent}")

@@ -23,37 +23,42 @@ class ParallelStepper:
     def reset(self) -> Step:
         """See `Stepper`."""
         if self._seed is None:
-            observations, _ = self._env.reset()
+            observations, infos = self._env.reset()
         else:
-            observations, _ = self._env.reset(seed=self._seed)
+            observations, infos = self._env.reset(seed=self._seed)
         self._seed = None
         self._acting = list(self._env.agents)
         if not self._acting:
             raise SpecError("reset: the environment has no agents after it")
-        first = [self._first(agent, observations) for agent in self._acting]
+        first = [self._first(agent, observations, infos) for agent in self._acting]
         return self._joint.step(StepType.FIRST, first)
 
     def step(self, action: Nest) -> Step:
         """See `Stepper`."""
         actions = {agent: self._agents[agent].write(action[agent]) for agent in self._acting}
-        observations, rewards, terminations, truncations, _ = self._env.step(actions)
+        observations, rewards, terminations, truncations, infos = self._env.step(actions)
         agent_steps = []
         for agent in self._acting:
             observation = self._observation(agent, observations)
             terminated, truncated = terminations[agent], truncations[agent]
             kind = StepType.LAST if terminated or truncated else StepType.MID
             discount = 0.0 if terminated else 1.0
-            agent_steps.append(AgentStep(agent, kind, rewards[agent], discount, observation))
+            info = self._agents[agent].info(infos.get(agent, {}), False)
+            agent_steps.append(AgentStep(agent, kind, rewards[agent], discount, observation, info))
         before, self._acting = set(self._acting), list(self._env.agents)
-        agent_steps += [self._first(a, observations) for a in self._acting if a not in before]
+        agent_steps += [
+            self._first(agent, observations, infos) for agent in self._acting if agent not in before
+        ]
         return self._joint.step(StepType.MID if self._acting else StepType.LAST, agent_steps)
 
     def close(self) -> None:
         """See `Stepper`."""
         self._env.close()
 
-    def _first(self, agent: str, observations: Any) -> AgentStep:
-        return AgentStep(agent, StepType.FIRST, 0.0, 1.0, self._observation(agent, observations))
+    def _first(self, agent: str, observations: Any, infos: Any) -> AgentStep:
+        observation = self._observation(agent, observations)
+        info = self._agents[agent].info(infos.get(agent, {}), True)
+        return AgentStep(agent, StepType.FIRST, 0.0, 1.0, observation, info)
 
     def _observation(self, agent: str, observations: Any) -> Nest:
         if agent not in self._agents:

@@ -53,16 +53,19 @@ class TurnStepper:
         agent_steps = []
         while self._env.agents:
             agent = self._env.agent_selection
-            observation, reward, terminated, truncated, _ = self._env.last()
+            observation, reward, terminated, truncated, info = self._env.last()
             observation = self._agents[agent].read(observation)
             first = agent not in self._begun
+            info = self._agents[agent].info(info, first)
             if not (terminated or truncated):
                 self._begun.add(agent)
                 kind, reward = (StepType.FIRST, 0.0) if first else (StepType.MID, reward)
-                agent_steps.append(AgentStep(agent, kind, reward, 1.0, observation))
+                agent_steps.append(AgentStep(agent, kind, reward, 1.0, observation, info))
                 return self._joint.step(step_type, agent_steps)
             if not first:
                 discount = 0.0 if terminated else 1.0
-                agent_steps.append(AgentStep(agent, StepType.LAST, reward, discount, observation))
+                agent_steps.append(
+                    AgentStep(agent, StepType.LAST, reward, discount, observation, info)
+                )
             self._env.step(None)
         return self._joint.step(StepType.LAST, agent_steps)

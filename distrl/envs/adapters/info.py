@@ -1,0 +1,76 @@
+"""What an environment declares of its info: success, and the names of a space."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from dm_env import specs as dm_specs
+
+from distrl import specs
+from distrl.envs.adapters import spaces
+from distrl.errors import ConfigError, SpecError
+
+_SUCCESS_NAMES = ("is_success", "success")  # in gymnasium's info: its robotics', Meta-World's
+_SUCCESS = dm_specs.BoundedArray((), np.int8, -1, 1, "success")
+
+
+def attribute(env: Any, name: str, default: Any) -> Any:
+    """Returns the attribute of the outermost wrapper that has it.
+
+    gymnasium's wrappers do not pass attributes on.
+    """
+    while not hasattr(env, name):
+        if not hasattr(env, "env"):
+            return default
+        env = env.env
+    return getattr(env, name)
+
+
+class InfoReader:
+    """Reads the declared parts of gymnasium's and PettingZoo's info dicts.
+
+    Attributes:
+      spec: a dict of specs by name; () if nothing is declared.
+    """
+
+    def __init__(self, info_space: Any, success: bool):
+        """Args:
+        info_space: a Dict space of names in the info; None: none.
+        success: keep `success`, from the keys `success` or `is_success`.
+        """
+        self._success = success
+        self._readers: dict[str, tuple[spaces.Reader | None, Any]] = {}
+        declared: dict[str, Any] = {"success": _SUCCESS} if success else {}
+        if info_space is not None:
+            named = spaces.space_spec(info_space, "info_space")
+            if not isinstance(named, dict):
+                raise ConfigError(f"info_space must be a Dict space, got {info_space!r}")
+            for name, space in info_space.spaces.items():
+                self._readers[name] = spaces.reader(space, name), specs.zeros(named[name])
+            declared.update(named)
+        self.spec: Any = declared or ()
+
+    def __call__(self, info: Mapping[str, Any], first: bool) -> Any:
+        """Returns `env_info` as declared.
+
+        Args:
+          info: what the environment gave.
+          first: at an episode's FIRST, where what is missing is 0: infos of resets are often empty.
+
+        Raises:
+          SpecError: a step's info lacks a declared name.
+        """
+        if self.spec == ():
+            return ()
+        env_info: dict[str, Any] = {}
+        if self._success:
+            success = next((info[name] for name in _SUCCESS_NAMES if name in info), None)
+            env_info["success"] = np.int8(-1 if success is None else bool(success))
+        for name, (read, empty) in self._readers.items():
+            if name not in info:
+                if not first:
+                    raise SpecError(f"info: expected {name!r}, as info_space declares, at a step")
+                env_info[name] = empty
+            else:
+                env_info[name] = info[name] if read is None else read(info[name])
+        return env_info
