@@ -15,6 +15,7 @@ from distrl.inferencer import InferenceSource
 from distrl.metrics import Report
 from distrl.policy_streams import PolicyStreams
 from distrl.replay.buffer import ReplayWriter
+from distrl.runtime.time_account import ENV_STEP, INFERENCE, REPLAY_WRITE, current_account, in_state
 
 
 class ActorLogs(TypedDict):
@@ -120,7 +121,8 @@ class Actor(ActorLoop):
 
         Returns the records of the episodes that it ended.
         """
-        self._timestep = self._pool.recv()
+        with in_state(ENV_STEP):
+            self._timestep = self._pool.recv()
         if self._pool.is_async:
             self._env_ids = self._timestep.env_id
         ended = self._part.statistics.add(self._timestep, self._env_ids)
@@ -131,9 +133,14 @@ class Actor(ActorLoop):
         timestep, env_ids = self._timestep, self._env_ids
         # If it is all of them, the same array each time, so that look-ups by stream can be cached.
         streams = self._streams if env_ids is None else self._streams[env_ids]
+        account = current_account()
+        state = account.switch(INFERENCE)
         inference = self._part.infer(streams, timestep)
+        account.switch(ENV_STEP)
         self._pool.send(inference.action, self._pool.env_ids if env_ids is None else env_ids)
+        account.switch(REPLAY_WRITE)
         self._part.store(streams, timestep, inference)
+        account.switch(state)
         before = self.acted
         ended = self._receive()
         return {
@@ -157,7 +164,8 @@ class Actor(ActorLoop):
 
     def flush(self) -> None:
         """See `ActorLoop`."""
-        self._part.flush()
+        with in_state(REPLAY_WRITE):
+            self._part.flush()
 
     def take_report(self) -> Report:
         """Returns what happened since the last call."""

@@ -23,6 +23,14 @@ from distrl.metrics import Report
 from distrl.random_keys import derive, root
 from distrl.replay.age_bound import AgeBound
 from distrl.replay.buffer import ReplayReader
+from distrl.runtime.time_account import (
+    COMPUTE,
+    PUBLISH,
+    SAMPLING,
+    TRANSFER,
+    current_account,
+    in_state,
+)
 from distrl.types import Params, Sample, StepType
 
 
@@ -197,7 +205,8 @@ class Learner(LearnerLoop):
           Diverged: an earlier update was not finite, or too many in a row were skipped.
         """
         began = time.monotonic()
-        sample = next(self._dataset)
+        with in_state(SAMPLING):
+            sample = next(self._dataset)
         self.waited += time.monotonic() - began
         self.update(sample)
 
@@ -220,9 +229,13 @@ class Learner(LearnerLoop):
         self._acted += acted
         self.acted_elsewhere += acted_by_all - acted
         inserted += state.inserted
+        account = current_account()
+        before = account.switch(TRANSFER)
+        batch = self._devices.put(trajectory)
+        account.switch(COMPUTE)
         params = self._agent.with_env_steps(state.params, inserted)
         params, (agent_state, self._record), self._logs = self._update(
-            params, (state.agent, self._record), self._devices.put(trajectory)
+            params, (state.agent, self._record), batch
         )
         self._state = TrainingState(
             state.version + 1,
@@ -235,14 +248,17 @@ class Learner(LearnerLoop):
             sample.inserts,
             state.too_old if self._age_bound is None else self._age_bound.dropped,
         )
+        account.switch(PUBLISH)
         made = self._devices.first_replica((params, self._record))
         self.published.append(self._state.version, *made)
+        account.switch(before)
         self.waited = 0.0
         if self._own_actions:
             self._lags.add(state.version, trajectory)
         priorities = self._logs.pop(PRIORITIES, None)
         if priorities is not None and self._replay.is_prioritized:
-            self._send_priorities(sample.key, priorities)
+            with in_state(COMPUTE):
+                self._send_priorities(sample.key, priorities)
         if self.on_update is not None:
             self.on_update(self.version, self.env_steps, self._logs, made[0])
 
@@ -288,7 +304,8 @@ class Learner(LearnerLoop):
         Raises:
           Diverged: see `step`; one of several processes raises it at the next update, as all do.
         """
-        record = np.asarray(self.published.record)
+        with in_state(COMPUTE):  # waits for updates that a device has not finished
+            record = np.asarray(self.published.record)
         self._diverged = self._check.error(record)
         if self._left or self._learner_group.count == 1:
             self._look()

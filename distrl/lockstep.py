@@ -18,6 +18,7 @@ from distrl.errors import ConfigError, DeadlineExceeded, Stopped
 from distrl.replay.buffer import ReplayConfig, ReplayReader, ReplayWriter
 from distrl.replay.table.info import TableInfo
 from distrl.runtime.patience import Deadline
+from distrl.runtime.time_account import PARAMETER_WAIT, in_state
 from distrl.types import Inference, Params, Sample, TimeStep
 
 
@@ -145,6 +146,10 @@ class LockstepVariables:
             self._fetch(self._schedule.version(round_index))
 
     def _fetch(self, number: int) -> None:
+        with in_state(PARAMETER_WAIT):
+            self._wait_for(number)
+
+    def _wait_for(self, number: int) -> None:
         deadline = Deadline(self._timeout)
         while self._number != number:
             answer = self._source.get_variables_at(number)

@@ -11,9 +11,12 @@ import numpy as np
 
 from distrl.episodes import Outcome, Record
 from distrl.goal import Goal, Progress
+from distrl.progress_line import progress_line
+from distrl.run_status import RunStatus
 from distrl.sinks.sinks import MetricsWriter
 from distrl.specs import EnvironmentSpec
 
+_LIFE_BITS = 32
 Report = dict[str, Any]  # {"env_steps": int, "episodes": [Record, ...], ...}
 SPENT = "spent"
 """In a learner's report: the actors' budgets, when they are spent and all batches are used."""
@@ -21,7 +24,7 @@ SPENT = "spent"
 
 def first_number(life: int) -> int:
     """Returns the number of a node's first report in this life, above all of its lives before."""
-    return life << 32
+    return life << _LIFE_BITS
 
 
 class Monitor:
@@ -36,6 +39,7 @@ class Monitor:
         printer: Callable[[str], None] = print,
         spec: EnvironmentSpec | None = None,
         agents: Sequence[str] = (),
+        status: RunStatus | None = None,
     ):
         """Args:
         goal: when the run ends, with "auto" already resolved.
@@ -46,12 +50,14 @@ class Monitor:
         spec: the environment's spec, for its `env_info` and its reward's shape; None: no
           `env_info`, and a scalar reward.
         agents: agents whose mean returns the evaluator reports.
+        status: tells others how the run is; None: nobody.
         """
         self._goal = goal
         self._has_success = spec is not None and "success" in spec.env_info
         shape = () if spec is None else spec.reward.shape
         self._components = math.prod(shape) if shape else 0  # of a vector reward
         self._agents = agents
+        self._status = status or RunStatus(goal, None, printer)
         self._on_end = on_end
         self._interval = interval
         self._printer = printer
@@ -87,11 +93,13 @@ class Monitor:
                 return
             self._seen[node] = number
             for report in reports:
-                self._add(node, report)
+                self._add(node, number >> _LIFE_BITS, dict(report))
             if time.monotonic() - self._last_line[0] >= self._interval:
                 self.line()
             elif self._writer.is_due(self._acted):
-                self._writer.write(self.snapshot())
+                self._write(self.snapshot())
+            elif self._status.is_due:
+                self._status.write(self._with_clock(self.snapshot()))
             self._judge()
 
     def state(self) -> dict[str, Any]:
@@ -151,7 +159,12 @@ class Monitor:
         with self._lock:
             self._judge()
 
-    def _add(self, node: str, report: Mapping[str, Any]) -> None:
+    def _add(self, node: str, life: int, report: Report) -> None:
+        if "time" in report:
+            if "learner_steps" in report:
+                self._status.times.begin()
+            self._status.times.add(node, life, report)
+            del report["time"]
         if "acted_before" in report:  # a life begins: how many steps those before it have taken
             unreported = int(report["acted_before"]) - self._acted_by[node]
             self._unreported += unreported
@@ -166,7 +179,7 @@ class Monitor:
         elif "evaluation_return" in report:
             self._evaluation = dict(report)
             self._evaluations += 1
-        else:
+        elif "env_steps" in report:
             self._count(node, int(report["env_steps"]))
             # Of environments with several agents; a record is of one of these.
             episodes = int(report.get("env_episodes", len(report["episodes"])))
@@ -246,6 +259,7 @@ class Monitor:
             **{f"evaluation_return_{i}": parts[i] for i in components},
             **{f"evaluation_return_{agent}": by_agent.get(agent) for agent in self._agents},
             "evaluation_success_rate": self._evaluation.get("evaluation_success_rate"),
+            **self._status.columns(),
             **{
                 name: value
                 for name, value in sorted(self._learner.items())
@@ -259,28 +273,19 @@ class Monitor:
         state = self.snapshot()
         speed = (state["env_steps"] - steps_then) / max(now - then, 1e-9)
         self._last_line = (now, state["env_steps"])
-        mean = "-" if state["mean_return"] is None else f"{state['mean_return']:.1f}"
-        text = (
-            f"{state['seconds']:6.1f} s  env steps {state['env_steps']:>10,} ({speed:,.0f}/s)  "
-            f"learner steps {state['learner_steps']:,}  episodes {self._episodes:,}  "
-            f"return({len(self._recent)}) {mean}"
-        )
-        if state["success_rate"] is not None:
-            text += f"  success {100 * state['success_rate']:.0f} %"
-        if "policy_lag_mean" in state:
-            text += f"  lag {state['policy_lag_mean']:.1f} max {state['policy_lag_max']:.0f}"
-        if state.get("unrolls_too_old"):
-            text += f"  too old {state['unrolls_too_old']:,}"
-        if state["evaluation_return"] is not None:
-            text += f"  evaluation {state['evaluation_return']:.1f}"
-        if state["evaluation_success_rate"] is not None:
-            text += f" (success {100 * state['evaluation_success_rate']:.0f} %)"
-        if state.get("updates_skipped"):
-            text += f"  updates skipped {state['updates_skipped']:,}"
-        if self._restarts:
-            text += f"  environments restarted {self._restarts}"
+        text = progress_line(state, speed, len(self._recent))
         self._printer(text)
-        self._writer.write(state)
+        self._write(state)
+
+    def _write(self, row: Mapping[str, Any]) -> None:
+        self._writer.write(row)
+        self._status.row_written()
+        if self._status.is_due:
+            self._status.write(self._with_clock(row))
+
+    def _with_clock(self, row: Mapping[str, Any]) -> dict[str, Any]:
+        learning = 0.0 if self._first_update is None else time.monotonic() - self._first_update
+        return {**row, "seconds_learning": round(learning, 2)}
 
     def _spread(self) -> dict[str, float | None]:
         """Returns the spread of the recent episodes' returns."""
@@ -292,9 +297,14 @@ class Monitor:
         return dict(zip(names, figures, strict=True))
 
     def close(self) -> None:
-        """Prints a last line and closes the files."""
-        self.line()
-        self._writer.close()
+        """Prints the last lines and closes the files."""
+        with self._lock:
+            self.line()
+            self._status.write(self._with_clock(self.snapshot()), ended=True)
+            verdict = self._status.verdict()
+            if verdict is not None:
+                self._printer(verdict.sentence)
+            self._writer.close()
 
     def _judge(self) -> None:
         """Calls `on_end` the first time that the goal or a budget is reached."""

@@ -11,6 +11,7 @@ import numpy as np
 
 from distrl.agents.agent import Agent
 from distrl.runtime.codec import Codec
+from distrl.runtime.time_account import PARAMETER_WAIT, in_state
 from distrl.types import Params
 
 _VERSION_WAIT_S = 1.0  # that a call waits for parameters that do not exist yet
@@ -65,7 +66,8 @@ class VariableClient:
         if self._calls >= self._sync_interval:
             if self._executor is None:
                 self._calls = 0
-                self._take(self._source.get_variables(self.version))
+                with in_state(PARAMETER_WAIT):
+                    self._take(self._source.get_variables(self.version))
             elif self._future is None:
                 self._calls = 0
                 self._future = self._executor.submit(self._source.get_variables, self.version)
@@ -73,10 +75,11 @@ class VariableClient:
 
     def refresh(self) -> None:
         """Fetches the newest parameters now, and waits for them."""
-        if self._future is not None:
-            future, self._future = self._future, None
-            self._take(future.result())
-        self._take(self._source.get_variables(self.version))
+        with in_state(PARAMETER_WAIT):
+            if self._future is not None:
+                future, self._future = self._future, None
+                self._take(future.result())
+            self._take(self._source.get_variables(self.version))
 
     def close(self) -> None:
         """Ends the thread; a running refresh ends at its own deadline."""

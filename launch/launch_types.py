@@ -2,4 +2,5 @@
 
 LOCAL_MP = "local_mp"
 LAUNCH_TYPES = (LOCAL_MP, "local_mt", "test_mt")
-TERMINALS = ("current_terminal", "output_to_files")
+LIVE = "live"
+TERMINALS = ("current_terminal", "output_to_files", LIVE)

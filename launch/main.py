@@ -26,7 +26,9 @@ _HELP = {
     "list": """usage: distrl list [FOLDER]
            List the runs in a folder, runs/ unless given.""",
     "status": """usage: distrl status RUN
-           Show the status of a run's nodes.""",
+           Show the status of a run's nodes, what their time goes to, and the bottleneck.""",
+    "top": """usage: distrl top RUN
+           Watch a running program; Ctrl-C ends the watching only.""",
     "logs": """usage: distrl logs RUN NODE [-f]
            Print a node's log; -f: also what it prints from now on.""",
     "stop": """usage: distrl stop RUN [--timeout=SECONDS]
@@ -87,6 +89,7 @@ _FUNCTIONS = {
     "launch": ("cli.launch", "launch"),
     "list": ("runs.list_runs", "list_runs"),
     "status": ("cli.status", "status"),
+    "top": ("cli.top", "top"),
     "logs": ("runs.logs", "logs"),
     "stop": ("runs.stop", "stop"),
     "eval": ("runs.evaluate", "evaluate_run"),

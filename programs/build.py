@@ -35,6 +35,7 @@ from distrl.replay.local.table import LocalTable
 from distrl.replay.table.files import Stored
 from distrl.rounds.clients import RoundVariables
 from distrl.rounds.collection import CollectionRounds
+from distrl.run_status import RunStatus
 from distrl.sharing.learner import Sharing, SharingLearner
 from distrl.sinks.sinks import make_writer
 from distrl.types import Trajectory
@@ -312,11 +313,14 @@ class Builder:
             printer = functools.partial(_print_with_name, printer, name)
         goal, about = self.task.resolved_goal(), {"task": name, "seed": self.experiment.seed}
         writer = make_writer(self.experiment.metrics, run_dir, printer, about, goal.max_env_steps)
+        replay = self.task.replay
+        coupled = replay.table == "queue" or replay.samples_per_insert is not None
         return Monitor(
             goal,
             on_end,
             writer,
             printer=printer,
+            status=RunStatus(goal, run_dir, printer, coupled, replay.max_size),
             spec=self.task.env_spec,
             agents=self._evaluated_agents,
         )

@@ -102,6 +102,7 @@ FLOWS: dict[tuple[str, str], tuple[str, str]] = {
     (ACTOR.name, MONITOR.name): ("reports", ""),
     (LEARNER.name, MONITOR.name): ("reports", ""),
     (EVALUATOR.name, MONITOR.name): ("reports", ""),
+    (INFERENCER.name, MONITOR.name): ("reports", ""),
 }
 _OTHERS_PHASE = 4  # of groups that a user's own program adds
 

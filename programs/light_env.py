@@ -39,7 +39,7 @@ def light_env(
     add_evaluator(program, learner, monitor)
     add_population(program, learner, monitor)
     inferencer_of_actor = {
-        name: add_inferencers(program, task, learner[name])
+        name: add_inferencers(program, task, learner[name], monitor)
         for name, task in tasks.items()
         if task.learns_from is None  # else it does not act
     }

@@ -13,6 +13,7 @@ from distrl.metrics import Report, first_number
 from distrl.programs.program import NodeHandle
 from distrl.runtime.early_deadline import call_again_if_early, passed_early
 from distrl.runtime.heartbeat import DOWN, GONE, UP, current_heartbeat, main_thread_heartbeat
+from distrl.runtime.time_account import current_account
 
 RESTART_TIMEOUT_S = 120.0  # that a call waits for a peer that is being restarted
 _NOTICED_S = 1.0  # within which a death is noticed
@@ -41,8 +42,9 @@ class Peer:
         remote = getattr(self._client, method)
 
         def call(*args: Any) -> Any:
-            caller = main_thread_heartbeat()
+            caller, account = main_thread_heartbeat(), current_account()
             caller.wait()
+            state = account.wait()
             try:
                 while True:
                     life = self._heartbeat.life if self._heartbeat is not None else 0
@@ -51,6 +53,7 @@ class Peer:
                     except Exception as error:
                         self._wait_for_restart(life, f"{self._name}.{method}() failed", error)
             finally:
+                account.switch(state)
                 caller.tick()
 
         setattr(self, method, call)

@@ -25,6 +25,7 @@ from distrl.programs.running.evaluating import EvaluationTurns
 from distrl.programs.running.population import LocalMember, check_one_process, make_evolution
 from distrl.programs.running.saving import make_checkpointer
 from distrl.runtime.incarnations import next_life
+from distrl.runtime.time_account import current_account
 
 _REPORT_S = 0.2  # between two reports
 
@@ -103,6 +104,9 @@ class _TaskRun:
         """
         learner = self._learner
         counts = learner.take_report() if logs else learner.counts()
+        if logs:
+            counts["table_size"] = self._parts.replay.info().size
+            counts["time"] = current_account().totals()
         if spent:
             counts[SPENT] = self._goal.acting_budget
         elsewhere: Report = {

@@ -29,6 +29,7 @@ ROOMS = """
     launch/local
     launch/run_dir
     launch/supervision
+    launch/live
     launch/network launch/launchpad_adapter
     launch/posix launch/paths launch/launch_types launch/__init__
 
@@ -61,6 +62,9 @@ ROOMS = """
     distrl/gradients distrl/learning distrl/testing distrl/transforms distrl/variables
     distrl/agents/agent distrl/agents/encoders
     distrl/metrics
+    distrl/run_status
+    distrl/node_times distrl/progress_line
+    distrl/bottleneck
     distrl/sinks
     distrl/agents/action_distribution distrl/agents/networks distrl/agents/action_noise
     distrl/replay/local distrl/replay/reverb distrl/replay/shared

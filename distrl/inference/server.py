@@ -2,6 +2,7 @@
 
 import collections
 import threading
+import time
 from typing import Any, Protocol
 
 import jax
@@ -12,6 +13,7 @@ from distrl.errors import DeadlineExceeded
 from distrl.inference.messages import InferenceMessages
 from distrl.inferencer import Inferencer
 from distrl.runtime.heartbeat import Heartbeat
+from distrl.runtime.time_account import IDLE, INFERENCE, TimeAccount, use_account
 from distrl.types import Inference, TimeStep
 
 
@@ -27,6 +29,27 @@ class _Request:
         self.done = False
         self.answer = b""
         self.error: BaseException | None = None
+
+
+class BatchCosts:
+    """What a linear fit of batches' seconds to their rows needs."""
+
+    def __init__(self) -> None:
+        self._count = self._rows = self._squares = 0
+        self._seconds = self._products = 0.0
+
+    def add(self, rows: int, seconds: float) -> None:
+        """Notes a batch."""
+        self._count += 1
+        self._rows += rows
+        self._squares += rows * rows
+        self._seconds += seconds
+        self._products += rows * seconds
+
+    @property
+    def sums(self) -> list[float]:
+        """The sums of 1, rows, squared rows, seconds, and rows times seconds."""
+        return [self._count, self._rows, self._squares, self._seconds, self._products]
 
 
 class InferenceServer:
@@ -62,6 +85,9 @@ class InferenceServer:
         self._busy = False  # a caller leads, or has been woken to lead
         self.batches = 0
         self.requests = 0
+        self._account = TimeAccount()  # switched with the lock held, or by the one that leads
+        self._costs = BatchCosts()
+        self._account.switch(IDLE)
 
     def inference(self, data: bytes) -> bytes:
         """Answers a packed request.
@@ -89,6 +115,12 @@ class InferenceServer:
         """See `Inferencer.ask`."""
         self._inferencer.ask(version)
 
+    def times(self) -> dict[str, Any]:
+        """Returns a report of what its time went to, and of its batches; safe in any thread."""
+        with self._lock:
+            batches = [self.requests, *self._costs.sums]
+            return {"time": self._account.totals(), "batches": batches}
+
     def _give_up(self, request: _Request) -> None:
         """Raises DeadlineExceeded, unless the request was woken at the last moment."""
         with self._lock:
@@ -104,17 +136,23 @@ class InferenceServer:
     def _lead(self) -> None:
         """Runs one batch, the first waiting request first; then wakes the next leader."""
         with self._lock:
+            self._account.switch(INFERENCE)
             batch = [self._waiting.popleft()]
             rows = len(batch[0].rows)
             while self._waiting and rows + len(self._waiting[0].rows) <= self._max_batch:
                 batch.append(self._waiting.popleft())
                 rows += len(batch[-1].rows)
+        began = time.monotonic()
+        own = use_account(self._account)
         self._serve(batch)
+        use_account(own)
         with self._lock:
+            self._costs.add(rows, time.monotonic() - began)
             if self._waiting:
                 self._waiting[0].wake.release()
             else:
                 self._busy = False
+                self._account.switch(IDLE)
         for request in batch[1:]:
             request.wake.release()
 

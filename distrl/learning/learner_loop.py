@@ -8,6 +8,7 @@ from distrl.errors import DeadlineExceeded, Stopped
 from distrl.metrics import Report
 from distrl.replay.buffer import ReplayReader
 from distrl.runtime.patience import Deadline, Unless
+from distrl.runtime.time_account import SAMPLING, in_state
 from distrl.types import Sample
 
 _LAST_BATCH_S = 1.0  # between two looks at whether there is a batch more, when acting is over
@@ -86,7 +87,8 @@ class LearnerLoop(abc.ABC):
                 return False
             limit = _LAST_BATCH_S if over else Unless(self._timeout, acting_over)
             try:
-                sample = self._replay.sample(limit)
+                with in_state(SAMPLING):
+                    sample = self._replay.sample(limit)
             except DeadlineExceeded:
                 if deadline.left() <= 0 or not (over or acting_over()):
                     raise

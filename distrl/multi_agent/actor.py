@@ -9,6 +9,7 @@ from distrl.envs.multi_agent.pool import AgentPool
 from distrl.episodes import Record
 from distrl.metrics import Report
 from distrl.policy_streams import PolicyStreams
+from distrl.runtime.time_account import ENV_STEP, INFERENCE, REPLAY_WRITE, current_account, in_state
 from distrl.types import Inference, Nest
 
 
@@ -38,7 +39,8 @@ class MultiAgentActor(ActorLoop):
 
         Returns the records of the streams' episodes that they ended, by policy.
         """
-        self._steps = self._pool.recv()
+        with in_state(ENV_STEP):
+            self._steps = self._pool.recv()
         records = {}
         for name, timestep in self._steps.items():
             ended = self._policies[name].statistics.add(timestep, timestep.env_id)
@@ -54,12 +56,17 @@ class MultiAgentActor(ActorLoop):
             name: (timestep.env_id + self._first_stream).astype(np.int32)
             for name, timestep in self._steps.items()
         }
+        account = current_account()
+        state = account.switch(INFERENCE)
         for name, timestep in self._steps.items():
             inferences[name] = self._policies[name].infer(streams[name], timestep)
             actions[name] = inferences[name].action
+        account.switch(ENV_STEP)
         self._pool.send(actions)
+        account.switch(REPLAY_WRITE)
         for name, timestep in self._steps.items():
             self._policies[name].store(streams[name], timestep, inferences[name])
+        account.switch(state)
         before = self.acted
         ended = self._receive()
         versions = {name: inference.version for name, inference in inferences.items()}
@@ -100,8 +107,9 @@ class MultiAgentActor(ActorLoop):
 
     def flush(self) -> None:
         """See `ActorLoop`."""
-        for part in self._policies.values():
-            part.flush()
+        with in_state(REPLAY_WRITE):
+            for part in self._policies.values():
+                part.flush()
 
     def close(self) -> None:
         """Closes the pool."""

@@ -10,6 +10,7 @@ from distrl.learner import Learner
 from distrl.metrics import Report
 from distrl.runtime.heartbeat import main_thread_heartbeat
 from distrl.runtime.patience import Deadline
+from distrl.runtime.time_account import SAMPLE_WAIT, in_state
 
 _SHORTEST_S, _LONGEST_S = 2e-4, 4e-3  # between two looks at the tables while none has a batch
 
@@ -77,7 +78,8 @@ def run_in_turn(
             if not active:
                 break
             heartbeat.wait()
-            _wait_for_batch(active, stop, timeout)
+            with in_state(SAMPLE_WAIT):
+                _wait_for_batch(active, stop, timeout)
     except Stopped:
         pass  # the program stops, which ended a wait
     for turn in turns:

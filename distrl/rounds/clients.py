@@ -13,6 +13,7 @@ from distrl.replay.buffer import ReplayReader, ReplayWriter
 from distrl.replay.client import UnrollingReplayBuffer
 from distrl.rounds.collection import CollectionRounds
 from distrl.runtime.patience import Deadline
+from distrl.runtime.time_account import PARAMETER_WAIT, REPLAY_WRITE, in_state
 from distrl.types import Inference, Params, Sample, TimeStep
 from distrl.variables import RELAY_S, VariableSource
 
@@ -104,6 +105,11 @@ class RoundVariables:
         asked = self._asked
         if asked is self._done:
             return
+        with in_state(PARAMETER_WAIT):
+            self._fetch(asked)
+        self._done = asked
+
+    def _fetch(self, asked: tuple[int, ...]) -> None:
         began = self._clock()
         while self.version != asked[0]:
             called = self._clock()
@@ -114,7 +120,6 @@ class RoundVariables:
                 break
             if self._stop.wait(_POLL_S):
                 raise Stopped(f"waited for the parameters of {asked[0]} updates")
-        self._done = asked
 
 
 class RoundsClient(Protocol):
@@ -214,8 +219,9 @@ class RoundWriter(ReplayWriter):
         block = self._replay.cut(stream_ids, timestep, inference, life)
         assert block is not None
         if self._rounds.offer(self._actor, self._life, self._number, block.size):
-            self._replay.insert(block)
-            self._replay.flush()
+            with in_state(REPLAY_WRITE):
+                self._replay.insert(block)
+                self._replay.flush()
             self._rounds.deliver(self._actor, self._life, self._number, block.size)
         self._replay.begin_again()
         self._steps = 0
@@ -226,6 +232,10 @@ class RoundWriter(ReplayWriter):
         self._rounds.leave(self._actor)
 
     def _join(self) -> None:
+        with in_state(PARAMETER_WAIT):
+            self._wait_for_round()
+
+    def _wait_for_round(self) -> None:
         deadline = Deadline(self._timeout)
         while True:
             joined = self._rounds.join(self._actor, self._number)

@@ -47,6 +47,21 @@ def keep_to_one_core(number: int) -> int:
     return core
 
 
+def idle_seconds(root: Path = Path("/")) -> float | None:
+    """Returns how long the machine's cores have been idle since it started, added up.
+
+    None: it does not say, or this process may not use all of its cores.
+
+    Args:
+      root: the folder that contains `proc` and `sys`.
+    """
+    text = _read(root / "proc/stat")
+    if not text.startswith("cpu ") or _quota(root) < (os.cpu_count() or 1):
+        return None
+    fields = text.partition("\n")[0].split()
+    return (int(fields[4]) + int(fields[5])) / os.sysconf("SC_CLK_TCK")  # idle, and for disks
+
+
 def memory_limit(root: Path = Path("/")) -> int:
     """Returns how many bytes of memory this process may use.
 

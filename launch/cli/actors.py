@@ -31,6 +31,8 @@ def actors(arguments: list[str]) -> int:
         )
     run, wanted = arguments[1], int(arguments[2])
     names = [name for name in read_status(run)["nodes"] if name.startswith("actor/")]
+    if not names:
+        raise ConfigError(f"actors: {run} is a run of one process, which has no actors to scale")
     if not 1 <= wanted <= len(names):
         raise ConfigError(
             f"actors: cannot scale to {wanted}; this program can have 1 to {len(names)} actors "

@@ -16,7 +16,7 @@ from distrl.experiment import Experiment
 from distrl.launch.cli import config_flags, multi_machine, train_flags
 from distrl.launch.cli.load_experiment import DEFAULT_ENV, load_experiment
 from distrl.launch.cli.read_command import read_command
-from distrl.launch.launch_types import LOCAL_MP
+from distrl.launch.launch_types import LOCAL_MP, TERMINALS
 from distrl.launch.local.single_process import run_single_process
 from distrl.launch.run_dir.run_dir import RunFolder, open_run
 from distrl.launch.run_dir.snapshot import write_snapshot
@@ -68,7 +68,9 @@ def _train_in_one_process(
         return folder.ended[1]
     if values["lp_launch_type"].present:
         _say("distrl: --lp_launch_type has no effect: single_process starts no nodes")
-    return run_single_process(experiment, folder.path, folder.resume_point, debug, process_group)
+    return run_single_process(
+        experiment, folder.path, folder.resume_point, debug, process_group, values.terminal
+    )
 
 
 def _train_on_several_machines(
@@ -105,7 +107,8 @@ def _train_in_nodes(
         topology,
         folder.path,
         values.lp_launch_type,
-        terminal=values.terminal,
+        # A debugger has the terminal for itself.
+        terminal=values.terminal if values.debug is None else TERMINALS[0],
         debug=Debug.of_flag(values.debug, values.lp_launch_type),
     )
     if values.lp_launch_type != LOCAL_MP:

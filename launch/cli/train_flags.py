@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator, Sequence
 from absl import flags
 
 from distrl.errors import ConfigError
-from distrl.launch.launch_types import LAUNCH_TYPES, LOCAL_MP, TERMINALS
+from distrl.launch.launch_types import LAUNCH_TYPES, LIVE, LOCAL_MP, TERMINALS
 from distrl.programs import TOPOLOGIES
 
 _LAUNCHPAD_FLAG = re.compile(r"--?(no)?(lp_(?!launch_type)|tmux_)")
@@ -64,9 +64,10 @@ flags.DEFINE_bool(
 )
 flags.DEFINE_enum(
     "terminal",
-    "current_terminal",
+    LIVE,
     TERMINALS,
-    "Where to show the nodes' output, which is always in their log files too.",
+    "Where to show the nodes' output, which is always in their log files too. `live`: with the "
+    "run's status below it, if stdout is a terminal; `current_terminal`: without.",
 )
 flags.DEFINE_string(
     "debug",

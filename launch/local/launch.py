@@ -65,7 +65,8 @@ def launch(
         `logs/supervisor.log`, `status.json` and `result.json`.
       local_resources: by group, or by node ("actor/0") instead, environment variables for the
         processes, as a mapping or in an `lp` PythonProcess.
-      terminal: "current_terminal" shows nodes' output with their names, "output_to_files" does not.
+      terminal: "current_terminal" shows nodes' output with their names, "live" the program's status
+        below it, if stdout is a terminal; "output_to_files" neither.
       stop_grace: by group, seconds that its nodes have to end when the program is stopped; see
         `StopSequence` for other groups. After a node's failure, only those that save have it.
       node_setup: called first in each node's process or thread, with the node's name.

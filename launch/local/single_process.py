@@ -13,6 +13,8 @@ from distrl.checkpointing.resume_point import ResumePoint
 from distrl.checkpointing.saved import Saved
 from distrl.errors import ConfigError, Diverged, SaveError, SpecError
 from distrl.experiment import Experiment
+from distrl.launch.launch_types import LIVE
+from distrl.launch.local.live_process import LiveProcess
 from distrl.launch.local.stop_on_signals import StopOnSignals
 from distrl.launch.supervision.result import (
     EXIT_BAD_INPUT,
@@ -34,6 +36,7 @@ def run_single_process(
     start: ResumePoint,
     debug: bool = False,
     process_group: "ProcessGroupSpec | None" = None,
+    terminal: str = LIVE,
 ) -> int:
     """Trains until the goal is reached or a signal arrives.
 
@@ -43,6 +46,7 @@ def run_single_process(
       start: the checkpoint to resume from.
       debug: whether an exception opens pdb.
       process_group: which process of a learner this is; None where the learner has one process.
+      terminal: LIVE shows the status below what is printed, if stdout is a terminal.
 
     Returns:
       The exit status, which `result.json` has too.
@@ -69,7 +73,7 @@ def run_single_process(
 
     signals = StopOnSignals(stop, experiment.checkpoint.grace + _LEAVE_S, leave)
     try:
-        with signals:
+        with signals, LiveProcess(run_dir, terminal == LIVE and not debug):
             outcome = single_process(
                 experiment,
                 stop=stop,

@@ -9,8 +9,10 @@ import select
 import stat
 import threading
 import time
+from collections.abc import Callable, Sequence
 from typing import Any
 
+from distrl.launch.live.footer import Footer
 from distrl.launch.supervision.log_file import LogFile
 
 TAIL = 30  # lines kept for the report of a failure; the stacks of a crash take 20
@@ -40,6 +42,7 @@ class Stream:
 
     Attributes:
       is_file: whether it is redirected to a file, which grows.
+      is_terminal: whether it is a terminal that can move its cursor.
     """
 
     def __init__(self, file: Any, limit: int = 1 << 20) -> None:
@@ -59,7 +62,10 @@ class Stream:
         ):  # a replacement without a descriptor, or closed
             pass
         self.is_file = self._fd >= 0 and stat.S_ISREG(os.fstat(self._fd).st_mode)
-        self.coloured = self._fd >= 0 and os.isatty(self._fd) and not os.environ.get("NO_COLOR")
+        a_tty = self._fd >= 0 and os.isatty(self._fd)
+        self.coloured = a_tty and not os.environ.get("NO_COLOR")
+        self.is_terminal = a_tty and os.environ.get("TERM", "dumb") != "dumb"
+        self._footer = Footer(self._fd)
         self._poll = select.poll()
         if self._fd >= 0:
             self._poll.register(self._fd, select.POLLOUT)
@@ -87,7 +93,19 @@ class Stream:
                     + text
                 )
                 self._left_out = 0
-            self._buffer += text.encode(errors="replace")
+            self._buffer += self._footer.around(text).encode(errors="replace")
+            self.flush()
+
+    @property
+    def footer_size(self) -> tuple[int, int]:
+        """Columns and rows that a footer may have."""
+        return self._footer.size
+
+    def show_footer(self, lines: Sequence[str]) -> None:
+        """Keeps these lines below all others from now on; a terminal that is slow gets none."""
+        with self._lock:
+            if len(self._buffer) < CHUNK or not lines:
+                self._buffer += self._footer.replaced(lines).encode(errors="replace")
             self.flush()
 
     def waiting(self) -> bool:
@@ -131,6 +149,7 @@ class NodeLog:
       index: of the node, for its colour.
       limit: of the file's size in bytes; see `LogFile`. Where the terminal is a file, a node shows
         at most as much there each day.
+      hidden: returns whether a line is for the file only.
     """
 
     def __init__(
@@ -140,10 +159,12 @@ class NodeLog:
         stream: Stream | None,
         index: int,
         limit: int | None = None,
+        hidden: Callable[[str], bool] = lambda line: False,
     ) -> None:
         self.path = path
         self._file = LogFile(path, limit)
         self._stream = stream
+        self._hidden = hidden
         self._shown_limit = limit if stream is not None and stream.is_file else None
         self._shown, self._day = 0, 0  # bytes, on which day of the process
         self._prefix = f"[{name}] "
@@ -199,6 +220,7 @@ class NodeLog:
             for start in range(0, len(text), LINE) or (0,):
                 texts.append(text[start : start + LINE])
         self._tail.extend(texts)
+        texts = [text for text in texts if not self._hidden(text)]
         if self._stream is None or not texts or self._is_full():
             return
         shown = "".join(f"{self._prefix}{text}\n" for text in texts)

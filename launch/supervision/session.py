@@ -7,13 +7,14 @@ import pathlib
 import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
 from types import TracebackType
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import launchpad as lp
 
 from distrl.checkpointing.saved import Saved
 from distrl.errors import ConfigError
 from distrl.launch import launchpad_adapter
+from distrl.launch.launch_types import LIVE
 from distrl.launch.supervision.housekeeping import Housekeeping
 from distrl.launch.supervision.journal import NAME, Journal
 from distrl.launch.supervision.node import SupervisedNode
@@ -26,9 +27,13 @@ from distrl.launch.supervision.status_file import FILE_NAME, StatusFile
 from distrl.launch.supervision.stop_sequence import saves
 from distrl.launch.supervision.supervisor import Supervisor
 from distrl.programs.groups import group_of
+from distrl.progress_line import is_progress_line
 from distrl.runtime import incarnations
 from distrl.runtime.files import make_private_folder
 from distrl.runtime.process_exit import command_pid
+
+if TYPE_CHECKING:
+    from distrl.launch.live.view import View
 
 
 class Session(contextlib.ExitStack):
@@ -37,7 +42,8 @@ class Session(contextlib.ExitStack):
     Args:
       program: not launched before.
       run_dir: the run folder; gets `logs/`, `status.json` and `result.json`.
-      terminal: "current_terminal" shows nodes' output with their names, "output_to_files" does not.
+      terminal: "current_terminal" shows nodes' output with their names, "live" the program's status
+        below it, if stdout is a terminal; "output_to_files" neither.
       limits: how long nodes may hang; None: the defaults of `HangLimits`.
       stop_grace: by group, seconds for its nodes to end; see `StopSequence`.
       other_logs: names, beside those of the nodes, that have a log.
@@ -74,6 +80,7 @@ class Session(contextlib.ExitStack):
         self._log_limit = log_limit
         self._began = False
         self._saves_here = saves_here
+        self._view: View | None = None
         self._saved_before = Saved.read(run_dir)
 
     def __enter__(self) -> "Session":
@@ -124,11 +131,17 @@ class Session(contextlib.ExitStack):
             self._stop_grace,
         )
         self.supervisor = self.enter_context(contextlib.closing(supervisor))
-        stream = self.journal.out if self._terminal == "current_terminal" else None
+        stream = self.journal.out if self._terminal != "output_to_files" else None
+        hidden: Callable[[str], bool] = lambda line: False  # noqa: E731
+        if self._terminal == LIVE and self.journal.out.is_terminal:
+            from distrl.launch.live.view import View  # brings rich
+
+            self._view = View(self._run_dir)
+            hidden = is_progress_line
         names = [*(node.name for node in self.nodes), *self._other_logs]
         for index, name in enumerate(names):
             path = folder / f"{name.replace('/', '-')}.log"
-            log = NodeLog(name, path, stream, index, self._log_limit)
+            log = NodeLog(name, path, stream, index, self._log_limit, hidden)
             self.logs[name] = self.enter_context(contextlib.closing(log))
 
     def tick(self) -> None:
@@ -139,6 +152,9 @@ class Session(contextlib.ExitStack):
     def _on_tick(self, nodes: Sequence[SupervisedNode]) -> None:
         attempt = self.housekeeping.attempt
         attempt(f"writing {FILE_NAME}", functools.partial(self._status.write, nodes))
+        if self._view is not None:
+            out = self.journal.out
+            out.show_footer(self._view.lines(self._status.current(), *out.footer_size))
         attempt("reading requests", functools.partial(self._take_requests, nodes))
         self.tick()
 
@@ -176,6 +192,7 @@ class Session(contextlib.ExitStack):
         self._began = True
         supervisor = self.supervisor
         supervisor.run(list(nodes.values()), launchpad_adapter.phases(self.nodes), standby)
+        self.journal.out.show_footer(())
         outcome = supervisor.outcome
         assert outcome is not None  # `run` returns no earlier
         failure = outcome.failure

@@ -4,16 +4,32 @@ import json
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from distrl.errors import ConfigError
-from distrl.launch.supervision.node import SupervisedNode
+from distrl.launch.supervision.result import NodeExit
+from distrl.launch.supervision.usage import Usage
 from distrl.runtime.files import write_json
-from distrl.runtime.heartbeat import ABSENT, DOWN, UP
+from distrl.runtime.heartbeat import ABSENT, DOWN, UP, Heartbeat
 
 FILE_NAME = "status.json"
 _STATUS_NAMES = {ABSENT: "not started", UP: "up", DOWN: "restarting"}
 _WRITE_INTERVAL_S = 2.0
+
+
+class Node(Protocol):
+    """What the file says about a `SupervisedNode`, or about a process without nodes."""
+
+    name: str
+    host: str
+    alive: bool
+    started: float
+    unavailable_reason: str | None
+    heartbeat: Heartbeat
+    exit: NodeExit
+
+    def usage(self) -> Usage | None:
+        """See `SupervisedNode.usage`."""
 
 
 class StatusFile:
@@ -28,23 +44,28 @@ class StatusFile:
         self._path = path
         self._launcher = launcher
         self._next_write = 0.0
+        self._written: dict[str, Any] = {}
         self._cpu: dict[str, tuple[float, float]] = {}  # by node: time and CPU seconds, last write
 
-    def write(self, nodes: Sequence[SupervisedNode]) -> None:
+    def write(self, nodes: Sequence["Node"]) -> None:
         """Writes the file if it is due, atomically."""
         now = time.monotonic()
         if now < self._next_write:
             return
         self._next_write = now + _WRITE_INTERVAL_S
-        status = {
+        self._written = {
             "time": time.time(),
             "monotonic": now,  # of this machine since its boot: no one can set it
             "launcher": self._launcher,
             "nodes": {node.name: self._node_status(node, now) for node in nodes},
         }
-        write_json(self._path, status, durable=False)
+        write_json(self._path, self._written, durable=False)
 
-    def _node_status(self, node: SupervisedNode, now: float) -> dict[str, Any]:
+    def current(self) -> dict[str, Any]:
+        """Returns what was written last."""
+        return self._written
+
+    def _node_status(self, node: "Node", now: float) -> dict[str, Any]:
         heartbeat = node.heartbeat
         usage = node.usage() if node.alive else None
         status: dict[str, Any] = {
@@ -75,9 +96,7 @@ def read_status(run_dir: str) -> dict[str, Any]:
     """
     path = Path(run_dir) / FILE_NAME
     if not path.exists():
-        raise ConfigError(
-            f"{run_dir}: no status.json there; name the folder of a run of several nodes"
-        )
+        raise ConfigError(f"{run_dir}: no status.json there; name the folder of a run")
     status = json.loads(path.read_text())
     status.setdefault("monotonic", time.monotonic() - (time.time() - status["time"]))
     if not Path(f"/proc/{status['launcher']}").exists():

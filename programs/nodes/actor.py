@@ -24,6 +24,7 @@ from distrl.programs.running.progress import patience
 from distrl.rounds.clients import RoundWriter
 from distrl.runtime.heartbeat import current_heartbeat
 from distrl.runtime.host_resources import keep_to_one_core
+from distrl.runtime.time_account import IDLE, current_account, in_state
 from distrl.variables import RemoteVariables
 
 
@@ -165,8 +166,10 @@ class ActorNode:
                 reporter.flush()
 
     def _report(self, report: Any) -> None:
+        times = current_account().totals()
         for task, reporter in self._reporters.items():
-            reporter(report if self._single else report[self._actor_of[task]])
+            own = report if self._single else report[self._actor_of[task]]
+            reporter({**own, "time": times})
 
     def _finish(self, lease: ActorLease) -> None:
         """Reports all that it did, as the budget is spent, and waits until the program stops."""
@@ -181,7 +184,8 @@ class ActorNode:
         }
         lease.finish(rounds)
         current_heartbeat().wait()
-        self._stop.wait()
+        with in_state(IDLE):
+            self._stop.wait()
 
 
 def _own_inferencer(

@@ -14,6 +14,7 @@ from distrl.programs.program import ExperimentProgram, NodeHandle
 from distrl.programs.remote import Reporter, TaskVariables, stop_and_tick
 from distrl.programs.running.evaluating import TasksEvaluator
 from distrl.runtime.heartbeat import current_heartbeat
+from distrl.runtime.time_account import IDLE, current_account, in_state
 from distrl.variables import RemoteVariables
 
 
@@ -62,8 +63,9 @@ class EvaluatorNode:
                 due = time.monotonic() + self._interval
                 scores = self._evaluator.evaluate(stop_and_tick(self._stop))
                 for task, report in scores.items():
-                    self._reporters[task](report)
+                    self._reporters[task]({**report, "time": current_account().totals()})
                 current_heartbeat().wait()
-                self._stop.wait(max(0.0, due - time.monotonic()))
+                with in_state(IDLE):
+                    self._stop.wait(max(0.0, due - time.monotonic()))
             for reporter in self._reporters.values():
                 reporter.flush()

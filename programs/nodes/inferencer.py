@@ -13,19 +13,20 @@ from distrl.programs.build import Builder
 from distrl.programs.groups import ENDPOINT_PORT_NAME, INFERENCER, LEARNER
 from distrl.programs.nodes.process import configure_jax
 from distrl.programs.program import ExperimentProgram, NodeHandle
-from distrl.programs.remote import TaskVariables
+from distrl.programs.remote import Reporter, TaskVariables
 from distrl.programs.running.progress import patience
 from distrl.runtime.heartbeat import current_heartbeat
 from distrl.task import Task
 from distrl.variables import RemoteVariables
 
 _MAX_ENDPOINTS = 8  # servers of one inferencer
+_REPORT_S = 0.5  # between two reports
 
 
 def add_inferencers(
-    program: ExperimentProgram, task: Task, learner: NodeHandle
+    program: ExperimentProgram, task: Task, learner: NodeHandle, monitor: NodeHandle
 ) -> list[NodeHandle]:
-    """Adds the inferencers of a task.
+    """Adds the inferencers of a task, which report what their time goes to.
 
     Returns:
       For each actor, the endpoint of the inferencer that it asks.
@@ -42,6 +43,7 @@ def add_inferencers(
             task.name,
             index,
             learner,
+            monitor,
             more,
             call_timeout=timeout,
             endpoints=more,
@@ -64,6 +66,7 @@ class InferencerNode:
         task: str,
         index: int,
         learner: NodeHandle,
+        monitor: NodeHandle,
         endpoints: Sequence[lp.Address],
     ):
         """Args:
@@ -71,6 +74,7 @@ class InferencerNode:
         task: name of the task.
         index: index of the inferencer.
         learner: where the parameters come from.
+        monitor: takes its reports.
         endpoints: more addresses at which `inference` is served. A gRPC server starts a thread for
           a call, and ends one after it, whenever two calls overlap, and JAX is several times slower
           in a new thread: so actors use different endpoints.
@@ -106,6 +110,7 @@ class InferencerNode:
             codec=messages,
         )
         inferencer.warm_up()
+        self._reporter = Reporter(monitor, task, f"inferencer/{index}")
         self._service = InferenceServer(inferencer, messages, sizes[-1], config.timeout, heartbeat)
 
     def inference(self, data: bytes) -> bytes:
@@ -124,7 +129,8 @@ class InferencerNode:
             server.Bind("ask", self._service.ask)
             server.Start()
         try:
-            self._stop.wait()
+            while not self._stop.wait(_REPORT_S):
+                self._reporter(self._service.times())
         finally:
             for server in self._servers:
                 server.Stop()

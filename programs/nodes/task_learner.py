@@ -35,6 +35,7 @@ from distrl.rounds.clients import RoundReader
 from distrl.rounds.collection import CollectionRounds
 from distrl.runtime.early_deadline import call_again_if_early
 from distrl.runtime.heartbeat import current_heartbeat
+from distrl.runtime.time_account import current_account
 from distrl.sharing.learner import Sharing
 from distrl.variables import VariableService
 
@@ -194,7 +195,9 @@ class TaskLearner:
         self.checkpointer.check()
         if self._collection is not None:
             report.update(self._collection.counts())
-        self.reporter(report)
+        if isinstance(self._replay, SharedReplayBuffer):
+            report["table_size"] = self._replay.info().size
+        self.reporter({**report, "time": current_account().totals()})
         number, scores = self.reporter.evaluated
         if self._callbacks and number > self._evaluations:
             self._callbacks.evaluated(scores)

@@ -14,6 +14,7 @@ from distrl.programs.program import NodeHandle
 from distrl.programs.remote import Peer
 from distrl.replay.buffer import ReplayReader
 from distrl.runtime.heartbeat import current_heartbeat
+from distrl.runtime.time_account import IDLE, in_state
 
 _LEASE_S = 1.0  # that a lease should last
 _MAX_WANTED = 2**40
@@ -70,7 +71,8 @@ class ActorLease:
                 return False
             if asked:  # the others hold the rest
                 current_heartbeat().wait()
-                self._stop.wait(_ASK_S)
+                with in_state(IDLE):
+                    self._stop.wait(_ASK_S)
                 current_heartbeat().tick()
             self._ask(actor)
             asked = True

@@ -13,6 +13,7 @@ from distrl.replay.reverb.calls import ServerCalls
 from distrl.replay.table.waiting import SLICE
 from distrl.runtime.heartbeat import main_thread_heartbeat
 from distrl.runtime.patience import Deadline
+from distrl.runtime.time_account import current_account
 
 # Items that may be unconfirmed: one is on its way while the next is made.
 _IN_FLIGHT = 1
@@ -72,7 +73,8 @@ class ItemWriter:
           what: describes the wait, for messages.
         """
         watch = self._server.watch()
-        heartbeat = main_thread_heartbeat()
+        heartbeat, account = main_thread_heartbeat(), current_account()
+        state: int | None = None
         deadline: Deadline | None = None  # of a wait
         try:
             while True:
@@ -83,6 +85,7 @@ class ItemWriter:
                     if deadline is None:
                         deadline = Deadline(timeout)
                         heartbeat.wait()
+                        state = account.wait()
                     if self._stop is not None and self._stop.is_set():
                         raise Stopped(f"{what}: {self._server}") from error
                     if deadline.left() <= 0:
@@ -93,6 +96,8 @@ class ItemWriter:
                         deadline.tell(f"{what}: {self._server}")
                     watch()
         finally:
+            if state is not None:
+                account.switch(state)
             heartbeat.tick()
 
     def close(self) -> None:

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 from distrl.errors import DeadlineExceeded, Stopped
 from distrl.runtime.heartbeat import main_thread_heartbeat
 from distrl.runtime.patience import Deadline
+from distrl.runtime.time_account import current_account
 
 SLICE = 0.1
 """Seconds between two checks for whether the program is stopping."""
@@ -47,8 +48,9 @@ def wait_until(
     if done():
         return
     deadline = Deadline(timeout)
-    heartbeat = main_thread_heartbeat()
+    heartbeat, account = main_thread_heartbeat(), current_account()
     heartbeat.wait()
+    state = account.wait()
     try:
         while not done():
             if stop is not None and stop.is_set():
@@ -63,4 +65,5 @@ def wait_until(
                 poll()
             condition.wait(min(SLICE, left))
     finally:
+        account.switch(state)
         heartbeat.tick()

@@ -7,6 +7,7 @@ import sys
 import pytest
 
 from distrl.runtime.host_resources import (
+    idle_seconds,
     memory_limit,
     oom_kills,
     raise_oom_score,
@@ -178,3 +179,11 @@ def test_the_oom_score_is_raised_up_to_its_limit(tmp_path, before, after):
 
 def test_a_sandbox_without_oom_scores(tmp_path):
     raise_oom_score(300, tmp_path / "missing")
+
+
+def test_idle_seconds_are_those_of_all_cores(tmp_path):
+    (tmp_path / "proc").mkdir()
+    (tmp_path / "proc/stat").write_text("cpu  1 2 3 400 50 6 7 0 0 0\ncpu0 1 2 3 4 5\n")
+    tick = os.sysconf("SC_CLK_TCK")
+    assert idle_seconds(tmp_path) == 450 / tick
+    assert idle_seconds(tmp_path / "none") is None

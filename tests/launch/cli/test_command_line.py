@@ -15,7 +15,7 @@ BREAKING = EXPERIMENTS / "breaking.py"
 BAD = {
     "command": (
         ["trian"],
-        "unknown command 'trian'; choose from: train, launch, list, status, logs, stop, eval, "
+        "unknown command 'trian'; choose from: train, launch, list, status, top, logs, stop, eval, "
         "play, video, report, plot, compare, sweep, graph, actors, stacks, tables, agent",
     ),
     "environment": (

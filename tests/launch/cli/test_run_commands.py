@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from distrl.errors import ConfigError
-from distrl.launch.cli import actors, stacks, status
+from distrl.launch.cli import actors, stacks, status, top
 from distrl.launch.supervision.requests import Requests
 
 
@@ -52,6 +52,28 @@ def test_status_shows_a_line_for_each_node(run_dir: Path, capsys: pytest.Capture
         ["actor/2", "-", "not", "started", "0"],
     ]
     assert age == "written 0 s ago"
+
+
+def test_status_and_top_show_what_nodes_do_and_the_bottleneck(
+    run_dir: Path, capsys: pytest.CaptureFixture[str]
+):
+    metrics = {"seconds": 1.0, "env_steps": 7, "learner_steps": 1, "episodes": 0}
+    progress = {
+        "monotonic": time.monotonic(),
+        "metrics": {**metrics, "mean_return": None},
+        "rates": {"env_steps": 7.0, "learner_steps": 1.0},
+        "progress": [],
+        "nodes": {"learner/0": {"compute": 0.75, "sample_wait": 0.25}},
+        "bottleneck": "bottleneck: learner (...)",
+    }
+    (run_dir / "progress.json").write_text(json.dumps(progress))
+    assert status.status(["distrl status", str(run_dir)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[1].endswith("  compute 75 %  sample wait 25 %")
+    assert lines[-2] == "bottleneck: learner (...)"
+    assert top.top(["distrl top", str(run_dir)]) == 0  # once: this is no terminal
+    lines = capsys.readouterr().out.splitlines()
+    assert "env steps 7 (7/s)" in lines[0] and "bottleneck: learner (...)" in lines[-1]
 
 
 def test_status_names_hosts_where_there_are_several(

@@ -18,7 +18,7 @@ from tests.support.commands import needs_launchpad
 LIGHT = (
     ("learner", "replay"), ("learner", "monitor"), ("evaluator", "learner"),
     ("evaluator", "monitor"), ("inferencer", "learner"), ("actor", "replay"),
-    ("actor", "monitor"), ("actor", "inferencer"),
+    ("actor", "monitor"), ("actor", "inferencer"), ("inferencer", "monitor"),
 )  # fmt: skip
 COUNTS = {"actor": 3, "inferencer": 2, "evaluator": 1, "learner": 1, "monitor": 1, "replay": 1}
 

@@ -1,0 +1,184 @@
+"""Which part of a program limits its speed, and what more of a part would bring.
+
+The program is a closed queueing network: each actor goes round from a step of its environments over
+inference to the table, and the learner empties the table. Its throughput is at most that of its
+slowest part (Denning and Buzen, "The operational analysis of queueing network models", 1978,
+section 5), and a part's own throughput follows from the share of time in which it works.
+"""
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+ENVIRONMENTS, INFERENCE, WRITES = "environments", "inference", "replay writes"
+SAMPLING, LEARNER = "sampling", "learner"
+ACTOR_NODES, INFERENCER_NODES, LEARNER_NODES = "actor", "inferencer", "learner"
+SINGLE_PROCESS = "single_process"
+_SPEED_UP = 2.0  # of the faster learner that is predicted
+_LEAST_CORE = 0.5  # below: a node more finds none
+_LEAST = 1e-3  # share below which a part is as good as never busy
+
+
+class Group(NamedTuple):
+    """What the nodes of a group did, on average.
+
+    Attributes:
+      size: number of nodes.
+      shares: of their time by state; they add up to 1. See `distrl.runtime.time_account`.
+      requests: of inferencers, mean requests in a batch.
+      growth: of inferencers, by how much of itself a batch's time grows with twice the rows: 0 is a
+        time that does not depend on them, 1 one in proportion.
+    """
+
+    size: int
+    shares: Mapping[str, float]
+    requests: float = 1.0
+    growth: float = 1.0
+
+    def share(self, *states: str) -> float:
+        """Returns the share of some states together."""
+        return sum(self.shares.get(state, 0.0) for state in states)
+
+
+class Verdict(NamedTuple):
+    """The bottleneck of a program.
+
+    Attributes:
+      bottleneck: ENVIRONMENTS, INFERENCE, WRITES, SAMPLING or LEARNER.
+      gains: by what share the environment steps per second would rise with one more "actor", one
+        more "inferencer", and a "learner" that is twice as fast; without those that do not exist.
+        In one process "actor" is a process for acting alone.
+      sentence: both, for people.
+    """
+
+    bottleneck: str
+    gains: dict[str, float]
+    sentence: str
+
+
+def find_bottleneck(
+    groups: Mapping[str, Group], coupled: bool = True, idle_cores: float | None = None
+) -> Verdict | None:
+    """Returns the verdict; None while too little is known.
+
+    Args:
+      groups: "actor", "learner" and perhaps "inferencer", or "single_process" alone.
+      coupled: whether acting and learning wait for each other, as with a queue or a ratio of
+        samples to inserts; otherwise the learner does not limit the environment steps.
+      idle_cores: of the machine; None: not known. Gains are what a node with a core of its own
+        brings, and the sentence says so where there is none.
+    """
+    verdict = _find(groups, coupled)
+    if verdict is None or idle_cores is None or idle_cores >= _LEAST_CORE:
+        return verdict
+    return verdict._replace(sentence=f"{verdict.sentence}; all cores of this machine are busy")
+
+
+def _find(groups: Mapping[str, Group], coupled: bool) -> Verdict | None:
+    if SINGLE_PROCESS in groups:
+        return _of_one_process(groups[SINGLE_PROCESS])
+    if ACTOR_NODES not in groups or LEARNER_NODES not in groups:
+        return None
+    actor, learner = groups[ACTOR_NODES], groups[LEARNER_NODES]
+    inferencer = groups.get(INFERENCER_NODES)
+    blocked = actor.share("insert_wait", "parameter_wait") if coupled else 0.0
+    starved = learner.share("sample_wait")
+    gains = _gains(actor, learner, inferencer, blocked, starved, coupled)
+    acting = {
+        ENVIRONMENTS: actor.share("env_step"),
+        INFERENCE: actor.share("inference", "inference_wait"),
+        WRITES: actor.share("replay_write"),
+    }
+    learning = {
+        SAMPLING: learner.share("sampling"),
+        LEARNER: learner.share("transfer", "compute", "publish"),
+    }
+    if coupled and starved < blocked:
+        bottleneck = max(learning, key=learning.__getitem__)
+        facts = (
+            f"{_percent(learning[bottleneck])} of the learner's time, which waits for samples "
+            f"{_percent(starved)}; the actors wait for it {_percent(blocked)} of theirs"
+        )
+    else:
+        bottleneck = max(acting, key=acting.__getitem__)
+        facts = f"{_percent(acting[bottleneck])} of the actors' time"
+        if inferencer is not None and bottleneck == INFERENCE:
+            facts += f", and the inferencers are busy {_percent(1 - inferencer.share('idle'))}"
+        facts += f"; the learner waits for samples {_percent(starved)} of its time"
+    return Verdict(bottleneck, gains, f"bottleneck: {bottleneck} ({facts}). {_text(gains)}")
+
+
+def _gains(
+    actor: Group,
+    learner: Group,
+    inferencer: Group | None,
+    blocked: float,
+    starved: float,
+    coupled: bool,
+) -> dict[str, float]:
+    """Returns `Verdict.gains`. Factors below are of the present throughput."""
+    by_learner = _over(1 - starved) if coupled else float("inf")
+    free = _over(1 - blocked)  # of the actors there are, if no one waited for the learner
+    more = (actor.size + 1) / actor.size
+    by_service = float("inf")
+    gains = {}
+    if inferencer is not None:
+        busy = 1 - inferencer.share("idle")
+        batch = inferencer.requests
+        # A batch is what has come while the one before ran: half of the actors, where that is all
+        # they wait for.
+        fuller = max(batch, (actor.size + 1) / (2 * inferencer.size)) / batch
+        by_service = fuller / (1 + inferencer.growth * (fuller - 1)) * _over(busy)
+        own = busy * inferencer.size * batch / actor.size  # of an actor's time, in its batches
+        # The rest of the wait is the way there and back, unless others' batches run.
+        queued = max(0.0, min(actor.share("inference_wait"), busy) - own)
+        servers = (inferencer.size + 1) / inferencer.size
+        gains[INFERENCER_NODES] = min(free * _over(1 - queued), by_learner, servers * _over(busy))
+    gains[ACTOR_NODES] = min(more * free, by_learner, by_service)
+    gains[LEARNER_NODES] = min(free, _SPEED_UP * by_learner) if coupled else 1.0
+    order = (ACTOR_NODES, INFERENCER_NODES, LEARNER_NODES)
+    return {name: max(0.0, gains[name] - 1) for name in order if name in gains}
+
+
+def _of_one_process(group: Group) -> Verdict:
+    parts = {
+        ENVIRONMENTS: group.share("env_step"),
+        INFERENCE: group.share("inference", "inference_wait"),
+        WRITES: group.share("replay_write", "insert_wait"),
+        SAMPLING: group.share("sampling", "sample_wait"),
+        LEARNER: group.share("transfer", "compute", "publish", "parameter_wait"),
+    }
+    bottleneck = max(parts, key=parts.__getitem__)
+    acting = parts[ENVIRONMENTS] + parts[INFERENCE] + parts[WRITES]
+    learning = parts[SAMPLING] + parts[LEARNER]
+    gains = {
+        ACTOR_NODES: _over(max(acting, learning)) - 1,
+        LEARNER_NODES: _over(1 - parts[LEARNER] * (1 - 1 / _SPEED_UP)) - 1,
+    }
+    return Verdict(
+        bottleneck,
+        gains,
+        f"bottleneck: {bottleneck} ({_percent(parts[bottleneck])} of the time; acting takes "
+        f"{_percent(acting)}, learning {_percent(learning)}). An actor with a process of its own: "
+        f"{_gain(gains[ACTOR_NODES])}; a learner twice as fast: {_gain(gains[LEARNER_NODES])}",
+    )
+
+
+def _over(share: float) -> float:
+    return 1 / max(share, _LEAST)
+
+
+def _text(gains: Mapping[str, float]) -> str:
+    names = {
+        ACTOR_NODES: "One more actor",
+        INFERENCER_NODES: "one more inferencer",
+        LEARNER_NODES: "a learner twice as fast",
+    }
+    return "; ".join(f"{names[name]}: {_gain(gain)}" for name, gain in gains.items())
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.0f} %"
+
+
+def _gain(gain: float) -> str:
+    return f"{100 * gain:+.0f} % steps/s"

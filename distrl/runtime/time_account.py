@@ -1,0 +1,122 @@
+"""Accounts all wall time of a thread to what it does.
+
+Each node has an account for the thread that does its work; code that several nodes use finds the
+one of its thread with `current_account`. What a thread does when nothing else is said is OTHER.
+"""
+
+import threading
+import time
+from collections.abc import Callable
+from types import TracebackType
+
+STATES = (
+    "env_step",
+    "inference",
+    "inference_wait",
+    "replay_write",
+    "insert_wait",
+    "parameter_wait",
+    "sampling",
+    "sample_wait",
+    "transfer",
+    "compute",
+    "publish",
+    "idle",
+    "other",
+)
+"""Names of the states, as reports and metrics have them."""
+(
+    ENV_STEP,  # the environments step, and are waited for
+    INFERENCE,
+    INFERENCE_WAIT,  # for the answer of a service
+    REPLAY_WRITE,
+    INSERT_WAIT,  # for room in the table, or for a turn
+    PARAMETER_WAIT,
+    SAMPLING,  # a batch is put together
+    SAMPLE_WAIT,  # for enough data
+    TRANSFER,  # to devices
+    COMPUTE,  # updates
+    PUBLISH,  # new parameters
+    IDLE,  # nothing is asked for
+    OTHER,
+) = range(len(STATES))
+_WAITS = {
+    INFERENCE: INFERENCE_WAIT, REPLAY_WRITE: INSERT_WAIT, SAMPLING: SAMPLE_WAIT, OTHER: IDLE
+}  # fmt: skip
+
+
+class TimeAccount:
+    """The time of one thread by state.
+
+    A switch closes one state at the reading of the clock that opens the next. So the times of all
+    states add up to the time since the account was opened, to the nanosecond.
+    """
+
+    def __init__(self, clock: Callable[[], int] = time.monotonic_ns):
+        """Opens the account, in the state OTHER. Args: clock: monotonic, in nanoseconds."""
+        self._clock = clock
+        self._state = OTHER
+        self._times = [0] * len(STATES)
+        self._since = clock()
+
+    def switch(self, state: int) -> int:
+        """Begins a state. Returns the one that ends, to be resumed after a nested one."""
+        now = self._clock()
+        before = self._state
+        self._times[before] += now - self._since
+        self._since = now
+        self._state = state
+        return before
+
+    def wait(self) -> int:
+        """Begins the state of waiting for what the current one needs; see `switch`."""
+        return self.switch(_WAITS.get(self._state, self._state))
+
+    def totals(self) -> dict[str, int]:
+        """Returns the nanoseconds of each state so far, by name, without those that never were.
+
+        In another thread than the account's own, what is counted in this moment may be missing.
+        """
+        times = list(self._times)
+        times[self._state] += self._clock() - self._since
+        return {name: spent for name, spent in zip(STATES, times) if spent}
+
+
+class _OfThread(threading.local):
+    def __init__(self) -> None:
+        self.account = TimeAccount()
+
+
+_of_thread = _OfThread()
+
+
+def current_account() -> TimeAccount:
+    """Returns the calling thread's account, which is opened at its first use."""
+    return _of_thread.account
+
+
+def use_account(account: TimeAccount) -> TimeAccount:
+    """Makes this the calling thread's account. Returns the one before."""
+    before, _of_thread.account = _of_thread.account, account
+    return before
+
+
+class in_state:  # noqa: N801  # used as a statement
+    """`with in_state(ENV_STEP):` accounts the block to a state; then the one before continues."""
+
+    __slots__ = ("_account", "_before", "_state")
+
+    def __init__(self, state: int):
+        self._state = state
+
+    def __enter__(self) -> None:
+        self._account = _of_thread.account
+        self._before = self._account.switch(self._state)
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._account.switch(self._before)

@@ -1,0 +1,34 @@
+"""Reads what a running program says of itself; see `distrl.run_status`."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from distrl.progress_line import FILE_NAME
+from distrl.runtime.files import TASKS, read_json
+
+
+def read_progress(run_dir: Path) -> dict[str, dict[str, Any]]:
+    """Returns what the file of each task has, by name; "" if there is one. Empty: none yet."""
+    alone = read_json(run_dir / FILE_NAME)
+    if alone is not None:
+        return {"": alone}
+    folder = run_dir / TASKS
+    names = sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
+    found = {name: read_json(folder / name / FILE_NAME) for name in names}
+    return {name: progress for name, progress in found.items() if progress is not None}
+
+
+def shares_of_nodes(progress: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, float]]:
+    """Returns each node's share of time by state, in whichever task's file it is."""
+    return {node: shares for task in progress.values() for node, shares in task["nodes"].items()}
+
+
+def time_text(shares: dict[str, float]) -> str:
+    """Returns what a node's time goes to, the most first, without what is less than 1 %."""
+    ordered = sorted(shares.items(), key=lambda item: -item[1])
+    return "  ".join(
+        f"{state.replace('_', ' ')} {100 * share:.0f} %"
+        for state, share in ordered
+        if share >= 0.01
+    )

@@ -1,0 +1,104 @@
+"""What stays below the lines of a terminal, on a terminal of the test's own."""
+
+import fcntl
+import os
+import pty
+import struct
+import sys
+import termios
+
+import pytest
+
+from distrl.launch.live.footer import Footer
+from distrl.launch.local.live_process import _Lines
+from distrl.launch.supervision.node_logs import Stream
+
+
+class Screen:
+    """The rows that a terminal would show, for the sequences that a footer uses."""
+
+    def __init__(self, columns):
+        self.rows, self.row, self.columns = [""], 0, columns
+
+    def feed(self, text):
+        i = 0
+        while i < len(text):
+            if text[i] == "\x1b":
+                end = next(j for j in range(i + 2, len(text)) if text[j].isalpha())
+                code, i = text[i + 2 : end + 1], end + 1
+                if code.endswith("A"):
+                    self.row -= int(code[:-1])
+                elif code == "J":
+                    self.rows = [*self.rows[: self.row], ""]
+                continue
+            if text[i] == "\n":
+                self.row += 1
+                if self.row == len(self.rows):
+                    self.rows.append("")
+            elif text[i] != "\r":
+                if len(self.rows[self.row]) == self.columns:
+                    self.feed("\n")
+                self.rows[self.row] += text[i]
+            i += 1
+
+
+def resize(terminal, rows, columns):
+    fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
+
+
+@pytest.fixture
+def terminal():
+    master, slave = pty.openpty()
+    resize(slave, 24, 40)
+    yield master, slave
+    os.close(master)
+    os.close(slave)
+
+
+def test_lines_go_above_the_footer_and_none_is_lost(terminal):
+    footer, screen = Footer(terminal[1]), Screen(40)
+    assert footer.size == (39, 22)
+    assert footer.around("one\n") == "one\n"  # without a footer nothing is added
+    screen.feed("one\n")
+    screen.feed(footer.replaced(["\x1b[1mfirst\x1b[0m", "second"]))
+    assert screen.rows == ["one", "first", "second", ""]
+    screen.feed(footer.around("two\n" + "3" * 50 + "\n"))
+    assert screen.rows == ["one", "two", "3" * 40, "3" * 10, "first", "second", ""]
+    screen.feed(footer.replaced(["other"]))
+    assert screen.rows[-3:] == ["3" * 10, "other", ""]
+    screen.feed(footer.replaced([]))
+    screen.feed(footer.around("end\n"))
+    assert screen.rows == ["one", "two", "3" * 40, "3" * 10, "end", ""]
+
+
+def test_a_footer_that_a_narrower_terminal_has_wrapped_is_removed_as_a_whole(terminal):
+    footer = Footer(terminal[1])
+    screen = Screen(20)
+    screen.feed("one\n" + footer.replaced(["x" * 39]))  # as wide as it was
+    resize(terminal[1], 24, 20)
+    screen.feed(footer.around("two\n").replace("x" * 39, "x"))
+    assert screen.rows == ["one", "two", "x", ""]
+
+
+def test_what_is_printed_reaches_the_terminal_in_whole_lines(terminal, monkeypatch):
+    master, slave = terminal
+    monkeypatch.setenv("TERM", "xterm")
+    with os.fdopen(os.dup(slave), "w") as file:
+        stream = Stream(file)
+        assert stream.is_terminal
+        out = _Lines(stream, sys.stdout)
+        stream.show_footer(["status"])
+        print("a half", end="", file=out)
+        print(" and the rest", file=out)
+        print("  12.1 s  env steps        100 (10/s)", file=out)  # the status has it
+        print("no end", end="", file=out)
+        out.end()
+        stream.show_footer([])
+    screen = Screen(40)
+    screen.feed(os.read(master, 100_000).decode().replace("\r\n", "\n"))
+    assert screen.rows == ["a half and the rest", "no end", ""]
+
+
+def test_a_file_is_no_terminal(tmp_path):
+    with open(tmp_path / "out", "w") as file:
+        assert not Stream(file).is_terminal
