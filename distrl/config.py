@@ -100,6 +100,11 @@ class ActorsConfig:
         """Streams of all actors."""
         return self.num_actors * self.num_envs
 
+    def with_streams(self, count: int) -> "ActorsConfig":
+        """Returns the actors with `count` streams of each environment in its place."""
+        wait_num = None if self.wait_num is None else self.wait_num * count
+        return dataclasses.replace(self, num_envs=self.num_envs * count, wait_num=wait_num)
+
 
 @dataclasses.dataclass(frozen=True)
 class InferenceConfig:

@@ -170,11 +170,15 @@ class Experiment:
         if self.policies:
             self._fill_in_policies()
             return
-        missing = [name for name in ("actors", "learner", "replay") if getattr(self, name) is None]
-        if missing:
-            env_spec = self._env_spec(self.task)
-            defaults = defaults_of(self.agent, env_spec, self.actors, self.learner)
-            for name in missing:
+        if None not in (self.actors, self.learner, self.replay):
+            return
+        env_spec = self._env_spec(self.task)
+        if self.actors is None:
+            defaults = defaults_of(self.agent, env_spec, None, self.learner)
+            object.__setattr__(self, "actors", defaults.actors)
+        defaults = defaults_of(self.agent, env_spec, self._streams(self.task), self.learner)
+        for name in ("learner", "replay"):
+            if getattr(self, name) is None:
                 object.__setattr__(self, name, getattr(defaults, name))
 
     def _fill_in_policies(self) -> None:
@@ -241,13 +245,7 @@ class Experiment:
 
     def _streams(self, task: str) -> ActorsConfig:
         """Returns the actors with a task's streams in the place of environments."""
-        count = len(self._agents(task)) or 1
-        wait_num = self.actors.wait_num
-        return dataclasses.replace(
-            self.actors,
-            num_envs=self.actors.num_envs * count,
-            wait_num=None if wait_num is None else wait_num * count,
-        )
+        return self.actors.with_streams(len(self._agents(task)) or 1)
 
     @property
     def tasks(self) -> Mapping[str, Task]:

@@ -37,7 +37,7 @@ def define_flags(
       prefix: first part of the flags' names.
       values: the flags to add them to.
     """
-    for name, leaf in _leaves(settings, prefix).items():
+    for name, leaf in describe(settings, prefix).items():
         parser = _SettingParser(leaf.kinds)
         serializer: flags.ArgumentSerializer[Any] = flags.ArgumentSerializer()
         flags.DEFINE(
@@ -128,21 +128,22 @@ class _Leaf(NamedTuple):
     doc: str
 
 
-def _leaves(settings: Any, prefix: str) -> dict[str, _Leaf]:
+def describe(settings: Any, prefix: str) -> dict[str, _Leaf]:
+    """Returns what can be given on a command line, by the name of its flag."""
     hints = typing.get_type_hints(type(settings))
     docs = _attribute_docs(type(settings))
     leaves: dict[str, _Leaf] = {}
     for field in setting_fields(settings):
         value, name = getattr(settings, field.name), f"{prefix}.{field.name}"
         if dataclasses.is_dataclass(value):
-            leaves.update(_leaves(value, name))
+            leaves.update(describe(value, name))
         elif is_settings_tuple(value):
             for part in value:
-                leaves.update(_leaves(part, f"{name}.{part.name}"))
+                leaves.update(describe(part, f"{name}.{part.name}"))
         elif parts := _by_name(field, value):
             for key, part in parts.items():
                 if dataclasses.is_dataclass(part):
-                    leaves.update(_leaves(part, f"{name}.{key}"))
+                    leaves.update(describe(part, f"{name}.{key}"))
         else:
             every = _kinds(hints[field.name])
             kinds = tuple(kind for kind in every if kind is not Callable)
@@ -199,7 +200,7 @@ class _SettingParser(flags.ArgumentParser[Any]):
             return value
         if type(value) is int and float in self._kinds:
             return float(value)
-        if tuple in self._kinds and type(value) is int:
+        if tuple in self._kinds and type(value) in (int, float):
             return (value,)
         if str in self._kinds and isinstance(argument, str):
             return argument

@@ -72,16 +72,19 @@ def _rescaled(experiment: Experiment, values: flags.FlagValues) -> dict[str, Any
     """Returns learner and replay, before their own flags, where they follow from other parts."""
     if experiment.policies:
         return {}
-    before, agent, parts = experiment, experiment.agent, dict[str, Any]()
-    actors = config_flags.apply_flags(before.actors, values, "config.actors")
-    env_spec = next(iter(experiment.tasks.values())).env_spec
-    learner = before.learner
-    if defaults_of(agent, env_spec, before.actors).learner == learner:
-        learner = parts["learner"] = defaults_of(agent, env_spec, actors).learner
+    (task,) = experiment.tasks.values()
+    agent, learner, parts = experiment.agent, experiment.learner, dict[str, Any]()
+    before = (agent, task.env_spec, task.actors)
+    if dataclasses.is_dataclass(agent):
+        agent = config_flags.apply_flags(agent, values, "config.agent")
+    actors = config_flags.apply_flags(experiment.actors, values, "config.actors")
+    after = (agent, task.env_spec, actors.with_streams(len(task.agents) or 1))
+    if defaults_of(*before).learner == learner:
+        learner = parts["learner"] = defaults_of(*after).learner
     learner = config_flags.apply_flags(learner, values, "config.learner")
-    if defaults_of(agent, env_spec, before.actors, before.learner).replay == before.replay:
-        parts["replay"] = defaults_of(agent, env_spec, actors, learner).replay
-    return {name: part for name, part in parts.items() if part != getattr(before, name)}
+    if defaults_of(*before, experiment.learner).replay == experiment.replay:
+        parts["replay"] = defaults_of(*after, learner).replay
+    return {name: part for name, part in parts.items() if part != getattr(experiment, name)}
 
 
 def _preset(values: flags.FlagValues) -> Experiment:

@@ -45,6 +45,13 @@ def test_other_parts_fit_the_given_ones(agent, batch_size, streams):
     assert batch_size is None or made.learner == LearnerConfig(batch_size)
 
 
+def test_sizes_are_for_the_streams_of_all_agents():
+    pytest.importorskip("mpe2")
+    made = presets.experiment("mpe2:simple_spread_v3", "ppo")  # three agents
+    streams = 3 * made.actors.num_streams
+    assert (made.learner.batch_size, made.replay.max_size) == (streams, 2 * streams)
+
+
 def test_what_is_given_wins():
     replay = ReplayConfig("uniform", 5, 1_000, 16)
     made = Experiment(envs.make("CartPole-v1"), DQNConfig(), replay)

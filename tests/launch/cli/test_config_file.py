@@ -121,6 +121,12 @@ def test_sizes_follow_the_actors_unless_they_are_given(experiment_of, agent):
     assert (again.learner, again.replay) == (plain.learner, plain.replay)
 
 
+def test_sizes_follow_the_agent_unless_they_are_given(experiment_of):
+    made, _ = experiment_of("--env=Pendulum-v1", "--agent=td3", "--config.agent.network.core=lstm")
+    assert made.replay.unroll_length == 20
+    assert made.learner.batch_size == 16
+
+
 def test_an_environment_of_a_module_in_the_current_folder(tmp_path):
     (tmp_path / "my_module.py").write_text(
         "import gymnasium\n"

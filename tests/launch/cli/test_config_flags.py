@@ -80,6 +80,7 @@ def test_a_setting_is_described_by_its_docstring(values, name, text):
         ("--config.inner.widths=(32, 16)", "inner.widths", (32, 16)),
         ("--config.inner.widths=[32]", "inner.widths", (32,)),
         ("--config.inner.widths=32", "inner.widths", (32,)),
+        ("--config.inner.widths=0.5", "inner.widths", (0.5,)),
         ("--config.limit=5", "limit", 5),
         ("--config.limit=None", "limit", None),
         ("--config.goal=None", "goal", None),
