@@ -99,7 +99,8 @@ class Run:
             import pandas
         except ImportError as error:
             raise ConfigError(
-                "Run.metrics needs pandas (pip install pandas); Run.rows has the same as a list"
+                "Run.metrics needs pandas (pip install 'distrl[pandas]'); Run.rows has the same as "
+                "a list"
             ) from error
         return pandas.DataFrame(self.rows)
 

@@ -50,6 +50,14 @@ def test_what_only_gymnasium_has_is_found_there():
         del gymnasium.registry["Own-v0"]
 
 
+def test_box2d_of_gymnasium():
+    pytest.importorskip("Box2D")
+    _, last = first_and_last(
+        envs.make("gym:LunarLander-v3", wrappers=WrapperConfig(max_episode_steps=2)), 2
+    )
+    assert last.observation.shape == (8,)
+
+
 def test_settings_reach_the_environment():
     pytest.importorskip("gymnasium")
     wrappers = WrapperConfig(action_repeat=2, frame_stack=3)

@@ -121,6 +121,8 @@ def test_a_run_is_trained_evaluated_and_loaded_again(tmp_path, capsys):
     assert loaded.status == "finished"
     assert loaded.rows[-1]["env_steps"] >= 2500
     assert loaded.path == run.path
+    pytest.importorskip("pandas")
+    assert list(loaded.metrics["env_steps"]) == [row["env_steps"] for row in loaded.rows]
 
 
 def test_bad_input_is_one_line_and_trains_nothing(tmp_path):
