@@ -12,10 +12,11 @@ test test-full test-slow: export JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES ?= -1
 
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.stamp
+DOCS_VENV ?= .venv-docs
 # An environment whose interpreter is gone, or that was copied from another folder, is set up again.
 STALE := $(shell test -x $(BIN)/python && grep -qxF -- "$(abspath $(VENV))" $(STAMP) 2>/dev/null || echo force)
 
-.PHONY: help setup train test test-full test-all test-slow faults lint format bench clean force
+.PHONY: help setup train test test-full test-all test-slow faults lint format docs bench clean force
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(firstword $(MAKEFILE_LIST)) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -51,9 +52,17 @@ format: $(STAMP) ## format the code and apply the linter's safe fixes
 	$(BIN)/ruff check --fix-only --quiet .
 	$(BIN)/ruff format .
 
+docs: $(DOCS_VENV)/.stamp ## build the site of docs/ into build/site, in an environment of its own
+	NO_MKDOCS_2_WARNING=1 $(DOCS_VENV)/bin/mkdocs build --strict --quiet
+
+$(DOCS_VENV)/.stamp: requirements/docs.txt
+	python3 -m venv --clear $(DOCS_VENV)
+	$(DOCS_VENV)/bin/python -m pip install --quiet --disable-pip-version-check -r requirements/docs.txt
+	touch $@
+
 bench: $(STAMP) ## the benchmarks that docs and README quote
 	$(BIN)/python benchmarks/overhead.py $(ARGS)
 
 clean: ## remove the environment and every cache; run folders stay
-	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(DOCS_VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find distrl programs launch tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -10,7 +10,7 @@ from distrl.launch import main
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = sorted(
     path.relative_to(ROOT).as_posix()
-    for pattern in ("*.md", "docs/*.md", "benchmarks/*.md")
+    for pattern in ("*.md", "docs/**/*.md", "benchmarks/*.md")
     for path in ROOT.glob(pattern)
 )
 FOLDERS = ("launch", "programs", "distrl", "tests", "docs", "benchmarks", "examples", "tools")
@@ -107,8 +107,18 @@ def test_what_a_page_names_exists(page):
 
 def test_every_page_is_in_the_index():
     index = (ROOT / "docs" / "index.md").read_text("utf-8")
-    pages = {path.name for path in (ROOT / "docs").glob("*.md")} - {"index.md"}
+    docs = ROOT / "docs"
+    pages = {path.relative_to(docs).as_posix() for path in docs.glob("**/*.md")} - {"index.md"}
     assert pages <= set(LINK.findall(index))
+
+
+def test_every_page_is_in_the_navigation_of_the_site():
+    config = (ROOT / "mkdocs.yml").read_text("utf-8")
+    navigation = re.findall(r"^ +- (?:[^:\n]+: )?(\S+\.md)$", config, re.MULTILINE)
+    docs = ROOT / "docs"
+    assert sorted(navigation) == sorted(
+        p.relative_to(docs).as_posix() for p in docs.glob("**/*.md")
+    )
 
 
 def test_every_algorithm_is_described():

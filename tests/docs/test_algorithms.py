@@ -1,0 +1,26 @@
+"""The pages of algorithms have the settings of the presets, and the recorded results."""
+
+import sys
+
+import pytest
+
+from distrl import presets
+from tests.support.commands import ROOT
+
+sys.path.append(str(ROOT / "tools"))
+import algorithm_pages
+
+
+@pytest.mark.full
+@pytest.mark.timeout(230)
+@pytest.mark.parametrize("agent", sorted(presets.AGENTS))
+def test_the_tables_of_a_page_are_up_to_date(agent):
+    """Where this fails, run `python tools/algorithm_pages.py`."""
+    text = (algorithm_pages.PAGES / f"{agent}.md").read_text("utf-8")
+    assert algorithm_pages.updated(agent, text) == text
+
+
+def test_every_algorithm_has_a_page():
+    pages = {path.stem for path in algorithm_pages.PAGES.glob("*.md")}
+    assert pages == {"index", *presets.AGENTS}
+    assert set(algorithm_pages.ENVIRONMENTS) == set(presets.AGENTS)

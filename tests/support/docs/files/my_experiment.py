@@ -1,0 +1,5 @@
+"""A user's file that pages name."""
+
+from distrl import presets
+
+experiment = presets.experiment("CartPole-v1")

@@ -1,0 +1,106 @@
+"""Writes the tables of docs/algorithms/: settings from the presets, results from docs/results.md.
+
+python tools/algorithm_pages.py
+"""
+
+import re
+import textwrap
+from pathlib import Path
+from typing import Any
+
+from distrl import presets
+from distrl.experiment import Experiment
+from distrl.launch.cli import config_flags
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGES = ROOT / "docs" / "algorithms"
+START, END = "<!-- made by tools/algorithm_pages.py: {} -->", "<!-- end -->"
+DISCRETE, CONTINUOUS = ("CartPole-v1", "Pong-v5"), ("Pendulum-v1",)
+BOTH = ("CartPole-v1", "Pong-v5", "HalfCheetah-v4")
+ENVIRONMENTS = {
+    "a2c": BOTH,
+    "ddpg": CONTINUOUS,
+    "dqn": DISCRETE,
+    "impala": BOTH,
+    "ppo": BOTH,
+    "r2d2": DISCRETE,
+    "reinforce": ("CartPole-v1",),
+    "sac": ("Pendulum-v1", "CarRacing-v2"),
+    "td3": CONTINUOUS,
+}
+"""Environments whose presets a page shows."""
+PARTS = (
+    "actors.num_actors", "actors.num_envs", "learner.batch_size", "replay.table",
+    "replay.unroll_length", "replay.max_size", "replay.min_size_to_sample",
+    "replay.samples_per_insert", "replay.period", "replay.priority_exponent",
+    "replay.whole_episodes",
+)  # fmt: skip
+"""Settings beside the agent's own that a preset chooses."""
+
+ELSEWHERE = re.compile(
+    r"agent\.(components\.|network\.(?!torso|hidden_sizes|activation|core(_size)?$))"
+)
+"""The agent's settings that other pages describe."""
+
+
+def settings(experiment: Experiment) -> dict[str, tuple[Any, str]]:
+    """Returns value and description by the name of the setting: the agent's, then PARTS."""
+    described = config_flags.describe(experiment, "config")
+    leaves = {name.removeprefix("config."): leaf for name, leaf in described.items()}
+    rows = {
+        name: (leaf.value, leaf.doc)
+        for name, leaf in leaves.items()
+        if name.startswith("agent.") and not ELSEWHERE.match(name)
+    }
+    rows |= {name: (leaves[name].value, leaves[name].doc) for name in PARTS if name in leaves}
+    names = ", ".join(transform.name for transform in experiment.transforms)
+    rows["transforms"] = (names or "none", "`--transforms`")
+    return rows
+
+
+def settings_table(agent: str) -> str:
+    """Returns the table of an algorithm's settings in the presets of `distrl train`."""
+    names = ENVIRONMENTS[agent]
+    by_env = [settings(presets.experiment(name, agent)) for name in names]
+    lines = [f"| setting | {' | '.join(names)} | |", f"|---|{'---|' * len(names)}---|"]
+    for name, (_, doc) in by_env[0].items():
+        values = [str(each[name][0]) if name in each else "" for each in by_env]
+        if len(set(values)) == 1:
+            values = [values[0]] * len(values)
+        text = textwrap.shorten(doc, 400, placeholder=" ...").replace("|", "\\|")
+        lines.append(f"| `{name}` | {' | '.join(values)} | {text} |")
+    return "\n".join(lines)
+
+
+def results_table(agent: str) -> str:
+    """Returns the rows of docs/results.md that are about an algorithm."""
+    text = (ROOT / "docs" / "results.md").read_text("utf-8")
+    text = text[text.index("## One agent") : text.index("## The same under")]
+    rows = [re.split(r" *\| *", line.strip("| ")) for line in text.splitlines() if "|" in line]
+    lines = [f"| {' | '.join((row[0], *row[2:6]))} |" for row in rows if row[1:2] == [agent]]
+    if not lines:
+        return "None of the [runs that we recorded](../results.md) is of this algorithm."
+    head = "| task | goal | reached | steps acted, by seed | seconds |\n|---|---|---|---|---|\n"
+    return head + "\n".join(lines)
+
+
+def updated(agent: str, text: str) -> str:
+    """Returns a page with its two tables written anew."""
+    for name, table in (("settings", settings_table(agent)), ("results", results_table(agent))):
+        start = START.format(name)
+        before, found, rest = text.partition(start)
+        if not found:
+            raise ValueError(f"{agent}.md has no {start}")
+        text = before + start + "\n\n" + table + "\n\n" + END + rest.partition(END)[2]
+    return text
+
+
+def main() -> None:
+    """Writes all pages."""
+    for agent in presets.AGENTS:
+        path = PAGES / f"{agent}.md"
+        path.write_text(updated(agent, path.read_text("utf-8")), "utf-8")
+
+
+if __name__ == "__main__":
+    main()
