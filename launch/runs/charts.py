@@ -57,23 +57,6 @@ def chart(title: str, lines: Sequence[Line], x_label: str) -> str:
     return _figure(title, parts, [line.label for line in lines] if len(lines) > 1 else [])
 
 
-def shares(title: str, lines: Sequence[Line], x_label: str) -> str:
-    """Returns shares of a whole, stacked, as a figure; all have the same x. May be empty."""
-    if not lines or len(lines[0].x) < 2:
-        return ""
-    lines = [_reduced(line._replace(y=np.nan_to_num(line.y))) for line in lines]
-    x, base = lines[0].x, np.zeros_like(lines[0].y)
-    total = np.sum([line.y for line in lines], axis=0).max()
-    frame = _Frame(_range(x, margin=0.0), (0.0, max(1.0, float(total))))
-    parts = [frame.axes(x_label)]
-    for k, line in enumerate(lines):
-        top = base + line.y
-        points = frame.points(np.concatenate([x, x[::-1]]), np.concatenate([top, base[::-1]]))
-        parts.append(f'<polygon points="{points}" fill="var(--c{k % _COLORS})" opacity="0.75"/>')
-        base = top
-    return _figure(title, parts, [line.label for line in lines])
-
-
 def _reduced(line: Line) -> Line:
     """Returns a line without what is not finite, and of so many points at most."""
     known = np.isfinite(line.x) & np.isfinite(line.y)

@@ -59,12 +59,12 @@ def make_report(run: Run, video: Path | None = None) -> str:
         f"{run.path.name}: distrl",
         [
             _heading(run, config, result),
+            page.section("Settings", *_settings(run, config)),
             page.section("Curves", _grid(charts.learning), _missing(run)),
             page.section("Video", _film(video)),
             page.section("Throughput", _grid(charts.throughput), *_bottleneck(run)),
             page.section("Evaluations", *_evaluations(run)),
             page.section("Faults and restarts", *_faults(run, result)),
-            page.section("Settings", *_settings(run, config)),
             page.section("Learner", _grid(charts.learner)),
             page.section("Code", *_code(run, config)),
         ],
@@ -243,7 +243,7 @@ def _code(run: Run, config: dict[str, Any]) -> list[str]:
     packages = about.get("packages") or config.get("versions") or {}
     where = f"Its snapshot: {snapshot}" if snapshot else "There is no snapshot of the code."
     return [
-        page.code(" ".join([*words[:1], *map(shlex.quote, words[1:])])),
+        page.code(" ".join(["distrl train", *map(shlex.quote, words[1:])])),
         page.table(["code of", "revision", ""], rows),
         page.text(where, "soft"),
         _folded("Packages", [[name, str(version)] for name, version in packages.items()]),

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from distrl.launch.runs.charts import Line, Numbers, chart, shares
+from distrl.launch.runs.charts import Line, Numbers, chart
 from distrl.launch.runs.run import Run
 
 _X = "env_steps"
@@ -41,13 +41,14 @@ def curves(run: Run) -> Curves:
     for name, title in (
         ("mean_length", "episode length"),
         ("success_rate", "success rate"),
+        ("time_out_rate", "share of episodes cut off by a time limit"),
         ("evaluation_success_rate", "success rate of evaluations"),
     ):
         learning.append(_of_column(parts, name, title))
     throughput = [chart("env steps a second", [_rate(*part) for part in parts], "env steps")]
     throughput.append(_lag(parts))
     throughput += [_states(task, rows) for task, rows in parts]
-    known = {"mean_return", "evaluation_return", "mean_length", "success_rate"}
+    known = {"mean_return", "evaluation_return", "mean_length", "success_rate", "time_out_rate"}
     known |= {"evaluation_success_rate", "failure_rate", *_COUNTERS}
     known |= {name for name in names if name.startswith(_LAG) or _is_state(name)}
     others = [name for name in names if name not in known]
@@ -114,9 +115,12 @@ def _lag(parts: Sequence[tuple[str, Rows]]) -> str:
 
 
 def _states(task: str, rows: Rows) -> str:
-    """Returns what nodes spent their time on, where the metrics have it."""
+    """Returns what nodes spent their time on, where the metrics have it.
+
+    Lines, not a stack: the states of actors and those of learners each add up to a whole.
+    """
     names = list(filter(_is_state, rows[-1]))
     x = _column(rows, _X)
     lines = [Line(name[len(_TIMES) :].replace("_", " "), x, _column(rows, name)) for name in names]
     lines = [line for line in lines if np.isfinite(line.y).any() and np.nanmax(line.y) > 0.005]
-    return shares(f"{task} share of time by state".strip(), lines, "env steps")
+    return chart(f"{task} share of time by state".strip(), lines, "env steps")

@@ -89,7 +89,7 @@ def test_a_page_of_a_run(tmp_path):
         "policy lag, in learner steps", "loss",
     ):  # fmt: skip
         assert words in text, words
-    assert "out rate" not in text.partition("Settings")[0]  # time_out_rate is no state
+    assert "out rate" not in text  # time_out_rate is no state, and no figure of the learner's
     evaluations = text.partition("Evaluations")[2].partition("Faults")[0]
     assert [word for word in evaluations.split() if word in ("10", "20")] == ["10", "20"]
 
