@@ -1,51 +1,41 @@
 """Measures what it costs that nodes account their time, on and off in turns.
 
-A loop of actor and learner in one process, where every step is as cheap as it can be, so that the
-cost is as large a part as it can be: environments that count, an agent that computes nothing, and
-one environment or 32 at each step. Off, accounts count nothing. Figures are CPU time of this
-process for each environment step, medians over the rounds; the ratio is of the medians.
+A loop of actor and learner in one process on a cheap environment, with one environment or 32 at
+each step. Off, accounts count nothing. Figures are CPU time of this process for each environment
+step, medians over the rounds; the ratio is of the medians.
 
   python benchmarks/accounting.py --rounds=9 --out=benchmarks/accounting.md
 """
 
 import argparse
+import dataclasses
 import statistics
 import time
 from pathlib import Path
 
 import jax
 
-from distrl.config import ActorsConfig, LearnerConfig
-from distrl.envs import PythonEnvironment
-from distrl.experiment import Experiment
+from distrl import presets
 from distrl.programs.one_process import SingleProcess
-from distrl.replay.config import ReplayConfig
-from distrl.runtime.time_account import TimeAccount, current_account, use_account
-from distrl.testing import CheckingConfig, CountingEnvironment
+from distrl.runtime.time_account import OTHER, TimeAccount, current_account, use_account
 
 _LIMIT = 1.01
 
 
-class NoAccount(TimeAccount):
-    """Counts nothing."""
-
-    def switch(self, state: int) -> int:
-        """See `TimeAccount`."""
-        return state
+def no_account() -> TimeAccount:
+    """Returns an account that counts nothing."""
+    account = TimeAccount()
+    account.switch, account.wait = (lambda state: state), (lambda: OTHER)
+    return account
 
 
 def make(num_envs: int) -> SingleProcess:
     """Returns the loop."""
-    return SingleProcess(
-        Experiment(
-            PythonEnvironment(CountingEnvironment),
-            CheckingConfig(recurrent=False),
-            replay=ReplayConfig(unroll_length=20, max_size=64),
-            actors=ActorsConfig(num_actors=1, num_envs=num_envs),
-            learner=LearnerConfig(batch_size=32),
-        ),
-        printer=lambda line: None,
-    )
+    made = presets.experiment("CartPole-v1", "impala")
+    actors = dataclasses.replace(made.actors, num_actors=1, num_envs=num_envs)
+    learner = dataclasses.replace(made.learner, batch_size=32)
+    experiment = dataclasses.replace(made, actors=actors, learner=learner)
+    return SingleProcess(experiment, printer=lambda line: None)
 
 
 def cost(loop: SingleProcess, account: TimeAccount, updates: int) -> float:
@@ -76,7 +66,7 @@ def main() -> None:
             updates = max(1, round(args.seconds * 1e6 / (step * 20 * 32)))
             figures: dict[str, list[float]] = {"off": [], "on": []}
             for number in range(args.rounds):
-                both = [("off", NoAccount()), ("on", TimeAccount())]
+                both = [("off", no_account()), ("on", TimeAccount())]
                 for name, account in both if number % 2 else reversed(both):
                     figures[name].append(cost(loop, account, updates))
             off, on = (statistics.median(figures[name]) for name in ("off", "on"))

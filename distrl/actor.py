@@ -121,8 +121,7 @@ class Actor(ActorLoop):
 
         Returns the records of the episodes that it ended.
         """
-        with in_state(ENV_STEP):
-            self._timestep = self._pool.recv()
+        self._timestep = self._pool.recv()
         if self._pool.is_async:
             self._env_ids = self._timestep.env_id
         ended = self._part.statistics.add(self._timestep, self._env_ids)
@@ -140,9 +139,10 @@ class Actor(ActorLoop):
         self._pool.send(inference.action, self._pool.env_ids if env_ids is None else env_ids)
         account.switch(REPLAY_WRITE)
         self._part.store(streams, timestep, inference)
-        account.switch(state)
+        account.switch(ENV_STEP)
         before = self.acted
         ended = self._receive()
+        account.switch(state)
         return {
             "env_steps": self.acted - before, "episodes": ended, "version": inference.version
         }  # fmt: skip

@@ -50,36 +50,41 @@ class TimeAccount:
 
     A switch closes one state at the reading of the clock that opens the next. So the times of all
     states add up to the time since the account was opened, to the nanosecond.
+
+    Attributes:
+      switch: begins a state; returns the one that ends, to be resumed after a nested one.
+      wait: begins the state of waiting for what the current one needs; returns as `switch`.
+      totals: returns the nanoseconds of each state so far, by name, without those that never were.
+        In another thread than the account's own, what is counted in this moment may be missing.
     """
+
+    switch: Callable[[int], int]
+    wait: Callable[[], int]
+    totals: Callable[[], dict[str, int]]
 
     def __init__(self, clock: Callable[[], int] = time.monotonic_ns):
         """Opens the account, in the state OTHER. Args: clock: monotonic, in nanoseconds."""
-        self._clock = clock
-        self._state = OTHER
-        self._times = [0] * len(STATES)
-        self._since = clock()
+        current, since, times = OTHER, clock(), [0] * len(STATES)
 
-    def switch(self, state: int) -> int:
-        """Begins a state. Returns the one that ends, to be resumed after a nested one."""
-        now = self._clock()
-        before = self._state
-        self._times[before] += now - self._since
-        self._since = now
-        self._state = state
-        return before
+        # Variables of a closure: a switch takes a fifth less than with attributes.
+        def switch(state: int) -> int:
+            nonlocal current, since
+            now = clock()
+            before = current
+            times[before] += now - since
+            since = now
+            current = state
+            return before
 
-    def wait(self) -> int:
-        """Begins the state of waiting for what the current one needs; see `switch`."""
-        return self.switch(_WAITS.get(self._state, self._state))
+        def wait() -> int:
+            return switch(_WAITS.get(current, current))
 
-    def totals(self) -> dict[str, int]:
-        """Returns the nanoseconds of each state so far, by name, without those that never were.
+        def totals() -> dict[str, int]:
+            now_spent = list(times)
+            now_spent[current] += clock() - since
+            return {name: spent for name, spent in zip(STATES, now_spent) if spent}
 
-        In another thread than the account's own, what is counted in this moment may be missing.
-        """
-        times = list(self._times)
-        times[self._state] += self._clock() - self._since
-        return {name: spent for name, spent in zip(STATES, times) if spent}
+        self.switch, self.wait, self.totals = switch, wait, totals
 
 
 class _OfThread(threading.local):

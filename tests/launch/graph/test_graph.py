@@ -78,7 +78,7 @@ def test_the_pictures_name_everything(light, tmp_path):
     ]
     counted = collections.Counter(words)
     assert counted["actor × 3"] == counted["observations"] == counted["trajectories"] == 1
-    assert counted["parameters"] == 2 and counted["reports"] == 3
+    assert counted["parameters"] == 2 and counted["reports"] == 4
     assert 'inferencer -> actor [label="actions"' in draw[".dot"].read_text()
     lines = draw[".txt"].read_text().splitlines()
     assert "actor -> replay        trajectories" in lines
