@@ -102,7 +102,7 @@ def check(words: list[str], run: Callable[..., int]) -> str:
 
 
 def _check_distrl(arguments: list[str], run: Callable[..., int]) -> None:
-    arguments = [_FORMS.get(word, word) for word in arguments if word != "..."]
+    arguments = [_FORMS.get(word, word) for word in arguments if not word.endswith("...")]
     if len(arguments) == 1 and arguments[0] in main._COMMANDS:
         return  # only its name
     with contextlib.suppress(Started):
