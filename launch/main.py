@@ -72,10 +72,15 @@ _HELP = {
            Scale to N actors (at most `actors.max_actors`).""",
     "stacks": """usage: distrl stacks RUN [NODE ...]
            Print the Python stacks of a run's nodes.""",
+    "profile": """usage: distrl profile RUN NODE [--seconds=5] [--out=FOLDER]
+           Write a flame graph (py-spy) and a JAX trace of a running node; without NODE of a
+           single_process.""",
     "tables": """usage: distrl tables [NAME ...]
            Show the replay tables of the programs running on this machine.
        distrl tables NAME --set SETTING=VALUE
            Change a setting of a replay table while its program runs.""",
+    "completion": """usage: distrl completion bash|zsh|fish
+           Print a script that completes commands, flags, settings, environments and runs.""",
     "agent": """usage: distrl agent --join=HOST:PORT --credentials=FILE
            Run this host's nodes for the launcher at HOST:PORT.""",
 }
@@ -102,13 +107,15 @@ _FUNCTIONS = {
     "graph": ("graph.graph", "graph"),
     "actors": ("cli.actors", "actors"),
     "stacks": ("cli.stacks", "stacks"),
+    "profile": ("runs.profile", "profile"),
     "tables": ("cli.tables", "tables"),
+    "completion": ("cli.completion", "completion"),
     "agent": ("cli.agent", "agent"),
 }
 _COMMANDS = tuple(_FUNCTIONS)
 _WITH_JAX = (
     "train", "sweep", "graph", "eval", "play", "video", "report", "plot", "compare", "list", "logs",
-    "stop",
+    "stop", "profile",
 )  # fmt: skip
 _HELP_FLAGS = {"-h", "-help", "--help"}
 
@@ -179,6 +186,10 @@ def _run(argv: list[str], load: Callable[[], Any] | None) -> int:
 
         print(f"distrl {__version__}")
         return 0
+    if command == "_complete" and len(argv) == 3:  # of the scripts of `distrl completion`
+        from distrl.launch.cli.completion import complete
+
+        return complete(argv[2], _HELP)
     if command not in _COMMANDS:
         print(
             f"distrl: unknown command {command!r}; choose from: {', '.join(_COMMANDS)}",

@@ -20,7 +20,8 @@ flags.DEFINE_string(
     "Pong-v5, MiniGrid-Empty-5x5-v0, cartpole-swingup. A prefix selects one suite: envpool:, gym:, "
     "dm_control:, minigrid:, ale:. CartPole-v1 unless given.",
 )
-flags.DEFINE_string("agent", "impala", "Algorithm name.")
+AGENTS = ("a2c", "ddpg", "dqn", "impala", "ppo", "r2d2", "reinforce", "sac", "td3")
+flags.DEFINE_string("agent", "impala", f"Algorithm name: {', '.join(AGENTS)}.")
 flags.DEFINE_string(
     "experiment",
     None,

@@ -21,8 +21,9 @@ from absl import logging as absl_logging
 
 from distrl.errors import Stopped
 from distrl.launch import launchpad_adapter, posix
-from distrl.launch.local.debugging import Debug
+from distrl.launch.local.debugging import Debug, skip_breakpoints
 from distrl.launch.local.node_hooks import ExceptionHooks, NodeReporter, one_line
+from distrl.launch.local.tracing import TRACE_SIGNAL, obey_trace_order, take_trace_orders
 from distrl.launch.network import loopback
 from distrl.launch.supervision.node import Message
 from distrl.launch.supervision.signals import ignore
@@ -173,6 +174,7 @@ def _run(setup: ChildSetup) -> int:
             if setup.debug is not None:
                 setup.debug.run(setup.name, setup.function)
             else:
+                skip_breakpoints(setup.name)
                 setup.function()
         except Stopped as stopped:
             sys.stderr.write(one_line(stopped) + "\n")
@@ -198,8 +200,14 @@ def _stop_on_signal(setup: ChildSetup) -> None:
     os.set_blocking(writer, False)
 
     def wait() -> None:
-        while not select.select([reader], [], [], BEAT_S)[0]:
-            setup.heartbeat.beat()
+        numbers = b""
+        while setup.stop_signal not in numbers:
+            if select.select([reader], [], [], BEAT_S)[0]:
+                numbers = os.read(reader, 64)
+                if TRACE_SIGNAL in numbers:
+                    obey_trace_order()
+            else:
+                setup.heartbeat.beat()
         manager.stop_event().set()
         manager.stop_and_wait()  # also calls the handlers of `lp.register_stop_handler`
 
@@ -208,6 +216,7 @@ def _stop_on_signal(setup: ChildSetup) -> None:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
     signal.signal(setup.stop_signal, ignore)
     signal.siginterrupt(setup.stop_signal, False)
+    take_trace_orders()
     signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
 
     def detach() -> None:

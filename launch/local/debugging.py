@@ -1,7 +1,9 @@
 """A debugger for nodes: pdb in the launcher's terminal, or debugpy for an editor."""
 
+import bdb
 import contextlib
 import dataclasses
+import os
 import pdb
 import re
 import sys
@@ -90,6 +92,8 @@ def post_mortem(error: BaseException) -> None:
         return
     if isinstance(error, EnvironmentFault) and error.original is not None:
         error = error.original
+    if isinstance(error, bdb.BdbQuit):  # the user has left the debugger
+        return
     with _terminal:
         debugger = _debugger()
         debugger.message(f"{type(error).__name__}: {error}")
@@ -112,6 +116,37 @@ def breakpoints_in_terminal() -> Iterator[None]:
         yield
     finally:
         sys.breakpointhook = before
+
+
+def skip_breakpoints(node: str) -> None:
+    """Has `breakpoint()` print a line, once for each place: a node has no terminal to stop in.
+
+    A hook of the user's (PYTHONBREAKPOINT) stays.
+
+    Args:
+      node: name of the node that this process runs.
+    """
+    if "PYTHONBREAKPOINT" in os.environ:
+        return
+    told: set[str] = set()
+
+    def skip(*args: Any, **kwargs: Any) -> None:
+        frame = sys._getframe(1)
+        where = f"{frame.f_code.co_filename}:{frame.f_lineno}"
+        if where not in told:
+            told.add(where)
+            line = f"{where}: breakpoint() is skipped: to stop here, start with --debug={node}"
+            print(line, file=sys.stderr, flush=True)
+
+    sys.breakpointhook = skip
+
+
+def explain_quit(error: BaseException) -> str:
+    """Returns what to add to the line about an exception that a debugger has raised; else ""."""
+    original = error.original if isinstance(error, EnvironmentFault) else None
+    if not any(isinstance(each, bdb.BdbQuit) for each in (error, original)):
+        return ""
+    return " (a debugger was quit, or has no terminal: --debug=NODE runs a node in yours)"
 
 
 def _debugger() -> pdb.Pdb:

@@ -12,6 +12,7 @@ from typing import Any
 import courier
 
 from distrl.errors import ConfigError, Diverged, EnvironmentFault, SpecError, Stopped
+from distrl.launch.local.debugging import explain_quit
 from distrl.launch.supervision.node import Message
 
 TRACEBACK_LIMIT = 30_000  # characters for the supervisor; as JSON they must fit into a message
@@ -95,7 +96,7 @@ def one_line(error: BaseException) -> str:
     text = "".join(traceback.format_exception_only(type(error), error)).strip()
     if isinstance(error, EnvironmentFault):  # the environment's own traceback follows
         text = text.partition("\n")[0]
-    return " ".join(text.split())[:500]
+    return " ".join(text.split())[:500] + explain_quit(error)
 
 
 class ExceptionHooks:

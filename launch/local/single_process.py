@@ -13,7 +13,9 @@ from distrl.checkpointing.resume_point import ResumePoint
 from distrl.checkpointing.saved import Saved
 from distrl.errors import ConfigError, Diverged, SaveError, SpecError
 from distrl.experiment import Experiment
+from distrl.launch import posix
 from distrl.launch.launch_types import LIVE
+from distrl.launch.local.debugging import explain_quit, post_mortem
 from distrl.launch.local.live_process import LiveProcess
 from distrl.launch.local.stop_on_signals import StopOnSignals
 from distrl.launch.supervision.result import (
@@ -57,6 +59,7 @@ def run_single_process(
     from distrl.programs.single_process import single_process
 
     jax.config.update("jax_cpu_enable_async_dispatch", False)
+    posix.allow_any_tracer()  # py-spy, of `distrl profile`, is no ancestor
     stop = threading.Event()
     join: Callable[[], LearnerGroup] = SingleProcessGroup
     if process_group is not None:
@@ -85,7 +88,7 @@ def run_single_process(
             )
     except (ConfigError, SpecError) as error:
         if debug:
-            _post_mortem(error)
+            post_mortem(error)
         code = ending.end("failed", _one_line(error), EXIT_BAD_INPUT)
         if process_group is None:
             raise
@@ -99,7 +102,7 @@ def run_single_process(
         code = ending.end("failed", _one_line(error), EXIT_FAILED)
     except BaseException as error:  # an environment may raise SystemExit and KeyboardInterrupt too
         if debug:
-            _post_mortem(error)
+            post_mortem(error)
         traceback.print_exception(error)
         code = ending.end("failed", _one_line(error), EXIT_FAILED)
     else:
@@ -118,18 +121,12 @@ def run_single_process(
     return code
 
 
-def _post_mortem(error: BaseException) -> None:
-    from distrl.launch.local.debugging import post_mortem
-
-    post_mortem(error)
-
-
 def _one_line(error: BaseException) -> str:
     """Returns "Type: message", and says who raised what usually is a signal's."""
     line = f"{type(error).__name__}: {error}".partition("\n")[0]
     if isinstance(error, (SystemExit, KeyboardInterrupt)):
         line += " (raised by the environment, the agent, or a library of theirs)"
-    return line
+    return line + explain_quit(error)
 
 
 class _Ending:

@@ -7,7 +7,9 @@ import sys
 import threading
 from collections.abc import Callable
 from types import TracebackType
+from typing import Any
 
+from distrl.launch.local.tracing import TRACE_SIGNAL, obey_trace_order, take_trace_orders
 from distrl.launch.supervision.signals import ignore, interrupt_number, meaning
 from distrl.runtime.process_exit import announce
 
@@ -41,11 +43,13 @@ class StopOnSignals:
         self._thread = threading.Thread(target=self._listen, name="signals", daemon=True)
         self._thread.start()
         # Under nohup the end of the terminal does not end the program.
-        self._handlers = {
+        self._handlers: dict[int, Any] = {
             number: signal.signal(number, ignore)
             for number in {*_STOPPING, interrupt_number()}
             if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN
         }
+        self._handlers[TRACE_SIGNAL] = signal.getsignal(TRACE_SIGNAL)
+        take_trace_orders()
         self._wakeup = signal.set_wakeup_fd(self._writer, warn_on_full_buffer=False)
         if not _fork_handlers:
             _fork_handlers.append(True)
@@ -73,6 +77,8 @@ class StopOnSignals:
             if not select.select([self._reader], [], [], timeout)[0]:
                 self._on_late(self.caught[0])
             for number in os.read(self._reader, 16):
+                if number == TRACE_SIGNAL:
+                    obey_trace_order()
                 meant = meaning(number)
                 if meant in _STOPPING:
                     self._on_signal(meant)

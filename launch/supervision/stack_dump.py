@@ -20,7 +20,7 @@ def dump(pid: int, timeout: float = DUMP_S) -> str:
     Returns:
       What py-spy prints, or why it could not read the stacks.
     """
-    program = _py_spy()
+    program = py_spy()
     if program is None:
         return "py-spy is not installed: no stacks\n"
     # py-spy aborts on some native frames (EnvPool's); with --nonblocking it does not read them.
@@ -44,6 +44,7 @@ def dump(pid: int, timeout: float = DUMP_S) -> str:
     return f"py-spy: status {completed.returncode} {completed.stderr.strip()}\n"
 
 
-def _py_spy() -> str | None:
+def py_spy() -> str | None:
+    """Returns the path of py-spy; None: it is not installed."""
     beside_python = Path(sys.executable).with_name("py-spy")
     return str(beside_python) if beside_python.exists() else shutil.which("py-spy")

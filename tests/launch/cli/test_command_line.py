@@ -16,7 +16,8 @@ BAD = {
     "command": (
         ["trian"],
         "unknown command 'trian'; choose from: train, launch, list, status, top, logs, stop, eval, "
-        "play, video, report, plot, compare, sweep, graph, actors, stacks, tables, agent",
+        "play, video, report, plot, compare, sweep, graph, actors, stacks, profile, tables, "
+        "completion, agent",
     ),
     "environment": (
         ["train", "--env=CartPol-v1"],

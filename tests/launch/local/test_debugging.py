@@ -1,5 +1,7 @@
 """Breakpoints, pdb at the first failure, and the stacks of a running program."""
 
+import bdb
+import json
 import os
 import subprocess
 import sys
@@ -7,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from distrl.errors import ConfigError
+from distrl.errors import ConfigError, EnvironmentFault
+from distrl.launch.local import debugging
 from distrl.launch.local.debugging import Debug
 from tests.support.commands import EXPERIMENTS, ROOT, needs_launchpad
 
@@ -86,3 +89,36 @@ def test_what_cannot_be_debugged_is_refused():
     for text in ("", ":5678", "actor/0:x:y"):
         with pytest.raises(ConfigError, match="write NODE or NODE:PORT"):
             Debug.parse(text)
+
+
+def test_a_node_without_a_terminal_skips_breakpoints(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "breakpointhook", sys.breakpointhook)
+    monkeypatch.delenv("PYTHONBREAKPOINT", raising=False)
+    debugging.skip_breakpoints("actor/1")
+    for _ in range(3):
+        breakpoint()
+    err = capsys.readouterr().err
+    assert err.count("\n") == 1 and "test_debugging.py:" in err
+    assert err.endswith("breakpoint() is skipped: to stop here, start with --debug=actor/1\n")
+    hook = object()
+    monkeypatch.setattr(sys, "breakpointhook", hook)
+    monkeypatch.setenv("PYTHONBREAKPOINT", "ipdb.set_trace")
+    debugging.skip_breakpoints("actor/1")
+    assert sys.breakpointhook is hook
+
+
+def test_a_debugger_that_was_quit_names_the_flag():
+    fault = EnvironmentFault("own: failed")
+    fault.original = bdb.BdbQuit()
+    for error in (bdb.BdbQuit(), fault):
+        assert "--debug=NODE runs a node in yours" in debugging.explain_quit(error)
+    assert debugging.explain_quit(ValueError("x")) == ""
+    debugging.post_mortem(bdb.BdbQuit())  # opens nothing: there is no input here
+
+
+def test_the_editors_configurations_are_those_of_the_commands():
+    text = (ROOT / ".vscode" / "launch.json").read_text()
+    configurations = json.loads(text)["configurations"]
+    assert {each["type"] for each in configurations} == {"debugpy"}
+    words = [word for each in configurations for word in each.get("args", ())]
+    assert words[0] == "train" and "--topology=single_process" in words

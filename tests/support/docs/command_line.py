@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 import pytest
 
 from distrl.launch import main
-from distrl.launch.cli import agent, multi_machine, tables, train
+from distrl.launch.cli import agent, completion, multi_machine, tables, train
 from distrl.launch.cli import launch as launch_command
 from distrl.launch.graph import graph
 from distrl.launch.sweep import sweep
@@ -18,6 +18,7 @@ from tests.support.commands import ROOT
 
 OTHERS = {
     "docker": "needs Docker",
+    "eval": "is the shell's",
     "git": "needs a repository on a server",
     "kubectl": "needs a Kubernetes cluster",
     "pip": "installs packages",
@@ -60,6 +61,7 @@ def stop_where_programs_start(monkeypatch: pytest.MonkeyPatch) -> None:
         (sweep, "_show"),
         (graph, "draw"),
         (tables.segment, "existing"),
+        (completion, "_read_words"),
     ):
         assert hasattr(module, name)
         monkeypatch.setattr(module, name, start)

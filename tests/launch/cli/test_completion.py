@@ -1,0 +1,143 @@
+"""`distrl completion`: what a shell offers for the last word of a command line."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+
+import pytest
+from absl import flags
+
+from distrl.launch import main
+from distrl.launch.cli import completion, completion_words, config_flags, train_flags
+from distrl.presets import AGENTS, experiment
+from tests.support.commands import ROOT
+
+KNOWN = {
+    "flags": ["agent", "env", "seed"],
+    "settings": {
+        "impala": {"config.agent.rho": [], "config.replay.table": ["queue", "uniform"]},
+        "ppo": {"config.agent.clip_ratio": [], "config.actors.pin": ["True", "False"]},
+    },
+    "environments": ["CartPole-v0", "CartPole-v1", "Pong-v5"],
+}
+
+
+def offered(line: str) -> list[str]:
+    words = line.split() + ([""] if line.endswith(" ") else [])
+    return completion.candidates(words[1:], main._HELP, KNOWN)
+
+
+@pytest.fixture
+def runs(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in ("a", "b"):
+        (tmp_path / "runs" / name / "logs").mkdir(parents=True)
+        (tmp_path / "runs" / name / "config.json").touch()
+    (tmp_path / "runs" / "sweep").mkdir()
+    for node in ("actor-0", "gradient_worker-1"):
+        (tmp_path / "runs" / "a" / "logs" / f"{node}.log").touch()
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("distrl st", ["stacks", "status", "stop"]),
+        ("distrl --v", ["--version"]),
+        ("distrl train --a", ["--agent="]),
+        ("distrl train --agent=", ["--agent=impala", "--agent=ppo"]),
+        ("distrl train --agent p", ["ppo"]),
+        ("distrl train --env=Cart", ["--env=CartPole-v0", "--env=CartPole-v1"]),
+        ("distrl train --config.agent.", ["--config.agent.rho="]),
+        ("distrl train --agent=ppo --config.ag", ["--config.agent.clip_ratio="]),
+        ("distrl train --config.replay.table=", [
+            "--config.replay.table=queue", "--config.replay.table=uniform"]),
+        ("distrl train --agent=ppo --config.actors.pin=T", ["--config.actors.pin=True"]),
+        ("distrl train --topology=h", ["--topology=heavy_env"]),
+        ("distrl sweep --agent=ppo --grid config.agent", ["config.agent.clip_ratio="]),
+        ("distrl sweep --tri", ["--trials="]),
+        ("distrl eval runs/a --tru", ["--trust"]),
+        ("distrl eval runs/a --which=b", ["--which=best"]),
+        ("distrl eval ", ["runs/a", "runs/b", "runs/sweep/"]),
+        ("distrl stop runs/", ["runs/a", "runs/b", "runs/sweep/"]),
+        ("distrl stop nowhere/", []),
+        ("distrl list runs/s", ["runs/sweep/"]),
+        ("distrl logs runs/a ", ["actor/0", "gradient_worker/1"]),
+        ("distrl train --run_dir=runs/b", ["--run_dir=runs/b"]),
+        ("distrl completion z", ["zsh"]),
+    ],
+)  # fmt: skip
+def test_candidates(runs, line, words):
+    assert offered(line) == words
+
+
+def test_settings_are_those_of_the_dataclasses():
+    values = flags.FlagValues()
+    config_flags.define_flags(experiment("CartPole-v1", "dqn"), values=values)
+    found = {name: completion_words.choices(values[name]) for name in values}
+    assert found["config.replay.table"] == ["queue", "uniform", "prioritized"]
+    assert found["config.actors.late_data"] == ["keep", "drop"]
+    assert found["config.actors.pin"] == ["True", "False"]
+    assert found["config.learner.batch_size"] == []
+
+
+def test_the_help_names_all_agents():
+    assert set(train_flags.AGENTS) == AGENTS.keys()
+
+
+def test_every_setting_has_an_explanation():
+    for agent, environment in (("r2d2", "CartPole-v1"), ("sac", "Pendulum-v1")):
+        for name, leaf in config_flags.describe(experiment(environment, agent), "config").items():
+            assert leaf.doc != config_flags._text(leaf.kinds), name
+
+
+@pytest.mark.parametrize("shell", completion.SCRIPTS)
+def test_scripts_are_valid(monkeypatch, capsys, shell):
+    monkeypatch.setattr(completion_words, "read", lambda: ({}, True))
+    assert completion.completion(["distrl completion", shell]) == 0
+    script = capsys.readouterr().out
+    assert "distrl _complete" in script
+    if shutil.which(shell) is not None:
+        done = subprocess.run([shell, "-n"], input=script, text=True, check=False)
+        assert done.returncode == 0
+
+
+def test_bash_completes_and_jax_is_not_imported(tmp_path):
+    cache = tmp_path / "distrl"
+    cache.mkdir()
+    known = {**KNOWN, "fingerprint": completion_words.fingerprint()}
+    (cache / "completion.json").write_text(json.dumps(known))
+    (tmp_path / "bin").mkdir()
+    command = tmp_path / "bin" / "distrl"
+    code = "import sys; import distrl.launch.main as m; "
+    code += "sys.argv[0] = 'distrl'; code = m._run(sys.argv, None); "
+    code += "assert not {'jax', 'numpy', 'absl'} & set(sys.modules), 'heavy'"
+    command.write_text(f'#!/bin/sh\nexec {sys.executable} -c "{code}" "$@"\n')
+    command.chmod(0o755)
+    lines = "\n".join(
+        f"COMP_LINE='{line}' COMP_POINT={len(line)}; _distrl; printf '%s|' \"${{COMPREPLY[@]}}\"; "
+        "echo"
+        for line in ("distrl train --env=Cart", "distrl sw", "distrl train --config.agent.r")
+    )
+    done = subprocess.run(
+        ["bash", "-c", f"compopt() {{ :; }}\n{completion.SCRIPTS['bash']}\n{lines}"],
+        capture_output=True, text=True, timeout=60, check=False,
+        env={**os.environ, "PYTHONPATH": str(ROOT), "XDG_CACHE_HOME": str(tmp_path),
+             "PATH": f"{tmp_path / 'bin'}:{os.environ['PATH']}"},
+    )  # fmt: skip
+    assert done.stdout.splitlines() == [
+        "CartPole-v0|CartPole-v1|", "sweep|", "--config.agent.rho=|",
+    ], done.stderr  # fmt: skip
+
+
+@pytest.mark.full
+def test_what_is_collected(monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert completion_words.read() == ({}, False)
+    completion_words.main()
+    words, is_new = completion_words.read()
+    assert is_new
+    assert words["settings"].keys() == AGENTS.keys()
+    assert "config.agent.clip_ratio" in words["settings"]["ppo"]
+    assert "CartPole-v1" in words["environments"] and "topology" in words["flags"]
