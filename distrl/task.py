@@ -100,6 +100,11 @@ class Task:
                 f"{int(limit / (memory / max_size))} unrolls fit"
             )
 
+    @property
+    def is_coupled(self) -> bool:
+        """Whether acting and learning wait for each other: a queue, or a ratio of samples."""
+        return self.replay.table == "queue" or self.replay.samples_per_insert is not None
+
     def check(self) -> None:
         """Raises ConfigError for what can't work, with the arithmetic."""
         check_order(self.transforms)

@@ -94,7 +94,7 @@ _FUNCTIONS = {
     "launch": ("cli.launch", "launch"),
     "list": ("runs.list_runs", "list_runs"),
     "status": ("cli.status", "status"),
-    "top": ("cli.top", "top"),
+    "top": ("runs.top", "top"),
     "logs": ("runs.logs", "logs"),
     "stop": ("runs.stop", "stop"),
     "eval": ("runs.evaluate", "evaluate_run"),

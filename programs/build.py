@@ -12,7 +12,6 @@ from distrl.agents.held import without_learning
 from distrl.callbacks import TaskCallbacks
 from distrl.envs.multi_agent.environment import SeveralAgents
 from distrl.envs.pool import Pool
-from distrl.evaluator import Evaluator
 from distrl.experiment import Experiment
 from distrl.gradients.shares import ShareGradients
 from distrl.gradients.update import SplitUpdate
@@ -274,18 +273,6 @@ class Builder:
 
     # Evaluation and metrics.
 
-    def make_evaluator(self, pool: Pool, source: Any, life: int) -> Evaluator:
-        """Returns the evaluator of environments with one agent.
-
-        Args:
-          pool: its environments.
-          source: a `VariableSource`.
-          life: its node's life.
-        """
-        variables = VariableClient(source, NEVER)
-        inferencer = self.make_evaluation_inferencer(variables, pool.num_envs, life)
-        return Evaluator(pool, inferencer, variables)
-
     def make_evaluation_inferencer(
         self, variables: VariableClient, max_streams: int, life: int, num_envs: int = 0
     ) -> Inferencer:
@@ -313,14 +300,13 @@ class Builder:
             printer = functools.partial(_print_with_name, printer, name)
         goal, about = self.task.resolved_goal(), {"task": name, "seed": self.experiment.seed}
         writer = make_writer(self.experiment.metrics, run_dir, printer, about, goal.max_env_steps)
-        replay = self.task.replay
-        coupled = replay.table == "queue" or replay.samples_per_insert is not None
+        coupled, size = self.task.is_coupled, self.task.replay.max_size
         return Monitor(
             goal,
             on_end,
             writer,
             printer=printer,
-            status=RunStatus(goal, run_dir, printer, coupled, replay.max_size),
+            status=RunStatus(goal, run_dir, printer, coupled, size),
             spec=self.task.env_spec,
             agents=self._evaluated_agents,
         )

@@ -50,10 +50,9 @@ class TaskParts:
         life: life that the parts begin.
         """
         self.builder = builder
-        config = builder.task.replay
+        self._is_coupled = builder.task.is_coupled
         every = builder.task.learner.every_steps
         self._start = None if every is None else StepStart(every)
-        self._has_ratio = config.table == "queue" or config.samples_per_insert is not None
         self.replay = builder.make_local_replay(resume_point.table(), stop)
         self.learner = builder.make_learner(self.replay, group, sharing=sharing)
         self.resumed: dict[str, dict[str, Any]] = {}
@@ -82,7 +81,7 @@ class TaskParts:
         """
         if self._start is not None:
             return self._start.is_due(self.learner.count_acted(), self.learner.can_step())
-        return (acted or self._has_ratio) and self.learner.can_step()
+        return (acted or self._is_coupled) and self.learner.can_step()
 
     def learn(self) -> None:
         """Makes an update."""

@@ -32,7 +32,9 @@ class TasksEvaluator:
         self._config = builder.experiment.evaluator
         self._evaluator: Evaluator | MultiAgentEvaluator
         if builder.experiment.assignment is None:
-            self._evaluator = builder.make_evaluator(pool, sources[self._task], life)
+            variables = VariableClient(sources[self._task], NEVER)
+            inferencer = builder.make_evaluation_inferencer(variables, pool.num_envs, life)
+            self._evaluator = Evaluator(pool, inferencer, variables)
         else:
             self._evaluator = _of_agents(builders, pool, sources, life)
 

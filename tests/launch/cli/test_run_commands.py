@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from distrl.errors import ConfigError
-from distrl.launch.cli import actors, stacks, status, top
+from distrl.launch.cli import actors, stacks, status
+from distrl.launch.runs import top
 from distrl.launch.supervision.requests import Requests
 
 
