@@ -99,7 +99,12 @@ def test_an_environment_that_raises(tmp_path):
 
 @pytest.mark.parametrize(
     "part",
-    ["build.Learner", "running.acting.Actor", "build.Evaluator", "build.pools.evaluator_pool"],
+    [
+        "build.Learner",
+        "running.acting.Actor",
+        "running.evaluating.Evaluator",
+        "build.pools.evaluator_pool",
+    ],
 )
 def test_a_part_that_cannot_be_made(tmp_path, monkeypatch, part):
     def fail(*args, **kwargs):

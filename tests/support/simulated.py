@@ -174,7 +174,7 @@ class Kernel:
         patch.setattr(processes, "check_can_fork", lambda: None)
         patch.setattr(launch, "check_can_fork", lambda: None)
         patch.setattr(loopback, "check", lambda: None)
-        patch.setattr(stack_dump, "_py_spy", lambda: None)
+        patch.setattr(stack_dump, "py_spy", lambda: None)
         patch.setattr(os, "fsync", lambda fd: None)
         patch.setattr(supervisor, "run_once", wait)
         patch.setattr(time, "monotonic", lambda: 1000.0 + self.now)

@@ -7,7 +7,7 @@ that the predicted gain can be compared with the measured one; both at the same 
 noisy machine affects them alike. The times that each node reports are compared with the wall time
 between its reports, by the clock of the node that gets them.
 
-  python benchmarks/bottleneck.py --seconds=12 --out=benchmarks/bottleneck.md
+  python benchmarks/verdicts.py --seconds=12 --out=benchmarks/verdicts.md
 """
 
 import argparse
