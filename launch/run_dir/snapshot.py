@@ -17,7 +17,7 @@ from types import ModuleType
 from typing import Any
 
 from distrl.experiment import Experiment
-from distrl.launch.paths import PACKAGE, ROOT
+from distrl.launch.paths import PACKAGE
 from distrl.runtime.files import make_private_folder, read_dict, write_private
 from distrl.runtime.provenance import git, revision
 from distrl.saved.saved_agent import is_users, pickled
@@ -117,10 +117,15 @@ def installed_packages() -> dict[str, str]:
     return dict(sorted(found.items()))
 
 
+def _home() -> Path:
+    """Returns the folder that the package is in, which itself may be a link."""
+    return PACKAGE.resolve().parent
+
+
 def own_folders() -> list[str]:
-    """Returns the folders of distrl's code, which are in `ROOT`."""
+    """Returns the folders of distrl's code, relative to the folder that they are in."""
     folders = [PACKAGE, *((PACKAGE / name).resolve() for name in ("launch", "programs"))]
-    names = [folder.relative_to(ROOT.resolve()) for folder in map(Path.resolve, folders)]
+    names = [folder.relative_to(_home()) for folder in map(Path.resolve, folders)]
     return [name.as_posix() for name in names if PACKAGE.name not in name.parts[:-1]]
 
 
@@ -131,11 +136,11 @@ def _own_code(left_out: list[str]) -> tuple[dict[str, Any], dict[str, bytes]]:
     patch = untracked = None
     if known is not None:
         folders = own_folders()
-        patch = git(ROOT, "diff", "--binary", "--relative", "HEAD", "--", *folders)
-        untracked = git(ROOT, "ls-files", "-z", "--others", "--exclude-standard", "--", *folders)
+        patch = git(_home(), "diff", "--binary", "--relative", "HEAD", "--", *folders)
+        untracked = git(_home(), "ls-files", "-z", "--others", "--exclude-standard", "--", *folders)
     if known is None or patch is None or untracked is None:
         return about, {FILES: _zipped(_package_files())}
-    about |= {"commit": known["commit"], "repository": str(ROOT.resolve())}
+    about |= {"commit": known["commit"], "repository": str(_home())}
     files = {}
     if len(patch) > _MOST_BYTES:
         left_out.append(f"{PATCH}: {len(patch)} bytes, at most {_MOST_BYTES}")
@@ -143,7 +148,7 @@ def _own_code(left_out: list[str]) -> tuple[dict[str, Any], dict[str, bytes]]:
         files[PATCH] = patch
     names = [name for name in untracked.decode().split("\0") if name.endswith(".py")]
     if names:
-        files[FILES] = _zipped((name, ROOT / name) for name in names)
+        files[FILES] = _zipped((name, _home() / name) for name in names)
     return about, files
 
 
@@ -152,7 +157,7 @@ def _package_files() -> Iterator[tuple[str, Path]]:
     for folder, subfolders, names in os.walk(PACKAGE, followlinks=True):
         subfolders.sort()
         for path in (Path(folder, name) for name in sorted(names) if name.endswith(".py")):
-            yield path.relative_to(ROOT).as_posix(), path
+            yield path.relative_to(PACKAGE.parent).as_posix(), path
 
 
 def _zipped(files: Iterator[tuple[str, Path]]) -> bytes:

@@ -31,7 +31,7 @@ def code(tmp_path, monkeypatch):
     (root / "programs" / "old.py").write_text("old = 1\n")
     (root / "other.py").write_text("")
     for module in (snapshot, snapshot_code):
-        monkeypatch.setattr(module, "ROOT", root)
+        monkeypatch.setattr(module, "ROOT", root, raising=False)
         monkeypatch.setattr(module, "PACKAGE", root / "distrl")
     monkeypatch.setattr(snapshot, "_users_modules", lambda *_: iter(()))
     return root
@@ -107,7 +107,6 @@ def test_without_a_repository_it_has_the_files(tmp_path, code):
 def test_an_installation_names_its_folders_once(tmp_path, monkeypatch):
     for name in ("distrl/launch", "distrl/programs"):
         (tmp_path / name).mkdir(parents=True)
-    monkeypatch.setattr(snapshot, "ROOT", tmp_path)
     monkeypatch.setattr(snapshot, "PACKAGE", tmp_path / "distrl")
     assert snapshot.own_folders() == ["distrl"]
 

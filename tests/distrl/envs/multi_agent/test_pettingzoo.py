@@ -78,10 +78,10 @@ def test_wrong_options_are_refused():
 
 @pytest.mark.full
 def test_the_experiment_of_the_documentation_trains():
-    block = re.search(r"(    from distrl import envs\n.*?)\n\n\|", PAGE.read_text(), re.DOTALL)
-    assert block is not None
+    blocks = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(), re.DOTALL | re.MULTILINE)
+    (block,) = (block for block in blocks if "simple_tag_v3" in block)
     made: dict = {}
-    exec("\n".join(line[4:] for line in block[1].splitlines()), made)
+    exec(block, made)
     experiment = dataclasses.replace(made["experiment"], goal=Goal(max_learner_steps=2))
     ended = single_process(experiment, stop=threading.Event(), printer=lambda line: None)
     assert ended == ("2 updates", True)
