@@ -1,14 +1,14 @@
 """The evaluator of environments with several agents: parameters -> scores, by policy."""
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
 
 from distrl.envs.multi_agent.pool import AgentPool
 from distrl.episodes import Outcome, Record
-from distrl.evaluator import Play, play_to_the_end, spread_of
+from distrl.evaluator import Play, spread_of
 from distrl.metrics import Report
 from distrl.policy_streams import PolicyStreams
 from distrl.types import StepType
@@ -38,12 +38,6 @@ class MultiAgentEvaluator:
         self._restarts = 0
         pool.start()
         self._steps = pool.recv()
-
-    def evaluate(
-        self, episodes: int, should_stop: Callable[[], bool] = lambda: False
-    ) -> dict[str, Report] | None:
-        """Returns what `play` returns; None if `should_stop` was true before a step."""
-        return play_to_the_end(self.play(episodes), should_stop)
 
     def play(self, episodes: int, max_seconds: float | None = None) -> Play[dict[str, Report]]:
         """Plays whole episodes of the environments.

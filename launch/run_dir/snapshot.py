@@ -117,7 +117,7 @@ def installed_packages() -> dict[str, str]:
     return dict(sorted(found.items()))
 
 
-def _home() -> Path:
+def home() -> Path:
     """Returns the folder that the package is in, which itself may be a link."""
     return PACKAGE.resolve().parent
 
@@ -125,7 +125,7 @@ def _home() -> Path:
 def own_folders() -> list[str]:
     """Returns the folders of distrl's code, relative to the folder that they are in."""
     folders = [PACKAGE, *((PACKAGE / name).resolve() for name in ("launch", "programs"))]
-    names = [folder.relative_to(_home()) for folder in map(Path.resolve, folders)]
+    names = [folder.relative_to(home()) for folder in map(Path.resolve, folders)]
     return [name.as_posix() for name in names if PACKAGE.name not in name.parts[:-1]]
 
 
@@ -136,11 +136,11 @@ def _own_code(left_out: list[str]) -> tuple[dict[str, Any], dict[str, bytes]]:
     patch = untracked = None
     if known is not None:
         folders = own_folders()
-        patch = git(_home(), "diff", "--binary", "--relative", "HEAD", "--", *folders)
-        untracked = git(_home(), "ls-files", "-z", "--others", "--exclude-standard", "--", *folders)
+        patch = git(home(), "diff", "--binary", "--relative", "HEAD", "--", *folders)
+        untracked = git(home(), "ls-files", "-z", "--others", "--exclude-standard", "--", *folders)
     if known is None or patch is None or untracked is None:
         return about, {FILES: _zipped(_package_files())}
-    about |= {"commit": known["commit"], "repository": str(_home())}
+    about |= {"commit": known["commit"], "repository": str(home())}
     files = {}
     if len(patch) > _MOST_BYTES:
         left_out.append(f"{PATCH}: {len(patch)} bytes, at most {_MOST_BYTES}")
@@ -148,7 +148,7 @@ def _own_code(left_out: list[str]) -> tuple[dict[str, Any], dict[str, bytes]]:
         files[PATCH] = patch
     names = [name for name in untracked.decode().split("\0") if name.endswith(".py")]
     if names:
-        files[FILES] = _zipped((name, _home() / name) for name in names)
+        files[FILES] = _zipped((name, home() / name) for name in names)
     return about, files
 
 

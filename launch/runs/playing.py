@@ -1,5 +1,6 @@
 """Episodes of a run's policies, step by step: what `distrl play` and `distrl video` share."""
 
+import abc
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
@@ -41,9 +42,10 @@ class Episode(NamedTuple):
         return f"return {returns or '-'}  length {self.length:,}  {self.ending}"
 
 
-class Game:
+class Game(abc.ABC):
     """One environment, and what acts in it."""
 
+    @abc.abstractmethod
     def step(self) -> tuple[TimeStep | None, list[Episode]]:
         """Takes a step, the first time the reset.
 
@@ -51,11 +53,10 @@ class Game:
           The environment's time step `[1, ...]`, None where it has several agents; and the episode
           that ends with it, if one does.
         """
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def close(self) -> None:
         """Closes the environment."""
-        raise NotImplementedError
 
 
 class OneAgent(Game):

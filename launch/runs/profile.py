@@ -91,13 +91,14 @@ def _guarded(pid: int) -> int:
 
 def _flame_graph(pid: int, path: Path, seconds: float) -> str | None:
     """Writes the flame graph and says so; returns why there is none."""
-    program, problem = py_spy(), None
+    program = py_spy()
     if program is None:
         problem = "py-spy is not installed: pip install py-spy"
-    # py-spy cannot always stop a process (see `stack_dump`); with --nonblocking it does not.
-    for options in ([], ["--nonblocking"]) if program is not None else ():
+    else:
+        # With --nonblocking the process is not stopped for a sample. Stopping one with many native
+        # threads takes so long that most samples are late, and sometimes does not return.
         command = [
-            str(program), "record", *options, "--pid", str(pid), "--duration",
+            program, "record", "--nonblocking", "--pid", str(pid), "--duration",
             str(max(1, round(seconds))), "--rate", str(_RATE), "--threads", "--output", str(path),
         ]  # fmt: skip
         try:
@@ -110,13 +111,12 @@ def _flame_graph(pid: int, path: Path, seconds: float) -> str | None:
                 timeout=seconds + _WRITE_S,
                 check=False,
             )
+            problem = f"py-spy: {' '.join(done.stderr.split()[-30:])}"
+            if done.returncode == 0 and path.exists():
+                print(f"{path}: flame graph; open it in a browser", flush=True)
+                return None
         except (OSError, subprocess.TimeoutExpired) as error:
             problem = f"py-spy: {error}"
-            continue
-        if done.returncode == 0 and path.exists():
-            print(f"{path}: flame graph; open it in a browser", flush=True)
-            return None
-        problem = f"py-spy: {' '.join(done.stderr.split()[-30:])}"
     print(f"no flame graph: {problem}", file=sys.stderr, flush=True)
     return problem
 

@@ -11,11 +11,12 @@ from pathlib import Path
 from typing import Any
 
 from distrl.errors import ConfigError
-from distrl.launch.paths import PACKAGE, ROOT, python_command
+from distrl.launch.paths import PACKAGE, python_command
 from distrl.launch.run_dir.snapshot import (
     FILES,
     MODULES,
     PATCH,
+    home,
     installed_packages,
     newest_snapshot,
     own_folders,
@@ -115,7 +116,7 @@ def _write_code(snapshot: Path, about: dict[str, Any], folder: Path) -> str:
 
 def _write_revision(commit: str, repository: str | None, folder: Path) -> None:
     """Writes distrl's folders, as they are in a revision, from a repository that has it."""
-    for place in dict.fromkeys([repository, str(ROOT.resolve())]):
+    for place in dict.fromkeys([repository, str(home())]):
         if place is None or not Path(place).is_dir():
             continue
         names = git(Path(place), "ls-tree", "--name-only", commit, "--", *own_folders())

@@ -1,13 +1,12 @@
 """The notebooks run from their first cell to their last, and are kept without outputs."""
 
 import json
-import os
-import subprocess
 import sys
 
 import pytest
 
 from tests.support.commands import ROOT
+from tests.support.docs import reader
 
 NOTEBOOKS = sorted(ROOT.glob("examples/*.ipynb"))
 
@@ -33,14 +32,5 @@ def test_a_notebook_runs(tmp_path, path):
         pytest.importorskip(package)
     script = tmp_path / "notebook.py"
     script.write_text("\n".join("".join(cell["source"]) + "\n" for cell in cells(path)))
-    done = subprocess.run(
-        [sys.executable, str(script)],
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(ROOT), "MPLBACKEND": "Agg"},
-        capture_output=True,
-        text=True,
-        timeout=220,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stdout.splitlines()[-1].endswith("environment steps")
+    stdout = reader.run([sys.executable, str(script)], tmp_path, MPLBACKEND="Agg")
+    assert stdout.splitlines()[-1].endswith("environment steps")

@@ -1,15 +1,13 @@
 """Every Python block in the documentation runs: a page's blocks in order, as one script."""
 
 import ast
-import os
 import re
-import subprocess
 import sys
 
 import pytest
 
 from tests.support.commands import ROOT
-from tests.support.docs import pages
+from tests.support.docs import pages, reader
 
 WITH_PYTHON = [page for page in pages.PAGES if "\n```python\n" in (ROOT / page).read_text("utf-8")]
 
@@ -40,15 +38,6 @@ def test_the_blocks_of_a_page_run(page_folder, page):
             print(f"not run: {block.place}: {block.not_run}")
     path = page_folder / "page.py"
     path.write_text(pages.script(page))
-    done = subprocess.run(
-        [sys.executable, str(path)],
-        cwd=page_folder,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        timeout=220,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
+    stdout = reader.run([sys.executable, str(path)], page_folder)
     for pattern in pages.read(page).prints:
-        assert re.search(pattern, done.stdout, re.MULTILINE), f"{pattern}\n{done.stdout}"
+        assert re.search(pattern, stdout, re.MULTILINE), f"{pattern}\n{stdout}"

@@ -31,7 +31,6 @@ def code(tmp_path, monkeypatch):
     (root / "programs" / "old.py").write_text("old = 1\n")
     (root / "other.py").write_text("")
     for module in (snapshot, snapshot_code):
-        monkeypatch.setattr(module, "ROOT", root, raising=False)
         monkeypatch.setattr(module, "PACKAGE", root / "distrl")
     monkeypatch.setattr(snapshot, "_users_modules", lambda *_: iter(()))
     return root
