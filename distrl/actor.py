@@ -111,6 +111,7 @@ class Actor(ActorLoop):
         """
         self._pool = pool
         self._part = PolicyStreams(inferencer, replay, pool.spec, pool.num_envs, life)
+        self._statistics = self._part.statistics
         self._streams = (pool.env_ids + first_stream).astype(np.int32)
         pool.start()
         self._env_ids: npt.NDArray[np.int32] | None = None  # all, in order
@@ -124,7 +125,7 @@ class Actor(ActorLoop):
         self._timestep = self._pool.recv()
         if self._pool.is_async:
             self._env_ids = self._timestep.env_id
-        ended = self._part.statistics.add(self._timestep, self._env_ids)
+        ended = self._statistics.add(self._timestep, self._env_ids)
         return [] if ended is None else ended[1]
 
     def step(self) -> ActorLogs:
@@ -140,27 +141,26 @@ class Actor(ActorLoop):
         account.switch(REPLAY_WRITE)
         self._part.store(streams, timestep, inference)
         account.switch(ENV_STEP)
-        before = self.acted
+        before = self._statistics.steps
         ended = self._receive()
         account.switch(state)
-        return {
-            "env_steps": self.acted - before, "episodes": ended, "version": inference.version
-        }  # fmt: skip
+        steps = self._statistics.steps - before
+        return {"env_steps": steps, "episodes": ended, "version": inference.version}
 
     @property
     def acted(self) -> int:
         """See `ActorLoop`."""
-        return self._part.statistics.steps
+        return self._statistics.steps
 
     @property
     def episodes(self) -> int:
         """See `ActorLoop`."""
-        return self._part.statistics.episodes
+        return self._statistics.episodes
 
     @property
     def unreported(self) -> tuple[int, int]:
         """See `ActorLoop`."""
-        return self._part.statistics.unreported
+        return self._statistics.unreported
 
     def flush(self) -> None:
         """See `ActorLoop`."""
@@ -169,7 +169,7 @@ class Actor(ActorLoop):
 
     def take_report(self) -> Report:
         """Returns what happened since the last call."""
-        return self._part.statistics.take(self._pool.restarts)
+        return self._statistics.take(self._pool.restarts)
 
     def close(self) -> None:
         """Closes the pool."""

@@ -226,7 +226,8 @@ class Monitor:
         """Returns the mean of a column of the recent episodes' records."""
         if not self._recent:
             return None
-        return float(np.mean([record[column] for record in self._recent]))
+        # Several times faster than NumPy for so few, which counts after each update.
+        return math.fsum([record[column] for record in self._recent]) / len(self._recent)
 
     def _rate(self, outcome: int) -> float | None:
         """Returns the share of the recent episodes with this outcome, from 0 to 1."""
@@ -289,12 +290,11 @@ class Monitor:
 
     def _spread(self) -> dict[str, float | None]:
         """Returns the spread of the recent episodes' returns."""
-        names = ("std_return", "min_return", "max_return")
         if not self._recent:
-            return dict.fromkeys(names)
+            return dict.fromkeys(("std_return", "min_return", "max_return"))
         returns = [record[0] for record in self._recent]
-        figures = float(np.std(returns)), min(returns), max(returns)
-        return dict(zip(names, figures, strict=True))
+        figures = {"min_return": min(returns), "max_return": max(returns)}
+        return {"std_return": float(np.std(returns)), **figures}
 
     def close(self) -> None:
         """Prints the last lines and closes the files."""

@@ -64,13 +64,15 @@ class PolicyStreams:
         return inference
 
     def _infer(self, streams: npt.NDArray[Any], timestep: TimeStep) -> Inference:
-        inference = self._ask(streams, timestep)
+        needs_state = self._replay is not None and self._replay.needs_state(streams, self._life)
+        inference = self._inferencer.inference(streams, timestep, self._life, needs_state)
         if inference.source_life != self._source_life:
             if self._source_life is not None:
                 # The inferencer restarted and lost the streams' recurrent state: they begin a new
                 # life at this step, and with it new unrolls.
+                self._source_life = inference.source_life
                 self._life += 1
-                inference = self._ask(streams, timestep)
+                return self._infer(streams, timestep)
             self._source_life = inference.source_life
         return inference
 
@@ -83,7 +85,3 @@ class PolicyStreams:
         """See `ReplayWriter.flush`."""
         if self._replay is not None:
             self._replay.flush()
-
-    def _ask(self, streams: npt.NDArray[Any], timestep: TimeStep) -> Inference:
-        needs_state = self._replay is not None and self._replay.needs_state(streams, self._life)
-        return self._inferencer.inference(streams, timestep, self._life, needs_state)

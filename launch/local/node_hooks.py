@@ -13,7 +13,9 @@ import courier
 
 from distrl.errors import ConfigError, Diverged, EnvironmentFault, SpecError, Stopped
 from distrl.launch.local.debugging import explain_quit
+from distrl.launch.supervision.journal import ALL_FRAMES
 from distrl.launch.supervision.node import Message
+from distrl.runtime.traceback_text import fold
 
 TRACEBACK_LIMIT = 30_000  # characters for the supervisor; as JSON they must fit into a message
 COURIER_NODE = "launchpad.nodes.courier.node"
@@ -68,7 +70,7 @@ class NodeReporter:
         self._send(Message(time.monotonic(), self._node, kind))
 
     def failure(self, error: BaseException, where: str = "") -> None:
-        """Writes the traceback to the node's own stderr, and sends it.
+        """Writes the traceback to the node's own stderr, folded, and sends all of it.
 
         Args:
           error: the exception.
@@ -86,7 +88,7 @@ class NodeReporter:
             )
             return
         text = "".join(traceback.format_exception(type(error), error, error.__traceback__))
-        sys.stderr.write(text)
+        sys.stderr.write(fold(text, ALL_FRAMES))
         sys.stderr.flush()
         self._send(Message(now, self._node, "failure", reason, False, text[-TRACEBACK_LIMIT:]))
 

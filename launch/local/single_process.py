@@ -25,10 +25,13 @@ from distrl.launch.supervision.result import (
     Result,
 )
 from distrl.runtime.process_exit import exit_at_once
+from distrl.runtime.traceback_text import fold
 
 if TYPE_CHECKING:
     from distrl.programs.learner_processes import ProcessGroupSpec
 
+TRACEBACK = "traceback.txt"
+"""Name of the file in the run folder that has the traceback of a failure."""
 _LEAVE_S = 5.0  # seconds beyond the grace period for the program to end by itself
 
 
@@ -103,7 +106,7 @@ def run_single_process(
     except BaseException as error:  # an environment may raise SystemExit and KeyboardInterrupt too
         if debug:
             post_mortem(error)
-        traceback.print_exception(error)
+        ending.show(error)
         code = ending.end("failed", _one_line(error), EXIT_FAILED)
     else:
         if outcome is not None:
@@ -139,6 +142,17 @@ class _Ending:
     def __init__(self, run_dir: Path | None) -> None:
         self._run_dir = run_dir
         self._saved_before = Saved() if run_dir is None else Saved.read(run_dir)
+
+    def show(self, error: BaseException) -> None:
+        """Prints the traceback; where frames are folded, the run folder gets all of it."""
+        text = "".join(traceback.format_exception(error))
+        folded = text if self._run_dir is None else fold(text, f"all in {TRACEBACK}")
+        if self._run_dir is not None and folded != text:
+            try:
+                (self._run_dir / TRACEBACK).write_text(text, errors="backslashreplace")
+            except OSError:  # a full disk: all of it is printed then
+                folded = text
+        sys.stderr.write(folded)
 
     def stopped(self, number: int, problem: str = "") -> int:
         """Ends a program that a signal has stopped; see `end`."""

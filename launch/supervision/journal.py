@@ -7,8 +7,10 @@ import time
 from distrl.launch.supervision.log_file import LogFile
 from distrl.launch.supervision.node_logs import Stream
 from distrl.launch.supervision.result import Failure, Result
+from distrl.runtime.traceback_text import fold
 
 NAME = "distrl"
+ALL_FRAMES = "all in supervisor.log"
 
 
 class Journal:
@@ -81,7 +83,7 @@ class Journal:
         if failure is not None and not failure.final:
             lines = [f"---- {failure.node} failed first: {failure.cause}"]
             if failure.traceback:
-                lines += failure.traceback.rstrip("\n").split("\n")
+                lines += fold(failure.traceback, ALL_FRAMES).rstrip("\n").split("\n")
             elif tail:
                 lines += [f"its last {len(tail)} lines:", *(f"    {line}" for line in tail)]
             lines += [f"log: {log}", "----"]

@@ -221,6 +221,7 @@ class Supervisor:
             return
         if message.kind == "failure":
             node.exit.error = message.reason
+            self._journal.note(f"{message.node} failed: {message.traceback or message.reason}")
         if node.restartable and self.outcome is None:  # `_on_end` restarts it
             if message.kind == "failure" and not message.final:
                 node.failure = node.failure or message

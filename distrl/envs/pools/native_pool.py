@@ -180,15 +180,18 @@ class NativePool(Pool):
         elapsed: npt.NDArray[Any],
     ) -> None:
         """Raises EnvironmentFault, with the first of the environments, unless all are finite."""
-        if self._single is not None:
-            arrays = [("reward", reward), ("observation", observation)]
-        else:
-            arrays = [("reward", reward)]
-            arrays += [(f"observation[{name!r}]", x) for name, x in observation.items()]
-        for name, array in arrays:
-            # The sum of squares is cheap, and finite only if all of them are.
-            if array.dtype.kind != "f" or math.isfinite(np.vdot(array, array)):
-                continue
+        arrays = (observation,) if self._single is not None else tuple(observation.values())
+        # The sum of squares is cheap, and finite unless one of them is not, or is huge.
+        total = np.vdot(reward, reward)
+        for array in arrays:
+            if array.dtype.kind == "f":
+                total += np.vdot(array, array)
+        if math.isfinite(total):
+            return
+        names = ["observation"]
+        if self._single is None:
+            names = [f"observation[{name!r}]" for name in observation]
+        for name, array in zip(("reward", *names), (reward, *arrays), strict=True):
             for row, env_id in enumerate(env_ids):
                 what = not_finite(name, array[row])
                 if what is not None:

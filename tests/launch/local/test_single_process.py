@@ -13,7 +13,8 @@ from distrl.checkpointing.store import Checkpoints
 from distrl.envs import PythonEnvironment
 from distrl.errors import ConfigError, SaveError
 from distrl.experiment import Experiment
-from distrl.launch.local.single_process import run_single_process
+from distrl.launch.local.single_process import TRACEBACK, _Ending, run_single_process
+from distrl.launch.paths import PACKAGE
 from distrl.launch.supervision.result import RESULT_FILE, Result
 from distrl.testing import CheckingConfig, CountingEnvironment
 
@@ -93,6 +94,19 @@ def test_bad_input_is_left_to_the_command_line(tmp_path, run, capfd):
         run(ConfigError("no such size"))
     assert result(tmp_path)["exit_code"] == 2
     assert capfd.readouterr().out == ""
+
+
+def test_where_frames_are_folded_the_run_folder_has_all(tmp_path, capfd):
+    above = "".join(f'  File "{PACKAGE}/{name}.py", line 1, in f\n' for name in "abc")
+    own = '  File "/home/me/env.py", line 2, in g\n'
+
+    class Told(Exception):
+        def __str__(self):
+            return "\n" + above + own
+
+    _Ending(tmp_path).show(Told())
+    assert f"  ... 3 frames of distrl: all in traceback.txt\n{own}" in capfd.readouterr().err
+    assert above + own in (tmp_path / TRACEBACK).read_text()
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

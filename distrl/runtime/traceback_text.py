@@ -1,0 +1,62 @@
+"""Tracebacks for people: the user's own frames, with the framework's above them folded."""
+
+import re
+import sysconfig
+from collections.abc import Iterator
+from pathlib import Path
+
+from distrl import version
+
+FEWEST = 3  # frames in a row that are folded
+_FRAME = re.compile(
+    r'^  File "(?P<path>[^"\n]+)", line \d+, in .*\n(?:    .*\n|  \[Previous line .*\n)*',
+    re.MULTILINE,
+)
+_OWN = Path(version.__file__).parent
+_INSTALLED = tuple(sysconfig.get_paths()[name] for name in ("purelib", "platlib"))
+_PYTHON = tuple(sysconfig.get_paths()[name] for name in ("stdlib", "platstdlib"))
+
+
+def fold(text: str, where: str) -> str:
+    """Returns tracebacks with rows of frames folded into a line that counts them.
+
+    Folded are frames of distrl and of installed packages, above the last frame of the user's own
+    code. A traceback without such a frame stays whole.
+
+    Args:
+      text: what `traceback.format_exception` gives, joined; or more than one of that.
+      where: what has the whole text, for the reader.
+    """
+    frames = list(_FRAME.finditer(text))
+    last = max((i for i, frame in enumerate(frames) if not _package(frame["path"])), default=0)
+    folded, end = [], 0
+    for row in _rows(frames[:last]):
+        if len(row) >= FEWEST:
+            names = ", ".join(dict.fromkeys(_package(frame["path"]) for frame in row))
+            folded += [text[end : row[0].start()], f"  ... {len(row)} frames of {names}: {where}\n"]
+            end = row[-1].end()
+    return "".join(folded) + text[end:]
+
+
+def _rows(frames: list[re.Match[str]]) -> Iterator[list[re.Match[str]]]:
+    """Yields the frames of packages that follow each other."""
+    row: list[re.Match[str]] = []
+    for frame in frames:
+        if row and (not _package(frame["path"]) or frame.start() != row[-1].end()):
+            yield row
+            row = []
+        if _package(frame["path"]):
+            row.append(frame)
+    yield row
+
+
+def _package(path: str) -> str:
+    """Returns the name of the package that a file is of; "" for the user's own code."""
+    if Path(path).is_relative_to(_OWN):
+        return _OWN.name
+    for folder in _INSTALLED:
+        if Path(path).is_relative_to(folder):
+            return Path(path).relative_to(folder).parts[0].removesuffix(".py")
+    if path.startswith("<frozen ") or any(Path(path).is_relative_to(folder) for folder in _PYTHON):
+        return "Python"
+    return ""
