@@ -31,6 +31,18 @@ class CsvFile:
         with self._told():
             self._open()
 
+    def resume(self, column: str, value: int) -> None:
+        """Drops the last rows in which a column is beyond a value: what they tell of is lost."""
+
+        def is_beyond(line: bytes) -> bool:
+            found = dict(zip(self.header, next(csv.reader([line.decode()]), []), strict=False))
+            return column in found and float(found[column] or 0) > value
+
+        with self._told():
+            if self._file is not None and column in self.header:
+                self._file.flush()
+                cut_lines(self._path, is_beyond, keep=1)
+
     def append(self, row: Mapping[str, Any]) -> None:
         """Writes a row, under the names of the file's first one."""
         self.extend([row])
@@ -92,3 +104,20 @@ class CsvFile:
             self._printer(f"distrl: {self._path} is damaged: it is now {damaged.name}")
             self.header = []
         self._file = open(self._path, "a", newline="")  # noqa: SIM115
+
+
+def cut_lines(path: Path, is_beyond: Callable[[bytes], bool], keep: int = 0) -> None:
+    """Cuts a file after the last line that is not beyond what is to stay.
+
+    Args:
+      path: the file. Other handles that append to it go on at its new end.
+      is_beyond: of a line; one that it cannot read (ValueError, LookupError) goes too.
+      keep: lines at the beginning that stay.
+    """
+    lines = path.read_bytes().splitlines(keepends=True)
+    while len(lines) > keep:
+        with contextlib.suppress(ValueError, LookupError):
+            if not is_beyond(lines[-1]):
+                break
+        lines.pop()
+    os.truncate(path, sum(map(len, lines)))

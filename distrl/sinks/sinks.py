@@ -1,17 +1,18 @@
 """The sinks of a run's metrics, which take the same rows."""
 
+import contextlib
 import importlib.util
 import json
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
 from distrl.config import MetricsConfig
 from distrl.episodes import Outcome, Record
 from distrl.errors import ConfigError
-from distrl.sinks.csv_file import CsvFile
+from distrl.sinks.csv_file import CsvFile, cut_lines
 
 METRICS, LINES, EPISODES = "metrics.csv", "metrics.jsonl", "episodes.csv"
 TENSORBOARD = "tensorboard"  # a folder
@@ -29,6 +30,9 @@ _OUTCOMES = {
 class Sink(Protocol):
     """Takes rows of metrics. What is written is on disk, or with the service, within seconds."""
 
+    def resume(self, env_steps: int) -> None:
+        """Takes back what is beyond this number of steps: an earlier program has lost it."""
+
     def append(self, row: Mapping[str, Any]) -> None:
         """Takes a row: numbers by name, None for what is not known."""
 
@@ -41,6 +45,11 @@ class MetricsCsv:
 
     def __init__(self, path: Path, printer: Callable[[str], None]):
         self._file = CsvFile(path, printer)
+
+    def resume(self, env_steps: int) -> None:
+        """See `Sink`."""
+        is_old = "env_steps_acted" in self._file.header
+        self._file.resume("env_steps_acted" if is_old else "env_steps", env_steps)
 
     def append(self, row: Mapping[str, Any]) -> None:
         """See `Sink`. An old file's `env_steps` are the transitions trained on."""
@@ -60,23 +69,34 @@ class JsonLines:
     def __init__(self, path: Path, printer: Callable[[str], None]):
         self._path, self._printer, self._broken = path, printer, False
 
+    def resume(self, env_steps: int) -> None:
+        """See `Sink`."""
+        if self._path.exists():
+            with self._told():
+                cut_lines(self._path, lambda line: json.loads(line)["env_steps"] > env_steps)
+
     def append(self, row: Mapping[str, Any]) -> None:
         """See `Sink`. What is not known, or not a number, is null."""
         known = {
             name: value if value is None or math.isfinite(value) else None
             for name, value in row.items()
         }
-        try:
+        with self._told():
             with open(self._path, "a") as file:
                 file.write(json.dumps(known) + "\n")
             self._broken = False
+
+    def close(self) -> None:
+        """See `Sink`."""
+
+    @contextlib.contextmanager
+    def _told(self) -> Iterator[None]:
+        try:
+            yield
         except OSError as error:
             if not self._broken:
                 self._printer(f"distrl: {self._path}: {error.strerror}: rows will be missing")
             self._broken = True
-
-    def close(self) -> None:
-        """See `Sink`."""
 
 
 class TensorBoard:
@@ -89,7 +109,7 @@ class TensorBoard:
         self._broken = False
 
     def resume(self, env_steps: int) -> None:
-        """Takes back the points beyond, which a program before has made, with the next row."""
+        """See `Sink`. It is done with the next row."""
         self._resumed_at = env_steps
 
     def append(self, row: Mapping[str, Any]) -> None:
@@ -129,6 +149,9 @@ class WandbRun:
             project="distrl", name=name, id=name, resume="allow", dir=str(run_dir), config=settings
         )
 
+    def resume(self, env_steps: int) -> None:
+        """See `Sink`. A point that was logged stays: the service takes none back."""
+
     def append(self, row: Mapping[str, Any]) -> None:
         """See `Sink`."""
         known = {name: value for name, value in row.items() if value is not None}
@@ -159,6 +182,7 @@ class MetricsWriter:
         """
         self._sinks, self._episodes, self._budget = sinks, episodes, budget
         self._last = 0  # environment steps at the last row
+        self._resumed = False
         self._unwritten: list[dict[str, Any]] = []
 
     def is_due(self, env_steps: int) -> bool:
@@ -167,11 +191,12 @@ class MetricsWriter:
         return env_steps - self._last >= max(_LEAST_STEPS, budget / _ROWS)
 
     def resume(self, env_steps: int) -> None:
-        """Notes that the run continues from this number of steps."""
-        self._last = env_steps
+        """Continues from this number of steps; what earlier programs wrote beyond it goes."""
+        self._last, self._resumed = env_steps, True
         for sink in self._sinks:
-            if isinstance(sink, TensorBoard):
-                sink.resume(env_steps)
+            sink.resume(env_steps)
+        if self._episodes is not None:
+            self._episodes.resume("env_steps", env_steps)
 
     def add_episode(self, seconds: float, env_steps: int, node: str, record: Record) -> None:
         """Notes an episode, whose row is written with the next one of metrics."""
@@ -189,6 +214,8 @@ class MetricsWriter:
 
     def write(self, row: Mapping[str, Any]) -> None:
         """Writes a row of metrics, if the learner has reported, and the episodes before it."""
+        if not self._resumed:  # a program before may have left no checkpoint, but rows
+            self.resume(0)
         self._last = int(row["env_steps"])
         if "loss" in row:
             for sink in self._sinks:

@@ -96,7 +96,8 @@ def test_a_budget_of_acting_is_spent_when_the_learner_has_used_what_was_made():
 def test_a_file_in_which_env_steps_were_trained_on_keeps_that_meaning(tmp_path):
     (tmp_path / "metrics.csv").write_text("env_steps,env_steps_acted\n80,90\n")
     made, _ = monitor(Goal(mean_return=None), tmp_path, interval=0.0)
-    made.report("actor/0", 0, [{"env_steps": 130, "episodes": []}])
+    made.restore({**made.state(), "env_steps_acted": 90})
+    made.report("actor/0", 0, [{"env_steps": 40, "episodes": []}])
     made.report("learner/0", 0, [learner(100)])
     made.close()
     rows = list(csv.DictReader((tmp_path / "metrics.csv").read_text().splitlines()))

@@ -13,7 +13,7 @@ from distrl.episodes import Outcome
 from distrl.errors import ConfigError
 from distrl.goal import Goal
 from distrl.metrics import Monitor
-from distrl.sinks.csv_file import CsvFile
+from distrl.sinks.csv_file import CsvFile, cut_lines
 from distrl.sinks.sinks import check_sinks, make_writer
 
 LEARNED = {"learner_steps": 1, "env_steps": 10, "loss": 0.5}
@@ -60,10 +60,14 @@ def test_a_large_budget_has_as_many_rows(tmp_path):
 
 
 def test_every_episode_has_a_row_also_over_two_programs(tmp_path):
+    state = None
     for program in range(2):
         monitor = make_monitor(tmp_path)
+        if state is not None:
+            monitor.restore(state)
         act(monitor, 7, first=7 * program)
         monitor.close()
+        state = monitor.state()
     rows = read(tmp_path / "episodes.csv")
     assert [float(row["return"]) for row in rows] == [*range(14)]
     assert {row["node"] for row in rows} == {"actor/0"}
@@ -71,6 +75,40 @@ def test_every_episode_has_a_row_also_over_two_programs(tmp_path):
     assert list(rows[0]) == ["seconds", "env_steps", "node", "return", "length", "outcome"]
     monitor = make_monitor(tmp_path / "none", MetricsConfig(episodes=False))
     act(monitor, 3)
+
+
+@pytest.mark.parametrize("saved", [True, False])
+def test_a_run_that_lost_steps_goes_on_in_the_same_curves(tmp_path, saved):
+    config = MetricsConfig(json_lines=True)
+    state = None
+    for _ in range(3):
+        monitor = make_monitor(tmp_path, config, budget=20_000)
+        if state is not None:
+            monitor.restore(state)
+        first = monitor.acted // 100
+        monitor.report("learner/0", 0, [LEARNED])
+        act(monitor, 20, first=first)
+        if saved:
+            state = {**monitor.state(), "seen": {}}
+        act(monitor, 13, first=first + 20)  # is killed before the next checkpoint
+        # As if killed: nothing is closed.
+    seconds = [read(tmp_path / name) for name in ("metrics.csv", "episodes.csv")]
+    seconds.append([json.loads(line) for line in (tmp_path / "metrics.jsonl").open()])
+    last = 7300 if saved else 3300
+    for rows in seconds:
+        steps = [int(row["env_steps"]) for row in rows]
+        assert steps == sorted(steps) and last - 500 < steps[-1] <= last
+    returns = [float(row["return"]) for row in seconds[1]]
+    assert returns == [*range(len(returns))]
+
+
+def test_a_line_that_a_kill_has_cut_off_goes_with_what_is_beyond(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    path.write_text('{"env_steps": 1}\n{"env_steps": 2}\n{"env_steps": 3}\n{"env_st')
+    cut_lines(path, lambda line: json.loads(line)["env_steps"] > 2)
+    assert path.read_text() == '{"env_steps": 1}\n{"env_steps": 2}\n'
+    cut_lines(path, lambda line: True, keep=1)
+    assert path.read_text() == '{"env_steps": 1}\n'
 
 
 def test_a_file_of_rows_has_a_limit(tmp_path):
