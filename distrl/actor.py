@@ -138,9 +138,7 @@ class Actor(ActorLoop):
         inference = self._part.infer(streams, timestep)
         account.switch(ENV_STEP)
         self._pool.send(inference.action, self._pool.env_ids if env_ids is None else env_ids)
-        account.switch(REPLAY_WRITE)
-        self._part.store(streams, timestep, inference)
-        account.switch(ENV_STEP)
+        self._part.store(streams, timestep, inference)  # while the environments step
         before = self._statistics.steps
         ended = self._receive()
         account.switch(state)

@@ -63,7 +63,6 @@ class MultiAgentActor(ActorLoop):
             actions[name] = inferences[name].action
         account.switch(ENV_STEP)
         self._pool.send(actions)
-        account.switch(REPLAY_WRITE)
         for name, timestep in self._steps.items():
             self._policies[name].store(streams[name], timestep, inferences[name])
         account.switch(state)

@@ -20,6 +20,7 @@ from distrl.replay.table.experience import Experience
 from distrl.replay.table.info import TableInfo
 from distrl.replay.table.table import Table
 from distrl.replay.unrolls import Unroller
+from distrl.runtime.time_account import REPLAY_WRITE, in_state
 from distrl.types import Inference, Sample, TimeStep, Trajectory
 
 
@@ -69,7 +70,8 @@ class UnrollingReplayBuffer(ReplayBuffer):
 
     def insert(self, block: Block) -> None:
         """Inserts finished unrolls. Raises as `ReplayWriter.add`."""
-        self._insert(with_priorities(block, self.columns, self._config.priority_of))
+        with in_state(REPLAY_WRITE):
+            self._insert(with_priorities(block, self.columns, self._config.priority_of))
 
     def begin_again(self) -> None:
         """Expects the step that finished the last unrolls once more; see `Unroller`."""

@@ -219,8 +219,8 @@ class RoundWriter(ReplayWriter):
         block = self._replay.cut(stream_ids, timestep, inference, life)
         assert block is not None
         if self._rounds.offer(self._actor, self._life, self._number, block.size):
+            self._replay.insert(block)
             with in_state(REPLAY_WRITE):
-                self._replay.insert(block)
                 self._replay.flush()
             self._rounds.deliver(self._actor, self._life, self._number, block.size)
         self._replay.begin_again()
