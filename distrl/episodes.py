@@ -26,6 +26,9 @@ class EpisodeStatistics:
     A step is a transition. FIRST is not one, so resets are never counted. The return of a vector
     reward is the sum over its components, which are kept too. Lengths are in steps of the unwrapped
     environment if `env_info` has `time_steps`.
+
+    Attributes:
+      steps: environment steps so far.
     """
 
     def __init__(self, num_envs: int, spec: EnvironmentSpec | None = None):
@@ -43,8 +46,8 @@ class EpisodeStatistics:
         self._counts = np.zeros(num_envs, np.int64)  # time steps of each environment: asynchronous
         self._count = 0  # time steps of every environment: synchronous
         self._began = np.zeros(num_envs, np.int64)  # count at the episode's FIRST
-        self._steps = 0
-        self._taken = 0
+        self.steps = 0
+        self._taken = 0  # of the steps
         self._ended = 0  # episodes taken
         self._restarts = 0
         self._episodes: list[Record] = []
@@ -64,7 +67,7 @@ class EpisodeStatistics:
         kinds = timestep.step_type
         # Counting in bytes is ten times faster than in small arrays.
         counted = kinds.astype(np.int8, copy=False).tobytes()
-        self._steps += len(counted) - counted.count(StepType.FIRST)
+        self.steps += len(counted) - counted.count(StepType.FIRST)
         if env_ids is None:
             self._returns += timestep.reward
             self._count += 1
@@ -116,11 +119,6 @@ class EpisodeStatistics:
         return self._has_success
 
     @property
-    def steps(self) -> int:
-        """Environment steps so far."""
-        return self._taken + self._steps
-
-    @property
     def episodes(self) -> int:
         """Episodes that have ended so far."""
         return self._ended + len(self._episodes)
@@ -128,7 +126,7 @@ class EpisodeStatistics:
     @property
     def unreported(self) -> tuple[int, int]:
         """Environment steps and ended episodes since the last `take`."""
-        return self._steps, len(self._episodes)
+        return self.steps - self._taken, len(self._episodes)
 
     def take(self, restarts: int = 0) -> dict[str, Any]:
         """Returns what was counted since the last call.
@@ -140,11 +138,11 @@ class EpisodeStatistics:
           `{"env_steps": int, "episodes": [Record, ...], "env_restarts": int}`.
         """
         report = {
-            "env_steps": int(self._steps),
+            "env_steps": self.steps - self._taken,
             "episodes": self._episodes,
             "env_restarts": restarts - self._restarts,
         }
-        self._taken += self._steps
+        self._taken = self.steps
         self._ended += len(self._episodes)
-        self._steps, self._episodes, self._restarts = 0, [], restarts
+        self._episodes, self._restarts = [], restarts
         return report

@@ -161,11 +161,11 @@ class SingleProcess:
                 self.evaluator = TasksEvaluator(builders, evaluator_pool, learners, life)
             self._opened = opened.pop_all()
 
-    def run_once(self, may_act: Callable[[], bool] = lambda: True) -> bool:
+    def run_once(self, may_act: Callable[[], bool] | None = None) -> bool:
         """Acts with what was learned until a task has a batch; those that have one learn from it.
 
         Args:
-          may_act: asked before each step of the actor.
+          may_act: asked before each step of the actor; None: it always may.
 
         Returns:
           False if there is no batch and the actor may not act.
@@ -176,7 +176,7 @@ class SingleProcess:
             for part in parts:
                 part.variables.refresh()
         while not ready:
-            if not may_act():
+            if may_act is not None and not may_act():
                 return False
             self.actor.step()
             ready = [part for part in parts if part.may_learn(acted=True)]

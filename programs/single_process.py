@@ -213,9 +213,11 @@ def single_process(
                 for name, run in runs.items()
             }
             evolution = make_evolution(experiment, members, run_dir, printer)
-        within_budget = functools.partial(
-            _within_budget, experiment.goal, first.monitor, parts.actor
-        )
+        within_budget: Callable[[], bool] | None = None
+        if experiment.goal.acting_budget != (None, None):
+            within_budget = functools.partial(
+                _within_budget, experiment.goal, first.monitor, parts.actor
+            )
         while not stop.is_set() and not all(run.ending for run in runs.values()):
             try:
                 learned = parts.run_once(within_budget)

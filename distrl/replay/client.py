@@ -54,7 +54,7 @@ class UnrollingReplayBuffer(ReplayBuffer):
         inference: Inference,
         life: int = 0,
     ) -> None:
-        block = self.cut(stream_ids, timestep, inference, life)
+        block = self._unroller.cut(stream_ids, timestep, inference, life)
         if block is not None:
             self.insert(block)
 

@@ -182,10 +182,11 @@ class NativePool(Pool):
         """Raises EnvironmentFault, with the first of the environments, unless all are finite."""
         arrays = (observation,) if self._single is not None else tuple(observation.values())
         # The sum of squares is cheap, and finite unless one of them is not, or is huge.
-        total = np.vdot(reward, reward)
-        for array in arrays:
+        total = 0.0
+        for array in (reward, *arrays):
             if array.dtype.kind == "f":
-                total += np.vdot(array, array)
+                flat = array.ravel()  # `np.vdot` is a Python function around this
+                total += flat.dot(flat)
         if math.isfinite(total):
             return
         names = ["observation"]
