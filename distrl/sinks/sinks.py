@@ -182,7 +182,6 @@ class MetricsWriter:
         """
         self._sinks, self._episodes, self._budget = sinks, episodes, budget
         self._last = 0  # environment steps at the last row
-        self._resumed = False
         self._unwritten: list[dict[str, Any]] = []
 
     def is_due(self, env_steps: int) -> bool:
@@ -192,7 +191,7 @@ class MetricsWriter:
 
     def resume(self, env_steps: int) -> None:
         """Continues from this number of steps; what earlier programs wrote beyond it goes."""
-        self._last, self._resumed = env_steps, True
+        self._last = env_steps
         for sink in self._sinks:
             sink.resume(env_steps)
         if self._episodes is not None:
@@ -214,8 +213,6 @@ class MetricsWriter:
 
     def write(self, row: Mapping[str, Any]) -> None:
         """Writes a row of metrics, if the learner has reported, and the episodes before it."""
-        if not self._resumed:  # a program before may have left no checkpoint, but rows
-            self.resume(0)
         self._last = int(row["env_steps"])
         if "loss" in row:
             for sink in self._sinks:
