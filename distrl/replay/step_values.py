@@ -63,17 +63,4 @@ def step_values(struct: Trajectory) -> Callable[[TimeStep, Inference], list[npt.
             *extras(inference.extras),
         ]
 
-    def values_of_arrays(timestep: TimeStep, inference: Inference) -> list[npt.NDArray[Any]]:
-        return [
-            timestep.step_type,
-            timestep.reward,
-            timestep.discount,
-            timestep.observation,
-            timestep.prev_action,
-            inference.action,
-            *extras(inference.extras),
-        ]
-
-    if all(map(is_spec, (step.reward, step.observation, step.prev_action, struct.action))):
-        return values_of_arrays  # four calls less
     return values
