@@ -111,13 +111,14 @@ def cut_lines(path: Path, is_beyond: Callable[[bytes], bool], keep: int = 0) -> 
 
     Args:
       path: the file. Other handles that append to it go on at its new end.
-      is_beyond: of a line; one that it cannot read (ValueError, LookupError) goes too.
+      is_beyond: of a line; one that it cannot read (ValueError, LookupError), or that a kill has
+        cut off, goes too.
       keep: lines at the beginning that stay.
     """
     lines = path.read_bytes().splitlines(keepends=True)
     while len(lines) > keep:
         with contextlib.suppress(ValueError, LookupError):
-            if not is_beyond(lines[-1]):
+            if lines[-1].endswith(b"\n") and not is_beyond(lines[-1]):
                 break
         lines.pop()
     os.truncate(path, sum(map(len, lines)))

@@ -46,15 +46,17 @@ class MetricsCsv:
     def __init__(self, path: Path, printer: Callable[[str], None]):
         self._file = CsvFile(path, printer)
 
+    @property
+    def _is_old(self) -> bool:
+        return bool(self._file.header) and "trained_steps" not in self._file.header
+
     def resume(self, env_steps: int) -> None:
         """See `Sink`."""
-        is_old = "env_steps_acted" in self._file.header
-        self._file.resume("env_steps_acted" if is_old else "env_steps", env_steps)
+        self._file.resume("env_steps_acted" if self._is_old else "env_steps", env_steps)
 
     def append(self, row: Mapping[str, Any]) -> None:
         """See `Sink`. An old file's `env_steps` are the transitions trained on."""
-        header = self._file.header
-        if header and "trained_steps" not in header:
+        if self._is_old:
             row = {**row, "env_steps_acted": row["env_steps"], "env_steps": row["trained_steps"]}
         self._file.append(row)
 

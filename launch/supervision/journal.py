@@ -10,7 +10,8 @@ from distrl.launch.supervision.result import Failure, Result
 from distrl.runtime.traceback_text import fold
 
 NAME = "distrl"
-ALL_FRAMES = "all in supervisor.log"
+LOG_FILE = "supervisor.log"
+ALL_FRAMES = f"all in {LOG_FILE}"
 
 
 class Journal:

@@ -16,7 +16,7 @@ from distrl.errors import ConfigError
 from distrl.launch import launchpad_adapter
 from distrl.launch.launch_types import LIVE
 from distrl.launch.supervision.housekeeping import Housekeeping
-from distrl.launch.supervision.journal import NAME, Journal
+from distrl.launch.supervision.journal import LOG_FILE, NAME, Journal
 from distrl.launch.supervision.node import SupervisedNode
 from distrl.launch.supervision.node_logs import NodeLog
 from distrl.launch.supervision.requests import STACKS, Requests
@@ -117,7 +117,7 @@ class Session(contextlib.ExitStack):
         folder.mkdir(exist_ok=True)
         self.enter_context(launchpad_adapter.preserve_alarm())
         self.signals = self.enter_context(Signals())
-        journal = Journal(folder / "supervisor.log", self._log_limit)
+        journal = Journal(folder / LOG_FILE, self._log_limit)
         self.journal = self.enter_context(contextlib.closing(journal))
         self._status = StatusFile(self._run_dir / FILE_NAME, command_pid())
         self._requests = Requests(self._run_dir, self.journal.say)
