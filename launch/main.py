@@ -217,9 +217,9 @@ def _run(argv: list[str], load: Callable[[], Any] | None) -> int:
 def _call(command: str, arguments: list[str], load: Callable[[], Any] | None) -> int:
     """Imports a command's module and returns its exit status."""
     if command in _WITH_JAX:
-        from distrl.runtime.jax_import import import_jax
+        from distrl.runtime.compilation_cache import use_compilation_cache
 
-        import_jax()
+        use_compilation_cache()
     module, name = _FUNCTIONS[command]
     function = getattr(importlib.import_module(f"distrl.launch.{module}"), name)
     return int(function(arguments, load) if command == "train" else function(arguments))

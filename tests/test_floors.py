@@ -81,12 +81,12 @@ ROOMS = """
     distrl/envs/pools
     distrl/agents/settings distrl/envs/adapters
     distrl/envs/pool
-    distrl/episodes distrl/goal distrl/replay/config
+    distrl/agents/__init__ distrl/episodes distrl/goal distrl/replay/config
     distrl/replay/insert_priorities distrl/replay/step_values distrl/replay/stream_columns
     distrl/runtime
     distrl/agents/optimizers distrl/envs/pool_config distrl/envs/simulator
     distrl/replay/columns distrl/replay/sampler distrl/seeds distrl/specs
-    distrl/agents/__init__ distrl/envs/minigrid distrl/random_keys distrl/replay/__init__
+    distrl/envs/minigrid distrl/random_keys distrl/replay/__init__
     distrl/replay/stream_index distrl/errors distrl/types distrl/version
 """
 

@@ -1,4 +1,4 @@
-"""Imports JAX without a garbage collection in the middle, and TensorFlow without pandas.
+"""Imports JAX without a garbage collection in the middle.
 
 A collection while jaxlib (0.5.3) creates its pytree registries crashes. That happens in about one
 import in a hundred, depending on the number of objects that exist before.
@@ -17,22 +17,6 @@ def import_jax() -> None:
         return
     with no_garbage_collection():
         importlib.import_module("jax")
-
-
-@contextlib.contextmanager
-def without_pandas() -> Iterator[None]:
-    """Keeps TensorFlow (2.8), for code that imports it, from importing pandas where that exists.
-
-    Its Keras does, which takes half a second; nothing here needs it.
-    """
-    if "pandas" in sys.modules:
-        yield
-        return
-    sys.modules["pandas"] = None  # type: ignore[assignment]
-    try:
-        yield
-    finally:
-        del sys.modules["pandas"]
 
 
 @contextlib.contextmanager

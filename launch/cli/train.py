@@ -22,7 +22,6 @@ from distrl.launch.run_dir.run_dir import RunFolder, open_run
 from distrl.launch.run_dir.snapshot import write_snapshot
 from distrl.launch.supervision.result import EXIT_FINISHED
 from distrl.programs.resources import node_environments
-from distrl.runtime.jax_import import without_pandas
 from distrl.runtime.process_exit import announce, exit_at_once
 from distrl.runtime.provenance import provenance
 
@@ -178,10 +177,9 @@ def _print_help(arguments: list[str], values: flags.FlagValues) -> int:
 
 
 def _import_topology(topology: str) -> Any:
-    """Imports the topology's function, which takes seconds: Reverb imports TensorFlow."""
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-    with without_pandas():
-        make_program = getattr(importlib.import_module(f"distrl.programs.{topology}"), topology)
+    """Imports the topology's function; that imports Launchpad."""
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # of Reverb's TensorFlow
+    make_program = getattr(importlib.import_module(f"distrl.programs.{topology}"), topology)
     flags.FLAGS.set_default("lp_launch_type", LOCAL_MP)
     return make_program
 

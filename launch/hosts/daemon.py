@@ -155,9 +155,9 @@ class HostDaemon:
         """
         import cloudpickle
 
-        from distrl.runtime.jax_import import import_jax
+        from distrl.runtime.compilation_cache import use_compilation_cache
 
-        import_jax()
+        use_compilation_cache()
         from distrl.launch import launchpad_adapter
         from distrl.launch.network.endpoints import Endpoints
         from distrl.programs.resources import node_environments

@@ -1,9 +1,6 @@
 """The replay: a table in shared memory, or Reverb servers with one shard each."""
 
-import functools
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import launchpad as lp
 
@@ -13,12 +10,12 @@ from distrl.programs.build import Builder
 from distrl.programs.groups import REPLAY
 from distrl.programs.nodes.process import has_own_process
 from distrl.programs.program import ExperimentProgram
-from distrl.programs.replay_clients import ReplayHandle, saved_shard, server_folder, shard_name
+from distrl.programs.replay_clients import ReplayHandle
 from distrl.replay.shared import segment
-from distrl.replay.shared.announce import announced
 from distrl.replay.shared.process import Process
 from distrl.replay.shared.table import SharedTable
 from distrl.runtime.heartbeat import current_heartbeat
+from distrl.runtime.late_import import without
 from distrl.task import Task
 
 
@@ -28,8 +25,11 @@ def add_replay(program: ExperimentProgram, task: Task) -> ReplayHandle:
     resume_point = program.resume_point.of_task(task.name)
     run_dir = str(program.experiment.task_dir(Path(program.run_dir), task.name))
     if task.replay.backend == "reverb":
+        with without("pandas"):  # TensorFlow's Keras imports it where it exists: half a second
+            from distrl.programs.nodes.reverb_replay import reverb_node
+
         servers = tuple(
-            program.add_node(REPLAY, _reverb_node(task, table, run_dir, resume_point, index)).client
+            program.add_node(REPLAY, reverb_node(task, table, run_dir, resume_point, index)).client
             for index in range(task.replay.num_shards)
         )
         return ReplayHandle(table, servers)
@@ -82,63 +82,3 @@ class TableNode:
         """Keeps the table until the program stops."""
         self._stop.wait()
         self._table.close()
-
-
-class _AnnouncedReverbNode(lp.ReverbNode):
-    """A Reverb server that `distrl tables` finds."""
-
-    def __init__(
-        self, table: str, about: Callable[[str], dict[str, Any]], *args: Callable[[], Any]
-    ):
-        """Args:
-        table: name of the server's table.
-        about: from the server's address to what is announced.
-        *args: arguments of `lp.ReverbNode`.
-        """
-        self._table = table
-        self._about = about
-        super().__init__(*args)
-
-    def run(self) -> None:
-        """Serves until the program stops."""
-        about = self._about(self.reverb_address.resolve())
-        with announced(self._table, about):
-            super().run()
-
-
-def _reverb_node(
-    task: Task, table: str, run_dir: str, resume_point: ResumePoint, index: int
-) -> _AnnouncedReverbNode:
-    """Returns a Reverb server with a task's table, or one shard of it."""
-    # With TensorFlow, which takes seconds.
-    from distrl.replay.reverb.server import about_tables, reverb_tables
-
-    config, struct = task.replay.of_shard(), task.trajectory_struct()
-    name, per_item = shard_name(task, table, index), task.unrolls_per_item
-    return _AnnouncedReverbNode(
-        name,
-        functools.partial(about_tables, config, struct, unrolls_per_item=per_item),
-        functools.partial(
-            reverb_tables, config, struct, task.shard_batch, name, unrolls_per_item=per_item
-        ),
-        functools.partial(_reverb_checkpointer, task, name, run_dir, resume_point, index),
-    )
-
-
-def _reverb_checkpointer(
-    task: Task, table: str, run_dir: str, resume_point: ResumePoint, index: int
-) -> Any:
-    """Returns the checkpointer of a server, in its process: it loads what was saved last."""
-    from distrl.replay.reverb.checkpoints import checkpointer
-
-    if current_heartbeat().restarted:
-        resume_point = ResumePoint.latest(run_dir, resume_point)
-    return checkpointer(
-        server_folder(task, Path(run_dir).absolute(), index),
-        saved_shard(task, resume_point.table(), index),
-        table,
-        task.trajectory_struct(),
-        task.replay.of_shard(),
-        task.shard_batch,
-        task.unrolls_per_item,
-    )

@@ -1,24 +1,21 @@
-"""RLax without TensorFlow.
+"""RLax without Distrax.
 
-`import rlax` imports TensorFlow Probability, which imports TensorFlow if it is installed: about
-four seconds for nothing here. Every module imports RLax by
+`import rlax` imports Distrax, for functions that are deprecated, and with it TensorFlow
+Probability: a second and more. Every module imports RLax by
 
     from distrl.agents.losses.rlax_import import rlax
 """
 
 import importlib
-import sys
 from types import ModuleType
+from typing import Any
+
+from distrl.runtime.late_import import imported_late
 
 
 def _import_rlax() -> ModuleType:
-    if "rlax" in sys.modules or "tensorflow" in sys.modules:
+    with imported_late("distrax", DistributionLike=Any):  # the one name that it uses at once
         return importlib.import_module("rlax")
-    sys.modules["tensorflow"] = None  # type: ignore[assignment]  # makes its import fail, for now
-    try:
-        return importlib.import_module("rlax")
-    finally:
-        del sys.modules["tensorflow"]
 
 
 rlax = _import_rlax()

@@ -4,10 +4,6 @@ import subprocess
 import sys
 import textwrap
 
-import pytest
-
-from distrl.runtime.jax_import import without_pandas
-
 SCRIPT = """
     import gc, sys
     gc.set_threshold(1, 1, 1)  # each new object starts a full collection
@@ -29,15 +25,3 @@ def test_no_garbage_collection_during_the_import():
         check=False,
     )
     assert (done.returncode, done.stdout.strip()) == (0, "imported"), done.stderr[-2000:]
-
-
-def test_pandas_is_hidden_only_meanwhile(monkeypatch):
-    pytest.importorskip("pandas")
-    monkeypatch.delitem(sys.modules, "pandas")
-    with without_pandas(), pytest.raises(ImportError):
-        import pandas  # noqa: F401
-    assert "pandas" not in sys.modules
-    monkeypatch.setitem(sys.modules, "pandas", sys)
-    with without_pandas():
-        import pandas as hidden
-    assert hidden is sys

@@ -1,0 +1,113 @@
+"""Compiled functions on disk, so that the next run, and every process of a run, finds them."""
+
+import contextlib
+import hashlib
+import os
+import platform
+import stat
+from pathlib import Path
+from typing import Any
+
+from distrl.runtime.files import write_private
+from distrl.runtime.jax_import import import_jax
+
+VARIABLE = "DISTRL_COMPILATION_CACHE"
+"""Environment variable: another folder, or `off`."""
+_MAX_BYTES = 1 << 30
+_OFF = ("off", "0", "false", "no")
+# JAX's settings, unless the user has set them: it would keep only what took a second to compile.
+_SETTINGS = {
+    "persistent_cache_min_compile_time_secs": 0,
+    "persistent_cache_min_entry_size_bytes": -1,
+}
+
+
+def use_compilation_cache() -> None:
+    """Imports JAX and has it keep what it compiles in the user's cache folder.
+
+    `JAX_COMPILATION_CACHE_DIR` names another folder, and `DISTRL_COMPILATION_CACHE` too, or `off`.
+    Processes may share a folder: entries appear as a whole. Where the folder cannot be used, or
+    others may write to it, there is no cache: who can write to it can run code here.
+    """
+    import_jax()
+    import jax
+
+    config: Any = jax.config  # whose settings are not declared
+    _write_entries_as_a_whole()
+    if config.jax_compilation_cache_dir is not None:
+        return
+    folder = _folder()
+    if folder is None:
+        return
+    with contextlib.suppress(OSError):
+        prune(folder, _MAX_BYTES)
+    config.update("jax_compilation_cache_dir", str(folder))
+    for name, value in _SETTINGS.items():
+        if f"JAX_{name.upper()}" not in os.environ:
+            config.update(f"jax_{name}", value)
+
+
+def _folder() -> Path | None:
+    """Returns the folder, which exists; None: there is none to use."""
+    chosen = os.environ.get(VARIABLE, "")
+    if chosen.lower() in _OFF:
+        return None
+    top = Path(chosen or Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache") / "distrl" / "jax")
+    try:
+        folder = top.expanduser().absolute() / _machine()
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        info = folder.stat()
+    except (OSError, RuntimeError):  # a file system to read only; no home
+        return None
+    if info.st_uid != os.getuid() or info.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        return None
+    return folder if os.access(folder, os.W_OK) else None
+
+
+def _machine(cpus: Path = Path("/proc/cpuinfo")) -> str:
+    """Returns a name for machines that run each other's code: a home may be on several kinds."""
+    import jaxlib
+
+    lines = {f"jaxlib {jaxlib.__version__}", platform.machine()}
+    with contextlib.suppress(OSError):
+        first = cpus.read_text().partition("\n\n")[0].splitlines()
+        lines.update(line for line in first if line.startswith(("flags", "Features", "model name")))
+    return hashlib.sha256("\n".join(sorted(lines)).encode()).hexdigest()[:16]
+
+
+def prune(folder: Path, max_bytes: int) -> None:
+    """Removes the oldest files of a folder, until it has at most so many bytes."""
+    files = []
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            with contextlib.suppress(FileNotFoundError):  # another process prunes it too
+                if entry.is_file(follow_symlinks=False):
+                    info = entry.stat(follow_symlinks=False)
+                    files.append((info.st_mtime, info.st_size, entry.path))
+    total = sum(size for _, size, _ in files)
+    for _, size, path in sorted(files):
+        if total <= max_bytes:
+            return
+        Path(path).unlink(missing_ok=True)
+        total -= size
+
+
+def _write_entries_as_a_whole() -> None:
+    """Has JAX (0.5.3) replace files: it writes them in place, where another may read a part.
+
+    A damaged entry, which JAX warns of and compiles again, is replaced as well.
+    """
+    from jax._src import lru_cache
+
+    cache: Any = lru_cache.LRUCache
+    in_place = cache.put
+    if in_place.__module__ == __name__:
+        return
+
+    def put_whole(self: Any, key: str, value: bytes) -> None:
+        if self.eviction_enabled or "://" in str(self.path):  # it has a lock, or is no local folder
+            in_place(self, key, value)
+        else:
+            write_private(Path(self.path) / f"{key}-cache", value)
+
+    cache.put = put_whole

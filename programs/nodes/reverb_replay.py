@@ -1,0 +1,72 @@
+"""Reverb servers as nodes. Whoever imports this imports TensorFlow."""
+
+import functools
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import launchpad as lp
+
+from distrl.checkpointing.resume_point import ResumePoint
+from distrl.programs.replay_clients import saved_shard, server_folder, shard_name
+from distrl.replay.reverb.server import about_tables, reverb_tables
+from distrl.replay.shared.announce import announced
+from distrl.runtime.heartbeat import current_heartbeat
+from distrl.task import Task
+
+
+class _AnnouncedReverbNode(lp.ReverbNode):
+    """A Reverb server that `distrl tables` finds."""
+
+    def __init__(
+        self, table: str, about: Callable[[str], dict[str, Any]], *args: Callable[[], Any]
+    ):
+        """Args:
+        table: name of the server's table.
+        about: from the server's address to what is announced.
+        *args: arguments of `lp.ReverbNode`.
+        """
+        self._table = table
+        self._about = about
+        super().__init__(*args)
+
+    def run(self) -> None:
+        """Serves until the program stops."""
+        about = self._about(self.reverb_address.resolve())
+        with announced(self._table, about):
+            super().run()
+
+
+def reverb_node(
+    task: Task, table: str, run_dir: str, resume_point: ResumePoint, index: int
+) -> _AnnouncedReverbNode:
+    """Returns a Reverb server with a task's table, or one shard of it."""
+    config, struct = task.replay.of_shard(), task.trajectory_struct()
+    name, per_item = shard_name(task, table, index), task.unrolls_per_item
+    return _AnnouncedReverbNode(
+        name,
+        functools.partial(about_tables, config, struct, unrolls_per_item=per_item),
+        functools.partial(
+            reverb_tables, config, struct, task.shard_batch, name, unrolls_per_item=per_item
+        ),
+        functools.partial(_reverb_checkpointer, task, name, run_dir, resume_point, index),
+    )
+
+
+def _reverb_checkpointer(
+    task: Task, table: str, run_dir: str, resume_point: ResumePoint, index: int
+) -> Any:
+    """Returns the checkpointer of a server, in its process: it loads what was saved last."""
+    from distrl.replay.reverb.checkpoints import checkpointer
+
+    if current_heartbeat().restarted:
+        resume_point = ResumePoint.latest(run_dir, resume_point)
+    return checkpointer(
+        server_folder(task, Path(run_dir).absolute(), index),
+        saved_shard(task, resume_point.table(), index),
+        table,
+        task.trajectory_struct(),
+        task.replay.of_shard(),
+        task.shard_batch,
+        task.unrolls_per_item,
+    )
