@@ -15,7 +15,15 @@ from distrl.inferencer import InferenceSource
 from distrl.metrics import Report
 from distrl.policy_streams import PolicyStreams
 from distrl.replay.buffer import ReplayWriter
-from distrl.runtime.time_account import ENV_STEP, INFERENCE, REPLAY_WRITE, current_account, in_state
+from distrl.runtime.time_account import (
+    ENV_STEP,
+    INFERENCE,
+    OTHER,
+    REPLAY_WRITE,
+    current_account,
+    in_state,
+    of_thread,
+)
 
 
 class ActorLogs(TypedDict):
@@ -49,7 +57,11 @@ class ActorLoop(abc.ABC):
 
     @abc.abstractmethod
     def step(self) -> ActorLogs:
-        """Infers, sends the actions, stores the step, and receives the next one."""
+        """Infers, sends the actions, stores the step, and receives the next one.
+
+        The calling thread's account of time stays in the state ENV_STEP: where steps follow each
+        other closely, what is between them is not worth a switch.
+        """
 
     @abc.abstractmethod
     def flush(self) -> None:
@@ -82,11 +94,13 @@ class ActorLoop(abc.ABC):
             while not should_stop():
                 self.step()
                 if time.monotonic() >= due:
-                    report(self.take_report())
+                    with in_state(OTHER):
+                        report(self.take_report())
                     due = time.monotonic() + report_interval
             self.flush()
         except Stopped:
             pass  # the program stops during a wait of the replay: `run` ends too
+        current_account().switch(OTHER)
         report(self.take_report())
 
 
@@ -133,15 +147,14 @@ class Actor(ActorLoop):
         timestep, env_ids = self._timestep, self._env_ids
         # If it is all of them, the same array each time, so that look-ups by stream can be cached.
         streams = self._streams if env_ids is None else self._streams[env_ids]
-        account = current_account()
-        state = account.switch(INFERENCE)
+        switch = of_thread.account.switch
+        switch(INFERENCE)
         inference = self._part.infer(streams, timestep)
-        account.switch(ENV_STEP)
+        switch(ENV_STEP)
         self._pool.send(inference.action, self._pool.env_ids if env_ids is None else env_ids)
         self._part.store(streams, timestep, inference)  # while the environments step
         before = self._statistics.steps
         ended = self._receive()
-        account.switch(state)
         steps = self._statistics.steps - before
         return {"env_steps": steps, "episodes": ended, "version": inference.version}
 

@@ -111,7 +111,8 @@ def diagram_of_one_process(experiment: Experiment) -> Diagram:
         counts[POPULATION.name] = 1
         links.append((POPULATION.name, LEARNER.name))
     counts[MONITOR.name] = 1
-    reporting = [label for label in counts if label != INFERENCER.name]  # the loop itself does
+    # The loop itself reports for those that nodes of the others have.
+    reporting = [label for label in counts if label not in (INFERENCER.name, REPLAY.name)]
     links += [(label, MONITOR.name) for label in reporting if (label, MONITOR.name) in FLOWS]
     diagram = diagram_of(experiment, "single_process", counts, links)
     actors = experiment.actors

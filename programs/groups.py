@@ -103,6 +103,9 @@ FLOWS: dict[tuple[str, str], tuple[str, str]] = {
     (LEARNER.name, MONITOR.name): ("reports", ""),
     (EVALUATOR.name, MONITOR.name): ("reports", ""),
     (INFERENCER.name, MONITOR.name): ("reports", ""),
+    (REPLAY.name, MONITOR.name): ("reports", ""),
+    (GRADIENT_WORKER.name, MONITOR.name): ("reports", ""),
+    (RELAY.name, MONITOR.name): ("reports", ""),
 }
 _OTHERS_PHASE = 4  # of groups that a user's own program adds
 

@@ -26,9 +26,9 @@ def heavy_env(
     """
     program = ExperimentProgram(experiment, run_dir, resume_point)
     tasks = experiment.tasks
-    replay = {name: add_replay(program, task) for name, task in tasks.items()}
     monitor = add_monitor(program)
-    workers = add_gradient_workers(program)
+    replay = {name: add_replay(program, task, monitor) for name, task in tasks.items()}
+    workers = add_gradient_workers(program, monitor)
     learner = add_learners(program, replay, monitor, workers)
     add_evaluator(program, learner, monitor)
     add_population(program, learner, monitor)

@@ -45,13 +45,16 @@ def multi_machine(
         return light_env(experiment, run_dir, resume_point)
     program = ExperimentProgram(experiment, run_dir, resume_point)
     tasks = experiment.tasks
-    replay = {name: add_replay(program, task) for name, task in tasks.items()}
     monitor = add_monitor(program)
-    workers = add_gradient_workers(program)
+    replay = {name: add_replay(program, task, monitor) for name, task in tasks.items()}
+    workers = add_gradient_workers(program, monitor)
     learner = add_learners(program, replay, monitor, workers)
     add_evaluator(program, learner, monitor)
     relay = {
-        host: {name: add_relay(program, name, learner[name]) for name in acting_tasks(experiment)}
+        host: {
+            name: add_relay(program, name, learner[name], monitor)
+            for name in acting_tasks(experiment)
+        }
         for host in relay_hosts(placement)
     }
     for index in range(experiment.actors.most):

@@ -16,6 +16,7 @@ from distrl.learning.start import StepStart
 from distrl.programs.build import NEVER, Builder, make_sharing
 from distrl.programs.running.acting import make_actor
 from distrl.programs.running.evaluating import TasksEvaluator
+from distrl.runtime.time_account import OTHER, current_account
 from distrl.sharing.config import update_order
 from distrl.sharing.learner import Sharing
 from distrl.variables import VariableClient
@@ -177,9 +178,11 @@ class SingleProcess:
                 part.variables.refresh()
         while not ready:
             if may_act is not None and not may_act():
+                current_account().switch(OTHER)
                 return False
             self.actor.step()
             ready = [part for part in parts if part.may_learn(acted=True)]
+        current_account().switch(OTHER)
         for part in ready:
             part.learn()
         return True

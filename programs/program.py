@@ -83,8 +83,7 @@ class ExperimentProgram:
           endpoints: further addresses that the node's object serves by itself.
         """
         for called in dict.fromkeys(_groups_of((args, kwargs))):
-            if (group.name, called) not in self.launchpad.links:
-                self.launchpad.links.append((group.name, called))
+            self._link(group.name, called)
         node = lp.CourierNode(constructor, self.experiment, *args, **kwargs)
         for endpoint in endpoints:
             node.allocate_address(endpoint)
@@ -93,8 +92,14 @@ class ExperimentProgram:
         handle.client.set_client_kwargs(call_timeout=timeout)
         return handle._replace(timeout=timeout)
 
-    def add_node(self, group: NodeGroup, node: Any) -> NodeHandle:
-        """Adds any Launchpad node."""
+    def _link(self, caller: str, called: str) -> None:
+        if (caller, called) not in self.launchpad.links:
+            self.launchpad.links.append((caller, called))
+
+    def add_node(self, group: NodeGroup, node: Any, calls: NodeHandle | None = None) -> NodeHandle:
+        """Adds any Launchpad node. Args: calls: a node that it calls."""
+        if calls is not None:
+            self._link(group.name, calls.group)
         index = len(self.launchpad.groups.get(group.name, ()))
         with self.launchpad.group(group.name):
             return NodeHandle(f"{group.name}/{index}", self.launchpad.add_node(node))

@@ -17,6 +17,7 @@ from distrl.gradients.layout import Layout
 from distrl.gradients.memory import MemoryAddress, map_memory
 from distrl.gradients.messages import pack, unpack
 from distrl.gradients.shares import BatchFacts, Extent, ShareGradients
+from distrl.runtime.time_account import COMPUTE, IDLE, TRANSFER, in_state
 
 _ANSWER_S = 600.0  # for the main thread to come to a call
 _LOOK_S = 1.0  # that `prepare` waits for a compilation before it says "not yet"
@@ -70,7 +71,7 @@ class GradientService:
 
     def compute(self, request: bytes) -> bytes:
         """Returns the gradients of a share, or in the header that the team is not known here."""
-        return self._submit(lambda: self._compute(request)).result(_ANSWER_S)
+        return self._submit(lambda: self._timed_compute(request)).result(_ANSWER_S)
 
     def run(self, should_stop: Callable[[], bool], waits: Callable[[], None]) -> None:
         """Works until `should_stop()`.
@@ -82,7 +83,8 @@ class GradientService:
         while not should_stop():
             waits()
             try:
-                future, function = self._work.get(timeout=_POLL_S)
+                with in_state(IDLE):
+                    future, function = self._work.get(timeout=_POLL_S)
             except queue.Empty:
                 continue
             should_stop()  # which notes that the node works
@@ -111,6 +113,10 @@ class GradientService:
             count = len(gradients.inputs.views(np.empty(gradients.inputs.nbytes, np.uint8)))
             self._teams[task] = _Team(header["team"], memory, count)
 
+    def _timed_compute(self, request: bytes) -> bytes:
+        with in_state(TRANSFER):
+            return self._compute(request)
+
     def _compute(self, request: bytes) -> bytes:
         header, block = unpack(request)
         team = self._teams.get(header["task"])
@@ -133,10 +139,12 @@ class GradientService:
         for index, array in zip(changed, arrays):
             team.inputs[index] = np.array(array)  # a copy: the learner overwrites its memory
         team.number = header["number"]
-        results = gradients(team.inputs, share, extent, BatchFacts(*header["facts"]))
+        with in_state(COMPUTE):
+            results = gradients(team.inputs, share, extent, BatchFacts(*header["facts"]))
+            leaves = [np.asarray(leaf) for leaf in results]
         layout = gradients.outputs(extent.size)
         to = shared if shared is not None else np.empty(layout.nbytes, np.uint8)
-        layout.write([np.asarray(leaf) for leaf in results], to, header.get("result", 0))
+        layout.write(leaves, to, header.get("result", 0))
         self.computed += 1
         answer = {"known": True, "seconds": time.monotonic() - began}
         return pack(answer) if shared is not None else pack(answer, to)

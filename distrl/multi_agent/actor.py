@@ -9,7 +9,7 @@ from distrl.envs.multi_agent.pool import AgentPool
 from distrl.episodes import Record
 from distrl.metrics import Report
 from distrl.policy_streams import PolicyStreams
-from distrl.runtime.time_account import ENV_STEP, INFERENCE, REPLAY_WRITE, current_account, in_state
+from distrl.runtime.time_account import ENV_STEP, INFERENCE, REPLAY_WRITE, in_state, of_thread
 from distrl.types import Inference, Nest
 
 
@@ -39,8 +39,7 @@ class MultiAgentActor(ActorLoop):
 
         Returns the records of the streams' episodes that they ended, by policy.
         """
-        with in_state(ENV_STEP):
-            self._steps = self._pool.recv()
+        self._steps = self._pool.recv()
         records = {}
         for name, timestep in self._steps.items():
             ended = self._policies[name].statistics.add(timestep, timestep.env_id)
@@ -56,16 +55,15 @@ class MultiAgentActor(ActorLoop):
             name: (timestep.env_id + self._first_stream).astype(np.int32)
             for name, timestep in self._steps.items()
         }
-        account = current_account()
-        state = account.switch(INFERENCE)
+        switch = of_thread.account.switch
+        switch(INFERENCE)
         for name, timestep in self._steps.items():
             inferences[name] = self._policies[name].infer(streams[name], timestep)
             actions[name] = inferences[name].action
-        account.switch(ENV_STEP)
+        switch(ENV_STEP)
         self._pool.send(actions)
         for name, timestep in self._steps.items():
             self._policies[name].store(streams[name], timestep, inferences[name])
-        account.switch(state)
         before = self.acted
         ended = self._receive()
         versions = {name: inference.version for name, inference in inferences.items()}

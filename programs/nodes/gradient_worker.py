@@ -1,5 +1,7 @@
 """A gradient worker: computes shares of the learners' batches."""
 
+from collections.abc import Callable
+
 import launchpad as lp
 
 from distrl.experiment import Experiment
@@ -8,23 +10,35 @@ from distrl.gradients.shares import ShareGradients
 from distrl.programs.build import Builder, print_line
 from distrl.programs.groups import GRADIENT_WORKER
 from distrl.programs.nodes.process import configure_jax
+from distrl.programs.nodes.time_reports import TimeReports, thread_times
 from distrl.programs.program import ExperimentProgram, NodeHandle
 from distrl.programs.remote import stop_and_tick
 from distrl.runtime.heartbeat import current_heartbeat
 
 
-def add_gradient_workers(program: ExperimentProgram) -> list[NodeHandle]:
-    """Adds the workers of all tasks, which are a pool; see `Allocator`."""
+def add_gradient_workers(program: ExperimentProgram, monitor: NodeHandle) -> list[NodeHandle]:
+    """Adds the workers of all tasks, which are a pool; see `Allocator`.
+
+    Args:
+      program: the program.
+      monitor: hears what their time goes to.
+    """
     count = sum(task.learner.num_gradient_workers for task in program.experiment.tasks.values())
-    return [program.add_courier_node(GRADIENT_WORKER, GradientWorkerNode) for _ in range(count)]
+    return [
+        program.add_courier_node(GRADIENT_WORKER, GradientWorkerNode, index, monitor)
+        for index in range(count)
+    ]
 
 
 class GradientWorkerNode:
     """Serves a `GradientService`."""
 
-    def __init__(self, experiment: Experiment):
-        """Args: experiment: what to train."""
+    def __init__(self, experiment: Experiment, index: int, monitor: NodeHandle):
+        """Args: experiment: what to train. index: of the worker. monitor: takes reports."""
         configure_jax()
+        self._times = TimeReports(
+            monitor, next(iter(experiment.tasks)), f"{GRADIENT_WORKER.name}/{index}", thread_times
+        )
         self._stop = lp.stop_event()
         self._experiment = experiment
         self._service = GradientService(self._make_gradients)
@@ -40,7 +54,14 @@ class GradientWorkerNode:
         """See `GradientService.compute`."""
         return self._service.compute(request)
 
+    def _until(self, stopping: Callable[[], bool]) -> Callable[[], bool]:
+        def should_stop() -> bool:
+            self._times.send_if_due()
+            return stopping()
+
+        return should_stop
+
     def run(self) -> None:
         """Computes until the program stops."""
-        self._service.run(stop_and_tick(self._stop), current_heartbeat().wait)
+        self._service.run(self._until(stop_and_tick(self._stop)), current_heartbeat().wait)
         print_line(f"computed {self._service.computed} shares")

@@ -12,15 +12,15 @@ from distrl.learner_group.devices import check_gpus
 from distrl.programs.build import Builder
 from distrl.programs.groups import ENDPOINT_PORT_NAME, INFERENCER, LEARNER
 from distrl.programs.nodes.process import configure_jax
+from distrl.programs.nodes.time_reports import TimeReports
 from distrl.programs.program import ExperimentProgram, NodeHandle
-from distrl.programs.remote import Reporter, TaskVariables
+from distrl.programs.remote import TaskVariables
 from distrl.programs.running.progress import patience
 from distrl.runtime.heartbeat import current_heartbeat
 from distrl.task import Task
 from distrl.variables import RemoteVariables
 
 _MAX_ENDPOINTS = 8  # servers of one inferencer
-_REPORT_S = 0.5  # between two reports
 
 
 def add_inferencers(
@@ -110,8 +110,9 @@ class InferencerNode:
             codec=messages,
         )
         inferencer.warm_up()
-        self._reporter = Reporter(monitor, task, f"inferencer/{index}")
         self._service = InferenceServer(inferencer, messages, sizes[-1], config.timeout, heartbeat)
+        name = f"{INFERENCER.name}/{index}"
+        self._times = TimeReports(monitor, task, name, self._service.times)
 
     def inference(self, data: bytes) -> bytes:
         """See `InferenceServer.inference`."""
@@ -129,8 +130,7 @@ class InferencerNode:
             server.Bind("ask", self._service.ask)
             server.Start()
         try:
-            while not self._stop.wait(_REPORT_S):
-                self._reporter(self._service.times())
+            self._times.send_until(self._stop)
         finally:
             for server in self._servers:
                 server.Stop()

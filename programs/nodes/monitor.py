@@ -15,10 +15,11 @@ from distrl.checkpointing.resume_point import ResumePoint, monitor_states, note_
 from distrl.checkpointing.rounds import ClockRounds
 from distrl.experiment import Experiment
 from distrl.goal import joined
-from distrl.metrics import Report
+from distrl.metrics import Report, first_number
 from distrl.programs.build import Builder, print_line
 from distrl.programs.groups import MONITOR
 from distrl.programs.nodes.process import stops_in_order
+from distrl.programs.nodes.time_reports import REPORT_S, account_of_process
 from distrl.programs.program import ExperimentProgram, NodeHandle
 from distrl.programs.running.gradient_workers import make_allocator
 from distrl.runtime.heartbeat import ABSENT, GONE, current_heartbeat
@@ -159,8 +160,13 @@ class MonitorNode:
                 self._budget.lose(actor, max(reported, heartbeat.acted))
 
     def run(self) -> None:
-        """Waits for the program's end."""
-        self._stop.wait()
+        """Waits for the program's end, and notes its own time meanwhile."""
+        make_report, number = account_of_process(), first_number(current_heartbeat().life)
+        first = next(iter(self._monitors.values()))
+        while not self._stop.wait(REPORT_S):
+            if make_report is not None:
+                first.report(f"{MONITOR.name}/0", number, [make_report()])
+                number += 1
         if not stops_in_order():  # the learners' last checkpoints ask for the state now
             with self._saved:
                 self._saved.wait_for(lambda: not self._unsaved, _SAVE_S)

@@ -10,9 +10,11 @@ from distrl.experiment import Experiment
 from distrl.population import Standing
 from distrl.programs.build import print_line
 from distrl.programs.groups import POPULATION
+from distrl.programs.nodes.time_reports import TimeReports, thread_times
 from distrl.programs.program import ExperimentProgram, NodeHandle
 from distrl.programs.remote import Peer, stop_and_tick
 from distrl.programs.running.population import make_evolution
+from distrl.runtime.time_account import IDLE, in_state
 
 _POLL_S = 0.2  # between two looks at the members
 
@@ -44,13 +46,17 @@ class PopulationNode:
             task: RemoteMember(task, Peer(learner), peer) for task, learner in learners.items()
         }
         self._evolution = make_evolution(experiment, members, Path(run_dir), print_line)
+        first = next(iter(experiment.tasks))
+        self._times = TimeReports(monitor, first, f"{POPULATION.name}/0", thread_times)
 
     def run(self) -> None:
         """Compares members until the program stops."""
         should_stop = stop_and_tick(self._stop)
         while not should_stop():
             self._evolution.run_once()
-            self._stop.wait(_POLL_S)
+            self._times.send_if_due()
+            with in_state(IDLE):
+                self._stop.wait(_POLL_S)
 
 
 class RemoteMember:

@@ -5,26 +5,45 @@ import launchpad as lp
 from distrl.experiment import Experiment
 from distrl.programs.build import print_line
 from distrl.programs.groups import RELAY
+from distrl.programs.nodes.time_reports import TimeReports, account_of_process
 from distrl.programs.program import ExperimentProgram, NodeHandle
 from distrl.programs.remote import TaskVariables
 from distrl.runtime.heartbeat import current_heartbeat
 from distrl.variables import VariableRelay
 
 
-def add_relay(program: ExperimentProgram, task: str, learner: NodeHandle) -> NodeHandle:
-    """Adds a relay of a task's parameters."""
-    return program.add_courier_node(RELAY, RelayNode, task, learner)
+def add_relay(
+    program: ExperimentProgram, task: str, learner: NodeHandle, monitor: NodeHandle
+) -> NodeHandle:
+    """Adds a relay of a task's parameters, which tells the monitor what its time goes to."""
+    index = len(program.launchpad.groups.get(RELAY.name, ()))
+    return program.add_courier_node(RELAY, RelayNode, index, task, learner, monitor)
 
 
 class RelayNode:
     """Serves `VariableRelay`."""
 
-    def __init__(self, experiment: Experiment, task: str, learner: NodeHandle):
-        """Args: experiment: unused. task: its name. learner: where its parameters come from."""
+    def __init__(
+        self,
+        experiment: Experiment,
+        index: int,
+        task: str,
+        learner: NodeHandle,
+        monitor: NodeHandle,
+    ):
+        """Args:
+        experiment: unused.
+        index: index of the relay.
+        task: name of the task.
+        learner: where its parameters come from.
+        monitor: takes reports.
+        """
         del experiment
         current_heartbeat().tick()
         self._stop = lp.stop_event()
         self._relay = VariableRelay(TaskVariables(learner, task))
+        name = f"{RELAY.name}/{index}"
+        self._times = TimeReports(monitor, task, name, account_of_process())
 
     def get_variables(self, newer_than: int, task: str) -> tuple[int, bytes] | None:
         """See `VariableRelay.get_variables`. Args: task: the relay's; it has one."""
@@ -34,5 +53,5 @@ class RelayNode:
     def run(self) -> None:
         """Serves until the program stops."""
         current_heartbeat().wait()
-        self._stop.wait()
+        self._times.send_until(self._stop)
         print_line(f"fetched {self._relay.fetched} versions of {self._relay.size} bytes")

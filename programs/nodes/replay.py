@@ -9,7 +9,8 @@ from distrl.experiment import Experiment
 from distrl.programs.build import Builder
 from distrl.programs.groups import REPLAY
 from distrl.programs.nodes.process import has_own_process
-from distrl.programs.program import ExperimentProgram
+from distrl.programs.nodes.time_reports import TimeReports, account_of_process
+from distrl.programs.program import ExperimentProgram, NodeHandle
 from distrl.programs.replay_clients import ReplayHandle
 from distrl.replay.shared import segment
 from distrl.replay.shared.process import Process
@@ -19,8 +20,9 @@ from distrl.runtime.late_import import without
 from distrl.task import Task
 
 
-def add_replay(program: ExperimentProgram, task: Task) -> ReplayHandle:
-    """Adds the table of a task."""
+def add_replay(program: ExperimentProgram, task: Task, monitor: NodeHandle) -> ReplayHandle:
+    """Adds the table of a task, whose nodes tell the monitor what their time goes to."""
+    first = len(program.launchpad.groups.get(REPLAY.name, ()))
     table = f"{task.name}-{program.unique_name}"
     resume_point = program.resume_point.of_task(task.name)
     run_dir = str(program.experiment.task_dir(Path(program.run_dir), task.name))
@@ -29,12 +31,32 @@ def add_replay(program: ExperimentProgram, task: Task) -> ReplayHandle:
             from distrl.programs.nodes.reverb_replay import reverb_node
 
         servers = tuple(
-            program.add_node(REPLAY, reverb_node(task, table, run_dir, resume_point, index)).client
+            program.add_node(
+                REPLAY,
+                reverb_node(
+                    task,
+                    table,
+                    run_dir,
+                    resume_point,
+                    index,
+                    (monitor, task.name, f"{REPLAY.name}/{first + index}"),
+                ),
+                calls=monitor,
+            ).client
             for index in range(task.replay.num_shards)
         )
         return ReplayHandle(table, servers)
     SharedTable.check_room(task.trajectory_struct(), task.replay, task.learner.batch_size, table)
-    program.add_courier_node(REPLAY, TableNode, task.name, table, run_dir, resume_point)
+    program.add_courier_node(
+        REPLAY,
+        TableNode,
+        task.name,
+        table,
+        run_dir,
+        resume_point,
+        monitor,
+        f"{REPLAY.name}/{first}",
+    )
     return ReplayHandle(table, None)
 
 
@@ -48,6 +70,8 @@ class TableNode:
         table: str,
         run_dir: str,
         resume_point: ResumePoint,
+        monitor: NodeHandle,
+        name: str,
     ):
         """Args:
         experiment: what to train.
@@ -55,8 +79,11 @@ class TableNode:
         table: name of the table.
         run_dir: the run folder.
         resume_point: the checkpoint to resume from, if any.
+        monitor: takes reports.
+        name: of the node.
         """
         self._stop = lp.stop_event()
+        self._about = monitor, task, name
         if current_heartbeat().restarted and segment.exists(table):
             self._table = SharedTable.adopt(table)  # its clients have used it meanwhile
             return
@@ -80,5 +107,5 @@ class TableNode:
 
     def run(self) -> None:
         """Keeps the table until the program stops."""
-        self._stop.wait()
+        TimeReports(*self._about, account_of_process()).send_until(self._stop)
         self._table.close()

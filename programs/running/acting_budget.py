@@ -90,7 +90,8 @@ class ActorLease:
             self._wanted = min(2 * self._wanted, _MAX_WANTED)
         self._asked = now
         counts = self._before + actor.acted, actor.episodes
-        answer = self._monitor.lease(*self._who, counts, self._step, self._wanted)
+        with in_state(IDLE):
+            answer = self._monitor.lease(*self._who, counts, self._step, self._wanted)
         self._lease = Lease(*answer)
         self.over = self._lease.over
 

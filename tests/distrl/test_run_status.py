@@ -68,6 +68,8 @@ def test_a_monitor_tells_how_its_run_is(tmp_path):
         monitor.report("actor/0", number, [acted])
         served = {"time": {"idle": 9 * times, "inference": times}, "batches": [0] * 6}
         monitor.report("inferencer/0", number, [served])
+        waited = {"time": {"serving": times, "idle": 3 * times}}
+        monitor.report("replay/0", number, [waited])
     row = monitor.snapshot()
     assert row["env_steps"] == 10 and "time" not in row
     assert row["time_compute"] == 0.1 and row["time_sample_wait"] == 0.9
@@ -76,5 +78,6 @@ def test_a_monitor_tells_how_its_run_is(tmp_path):
     assert is_progress_line(lines[-2]) and lines[-1].startswith("bottleneck: environments (100 %")
     written = json.loads((tmp_path / FILE_NAME).read_text())
     assert written["nodes"]["learner/0"] == {"compute": 0.1, "sample_wait": 0.9}
+    assert written["nodes"]["replay/0"] == {"serving": 0.25, "idle": 0.75}
     assert written["bottleneck"] == lines[-1]
     assert written["progress"][0]["value"] == 10

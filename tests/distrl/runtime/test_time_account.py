@@ -12,6 +12,7 @@ from distrl.runtime.time_account import (
     REPLAY_WRITE,
     SAMPLING,
     STATES,
+    ProcessAccount,
     TimeAccount,
     current_account,
     in_state,
@@ -23,10 +24,10 @@ class Clock:
     """A clock that is moved by hand."""
 
     def __init__(self):
-        self.now = 1000
+        self.now = 1000  # nanoseconds
 
     def __call__(self):
-        return self.now
+        return self.now / 1e9
 
     def pass_time(self, nanoseconds):
         self.now += nanoseconds
@@ -84,3 +85,15 @@ def test_each_thread_has_its_own_account():
     thread.start()
     thread.join()
     assert accounts[0] is not current_account() is current_account()
+
+
+def test_a_server_is_busy_as_long_as_its_process_computes(clock):
+    cpu = Clock()
+    account = ProcessAccount(clock, cpu)
+    clock.pass_time(1000)
+    cpu.pass_time(300)
+    assert account.totals() == {"serving": 300, "idle": 700}
+    clock.pass_time(100)
+    cpu.pass_time(250)  # on several cores
+    assert account.totals() == {"serving": 400, "idle": 700}
+    assert account.totals() == {"serving": 400, "idle": 700}

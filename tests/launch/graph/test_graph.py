@@ -19,6 +19,7 @@ LIGHT = (
     ("learner", "replay"), ("learner", "monitor"), ("evaluator", "learner"),
     ("evaluator", "monitor"), ("inferencer", "learner"), ("actor", "replay"),
     ("actor", "monitor"), ("actor", "inferencer"), ("inferencer", "monitor"),
+    ("replay", "monitor"),
 )  # fmt: skip
 COUNTS = {"actor": 3, "inferencer": 2, "evaluator": 1, "learner": 1, "monitor": 1, "replay": 1}
 
@@ -39,7 +40,7 @@ def test_flows_name_groups_that_there_are():
 
 def test_layers_are_callers_above_those_that_they_call():
     assert layers(list(COUNTS), LIGHT) == {
-        "actor": 0, "inferencer": 1, "evaluator": 1, "learner": 2, "replay": 3, "monitor": 3,
+        "actor": 0, "inferencer": 1, "evaluator": 1, "learner": 2, "replay": 3, "monitor": 4,
     }  # fmt: skip
     assert set(layers(["a", "b"], [("a", "b"), ("b", "a")])) == {"a", "b"}  # a circle ends
 
@@ -78,7 +79,7 @@ def test_the_pictures_name_everything(light, tmp_path):
     ]
     counted = collections.Counter(words)
     assert counted["actor × 3"] == counted["observations"] == counted["trajectories"] == 1
-    assert counted["parameters"] == 2 and counted["reports"] == 4
+    assert counted["parameters"] == 2 and counted["reports"] == 5
     assert 'inferencer -> actor [label="actions"' in draw[".dot"].read_text()
     lines = draw[".txt"].read_text().splitlines()
     assert "actor -> replay        trajectories" in lines
@@ -140,6 +141,7 @@ def test_the_graph_of_a_run(status_of, tmp_path, capsys, cartpole):
             {
                 ("actor", "learner"), ("actor", "replay"), ("actor", "monitor"),
                 ("learner", "replay"), ("learner", "monitor"), ("learner", "gradient_worker"),
+                ("replay", "monitor"), ("gradient_worker", "monitor"),
             },
         ),
         (
@@ -147,6 +149,7 @@ def test_the_graph_of_a_run(status_of, tmp_path, capsys, cartpole):
             {
                 ("actor", "relay"), ("actor", "replay"), ("actor", "monitor"),
                 ("relay", "learner"), ("learner", "replay"), ("learner", "monitor"),
+                ("replay", "monitor"), ("relay", "monitor"),
             },
         ),
     ],
