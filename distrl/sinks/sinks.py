@@ -70,12 +70,16 @@ class JsonLines:
 
     def __init__(self, path: Path, printer: Callable[[str], None]):
         self._path, self._printer, self._broken = path, printer, False
+        self._cut(lambda line: False)  # what the program before was killed in
 
     def resume(self, env_steps: int) -> None:
         """See `Sink`."""
+        self._cut(lambda line: json.loads(line)["env_steps"] > env_steps)
+
+    def _cut(self, is_beyond: Callable[[bytes], bool]) -> None:
         if self._path.exists():
             with self._told():
-                cut_lines(self._path, lambda line: json.loads(line)["env_steps"] > env_steps)
+                cut_lines(self._path, is_beyond)
 
     def append(self, row: Mapping[str, Any]) -> None:
         """See `Sink`. What is not known, or not a number, is null."""

@@ -108,6 +108,17 @@ def test_a_line_that_a_kill_has_cut_off_goes_with_what_is_beyond(tmp_path):
     assert path.read_text() == '{"env_steps": 1}\n'
 
 
+def test_json_lines_go_on_in_a_new_line_where_nothing_is_resumed(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    path.write_text('{"env_steps": 900}\n{"env_st')
+    monitor = make_monitor(tmp_path, MetricsConfig(json_lines=True))
+    monitor.report("learner/0", 0, [LEARNED])
+    act(monitor, 5)
+    monitor.close()
+    rows = [json.loads(line) for line in path.open()]
+    assert [row["env_steps"] for row in rows][:2] == [900, 500]
+
+
 def test_a_file_of_rows_has_a_limit(tmp_path):
     lines = []
     file = CsvFile(tmp_path / "rows.csv", lines.append, max_bytes=100)
