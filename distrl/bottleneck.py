@@ -139,7 +139,7 @@ def _gains(
     return {name: max(0.0, gains[name] - 1) for name in order if name in gains}
 
 
-def _of_one_process(group: Group) -> Verdict:
+def _of_one_process(group: Group) -> Verdict | None:
     parts = {
         ENVIRONMENTS: group.share("env_step"),
         INFERENCE: group.share("inference", "inference_wait"),
@@ -150,9 +150,14 @@ def _of_one_process(group: Group) -> Verdict:
     bottleneck = max(parts, key=parts.__getitem__)
     acting = parts[ENVIRONMENTS] + parts[INFERENCE] + parts[WRITES]
     learning = parts[SAMPLING] + parts[LEARNER]
+    # Other time, such as the start's and that of checkpoints, is no part of a round.
+    both = acting + learning
+    if both < _LEAST:
+        return None
+    saved = parts[LEARNER] * (1 - 1 / _SPEED_UP)
     gains = {
-        ACTOR_NODES: _over(max(acting, learning)) - 1,
-        LEARNER_NODES: _over(1 - parts[LEARNER] * (1 - 1 / _SPEED_UP)) - 1,
+        ACTOR_NODES: both * _over(max(acting, learning)) - 1,
+        LEARNER_NODES: both * _over(both - saved) - 1,
     }
     return Verdict(
         bottleneck,

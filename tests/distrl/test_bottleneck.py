@@ -72,6 +72,13 @@ def test_one_process_gains_what_acting_and_learning_at_once_brings():
     assert "environments (50 % of the time" in found.sentence
 
 
+def test_other_time_of_one_process_does_not_vanish_in_its_gains():
+    shares = {"env_step": 0.3, "compute": 0.2, "other": 0.5}
+    found = find_bottleneck({"single_process": Group(1, shares)})
+    assert found.gains == {"actor": pytest.approx(5 / 3 - 1), "learner": pytest.approx(0.25)}
+    assert find_bottleneck({"single_process": Group(1, {"other": 1.0})}) is None
+
+
 def test_nothing_is_said_before_actors_and_learner_have_reported():
     assert find_bottleneck({"actor": Group(1, {"env_step": 1.0})}) is None
     assert find_bottleneck({}) is None
