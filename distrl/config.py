@@ -116,14 +116,22 @@ class InferenceConfig:
       timeout: deadline in seconds of a request, the service's first compilation included.
       num_gpus: GPUs of the services: one each, shared if there are fewer; 0: they run on the CPU
         and see none.
+      transport: how actors ask a service: "shared_memory", where all of them are on its machine;
+        "courier", calls over the network; or "auto", which takes the first where it can.
     """
 
     num_inferencers: int = 1
     sync_interval: int | None = None
     timeout: float = 120.0
     num_gpus: int = 0
+    transport: str = "auto"
 
     def __post_init__(self) -> None:
+        if self.transport not in ("auto", "courier", "shared_memory"):
+            raise ConfigError(
+                "inference.transport must be auto, courier or shared_memory, got "
+                f"{self.transport!r}"
+            )
         if self.num_inferencers < 1:
             raise ConfigError(
                 f"inference.num_inferencers must be 1 or more, got {self.num_inferencers}"

@@ -176,8 +176,24 @@ class Inferencer:
         slots = self._find(stream_ids)
         self._table = jax.tree.map(lambda old, now: old.at[slots].set(now), self._table, state)
 
+    @property
+    def has_state(self) -> bool:
+        """Whether the agent is recurrent."""
+        return self._has_state
+
+    def padded_size(self, n: int) -> int:
+        """Returns the rows with which a batch of n streams runs."""
+        if not self._batch_sizes:
+            return n
+        return next((size for size in self._batch_sizes if size >= n), n)
+
     def infer(
-        self, data: Any, n: int, life: int | npt.NDArray[Any], with_state: bool
+        self,
+        data: Any,
+        n: int,
+        life: int | npt.NDArray[Any],
+        with_state: bool,
+        padded: bool = False,
     ) -> tuple[Any, int, State | None]:
         """Does what `inference` does, for a batch in the codec's form.
 
@@ -186,29 +202,29 @@ class Inferencer:
           n: its number of streams.
           life: life of the streams, one integer or `[n]`.
           with_state: return the state before this step too.
+          padded: `data` has `padded_size(n)` rows, of which the first n count.
 
         Returns:
           The output in the codec's form, as NumPy arrays; the version; the state.
         """
-        output, version, state = self._infer(data, n, life, with_state)
+        output, version, state = self._infer(data, n, life, with_state, padded)
         leaves, structure = jax.tree_util.tree_flatten(output)
         return structure.unflatten([np.asarray(leaf)[:n] for leaf in leaves]), version, state
 
     def _infer(
-        self, data: Any, n: int, life: int | npt.NDArray[Any], with_state: bool
+        self, data: Any, n: int, life: int | npt.NDArray[Any], with_state: bool, is_padded: bool
     ) -> tuple[Any, int, State | None]:
         """Does what `infer` does; the output is padded and on the device."""
         self._variables.update()
         version, params = self._variables.version, self._variables.params
         self._calls += 1
-        size = n
-        if self._batch_sizes:
-            size = next((s for s in self._batch_sizes if s >= n), n)
-        padded = data if size == n else _pad(data, size)
+        size = self.padded_size(n)
+        padded = data if size == n or is_padded else _pad(data, size)
         if not self._has_state:
             output = self._stateless(params, self._key, self._calls, padded)
             return output, version, () if with_state else None
-        slots = self._find(self._codec.stream_ids(data))
+        stream_ids = self._codec.stream_ids(data)
+        slots = self._find(stream_ids[:n] if is_padded else stream_ids)
         new = self._lives[slots] != life
         self._lives[slots] = life
         if size != n:
@@ -242,13 +258,15 @@ class Inferencer:
         key = stream_ids.tobytes()
         slots = self._slots_of.get(key)
         if slots is None:
-            for i in stream_ids.tolist():
-                if i not in self._slots and len(self._slots) == self._max_streams:
-                    raise ValueError(
-                        f"stream {i} is one more than the {self._max_streams} that this "
-                        "inferencer was made for"
-                    )
-                self._slots.setdefault(i, len(self._slots))
+            unknown = dict.fromkeys(i for i in stream_ids.tolist() if i not in self._slots)
+            free = self._max_streams - len(self._slots)
+            if len(unknown) > free:
+                raise ValueError(
+                    f"stream {list(unknown)[free]} is one more than the {self._max_streams} that "
+                    "this inferencer was made for"
+                )
+            for i in unknown:
+                self._slots[i] = len(self._slots)
             slots = np.array([self._slots[i] for i in stream_ids.tolist()], np.int32)
             if len(self._slots_of) >= 1024:  # asynchronous pools keep coming in new orders
                 self._slots_of.clear()

@@ -19,7 +19,11 @@ from distrl.programs.program import ExperimentProgram
 
 
 def light_env(
-    experiment: Experiment, run_dir: str, resume_point: ResumePoint | None = None
+    experiment: Experiment,
+    run_dir: str,
+    resume_point: ResumePoint | None = None,
+    *,
+    on_one_host: bool = True,
 ) -> lp.Program:
     """Returns a program of actors, and inferencers, learner, replay and evaluator of each task.
 
@@ -27,6 +31,7 @@ def light_env(
       experiment: what to train.
       run_dir: the run folder.
       resume_point: the checkpoint to resume from; None: start from scratch.
+      on_one_host: whether the actors are on the inferencers' machine, so that memory can be shared.
     """
     if experiment.actors.min_actors is not None:
         _check_no_state(experiment)
@@ -39,7 +44,7 @@ def light_env(
     add_evaluator(program, learner, monitor)
     add_population(program, learner, monitor)
     inferencer_of_actor = {
-        name: add_inferencers(program, task, learner[name], monitor)
+        name: add_inferencers(program, task, learner[name], monitor, on_one_host)
         for name, task in tasks.items()
         if task.learns_from is None  # else it does not act
     }

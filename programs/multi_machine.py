@@ -15,7 +15,12 @@ from distrl.programs.nodes.learner import add_learners
 from distrl.programs.nodes.monitor import add_monitor
 from distrl.programs.nodes.relay import add_relay
 from distrl.programs.nodes.replay import add_replay
-from distrl.programs.placement import Placement, acting_tasks, relay_hosts
+from distrl.programs.placement import (
+    Placement,
+    acting_tasks,
+    asks_on_one_host,
+    relay_hosts,
+)
 from distrl.programs.program import ExperimentProgram
 from distrl.replay.config import ReplayConfig
 
@@ -42,7 +47,8 @@ def multi_machine(
         # Saved tables are on the learner's host; see `placement.place`.
         resume_point = (resume_point or ResumePoint())._replace(with_table=False)
     if "inferencer/0" in placement.nodes:
-        return light_env(experiment, run_dir, resume_point)
+        on_one_host = asks_on_one_host(placement)
+        return light_env(experiment, run_dir, resume_point, on_one_host=on_one_host)
     program = ExperimentProgram(experiment, run_dir, resume_point)
     tasks = experiment.tasks
     monitor = add_monitor(program)

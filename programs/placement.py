@@ -183,12 +183,27 @@ def place(experiment: Experiment, hosts: Sequence[Host], light: bool) -> Placeme
         relayed = [host.name for host in others if taken[host.name] and host is not first]
         relays = [name for name in relayed for _ in acting_tasks(experiment)]
         nodes.update({f"relay/{index}": name for index, name in enumerate(relays)})
-    return Placement(hosts, {**nodes, **actors})
+    placement = Placement(hosts, {**nodes, **actors})
+    if light and experiment.inference.transport == "shared_memory":
+        away = [name for name in actors if actors[name] != first.name]
+        if away:
+            raise ConfigError(
+                f"inference.transport=shared_memory: {away[0]} is on {actors[away[0]]}, and the "
+                f"inferencers are on {first.name}; leave it out, or take "
+                "inference.transport=courier"
+            )
+    return placement
 
 
 def acting_tasks(experiment: Experiment) -> list[str]:
     """Returns the tasks that act, whose parameters actors need."""
     return [name for name, task in experiment.tasks.items() if task.learns_from is None]
+
+
+def asks_on_one_host(placement: Placement) -> bool:
+    """Returns whether all actors are on the host of the inferencers."""
+    asking = [name for name in placement.nodes if name.startswith(("actor/", "inferencer/"))]
+    return len({placement.nodes[name] for name in asking}) == 1
 
 
 def relay_hosts(placement: Placement) -> list[str]:

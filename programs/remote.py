@@ -21,45 +21,27 @@ _POLL_S = 0.05  # between two looks at the peer's heartbeat
 _MAX_UNSENT = 300  # reports; half a minute of a monitor that does not answer
 
 
-class Peer:
-    """A Courier client whose errors name the peer. Its deadline comes with the handle.
-
-    While the peer is being restarted, a call waits for it and is made again; so it is if its
-    deadline passes early. Methods that are called this way must be safe to call twice, as Courier
-    itself may do.
-    """
+class PeerWatch:
+    """Says what became of a peer, as far as the launcher tells."""
 
     def __init__(self, peer: NodeHandle):
-        """Args: peer: name and `courier.Client` of the node."""
-        self._client = peer.client
+        """Args: peer: the node."""
         self._name = peer.name
-        self._timeout = peer.timeout
         heartbeats = current_heartbeat().table
         self._heartbeat = heartbeats.of(peer.name) if heartbeats is not None else None
         self._stop = lp.stop_event()
 
-    def __getattr__(self, method: str) -> Callable[..., Any]:
-        remote = getattr(self._client, method)
+    @property
+    def life(self) -> int:
+        """The peer's life; 0 if it is not known."""
+        return self._heartbeat.life if self._heartbeat is not None else 0
 
-        def call(*args: Any) -> Any:
-            caller, account = main_thread_heartbeat(), current_account()
-            caller.wait()
-            state = account.wait()
-            try:
-                while True:
-                    life = self._heartbeat.life if self._heartbeat is not None else 0
-                    try:
-                        return call_again_if_early(lambda: remote(*args), self._timeout)
-                    except Exception as error:
-                        self._wait_for_restart(life, f"{self._name}.{method}() failed", error)
-            finally:
-                account.switch(state)
-                caller.tick()
+    @property
+    def status(self) -> int | None:
+        """The peer's status, see `distrl.runtime.heartbeat`; None: it is not known."""
+        return self._heartbeat.status if self._heartbeat is not None else None
 
-        setattr(self, method, call)
-        return call
-
-    def _wait_for_restart(self, life: int, what: str, error: Exception) -> None:
+    def wait_for_restart(self, life: int, what: str, error: Exception) -> None:
         """Returns when the peer, whose `life` a call failed in, has begun another.
 
         Raises:
@@ -82,6 +64,44 @@ class Peer:
         if heartbeat is not None and heartbeat.status == GONE:
             raise PeerError(f"{what}: {self._name} has ended") from error
         raise PeerError(f"{what}: {error}") from error
+
+
+class Peer:
+    """A Courier client whose errors name the peer. Its deadline comes with the handle.
+
+    While the peer is being restarted, a call waits for it and is made again; so it is if its
+    deadline passes early. Methods that are called this way must be safe to call twice, as Courier
+    itself may do.
+    """
+
+    def __init__(self, peer: NodeHandle):
+        """Args: peer: name and `courier.Client` of the node."""
+        self._client = peer.client
+        self._name = peer.name
+        self._timeout = peer.timeout
+        self._watch = PeerWatch(peer)
+
+    def __getattr__(self, method: str) -> Callable[..., Any]:
+        remote = getattr(self._client, method)
+
+        def call(*args: Any) -> Any:
+            caller, account = main_thread_heartbeat(), current_account()
+            caller.wait()
+            state = account.wait()
+            try:
+                while True:
+                    life = self._watch.life
+                    try:
+                        return call_again_if_early(lambda: remote(*args), self._timeout)
+                    except Exception as error:
+                        what = f"{self._name}.{method}() failed"
+                        self._watch.wait_for_restart(life, what, error)
+            finally:
+                account.switch(state)
+                caller.tick()
+
+        setattr(self, method, call)
+        return call
 
 
 class TaskVariables:

@@ -37,7 +37,7 @@ ROOMS = """
     programs/heavy_env programs/light_env programs/single_process
     programs/one_process
     programs/nodes
-    programs/replay_clients
+    programs/inference_clients programs/replay_clients
     programs/running
     programs/build programs/remote
     programs/program programs/placement programs/resources
@@ -83,7 +83,7 @@ ROOMS = """
     distrl/envs/pool
     distrl/agents/__init__ distrl/episodes distrl/goal distrl/replay/config
     distrl/replay/insert_priorities distrl/replay/step_values distrl/replay/stream_columns
-    distrl/runtime
+    distrl/runtime distrl/shared_memory
     distrl/agents/optimizers distrl/envs/pool_config distrl/envs/simulator
     distrl/replay/columns distrl/replay/sampler distrl/seeds distrl/specs
     distrl/envs/minigrid distrl/random_keys distrl/replay/__init__

@@ -15,7 +15,7 @@ from distrl.types import AgentOutput, Array, Inference, TimeStep
 # In requests: number of rows, life of the streams, whether the state is asked for, 0.
 # In answers: number of rows, version, whether states follow, life of the server.
 # 16 bytes, so that rows are aligned.
-_HEADER = struct.Struct("<iiii")
+HEADER = struct.Struct("<iiii")
 
 
 class InferenceMessages:
@@ -47,7 +47,7 @@ class InferenceMessages:
         """Returns a request; see `request_rows`."""
         n = len(stream_ids)
         rows = self.request.pack((stream_ids, TimeStep(*timestep[:5])), n)
-        return _HEADER.pack(n, life, with_state, 0) + rows
+        return HEADER.pack(n, life, with_state, 0) + rows
 
     def request_rows(self, data: bytes) -> tuple[npt.NDArray[Any], int, bool]:
         """Returns a request's `(rows uint8 [n, row_bytes], life, with_state)`.
@@ -55,9 +55,9 @@ class InferenceMessages:
         Raises:
           SpecError: the length does not match the number of rows.
         """
-        n, life, with_state, _ = _HEADER.unpack_from(data)
-        self.request.check(len(data) - _HEADER.size, n)
-        rows = np.frombuffer(data, np.uint8, offset=_HEADER.size)
+        n, life, with_state, _ = HEADER.unpack_from(data)
+        self.request.check(len(data) - HEADER.size, n)
+        rows = np.frombuffer(data, np.uint8, offset=HEADER.size)
         return rows.reshape(n, self.request.row_bytes), life, bool(with_state)
 
     def pack_answer(
@@ -71,14 +71,14 @@ class InferenceMessages:
           state: packed recurrent states; None: not asked for.
           life: of the server.
         """
-        header = _HEADER.pack(len(rows), version, state is not None, life)
+        header = HEADER.pack(len(rows), version, state is not None, life)
         return b"".join([header, rows.tobytes(), state or b""])
 
     def unpack_answer(self, data: bytes) -> Inference:
         """Returns the answer as an Inference."""
-        n, version, has_state, life = _HEADER.unpack_from(data)
-        end = _HEADER.size + n * self.answer.row_bytes
-        output = self.answer.unpack(data[:end] if has_state else data, n, _HEADER.size)
+        n, version, has_state, life = HEADER.unpack_from(data)
+        end = HEADER.size + n * self.answer.row_bytes
+        output = self.answer.unpack(data[:end] if has_state else data, n, HEADER.size)
         state = self.state.unpack(data, n, end) if has_state else None
         return Inference(output.action, output.extras, version, state, life)
 

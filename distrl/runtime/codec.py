@@ -6,6 +6,7 @@ holds one stream's data, so requests are joined and split as bytes, and XLA itse
 pack rows.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -60,9 +61,18 @@ class Codec:
     def pack(self, nest: Nest, n: int) -> bytes:
         """Returns `nest` as n rows. Casts values to the spec's dtypes; shapes must match."""
         rows = np.empty(n, self._rows)
-        for name, leaf in zip(self._names, self._treedef.flatten_up_to(nest), strict=True):
-            rows[name] = leaf
+        self.put(nest, [rows[name] for name in self._names])
         return rows.tobytes()
+
+    def put(self, nest: Nest, columns: Sequence[npt.NDArray[Any]]) -> None:
+        """Writes `nest` into columns of rows. Casts as `pack` does."""
+        for column, leaf in zip(columns, self._treedef.flatten_up_to(nest), strict=True):
+            column[...] = leaf
+
+    def columns(self, data: npt.NDArray[Any], n: int) -> list[npt.NDArray[Any]]:
+        """Returns the leaves of n rows, as views `[n, *shape]` of memory, uint8 `[bytes]`."""
+        rows = np.frombuffer(data, self._rows, n)
+        return [rows[name] for name in self._names]
 
     def unpack(self, data: bytes | npt.NDArray[Any], n: int, offset: int = 0) -> Nest:
         """Returns the nest in `data` from `offset` on, as views `[n, *shape]` of its memory.

@@ -5,11 +5,11 @@ from typing import Any
 from distrl.errors import ConfigError, DeadlineExceeded, Stopped
 from distrl.launch.cli import config_flags
 from distrl.replay.buffer import ReplayConfig
-from distrl.replay.shared import segment
-from distrl.replay.shared.segment import SharedFile
 from distrl.replay.shared.table import SharedTable
 from distrl.replay.table import reconfigure
 from distrl.replay.table.info import Contents, TableInfo
+from distrl.shared_memory import segment
+from distrl.shared_memory.segment import SharedFile
 
 
 def tables(arguments: list[str]) -> int:
@@ -28,7 +28,11 @@ def tables(arguments: list[str]) -> int:
       ConfigError: an unknown table, or a change that is refused.
     """
     names, changes = _parse(arguments[1:])
-    files = {file.name: file for file in segment.existing() if file.creator.lives()}
+    files = {
+        file.name: file
+        for file in segment.existing()
+        if file.creator.lives() and not file.is_finished(segment.REQUESTS)
+    }
     known = ", ".join(sorted(files)) or "none"
     for name in names:
         if name not in files:

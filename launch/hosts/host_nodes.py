@@ -106,7 +106,7 @@ class HostNodes:
         for name, node in self.by_name.items():
             try_to(f"ending {name}", node.destroy)
         if self.by_name:
-            from distrl.replay.shared import segment
+            from distrl.shared_memory import segment
 
             sweep = functools.partial(segment.sweep, of_this_process=True)
             try_to("removing shared memory", sweep)

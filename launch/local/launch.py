@@ -23,8 +23,8 @@ from distrl.launch.supervision.node import Message, SupervisedNode
 from distrl.launch.supervision.restart_policy import HangLimits, RestartPolicy
 from distrl.launch.supervision.result import Result
 from distrl.launch.supervision.session import Session, check_groups
-from distrl.replay.shared import segment
 from distrl.runtime.heartbeat import Heartbeat, HeartbeatTable
+from distrl.shared_memory import segment
 
 _MAIN_LOG = "main"  # of threads that belong to no node
 

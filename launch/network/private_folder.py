@@ -8,7 +8,7 @@ import socket
 import tempfile
 
 from distrl.errors import ConfigError
-from distrl.replay.shared.process import Process
+from distrl.shared_memory.process import Process
 
 PATH_LIMIT = 107  # bytes of a Unix socket's path, a limit of the kernel
 

@@ -8,15 +8,14 @@ from typing import Any
 import launchpad as lp
 
 from distrl.experiment import Experiment
-from distrl.inference.messages import InferenceMessages
-from distrl.inference.server import RemoteInferencer
 from distrl.inferencer import InferenceSource
 from distrl.lockstep import LockstepWriter
 from distrl.programs.build import Builder
 from distrl.programs.groups import ACTOR, LEARNER
+from distrl.programs.inference_clients import InferenceHandle, inference_client
 from distrl.programs.nodes.process import configure_jax, has_own_process
 from distrl.programs.program import ExperimentProgram, NodeHandle
-from distrl.programs.remote import Peer, Reporter, TaskRounds, TaskVariables, stop_and_tick
+from distrl.programs.remote import Reporter, TaskRounds, TaskVariables, stop_and_tick
 from distrl.programs.replay_clients import ReplayHandle, actor_client
 from distrl.programs.running.acting import make_actor
 from distrl.programs.running.acting_budget import ActorLease, has_budget
@@ -36,7 +35,7 @@ def add_actor(
     *,
     learner: Mapping[str, NodeHandle],
     variables: Mapping[str, NodeHandle] | None = None,
-    inferencer: Mapping[str, NodeHandle] | None = None,
+    inferencer: Mapping[str, InferenceHandle] | None = None,
 ) -> None:
     """Adds an actor.
 
@@ -72,7 +71,7 @@ class ActorNode:
         monitor: NodeHandle,
         rounds: Mapping[str, NodeHandle],
         variables: Mapping[str, NodeHandle],
-        inferencer: Mapping[str, NodeHandle],
+        inferencer: Mapping[str, InferenceHandle],
     ):
         """Args: see `add_actor`; of `variables` and `inferencer`, one is empty."""
         configure_jax()
@@ -113,8 +112,7 @@ class ActorNode:
                 if builder.task.learns_from is not None:
                     continue  # it does not act
                 if inferencer:
-                    messages = InferenceMessages(builder.agent)
-                    sources[task] = RemoteInferencer(Peer(inferencer[task]), messages)
+                    sources[task] = inference_client(builder, inferencer[task], stop)
                 else:
                     sources[task] = _own_inferencer(
                         builder, variables[task], stop, index, heartbeat.life

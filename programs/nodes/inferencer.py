@@ -8,15 +8,20 @@ import launchpad as lp
 from distrl.experiment import Experiment
 from distrl.inference.messages import InferenceMessages
 from distrl.inference.server import InferenceServer
+from distrl.inference.slot_server import SlotServer
+from distrl.inference.slots import Sizes, SlotFile
 from distrl.learner_group.devices import check_gpus
 from distrl.programs.build import Builder
 from distrl.programs.groups import ENDPOINT_PORT_NAME, INFERENCER, LEARNER
-from distrl.programs.nodes.process import configure_jax
+from distrl.programs.inference_clients import InferenceHandle
+from distrl.programs.nodes.process import configure_jax, has_own_process
 from distrl.programs.nodes.time_reports import TimeReports
 from distrl.programs.program import ExperimentProgram, NodeHandle
 from distrl.programs.remote import TaskVariables
 from distrl.programs.running.progress import patience
 from distrl.runtime.heartbeat import current_heartbeat
+from distrl.shared_memory import segment
+from distrl.shared_memory.process import Process
 from distrl.task import Task
 from distrl.variables import RemoteVariables
 
@@ -24,18 +29,31 @@ _MAX_ENDPOINTS = 8  # servers of one inferencer
 
 
 def add_inferencers(
-    program: ExperimentProgram, task: Task, learner: NodeHandle, monitor: NodeHandle
-) -> list[NodeHandle]:
+    program: ExperimentProgram,
+    task: Task,
+    learner: NodeHandle,
+    monitor: NodeHandle,
+    on_one_host: bool,
+) -> list[InferenceHandle]:
     """Adds the inferencers of a task, which report what their time goes to.
 
+    Args:
+      program: the program.
+      task: the task.
+      learner: where the parameters come from.
+      monitor: takes the reports.
+      on_one_host: whether the actors are on the inferencers' machine.
+
     Returns:
-      For each actor, the endpoint of the inferencer that it asks.
+      For each actor, the service that it asks.
     """
     num_actors, num_inferencers = task.actors.most, task.inference.num_inferencers
+    if on_one_host and task.inference.transport != "courier":
+        return _add_with_slots(program, task, learner, monitor)
     timeout = task.inference.timeout
     endpoints_of = []  # of each inferencer
     for index in range(num_inferencers):
-        clients = len(range(index, num_actors, num_inferencers))
+        clients = _clients(task, index)
         more = [lp.Address(ENDPOINT_PORT_NAME) for _ in range(min(clients, _MAX_ENDPOINTS) - 1)]
         first = program.add_courier_node(
             INFERENCER,
@@ -45,6 +63,7 @@ def add_inferencers(
             learner,
             monitor,
             more,
+            None,
             call_timeout=timeout,
             endpoints=more,
         )
@@ -53,8 +72,38 @@ def add_inferencers(
     endpoints = []
     for actor in range(num_actors):
         choices = endpoints_of[actor % num_inferencers]
-        endpoints.append(choices[actor // num_inferencers % len(choices)])
+        endpoints.append(InferenceHandle(choices[actor // num_inferencers % len(choices)]))
     return endpoints
+
+
+def _add_with_slots(
+    program: ExperimentProgram, task: Task, learner: NodeHandle, monitor: NodeHandle
+) -> list[InferenceHandle]:
+    """Adds inferencers that are asked in shared memory."""
+    messages = InferenceMessages(task.make_agent())
+    num_inferencers = task.inference.num_inferencers
+    services = []
+    for index in range(num_inferencers):
+        slots = f"{task.name}-{program.unique_name}-inferencer-{index}"
+        count = _clients(task, index)
+        sizes = Sizes(messages, count, task.actors.envs_per_step)
+        segment.check_room(slots, sizes.nbytes, segment.REQUESTS)
+        node = program.add_courier_node(
+            INFERENCER,
+            InferencerNode,
+            task.name,
+            index,
+            learner,
+            monitor,
+            (),
+            slots,
+            call_timeout=task.inference.timeout,
+        )
+        services.append(InferenceHandle(node, slots, count))
+    return [
+        services[actor % num_inferencers]._replace(slot=actor // num_inferencers)
+        for actor in range(task.actors.most)
+    ]
 
 
 class InferencerNode:
@@ -68,6 +117,7 @@ class InferencerNode:
         learner: NodeHandle,
         monitor: NodeHandle,
         endpoints: Sequence[lp.Address],
+        slots: str | None,
     ):
         """Args:
         experiment: what to train.
@@ -78,6 +128,7 @@ class InferencerNode:
         endpoints: more addresses at which `inference` is served. A gRPC server starts a thread for
           a call, and ends one after it, whenever two calls overlap, and JAX is several times slower
           in a new thread: so actors use different endpoints.
+        slots: name of the file of slots in shared memory; None: it is asked by Courier.
         """
         configure_jax()
         current_heartbeat().tick()
@@ -90,13 +141,15 @@ class InferencerNode:
         config = builder.task.inference
         check_gpus(min(config.num_gpus, 1), f"inference.num_gpus={config.num_gpus}")
         actors = builder.task.actors  # its streams
-        clients = len(range(index, actors.most, config.num_inferencers))
+        clients = _clients(builder.task, index)
         rows = actors.envs_per_step
         sizes = [rows]
         while sizes[-1] < rows * clients:
             sizes.append(min(2 * sizes[-1], rows * clients))
         messages = InferenceMessages(builder.agent)
         heartbeat = current_heartbeat()
+        # Actors may put their first requests there while this node compiles.
+        file = None if slots is None else _slot_file(slots, Sizes(messages, clients, rows))
         source = RemoteVariables(TaskVariables(learner, task), builder.agent)
         inferencer = builder.make_inferencer(
             builder.make_variables(
@@ -110,12 +163,19 @@ class InferencerNode:
             codec=messages,
         )
         inferencer.warm_up()
-        self._service = InferenceServer(inferencer, messages, sizes[-1], config.timeout, heartbeat)
+        self._service: InferenceServer | SlotServer
+        if file is None:
+            self._service = InferenceServer(
+                inferencer, messages, sizes[-1], config.timeout, heartbeat
+            )
+        else:
+            self._service = SlotServer(inferencer, messages, file, heartbeat)
         name = f"{INFERENCER.name}/{index}"
         self._times = TimeReports(monitor, task, name, self._service.times)
 
     def inference(self, data: bytes) -> bytes:
         """See `InferenceServer.inference`."""
+        assert isinstance(self._service, InferenceServer)
         return self._service.inference(data)
 
     def ask(self, version: int) -> None:
@@ -123,7 +183,10 @@ class InferencerNode:
         self._service.ask(version)
 
     def run(self) -> None:
-        """Serves at all endpoints until the program stops."""
+        """Serves until the program stops: in shared memory, or at all endpoints."""
+        if isinstance(self._service, SlotServer):
+            self._service.serve(self._stop, self._times.send_if_due)
+            return
         current_heartbeat().wait()
         for server in self._servers:
             server.Bind("inference", self._service.inference)
@@ -134,3 +197,16 @@ class InferencerNode:
         finally:
             for server in self._servers:
                 server.Stop()
+
+
+def _clients(task: Task, index: int) -> int:
+    """Returns the number of actors that ask an inferencer."""
+    return len(range(index, task.actors.most, task.inference.num_inferencers))
+
+
+def _slot_file(name: str, sizes: Sizes) -> SlotFile:
+    """Returns an inferencer's file of slots, which outlives its process."""
+    if current_heartbeat().restarted and segment.exists(name, segment.REQUESTS):
+        return SlotFile.open(name, sizes, timeout=0.0)  # with the requests that wait
+    owner = Process.parent() if has_own_process() else Process.this()
+    return SlotFile.create(name, sizes, owner)

@@ -12,11 +12,11 @@ from distrl.programs.nodes.process import has_own_process
 from distrl.programs.nodes.time_reports import TimeReports, account_of_process
 from distrl.programs.program import ExperimentProgram, NodeHandle
 from distrl.programs.replay_clients import ReplayHandle
-from distrl.replay.shared import segment
-from distrl.replay.shared.process import Process
 from distrl.replay.shared.table import SharedTable
 from distrl.runtime.heartbeat import current_heartbeat
 from distrl.runtime.late_import import without
+from distrl.shared_memory import segment
+from distrl.shared_memory.process import Process
 from distrl.task import Task
 
 

@@ -5,9 +5,9 @@ import dataclasses
 import pytest
 
 from distrl import presets
-from distrl.config import CheckpointConfig
+from distrl.config import CheckpointConfig, InferenceConfig
 from distrl.errors import ConfigError
-from distrl.programs.placement import Host, parse_hosts, place
+from distrl.programs.placement import Host, asks_on_one_host, parse_hosts, place
 from tests.support.commands import needs_launchpad
 from tests.support.experiments import agents
 
@@ -95,6 +95,16 @@ def test_inferencers_are_beside_the_learner():
     placement = place(experiment(), parse_hosts("h1,h2"), light=True)
     assert placement.nodes["inferencer/0"] == "h1" and placement.nodes["actor/1"] == "h2"
     assert "relay/0" not in placement.nodes
+
+
+def test_actors_that_share_no_memory_with_the_inferencers():
+    made = experiment(inference=InferenceConfig(transport="shared_memory"))
+    assert asks_on_one_host(place(made, parse_hosts("h1"), light=True))
+    with pytest.raises(ConfigError, match=r"actor/0 is on h2, and the inferencers are on h1; lea"):
+        place(made, parse_hosts("h1,h2"), light=True)
+    assert not asks_on_one_host(place(experiment(), parse_hosts("h1,h2"), light=True))
+    with pytest.raises(ConfigError, match=r"auto, courier or shared_memory, got 'shm'"):
+        InferenceConfig(transport="shm")
 
 
 def test_gpus_that_are_not_there():

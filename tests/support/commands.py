@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from distrl.replay.shared.segment import SharedFile
+from distrl.shared_memory.segment import SharedFile
 
 ROOT = Path(__file__).parents[2]
 EXPERIMENTS = Path(__file__).parent / "experiments"

@@ -5,8 +5,8 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from distrl.replay.shared import segment
-from distrl.replay.shared.process import Process
+from distrl.shared_memory import segment
+from distrl.shared_memory.process import Process
 
 
 @contextlib.contextmanager

@@ -10,8 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from distrl.errors import ConfigError
-from distrl.replay.shared.process import Process
 from distrl.replay.table.info import Wait
+from distrl.shared_memory.process import Process
 
 MAX_CLIENTS = 1024
 COLUMNS = 5

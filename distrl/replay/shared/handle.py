@@ -24,7 +24,6 @@ from distrl.errors import SpecError
 from distrl.replay.columns import Block, Columns
 from distrl.replay.sampler import Sampler
 from distrl.replay.shared import clients
-from distrl.replay.shared.process import Process
 from distrl.replay.shared.slots import SAMPLES, QueueSlots, RingSlots, Slots
 from distrl.replay.shared.snapshot import SharedSnapshot
 from distrl.replay.shared.table import SharedTable
@@ -34,6 +33,7 @@ from distrl.replay.table.files import TableSnapshot
 from distrl.replay.table.info import TableInfo
 from distrl.replay.table.waiting import wait_until
 from distrl.runtime.patience import may_end
+from distrl.shared_memory.process import Process
 from distrl.types import Sample, Trajectory
 
 _PREFILL_TIMEOUT = 60.0  # seconds; a prefill only waits for other writers' copies

@@ -7,9 +7,9 @@ import numpy.typing as npt
 
 from distrl.replay.config import ReplayConfig
 from distrl.replay.shared import clients
-from distrl.replay.shared.lock import LOCK_BYTES
 from distrl.replay.shared.settings import SETTINGS_BYTES
 from distrl.replay.table.sum_tree import SumTree
+from distrl.shared_memory.lock import LOCK_BYTES
 
 HEADER_BYTES = 4096  # JSON: see header.py
 SLOT_ARRAYS = ("word", "key", "free", "order", "time")  # int64 `[slots]`: see slots.py

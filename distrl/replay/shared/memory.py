@@ -9,19 +9,21 @@ import numpy.typing as npt
 
 from distrl.replay.columns import Block, Columns
 from distrl.replay.config import ReplayConfig
-from distrl.replay.shared import clients, segment
+from distrl.replay.shared import clients
 from distrl.replay.shared.clients import Clients
 from distrl.replay.shared.header import Header
 from distrl.replay.shared.layout import SLOT_ARRAYS, Layout
-from distrl.replay.shared.lock import Event, SharedLock
 from distrl.replay.shared.margins import ErrorMargins
-from distrl.replay.shared.process import Process
-from distrl.replay.shared.segment import SharedFile
 from distrl.replay.shared.settings import SharedSettings
 from distrl.replay.shared.slots import QueueSlots, RingSlots
 from distrl.replay.table.files import Stored
 from distrl.replay.table.rate_limiter import RateLimiter
 from distrl.replay.table.ring import Ring
+from distrl.shared_memory import segment
+from distrl.shared_memory.futex import Event
+from distrl.shared_memory.lock import SharedLock
+from distrl.shared_memory.process import Process
+from distrl.shared_memory.segment import SharedFile
 from distrl.types import Trajectory
 
 # Indices into `ints`; slots.py has the first ones. The last two begin arrays of `Clients`.

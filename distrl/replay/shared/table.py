@@ -16,15 +16,16 @@ import numpy.typing as npt
 from distrl.errors import PeerError, Stopped
 from distrl.replay.columns import Columns
 from distrl.replay.config import ReplayConfig
-from distrl.replay.shared import clients, segment
+from distrl.replay.shared import clients
 from distrl.replay.shared.layout import Layout
-from distrl.replay.shared.lock import SharedLock
 from distrl.replay.shared.memory import CLOSED, READERS, TableMemory, create_file
-from distrl.replay.shared.process import Process
-from distrl.replay.shared.segment import SharedFile
 from distrl.replay.shared.slots import INSERTS, PENDING, SAMPLES, RingSlots
 from distrl.replay.table import reconfigure
 from distrl.replay.table.info import Contents, TableInfo
+from distrl.shared_memory import segment
+from distrl.shared_memory.lock import SharedLock
+from distrl.shared_memory.process import Process
+from distrl.shared_memory.segment import SharedFile
 from distrl.types import Trajectory
 
 

@@ -5,8 +5,8 @@ from collections.abc import Callable
 
 from distrl.errors import Blocked
 from distrl.replay.shared import clients
-from distrl.replay.shared.process import Process
 from distrl.replay.shared.table import SharedTable
+from distrl.shared_memory.process import Process
 
 _CHECK_INTERVAL = 0.5  # seconds of waiting between two checks for dead processes
 REPLACED_WITHIN = 30.0  # seconds that a wait allows for the replacement of a dead client

@@ -6,41 +6,12 @@ import jax
 import numpy as np
 import pytest
 
-from distrl import specs
 from distrl.errors import DeadlineExceeded, SpecError
 from distrl.inference.messages import InferenceMessages
 from distrl.inference.server import InferenceServer, RemoteInferencer
-from distrl.inferencer import Inferencer
 from distrl.runtime.codec import Codec
-from distrl.testing import CheckingConfig, CountingEnvironment
-from distrl.types import StepType
 from distrl.variables import RemoteVariables, VariableClient, VariableService
-
-ENV = CountingEnvironment(0)
-SPEC = specs.EnvironmentSpec(ENV.observation_spec(), ENV.action_spec())
-
-
-class Source:
-    def __init__(self):
-        self.version = 0
-
-    def get_variables(self, newer_than):
-        if self.version <= newer_than:
-            return None
-        return self.version, {"version": np.int32(self.version)}
-
-
-def timestep(n, kind=StepType.MID):
-    step = specs.zeros(specs.timestep_struct(SPEC), n)
-    return step._replace(step_type=np.full(n, kind, np.int8))
-
-
-def make(source=None, served=False, **kwargs):
-    agent = CheckingConfig().make(SPEC)
-    kwargs["codec"] = InferenceMessages(agent) if served else None
-    variables = VariableClient(source or Source(), kwargs.pop("sync_interval", 1))
-    options = {"seed": 0, "max_streams": 16, **kwargs}
-    return agent, Inferencer(agent, variables, **options)
+from tests.support.inference import Source, make, timestep
 
 
 def test_codec_keeps_values_and_refuses_other_lengths():
@@ -142,33 +113,6 @@ def serve(inferencer, agent, timeout=20.0, max_batch=16):
     messages = InferenceMessages(agent)
     server = InferenceServer(inferencer, messages, max_batch, timeout)
     return server, RemoteInferencer(server, messages)
-
-
-def test_every_caller_gets_its_own_rows():
-    """Many threads; the state of each one's streams counts its calls."""
-    agent, inferencer = make(served=True, max_streams=64, batch_sizes=(4, 8, 16))
-    inferencer.warm_up()
-    server, remote = serve(inferencer, agent)
-    wrong = []
-
-    def caller(index):
-        streams = (np.arange(4) + 4 * index).astype(np.int32)
-        for step in range(200):
-            kind = StepType.FIRST if step == 0 else StepType.MID
-            answer = remote.inference(streams, timestep(4, kind), 0, with_state=step % 3 == 0)
-            if not (answer.extras["seen"] == step).all():
-                wrong.append((index, step))
-            if step % 3 == 0 and not (answer.state[:, 0] == step).all():
-                wrong.append((index, step, "state"))
-
-    threads = [threading.Thread(target=caller, args=(i,)) for i in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
-    assert not wrong
-    assert server.requests == 8 * 200
-    assert server.batches <= server.requests
 
 
 def test_a_bad_request_fails_alone():

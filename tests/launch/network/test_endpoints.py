@@ -15,7 +15,7 @@ pytest.importorskip("launchpad")
 from distrl.launch.network import loopback
 from distrl.launch.network.endpoints import Endpoints
 from distrl.launch.network.private_folder import PATH_LIMIT, new_folder
-from distrl.replay.shared.process import Process
+from distrl.shared_memory.process import Process
 from tests.support.other_user import as_another_user
 
 # Serves, kills the server's process, serves again; then waits for a line.

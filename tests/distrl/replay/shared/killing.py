@@ -26,9 +26,9 @@ from distrl import specs
 from distrl.errors import DeadlineExceeded
 from distrl.replay.buffer import ReplayConfig
 from distrl.replay.shared.buffer import SharedReplayBuffer
-from distrl.replay.shared.segment import FOLDER
 from distrl.replay.shared.slots import FREE, PENDING, READY, QueueSlots, RingSlots
 from distrl.replay.shared.table import SharedTable
+from distrl.shared_memory.segment import FOLDER
 from distrl.types import Inference, Sample, TimeStep
 
 T = 3

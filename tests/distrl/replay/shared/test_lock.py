@@ -7,8 +7,8 @@ import time
 import pytest
 
 from distrl.errors import DeadlineExceeded
-from distrl.replay.shared import lock
-from distrl.replay.shared.lock import LOCK_BYTES, SharedLock
+from distrl.shared_memory import lock
+from distrl.shared_memory.lock import LOCK_BYTES, SharedLock
 from tests.support.waiting import in_thread, until
 
 

@@ -13,10 +13,10 @@ import pytest
 
 from distrl.errors import Blocked, ConfigError, DeadlineExceeded, PeerError, SpecError, Stopped
 from distrl.replay.buffer import ReplayConfig
-from distrl.replay.shared import segment
 from distrl.replay.shared.buffer import SharedReplayBuffer
 from distrl.replay.shared.table import SharedTable
 from distrl.runtime.patience import Patience
+from distrl.shared_memory import segment
 from tests.support.selection import full
 
 T = 4

@@ -1,22 +1,18 @@
-"""A lock and events in shared memory for processes that may die at any instruction. Linux only.
+"""A lock in shared memory for processes that may die at any instruction. Linux only.
 
-The lock is a robust POSIX mutex: when its holder dies, the kernel passes it to the next waiter with
-EOWNERDEAD. Events are futexes, because POSIX condition variables are not robust.
+It is a robust POSIX mutex: when its holder dies, the kernel passes it to the next waiter with
+EOWNERDEAD.
 """
 
 import ctypes
 import errno
 import os
-import platform
-import sys
 import time
 from collections.abc import Callable
 from types import TracebackType
 
 from distrl.errors import ConfigError, DeadlineExceeded, Stopped
-
-if sys.platform != "linux":
-    raise ImportError("replay in shared memory needs Linux: robust mutexes and futexes")
+from distrl.shared_memory.libc import LIBC, QUICK, Timespec
 
 LOCK_BYTES = 128  # the mutex, 40 or 48 bytes; then two words:
 _DAMAGED = 64  # offset of a flag that the data needs repair
@@ -24,43 +20,25 @@ _CHANGES = 72  # offset of the count of changes to data of which every process h
 
 _PTHREAD_PROCESS_SHARED = 1
 _PTHREAD_MUTEX_ROBUST = 1
-_FUTEX_WAIT, _FUTEX_WAKE = 0, 1
-_SYS_FUTEX = 98 if platform.machine() in ("aarch64", "riscv64") else 202
 _SLICE = 0.25  # seconds; between two slices signal handlers can run
 _TIMEOUT = 60.0  # seconds; the longest critical section is a repair, far below one second
 
 
-class _Timespec(ctypes.Structure):
-    _fields_ = (("seconds", ctypes.c_long), ("nanoseconds", ctypes.c_long))
-
-    @classmethod
-    def of(cls, seconds: float) -> "_Timespec":
-        return cls(int(seconds), int(seconds % 1 * 1e9))
-
-
-_libc = ctypes.CDLL(None, use_errno=True)  # releases the GIL: for calls that wait
-_quick = ctypes.PyDLL(None)  # keeps the GIL: for calls that never wait
-_trylock, _unlock = _quick.pthread_mutex_trylock, _quick.pthread_mutex_unlock
-_consistent, _timedlock = _quick.pthread_mutex_consistent, _libc.pthread_mutex_timedlock
+_trylock, _unlock = QUICK.pthread_mutex_trylock, QUICK.pthread_mutex_unlock
+_consistent, _timedlock = QUICK.pthread_mutex_consistent, LIBC.pthread_mutex_timedlock
 for _function in (_trylock, _unlock, _consistent):
     _function.argtypes = [ctypes.c_void_p]
-_timedlock.argtypes = [ctypes.c_void_p, ctypes.POINTER(_Timespec)]
-_clocklock = getattr(_libc, "pthread_mutex_clocklock", None)  # of glibc 2.30
+_timedlock.argtypes = [ctypes.c_void_p, ctypes.POINTER(Timespec)]
+_clocklock = getattr(LIBC, "pthread_mutex_clocklock", None)  # of glibc 2.30
 if _clocklock is not None:
-    _clocklock.argtypes = [ctypes.c_void_p, ctypes.c_int, ctypes.POINTER(_Timespec)]
-_futex_wait, _futex_wake = _libc.syscall, _quick.syscall
-_futex_wait.argtypes = _futex_wake.argtypes = [
-    ctypes.c_long, ctypes.c_void_p, ctypes.c_int, ctypes.c_uint32,
-    ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint32,
-]  # fmt: skip
-_futex_wait.restype = _futex_wake.restype = ctypes.c_long
+    _clocklock.argtypes = [ctypes.c_void_p, ctypes.c_int, ctypes.POINTER(Timespec)]
 
 
 def _lock_within(mutex: int, seconds: float) -> int:
     """Locks a mutex; returns ETIMEDOUT after `seconds`, whatever happens to the time of day."""
     if _clocklock is None:
-        return _timedlock(mutex, _Timespec.of(time.time() + seconds))
-    until = _Timespec.of(time.monotonic() + seconds)
+        return _timedlock(mutex, Timespec.of(time.time() + seconds))
+    until = Timespec.of(time.monotonic() + seconds)
     return _clocklock(mutex, time.CLOCK_MONOTONIC, until)
 
 
@@ -99,10 +77,10 @@ class SharedLock:
         """Initialises the lock; once, before any other process maps the memory."""
         attributes = ctypes.create_string_buffer(64)
         for code in (
-            _libc.pthread_mutexattr_init(attributes),
-            _libc.pthread_mutexattr_setpshared(attributes, _PTHREAD_PROCESS_SHARED),
-            _libc.pthread_mutexattr_setrobust(attributes, _PTHREAD_MUTEX_ROBUST),
-            _libc.pthread_mutex_init(ctypes.c_void_p(address), attributes),
+            LIBC.pthread_mutexattr_init(attributes),
+            LIBC.pthread_mutexattr_setpshared(attributes, _PTHREAD_PROCESS_SHARED),
+            LIBC.pthread_mutexattr_setrobust(attributes, _PTHREAD_MUTEX_ROBUST),
+            LIBC.pthread_mutex_init(ctypes.c_void_p(address), attributes),
         ):
             if code:
                 raise OSError(code, f"pthread_mutex: {os.strerror(code)}")
@@ -183,43 +161,3 @@ class SharedLock:
         if kind is not None and not issubclass(kind, (Stopped, DeadlineExceeded, ConfigError)):
             self._damaged.value = 1
         _unlock(self._mutex)
-
-
-class Event:
-    """An event: a change of what a `SharedLock` guards."""
-
-    def __init__(self, address: int):
-        """Args:
-        address: address of 4 bytes in shared memory, initially zero.
-        """
-        self._address = address
-        self._word = ctypes.c_uint32.from_address(address)
-
-    def read(self) -> int:
-        """Returns the value for `wait`. Read it with the lock held, then release the lock."""
-        return self._word.value
-
-    def wait(self, value: int, seconds: float) -> bool:
-        """Waits for a `change` since `read` returned `value`; returns False on timeout."""
-        if seconds <= 0:
-            return self._word.value != value
-        timeout = _Timespec.of(seconds)
-        code = _futex_wait(
-            _SYS_FUTEX, self._address, _FUTEX_WAIT, value, ctypes.addressof(timeout), None, 0
-        )
-        if code == 0:
-            return True
-        error = ctypes.get_errno()
-        if error == errno.ETIMEDOUT:
-            return False
-        if error in (errno.EAGAIN, errno.EINTR):
-            return True
-        raise OSError(error, f"futex: {os.strerror(error)}")
-
-    def change(self) -> None:
-        """Marks a change, so that waits with an older value return. With the lock held."""
-        self._word.value = (self._word.value + 1) & 0xFFFFFFFF
-
-    def wake(self, count: int) -> None:
-        """Wakes at most `count` current waits. After `change`, without the lock."""
-        _futex_wake(_SYS_FUTEX, self._address, _FUTEX_WAKE, min(count, 2**31 - 1), None, None, 0)

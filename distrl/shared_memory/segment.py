@@ -1,9 +1,10 @@
 """Files in shared memory: their names, their creators, and their removal.
 
-A table is one file in `/dev/shm`, called `distrl.NAME.PID.START` after its creator, which may
-differ from the process that wrote the file. A process id with its start time identifies a process
-uniquely, so that files of dead creators can be told from those in use. A table elsewhere (on a
-Reverb server) has a small file beside them, `distrl.NAME.PID.START.address`, with its address.
+A replay table is one file in `/dev/shm`, called `distrl.NAME.PID.START` after its creator, which
+may differ from the process that wrote the file. A process id with its start time identifies a
+process uniquely, so that files of dead creators can be told from those in use. A table elsewhere
+(on a Reverb server) has a small file beside them, `distrl.NAME.PID.START.address`, with its
+address. The requests of an inference service are in `distrl.NAME.PID.START.requests`.
 """
 
 import json
@@ -19,17 +20,44 @@ import numpy as np
 import numpy.typing as npt
 
 from distrl.errors import ConfigError, DeadlineExceeded, Stopped
-from distrl.replay.shared.process import Process
+from distrl.shared_memory.process import Process
 
 FOLDER = Path("/dev/shm")
 _PREFIX = "distrl."
 _UNFINISHED = ".new"  # suffix of a file that is being written
 _ADDRESS = ".address"  # suffix of a file with the address of a table elsewhere
+_REQUESTS = ".requests"  # suffix of a file with the requests of a service
 _POLL = 0.02  # seconds between two searches for a file: there are no notifications
 
 
+class Kind(NamedTuple):
+    """What is in a file.
+
+    Attributes:
+      noun: for messages.
+      suffix: of the file's name.
+      advice: what to do where there is no memory for it.
+    """
+
+    noun: str
+    suffix: str
+    advice: str
+
+
+TABLE = Kind(
+    "table",
+    "",
+    "use a smaller replay.max_size, give it more memory, or use replay.backend=reverb",
+)
+REQUESTS = Kind(
+    "request file",
+    _REQUESTS,
+    "use a smaller actors.num_envs, give it more memory, or use inference.transport=courier",
+)
+
+
 class SharedFile(NamedTuple):
-    """The file of a table or of its address."""
+    """A file of ours."""
 
     path: Path
     name: str
@@ -38,12 +66,16 @@ class SharedFile(NamedTuple):
     @property
     def is_table(self) -> bool:
         """False for an address, and for a table that is being created."""
-        return self.path.suffix not in (_UNFINISHED, _ADDRESS)
+        return self.path.suffix not in (_UNFINISHED, _ADDRESS, _REQUESTS)
 
     @property
     def is_address(self) -> bool:
         """Whether the file has the address of a table elsewhere."""
         return self.path.suffix == _ADDRESS
+
+    def is_finished(self, kind: Kind) -> bool:
+        """Whether it is a finished file of this kind."""
+        return self.is_table if kind is TABLE else self.path.suffix == kind.suffix
 
     def about(self) -> dict[str, Any]:
         """Returns what `announced` wrote. Raises FileNotFoundError if the file was removed."""
@@ -52,7 +84,8 @@ class SharedFile(NamedTuple):
     @classmethod
     def parse(cls, path: Path) -> "SharedFile | None":
         """Parses the file's name; returns None if it is not one of ours."""
-        text = path.name.removesuffix(_UNFINISHED).removesuffix(_ADDRESS)
+        text = path.name.removesuffix(_UNFINISHED)
+        text = text.removesuffix(_ADDRESS).removesuffix(_REQUESTS)
         parts = text.removeprefix(_PREFIX).rsplit(".", 2)
         if not text.startswith(_PREFIX) or len(parts) != 3:
             return None
@@ -88,9 +121,9 @@ def existing() -> list[SharedFile]:
     return files
 
 
-def exists(name: str) -> bool:
-    """Returns whether a finished table of this name is in shared memory, and in use."""
-    return any(f.name == name and f.is_table and f.creator.lives() for f in existing())
+def exists(name: str, kind: Kind = TABLE) -> bool:
+    """Returns whether a finished file of this name is in shared memory, and in use."""
+    return any(f.name == name and f.is_finished(kind) and f.creator.lives() for f in existing())
 
 
 def sweep(of_this_process: bool = False) -> list[str]:
@@ -107,32 +140,32 @@ def sweep(of_this_process: bool = False) -> list[str]:
     return removed
 
 
-def check_room(name: str, nbytes: int) -> None:
+def check_room(name: str, nbytes: int, kind: Kind = TABLE) -> None:
     """Raises ConfigError if there is not enough memory for a file of `nbytes`."""
     folder = os.statvfs(FOLDER)
     free = folder.f_bavail * folder.f_frsize
     if nbytes > free:
         raise ConfigError(
-            f"table {name!r} needs {nbytes / 1e9:.2f} GB of {FOLDER}, which has {free / 1e9:.2f} "
-            "GB left: use a smaller replay.max_size, give it more memory, or use "
-            "replay.backend=reverb"
+            f"{kind.noun} {name!r} needs {nbytes / 1e9:.2f} GB of {FOLDER}, which has "
+            f"{free / 1e9:.2f} GB left: {kind.advice}"
         )
 
 
-def create(name: str, nbytes: int, creator: Process) -> SharedFile:
+def create(name: str, nbytes: int, creator: Process, kind: Kind = TABLE) -> SharedFile:
     """Creates a file of `nbytes` zeros that others do not find until `publish`.
 
     The memory is allocated now, because running out of it later would be a SIGBUS.
 
     Args:
-      name: the table's name, unique to the program.
+      name: the name, unique to the program.
       nbytes: size of the file.
       creator: the file is in use as long as this process lives.
+      kind: what will be in it.
 
     Raises:
-      ConfigError: there is a live table of this name, or not enough memory.
+      ConfigError: there is a live file of this name, or not enough memory.
     """
-    file = new_file(name, creator)
+    file = new_file(name, creator, kind)
     path = file.path
     path.unlink(missing_ok=True)  # left by a process that died creating it for the same creator
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
@@ -140,25 +173,26 @@ def create(name: str, nbytes: int, creator: Process) -> SharedFile:
         os.posix_fallocate(descriptor, 0, nbytes)
     except OSError:
         path.unlink()
-        check_room(name, nbytes)
+        check_room(name, nbytes, kind)
         raise
     finally:
         os.close(descriptor)
     return file
 
 
-def new_file(name: str, creator: Process) -> SharedFile:
+def new_file(name: str, creator: Process, kind: Kind = TABLE) -> SharedFile:
     """Returns the unfinished file to be created; raises ConfigError if the name is in use."""
     quoted = urllib.parse.quote(name, safe="")
     if not quoted or len(quoted) > 200:
-        raise ConfigError(f"a shared table's name must have 1 to 200 letters; got {name!r}")
+        raise ConfigError(f"a shared {kind.noun}'s name must have 1 to 200 letters; got {name!r}")
     for file in existing():
         if file.name == name and file.creator.lives():
             raise ConfigError(
-                f"there is a table {name!r} already, of process {file.creator.pid}: "
+                f"there is a {kind.noun} {name!r} already, of process {file.creator.pid}: "
                 "its name must be the program's own"
             )
-    path = FOLDER / f"{_PREFIX}{quoted}.{creator.pid}.{creator.start}{_UNFINISHED}"
+    finished = f"{_PREFIX}{quoted}.{creator.pid}.{creator.start}{kind.suffix}"
+    path = FOLDER / f"{finished}{_UNFINISHED}"
     return SharedFile(path, name, creator)
 
 
@@ -168,9 +202,9 @@ def publish(file: SharedFile) -> SharedFile:
 
 
 def find(
-    name: str, timeout: float, stop: threading.Event | None
+    name: str, timeout: float, stop: threading.Event | None, kind: Kind = TABLE
 ) -> tuple[SharedFile, npt.NDArray[Any]]:
-    """Waits for a live table of this name; returns its file and its bytes.
+    """Waits for a live file of this name and kind; returns it and its bytes.
 
     Raises:
       Stopped: `stop` was set first.
@@ -180,18 +214,18 @@ def find(
     while True:
         files = existing()
         for file in files:
-            if file.name == name and file.is_table and file.creator.lives():
+            if file.name == name and file.is_finished(kind) and file.creator.lives():
                 try:
                     return file, file.map()
                 except FileNotFoundError:  # removed meanwhile
                     continue
         if stop is not None and stop.is_set():
-            raise Stopped(f"stopped while waiting for table {name!r} in shared memory")
+            raise Stopped(f"stopped while waiting for {kind.noun} {name!r} in shared memory")
         if time.monotonic() - began >= timeout:
             dead = [f"of dead process {f.creator.pid}" for f in files if f.name == name]
             others = sorted({repr(f.name) for f in files if f.name != name})
             raise DeadlineExceeded(
-                f"no table {name!r} in {FOLDER} after {timeout:g} s; there are "
+                f"no {kind.noun} {name!r} in {FOLDER} after {timeout:g} s; there are "
                 f"{', '.join(dead + others) or 'none'}. Is its owner on this machine, and up?"
             )
         if stop is not None:

@@ -1,0 +1,141 @@
+"""A client of an inference service on the same machine, which asks in shared memory."""
+
+import time
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from distrl.errors import SpecError
+from distrl.inference.messages import HEADER, InferenceMessages
+from distrl.inference.slots import SlotFile
+from distrl.runtime.heartbeat import main_thread_heartbeat
+from distrl.runtime.time_account import current_account
+from distrl.shared_memory.futex import fence
+from distrl.types import Inference, TimeStep
+
+FAILED = 2  # in an answer's header in the place of `has_state`: the text of an error follows
+_SLICE = 0.25  # seconds between two looks at whether a wait can still end
+
+
+class Server(Protocol):
+    """What a client knows of its server but its answers."""
+
+    def ask(self, version: int) -> None:
+        """See `Inferencer.ask`."""
+
+    @property
+    def life(self) -> int:
+        """The server's life, as far as it is known."""
+
+    def check(self, what: str, began: float) -> None:
+        """Raises if a wait cannot end, or has lasted too long.
+
+        Args:
+          what: what is waited for.
+          began: when the wait began, in seconds of the monotonic clock.
+        """
+
+    def wait_for_restart(self, life: int, what: str, error: Exception) -> None:
+        """Returns when the server, which failed in this life, has begun another; else raises."""
+
+
+class RequestFailed(RuntimeError):
+    """The service could not answer a request; the message is that of its error."""
+
+
+class SlotInferencer:
+    """Has `Inferencer`'s interface; for one thread.
+
+    An answer is copied out of the shared memory before it is returned.
+    """
+
+    def __init__(self, file: SlotFile, index: int, messages: InferenceMessages, server: Server):
+        """Args:
+        file: where to ask.
+        index: the slot, which no other living process uses.
+        messages: the layout of requests and answers.
+        server: the service.
+        """
+        self._file, self._index, self._messages, self._server = file, index, messages, server
+        header, self._rows, self._answer = file.slot(index)
+        self._header, self._answer_header = header.data, self._answer.data
+        self._requested, self._answered = file.requested.data, file.answered.data
+        self._event = file.answer_event(index)
+        self._columns: dict[int, list[npt.NDArray[Any]]] = {}  # by number of rows
+        self._answer_bytes = messages.answer.row_bytes, messages.state.row_bytes
+        self._heartbeat = main_thread_heartbeat()
+
+    def inference(
+        self,
+        stream_ids: npt.NDArray[np.int32],
+        timestep: TimeStep,
+        life: int = 0,
+        with_state: bool = False,
+    ) -> Inference:
+        """See `Inferencer.inference`.
+
+        Raises:
+          SpecError: more rows than a slot has room for.
+          RequestFailed: the service could not answer.
+          Exception: what the server's `check` raises.
+        """
+        n = len(stream_ids)
+        if n > self._file.sizes.rows:
+            raise SpecError(
+                f"an inference request of {n} rows; a slot has room for {self._file.sizes.rows}"
+            )
+        index = self._index
+        if self._answered[index] != self._requested[index]:  # of this slot's client before
+            self._wait(f"inference of an earlier request of {self._file.name}")
+        columns = self._columns.get(n)
+        if columns is None:
+            rows = self._rows[: n * self._messages.request.row_bytes]
+            columns = self._columns[n] = self._messages.request.columns(rows, n)
+        self._messages.request.put((stream_ids, TimeStep(*timestep[:5])), columns)
+        HEADER.pack_into(self._header, 0, n, life, with_state, 0)
+        while True:
+            server_life = self._server.life
+            fence()
+            self._requested[index] = (self._requested[index] + 1) & 0xFFFFFFFF
+            self._file.bell.ring()
+            self._wait("inference")
+            header = HEADER.unpack_from(self._answer_header)
+            if header[2] != FAILED:
+                return self._unpack(n, header)
+            text = self._answer[HEADER.size : HEADER.size + header[0]].tobytes()
+            failed = RequestFailed(text.decode(errors="replace"))
+            self._server.wait_for_restart(server_life, "inference failed", failed)
+
+    def _unpack(self, n: int, header: tuple[Any, ...]) -> Inference:
+        if header[0] != n:
+            raise SpecError(f"asked for {n} rows, {self._file.name} answered {header[0]}")
+        row_bytes, state_bytes = self._answer_bytes
+        size = HEADER.size + n * (row_bytes + (state_bytes if header[2] else 0))
+        return self._messages.unpack_answer(self._answer[:size].tobytes())
+
+    def _wait(self, what: str) -> None:
+        """Waits until all requests are answered."""
+        index, requested, answered = self._index, self._requested, self._answered
+        account, heartbeat = current_account(), self._heartbeat
+        heartbeat.wait()
+        state = account.wait()
+        began, timed_out = 0.0, False
+        try:
+            while (value := answered[index]) != requested[index]:
+                if timed_out:
+                    began = began or time.monotonic() - _SLICE
+                    self._server.check(what, began)
+                timed_out = not self._event.wait(value, _SLICE)
+        finally:
+            account.switch(state)
+            heartbeat.tick()
+        fence()
+
+    def ask(self, version: int) -> None:
+        """See `Inferencer.ask`."""
+        self._server.ask(version)
+
+    def put_back(self, stream_ids: npt.NDArray[np.int32], state: Any) -> None:
+        """Is not there: `light_env` refuses rounds of agents with recurrent state."""
+        raise NotImplementedError("a service cannot take back a step")

@@ -1,0 +1,228 @@
+"""An inferencer as a service of one machine: it finds requests in shared memory."""
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+import numpy.typing as npt
+
+from distrl.errors import SpecError, Stopped
+from distrl.inference.messages import HEADER, InferenceMessages
+from distrl.inference.server import BatchCosts
+from distrl.inference.slot_client import FAILED
+from distrl.inference.slots import SlotFile
+from distrl.inferencer import Inferencer
+from distrl.runtime.heartbeat import Heartbeat
+from distrl.runtime.time_account import IDLE, INFERENCE, TimeAccount, use_account
+from distrl.shared_memory.futex import Event, fence
+from distrl.shared_memory.process import Process
+
+_SLICE = 0.25  # seconds of a wait for requests, between two looks at whether to stop
+
+
+class _Slot(NamedTuple):
+    """A slot as the server sees it."""
+
+    header: memoryview
+    rows: npt.NDArray[Any]  # uint8 [most rows, row_bytes]
+    answer: npt.NDArray[Any]
+    answer_header: memoryview
+    answer_rows: npt.NDArray[Any]  # uint8 [most rows, row_bytes]
+    event: Event
+
+
+class _Request(NamedTuple):
+    """A request that waits for its answer."""
+
+    slot: int
+    number: int  # of the slot's request
+    rows: int
+    life: int
+    with_state: bool
+
+
+class SlotServer:
+    """Answers what has been asked, in batches of all requests that there are; for one thread.
+
+    Whatever has arrived while a batch ran is the next batch. It waits for no other requests.
+    """
+
+    def __init__(
+        self,
+        inferencer: Inferencer,
+        messages: InferenceMessages,
+        file: SlotFile,
+        heartbeat: Heartbeat | None = None,
+    ):
+        """Args:
+        inferencer: runs the batches; its codec is `messages`.
+        messages: the layout of requests and answers.
+        file: where the requests are; this process serves it from now on.
+        heartbeat: the node's; records when batches run, and has this server's life. None: none.
+        """
+        self._heartbeat = heartbeat or Heartbeat()
+        self._inferencer, self._messages, self._file = inferencer, messages, file
+        file.server = Process.this()
+        rows, row_bytes = file.sizes.rows, messages.request.row_bytes
+        self._slots = [self._open(index) for index in range(file.sizes.count)]
+        most = inferencer.padded_size(rows * file.sizes.count)
+        self._batch = np.zeros((most, row_bytes), np.uint8)
+        self._dirty = 0  # rows of it that are not zero
+        self._lock = threading.Lock()  # of the figures
+        self._account = TimeAccount()
+        self._costs = BatchCosts()
+        self.batches = 0
+        self.requests = 0
+
+    def _open(self, index: int) -> _Slot:
+        header, rows, answer = self._file.slot(index)
+        most = self._file.sizes.rows
+        own, given = self._messages.request.row_bytes, self._messages.answer.row_bytes
+        answer_rows = answer[HEADER.size : HEADER.size + most * given]
+        return _Slot(
+            header.data,
+            rows[: most * own].reshape(most, own),
+            answer,
+            answer[: HEADER.size].data,
+            answer_rows.reshape(most, given),
+            self._file.answer_event(index),
+        )
+
+    def serve(self, stop: threading.Event, then: Callable[[], None] = lambda: None) -> None:
+        """Answers requests until `stop` is set.
+
+        Args:
+          stop: set when the program stops.
+          then: called after each batch, and each wait of a quarter of a second.
+        """
+        bell, heartbeat, account = self._file.bell, self._heartbeat, self._account
+        own = use_account(account)
+        try:
+            while not stop.is_set():
+                rung = bell.read()
+                requests = self._waiting()
+                if requests:
+                    self._serve(requests)
+                else:
+                    heartbeat.wait()
+                    account.switch(IDLE)
+                    bell.wait(rung, _SLICE)
+                then()
+        finally:
+            heartbeat.wait()
+            account.switch(IDLE)
+            use_account(own)
+
+    def times(self) -> dict[str, Any]:
+        """Returns a report of what its time went to, and of its batches; safe in any thread."""
+        with self._lock:
+            batches = [self.requests, *self._costs.sums]
+            return {"time": self._account.totals(), "batches": batches}
+
+    def ask(self, version: int) -> None:
+        """See `Inferencer.ask`."""
+        self._inferencer.ask(version)
+
+    def _waiting(self) -> list[_Request]:
+        """Returns the requests that wait; refuses those that cannot be."""
+        file, most = self._file, self._file.sizes.rows
+        (indices,) = (file.requested != file.answered).nonzero()
+        fence()
+        requests = []
+        for index in indices.tolist():
+            number = int(file.requested[index])
+            rows, life, with_state, _ = HEADER.unpack_from(self._slots[index].header)
+            request = _Request(index, number, rows, life, bool(with_state))
+            if 0 < rows <= most:
+                requests.append(request)
+            else:
+                self._refuse(request, SpecError(f"a request of {rows} rows; a slot has {most}"))
+        return requests
+
+    def _serve(self, requests: list[_Request]) -> None:
+        """Answers requests with one batch; if that fails, with a batch for each."""
+        began = time.monotonic()
+        self._heartbeat.tick()
+        self._account.switch(INFERENCE)
+        rows = 0
+        for request in requests:
+            rows += request.rows
+        try:
+            self._run(requests, rows)
+        except Stopped:
+            raise
+        except Exception as error:
+            if len(requests) == 1:
+                self._refuse(requests[0], error)
+            else:  # one that is wrong must not fail the others
+                for request in requests:
+                    self._serve([request])
+                return
+        with self._lock:
+            self.batches += 1
+            self.requests += len(requests)
+            self._costs.add(rows, time.monotonic() - began)
+
+    def _run(self, requests: list[_Request], rows: int) -> None:
+        inferencer, slots = self._inferencer, self._slots
+        size = inferencer.padded_size(rows)
+        first = requests[0]
+        with_state = first.with_state
+        life: int | npt.NDArray[Any] = first.life
+        if len(requests) == 1 and rows == size:
+            data = slots[first.slot].rows[:rows]
+        else:
+            data, end = self._batch[:size], 0
+            for request in requests:
+                start, end = end, end + request.rows
+                data[start:end] = slots[request.slot].rows[: request.rows]
+                with_state |= request.with_state
+            if self._dirty > end:
+                self._batch[end : self._dirty] = 0
+            self._dirty = end
+            if inferencer.has_state and len(requests) > 1:
+                life = np.repeat([r.life for r in requests], [r.rows for r in requests])
+        answers, version, states = inferencer.infer(data, rows, life, with_state, padded=True)
+        end = 0
+        for request in requests:
+            start, end = end, end + request.rows
+            slot = slots[request.slot]
+            slot.answer_rows[: request.rows] = answers[start:end]
+            if request.with_state:
+                self._put_state(slot, states, start, end)
+            HEADER.pack_into(
+                slot.answer_header,
+                0,
+                request.rows,
+                version,
+                request.with_state,
+                self._heartbeat.life,
+            )
+        for request in requests:
+            self._answered(request)
+
+    def _put_state(self, slot: _Slot, states: Any, start: int, end: int) -> None:
+        """Writes states behind the rows of an answer."""
+        part = jax.tree.map(lambda leaf: leaf[start:end], states)
+        data = np.frombuffer(self._messages.state.pack(part, end - start), np.uint8)
+        at = HEADER.size + (end - start) * self._messages.answer.row_bytes
+        slot.answer[at : at + len(data)] = data
+
+    def _refuse(self, request: _Request, error: Exception) -> None:
+        """Answers with an error."""
+        slot = self._slots[request.slot]
+        answer = slot.answer
+        text = f"{type(error).__name__}: {error}".encode(errors="replace")
+        text = text[: len(answer) - HEADER.size]
+        answer[HEADER.size : HEADER.size + len(text)] = np.frombuffer(text, np.uint8)
+        HEADER.pack_into(slot.answer_header, 0, len(text), 0, FAILED, self._heartbeat.life)
+        self._answered(request)
+
+    def _answered(self, request: _Request) -> None:
+        """Counts an answer and wakes the client."""
+        fence()
+        self._file.answered[request.slot] = request.number
+        self._slots[request.slot].event.wake(1)

@@ -1,0 +1,113 @@
+"""Clients of inference services, over Courier or in the memory of one machine."""
+
+import time
+from typing import Any, NamedTuple
+
+import launchpad as lp
+
+from distrl.errors import PeerError, Stopped
+from distrl.inference.messages import InferenceMessages
+from distrl.inference.server import RemoteInferencer
+from distrl.inference.slot_client import SlotInferencer
+from distrl.inference.slots import Sizes, SlotFile
+from distrl.inferencer import InferenceSource
+from distrl.programs.build import Builder
+from distrl.programs.program import NodeHandle
+from distrl.programs.remote import RESTART_TIMEOUT_S, Peer, PeerWatch
+from distrl.runtime.heartbeat import DOWN, GONE
+
+_OPEN_TIMEOUT_S = 600.0  # for the service to begin: what it needs may take long to load
+
+
+class InferenceHandle(NamedTuple):
+    """The means by which one actor asks an inference service.
+
+    Attributes:
+      node: the service's node; where `slots` is None, the endpoint that the actor asks.
+      slots: name of the file of slots in shared memory; None: Courier.
+      num_slots: number of slots in it.
+      slot: the actor's.
+    """
+
+    node: NodeHandle
+    slots: str | None = None
+    num_slots: int = 0
+    slot: int = 0
+
+    @property
+    def group(self) -> str:
+        """The label of the service's node."""
+        return self.node.group
+
+
+def inference_client(builder: Builder, handle: InferenceHandle, stop: Any) -> InferenceSource:
+    """Returns an actor's client of its inference service.
+
+    Args:
+      builder: of the service's task.
+      handle: the service.
+      stop: event that is set when the program stops.
+    """
+    task, messages = builder.task, InferenceMessages(builder.agent)
+    if handle.slots is None:
+        return RemoteInferencer(Peer(handle.node), messages)
+    sizes = Sizes(messages, handle.num_slots, task.actors.envs_per_step)
+    file = SlotFile.open(handle.slots, sizes, _OPEN_TIMEOUT_S, stop)
+    server = SlotService(handle.node, file, task.inference.timeout)
+    return SlotInferencer(file, handle.slot, messages, server)
+
+
+class SlotService:
+    """A service that is asked in shared memory, as its clients know it."""
+
+    def __init__(self, node: NodeHandle, file: SlotFile, timeout: float):
+        """Args:
+        node: its node.
+        file: its slots.
+        timeout: seconds that a request may wait while the service runs.
+        """
+        self._name, self._file, self._timeout = node.name, file, timeout
+        self._peer, self._watch = Peer(node), PeerWatch(node)
+        self._stop = lp.stop_event()
+        self._seen: Any = None  # the service's status and life, and since when it has them
+        self._since = 0.0
+        self.wait_for_restart = self._watch.wait_for_restart
+
+    def ask(self, version: int) -> None:
+        """See `Inferencer.ask`."""
+        self._peer.ask(version)
+
+    @property
+    def life(self) -> int:
+        """The service's life."""
+        return self._watch.life
+
+    def check(self, what: str, began: float) -> None:
+        """Raises if a wait cannot end.
+
+        Args:
+          what: what is waited for.
+          began: when the wait began, in seconds of the monotonic clock.
+
+        Raises:
+          Stopped: the program stops.
+          PeerError: the service has ended, or has not answered in time.
+        """
+        if self._stop.is_set():
+            raise Stopped(f"{what}: the program stops")
+        status = self._watch.status
+        if status == GONE or (status is None and not self._lives()):
+            raise PeerError(f"{what}: {self._name} has ended")
+        seen = status, self._watch.life
+        if seen != self._seen:
+            # The time of a restart is not that of the request.
+            self._since = 0.0 if self._seen is None else time.monotonic()
+            self._seen = seen
+        limit = RESTART_TIMEOUT_S if status == DOWN else self._timeout
+        if time.monotonic() - max(began, self._since) > limit:
+            state = "has not been restarted" if status == DOWN else "has not answered"
+            raise PeerError(f"{what}: {self._name} {state} in {limit:g} s")
+
+    def _lives(self) -> bool:
+        server = self._file.server
+        return server is None or server.lives()
