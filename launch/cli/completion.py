@@ -15,16 +15,21 @@ from distrl.launch.cli import completion_words
 from distrl.launch.launch_types import LAUNCH_TYPES, TERMINALS
 from distrl.launch.paths import python_command
 from distrl.programs import TOPOLOGIES
+from distrl.runtime.files import TASKS
 
-_WITH_RUNS = {
-    "status", "top", "logs", "stop", "eval", "play", "video", "report", "plot", "compare", "actors",
-    "stacks", "profile", "graph",
+_WITH_RUN = {
+    "list", "status", "top", "logs", "stop", "eval", "play", "video", "report", "actors", "stacks",
+    "profile", "graph",
 }  # fmt: skip
+_WITH_RUNS = {"plot", "compare"}
 _WITH_NODES = {"logs", "stacks", "profile"}
 _WITH_TRAIN_FLAGS = {"train", "sweep", "graph"}
+_AS = re.compile(r"\[flags of (?:distrl )?(\w+)\]")  # in a command's help
 _TO_TRY = {"--grid", "--random"}  # of `distrl sweep`: names of flags without their dashes
-_FLAG = re.compile(r"--[a-z_]+")
-_FLAGS_WITHOUT_VALUE = {"--help", "--version", "--trust"}
+_FLAG = re.compile(r"(?<![\w-])(--?[a-z][a-z_]*)(?:(=)([a-z|A-Z]+(?![\w.|]))?)?")
+_PATHS = {"experiment", "out", "dir", "show", "video", "config_file", "credentials"}
+_COLUMNS = {"x", "y", "by"}  # of the metrics of a run
+_METRICS = "metrics.csv"
 _DEFAULT_AGENT = "impala"
 
 _BASH = """# bash: eval "$(distrl completion bash)", in .bashrc
@@ -52,7 +57,11 @@ _distrl() {
 if [[ $funcstack[1] == _distrl ]]; then _distrl "$@"; else compdef _distrl distrl; fi
 """
 _FISH = """# fish: distrl completion fish > ~/.config/fish/completions/distrl.fish
-complete -c distrl -a '(distrl _complete (commandline -cp | string collect))'
+function __distrl_complete
+    set -l found (distrl _complete (commandline -cp | string collect) 2>/dev/null)
+    set -q found[1]; and printf '%s\\n' $found; or __fish_complete_path (commandline -ct)
+end
+complete -c distrl -f -a '(__distrl_complete)'
 """
 SCRIPTS = {"bash": _BASH, "zsh": _ZSH, "fish": _FISH}
 
@@ -89,7 +98,8 @@ def complete(line: str, help_of: Mapping[str, str]) -> int:
     words = line.split()
     if line.endswith(" "):
         words.append("")
-    print("\n".join(candidates(words[1:], help_of, _read_words())))
+    for word in candidates(words[1:], help_of, _read_words()):
+        print(word)
     return 0
 
 
@@ -130,23 +140,56 @@ def _of_command(
 ) -> Sequence[str]:
     command, current = words[0], words[-1]
     with_train = command in _WITH_TRAIN_FLAGS
+    flags = _own_flags(command, help_of)
     if with_train and len(words) > 2 and words[-2] in _TO_TRY:
-        return [name.lstrip("-") for name in _train_flags(words, known)]
+        return _to_try(words, known)
     if current.startswith("-"):
-        name, equals, _ = current.partition("=")
+        name, equals, begin = current.partition("=")
         if equals:
-            return [f"{name}={value}" for value in _values(name, words, known)]
-        own = dict.fromkeys(_FLAG.findall(help_of.get(command, "")))
-        flags = [flag if flag in _FLAGS_WITHOUT_VALUE else f"{flag}=" for flag in own]
-        return [*flags, "--help", *(_train_flags(words, known) if with_train else ())]
-    if words[-2].startswith("--") and "=" not in words[-2]:
-        return list(_values(words[-2], words, known))
+            return [f"{name}={value}" for value in _values(name, begin, words, known, flags)]
+        own = [flag if values is None else f"{flag}=" for flag, values in flags.items()]
+        return [*own, "--help", *(_train_flags(words, known) if with_train else ())]
+    before = words[-2]
+    if before.startswith("--") and "=" not in before:
+        takes_value = flags.get(before) is not None or before in ("--show", "--set")
+        if takes_value or (with_train and f"{before}=" in _train_flags(words, known)):
+            return _values(before, current, words, known, flags)
+    named = [word for word in words[1:-1] if not word.startswith("-")]
     if command == "completion":
-        return list(SCRIPTS)
-    before = [word for word in words[1:-1] if not word.startswith("-")]
-    if command in _WITH_NODES and before:
-        return _nodes(Path(before[0]))
-    return _runs(current) if command in _WITH_RUNS or command == "list" else []
+        return [] if named else list(SCRIPTS)
+    if command in _WITH_NODES and named:
+        return _nodes(Path(named[0]))
+    if command in _WITH_RUNS or (command in _WITH_RUN and not named):
+        return _runs(current)
+    return []
+
+
+def _own_flags(command: str, help_of: Mapping[str, str]) -> dict[str, list[str] | None]:
+    """Returns the flags in a command's help, with the values to choose from.
+
+    The list is empty for any value, and None for a flag that has none.
+    """
+    text = help_of.get(command, "")
+    same_as = _AS.search(text)
+    flags: dict[str, list[str] | None] = {}
+    if same_as and same_as[1] not in _WITH_TRAIN_FLAGS:
+        flags = _own_flags(same_as[1], help_of)
+    for flag, equals, values in _FLAG.findall(text):
+        if equals and not flags.get(flag):
+            flags[flag] = [value for value in values.split("|") if value.islower()]
+        flags.setdefault(flag, None)
+    return {flag: None if flag in _TO_TRY else values for flag, values in flags.items()}
+
+
+def _to_try(words: Sequence[str], known: Mapping[str, Any]) -> list[str]:
+    """Returns what `--grid` may name, and the values of what it names, also after a comma."""
+    name, equals, begin = words[-1].partition("=")
+    if not equals:
+        return [flag.lstrip("-") for flag in _train_flags(words, known)]
+    first, comma, _ = begin.rpartition(",")
+    given = set(first.split(","))
+    values = _values(name, begin, words, known, {})
+    return [f"{name}={first}{comma}{value}" for value in values if value not in given]
 
 
 def _train_flags(words: Sequence[str], known: Mapping[str, Any]) -> list[str]:
@@ -160,7 +203,14 @@ def _agent(words: Sequence[str]) -> str:
     return named[-1] if named else _DEFAULT_AGENT
 
 
-def _values(flag: str, words: Sequence[str], known: Mapping[str, Any]) -> Sequence[str]:
+def _values(
+    flag: str,
+    begin: str,
+    words: Sequence[str],
+    known: Mapping[str, Any],
+    flags: Mapping[str, Sequence[str] | None],
+) -> Sequence[str]:
+    """Returns the values of a flag that begin like this. Args: flags: from `_own_flags`."""
     name = flag.lstrip("-")
     fixed: dict[str, Sequence[str]] = {
         "topology": list(TOPOLOGIES),
@@ -168,27 +218,47 @@ def _values(flag: str, words: Sequence[str], known: Mapping[str, Any]) -> Sequen
         "lp_launch_type": LAUNCH_TYPES,
         "env": known.get("environments", ()),
         "agent": list(known.get("settings", ())),
-        "jobs": ("auto",),
-        "which": ("latest", "best"),
-        "run_dir": _runs(words[-1].partition("=")[2]) if name == "run_dir" else (),
     }
     if name in fixed:
         return fixed[name]
-    return list(known.get("settings", {}).get(_agent(words), {}).get(name, ()))
+    if name == "run_dir":
+        return _runs(begin)
+    if name in _PATHS:
+        return _paths(begin)
+    named = [Path(word) for word in words[1:-1] if not word.startswith("-")]
+    if name in _COLUMNS and named:
+        return _columns(named[0])
+    if name == "task" and named:
+        return [path.name for path in (named[0] / TASKS).glob("*")]
+    settings = {
+        **dict(known.get("choices", {})),
+        **known.get("settings", {}).get(_agent(words), {}),
+    }
+    return flags.get(flag) or list(settings.get(name, ()))
+
+
+def _paths(begin: str) -> list[str]:
+    """Returns the files and folders whose paths begin like this."""
+    head = begin[: begin.rfind("/") + 1]
+    try:
+        paths = [path for path in Path(head or ".").iterdir() if not path.name.startswith(".")]
+    except OSError:  # no such folder
+        return []
+    return [f"{head}{path.name}{'/' if path.is_dir() else ''}" for path in paths]
 
 
 def _runs(begin: str) -> list[str]:
     """Returns folders that begin like this: those of runs, and those that may contain runs."""
-    folder = Path(begin if begin.endswith("/") else Path(begin).parent if begin else "runs")
-    found = []
+    folders = [path for path in _paths(begin or "runs/") if path.endswith("/")]
+    return [path.rstrip("/") if (Path(path) / "config.json").exists() else path for path in folders]
+
+
+def _columns(run_dir: Path) -> list[str]:
     try:
-        for path in folder.iterdir():
-            if path.is_dir() and not path.name.startswith("."):
-                is_run = (path / "config.json").exists()
-                found.append(str(path) if is_run else f"{path}/")
-    except OSError:  # no such folder
+        with open(run_dir / _METRICS) as file:
+            return file.readline().strip().split(",")
+    except OSError:
         return []
-    return found
 
 
 def _nodes(run_dir: Path) -> list[str]:

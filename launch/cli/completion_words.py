@@ -43,8 +43,8 @@ def _file() -> Path:
 def collect() -> dict[str, Any]:
     """Returns the names by kind.
 
-    `flags`: of `distrl train`. `settings`: by agent, values to choose from by setting, "config.x",
-    empty for others. `environments`: names.
+    `flags`: of `distrl train`; `choices`: the values of some. `settings`: by agent, values to
+    choose from by setting, "config.x", empty for others. `environments`: names.
     """
     from absl import flags
 
@@ -62,16 +62,23 @@ def collect() -> dict[str, Any]:
                 config_flags.define_flags(experiment, values=values)
                 settings[agent] = {name: choices(values[name]) for name in values}
                 break
+    of_train = [
+        flag
+        for module in read_command.FLAG_MODULES[:2]
+        for flag in flags.FLAGS.get_flags_for_module(module)
+    ]
     return {
         "fingerprint": fingerprint(),
-        "flags": sorted(
-            flag.name
-            for module in read_command.FLAG_MODULES[:2]
-            for flag in flags.FLAGS.get_flags_for_module(module)
-        ),
+        "flags": sorted(flag.name for flag in of_train),
+        "choices": {flag.name: own for flag in of_train if (own := _values(flag))},
         "settings": settings,
         "environments": sorted({*envpool_names(), *_gymnasium_names()}),
     }
+
+
+def _values(flag: Any) -> list[str]:
+    """Returns the values that a flag of absl's may have, if they are few words."""
+    return ["true", "false"] if flag.boolean else list(getattr(flag.parser, "enum_values", ()))
 
 
 def choices(flag: Any) -> list[str]:
