@@ -27,7 +27,7 @@ $(STAMP): requirements/py310.txt requirements/bootstrap.txt pyproject.toml tools
 	@tools/setup_env.sh $(VENV)
 
 train: $(STAMP) ## train IMPALA on CartPole-v1 (ARGS="..." adds flags)
-	$(BIN)/distrl train --env=CartPole-v1 --agent=impala --topology=light_env $(ARGS)
+	$(BIN)/distrl train --env=CartPole-v1 --agent=impala $(ARGS)
 
 test: $(STAMP) ## the quick tests, two at a time (PYTEST_ARGS="..." adds flags)
 	$(BIN)/python -m pytest -m "not slow and not full" -n 2 --dist worksteal $(PYTEST_ARGS)

@@ -1,4 +1,4 @@
-"""The command line: `distrl train --env=CartPole-v1 --topology=light_env`.
+"""The command line: `distrl train --env=CartPole-v1 --agent=impala`.
 
 Nothing heavy is imported before the arguments are read, so that bad input is refused at once.
 """

@@ -6,8 +6,9 @@ Process pools fork: a node makes its pool before anything in it uses JAX.
 from collections.abc import Callable, Sequence
 
 from distrl import seeds
-from distrl.envs.pool import Pool
+from distrl.envs.pool import Pool, on_cores
 from distrl.experiment import Experiment
+from distrl.runtime.host_resources import usable_cores
 
 Printer = Callable[[str], None]
 
@@ -23,7 +24,8 @@ def actor_pool(experiment: Experiment, index: int, printer: Printer, life: int =
     """
     config = experiment.actors
     pool_seeds = seeds.environment_seeds(experiment.seed, "actor", index, config.num_envs, life)
-    pool = experiment.environment.make_pool(config.num_envs, config.envs_per_step, pool_seeds)
+    environment = on_cores(experiment.environment, usable_cores() // config.num_actors)
+    pool = environment.make_pool(config.num_envs, config.envs_per_step, pool_seeds)
     printer(_line(f"actor/{index}", pool, pool_seeds, life))
     return pool
 
@@ -37,7 +39,8 @@ def shared_pool(experiment: Experiment, printer: Printer, life: int = 0) -> Pool
     ]
     pool_seeds = tuple(seed for actor_seeds in seeds_of_actors for seed in actor_seeds)
     wait_num = config.envs_per_step * config.num_actors
-    pool = experiment.environment.make_pool(len(pool_seeds), wait_num, pool_seeds)
+    environment = on_cores(experiment.environment, usable_cores())
+    pool = environment.make_pool(len(pool_seeds), wait_num, pool_seeds)
     for index in range(config.num_actors):
         part = slice(index * config.num_envs, (index + 1) * config.num_envs)
         printer(_line(f"actor/{index}", pool, pool_seeds, life, part))

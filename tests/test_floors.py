@@ -39,6 +39,7 @@ ROOMS = """
     programs/nodes
     programs/inference_clients programs/replay_clients
     programs/running
+    programs/auto programs/costs
     programs/build programs/remote
     programs/program programs/placement programs/resources
     programs/diagram
@@ -64,7 +65,7 @@ ROOMS = """
     distrl/metrics
     distrl/run_status
     distrl/node_times distrl/progress_line
-    distrl/bottleneck
+    distrl/bottleneck distrl/topology_rates
     distrl/sinks
     distrl/agents/action_distribution distrl/agents/networks distrl/agents/action_noise
     distrl/replay/local distrl/replay/reverb distrl/replay/shared

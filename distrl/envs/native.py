@@ -33,6 +33,11 @@ _PURE_LIMITS = (
     "CliffWalking", "Dmc", "FrozenLake", "Gym", "LunarLander", "MountainCar", "NChain",
     "Pendulum", "Taxi",
 )  # fmt: skip
+# Families with steps of some microseconds: to hand them to a thread costs more.
+_CHEAP = (
+    "Acrobot", "Blackjack", "CartPole", "Catch", "CliffWalking", "FrozenLake", "MountainCar",
+    "NChain", "Pendulum", "Taxi",
+)  # fmt: skip
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,7 +46,9 @@ class NativeEnvironment:
 
     Attributes:
       name: as EnvPool lists it: "CartPole-v1", "Pong-v5", "HalfCheetah-v4".
-      num_threads: EnvPool's threads in each pool. 0: one for each core that the process may use.
+      num_threads: EnvPool's threads in each pool. None: the cores of the machine over the actors'
+        processes, and one for environments whose steps cost next to nothing; 0: one for each core
+        that the process may use.
       max_episode_steps: the time limit. None: the environment's own.
       clip_actions: clip continuous actions to their bounds before the environment sees them.
       options: pairs of EnvPool's own options for it: `(("stack_num", 1), ("frame_skip", 2))`.
@@ -49,7 +56,7 @@ class NativeEnvironment:
     """
 
     name: str
-    num_threads: int = 1
+    num_threads: int | None = None
     max_episode_steps: int | None = None
     clip_actions: bool = True
     options: tuple[Any, ...] = ()
@@ -61,9 +68,10 @@ class NativeEnvironment:
             near = difflib.get_close_matches(self.name, names, n=3, cutoff=0.5)
             hint = f"; did you mean {' or '.join(near)}?" if near else ""
             raise ConfigError(f"environment: EnvPool has no {self.name!r}{hint}")
-        if self.num_threads < 0:
+        if self.num_threads is not None and self.num_threads < 0:
             raise ConfigError(
-                f"environment.num_threads must be 0 (one a core) or more, got {self.num_threads}"
+                f"environment.num_threads must be 0 (one a core) or more, or None (by "
+                f"the machine), got {self.num_threads}"
             )
         if self.max_episode_steps is not None and self.max_episode_steps < 1:
             raise ConfigError(
@@ -147,6 +155,13 @@ class NativeEnvironment:
         """The mean return at which the environment counts as solved; None if EnvPool has none."""
         return getattr(self.envpool_spec().config, "reward_threshold", None)
 
+    def on_cores(self, cores: int) -> "NativeEnvironment":
+        """See `distrl.envs.pool.on_cores`."""
+        if self.num_threads is not None:
+            return self
+        is_cheap = type(self.envpool_spec()).__name__.startswith(_CHEAP)
+        return dataclasses.replace(self, num_threads=1 if is_cheap else max(1, cores))
+
     def make_pool(self, num_envs: int, wait_num: int, seeds: Sequence[int]) -> Pool:
         """See `Environment`. EnvPool takes one seed: environment i has `seeds[0] + i`."""
         options = dict(self.options)
@@ -160,7 +175,7 @@ class NativeEnvironment:
             seeds[0],
             options=options,
             exact_limit=self.exact_limit,
-            num_threads=self.num_threads,
+            num_threads=1 if self.num_threads is None else self.num_threads,
             clip_actions=self.clip_actions,
             clean_rewards=self.rewards_are_clean,
             check_finite=self.check_finite,

@@ -26,6 +26,18 @@ class Environment(Protocol):
         """Starts `num_envs` environments, `seeds[i]` for number i; `recv` waits for `wait_num`."""
 
 
+def on_cores(environment: Environment, cores: int) -> Environment:
+    """Returns an environment whose pools keep at most so many cores busy, where it has a choice.
+
+    Args:
+      environment: with or without a method `on_cores`, which returns it with that many threads
+        unless the user has set their number.
+      cores: that each of its pools may keep busy.
+    """
+    chosen = getattr(environment, "on_cores", None)
+    return environment if chosen is None else chosen(cores)
+
+
 class Pool(abc.ABC):
     """Several environments stepped together.
 

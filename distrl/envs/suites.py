@@ -55,7 +55,7 @@ def make(
         "pettingzoo:classic/tictactoe_v3", "mpe2:simple_spread_v3".
       wrappers: its wrappers; `max_episode_steps=None` means the environment's own limit.
       pool: how several environments are stepped; not for EnvPool, which has its own pools.
-      num_threads: EnvPool's threads in each pool.
+      num_threads: EnvPool's threads in each pool; see `NativeEnvironment`.
       **options: the environment's own options, as its suite names them: `stack_num=1` (EnvPool's
         Atari), `size=8` (MiniGrid), `flat_observation=True` (dm_control). Hashable.
 
@@ -71,7 +71,7 @@ def make(
         return MultiAgentEnvironment(agents_builder, own_name, wrappers, pool)
     suite, own_name = _find(name)
     if suite == "envpool":
-        return _native(own_name, wrappers, pool, 1 if num_threads is None else num_threads, pairs)
+        return _native(own_name, wrappers, pool, num_threads, pairs)
     _refuse_threads(name, num_threads)
     builder: GymBuilder | DmControlBuilder
     if suite == "dm_control":
@@ -204,7 +204,7 @@ def _find(name: str) -> tuple[str, str]:
 
 
 def _native(
-    name: str, wrappers: WrapperConfig, pool: PoolConfig, num_threads: int, options: Options
+    name: str, wrappers: WrapperConfig, pool: PoolConfig, num_threads: int | None, options: Options
 ) -> NativeEnvironment:
     instead = f"write gym:{name} for gymnasium's in a pool of Python environments"
     if name.startswith(_REGISTERED["minigrid"]):

@@ -12,7 +12,7 @@ from distrl.errors import ConfigError
 from distrl.experiment import Experiment
 from distrl.launch.cli import config_file, config_flags, multi_machine, train_flags
 from distrl.launch.cli.load_experiment import apply_settings, load_experiment
-from distrl.programs import TOPOLOGIES
+from distrl.programs import AUTO, TOPOLOGIES
 
 FLAG_MODULES = (train_flags.__name__, multi_machine.__name__, config_flags.MODULE_NAME)
 """The modules that define the flags of `distrl train`, by which absl lists them."""
@@ -61,7 +61,7 @@ def read_command(
         arguments = [arguments[0], *stored.setting_words(values), *arguments[1:]]
     train_flags.parse_all_but_launchpads(arguments, values)
     experiment = apply_settings(experiment, values)
-    if experiment.lockstep and topology not in ("single_process", "heavy_env"):
+    if experiment.lockstep and topology not in ("single_process", "heavy_env", AUTO):
         raise ConfigError(
             f"lockstep: {topology} serves requests in the order of their arrival; use "
             "--topology=heavy_env or --topology=single_process"
@@ -82,7 +82,7 @@ def check_topology(name: str) -> str:
         hint = f"did you mean {near[0]}?" if near else f"choose from: {', '.join(TOPOLOGIES)}"
         raise ConfigError(f"topology: unknown name {name!r}; {hint}")
     missing = [m for m in ("launchpad", "reverb") if importlib.util.find_spec(m) is None]
-    if name != "single_process" and missing:
+    if name not in ("single_process", AUTO) and missing:
         raise ConfigError(
             f"topology {name} needs Launchpad and Reverb, but {' and '.join(missing)} is not "
             f"installed (they support Python 3.10 only; this is {sys.version.split()[0]}): "

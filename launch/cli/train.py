@@ -14,6 +14,7 @@ from distrl.checkpointing.saved import Saved
 from distrl.errors import ConfigError
 from distrl.experiment import Experiment
 from distrl.launch.cli import config_flags, multi_machine, train_flags
+from distrl.launch.cli.auto import resolve
 from distrl.launch.cli.load_experiment import DEFAULT_ENV, load_experiment
 from distrl.launch.cli.read_command import read_command
 from distrl.launch.launch_types import LOCAL_MP, TERMINALS
@@ -46,12 +47,14 @@ def train(arguments: list[str], load: Callable[[], Any] | None = None) -> int:
     if train_flags.asks_for_help(arguments):
         return _print_help(arguments, values)
     experiment, topology, arguments = read_command(arguments, values, load)
+    is_preset = load is None and values.experiment is None
+    experiment, topology, chosen = resolve(experiment, topology, values, is_preset, _say)
     process_group = _process_group(values, topology)
     if topology == "single_process":
-        return _train_in_one_process(experiment, arguments, values, process_group)
+        return _train_in_one_process(experiment, arguments, values, process_group, chosen)
     if topology == "multi_machine":
-        return _train_on_several_machines(experiment, arguments, values)
-    return _train_in_nodes(experiment, topology, arguments, values)
+        return _train_on_several_machines(experiment, arguments, values, chosen)
+    return _train_in_nodes(experiment, topology, arguments, values, chosen)
 
 
 def _train_in_one_process(
@@ -59,11 +62,12 @@ def _train_in_one_process(
     arguments: list[str],
     values: flags.FlagValues,
     process_group: "ProcessGroupSpec | None",
+    chosen: dict[str, Any],
 ) -> int:
     debug = values.debug is not None
     if process_group is not None and not process_group.is_first:
         return run_single_process(experiment, None, ResumePoint(), debug, process_group)
-    folder = _open_run(experiment, "single_process", arguments, values)
+    folder = _open_run(experiment, "single_process", arguments, values, chosen)
     if folder.ended is not None:
         return folder.ended[1]
     if values["lp_launch_type"].present:
@@ -74,7 +78,10 @@ def _train_in_one_process(
 
 
 def _train_on_several_machines(
-    experiment: Experiment, arguments: list[str], values: flags.FlagValues
+    experiment: Experiment,
+    arguments: list[str],
+    values: flags.FlagValues,
+    chosen: dict[str, Any],
 ) -> int:
     prepared = multi_machine.prepare(experiment, arguments, values, _say)
     if prepared is None:  # the user or a scheduler starts it
@@ -82,19 +89,23 @@ def _train_on_several_machines(
     experiment, placement = prepared
     _import_topology("multi_machine")
     values(arguments)
-    folder = _open_run(experiment, "multi_machine", arguments, values)
+    folder = _open_run(experiment, "multi_machine", arguments, values, chosen)
     if folder.ended is not None:
         return folder.ended[1]
     return multi_machine.launch(experiment, placement, folder.path, folder.resume_point, values)
 
 
 def _train_in_nodes(
-    experiment: Experiment, topology: str, arguments: list[str], values: flags.FlagValues
+    experiment: Experiment,
+    topology: str,
+    arguments: list[str],
+    values: flags.FlagValues,
+    chosen: dict[str, Any],
 ) -> int:
     node_environments(experiment, topology)  # refuses what is not available, before slow imports
     make_program = _import_topology(topology)
     values(arguments)
-    folder = _open_run(experiment, topology, arguments, values)
+    folder = _open_run(experiment, topology, arguments, values, chosen)
     if folder.ended is not None:
         return folder.ended[1]
     program = make_program(experiment, str(folder.path), folder.resume_point)
@@ -119,10 +130,14 @@ def _train_in_nodes(
 
 
 def _open_run(
-    experiment: Experiment, topology: str, arguments: list[str], values: flags.FlagValues
+    experiment: Experiment,
+    topology: str,
+    arguments: list[str],
+    values: flags.FlagValues,
+    chosen: dict[str, Any],
 ) -> RunFolder:
-    """Opens the run folder and tells the user about it."""
-    origin = {**provenance(values.experiment), "working_folder": os.getcwd()}
+    """Opens the run folder and tells the user about it. Args: chosen: by `auto`."""
+    origin = {**provenance(values.experiment), "working_folder": os.getcwd(), **chosen}
     folder = open_run(values.run_dir, experiment, topology, arguments, _say, origin)
     if folder.ended is not None:
         _say(

@@ -7,7 +7,7 @@ from absl import flags
 
 from distrl.errors import ConfigError
 from distrl.launch.launch_types import LAUNCH_TYPES, LIVE, LOCAL_MP, TERMINALS
-from distrl.programs import TOPOLOGIES
+from distrl.programs import AUTO, TOPOLOGIES
 
 _LAUNCHPAD_FLAG = re.compile(r"--?(no)?(lp_(?!launch_type)|tmux_)")
 BUDGETS = ("max_env_steps", "max_episodes", "max_trained_steps")
@@ -42,7 +42,7 @@ flags.DEFINE_list(
 )
 flags.DEFINE_string(
     "topology",
-    "light_env",
+    AUTO,
     "How the parts are distributed. "
     + "; ".join(f"{name}: {what}" for name, what in TOPOLOGIES.items())
     + ".",

@@ -10,12 +10,14 @@ from absl import flags
 
 from distrl.errors import ConfigError
 from distrl.experiment import Experiment
+from distrl.launch.cli.auto import without_measuring
 from distrl.launch.cli.read_command import read_command
 from distrl.launch.graph.drawing import draw, text
 from distrl.launch.run_dir import config_diff
 from distrl.launch.run_dir.folder import CONFIG
 from distrl.launch.runs.run import load_run
 from distrl.launch.supervision.result import EXIT_FINISHED
+from distrl.programs import AUTO
 from distrl.programs.diagram import Diagram, diagram_of, diagram_of_one_process
 
 
@@ -57,6 +59,8 @@ def graph(arguments: list[str]) -> int:
             f"graph: the experiment of {run.path} was made by a program of yours; name it, as in "
             "`distrl graph FILE.py:NAME --topology=...`"
         )
+    if topology == AUTO:
+        topology = without_measuring(experiment, values)
     diagram = diagram_under(experiment, topology, values)
     if own.out is None:
         print(text(diagram), end="")

@@ -9,6 +9,7 @@ from absl import flags
 
 from distrl.errors import ConfigError, SpecError
 from distrl.experiment import Experiment
+from distrl.launch.cli.auto import without_measuring
 from distrl.launch.cli.load_experiment import load_experiment
 from distrl.launch.cli.read_command import read_command
 from distrl.launch.cli.train_flags import BUDGETS, joined_flags
@@ -20,6 +21,7 @@ from distrl.launch.sweep.folder import SweepFolder, Trial, make_trials
 from distrl.launch.sweep.ranking import TABLE, rows, standings, write_table
 from distrl.launch.sweep.search import make_search, split_values
 from distrl.launch.sweep.trials import Runner, start_training
+from distrl.programs import AUTO
 from distrl.programs.resources import node_environments
 
 _REPEATED = ("grid", "random", "seeds", "trials", "sweep_seed", "jobs", "by")
@@ -125,6 +127,8 @@ def _folder(own: flags.FlagValues, words: Sequence[str]) -> SweepFolder:
             raise ConfigError(f"sweep: --{name} is given for all trials, and to be tried too")
     first = next((word.partition("=")[2] for word in words if word.startswith("--seed=")), "0")
     words = [word for word in words if not word.startswith("--seed=")]
+    if not names & {"topology", "config_file"} and "topology" not in {*search.grid, *search.random}:
+        words.append("--topology=single_process")  # trials share the machine
     command = {name: own[name].value for name in _REPEATED}
     trials = make_trials(search.settings(), _seeds(own.seeds, first))
     return SweepFolder(path, command, words, trials)
@@ -178,6 +182,8 @@ def _experiment(
     experiment, topology, _ = read_command(
         arguments, values, None if base is None else lambda: base
     )
+    if topology == AUTO:
+        topology = without_measuring(experiment, values)
     if topology == "multi_machine":
         raise ConfigError("topology: a sweep's trials run on this machine; take another topology")
     for name, reason in _NOT_OF_TRIALS.items():

@@ -13,7 +13,7 @@ from distrl.envs.multi_agent.assignment import Assignment
 from distrl.envs.multi_agent.environment import SeveralAgents
 from distrl.envs.multi_agent.joint import JointSpec
 from distrl.envs.multi_agent.pool import AgentPool
-from distrl.envs.pool import Environment, Pool
+from distrl.envs.pool import Environment, Pool, on_cores
 from distrl.errors import ConfigError
 from distrl.seeds import MAX_ENVS
 from distrl.types import Nest, StepType, TimeStep
@@ -69,6 +69,10 @@ class Copies(SeveralAgents):
     def spec(self) -> specs.EnvironmentSpec:
         """Returns the spec of one copy."""
         return self.environment.spec()
+
+    def on_cores(self, cores: int) -> "Copies":
+        """See `distrl.envs.pool.on_cores`."""
+        return dataclasses.replace(self, environment=on_cores(self.environment, cores))
 
     def make_pool(self, num_envs: int, wait_num: int, seeds: Sequence[int]) -> Pool:
         """Returns a pool of all copies: those of copy k from `k * num_envs` on."""

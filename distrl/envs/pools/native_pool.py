@@ -62,7 +62,7 @@ class NativePool(Pool):
         self._limit = exact_limit
         if exact_limit is not None:
             options = {**options, "max_episode_steps": exact_limit + 1}
-        threads = num_threads or min(usable_cores(), num_envs)
+        threads = min(num_threads or usable_cores(), num_envs)
         self.one_thread = threads == 1
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")

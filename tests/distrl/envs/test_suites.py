@@ -11,6 +11,8 @@ import pytest
 
 from distrl import envs
 from distrl.envs import NativeEnvironment, PoolConfig, PythonEnvironment, WrapperConfig
+from distrl.envs.multi_agent.copies import Copies
+from distrl.envs.pool import on_cores
 from distrl.envs.pools.envpool_library import envpool_names
 from distrl.errors import ConfigError
 from distrl.types import StepType
@@ -75,6 +77,30 @@ def test_settings_reach_the_environment():
     )
     assert native == NativeEnvironment("CartPole-v1", 2, 7, clip_actions=False)
     assert envs.make("Pong-v5", stack_num=2).spec().observation.shape == (2, 84, 84)
+
+
+@pytest.mark.parametrize(
+    "name, given, threads", [("CartPole-v1", None, 1), ("Pong-v5", None, 4), ("Pong-v5", 0, 0)]
+)
+def test_threads_follow_the_cores_unless_they_are_set(name, given, threads):
+    environment = envs.make(name, num_threads=given)
+    assert environment.num_threads == given
+    assert on_cores(environment, 4).num_threads == threads
+    assert on_cores(Copies(environment, 2), 4).environment.num_threads == threads
+
+
+def test_results_do_not_depend_on_threads():
+    """Nor does the order of the rows, in a synchronous pool."""
+    steps = []
+    for threads in (1, 3):
+        pool = envs.make("LunarLander-v2", num_threads=threads).make_pool(3, 3, range(3))
+        assert pool.one_thread == (threads == 1)
+        pool.reset()
+        steps.append([pool.step(np.array([0, 1, 2], np.int32)) for _ in range(20)])
+        pool.close()
+    for one, several in zip(*steps, strict=True):
+        for a, b in zip(one[:4], several[:4], strict=True):
+            np.testing.assert_array_equal(a, b)
 
 
 def test_gymnasiums_time_limit_is_a_setting():

@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 import pytest
 
 from distrl.launch import main
-from distrl.launch.cli import agent, completion, multi_machine, tables, train
+from distrl.launch.cli import agent, auto, completion, multi_machine, tables, train
 from distrl.launch.cli import launch as launch_command
 from distrl.launch.graph import graph
 from distrl.launch.sweep import sweep
@@ -52,6 +52,7 @@ def stop_where_programs_start(monkeypatch: pytest.MonkeyPatch) -> None:
 
     for module, name in (
         (train, "_open_run"),
+        (auto, "measure_in_fork"),
         (train, "run_single_process"),
         (train, "_import_topology"),
         (multi_machine, "_submit"),

@@ -1,0 +1,130 @@
+"""Compares what `--topology=auto` chooses with each topology by hand, on several experiments.
+
+All alternate in one run, so that a noisy machine affects them alike. Figures are environment steps
+that the learner trained on, per second, after a warm-up; of SAC those that the actors took. The
+sleeping environment waits 10 ms a step. `auto` should be within 10 % of the best by hand.
+
+  python benchmarks/auto.py --rounds=3 --seconds=15 --out=benchmarks/auto.md
+"""
+
+import argparse
+import csv
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+
+HERE = Path(__file__).parent
+TOPOLOGIES = ("single_process", "heavy_env", "light_env", "auto")
+EXPERIMENTS = {
+    "CartPole-v1, IMPALA": ["--env=CartPole-v1"],
+    "Pong-v5, IMPALA": ["--env=Pong-v5"],
+    "HalfCheetah-v4, IMPALA": ["--env=HalfCheetah-v4"],
+    "sleeping 10 ms, IMPALA": ["--env=gym:benchmarks.auto:Sleeping-v0"],
+    "Pendulum-v1, SAC": ["--env=Pendulum-v1", "--agent=sac"],
+}
+_WARM_UP_S = 3.0  # after the first row of metrics
+_LIMIT_S = 300.0
+
+
+class Sleeping(gymnasium.Env[Any, Any]):
+    """Waits in each step, without work."""
+
+    observation_space = gymnasium.spaces.Box(-1.0, 1.0, (4,))
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        """Begins an episode."""
+        return self.observation_space.low, {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        """Waits."""
+        time.sleep(0.01)
+        return self.observation_space.low, 1.0, False, False, {}
+
+
+gymnasium.register("Sleeping-v0", entry_point=Sleeping, max_episode_steps=500)
+
+
+def rate(flags: list[str], topology: str, seconds: float) -> tuple[float, str]:
+    """Returns the rate of a run, from its own metrics, and what `auto` said."""
+    with tempfile.TemporaryDirectory() as folder:
+        run_dir = Path(folder) / "run"
+        command = [
+            sys.executable, "-m", "distrl", "train", *flags, f"--topology={topology}",
+            f"--run_dir={run_dir}",
+            f"--config.goal.max_seconds={seconds + _WARM_UP_S}",
+        ]  # fmt: skip
+        done = subprocess.run(
+            command,
+            timeout=_LIMIT_S + seconds,
+            capture_output=True,
+            text=True,
+            check=False,
+            cwd=HERE.parent,
+        )
+        if not run_dir.is_dir():
+            raise SystemExit(f"{' '.join(command)}\n{done.stdout}{done.stderr}")
+        said = [line for line in done.stdout.splitlines() if line.startswith("distrl: auto: ")]
+        column = "env_steps" if "--agent=sac" in flags else "trained_steps"
+        with open(run_dir / "metrics.csv") as file:
+            rows = [(float(r["seconds"]), int(r[column])) for r in csv.DictReader(file)]
+        later = [row for row in rows if row[0] >= rows[0][0] + _WARM_UP_S] or rows[-2:]
+        (t0, n0), (t1, n1) = later[0], later[-1]
+        return (n1 - n0) / max(t1 - t0, 1e-9), said[0].removeprefix(
+            "distrl: auto: "
+        ) if said else ""
+
+
+def main() -> None:
+    """Measures, then prints and writes the table."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--seconds", type=float, default=15.0)
+    parser.add_argument("--only", default="", help="part of an experiment's name")
+    parser.add_argument("--out", help="a Markdown file for the table")
+    args = parser.parse_args()
+    lines = [
+        f"| | {' | '.join(TOPOLOGIES)} | auto over the best by hand | chosen |",
+        "|---|" + "---|" * (len(TOPOLOGIES) + 2),
+    ]
+    for name, flags in EXPERIMENTS.items():
+        if args.only not in name:
+            continue
+        rates: dict[str, list[float]] = {topology: [] for topology in TOPOLOGIES}
+        chosen: list[str] = []
+        for index in range(args.rounds):
+            for topology in TOPOLOGIES:
+                found, said = rate(flags, topology, args.seconds)
+                rates[topology].append(found)
+                chosen += [said.partition(":")[0]] if said else []
+                if said:
+                    print(said, flush=True)
+            print(name, index, json.dumps({k: round(v[-1]) for k, v in rates.items()}), flush=True)
+        medians = {topology: statistics.median(runs) for topology, runs in rates.items()}
+        best = max(medians[topology] for topology in TOPOLOGIES[:3])
+        figures = " | ".join(f"{medians[topology]:,.0f}" for topology in TOPOLOGIES)
+        lines.append(
+            f"| {name} | {figures} | {medians['auto'] / best:.2f} | "
+            f"{', '.join(dict.fromkeys(chosen))} |"
+        )
+    print("\n".join(lines))
+    if args.out:
+        command = " ".join(["python benchmarks/auto.py", *sys.argv[1:]])
+        Path(args.out).write_text(
+            f"# The choice of a topology\n\n{(__doc__ or '').split(chr(10) * 2)[1]}\n\n"
+            f"`{command}`, on {os.cpu_count()} cores, environment steps per second, medians:\n\n"
+            + "\n".join(lines)
+            + "\n"
+        )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,187 @@
+"""`--topology=auto`: asks the run folder, the settings or the clock which topology to take."""
+
+import os
+import pickle
+import select
+import signal
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, NoReturn
+
+from absl import flags
+
+from distrl.experiment import Experiment
+from distrl.launch import posix
+from distrl.launch.cli.read_command import check_topology
+from distrl.launch.local.processes import ForkError, check_can_fork, other_threads
+from distrl.launch.run_dir.folder import CONFIG, has_config
+from distrl.programs import AUTO
+from distrl.programs.auto import (
+    Candidates,
+    Choice,
+    candidates,
+    choice,
+    plans,
+    with_settings,
+)
+from distrl.runtime.files import read_json
+from distrl.runtime.host_resources import usable_cores
+from distrl.runtime.process_exit import exit_at_once
+from distrl.topology_rates import HEAVY, LIGHT, SINGLE, Costs
+
+MEASURED_S = 300.0  # within which costs must be known: compilation takes most of it
+_OF_MACHINES = ("hosts", "slurm", "launcher")
+_OF_GROUP = ("coordinator_address", "num_processes", "process_id")
+
+
+def resolve(
+    experiment: Experiment,
+    topology: str,
+    values: flags.FlagValues,
+    is_preset: bool,
+    say: Callable[[str], None],
+    measured: Callable[[Experiment, int], Costs | str] | None = None,
+) -> tuple[Experiment, str, dict[str, Any]]:
+    """Returns experiment and topology to run, and what of them was chosen, for `config.json`.
+
+    Args:
+      experiment: what the flags describe.
+      topology: its name; any but AUTO is taken.
+      values: the values of the flags.
+      is_preset: whether the experiment is made from names, so that its number of actors is nobody's
+        choice unless a flag gives it.
+      say: prints a line for the user.
+      measured: returns what the experiment's parts cost, or why that is not known.
+    """
+    if topology != AUTO:
+        return experiment, topology, {}
+    stored = _stored(values)
+    if stored is None:
+        cores = usable_cores()
+        chosen = _choose(experiment, values, is_preset, cores, measured or measure_in_fork)
+        say(f"distrl: auto: {chosen.reason}")
+    else:
+        chosen = stored
+    check_topology(chosen.topology)
+    free = {name: value for name, value in chosen.settings.items() if not _is_given(values, name)}
+    if len(free) < len(chosen.settings):  # those of the actors belong together
+        free = {name: value for name, value in free.items() if not name.startswith("actors.")}
+    note = {"reason": chosen.reason, "settings": dict(chosen.settings)}
+    return with_settings(experiment, free), chosen.topology, {AUTO: note}
+
+
+def without_measuring(experiment: Experiment, values: flags.FlagValues) -> str:
+    """Returns a topology that the experiment can have: nodes, if that is a matter of speed."""
+    found = candidates(experiment, usable_cores(), _excluded(values)).topologies
+    return next((name for name in found if name != SINGLE), found[0])
+
+
+def _stored(values: flags.FlagValues) -> Choice | None:
+    """Returns the choice of the run that is resumed; None: this is a new one."""
+    if values.run_dir is None or not has_config(Path(values.run_dir), "topology", "experiment"):
+        return None
+    config = read_json(Path(values.run_dir) / CONFIG)
+    auto = config.get(AUTO) or {}
+    return Choice(config["topology"], str(auto.get("reason", "")), auto.get("settings") or {})
+
+
+def _is_given(values: flags.FlagValues, name: str) -> bool:
+    return f"config.{name}" in values and bool(values[f"config.{name}"].present)
+
+
+def _choose(
+    experiment: Experiment,
+    values: flags.FlagValues,
+    is_preset: bool,
+    cores: int,
+    measured: Callable[[Experiment, int], Costs | str],
+) -> Choice:
+    for name in _OF_MACHINES:
+        if values[name].present:
+            return Choice("multi_machine", f"multi_machine: --{name}", {})
+    found = candidates(experiment, cores, _excluded(values))
+    if found.reason:
+        return _clear(found)
+    costs = measured(experiment, cores)
+    if isinstance(costs, str):
+        return _clear(Candidates(found.topologies[:1], costs))
+    fixed = ("num_actors", "num_envs", "max_actors", "min_actors", "wait_num")
+    divide = is_preset and not any(_is_given(values, f"actors.{name}") for name in fixed)
+    made = plans(experiment, costs, cores, found.topologies, divide)
+    return choice(experiment, costs, cores, made)
+
+
+def _clear(found: Candidates) -> Choice:
+    name = found.topologies[0]
+    return Choice(name, f"{name}: {found.reason}", {})
+
+
+def _excluded(values: flags.FlagValues) -> Mapping[str, str]:
+    """Returns the topologies that flags exclude, with the reason."""
+    for name in _OF_GROUP:
+        if values[name].value is not None:
+            return dict.fromkeys((HEAVY, LIGHT), f"--{name}")
+    if values["lp_launch_type"].present:
+        return {SINGLE: f"--lp_launch_type={values.lp_launch_type}"}
+    if values.debug == "all":
+        return dict.fromkeys((HEAVY, LIGHT), "--debug=all")
+    return {} if values.debug is None else {SINGLE: f"--debug={values.debug}"}
+
+
+def measure_in_fork(experiment: Experiment, cores: int) -> Costs | str:
+    """Returns what an experiment's parts cost, or why that is not known.
+
+    A fork measures: nodes are forked from this process, in which JAX must not have started.
+    """
+    try:
+        check_can_fork()
+    except ForkError:
+        return "not measured: JAX has created its devices in this process"
+    if other_threads():
+        return f"not measured: this process has threads ({', '.join(other_threads())})"
+    reader, writer = os.pipe()
+    parent = os.getpid()
+    pid = os.fork()
+    if pid == 0:
+        os.close(reader)
+        _measure(experiment, cores, parent, writer)
+    os.close(writer)
+    try:
+        answer = _read(reader, time.monotonic() + MEASURED_S)
+    finally:
+        os.close(reader)
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+    if answer is None:
+        return f"not measured within {MEASURED_S:.0f} s"
+    found: Costs | str = pickle.loads(answer) if answer else "not measured: the process has died"
+    return found
+
+
+def _measure(experiment: Experiment, cores: int, parent: int, writer: int) -> NoReturn:
+    """Writes the costs, in a process of its own."""
+    found: Costs | str
+    try:
+        posix.end_with_parent(parent, "distrl:auto")
+        from distrl.programs.costs import measure
+
+        found = measure(experiment, cores)
+    except BaseException as error:  # the run will meet it too, and report it as it should
+        found = f"not measured: {type(error).__name__}: {error}".partition("\n")[0]
+    with os.fdopen(writer, "wb") as file:
+        file.write(pickle.dumps(found))
+    exit_at_once(0)
+
+
+def _read(descriptor: int, deadline: float) -> bytes | None:
+    """Returns all that comes until the other end is closed; None: not within the time."""
+    data = b""
+    while True:
+        left = deadline - time.monotonic()
+        if left <= 0 or not select.select([descriptor], [], [], left)[0]:
+            return None
+        part = os.read(descriptor, 1 << 16)
+        if not part:
+            return data
+        data += part

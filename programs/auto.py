@@ -1,0 +1,209 @@
+"""The choice of a topology for an experiment on this machine: `--topology=auto`."""
+
+import dataclasses
+import importlib.util
+from collections.abc import Collection, Mapping
+from typing import Any, NamedTuple
+
+import jax
+
+from distrl.agents.agent import state_struct
+from distrl.envs.multi_agent.environment import SeveralAgents
+from distrl.envs.pool import on_cores
+from distrl.errors import ConfigError
+from distrl.experiment import Experiment
+from distrl.task import Task
+from distrl.topology_rates import (
+    CPU,
+    HEAVY,
+    LIGHT,
+    SINGLE,
+    Costs,
+    Plan,
+    Work,
+    choose,
+    heavy_env,
+    light_env,
+    single_process,
+)
+
+_ACTORS_PER_CORE = 4  # at most, for environments that wait
+
+
+class Candidates(NamedTuple):
+    """What can be chosen from.
+
+    Attributes:
+      topologies: their names, the simplest first.
+      reason: why there is no choice; "": there is one, for which costs must be known.
+    """
+
+    topologies: tuple[str, ...]
+    reason: str = ""
+
+
+class Choice(NamedTuple):
+    """What was chosen.
+
+    Attributes:
+      topology: its name.
+      reason: why, in a line.
+      settings: by dotted name, those that the experiment gets.
+    """
+
+    topology: str
+    reason: str
+    settings: Mapping[str, Any]
+
+
+def candidates(experiment: Experiment, cores: int, excluded: Mapping[str, str]) -> Candidates:
+    """Returns the topologies that an experiment can have here.
+
+    Args:
+      experiment: the experiment.
+      cores: that the program may keep busy.
+      excluded: from names of topologies to why they are not wanted.
+
+    Raises:
+      ConfigError: there is none.
+    """
+    reasons = {**_unfit(experiment), **excluded}
+    names = tuple(name for name in (SINGLE, HEAVY, LIGHT) if name not in reasons)
+    if not names:
+        raise ConfigError(
+            "topology: none is left: "
+            + "; ".join(f"not {name}: {reason}" for name, reason in reasons.items())
+        )
+    if len(names) == 1:
+        return Candidates(names, "; ".join(dict.fromkeys(reasons.values())))
+    if cores == 1:
+        return Candidates(names[:1], "there is one core")
+    nodes = tuple(name for name in names if name != SINGLE)[:1]
+    if len(experiment.tasks) > 1 or experiment.policies:
+        return Candidates(nodes, f"several policies, and {cores} cores")
+    if isinstance(experiment.environment, SeveralAgents):
+        return Candidates(nodes, f"several agents, and {cores} cores")
+    return Candidates(names)
+
+
+def _unfit(experiment: Experiment) -> dict[str, str]:
+    """Returns the topologies that do not fit an experiment, with the reason."""
+    reasons = {}
+    missing = [m for m in ("launchpad", "reverb") if importlib.util.find_spec(m) is None]
+    if missing:
+        reasons[HEAVY] = reasons[LIGHT] = f"{' and '.join(missing)} is not installed"
+    try:
+        experiment.check_single_process()
+    except ConfigError as error:
+        reasons[SINGLE] = str(error).partition(":")[0]
+    actors, inference = experiment.actors, experiment.inference
+    if experiment.lockstep:
+        reasons[LIGHT] = "lockstep"
+    if actors.max_actors is not None:
+        reasons[SINGLE] = f"actors.max_actors={actors.max_actors}"
+    for task in experiment.tasks.values():
+        if task.replay.backend == "reverb":
+            reasons[SINGLE] = "replay.backend=reverb"
+        if actors.min_actors is not None and jax.tree.leaves(state_struct(task.make_agent())):
+            reasons[LIGHT] = "actors.min_actors with a recurrent agent"
+    for name, default in (("num_inferencers", 1), ("num_gpus", 0)):
+        if getattr(inference, name) != default and LIGHT not in reasons:
+            what = f"inference.{name}={getattr(inference, name)}"
+            reasons.setdefault(SINGLE, what)
+            reasons.setdefault(HEAVY, what)
+    return reasons
+
+
+def plans(
+    experiment: Experiment, costs: Costs, cores: int, names: Collection[str], may_divide: bool
+) -> list[Plan]:
+    """Returns the plans to choose from, with what rate each promises.
+
+    Args:
+      experiment: the experiment.
+      costs: what its parts cost.
+      cores: that the program may keep busy.
+      names: the topologies.
+      may_divide: whether its environments may be divided among another number of actors.
+    """
+    task, actors = experiment.only_task, experiment.actors
+    work = Work(actors.num_streams, updates_per_step(task))
+    numbers = [actors.num_actors]
+    if may_divide:
+        least = max(experiment.inference.num_inferencers, task.replay.num_shards)
+        most = max(actors.num_actors, _ACTORS_PER_CORE * cores)
+        numbers += [n for n in range(least, most + 1) if actors.num_streams % n == 0]
+    made = [single_process(costs, work, actors.num_actors)] if SINGLE in names else []
+    for number in dict.fromkeys(numbers):
+        if HEAVY in names:
+            made.append(heavy_env(costs, work, number, cores))
+        if LIGHT in names:
+            services, gpu = experiment.inference.num_inferencers, experiment.inference.num_gpus > 0
+            made.append(light_env(costs, work, number, cores, services, gpu))
+    return made
+
+
+def updates_per_step(task: Task) -> float | None:
+    """Returns the updates for each environment step of all actors; None: no ratio is set."""
+    if task.learner.every_steps is not None:
+        return 1 / task.learner.every_steps
+    if not task.is_coupled:
+        return None
+    replay = task.replay
+    ratio = 1.0 if replay.samples_per_insert is None else replay.samples_per_insert
+    return ratio / ((replay.period or replay.unroll_length) * task.learner.batch_size)
+
+
+def choice(experiment: Experiment, costs: Costs, cores: int, made: list[Plan]) -> Choice:
+    """Returns the choice among plans. Args: see `plans`."""
+    best = choose(made)
+    rates = {
+        name: max((p.rate for p in made if p.topology == name), default=None)
+        for name in (SINGLE, HEAVY, LIGHT)
+    }
+    rates[best.topology] = best.rate
+    others = ", ".join(
+        f"{name} {_number(rate)}"
+        for name, rate in rates.items()
+        if rate is not None and name != best.topology
+    )
+    actors, settings = experiment.actors, dict[str, Any]()
+    if best.topology != SINGLE:
+        if best.num_actors != actors.num_actors:
+            settings["actors.num_actors"] = best.num_actors
+            settings["actors.num_envs"] = actors.num_streams // best.num_actors
+        if best.gpu and experiment.only_task.learner.num_gpus == 0:
+            settings["learner.num_gpus"] = 1
+    elif best.one_thread and on_cores(experiment.environment, cores) != experiment.environment:
+        settings["environment.num_threads"] = 1
+    many, device = actors.num_streams, costs.devices[CPU]
+    count = "" if best.topology == SINGLE else f" with {best.num_actors} actors"
+    reason = (
+        f"{best.topology}{count}: about {_number(best.rate)} environment steps/s on {cores} cores"
+        f"{f' ({others})' if others else ''}; {many} environments step in "
+        f"{_time(costs.step(many).wall)}, an inference takes "
+        f"{_time(device.inference(many).wall)}, an update {_time(device.update.wall)}"
+    )
+    return Choice(best.topology, reason, settings)
+
+
+def with_settings(experiment: Experiment, settings: Mapping[str, Any]) -> Experiment:
+    """Returns an experiment with settings by their dotted names."""
+    parts: dict[str, dict[str, Any]] = {}
+    for name, value in settings.items():
+        part, _, field = name.partition(".")
+        parts.setdefault(part, {})[field] = value
+    changed = {
+        part: dataclasses.replace(getattr(experiment, part), **fields)
+        for part, fields in parts.items()
+    }
+    return dataclasses.replace(experiment, **changed) if changed else experiment
+
+
+def _number(rate: float | None) -> str:
+    assert rate is not None
+    return f"{rate / 1000:.0f}k" if rate >= 10_000 else f"{rate:,.0f}"
+
+
+def _time(seconds: float) -> str:
+    return f"{seconds * 1e6:.0f} µs" if seconds < 1e-3 else f"{seconds * 1e3:.3g} ms"

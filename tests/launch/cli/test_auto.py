@@ -1,0 +1,138 @@
+"""`--topology=auto`: what the user, the run folder and the measurement say."""
+
+import copy
+import json
+
+import pytest
+from absl import flags
+
+from distrl.launch.cli import auto, config_flags
+from distrl.launch.cli.load_experiment import apply_settings, load_experiment
+from distrl.topology_rates import Cost, Costs, DeviceCosts, Line
+from tests.support.commands import needs_launchpad
+
+WAITING = Costs(
+    Line(Cost(0.0, 0.0), Cost(0.01, 0.0)),
+    None,
+    {"cpu": DeviceCosts(Line(Cost(1e-4, 1e-4), Cost(0.0, 0.0)), Cost(1e-3, 1e-3))},
+)
+
+
+@pytest.fixture
+def resolve(monkeypatch):
+    """Returns experiment, topology and entry of config.json for a command, and its lines."""
+    monkeypatch.setattr(auto, "usable_cores", lambda: 2)
+
+    def call(*words, costs=WAITING, is_preset=True):
+        values = copy.deepcopy(flags.FLAGS)
+        for name in values:
+            values[name].unparse()
+        arguments = ["distrl train", *words]
+        values(arguments, known_only=True)
+        experiment = load_experiment(values)
+        config_flags.define_flags(experiment, values=values)
+        values(arguments)
+        experiment = apply_settings(experiment, values)
+        lines = []
+
+        def measured(of, cores):
+            assert costs is not None, "nothing is to be measured"
+            return costs
+
+        found = auto.resolve(experiment, values.topology, values, is_preset, lines.append, measured)
+        return found, lines
+
+    return call
+
+
+@needs_launchpad
+def test_it_is_the_default_and_says_why(resolve):
+    (experiment, topology, entry), (line,) = resolve()
+    assert topology == "heavy_env"
+    assert (experiment.actors.num_actors, experiment.actors.num_envs) == (8, 8)
+    assert line.startswith("distrl: auto: heavy_env with 8 actors: about ")
+    assert "\n" not in line
+    assert entry["auto"]["settings"] == {"actors.num_actors": 8, "actors.num_envs": 8}
+
+
+@needs_launchpad
+@pytest.mark.parametrize(
+    "words", [["--config.actors.num_actors=2"], ["--config.actors.num_envs=32"]]
+)
+def test_what_the_user_sets_stays(resolve, words):
+    (experiment, _, entry), _ = resolve(*words)
+    assert (experiment.actors.num_actors, experiment.actors.num_envs) == (2, 32)
+    assert entry["auto"]["settings"] == {}
+
+
+@needs_launchpad
+def test_the_actors_of_an_experiment_of_ones_own_stay(resolve):
+    (experiment, topology, _), _ = resolve(is_preset=False)
+    assert (topology, experiment.actors.num_actors) == ("heavy_env", 2)
+
+
+@needs_launchpad
+@pytest.mark.parametrize(
+    "words, topology, reason",
+    [
+        (["--hosts=h1,h2"], "multi_machine", "multi_machine: --hosts"),
+        (["--debug=all"], "single_process", "single_process: --debug=all"),
+        (
+            ["--config.inference.num_inferencers=2"],
+            "light_env",
+            "light_env: inference.num_inferencers=2",
+        ),
+        (
+            ["--coordinator_address=h1:1", "--num_processes=2", "--process_id=0"],
+            "single_process",
+            "single_process: --coordinator_address",
+        ),
+    ],
+)
+def test_what_is_clear_is_not_measured(resolve, words, topology, reason):
+    (_, chosen, _), (line,) = resolve(*words, costs=None)
+    assert (chosen, line) == (topology, f"distrl: auto: {reason}")
+
+
+def test_one_core_is_clear(resolve, monkeypatch):
+    monkeypatch.setattr(auto, "usable_cores", lambda: 1)
+    assert resolve(costs=None)[0][1] == "single_process"
+
+
+def test_a_named_topology_is_taken(resolve):
+    (_, topology, entry), lines = resolve("--topology=single_process", costs=None)
+    assert (topology, entry, lines) == ("single_process", {}, [])
+
+
+@needs_launchpad
+def test_what_cannot_be_measured_is_said(resolve):
+    (_, topology, _), (line,) = resolve(costs="not measured: ValueError: broken")
+    assert topology == "single_process"
+    assert line == "distrl: auto: single_process: not measured: ValueError: broken"
+
+
+@needs_launchpad
+def test_a_resumed_run_keeps_its_topology(resolve, tmp_path):
+    config = {"topology": "light_env", "experiment": {}}
+    (tmp_path / "config.json").write_text(json.dumps(config))  # of a time before `auto`
+    (experiment, topology, _), lines = resolve(f"--run_dir={tmp_path}", costs=None)
+    assert (topology, experiment.actors.num_actors, lines) == ("light_env", 2, [])
+    config["auto"] = {
+        "reason": "r", "settings": {"actors.num_actors": 4, "actors.num_envs": 16}
+    }  # fmt: skip
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    (experiment, topology, entry), lines = resolve(f"--run_dir={tmp_path}", costs=None)
+    assert (experiment.actors.num_actors, experiment.actors.num_envs) == (4, 16)
+    assert entry["auto"] == config["auto"]
+    (experiment, _, _), _ = resolve(
+        f"--run_dir={tmp_path}", "--config.actors.num_envs=8", costs=None
+    )
+    assert (experiment.actors.num_actors, experiment.actors.num_envs) == (2, 8)
+
+
+def test_a_fork_measures_unless_jax_has_started(resolve):
+    import jax
+
+    jax.devices()
+    reason = auto.measure_in_fork(None, 2)
+    assert reason == "not measured: JAX has created its devices in this process"

@@ -1,0 +1,128 @@
+"""Which topologies an experiment can have, and what is chosen from costs."""
+
+import dataclasses
+
+import pytest
+
+from distrl import presets, topology_rates
+from distrl.config import ActorsConfig, InferenceConfig
+from distrl.errors import ConfigError
+from distrl.programs import auto
+from distrl.programs.auto import candidates, choice, plans, updates_per_step, with_settings
+from distrl.topology_rates import Cost, Costs, DeviceCosts, Line
+from tests.support.commands import needs_launchpad
+
+pytestmark = needs_launchpad
+NAMES = ("single_process", "heavy_env", "light_env")
+
+
+@pytest.fixture(scope="module")
+def cartpole():
+    return presets.experiment("CartPole-v1")
+
+
+def replaced(experiment, part, **settings):
+    changed = dataclasses.replace(getattr(experiment, part), **settings)
+    return dataclasses.replace(experiment, **{part: changed})
+
+
+def test_what_fits_is_a_matter_of_speed(cartpole):
+    assert candidates(cartpole, 2, {}) == (NAMES, "")
+    assert candidates(cartpole, 1, {}) == (NAMES[:1], "there is one core")
+    assert candidates(cartpole, 1, {"single_process": "x"}).topologies == ("heavy_env",)
+
+
+@pytest.mark.parametrize(
+    "part, settings, topologies, reason",
+    [
+        ("actors", {"max_actors": 4}, NAMES[1:], ""),
+        ("learner", {"num_gradient_workers": 2}, NAMES[1:], ""),
+        ("replay", {"backend": "reverb"}, NAMES[1:], ""),
+        ("inference", {"num_inferencers": 2}, NAMES[2:], "inference.num_inferencers=2"),
+    ],
+)
+def test_settings_exclude_what_would_ignore_or_refuse_them(
+    cartpole, part, settings, topologies, reason
+):
+    assert candidates(replaced(cartpole, part, **settings), 2, {}) == (topologies, reason)
+
+
+def test_lockstep_has_no_service(cartpole):
+    experiment = dataclasses.replace(cartpole, lockstep=True)
+    assert candidates(experiment, 2, {}).topologies == NAMES[:2]
+    both = dataclasses.replace(experiment, inference=InferenceConfig(num_inferencers=2))
+    assert candidates(both, 2, {}).topologies == NAMES[:2]
+
+
+def test_nothing_is_left(cartpole):
+    excluded = dict.fromkeys(NAMES, "so")
+    with pytest.raises(ConfigError, match="topology: none is left: not single_process: so; not"):
+        candidates(cartpole, 2, excluded)
+
+
+@pytest.mark.parametrize("agent, updates", [("impala", 1 / (20 * 64)), ("dqn", 8 / (16 * 8))])
+def test_updates_follow_from_the_replay(agent, updates):
+    assert updates_per_step(presets.experiment("CartPole-v1", agent).only_task) == updates
+
+
+def test_updates_of_a_step_count(cartpole):
+    sac = presets.experiment("Pendulum-v1", "sac")
+    assert updates_per_step(sac.only_task) == 1.0
+    free = replaced(sac, "replay", samples_per_insert=None, error_buffer=None)
+    assert updates_per_step(free.only_task) is None
+
+
+def waiting(seconds):
+    line = Line(Cost(0.0, 0.0), Cost(seconds, 0.0))
+    device = DeviceCosts(Line(Cost(1e-4, 1e-4), Cost(0.0, 0.0)), Cost(1e-3, 1e-3))
+    return Costs(line, None, {"cpu": device})
+
+
+def test_environments_that_wait_get_more_actors(cartpole):
+    costs = waiting(0.01)
+    made = plans(cartpole, costs, 2, NAMES, may_divide=True)
+    assert {plan.num_actors for plan in made} == {1, 2, 4, 8}
+    chosen = choice(cartpole, costs, 2, made)
+    assert chosen.topology == "heavy_env"
+    assert chosen.settings == {"actors.num_actors": 8, "actors.num_envs": 8}
+    assert chosen.reason.startswith("heavy_env with 8 actors: about 679 environment steps/s on 2")
+    assert "(single_process 100, light_env 6" in chosen.reason
+    experiment = with_settings(cartpole, chosen.settings)
+    assert experiment.actors == dataclasses.replace(cartpole.actors, num_actors=8, num_envs=8)
+    assert experiment.replay == cartpole.replay
+    kept = plans(cartpole, costs, 2, NAMES, may_divide=False)
+    assert choice(cartpole, costs, 2, kept).settings == {}
+
+
+def test_costly_updates_leave_one_process_its_two_threads(cartpole):
+    costs = waiting(1e-6)
+    update = Cost(1.0, 2.0)
+    costs = costs._replace(devices={"cpu": costs.devices["cpu"]._replace(update=update)})
+    assert choice(cartpole, costs, 2, plans(cartpole, costs, 2, NAMES, True)).topology == NAMES[0]
+
+
+def test_threads_that_do_not_pay_are_left_out():
+    pong = presets.experiment("Pong-v5")
+    costs = waiting(1e-3)._replace(threaded=Cost(0.1, 0.1))
+    made = plans(pong, costs, 2, NAMES[:1], True)
+    assert choice(pong, costs, 2, made).settings == {"environment.num_threads": 1}
+    costs = costs._replace(threaded=Cost(0.001, 0.001))
+    assert choice(pong, costs, 2, plans(pong, costs, 2, NAMES[:1], True)).settings == {}
+    with_one = with_settings(pong, {"environment.num_threads": 1})
+    assert with_one.environment.num_threads == 1
+
+
+def test_a_learner_gets_the_gpu_that_is_faster(cartpole):
+    costs = waiting(0.01)
+    gpu = costs.devices["cpu"]._replace(update=Cost(1e-6, 1e-6))
+    costs = costs._replace(devices={**costs.devices, topology_rates.GPU: gpu})
+    made = plans(cartpole, costs, 2, NAMES[1:], False)
+    assert auto.choice(cartpole, costs, 2, made).settings == {"learner.num_gpus": 1}
+
+
+def test_actors_are_not_divided_below_the_inferencers(cartpole):
+    experiment = dataclasses.replace(
+        cartpole, actors=ActorsConfig(4, 16), inference=InferenceConfig(num_inferencers=4)
+    )
+    made = plans(experiment, waiting(0.01), 2, NAMES, may_divide=True)
+    assert min(plan.num_actors for plan in made if plan.topology != NAMES[0]) == 4
