@@ -4,14 +4,15 @@ import concurrent.futures
 import math
 import threading
 import time
+from collections.abc import Callable
 from typing import Any, Protocol
 
 import jax
-import numpy as np
 
 from distrl.agents.agent import Agent
-from distrl.runtime.codec import Codec
+from distrl.packed_variables import Packed, PackedVersions, ParamsCodec
 from distrl.runtime.time_account import PARAMETER_WAIT, in_state
+from distrl.shared_memory.published import PublishedVersions, place, read_version
 from distrl.types import Params
 
 _VERSION_WAIT_S = 1.0  # that a call waits for parameters that do not exist yet
@@ -91,47 +92,46 @@ class VariableClient:
             self.version, self.params = answer
 
 
-class _ParamsCodec:
-    """Packs an agent's parameters into bytes, and unpacks them."""
-
-    def __init__(self, agent: Agent):
-        key = jax.ShapeDtypeStruct((2,), np.uint32)
-        self._codec = Codec(jax.eval_shape(agent.initial_params, key), "parameters")
-
-    def pack(self, params: Params) -> bytes:
-        return self._codec.pack(jax.tree.map(lambda leaf: np.asarray(leaf)[None], params), 1)
-
-    def unpack(self, data: bytes) -> Params:
-        return jax.tree.map(lambda leaf: leaf[0], self._codec.unpack(data, 1))
-
-
 class VariableService:
     """Serves a source's parameters to remote readers; serialises each version once."""
 
-    def __init__(self, source: VariableSource, agent: Agent):
-        """Args: source: a source in this process. agent: the parameters' agent."""
+    def __init__(
+        self, source: VariableSource, agent: Agent, files: PublishedVersions | None = None
+    ):
+        """Args:
+        source: a source in this process.
+        agent: the parameters' agent.
+        files: where readers on this machine find large parameters; None: they get bytes.
+        """
         self._source = source
-        self._codec = _ParamsCodec(agent)
         self._lock = threading.Lock()
-        self._packed: tuple[int, bytes] = (-1, b"")
+        self._packed = PackedVersions(ParamsCodec(agent), files)
+        self._newest = -1
+        self._before = -1  # the version before, which somebody may be about to read
         self._first: int = getattr(source, "version", 0)
-        self._numbered: dict[int, bytes] = {}
 
-    def get_variables(self, newer_than: int) -> tuple[int, bytes] | None:
-        """Returns the newest `(version, bytes)`; None if `newer_than` is the newest.
+    def get_variables(self, newer_than: int, place: str = "") -> tuple[int, Packed] | None:
+        """Returns the newest `(version, data)`; None if `newer_than` is the newest.
 
         A reader with a newer version got it from an earlier life of this node, before it resumed
         from a checkpoint: it gets the current version.
+
+        Args:
+          newer_than: the version that the reader has.
+          place: the reader's `distrl.shared_memory.published.place()`; readers of this machine may
+            get the path of a file.
         """
         with self._lock:
-            answer = self._source.get_variables(self._packed[0])
+            answer = self._source.get_variables(
+                self._newest if self._newest in self._packed else -1
+            )
             if answer is not None:
-                version, params = answer
-                self._packed = (version, self._codec.pack(params))
-            return self._packed if self._packed[0] != newer_than else None
+                self._before, (self._newest, params) = self._newest, answer
+                self._put(self._newest, params)
+            return None if self._newest == newer_than else self._get(self._newest, place)
 
-    def get_variables_at(self, number: int) -> tuple[int, bytes] | None:
-        """Returns `(version, bytes)` after `number` updates since this service began.
+    def get_variables_at(self, number: int, place: str = "") -> tuple[int, Packed] | None:
+        """Returns `(version, data)` after `number` updates since this service began.
 
         Waits briefly; returns None if they do not exist yet. The source must be a `Learner`, which
         keeps its newest parameters.
@@ -141,16 +141,24 @@ class VariableService:
         if not source.published.wait_for(version, _VERSION_WAIT_S):
             return None
         with self._lock:
-            data = self._numbered.get(version)
-            if data is None:
+            if version not in self._packed:
                 params = source.published.of_version(version)
                 if params is None:  # not finite: the learner is about to fail
                     return None
-                data = self._numbered[version] = self._codec.pack(params)
-                kept = source.published.versions()
-                for old in [known for known in self._numbered if known not in kept]:
-                    del self._numbered[old]
-            return version, data
+                self._put(version, params, *source.published.versions())
+            return self._get(version, place)
+
+    def close(self) -> None:
+        """Removes the files; who asks from now on gets bytes."""
+        with self._lock:
+            self._packed.close()
+
+    def _put(self, version: int, params: Params, *kept: int) -> None:
+        self._packed.put(version, params)
+        self._packed.keep({version, self._newest, self._before, *kept})
+
+    def _get(self, version: int, place: str) -> tuple[int, Packed]:
+        return version, self._packed.get(version, place)
 
 
 class VariableRelay:
@@ -180,8 +188,9 @@ class VariableRelay:
         """Size of the newest version in bytes."""
         return len(self._newest[1])
 
-    def get_variables(self, newer_than: int) -> tuple[int, bytes] | None:
-        """See `VariableService.get_variables`; at most `interval` older."""
+    def get_variables(self, newer_than: int, place: str = "") -> tuple[int, bytes] | None:
+        """See `VariableService.get_variables`; at most `interval` older, and always bytes."""
+        del place
         with self._lock:  # readers that wait for it find the answer here
             now = time.monotonic()
             if now - self._asked >= self._interval:
@@ -199,19 +208,25 @@ class RemoteVariables:
     def __init__(self, service: Any, agent: Agent):
         """Args: service: a client of the service, with a deadline. agent: the parameters' agent."""
         self._service = service
-        self._codec = _ParamsCodec(agent)
+        self._codec = ParamsCodec(agent)
 
     def get_variables_at(self, number: int) -> tuple[int, Params] | None:
         """See `VariableService.get_variables_at`."""
-        answer = self._service.get_variables_at(number)
-        if answer is None:
-            return None
-        return answer[0], jax.device_put(self._codec.unpack(answer[1]))
+        return self._read(lambda place: self._service.get_variables_at(number, place))
 
     def get_variables(self, newer_than: int) -> tuple[int, Params] | None:
         """See `VariableSource`."""
-        answer = self._service.get_variables(newer_than)
-        if answer is None:
-            return None
-        version, data = answer
-        return version, jax.device_put(self._codec.unpack(data))  # once, not at each use
+        return self._read(lambda place: self._service.get_variables(newer_than, place))
+
+    def _read(self, ask: Callable[[str], Any]) -> tuple[int, Params] | None:
+        for asks_as in (place(), place(), ""):
+            answer = ask(asks_as)
+            if answer is None:
+                break
+            version, data = answer
+            try:
+                packed = data if isinstance(data, bytes) else read_version(data)
+            except FileNotFoundError:
+                continue  # a newer version has taken its place; bytes do not vanish
+            return version, jax.device_put(self._codec.unpack(packed))  # once, not at each use
+        return None

@@ -112,13 +112,13 @@ class TaskVariables:
         self._learner = Peer(learner)
         self._task = task
 
-    def get_variables(self, newer_than: int) -> Any:
+    def get_variables(self, newer_than: int, place: str = "") -> Any:
         """See `VariableService.get_variables`."""
-        return self._learner.get_variables(newer_than, self._task)
+        return self._learner.get_variables(newer_than, self._task, place)
 
-    def get_variables_at(self, number: int) -> Any:
+    def get_variables_at(self, number: int, place: str = "") -> Any:
         """See `VariableService.get_variables_at`."""
-        return self._learner.get_variables_at(number, self._task)
+        return self._learner.get_variables_at(number, self._task, place)
 
 
 class TaskRounds:

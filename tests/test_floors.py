@@ -61,6 +61,7 @@ ROOMS = """
     distrl/callbacks
     distrl/agents/components distrl/agents/defaults distrl/agents/held
     distrl/gradients distrl/learning distrl/testing distrl/transforms distrl/variables
+    distrl/packed_variables
     distrl/agents/agent distrl/agents/encoders
     distrl/metrics
     distrl/run_status

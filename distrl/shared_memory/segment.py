@@ -4,7 +4,8 @@ A replay table is one file in `/dev/shm`, called `distrl.NAME.PID.START` after i
 may differ from the process that wrote the file. A process id with its start time identifies a
 process uniquely, so that files of dead creators can be told from those in use. A table elsewhere
 (on a Reverb server) has a small file beside them, `distrl.NAME.PID.START.address`, with its
-address. The requests of an inference service are in `distrl.NAME.PID.START.requests`.
+address. The requests of an inference service are in `distrl.NAME.PID.START.requests`, and
+parameters in `distrl.NAME.PID.START.version`.
 """
 
 import json
@@ -27,6 +28,7 @@ _PREFIX = "distrl."
 _UNFINISHED = ".new"  # suffix of a file that is being written
 _ADDRESS = ".address"  # suffix of a file with the address of a table elsewhere
 _REQUESTS = ".requests"  # suffix of a file with the requests of a service
+_VERSION = ".version"  # suffix of a file with one version of something large
 _POLL = 0.02  # seconds between two searches for a file: there are no notifications
 
 
@@ -54,6 +56,7 @@ REQUESTS = Kind(
     _REQUESTS,
     "use a smaller actors.num_envs, give it more memory, or use inference.transport=courier",
 )
+VERSION = Kind("file of parameters", _VERSION, "give it more memory")
 
 
 class SharedFile(NamedTuple):
@@ -66,7 +69,7 @@ class SharedFile(NamedTuple):
     @property
     def is_table(self) -> bool:
         """False for an address, and for a table that is being created."""
-        return self.path.suffix not in (_UNFINISHED, _ADDRESS, _REQUESTS)
+        return self.path.suffix not in (_UNFINISHED, _ADDRESS, _REQUESTS, _VERSION)
 
     @property
     def is_address(self) -> bool:
@@ -85,7 +88,7 @@ class SharedFile(NamedTuple):
     def parse(cls, path: Path) -> "SharedFile | None":
         """Parses the file's name; returns None if it is not one of ours."""
         text = path.name.removesuffix(_UNFINISHED)
-        text = text.removesuffix(_ADDRESS).removesuffix(_REQUESTS)
+        text = text.removesuffix(_ADDRESS).removesuffix(_REQUESTS).removesuffix(_VERSION)
         parts = text.removeprefix(_PREFIX).rsplit(".", 2)
         if not text.startswith(_PREFIX) or len(parts) != 3:
             return None

@@ -31,7 +31,7 @@ def tables(arguments: list[str]) -> int:
     files = {
         file.name: file
         for file in segment.existing()
-        if file.creator.lives() and not file.is_finished(segment.REQUESTS)
+        if file.creator.lives() and (file.is_table or file.is_address)
     }
     known = ", ".join(sorted(files)) or "none"
     for name in names:

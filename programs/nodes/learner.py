@@ -12,6 +12,7 @@ from distrl.checkpointing.rounds import when_all
 from distrl.errors import PeerError
 from distrl.experiment import Experiment
 from distrl.multi_agent.turns import run_in_turn
+from distrl.packed_variables import Packed
 from distrl.programs.build import Builder, make_sharing, print_line
 from distrl.programs.groups import LEARNER
 from distrl.programs.nodes.process import configure_jax, has_own_process, leave
@@ -48,6 +49,7 @@ def add_learners(
             monitor,
             program.resume_point,
             list(gradient_workers),
+            program.unique_name,
         )
         learners.update(dict.fromkeys(tasks, node))
     return learners
@@ -65,6 +67,7 @@ class LearnerNode(MemberCalls):
         monitor: NodeHandle,
         resume_point: ResumePoint,
         gradient_workers: Sequence[NodeHandle] = (),
+        unique_name: str = "",
     ):
         """Args:
         experiment: what to train.
@@ -74,6 +77,7 @@ class LearnerNode(MemberCalls):
         monitor: takes reports, and gives counters for checkpoints.
         resume_point: the checkpoint to resume from, if any.
         gradient_workers: all that may compute for its tasks.
+        unique_name: the program's; "": parameters are served as bytes only.
         """
         configure_jax()
         self._stop = lp.stop_event()
@@ -91,18 +95,23 @@ class LearnerNode(MemberCalls):
                 resume_point.of_task(task),
                 give_up,
                 gradient_workers,
+                unique_name,
             )
             for task, builder in builders.items()
         }
         self.serve_members(experiment, self._tasks)
 
-    def get_variables(self, newer_than: int, task: str) -> tuple[int, bytes] | None:
+    def get_variables(
+        self, newer_than: int, task: str, place: str = ""
+    ) -> tuple[int, Packed] | None:
         """See `VariableService.get_variables`."""
-        return self._tasks[task].variables.get_variables(newer_than)
+        return self._tasks[task].variables.get_variables(newer_than, place)
 
-    def get_variables_at(self, number: int, task: str) -> tuple[int, bytes] | None:
+    def get_variables_at(
+        self, number: int, task: str, place: str = ""
+    ) -> tuple[int, Packed] | None:
         """See `VariableService.get_variables_at`."""
-        return self._tasks[task].variables.get_variables_at(number)
+        return self._tasks[task].variables.get_variables_at(number, place)
 
     def join_round(self, task: str, *args: Any) -> tuple[int, int] | None:
         """See `CollectionRounds.join`."""

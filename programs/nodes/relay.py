@@ -45,9 +45,11 @@ class RelayNode:
         name = f"{RELAY.name}/{index}"
         self._times = TimeReports(monitor, task, name, account_of_process())
 
-    def get_variables(self, newer_than: int, task: str) -> tuple[int, bytes] | None:
+    def get_variables(
+        self, newer_than: int, task: str, place: str = ""
+    ) -> tuple[int, bytes] | None:
         """See `VariableRelay.get_variables`. Args: task: the relay's; it has one."""
-        del task
+        del task, place
         return self._relay.get_variables(newer_than)
 
     def run(self) -> None:

@@ -21,7 +21,7 @@ from distrl.metrics import SPENT, Report
 from distrl.multi_agent.turns import Turn
 from distrl.programs.build import Builder, print_line
 from distrl.programs.groups import ACTOR, INFERENCER
-from distrl.programs.nodes.process import stops_in_order
+from distrl.programs.nodes.process import has_own_process, stops_in_order
 from distrl.programs.program import NodeHandle
 from distrl.programs.remote import Reporter
 from distrl.programs.replay_clients import ReplayHandle, learner_client, server_folder
@@ -36,6 +36,8 @@ from distrl.rounds.collection import CollectionRounds
 from distrl.runtime.early_deadline import call_again_if_early
 from distrl.runtime.heartbeat import current_heartbeat
 from distrl.runtime.time_account import current_account
+from distrl.shared_memory.process import Process
+from distrl.shared_memory.published import PublishedVersions
 from distrl.sharing.learner import Sharing
 from distrl.variables import VariableService
 
@@ -65,6 +67,7 @@ class TaskLearner:
         resume_point: ResumePoint,
         give_up: Callable[[], None],
         gradient_workers: Sequence[NodeHandle],
+        unique_name: str,
     ):
         """Args:
         builder: of the task.
@@ -75,6 +78,7 @@ class TaskLearner:
         resume_point: the task's checkpoint to resume from, if any.
         give_up: see `Checkpointer`.
         gradient_workers: all that may compute for it.
+        unique_name: the program's; "": parameters are served as bytes only.
         """
         self._stop = lp.stop_event()
         self.task, experiment = builder.task, builder.experiment
@@ -118,7 +122,11 @@ class TaskLearner:
             print_line(f"resuming from {resume_point.checkpoint or 'scratch: no checkpoint yet'}")
         if resume_point.checkpoint is not None:
             self._resume(resume_point)
-        self.variables = VariableService(self._learner, builder.agent)
+        files = None
+        if unique_name:
+            owner = Process.parent() if has_own_process() else Process.this()
+            files = PublishedVersions(f"{task}-{unique_name}-parameters", owner)
+        self.variables = VariableService(self._learner, builder.agent, files)
         rounds: RemoteRounds | None = None
         if len(experiment.tasks) > 1:
             rounds = RemoteRounds(monitor, resume_point.last_round, self._counters_timeout)
@@ -188,6 +196,7 @@ class TaskLearner:
             print_line(f"distrl: the last reports are lost: {error}")
         self.checkpointer.close()
         self._replay.close()
+        self.variables.close()
         if self._split_update is not None:
             self._split_update.close()
 

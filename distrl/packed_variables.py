@@ -1,0 +1,103 @@
+"""Parameters as bytes, and for readers of the same machine in shared memory."""
+
+from typing import Any
+
+import jax
+import numpy as np
+import numpy.typing as npt
+
+from distrl.agents.agent import Agent
+from distrl.runtime.codec import Codec
+from distrl.shared_memory.published import PublishedVersions, place, read_version
+from distrl.types import Params
+
+Packed = bytes | str
+"""Packed parameters, or the path of a file with them."""
+
+_LEAST_FILE = 1 << 18  # bytes; what is smaller costs less in an answer than in a file
+
+
+class ParamsCodec:
+    """Packs an agent's parameters into bytes, and unpacks them.
+
+    Attributes:
+      nbytes: size of the packed parameters.
+    """
+
+    def __init__(self, agent: Agent):
+        """Args: agent: the parameters' agent."""
+        key = jax.ShapeDtypeStruct((2,), np.uint32)
+        self._codec = Codec(jax.eval_shape(agent.initial_params, key), "parameters")
+        self.nbytes = self._codec.row_bytes
+
+    def pack(self, params: Params) -> bytes:
+        """Returns the packed parameters."""
+        return self._codec.pack(_rows(params), 1)
+
+    def put(self, params: Params, memory: npt.NDArray[Any]) -> None:
+        """Packs parameters into memory, uint8 `[nbytes]`."""
+        self._codec.put(_rows(params), self._codec.columns(memory, 1))
+
+    def unpack(self, data: bytes | npt.NDArray[Any]) -> Params:
+        """Returns the parameters in packed ones, as views of their memory."""
+        return jax.tree.map(lambda leaf: leaf[0], self._codec.unpack(data, 1))
+
+
+class PackedVersions:
+    """Versions of parameters, each packed once: large ones into a file, others into bytes."""
+
+    def __init__(self, codec: ParamsCodec, files: PublishedVersions | None):
+        """Args:
+        codec: packs them.
+        files: where large ones go; None: all become bytes.
+        """
+        self._codec = codec
+        self._files = files if codec.nbytes >= _LEAST_FILE else None
+        self._paths: dict[int, str] = {}
+        self._bytes: dict[int, bytes] = {}
+
+    def __contains__(self, version: int) -> bool:
+        """Returns whether a version is kept."""
+        return version in self._paths or version in self._bytes
+
+    def put(self, version: int, params: Params) -> None:
+        """Packs a version; into bytes also where there is no memory for a file."""
+        if version in self:
+            return
+        path = None
+        if self._files is not None:
+            path = self._files.publish(
+                version, self._codec.nbytes, lambda memory: self._codec.put(params, memory)
+            )
+        if path is None:
+            self._bytes[version] = self._codec.pack(params)
+        else:
+            self._paths[version] = path
+
+    def get(self, version: int, reader: str) -> Packed:
+        """Returns a version that is kept. Args: reader: its `place()`, or another string."""
+        path = self._paths.get(version)
+        if path is not None and reader == place():
+            return path
+        data = self._bytes.get(version)
+        if data is None:
+            assert path is not None
+            data = self._bytes[version] = read_version(path).tobytes()
+        return data
+
+    def keep(self, versions: set[int]) -> None:
+        """Forgets all other versions."""
+        if self._files is not None:
+            self._files.keep(versions)
+        for known in (self._paths, self._bytes):
+            for version in known.keys() - versions:
+                del known[version]
+
+    def close(self) -> None:
+        """Forgets all versions, and makes no more files."""
+        self.keep(set())
+        self._files = None
+
+
+def _rows(params: Params) -> Any:
+    return jax.tree.map(lambda leaf: np.asarray(leaf)[None], params)

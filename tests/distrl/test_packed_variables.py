@@ -1,0 +1,101 @@
+"""Parameters on their way to readers: bytes for those elsewhere, files for those of the machine."""
+
+import os
+
+import jax
+import numpy as np
+import pytest
+
+from distrl import packed_variables
+from distrl.shared_memory.process import Process
+from distrl.shared_memory.published import PublishedVersions, place
+from distrl.variables import RemoteVariables, VariableRelay, VariableService
+
+
+class Large:
+    """An agent whose parameters all have the same value, and its source."""
+
+    def __init__(self):
+        self.version, self.asked = 0, []
+
+    def initial_params(self, rng):
+        return {"a": np.zeros((300, 100), np.float32), "b": np.zeros(3, np.int8)}
+
+    def get_variables(self, newer_than):
+        if newer_than == self.version:
+            return None
+        self.asked.append(self.version)
+        return self.version, jax.tree.map(lambda a: a + self.version, self.initial_params(None))
+
+
+@pytest.fixture
+def files():
+    versions = PublishedVersions(f"test-{os.getpid()}-packed", Process.this())
+    yield versions
+    versions.close()
+
+
+@pytest.fixture
+def agent(monkeypatch):
+    monkeypatch.setattr(packed_variables, "_LEAST_FILE", 1000)
+    return Large()
+
+
+def values(answer):
+    version, params = answer
+    assert all(np.all(np.asarray(leaf) == version) for leaf in jax.tree.leaves(params))
+    return version
+
+
+def test_a_reader_of_the_machine_maps_what_others_get_as_bytes(agent, files):
+    service = VariableService(agent, agent, files)
+    reader = RemoteVariables(service, agent)
+    for version in range(4):
+        agent.version = version
+        assert values(reader.get_variables(version - 1)) == version
+        assert isinstance(service.get_variables(-1, place())[1], str)
+        elsewhere = service.get_variables(-1, "elsewhere")
+        assert isinstance(elsewhere[1], bytes)
+        assert service.get_variables(-1)[1] is elsewhere[1]
+        assert (
+            values(RemoteVariables(VariableRelay(service, 0.0), agent).get_variables(-1)) == version
+        )
+    assert agent.asked == [0, 1, 2, 3]  # each is packed once
+    assert reader.get_variables(3) is None
+
+
+def test_who_comes_too_late_for_a_file_asks_again(agent, files):
+    """Parameters that are replaced all the time come as bytes in the end."""
+    service = VariableService(agent, agent, files)
+    asked = []
+
+    class Late:
+        def get_variables(self, newer_than, reader):
+            answer = service.get_variables(newer_than, reader)
+            asked.append(type(answer[1]))
+            for _ in range(2):  # two newer versions before it looks
+                agent.version += 1
+                service.get_variables(-1)
+            return answer
+
+    assert values(RemoteVariables(Late(), agent).get_variables(-1)) == 4
+    assert asked == [str, str, bytes]
+
+
+def test_without_memory_for_a_file_they_are_bytes(agent, files, monkeypatch):
+    monkeypatch.setattr(files, "publish", lambda *arguments: None)
+    service = VariableService(agent, agent, files)
+    assert isinstance(service.get_variables(-1, place())[1], bytes)
+
+
+def test_small_ones_are_bytes(files):
+    agent = Large()  # 120 kB
+    assert isinstance(VariableService(agent, agent, files).get_variables(-1, place())[1], bytes)
+
+
+def test_who_asks_a_closed_service_gets_bytes(agent, files):
+    service = VariableService(agent, agent, files)
+    path = service.get_variables(-1, place())[1]
+    service.close()
+    assert not os.path.exists(path)
+    assert values(RemoteVariables(service, agent).get_variables(-1)) == 0
