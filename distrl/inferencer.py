@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from distrl import specs
 from distrl.agents.agent import Agent
+from distrl.learning.compile_ahead import CompileAhead
 from distrl.lockstep import LockstepVariables
 from distrl.random_keys import derive, numbered, root
 from distrl.rounds.clients import RoundVariables
@@ -86,7 +87,7 @@ class Inferencer:
     def __init__(
         self,
         agent: Agent,
-        variables: VariableClient | LockstepVariables | RoundVariables,
+        variables: VariableClient | LockstepVariables | RoundVariables | None,
         *,
         seed: int,
         max_streams: int,
@@ -96,7 +97,7 @@ class Inferencer:
     ):
         """Args:
         agent: the agent, whose `actor_step` is run.
-        variables: the parameters; `update()` is called once per batch.
+        variables: the parameters; `update()` is called once per batch. None: `follow` gives them.
         seed: seed for sampling actions.
         max_streams: rows of the state table.
         batch_sizes: requests are padded to the smallest of these that holds them, so that nothing
@@ -105,7 +106,8 @@ class Inferencer:
         codec: the form of `infer`'s batches; None: time steps.
         """
         self._codec = codec = codec or TimeStepCodec(agent.env_spec)
-        self._variables = variables
+        self._variables: Any = variables
+        self._ahead: CompileAhead | None = None
         self._max_streams = max_streams
         self._batch_sizes = sorted(batch_sizes)
         self._key = derive(root(seed), "act")
@@ -237,6 +239,28 @@ class Inferencer:
         if with_state:
             state = jax.tree.map(lambda leaf: np.asarray(leaf)[:n], before)
         return output, version, state
+
+    def compile_ahead(self, agent: Agent, rows: int) -> None:
+        """Begins to compile in another thread, before there are parameters.
+
+        Args:
+          agent: the agent, for the shapes of its parameters.
+          rows: streams of a batch, where batches have one size.
+        """
+        params = jax.eval_shape(agent.initial_params, jax.ShapeDtypeStruct((2,), np.uint32))
+        for size in self._batch_sizes[-1:] or [rows]:
+            arguments = (params, self._key, 1, self._codec.zeros(size))
+            if self._has_state:
+                slots, new = np.zeros(size, np.int32), np.zeros(size, bool)
+                self._ahead = CompileAhead(self._stateful, *arguments, self._table, slots, new)
+            else:
+                self._ahead = CompileAhead(self._stateless, *arguments)
+
+    def follow(self, variables: VariableClient | LockstepVariables | RoundVariables) -> None:
+        """Takes the parameters, where it was made without, and waits for what is compiled."""
+        self._variables = variables
+        if self._ahead is not None:
+            self._ahead.wait()
 
     def warm_up(self) -> None:
         """Compiles for every batch size, so that no request has to wait for it."""

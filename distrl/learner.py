@@ -15,6 +15,7 @@ from distrl.errors import Diverged, Stopped
 from distrl.gradients.update import SplitUpdate
 from distrl.learner_group.devices import Devices
 from distrl.learner_group.group import LearnerGroup, SingleProcessGroup
+from distrl.learning.compile_ahead import CompileAhead
 from distrl.learning.divergence import FAIL, FiniteParams, UpdateCheck
 from distrl.learning.learner_loop import LearnerLoop
 from distrl.learning.policy_lag import PolicyLags
@@ -31,7 +32,7 @@ from distrl.runtime.time_account import (
     current_account,
     in_state,
 )
-from distrl.types import Params, Sample, StepType
+from distrl.types import Params, Sample, StepType, Trajectory
 
 
 class Learner(LearnerLoop):
@@ -43,6 +44,7 @@ class Learner(LearnerLoop):
         the processes of a learner tell each other; 0 unless replaced.
       acted_elsewhere: environment steps of the other processes, as of the last update.
       waited: seconds of waiting for a batch since the last update.
+      ahead: the update's compilation, until the first one.
     """
 
     def __init__(
@@ -112,9 +114,16 @@ class Learner(LearnerLoop):
         self.waited = 0.0
         self.count_acted: Callable[[], int] = lambda: 0
         self.on_update: Callable[[int, int, Mapping[str, Any], Params], None] | None = None
-        self._acted = 0
-        self.acted_elsewhere = 0
+        self._acted = self.acted_elsewhere = 0
+        self.ahead: CompileAhead | None = None
         self._lags = PolicyLags()
+
+    def compile_ahead(self, batch: Trajectory) -> None:
+        """Begins to compile the update in another thread, for batches of these shapes."""
+        if not self._devices.several:  # whose arrays are placed: other arguments for JAX
+            state = self._state
+            params = self._agent.with_env_steps(state.params, state.inserted)
+            self.ahead = CompileAhead(self._update, params, (state.agent, self._record), batch)
 
     @property
     def variables(self) -> tuple[int, Params]:
@@ -218,8 +227,7 @@ class Learner(LearnerLoop):
         # Below 0 where the table began again, or was restored from an older checkpoint.
         inserted = max(0, sample.inserts - state.inserts) * (self._period or len(real))
         acted = self.count_acted() - self._acted
-        diverged = int(self._diverged is not None)
-        counts = (env_steps, consumed, acted, inserted, diverged)
+        counts = (env_steps, consumed, acted, inserted, int(self._diverged is not None))
         agreement = self._learner_group.agree(True, counts)
         if not agreement.proceed:
             raise Stopped("another process of the learner has ended the updates")
@@ -233,6 +241,9 @@ class Learner(LearnerLoop):
         before = account.switch(TRANSFER)
         batch = self._devices.put(trajectory)
         account.switch(COMPUTE)
+        if self.ahead is not None:
+            self.ahead.wait("first unrolls")
+            self.ahead = None
         params = self._agent.with_env_steps(state.params, inserted)
         params, (agent_state, self._record), self._logs = self._update(
             params, (state.agent, self._record), batch

@@ -12,7 +12,7 @@ import numpy as np
 from dm_env import specs
 
 from distrl.errors import SpecError
-from distrl.types import Nest, TimeStep, Trajectory
+from distrl.types import TIME_FIELDS, Nest, TimeStep, Trajectory
 
 ACTION_MASK = "action_mask"
 """Name of an observation's leaf that says which discrete actions are legal, not 0 for each."""
@@ -55,6 +55,24 @@ def path_name(path: Sequence[Any]) -> str:
 def zeros(spec: Nest, *leading: int) -> Nest:
     """Returns arrays of zeros for `spec`, with `leading` axes first."""
     return jax.tree.map(lambda s: np.zeros((*leading, *s.shape), s.dtype), struct(spec))
+
+
+def batch_struct(struct: Trajectory, length: int, size: int) -> Trajectory:
+    """Returns shapes and dtypes of a batch.
+
+    Args:
+      struct: of one stream at one step, as `trajectory_struct` returns them.
+      length: transitions of an unroll.
+      size: unrolls of a batch.
+    """
+
+    def batched(name: str, part: Nest) -> Nest:
+        axes = (length + 1, size) if name in TIME_FIELDS else (size,)
+        return jax.tree.map(
+            lambda leaf: jax.ShapeDtypeStruct((*axes, *leaf.shape), leaf.dtype), part
+        )
+
+    return Trajectory(*(batched(*item) for item in struct._asdict().items()))
 
 
 def timestep_struct(env_spec: EnvironmentSpec) -> TimeStep:

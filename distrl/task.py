@@ -100,6 +100,11 @@ class Task:
                 f"{int(limit / (memory / max_size))} unrolls fit"
             )
 
+    def batch_struct(self, struct: Trajectory) -> Trajectory:
+        """Returns shapes and dtypes of the learner's batches, from those of a step of a stream."""
+        length, size = self.replay.unroll_length, self.learner.batch_size
+        return specs.batch_struct(struct, length, size)
+
     @property
     def is_coupled(self) -> bool:
         """Whether acting and learning wait for each other: a queue, or a ratio of samples."""

@@ -158,6 +158,11 @@ def main(
     sys.stdout.flush()
     sys.stderr.flush()
     announce(code=code)
+    ahead = sys.modules.get("distrl.learning.compile_ahead")
+    if ahead is not None and ahead.is_compiling() and (argv is None or is_worker):
+        from distrl.runtime.process_exit import exit_at_once
+
+        exit_at_once(code)  # XLA may crash where it compiles while Python ends
     sys.exit(code)
 
 

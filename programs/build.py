@@ -154,7 +154,7 @@ class Builder:
 
     def make_inferencer(
         self,
-        variables: VariableClient | LockstepVariables | RoundVariables,
+        variables: VariableClient | LockstepVariables | RoundVariables | None,
         max_streams: int,
         *,
         index: int = 0,
@@ -165,7 +165,7 @@ class Builder:
         """Returns an inferencer for actors.
 
         Args:
-          variables: its parameters.
+          variables: its parameters; None: they follow.
           max_streams: streams that it serves at most.
           index: of the inferencer, or of the actor that it belongs to.
           life: its node's life.

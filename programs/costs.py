@@ -22,7 +22,7 @@ from distrl.learner import Learner
 from distrl.programs.build import NEVER, Builder
 from distrl.runtime.host_resources import usable_cores
 from distrl.topology_rates import CPU, GPU, Cost, Costs, DeviceCosts, Line
-from distrl.types import TIME_FIELDS, Sample, StepType, TimeStep, Trajectory
+from distrl.types import Sample, StepType, TimeStep, Trajectory
 from distrl.variables import VariableClient
 
 _STEPS_S, _INFERENCES_S, _UPDATES_S = 0.15, 0.08, 0.15  # for each measurement
@@ -134,13 +134,10 @@ def _inference(builder: Builder, inferencer: Inferencer, rows: int) -> Cost:
 
 
 def _update(builder: Builder, learner: Learner) -> Cost:
-    task = builder.task
-    length, size = task.replay.unroll_length, task.learner.batch_size
-    zeros = {
-        name: specs.zeros(part, *((length + 1, size) if name in TIME_FIELDS else (size,)))
-        for name, part in builder.struct._asdict().items()
-    }
-    batch = Trajectory(**zeros)
+    size = builder.task.learner.batch_size
+    batch: Trajectory = jax.tree.map(
+        lambda leaf: np.zeros(leaf.shape, leaf.dtype), builder.task.batch_struct(builder.struct)
+    )
     batch.timestep.step_type[:] = StepType.MID
     batch.timestep.discount[:] = 1.0
     batch.probability[:] = 1.0

@@ -16,6 +16,7 @@ from distrl.learning.start import StepStart
 from distrl.programs.build import NEVER, Builder, make_sharing
 from distrl.programs.running.acting import make_actor
 from distrl.programs.running.evaluating import TasksEvaluator
+from distrl.runtime.start_up import mark
 from distrl.runtime.time_account import OTHER, current_account
 from distrl.sharing.config import update_order
 from distrl.sharing.learner import Sharing
@@ -62,6 +63,7 @@ class TaskParts:
             self.resumed["learner"] = restore_learner(self.learner, checkpoint)
             self.resumed["table"] = table_counts(self.replay.info())
         self.learner.share()
+        self.learner.compile_ahead(builder.task.batch_struct(builder.struct))
         self.variables = VariableClient(self.learner, NEVER)  # `run_once` refreshes them
         self.inferencer = builder.make_inferencer(
             self.variables,
@@ -131,6 +133,7 @@ class SingleProcess:
             if experiment.evaluator.num_evaluators:
                 evaluator_pool = self.builder.make_evaluator_pool(life)
                 opened.callback(evaluator_pool.close)
+            mark("environments")
             group = opened.enter_context(join())
             self.group_size = group.count
             start = resume_point or ResumePoint()
@@ -141,6 +144,7 @@ class SingleProcess:
                 )
                 for name, builder in builders.items()
             }
+            mark("parameters and table")
             self.actor: ActorLoop = make_actor(
                 builders,
                 pool,

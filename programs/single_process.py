@@ -24,6 +24,7 @@ from distrl.programs.one_process import TaskParts
 from distrl.programs.running.evaluating import EvaluationTurns
 from distrl.programs.running.population import LocalMember, check_one_process, make_evolution
 from distrl.programs.running.saving import make_checkpointer
+from distrl.runtime import start_up
 from distrl.runtime.incarnations import next_life
 from distrl.runtime.time_account import current_account
 
@@ -163,6 +164,7 @@ def single_process(
     Raises:
       SaveError: the last checkpoint or `params.npz` could not be saved.
     """
+    start_up.begin("imports and settings")
     start = resume_point or ResumePoint()
     life = 0 if run_dir is None else next_life(run_dir, *_nodes(experiment))
     folders = {
@@ -225,6 +227,9 @@ def single_process(
                 break
             # The counts of every update are judged, so that a run ends at the same one each time;
             # the logs, which cost more, are only read in intervals of time.
+            line = start_up.take_line("first update") if learned else None
+            if line is not None:
+                printer(line)
             logs = learned and time.monotonic() >= due
             if logs:
                 due = time.monotonic() + _REPORT_S

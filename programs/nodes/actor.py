@@ -191,15 +191,20 @@ def _own_inferencer(
 ) -> InferenceSource:
     """Returns an inferencer in the actor's process, for its own streams."""
     task = builder.task
-    return builder.make_inferencer(
-        builder.make_variables(
-            RemoteVariables(TaskVariables(learner, task.name), builder.agent),
-            stop,
-            patience(task.learner.timeout, ACTOR.name, LEARNER.name),
-        ),
+    inferencer = builder.make_inferencer(
+        None,
         task.actors.num_envs,
         # Inferencers of several tasks draw different numbers.
         index=index + task.index * builder.experiment.actors.most,
         life=life,
         batch_sizes=task.batch_sizes(builder.experiment.actors.num_envs),
     )
+    inferencer.compile_ahead(builder.agent, task.actors.envs_per_step)  # the learner starts too
+    inferencer.follow(
+        builder.make_variables(
+            RemoteVariables(TaskVariables(learner, task.name), builder.agent),
+            stop,
+            patience(task.learner.timeout, ACTOR.name, LEARNER.name),
+        )
+    )
+    return inferencer

@@ -1,5 +1,6 @@
 """The learner of a task, or of several, with their parameters as a service."""
 
+import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -21,6 +22,7 @@ from distrl.programs.program import ExperimentProgram, NodeHandle
 from distrl.programs.remote import stop_and_tick
 from distrl.programs.replay_clients import ReplayHandle
 from distrl.programs.running.population import MemberCalls
+from distrl.runtime import start_up
 from distrl.runtime.heartbeat import current_heartbeat
 
 
@@ -80,6 +82,7 @@ class LearnerNode(MemberCalls):
         unique_name: the program's; "": parameters are served as bytes only.
         """
         configure_jax()
+        start_up.begin("launcher", os.getppid() if has_own_process() else None)
         self._stop = lp.stop_event()
         self._call_timeout = experiment.supervision.call_timeout
         builders = {task: Builder(experiment, task) for task in tasks}
@@ -100,6 +103,7 @@ class LearnerNode(MemberCalls):
             for task, builder in builders.items()
         }
         self.serve_members(experiment, self._tasks)
+        start_up.mark("parameters and table")
 
     def get_variables(
         self, newer_than: int, task: str, place: str = ""

@@ -33,6 +33,7 @@ from distrl.programs.running.saving import make_checkpointer
 from distrl.replay.shared.buffer import SharedReplayBuffer
 from distrl.rounds.clients import RoundReader
 from distrl.rounds.collection import CollectionRounds
+from distrl.runtime import start_up
 from distrl.runtime.early_deadline import call_again_if_early
 from distrl.runtime.heartbeat import current_heartbeat
 from distrl.runtime.time_account import current_account
@@ -122,6 +123,8 @@ class TaskLearner:
             print_line(f"resuming from {resume_point.checkpoint or 'scratch: no checkpoint yet'}")
         if resume_point.checkpoint is not None:
             self._resume(resume_point)
+        self._first_version = self._learner.version
+        self._learner.compile_ahead(builder.task.batch_struct(builder.struct))
         files = None
         if unique_name:
             owner = Process.parent() if has_own_process() else Process.this()
@@ -202,6 +205,10 @@ class TaskLearner:
 
     def _report(self, report: Report) -> None:
         self.checkpointer.check()
+        if self._learner.version > self._first_version:
+            line = start_up.take_line("first update")
+            if line is not None:
+                print_line(line)
         if self._collection is not None:
             report.update(self._collection.counts())
         if isinstance(self._replay, SharedReplayBuffer):
