@@ -1,14 +1,19 @@
 """Episodes of policies, step by step: exact returns, limits, and what is drawn when."""
 
+import functools
+
 import numpy as np
 import pytest
 
+from distrl import envs
 from distrl.envs import MultiAgentEnvironment, PythonEnvironment
 from distrl.envs.multi_agent.assignment import Assignment
+from distrl.envs.rendering.pictures import choose_renderer
 from distrl.envs.rendering.rendered import rendered
 from distrl.launch.runs.play import summary
 from distrl.launch.runs.playing import Episode, OneAgent, SeveralAgentsGame, Sources, play
 from distrl.launch.runs.terminal import as_text
+from distrl.rules import RandomPolicy
 from distrl.seeds import environment_seeds
 from distrl.testing import CountingAgents, CountingEnvironment
 from distrl.types import Inference, StepType
@@ -94,3 +99,45 @@ def test_a_picture_as_text():
     assert upper.count("▀") == lower.count("▀") == 2
     assert "250;1;2" not in upper and lower.count("250;1;2") == 2
     assert len(as_text(picture, columns=1, lines=9).splitlines()) == 1
+
+
+@pytest.mark.full  # PettingZoo's and MuJoCo's imports
+@pytest.mark.parametrize(
+    ("name", "package"),
+    [("mpe2:simple_speaker_listener_v4", "mpe2"), ("pettingzoo:classic/connect_four_v3", "pygame")],
+)
+def test_pictures_of_an_environment_of_pettingzoo_change_as_its_agents_act(name, package):
+    for needed in ("pettingzoo", package):
+        pytest.importorskip(needed)
+    choose_renderer()
+    environment = envs.make(name)
+    drawn, agents = rendered(environment), environment.agents()
+    policy_of = {agent: agent for agent in agents.agents}
+    make = {
+        agent: functools.partial(RandomPolicy().make_source, spec)
+        for agent, spec in agents.agents.items()
+    }
+    sources = Sources(Assignment(agents, list(policy_of), policy_of), make)
+    game = SeveralAgentsGame(environment, drawn.environment, sources, 0)
+    pictures = []
+    for _ in range(8):
+        game.step()
+        pictures.append(drawn.picture(None).copy())
+    assert len({picture.shape for picture in pictures}) == 1
+    assert all(len(np.unique(picture.reshape(-1, 3), axis=0)) > 2 for picture in pictures)
+    assert (pictures[0] != pictures[-1]).any()
+    game.close()
+
+
+@pytest.mark.full
+def test_pictures_of_an_environment_of_dm_control():
+    pytest.importorskip("dm_control")
+    choose_renderer()
+    drawn = rendered(envs.make("dm_control:cartpole-swingup"))
+    pool = drawn.environment.make_pool(1, 1, [0])
+    first = drawn.picture(pool.reset()).copy()
+    for _ in range(10):
+        timestep = pool.step(np.ones((1, 1), np.float32))
+    assert first.shape == (360, 480, 3) and (first != drawn.picture(timestep)).any()
+    assert drawn.fps() == pytest.approx(100)
+    pool.close()
