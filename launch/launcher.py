@@ -5,8 +5,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-import launchpad as lp
-
 from distrl.config import SupervisionConfig
 from distrl.experiment import Experiment
 from distrl.launch.local.debugging import Debug
@@ -16,12 +14,13 @@ from distrl.launch.supervision.result import Result
 from distrl.programs.groups import group_of
 from distrl.programs.placement import Host, Placement
 from distrl.programs.resources import describe_gpus, node_environments
+from distrl.programs.substrate import AnyProgram
 
 _AFTER_STEP_S = 30.0  # for a pool to report a step that took too long, before the watchdog does
 
 
 def run(
-    program: lp.Program,
+    program: AnyProgram,
     experiment: Experiment,
     topology: str,
     run_dir: Path,
@@ -68,7 +67,7 @@ def run(
 
 
 def run_on_machines(
-    program: lp.Program,
+    program: AnyProgram,
     experiment: Experiment,
     placement: Placement,
     connect: Callable[[Host], Sequence[str]],
@@ -92,7 +91,7 @@ def run_on_machines(
     )
 
 
-def _supervision(program: lp.Program, experiment: Experiment) -> dict[str, Any]:
+def _supervision(program: AnyProgram, experiment: Experiment) -> dict[str, Any]:
     """Returns the experiment's settings of supervision as keyword arguments of a launch."""
     config = experiment.supervision
     restartable = [

@@ -1,4 +1,4 @@
-"""Prepares Launchpad programs to be run by our launcher, through Launchpad's public API only."""
+"""Prepares programs to be run by our launcher, Launchpad's through its public API only."""
 
 import contextlib
 import os
@@ -7,18 +7,18 @@ import signal
 from collections.abc import Callable, Iterator, MutableMapping, Sequence
 from typing import Any, NamedTuple
 
-import launchpad as lp
+import cloudpickle
 from absl import flags
-from launchpad.launch import worker_manager
-from launchpad.nodes.multi_processing_colocation.node import MultiProcessingColocation
 
 from distrl.errors import ConfigError
 from distrl.programs.groups import group_of
+from distrl.programs.substrate import AnyProgram, here
+from distrl.programs.substrate.builtin import CallNode, Program
 
 FLAGS = flags.FLAGS
 NO_GRPC_PROXY = "no_grpc_proxy"
 
-_managers: list[worker_manager.WorkerManager] = []
+_managers: list[Any] = []  # Launchpad's, of this process
 
 
 class NamedNode(NamedTuple):
@@ -27,7 +27,7 @@ class NamedNode(NamedTuple):
     Attributes:
       name: "actor/0".
       label: its group, "actor".
-      node: Launchpad's node, an `lp.Node`.
+      node: an `lp.Node` or a `CallNode`.
     """
 
     name: str
@@ -35,7 +35,7 @@ class NamedNode(NamedTuple):
     node: Any
 
 
-class KnownAddress(lp.AbstractAddressBuilder):
+class KnownAddress:
     """An address that is known already.
 
     Args:
@@ -46,11 +46,11 @@ class KnownAddress(lp.AbstractAddressBuilder):
         self._address = address
 
     def build(self) -> str:
-        """Returns the address; called by Launchpad."""
+        """Returns the address; called in the node."""
         return self._address
 
 
-def named_nodes(program: lp.Program) -> list[NamedNode]:
+def named_nodes(program: AnyProgram) -> list[NamedNode]:
     """Returns the program's nodes in order; raises ConfigError if there are none."""
     nodes = [
         NamedNode(f"{label}/{index}", label, node)
@@ -64,6 +64,11 @@ def named_nodes(program: lp.Program) -> list[NamedNode]:
 
 def check_can_run(nodes: Sequence[NamedNode]) -> None:
     """Raises ConfigError if a node, or one colocated in it, is of a kind that cannot be run."""
+    if all(isinstance(node.node, CallNode) for node in nodes):
+        return
+    import launchpad as lp
+    from launchpad.nodes.multi_processing_colocation.node import MultiProcessingColocation
+
     for name, _, node in nodes:
         for inner in _colocated(node):
             if isinstance(inner, MultiProcessingColocation):
@@ -78,8 +83,25 @@ def check_can_run(nodes: Sequence[NamedNode]) -> None:
                 )
 
 
+def check_serializable(program: AnyProgram) -> None:
+    """Raises an error if a node cannot be serialized."""
+    if isinstance(program, Program):
+        for name, _, node in named_nodes(program):
+            try:
+                cloudpickle.dumps(node)
+            except Exception as error:
+                raise ConfigError(f"{name} cannot be serialized: {error}") from error
+        return
+    from launchpad.launch import serialization
+
+    for label, group in program.groups.items():
+        serialization.check_nodes_are_serializable(label, group)
+
+
 def _colocated(node: Any) -> Iterator[Any]:
     """Yields a node and those that run in its threads."""
+    import launchpad as lp
+
     yield node
     if isinstance(node, lp.MultiThreadingColocation):
         for inner in node.nodes:
@@ -87,8 +109,8 @@ def _colocated(node: Any) -> Iterator[Any]:
 
 
 def wire(
-    program: lp.Program,
-    launch_type: lp.LaunchType,
+    program: AnyProgram,
+    launch_type: Any,
     stopper: Callable[[str], Callable[..., None]],
     address: Callable[[str, int, str], str],
 ) -> None:
@@ -96,11 +118,15 @@ def wire(
 
     Args:
       program: the program, not launched before.
-      launch_type: `launch_type` of the nodes' contexts.
+      launch_type: `launch_type` of the nodes' contexts, an `lp.LaunchType` or its value.
       stopper: returns the `program_stopper` of a node, by the node's name.
       address: returns an address of a node, by the node's name, and the address's index and name.
     """
     nodes = named_nodes(program)
+    if not isinstance(program, Program):
+        import launchpad as lp
+
+        launch_type = lp.LaunchType(launch_type)
     for name, _, node in nodes:
         node.launch_context.initialize(launch_type, None, program_stopper=stopper(name))
     for _, label, node in nodes:
@@ -148,8 +174,21 @@ def prepare_launchpad() -> None:
         signal.signal(number, signal.SIG_DFL if handler is None else handler)
 
 
-def new_manager() -> worker_manager.WorkerManager:
+def manager_of(node: Any) -> Any:
+    """Creates, in a node's main thread, what tells the node that the program stops."""
+    return here.new_manager() if isinstance(node, CallNode) else new_manager()
+
+
+def close_manager(manager: Any) -> None:
+    """Ends what a builtin node in a thread has left; Launchpad's nodes do so themselves."""
+    if isinstance(manager, here.Manager):
+        manager.close()
+
+
+def new_manager() -> Any:
     """Creates the worker manager that `lp.wait_for_stop` and `lp.stop_event` use in this thread."""
+    from launchpad.launch import worker_manager
+
     manager = worker_manager.WorkerManager(
         register_in_thread=True, register_signals=False, kill_main_thread=False
     )

@@ -1,7 +1,6 @@
 """The choice of a topology for an experiment on this machine: `--topology=auto`."""
 
 import dataclasses
-import importlib.util
 from collections.abc import Collection, Mapping
 from typing import Any, NamedTuple
 
@@ -12,6 +11,7 @@ from distrl.envs.multi_agent.environment import SeveralAgents
 from distrl.envs.pool import on_cores
 from distrl.errors import ConfigError
 from distrl.experiment import Experiment
+from distrl.programs import substrate
 from distrl.task import Task
 from distrl.topology_rates import (
     CPU,
@@ -89,9 +89,8 @@ def candidates(experiment: Experiment, cores: int, excluded: Mapping[str, str]) 
 def _unfit(experiment: Experiment) -> dict[str, str]:
     """Returns the topologies that do not fit an experiment, with the reason."""
     reasons = {}
-    missing = [m for m in ("launchpad", "reverb") if importlib.util.find_spec(m) is None]
-    if missing:
-        reasons[HEAVY] = reasons[LIGHT] = f"{' and '.join(missing)} is not installed"
+    if substrate.missing(substrate.LAUNCHPAD) and substrate.missing(substrate.BUILTIN):
+        reasons[HEAVY] = reasons[LIGHT] = "neither Launchpad nor grpcio is installed"
     try:
         experiment.check_single_process()
     except ConfigError as error:

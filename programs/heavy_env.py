@@ -1,7 +1,5 @@
 """Heavy environments: every actor has its own inferencer."""
 
-import launchpad as lp
-
 from distrl.checkpointing.resume_point import ResumePoint
 from distrl.experiment import Experiment
 from distrl.programs.nodes.actor import add_actor
@@ -12,19 +10,25 @@ from distrl.programs.nodes.monitor import add_monitor
 from distrl.programs.nodes.population import add_population
 from distrl.programs.nodes.replay import add_replay
 from distrl.programs.program import ExperimentProgram
+from distrl.programs.substrate import AUTO, AnyProgram
 
 
 def heavy_env(
-    experiment: Experiment, run_dir: str, resume_point: ResumePoint | None = None
-) -> lp.Program:
+    experiment: Experiment,
+    run_dir: str,
+    resume_point: ResumePoint | None = None,
+    *,
+    substrate: str = AUTO,
+) -> AnyProgram:
     """Returns a program of actors with inferencers, and learner, replay and evaluator of each task.
 
     Args:
       experiment: what to train.
       run_dir: the run folder.
       resume_point: the checkpoint to resume from; None: start from scratch.
+      substrate: what its nodes are made of, see `substrate.resolve`.
     """
-    program = ExperimentProgram(experiment, run_dir, resume_point)
+    program = ExperimentProgram(experiment, run_dir, resume_point, substrate)
     tasks = experiment.tasks
     monitor = add_monitor(program)
     replay = {name: add_replay(program, task, monitor) for name, task in tasks.items()}
@@ -34,4 +38,4 @@ def heavy_env(
     add_population(program, learner, monitor)
     for index in range(experiment.actors.most):
         add_actor(program, index, replay, monitor, learner=learner, variables=learner)
-    return program.launchpad
+    return program.program

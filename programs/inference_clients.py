@@ -3,8 +3,6 @@
 import time
 from typing import Any, NamedTuple
 
-import launchpad as lp
-
 from distrl.errors import PeerError, Stopped
 from distrl.inference.messages import InferenceMessages
 from distrl.inference.server import RemoteInferencer
@@ -14,6 +12,7 @@ from distrl.inferencer import InferenceSource
 from distrl.programs.build import Builder
 from distrl.programs.program import NodeHandle
 from distrl.programs.remote import RESTART_TIMEOUT_S, Peer, PeerWatch
+from distrl.programs.substrate import here
 from distrl.runtime.heartbeat import DOWN, GONE
 
 _OPEN_TIMEOUT_S = 600.0  # for the service to begin: what it needs may take long to load
@@ -68,7 +67,7 @@ class SlotService:
         """
         self._name, self._file, self._timeout = node.name, file, timeout
         self._peer, self._watch = Peer(node), PeerWatch(node)
-        self._stop = lp.stop_event()
+        self._stop = here.stop_event()
         self._seen: Any = None  # the service's status and life, and since when it has them
         self._since = 0.0
         self.wait_for_restart = self._watch.wait_for_restart

@@ -1,7 +1,6 @@
 """Light environments: inferencers are services that batch the requests of many actors."""
 
 import jax
-import launchpad as lp
 
 from distrl.agents.agent import state_struct
 from distrl.checkpointing.resume_point import ResumePoint
@@ -16,6 +15,7 @@ from distrl.programs.nodes.monitor import add_monitor
 from distrl.programs.nodes.population import add_population
 from distrl.programs.nodes.replay import add_replay
 from distrl.programs.program import ExperimentProgram
+from distrl.programs.substrate import AUTO, AnyProgram
 
 
 def light_env(
@@ -24,7 +24,8 @@ def light_env(
     resume_point: ResumePoint | None = None,
     *,
     on_one_host: bool = True,
-) -> lp.Program:
+    substrate: str = AUTO,
+) -> AnyProgram:
     """Returns a program of actors, and inferencers, learner, replay and evaluator of each task.
 
     Args:
@@ -32,10 +33,11 @@ def light_env(
       run_dir: the run folder.
       resume_point: the checkpoint to resume from; None: start from scratch.
       on_one_host: whether the actors are on the inferencers' machine, so that memory can be shared.
+      substrate: what its nodes are made of, see `substrate.resolve`.
     """
     if experiment.actors.min_actors is not None:
         _check_no_state(experiment)
-    program = ExperimentProgram(experiment, run_dir, resume_point)
+    program = ExperimentProgram(experiment, run_dir, resume_point, substrate)
     tasks = experiment.tasks
     monitor = add_monitor(program)
     replay = {name: add_replay(program, task, monitor) for name, task in tasks.items()}
@@ -51,7 +53,7 @@ def light_env(
     for index in range(experiment.actors.most):
         inferencer = {name: nodes[index] for name, nodes in inferencer_of_actor.items()}
         add_actor(program, index, replay, monitor, learner=learner, inferencer=inferencer)
-    return program.launchpad
+    return program.program
 
 
 def _check_no_state(experiment: Experiment) -> None:

@@ -2,8 +2,6 @@
 
 import dataclasses
 
-import launchpad as lp
-
 from distrl.checkpointing.resume_point import ResumePoint
 from distrl.errors import ConfigError
 from distrl.experiment import Experiment
@@ -22,6 +20,7 @@ from distrl.programs.placement import (
     relay_hosts,
 )
 from distrl.programs.program import ExperimentProgram
+from distrl.programs.substrate import LAUNCHPAD, AnyProgram
 from distrl.replay.config import ReplayConfig
 
 
@@ -31,7 +30,7 @@ def multi_machine(
     resume_point: ResumePoint | None = None,
     *,
     placement: Placement,
-) -> lp.Program:
+) -> AnyProgram:
     """Returns `light_env` if the placement has inferencers, else `heavy_env` with relays.
 
     Each host with actors that infer for themselves has a relay of the learner's parameters.
@@ -48,8 +47,10 @@ def multi_machine(
         resume_point = (resume_point or ResumePoint())._replace(with_table=False)
     if "inferencer/0" in placement.nodes:
         on_one_host = asks_on_one_host(placement)
-        return light_env(experiment, run_dir, resume_point, on_one_host=on_one_host)
-    program = ExperimentProgram(experiment, run_dir, resume_point)
+        return light_env(
+            experiment, run_dir, resume_point, on_one_host=on_one_host, substrate=LAUNCHPAD
+        )
+    program = ExperimentProgram(experiment, run_dir, resume_point, LAUNCHPAD)
     tasks = experiment.tasks
     monitor = add_monitor(program)
     replay = {name: add_replay(program, task, monitor) for name, task in tasks.items()}
@@ -68,7 +69,7 @@ def multi_machine(
         add_actor(
             program, index, replay, monitor, learner=learner, variables=relay.get(host, learner)
         )
-    return program.launchpad
+    return program.program
 
 
 def over_network(experiment: Experiment) -> Experiment:

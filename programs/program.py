@@ -1,14 +1,15 @@
-"""A Launchpad program of an experiment, to which a topology adds its nodes."""
+"""The program of an experiment, of either substrate, to which a topology adds its nodes."""
 
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-import launchpad as lp
-
 from distrl.checkpointing.resume_point import ResumePoint
+from distrl.errors import ConfigError
 from distrl.experiment import Experiment
 from distrl.programs.groups import NodeGroup
+from distrl.programs.substrate import AUTO, BUILTIN, resolve
+from distrl.programs.substrate.builtin import CallNode, Program
 
 
 class NodeHandle(NamedTuple):
@@ -30,23 +31,14 @@ class NodeHandle(NamedTuple):
         return self.name.partition("/")[0]
 
 
-class LinkedProgram(lp.Program):
-    """An `lp.Program` that knows which of its groups call which.
-
-    Attributes:
-      links: labels of a group that calls and of one that it calls, each pair once, in order.
-    """
-
-    def __init__(self, name: str):
-        super().__init__(name)
-        self.links: list[tuple[str, str]] = []
-
-
 class ExperimentProgram:
-    """An `lp.Program` with what all of its nodes share.
+    """A program with what all of its nodes share.
 
     Attributes:
-      launchpad: the `lp.Program`, with its links.
+      program: the `lp.Program` or the `substrate.builtin.Program`. Its attribute `links` has which
+        of its groups call which: labels of a group that calls and of one that it calls, each pair
+        once, in order.
+      builtin: whether it has builtin nodes.
       experiment: what to train.
       run_dir: the run folder.
       resume_point: the checkpoint to resume from, if any.
@@ -54,11 +46,34 @@ class ExperimentProgram:
         accepted, and clients tell them apart by their tables' names.
     """
 
-    def __init__(self, experiment: Experiment, run_dir: str, resume_point: ResumePoint | None):
+    def __init__(
+        self,
+        experiment: Experiment,
+        run_dir: str,
+        resume_point: ResumePoint | None,
+        substrate: str = AUTO,
+    ):
+        """Args:
+        experiment: what to train.
+        run_dir: the run folder.
+        resume_point: the checkpoint to resume from, if any.
+        substrate: what its nodes are made of.
+
+        Raises:
+          ConfigError: the experiment needs another substrate, or it is not installed.
+        """
         resume_point = resume_point or ResumePoint()
         if experiment.lockstep:  # its rounds restart, with an empty table
             resume_point = resume_point._replace(with_table=False)
-        self.launchpad = LinkedProgram("distrl")
+        self.builtin = resolve(substrate) == BUILTIN
+        if self.builtin:
+            check_builtin(experiment)
+            self.program: Any = Program("distrl")
+        else:
+            import launchpad as lp
+
+            self.program = lp.Program("distrl")
+        self.program.links = []
         self.experiment = experiment
         self.run_dir = run_dir
         self.resume_point = resume_point
@@ -70,21 +85,27 @@ class ExperimentProgram:
         constructor: type,
         *args: object,
         call_timeout: float | None = None,
-        endpoints: Sequence[lp.Address] = (),
+        endpoints: Sequence[Any] = (),
         **kwargs: object,
     ) -> NodeHandle:
-        """Adds a CourierNode whose clients have a deadline.
+        """Adds a node that others call, with a deadline: a CourierNode or a `CallNode`.
 
         Args:
           group: the node's group.
           constructor: makes the node's object, in the node, from the experiment, `args` and
             `kwargs`; handles among them arrive as clients.
           call_timeout: deadline in seconds of every call to it; None: `supervision.call_timeout`.
-          endpoints: further addresses that the node's object serves by itself.
+          endpoints: further Launchpad addresses that the node's object serves by itself.
         """
         for called in dict.fromkeys(_groups_of((args, kwargs))):
             self._link(group.name, called)
-        node = lp.CourierNode(constructor, self.experiment, *args, **kwargs)
+        node: Any
+        if self.builtin:
+            node = CallNode(constructor, self.experiment, *args, **kwargs)
+        else:
+            import launchpad as lp
+
+            node = lp.CourierNode(constructor, self.experiment, *args, **kwargs)
         for endpoint in endpoints:
             node.allocate_address(endpoint)
         handle = self.add_node(group, node)
@@ -93,16 +114,31 @@ class ExperimentProgram:
         return handle._replace(timeout=timeout)
 
     def _link(self, caller: str, called: str) -> None:
-        if (caller, called) not in self.launchpad.links:
-            self.launchpad.links.append((caller, called))
+        if (caller, called) not in self.program.links:
+            self.program.links.append((caller, called))
 
     def add_node(self, group: NodeGroup, node: Any, calls: NodeHandle | None = None) -> NodeHandle:
-        """Adds any Launchpad node. Args: calls: a node that it calls."""
+        """Adds any node of the program's substrate. Args: calls: a node that it calls."""
         if calls is not None:
             self._link(group.name, calls.group)
-        index = len(self.launchpad.groups.get(group.name, ()))
-        with self.launchpad.group(group.name):
-            return NodeHandle(f"{group.name}/{index}", self.launchpad.add_node(node))
+        index = len(self.program.groups.get(group.name, ()))
+        with self.program.group(group.name):
+            return NodeHandle(f"{group.name}/{index}", self.program.add_node(node))
+
+
+def check_builtin(experiment: Experiment) -> None:
+    """Raises ConfigError if the builtin substrate does not have what an experiment asks for."""
+    if experiment.inference.transport == "courier":
+        raise ConfigError(
+            "inference.transport=courier needs Launchpad, and the substrate is builtin; take "
+            "inference.transport=auto"
+        )
+    for task in experiment.tasks.values():
+        if task.replay.backend == "reverb":
+            raise ConfigError(
+                "replay.backend=reverb needs Launchpad and Reverb, and the substrate is builtin; "
+                "take replay.backend=shared_memory"
+            )
 
 
 def _groups_of(argument: object) -> Iterator[str]:

@@ -6,11 +6,10 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-import launchpad as lp
-
 from distrl.errors import PeerError, Stopped
 from distrl.metrics import Report, first_number
 from distrl.programs.program import NodeHandle
+from distrl.programs.substrate import here
 from distrl.runtime.early_deadline import call_again_if_early, passed_early
 from distrl.runtime.heartbeat import DOWN, GONE, UP, current_heartbeat, main_thread_heartbeat
 from distrl.runtime.time_account import current_account
@@ -29,7 +28,7 @@ class PeerWatch:
         self._name = peer.name
         heartbeats = current_heartbeat().table
         self._heartbeat = heartbeats.of(peer.name) if heartbeats is not None else None
-        self._stop = lp.stop_event()
+        self._stop = here.stop_event()
 
     @property
     def life(self) -> int:

@@ -41,7 +41,8 @@ ROOMS = """
     programs/running
     programs/auto programs/costs
     programs/build programs/remote
-    programs/program programs/placement programs/resources
+    programs/program
+    programs/substrate programs/placement programs/resources
     programs/diagram
     programs/groups programs/learner_processes programs/pools
     programs/__init__

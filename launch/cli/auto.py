@@ -63,7 +63,7 @@ def resolve(
         say(f"distrl: auto: {chosen.reason}")
     else:
         chosen = stored
-    check_topology(chosen.topology)
+    check_topology(chosen.topology, values.substrate)
     free = {name: value for name, value in chosen.settings.items() if not _is_given(values, name)}
     if len(free) < len(chosen.settings):  # those of the actors belong together
         free = {name: value for name, value in free.items() if not name.startswith("actors.")}

@@ -1,8 +1,6 @@
 """The experiment and the topology that a command line describes, checked as `distrl train` does."""
 
 import difflib
-import importlib.util
-import sys
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -12,7 +10,7 @@ from distrl.errors import ConfigError
 from distrl.experiment import Experiment
 from distrl.launch.cli import config_file, config_flags, multi_machine, train_flags
 from distrl.launch.cli.load_experiment import apply_settings, load_experiment
-from distrl.programs import AUTO, TOPOLOGIES
+from distrl.programs import AUTO, TOPOLOGIES, substrate
 
 FLAG_MODULES = (train_flags.__name__, multi_machine.__name__, config_flags.MODULE_NAME)
 """The modules that define the flags of `distrl train`, by which absl lists them."""
@@ -54,7 +52,7 @@ def read_command(
         stored = config_file.read(values.config_file, values)
         arguments = [arguments[0], *stored.words, *arguments[1:]]
         values(arguments, known_only=True)
-    topology = check_topology(values.topology)
+    topology = check_topology(values.topology, values.substrate)
     experiment = load_experiment(values, load)
     config_flags.define_flags(experiment, values=values)
     if stored is not None:
@@ -71,8 +69,12 @@ def read_command(
     return Command(experiment, topology, arguments)
 
 
-def check_topology(name: str) -> str:
+def check_topology(name: str, on: str = substrate.AUTO) -> str:
     """Returns the name of a topology that can run here.
+
+    Args:
+      name: the topology's.
+      on: the substrate.
 
     Raises:
       ConfigError: there is none of that name, or what it needs is not installed.
@@ -81,11 +83,16 @@ def check_topology(name: str) -> str:
         near = difflib.get_close_matches(name, TOPOLOGIES, n=1)
         hint = f"did you mean {near[0]}?" if near else f"choose from: {', '.join(TOPOLOGIES)}"
         raise ConfigError(f"topology: unknown name {name!r}; {hint}")
-    missing = [m for m in ("launchpad", "reverb") if importlib.util.find_spec(m) is None]
-    if name not in ("single_process", AUTO) and missing:
-        raise ConfigError(
-            f"topology {name} needs Launchpad and Reverb, but {' and '.join(missing)} is not "
-            f"installed (they support Python 3.10 only; this is {sys.version.split()[0]}): "
-            "use --topology=single_process, or set up Python 3.10 as described in the README"
-        )
+    if name == "multi_machine":
+        absent = substrate.missing(substrate.LAUNCHPAD)
+        if on == substrate.BUILTIN or absent:
+            why = (
+                "" if on == substrate.BUILTIN else f", and {' and '.join(absent)} is not installed"
+            )
+            raise ConfigError(
+                f"topology multi_machine needs --substrate=launchpad (Python 3.10 only){why}: the "
+                "builtin substrate has one machine; use --topology=heavy_env or light_env"
+            )
+    elif name not in ("single_process", AUTO):
+        substrate.resolve(on)
     return name

@@ -22,6 +22,8 @@ from distrl.launch.local.single_process import run_single_process
 from distrl.launch.run_dir.run_dir import RunFolder, open_run
 from distrl.launch.run_dir.snapshot import write_snapshot
 from distrl.launch.supervision.result import EXIT_FINISHED
+from distrl.programs import substrate
+from distrl.programs.program import check_builtin
 from distrl.programs.resources import node_environments
 from distrl.runtime.process_exit import announce, exit_at_once
 from distrl.runtime.provenance import provenance
@@ -83,11 +85,12 @@ def _train_on_several_machines(
     values: flags.FlagValues,
     chosen: dict[str, Any],
 ) -> int:
+    chosen = {**chosen, "substrate": substrate.LAUNCHPAD}
     prepared = multi_machine.prepare(experiment, arguments, values, _say)
     if prepared is None:  # the user or a scheduler starts it
         return EXIT_FINISHED
     experiment, placement = prepared
-    _import_topology("multi_machine")
+    _import_topology("multi_machine", substrate.LAUNCHPAD)
     values(arguments)
     folder = _open_run(experiment, "multi_machine", arguments, values, chosen)
     if folder.ended is not None:
@@ -103,12 +106,16 @@ def _train_in_nodes(
     chosen: dict[str, Any],
 ) -> int:
     node_environments(experiment, topology)  # refuses what is not available, before slow imports
-    make_program = _import_topology(topology)
+    nodes_of = substrate.resolve(values.substrate)
+    if nodes_of == substrate.BUILTIN:
+        check_builtin(experiment)
+    make_program = _import_topology(topology, nodes_of)
     values(arguments)
+    chosen = {**chosen, "substrate": nodes_of}
     folder = _open_run(experiment, topology, arguments, values, chosen)
     if folder.ended is not None:
         return folder.ended[1]
-    program = make_program(experiment, str(folder.path), folder.resume_point)
+    program = make_program(experiment, str(folder.path), folder.resume_point, substrate=nodes_of)
     from distrl.launch.launcher import run
     from distrl.launch.local.debugging import Debug
 
@@ -191,10 +198,12 @@ def _print_help(arguments: list[str], values: flags.FlagValues) -> int:
     return EXIT_FINISHED
 
 
-def _import_topology(topology: str) -> Any:
-    """Imports the topology's function; that imports Launchpad."""
+def _import_topology(topology: str, nodes_of: str) -> Any:
+    """Imports the topology's function, and Launchpad, which defines flags, if it is taken."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # of Reverb's TensorFlow
     make_program = getattr(importlib.import_module(f"distrl.programs.{topology}"), topology)
+    if nodes_of == substrate.LAUNCHPAD:
+        import launchpad  # noqa: F401
     flags.FLAGS.set_default("lp_launch_type", LOCAL_MP)
     return make_program
 

@@ -8,6 +8,8 @@ from absl import flags
 from distrl.errors import ConfigError
 from distrl.launch.launch_types import LAUNCH_TYPES, LIVE, LOCAL_MP, TERMINALS
 from distrl.programs import AUTO, TOPOLOGIES
+from distrl.programs.substrate import AUTO as AUTO_SUBSTRATE
+from distrl.programs.substrate import SUBSTRATES
 
 _LAUNCHPAD_FLAG = re.compile(r"--?(no)?(lp_(?!launch_type)|tmux_)")
 BUDGETS = ("max_env_steps", "max_episodes", "max_trained_steps")
@@ -46,6 +48,14 @@ flags.DEFINE_string(
     "How the parts are distributed. "
     + "; ".join(f"{name}: {what}" for name, what in TOPOLOGIES.items())
     + ".",
+)
+flags.DEFINE_enum(
+    "substrate",
+    AUTO_SUBSTRATE,
+    SUBSTRATES,
+    "What the nodes of a program on one machine are made of: launchpad: Launchpad and Courier, and "
+    "Reverb if asked for (Python 3.10); builtin: distrl's own nodes and gRPC (any Python); auto: "
+    "Launchpad where it is installed.",
 )
 flags.DEFINE_integer("seed", None, "Root of all seeds of the run; the experiment's unless given.")
 flags.DEFINE_integer("max_env_steps", None, "Short for --config.goal.max_env_steps.")

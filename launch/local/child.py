@@ -55,6 +55,7 @@ class ChildSetup:
       debug: how the node is debugged; it then keeps the launcher's terminal.
       mask: the signals that were blocked before the fork.
       stop_signal: the signal that sets the node's stop event.
+      make_manager: makes what has that event, in the node's main thread.
     """
 
     name: str
@@ -69,6 +70,7 @@ class ChildSetup:
     debug: Debug | None = None
     mask: set[int] = dataclasses.field(default_factory=set)
     stop_signal: signal.Signals = signal.SIGTERM
+    make_manager: Callable[[], Any] = launchpad_adapter.new_manager
 
 
 def environment(declared: Mapping[str, str]) -> dict[str, str]:
@@ -195,7 +197,7 @@ def _stop_on_signal(setup: ChildSetup) -> None:
 
     A thread does so, not a handler: that could run while the main thread holds the event's lock.
     """
-    manager = launchpad_adapter.new_manager()
+    manager = setup.make_manager()
     reader, writer = os.pipe()
     os.set_blocking(writer, False)
 

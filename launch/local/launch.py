@@ -1,4 +1,4 @@
-"""Runs a Launchpad program on this machine, in processes or in threads."""
+"""Runs a program on this machine, in processes or in threads."""
 
 import contextlib
 import functools
@@ -6,9 +6,6 @@ import os
 import threading
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
-
-import launchpad as lp
-from launchpad.launch import serialization
 
 from distrl.errors import ConfigError
 from distrl.launch import launchpad_adapter
@@ -23,6 +20,7 @@ from distrl.launch.supervision.node import Message, SupervisedNode
 from distrl.launch.supervision.restart_policy import HangLimits, RestartPolicy
 from distrl.launch.supervision.result import Result
 from distrl.launch.supervision.session import Session, check_groups
+from distrl.programs.substrate import BUILTIN, AnyProgram, of_program
 from distrl.runtime.heartbeat import Heartbeat, HeartbeatTable
 from distrl.shared_memory import segment
 
@@ -30,7 +28,7 @@ _MAIN_LOG = "main"  # of threads that belong to no node
 
 
 def launch(
-    program: lp.Program,
+    program: AnyProgram,
     launch_type: str = LOCAL_MP,
     *,
     run_dir: str | os.PathLike[str],
@@ -99,13 +97,13 @@ def launch(
     check_groups(program, "restart_policies", policies)
     check_groups(program, "may_return", dict.fromkeys(may_return or ()))
     names = [node.name for node in program_nodes]
+    substrate = of_program(program)
     if isinstance(debug, Debug) and debug.node not in names:
         raise ConfigError(f"--debug={debug.node}: no such node; the nodes are {', '.join(names)}")
     in_threads = launch_type != LOCAL_MP
     environments = _environments(program, names, local_resources or {})
     if launch_type == "test_mt":
-        for label, group in program.groups.items():
-            serialization.check_nodes_are_serializable(label, group)
+        launchpad_adapter.check_serializable(program)
     loopback.check()
     if not in_threads:
         check_can_fork()
@@ -117,8 +115,10 @@ def launch(
         journal = session.journal
         endpoints = session.enter_context(contextlib.closing(Endpoints()))
         heartbeats = HeartbeatTable(names)
-        journal.note(f"launching {program.name!r} as {launch_type}, {len(names)} nodes")
-        if loopback.left_open():
+        journal.note(
+            f"launching {program.name!r} as {launch_type}, {len(names)} nodes on {substrate}"
+        )
+        if loopback.left_open() and substrate != BUILTIN:
             journal.say(
                 f"{loopback.OPEN}=1: the servers listen on all interfaces; anyone who can reach "
                 "their ports can run commands as this user"
@@ -136,7 +136,8 @@ def launch(
             make_node = functools.partial(
                 _make_process, session, node_setup, debug, environments, hide_gpus, endpoints, []
             )
-        launchpad_adapter.prepare_launchpad()
+        if substrate != BUILTIN:
+            launchpad_adapter.prepare_launchpad()
         # Called when all processes are dead: killed ones could not remove their segments.
         session.callback(segment.sweep, of_this_process=True)
         nodes: dict[str, SupervisedNode] = {}
@@ -149,7 +150,7 @@ def launch(
             nodes[node.name], send[node.name] = node, node.send
         launchpad_adapter.wire(
             program,
-            lp.LaunchType(launch_type),
+            launch_type,
             lambda name: Stopper(name, send[name]),
             lambda node, index, name: endpoints.address(endpoints.take(), name),
         )
@@ -225,7 +226,7 @@ def _check(launch_type: str, terminal: str) -> None:
 
 
 def _environments(
-    program: lp.Program, names: Sequence[str], resources: Mapping[str, Any]
+    program: AnyProgram, names: Sequence[str], resources: Mapping[str, Any]
 ) -> dict[str, dict[str, str]]:
     """Returns the environment variables in `resources`, by group or node."""
     check_groups(program, "local_resources", {n: r for n, r in resources.items() if n not in names})

@@ -9,8 +9,6 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any
 
-import courier
-
 from distrl.errors import ConfigError, Diverged, EnvironmentFault, SpecError, Stopped
 from distrl.launch.local.debugging import explain_quit
 from distrl.launch.supervision.journal import ALL_FRAMES
@@ -117,9 +115,11 @@ class ExceptionHooks:
 
     def __enter__(self) -> None:
         self._excepthook = threading.excepthook
-        self._stop = courier.Server.Stop
         threading.excepthook = self._in_thread
-        stop = self._stop
+        self._courier = sys.modules.get("courier")  # Launchpad brings it
+        if self._courier is None:
+            return
+        self._stop = stop = self._courier.Server.Stop
 
         @functools.wraps(stop)
         def reporting_stop(server: Any) -> Any:
@@ -131,7 +131,7 @@ class ExceptionHooks:
                 reporter.failure(error)
             return stop(server)
 
-        courier.Server.Stop = reporting_stop
+        self._courier.Server.Stop = reporting_stop
 
     def __exit__(
         self,
@@ -140,7 +140,8 @@ class ExceptionHooks:
         trace: TracebackType | None,
     ) -> None:
         threading.excepthook = self._excepthook
-        courier.Server.Stop = self._stop
+        if self._courier is not None:
+            self._courier.Server.Stop = self._stop
 
     def _in_thread(self, args: Any) -> None:
         reporter = self._reporter()

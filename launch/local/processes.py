@@ -1,6 +1,7 @@
 """Nodes as processes, forked from the launcher."""
 
 import contextlib
+import functools
 import os
 import signal
 import sys
@@ -85,6 +86,7 @@ class SupervisedProcess(SupervisedNode):
         self._debug = debug
         self._stop_signal = stop_signal
         self._hub = hub
+        self._node = program_node.node
         self._function = program_node.node.function
         self._env = child.environment(env) if hide_gpus else dict(env)
         self._node_setup = node_setup
@@ -132,6 +134,7 @@ class SupervisedProcess(SupervisedNode):
             self.heartbeat,
             self._debug,
             stop_signal=self._stop_signal,
+            make_manager=functools.partial(launchpad_adapter.manager_of, self._node),
         )
         setup.close += {*self._launcher_fds(), *self.fds()}
         # Blocked until the child has replaced the launcher's handlers.

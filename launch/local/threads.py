@@ -12,8 +12,6 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from launchpad.launch import worker_manager
-
 from distrl.errors import Stopped
 from distrl.launch import launchpad_adapter
 from distrl.launch.local.child import redirect_logging
@@ -68,11 +66,12 @@ class SupervisedThread(SupervisedNode):
         self.send = send
         self.reporter = NodeReporter(self.name, send)
         self.thread = threading.Thread()
+        self._node = program_node.node
         self._function = program_node.node.function
         self._node_setup = node_setup
         self._wake = wake
         self._debug = debug
-        self._manager: worker_manager.WorkerManager | None = None
+        self._manager: Any = None
         self._ready = threading.Event()
         self._failed = False
         self._ended = False
@@ -125,7 +124,7 @@ class SupervisedThread(SupervisedNode):
 
     def _run(self) -> None:
         _owner.node = self
-        self._manager = launchpad_adapter.new_manager()
+        self._manager = launchpad_adapter.manager_of(self._node)
         self._ready.set()
         try:
             if self._node_setup is not None:
@@ -144,6 +143,7 @@ class SupervisedThread(SupervisedNode):
                     post_mortem(error)
                 self.reporter.failure(error)
         finally:
+            launchpad_adapter.close_manager(self._manager)
             self._ended = True
             self._wake()
 

@@ -7,9 +7,10 @@ from distrl.launch.network import loopback
 from distrl.launch.network.ports import Ports
 from distrl.launch.network.private_folder import new_folder
 from distrl.programs.groups import ENDPOINT_PORT_NAME
+from distrl.programs.substrate.builtin import ADDRESS_NAME
 
 HOST = "127.0.0.1"
-_SERVED = ("courier", "reverb", ENDPOINT_PORT_NAME)  # the first two are Launchpad's
+_SERVED = ("courier", "reverb", ENDPOINT_PORT_NAME, ADDRESS_NAME)  # two are Launchpad's
 
 
 class Endpoints:
@@ -38,10 +39,12 @@ class Endpoints:
 
         Args:
           port: from `take`.
-          name: name of the `lp.Address`. Only those of Courier and Reverb nodes, and of an
-            inferencer's endpoints, become Unix sockets: others belong to servers of the user's own.
+          name: name of the `lp.Address`. Only those of Courier, Reverb and builtin nodes, and of
+            an inferencer's endpoints, become Unix sockets: others belong to the user's own servers.
         """
-        if loopback.left_open() or name not in _SERVED:
+        # Builtin servers are on one machine, and never open to others.
+        opened = loopback.left_open() and name != ADDRESS_NAME
+        if opened or name not in _SERVED:
             return f"{HOST}:{port}"
         loopback.SOCKETS[port] = f"{self._folder}/s:{port}"
         self._taken.append(port)

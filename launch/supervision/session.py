@@ -9,8 +9,6 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal
 
-import launchpad as lp
-
 from distrl.checkpointing.saved import Saved
 from distrl.errors import ConfigError
 from distrl.launch import launchpad_adapter
@@ -27,6 +25,7 @@ from distrl.launch.supervision.status_file import FILE_NAME, StatusFile
 from distrl.launch.supervision.stop_sequence import saves
 from distrl.launch.supervision.supervisor import Supervisor
 from distrl.programs.groups import group_of
+from distrl.programs.substrate import AnyProgram
 from distrl.progress_line import is_progress_line
 from distrl.runtime import incarnations
 from distrl.runtime.files import make_private_folder
@@ -59,7 +58,7 @@ class Session(contextlib.ExitStack):
 
     def __init__(
         self,
-        program: lp.Program,
+        program: AnyProgram,
         run_dir: str | os.PathLike[str],
         terminal: str,
         limits: HangLimits | None,
@@ -235,7 +234,7 @@ class Session(contextlib.ExitStack):
         return ""
 
 
-def check_groups(program: lp.Program, what: str, groups: Mapping[str, Any]) -> None:
+def check_groups(program: AnyProgram, what: str, groups: Mapping[str, Any]) -> None:
     """Raises ConfigError if `groups` has a key that is no group of the program."""
     unknown = sorted(set(groups) - set(program.groups))
     if unknown:

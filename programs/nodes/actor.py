@@ -5,8 +5,6 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-import launchpad as lp
-
 from distrl.experiment import Experiment
 from distrl.inferencer import InferenceSource
 from distrl.lockstep import LockstepWriter
@@ -20,6 +18,7 @@ from distrl.programs.replay_clients import ReplayHandle, actor_client
 from distrl.programs.running.acting import make_actor
 from distrl.programs.running.acting_budget import ActorLease, has_budget
 from distrl.programs.running.progress import patience
+from distrl.programs.substrate import here
 from distrl.rounds.clients import RoundWriter
 from distrl.runtime.heartbeat import current_heartbeat
 from distrl.runtime.host_resources import keep_to_one_core
@@ -77,7 +76,7 @@ class ActorNode:
         configure_jax()
         heartbeat = self._heartbeat = current_heartbeat()
         heartbeat.tick()
-        stop = self._stop = lp.stop_event()
+        stop = self._stop = here.stop_event()
         builders = {task: Builder(experiment, task) for task in experiment.tasks}
         first, config = next(iter(builders.values())), experiment.actors
         with contextlib.ExitStack() as opened:

@@ -4,8 +4,6 @@ import contextlib
 import time
 from collections.abc import Mapping
 
-import launchpad as lp
-
 from distrl.experiment import Experiment
 from distrl.programs.build import Builder
 from distrl.programs.groups import EVALUATOR
@@ -13,6 +11,7 @@ from distrl.programs.nodes.process import configure_jax
 from distrl.programs.program import ExperimentProgram, NodeHandle
 from distrl.programs.remote import Reporter, TaskVariables, stop_and_tick
 from distrl.programs.running.evaluating import TasksEvaluator
+from distrl.programs.substrate import here
 from distrl.runtime.heartbeat import current_heartbeat
 from distrl.runtime.time_account import IDLE, current_account, in_state
 from distrl.variables import RemoteVariables
@@ -40,7 +39,7 @@ class EvaluatorNode:
         configure_jax()
         heartbeat = current_heartbeat()
         heartbeat.tick()
-        self._stop = lp.stop_event()
+        self._stop = here.stop_event()
         builders = {task: Builder(experiment, task) for task in experiment.tasks}
         self._interval = experiment.evaluator.interval
         with contextlib.ExitStack() as opened:

@@ -2,8 +2,6 @@
 
 from collections.abc import Callable
 
-import launchpad as lp
-
 from distrl.experiment import Experiment
 from distrl.gradients.service import GradientService
 from distrl.gradients.shares import ShareGradients
@@ -13,6 +11,7 @@ from distrl.programs.nodes.process import configure_jax
 from distrl.programs.nodes.time_reports import TimeReports, thread_times
 from distrl.programs.program import ExperimentProgram, NodeHandle
 from distrl.programs.remote import stop_and_tick
+from distrl.programs.substrate import here
 from distrl.runtime.heartbeat import current_heartbeat
 
 
@@ -39,7 +38,7 @@ class GradientWorkerNode:
         self._times = TimeReports(
             monitor, next(iter(experiment.tasks)), f"{GRADIENT_WORKER.name}/{index}", thread_times
         )
-        self._stop = lp.stop_event()
+        self._stop = here.stop_event()
         self._experiment = experiment
         self._service = GradientService(self._make_gradients)
 

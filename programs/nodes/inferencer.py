@@ -1,9 +1,7 @@
 """Inference for several actors as a service."""
 
 from collections.abc import Sequence
-
-import courier
-import launchpad as lp
+from typing import Any
 
 from distrl.experiment import Experiment
 from distrl.inference.messages import InferenceMessages
@@ -19,6 +17,7 @@ from distrl.programs.nodes.time_reports import TimeReports
 from distrl.programs.program import ExperimentProgram, NodeHandle
 from distrl.programs.remote import TaskVariables
 from distrl.programs.running.progress import patience
+from distrl.programs.substrate import here
 from distrl.runtime.heartbeat import current_heartbeat
 from distrl.shared_memory import segment
 from distrl.shared_memory.process import Process
@@ -50,6 +49,8 @@ def add_inferencers(
     num_actors, num_inferencers = task.actors.most, task.inference.num_inferencers
     if on_one_host and task.inference.transport != "courier":
         return _add_with_slots(program, task, learner, monitor)
+    import launchpad as lp
+
     timeout = task.inference.timeout
     endpoints_of = []  # of each inferencer
     for index in range(num_inferencers):
@@ -116,7 +117,7 @@ class InferencerNode:
         index: int,
         learner: NodeHandle,
         monitor: NodeHandle,
-        endpoints: Sequence[lp.Address],
+        endpoints: Sequence[Any],
         slots: str | None,
     ):
         """Args:
@@ -125,18 +126,15 @@ class InferencerNode:
         index: index of the inferencer.
         learner: where the parameters come from.
         monitor: takes its reports.
-        endpoints: more addresses at which `inference` is served. A gRPC server starts a thread for
-          a call, and ends one after it, whenever two calls overlap, and JAX is several times slower
-          in a new thread: so actors use different endpoints.
+        endpoints: more addresses, Launchpad's, at which `inference` is served. A gRPC server starts
+          a thread for a call, and ends one after it, whenever two calls overlap, and JAX is several
+          times slower in a new thread: so actors use different endpoints.
         slots: name of the file of slots in shared memory; None: it is asked by Courier.
         """
         configure_jax()
         current_heartbeat().tick()
-        self._stop = lp.stop_event()
-        self._servers = [
-            courier.Server(port=lp.get_port_from_address(address.resolve()), thread_pool_size=16)
-            for address in endpoints
-        ]
+        self._stop = here.stop_event()
+        self._servers = [_courier_server(address) for address in endpoints]
         builder = Builder(experiment, task)
         config = builder.task.inference
         check_gpus(min(config.num_gpus, 1), f"inference.num_gpus={config.num_gpus}")
@@ -202,6 +200,14 @@ class InferencerNode:
 def _clients(task: Task, index: int) -> int:
     """Returns the number of actors that ask an inferencer."""
     return len(range(index, task.actors.most, task.inference.num_inferencers))
+
+
+def _courier_server(address: Any) -> Any:
+    """Returns a Courier server for an `lp.Address`, not started yet."""
+    import courier
+    import launchpad as lp
+
+    return courier.Server(port=lp.get_port_from_address(address.resolve()), thread_pool_size=16)
 
 
 def _slot_file(name: str, sizes: Sizes) -> SlotFile:

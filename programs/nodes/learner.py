@@ -4,8 +4,6 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import launchpad as lp
-
 from distrl.checkpointing.resume_point import (
     ResumePoint,
 )
@@ -22,6 +20,7 @@ from distrl.programs.program import ExperimentProgram, NodeHandle
 from distrl.programs.remote import stop_and_tick
 from distrl.programs.replay_clients import ReplayHandle
 from distrl.programs.running.population import MemberCalls
+from distrl.programs.substrate import here
 from distrl.runtime import start_up
 from distrl.runtime.heartbeat import current_heartbeat
 
@@ -83,7 +82,7 @@ class LearnerNode(MemberCalls):
         """
         configure_jax()
         start_up.begin("launcher", os.getppid() if has_own_process() else None)
-        self._stop = lp.stop_event()
+        self._stop = here.stop_event()
         self._call_timeout = experiment.supervision.call_timeout
         builders = {task: Builder(experiment, task) for task in tasks}
         sharing = make_sharing(builders)

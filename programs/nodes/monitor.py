@@ -7,9 +7,6 @@ import threading
 import time
 from pathlib import Path
 
-import launchpad as lp
-from launchpad import context
-
 from distrl.budget import ActingBudget
 from distrl.checkpointing.resume_point import ResumePoint, monitor_states, note_resumed
 from distrl.checkpointing.rounds import ClockRounds
@@ -22,6 +19,7 @@ from distrl.programs.nodes.process import stops_in_order
 from distrl.programs.nodes.time_reports import REPORT_S, account_of_process
 from distrl.programs.program import ExperimentProgram, NodeHandle
 from distrl.programs.running.gradient_workers import make_allocator
+from distrl.programs.substrate import here
 from distrl.runtime.heartbeat import ABSENT, GONE, current_heartbeat
 
 _SAVE_S = 3.0  # for the learners to ask for the state, where all nodes are stopped at once
@@ -36,10 +34,10 @@ class MonitorNode:
     """Serves a `Monitor` for each task. The program ends when all tasks have ended."""
 
     def __init__(self, experiment: Experiment, run_dir: str, resume_point: ResumePoint):
-        self._stop = lp.stop_event()
+        self._stop = here.stop_event()
         self._saved = threading.Condition()  # guards the tasks that are not
         self._unsaved = set(experiment.tasks)
-        stopper = context.get_context().program_stopper
+        stopper = here.program_stopper()
         endings: dict[str, tuple[str, bool]] = {}
 
         def end(task: str, reason: str, reached: bool) -> None:

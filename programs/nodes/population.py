@@ -4,8 +4,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import launchpad as lp
-
 from distrl.experiment import Experiment
 from distrl.population import Standing
 from distrl.programs.build import print_line
@@ -14,6 +12,7 @@ from distrl.programs.nodes.time_reports import TimeReports, thread_times
 from distrl.programs.program import ExperimentProgram, NodeHandle
 from distrl.programs.remote import Peer, stop_and_tick
 from distrl.programs.running.population import make_evolution
+from distrl.programs.substrate import here
 from distrl.runtime.time_account import IDLE, in_state
 
 _POLL_S = 0.2  # between two looks at the members
@@ -40,7 +39,7 @@ class PopulationNode:
         monitor: NodeHandle,
     ):
         """Args: see `add_population`."""
-        self._stop = lp.stop_event()
+        self._stop = here.stop_event()
         peer = Peer(monitor)
         members = {
             task: RemoteMember(task, Peer(learner), peer) for task, learner in learners.items()

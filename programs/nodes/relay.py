@@ -1,13 +1,12 @@
 """The relay of a host: passes the learner's parameters on to the host's actors."""
 
-import launchpad as lp
-
 from distrl.experiment import Experiment
 from distrl.programs.build import print_line
 from distrl.programs.groups import RELAY
 from distrl.programs.nodes.time_reports import TimeReports, account_of_process
 from distrl.programs.program import ExperimentProgram, NodeHandle
 from distrl.programs.remote import TaskVariables
+from distrl.programs.substrate import here
 from distrl.runtime.heartbeat import current_heartbeat
 from distrl.variables import VariableRelay
 
@@ -16,7 +15,7 @@ def add_relay(
     program: ExperimentProgram, task: str, learner: NodeHandle, monitor: NodeHandle
 ) -> NodeHandle:
     """Adds a relay of a task's parameters, which tells the monitor what its time goes to."""
-    index = len(program.launchpad.groups.get(RELAY.name, ()))
+    index = len(program.program.groups.get(RELAY.name, ()))
     return program.add_courier_node(RELAY, RelayNode, index, task, learner, monitor)
 
 
@@ -40,7 +39,7 @@ class RelayNode:
         """
         del experiment
         current_heartbeat().tick()
-        self._stop = lp.stop_event()
+        self._stop = here.stop_event()
         self._relay = VariableRelay(TaskVariables(learner, task))
         name = f"{RELAY.name}/{index}"
         self._times = TimeReports(monitor, task, name, account_of_process())

@@ -2,8 +2,6 @@
 
 from pathlib import Path
 
-import launchpad as lp
-
 from distrl.checkpointing.resume_point import ResumePoint, note_resumed, table_counts
 from distrl.experiment import Experiment
 from distrl.programs.build import Builder
@@ -12,6 +10,7 @@ from distrl.programs.nodes.process import has_own_process
 from distrl.programs.nodes.time_reports import TimeReports, account_of_process
 from distrl.programs.program import ExperimentProgram, NodeHandle
 from distrl.programs.replay_clients import ReplayHandle
+from distrl.programs.substrate import here
 from distrl.replay.shared.table import SharedTable
 from distrl.runtime.heartbeat import current_heartbeat
 from distrl.runtime.late_import import without
@@ -22,7 +21,7 @@ from distrl.task import Task
 
 def add_replay(program: ExperimentProgram, task: Task, monitor: NodeHandle) -> ReplayHandle:
     """Adds the table of a task, whose nodes tell the monitor what their time goes to."""
-    first = len(program.launchpad.groups.get(REPLAY.name, ()))
+    first = len(program.program.groups.get(REPLAY.name, ()))
     table = f"{task.name}-{program.unique_name}"
     resume_point = program.resume_point.of_task(task.name)
     run_dir = str(program.experiment.task_dir(Path(program.run_dir), task.name))
@@ -82,7 +81,7 @@ class TableNode:
         monitor: takes reports.
         name: of the node.
         """
-        self._stop = lp.stop_event()
+        self._stop = here.stop_event()
         self._about = monitor, task, name
         if current_heartbeat().restarted and segment.exists(table):
             self._table = SharedTable.adopt(table)  # its clients have used it meanwhile

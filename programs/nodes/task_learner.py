@@ -7,8 +7,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-import launchpad as lp
-
 from distrl.checkpointing.resume_point import (
     ResumePoint,
     note_resumed,
@@ -30,6 +28,7 @@ from distrl.programs.running.gradient_workers import split_update
 from distrl.programs.running.progress import patience
 from distrl.programs.running.save_rounds import RemoteRounds
 from distrl.programs.running.saving import make_checkpointer
+from distrl.programs.substrate import here
 from distrl.replay.shared.buffer import SharedReplayBuffer
 from distrl.rounds.clients import RoundReader
 from distrl.rounds.collection import CollectionRounds
@@ -81,7 +80,7 @@ class TaskLearner:
         gradient_workers: all that may compute for it.
         unique_name: the program's; "": parameters are served as bytes only.
         """
-        self._stop = lp.stop_event()
+        self._stop = here.stop_event()
         self.task, experiment = builder.task, builder.experiment
         task = self.task.name
         self._run_dir = experiment.task_dir(Path(run_dir), task)

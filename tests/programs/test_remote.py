@@ -5,11 +5,10 @@ import threading
 
 import pytest
 
-lp = pytest.importorskip("launchpad")
-
-from distrl.errors import PeerError  # noqa: E402
-from distrl.programs.program import NodeHandle  # noqa: E402
-from distrl.programs.remote import Peer, Reporter  # noqa: E402
+from distrl.errors import PeerError
+from distrl.programs.program import NodeHandle
+from distrl.programs.remote import Peer, Reporter
+from distrl.programs.substrate import here
 
 
 class Monitor:
@@ -84,7 +83,7 @@ def test_a_report_is_repeated_once():
 
 
 def test_a_call_whose_deadline_passes_early_is_made_again(monkeypatch):
-    monkeypatch.setattr(lp, "stop_event", threading.Event)
+    monkeypatch.setattr(here, "stop_event", threading.Event)
     calls = []
 
     class Learner:
