@@ -1,5 +1,6 @@
 """Inference: (stream ids, time step) -> action, with recurrent state kept by stream."""
 
+import bisect
 from collections.abc import Sequence
 from typing import Any, Protocol
 
@@ -185,9 +186,9 @@ class Inferencer:
 
     def padded_size(self, n: int) -> int:
         """Returns the rows with which a batch of n streams runs."""
-        if not self._batch_sizes:
-            return n
-        return next((size for size in self._batch_sizes if size >= n), n)
+        sizes = self._batch_sizes
+        at = bisect.bisect_left(sizes, n)
+        return sizes[at] if at < len(sizes) else n
 
     def infer(
         self,

@@ -62,8 +62,9 @@ class SlotInferencer:
         self._header, self._answer_header = header.data, self._answer.data
         self._requested, self._answered = file.requested.data, file.answered.data
         self._event = file.answer_event(index)
-        self._columns: dict[int, list[npt.NDArray[Any]]] = {}  # by number of rows
-        self._answer_bytes = messages.answer.row_bytes, messages.state.row_bytes
+        # Of requests and of answers, by number of rows.
+        self._columns: dict[int, list[npt.NDArray[Any]]] = {}
+        self._answer_columns: dict[int, list[npt.NDArray[Any]]] = {}
         self._heartbeat = main_thread_heartbeat()
 
     def inference(
@@ -108,11 +109,22 @@ class SlotInferencer:
             self._server.wait_for_restart(server_life, "inference failed", failed)
 
     def _unpack(self, n: int, header: tuple[Any, ...]) -> Inference:
-        if header[0] != n:
-            raise SpecError(f"asked for {n} rows, {self._file.name} answered {header[0]}")
-        row_bytes, state_bytes = self._answer_bytes
-        size = HEADER.size + n * (row_bytes + (state_bytes if header[2] else 0))
-        return self._messages.unpack_answer(self._answer[:size].tobytes())
+        """Returns a copy of the answer: the next one is written in its place."""
+        rows, version, has_state, life = header
+        if rows != n:
+            raise SpecError(f"asked for {n} rows, {self._file.name} answered {rows}")
+        codec = self._messages.answer
+        columns = self._answer_columns.get(n)
+        end = HEADER.size + n * codec.row_bytes
+        if columns is None:
+            columns = self._answer_columns[n] = codec.columns(self._answer[HEADER.size : end], n)
+        output = codec.nest([column.copy() for column in columns])
+        state = None
+        if has_state:
+            states = self._messages.state
+            copied = self._answer[end : end + n * states.row_bytes].tobytes()
+            state = states.unpack(copied, n)
+        return Inference(output.action, output.extras, version, state, life)
 
     def _wait(self, what: str) -> None:
         """Waits until all requests are answered."""

@@ -64,6 +64,7 @@ class SlotServer:
         heartbeat: the node's; records when batches run, and has this server's life. None: none.
         """
         self._heartbeat = heartbeat or Heartbeat()
+        self._life = self._heartbeat.life
         self._inferencer, self._messages, self._file = inferencer, messages, file
         file.server = Process.this()
         rows, row_bytes = file.sizes.rows, messages.request.row_bytes
@@ -218,7 +219,7 @@ class SlotServer:
         text = f"{type(error).__name__}: {error}".encode(errors="replace")
         text = text[: len(answer) - HEADER.size]
         answer[HEADER.size : HEADER.size + len(text)] = np.frombuffer(text, np.uint8)
-        HEADER.pack_into(slot.answer_header, 0, len(text), 0, FAILED, self._heartbeat.life)
+        HEADER.pack_into(slot.answer_header, 0, len(text), 0, FAILED, self._life)
         self._answered(request)
 
     def _answered(self, request: _Request) -> None:

@@ -74,6 +74,10 @@ class Codec:
         rows = np.frombuffer(data, self._rows, n)
         return [rows[name] for name in self._names]
 
+    def nest(self, columns: Sequence[npt.NDArray[Any]]) -> Nest:
+        """Returns the nest of these leaves, in the order of `columns`."""
+        return self._treedef.unflatten(columns)
+
     def unpack(self, data: bytes | npt.NDArray[Any], n: int, offset: int = 0) -> Nest:
         """Returns the nest in `data` from `offset` on, as views `[n, *shape]` of its memory.
 

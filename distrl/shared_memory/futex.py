@@ -42,6 +42,7 @@ class Event:
         self._address = address
         self._word = ctypes.c_uint32.from_address(address)
         self._seconds, self._timeout = 0.0, Timespec()  # of the last wait
+        self._timeout_address = ctypes.addressof(self._timeout)
 
     def read(self) -> int:
         """Returns the value for `wait`. Read it with the lock held, then release the lock."""
@@ -51,13 +52,11 @@ class Event:
         """Waits for a `change` since `read` returned `value`; returns False on timeout."""
         if seconds <= 0:
             return self._word.value != value
-        timeout = self._timeout
         if seconds != self._seconds:
-            timeout = Timespec.of(seconds)
-            self._seconds, self._timeout = seconds, timeout
-        code = _wait(
-            _SYS_FUTEX, self._address, _FUTEX_WAIT, value, ctypes.addressof(timeout), None, 0
-        )
+            self._seconds, self._timeout = seconds, Timespec.of(seconds)
+            self._timeout_address = ctypes.addressof(self._timeout)
+        timeout = self._timeout_address
+        code = _wait(_SYS_FUTEX, self._address, _FUTEX_WAIT, value, timeout, None, 0)
         if code == 0:
             return True
         error = ctypes.get_errno()
