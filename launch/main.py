@@ -23,6 +23,8 @@ _HELP = {
            Run a Launchpad program of your own.
        distrl launch --help
            List its flags.""",
+    "doctor": """usage: distrl doctor
+           Show what is installed, what works here, and what to do about what does not.""",
     "list": """usage: distrl list [FOLDER]
            List the runs in a folder, runs/ unless given.""",
     "status": """usage: distrl status RUN
@@ -92,6 +94,7 @@ _VERSION_HELP = """       distrl --version
 _FUNCTIONS = {
     "train": ("cli.train", "train"),
     "launch": ("cli.launch", "launch"),
+    "doctor": ("cli.doctor", "doctor"),
     "list": ("runs.list_runs", "list_runs"),
     "status": ("cli.status", "status"),
     "top": ("runs.top", "top"),
