@@ -15,9 +15,9 @@ BREAKING = EXPERIMENTS / "breaking.py"
 BAD = {
     "command": (
         ["trian"],
-        "unknown command 'trian'; choose from: train, launch, list, status, top, logs, stop, eval, "
-        "play, video, report, plot, compare, sweep, graph, actors, stacks, profile, tables, "
-        "completion, agent",
+        "unknown command 'trian'; choose from: train, launch, doctor, list, status, top, logs, "
+        "stop, eval, play, video, report, plot, compare, sweep, graph, actors, stacks, profile, "
+        "tables, completion, agent",
     ),
     "environment": (
         ["train", "--env=CartPol-v1"],
