@@ -13,7 +13,8 @@ from typing import NamedTuple
 SINGLE, HEAVY, LIGHT = "single_process", "heavy_env", "light_env"
 CPU, GPU = "cpu", "gpu"
 
-# What the measured parts leave out, in seconds of one core, as profiled on CartPole-v1 (2 GHz).
+# What the measured parts leave out, in seconds of one core: estimates for a core of 2 GHz, which
+# matter only where a step of all environments takes less than a millisecond.
 STEP_S = 60e-6  # of an actor's step: statistics, cutting unrolls
 ROW_S = 0.4e-6  # for each environment of it
 UPDATE_S = 200e-6  # of an update: a batch from the table, counts
