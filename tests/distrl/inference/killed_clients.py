@@ -19,7 +19,7 @@ from distrl.inference.slots import Sizes, SlotFile
 from distrl.testing import CheckingConfig
 from tests.support.inference import SPEC, slot_client, timestep
 
-CLIENTS, KILLS = 4, 120
+CLIENTS, KILLS = 4, 40
 
 
 def act(file: SlotFile, index: int, life: int) -> None:
