@@ -200,9 +200,17 @@ def test_classes_of_a_script_train_in_nodes_and_a_run_that_ended_stays(tmp_path)
     assert done.stdout.splitlines()[-1] == "finished finished"
 
 
+@pytest.fixture
+def interrupts():
+    """Has SIGINT raise KeyboardInterrupt, which jobs in a shell's background ignore."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 @pytest.mark.full
 @pytest.mark.timeout(200)
-def test_an_interrupt_saves_and_is_raised(tmp_path):
+def test_an_interrupt_saves_and_is_raised(tmp_path, interrupts):
     run_dir = tmp_path / "run"
 
     def interrupt():
