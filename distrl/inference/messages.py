@@ -10,7 +10,7 @@ import numpy.typing as npt
 from distrl import specs
 from distrl.agents.agent import Agent, extras_struct, state_struct
 from distrl.runtime.codec import Codec
-from distrl.types import AgentOutput, Array, Inference, TimeStep
+from distrl.types import AgentOutput, Array, Inference, State, TimeStep
 
 # In requests: number of rows, life of the streams, whether the state is asked for, 0.
 # In answers: number of rows, version, whether states follow, life of the server.
@@ -73,6 +73,11 @@ class InferenceMessages:
         """
         header = HEADER.pack(len(rows), version, state is not None, life)
         return b"".join([header, rows.tobytes(), state or b""])
+
+    def pack_states(self, states: State, start: int, end: int) -> bytes:
+        """Returns rows `start` to `end` of a batch's states, as an answer has them."""
+        part = jax.tree.map(lambda leaf: leaf[start:end], states)
+        return self.state.pack(part, end - start)
 
     def unpack_answer(self, data: bytes) -> Inference:
         """Returns the answer as an Inference."""

@@ -5,7 +5,6 @@ import threading
 import time
 from typing import Any, Protocol
 
-import jax
 import numpy as np
 import numpy.typing as npt
 
@@ -184,8 +183,7 @@ class InferenceServer:
             start, end = end, end + len(request.rows)
             state = None
             if request.with_state:
-                part = jax.tree.map(lambda leaf, s=start, e=end: leaf[s:e], states)
-                state = self._messages.state.pack(part, end - start)
+                state = self._messages.pack_states(states, start, end)
             request.answer = self._messages.pack_answer(
                 answers[start:end], version, state, self._heartbeat.life
             )
@@ -222,7 +220,3 @@ class RemoteInferencer:
     def ask(self, version: int) -> None:
         """See `Inferencer.ask`."""
         self._server.ask(version)
-
-    def put_back(self, stream_ids: npt.NDArray[np.int32], state: Any) -> None:
-        """Is not there: `light_env` refuses rounds of agents with recurrent state."""
-        raise NotImplementedError("a service cannot take back a step")

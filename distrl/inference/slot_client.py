@@ -147,7 +147,3 @@ class SlotInferencer:
     def ask(self, version: int) -> None:
         """See `Inferencer.ask`."""
         self._server.ask(version)
-
-    def put_back(self, stream_ids: npt.NDArray[np.int32], state: Any) -> None:
-        """Is not there: `light_env` refuses rounds of agents with recurrent state."""
-        raise NotImplementedError("a service cannot take back a step")

@@ -5,7 +5,6 @@ import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-import jax
 import numpy as np
 import numpy.typing as npt
 
@@ -207,8 +206,7 @@ class SlotServer:
 
     def _put_state(self, slot: _Slot, states: Any, start: int, end: int) -> None:
         """Writes states behind the rows of an answer."""
-        part = jax.tree.map(lambda leaf: leaf[start:end], states)
-        data = np.frombuffer(self._messages.state.pack(part, end - start), np.uint8)
+        data = np.frombuffer(self._messages.pack_states(states, start, end), np.uint8)
         at = HEADER.size + (end - start) * self._messages.answer.row_bytes
         slot.answer[at : at + len(data)] = data
 

@@ -12,7 +12,7 @@ from distrl.learner_group.devices import check_gpus
 from distrl.programs.build import Builder
 from distrl.programs.groups import ENDPOINT_PORT_NAME, INFERENCER, LEARNER
 from distrl.programs.inference_clients import InferenceHandle
-from distrl.programs.nodes.process import configure_jax, has_own_process
+from distrl.programs.nodes.process import configure_jax, owner_of_files
 from distrl.programs.nodes.time_reports import TimeReports
 from distrl.programs.program import ExperimentProgram, NodeHandle
 from distrl.programs.remote import TaskVariables
@@ -20,7 +20,6 @@ from distrl.programs.running.progress import patience
 from distrl.programs.substrate import here
 from distrl.runtime.heartbeat import current_heartbeat
 from distrl.shared_memory import segment
-from distrl.shared_memory.process import Process
 from distrl.task import Task
 from distrl.variables import RemoteVariables
 
@@ -214,5 +213,4 @@ def _slot_file(name: str, sizes: Sizes) -> SlotFile:
     """Returns an inferencer's file of slots, which outlives its process."""
     if current_heartbeat().restarted and segment.exists(name, segment.REQUESTS):
         return SlotFile.open(name, sizes, timeout=0.0)  # with the requests that wait
-    owner = Process.parent() if has_own_process() else Process.this()
-    return SlotFile.create(name, sizes, owner)
+    return SlotFile.create(name, sizes, owner_of_files())

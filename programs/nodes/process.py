@@ -8,6 +8,7 @@ import jax
 from distrl.programs.build import print_line
 from distrl.runtime.heartbeat import current_heartbeat
 from distrl.runtime.process_exit import exit_at_once
+from distrl.shared_memory.process import Process
 
 
 def configure_jax() -> None:
@@ -19,6 +20,11 @@ def configure_jax() -> None:
 def has_own_process() -> bool:
     """Returns whether the calling node is a process, not a thread of its launcher's."""
     return threading.current_thread() is threading.main_thread()
+
+
+def owner_of_files() -> Process:
+    """Returns the process with which files in shared memory end: they outlive the node's own."""
+    return Process.parent() if has_own_process() else Process.this()
 
 
 def stops_in_order() -> bool:

@@ -6,7 +6,7 @@ from distrl.checkpointing.resume_point import ResumePoint, note_resumed, table_c
 from distrl.experiment import Experiment
 from distrl.programs.build import Builder
 from distrl.programs.groups import REPLAY
-from distrl.programs.nodes.process import has_own_process
+from distrl.programs.nodes.process import owner_of_files
 from distrl.programs.nodes.time_reports import TimeReports, account_of_process
 from distrl.programs.program import ExperimentProgram, NodeHandle
 from distrl.programs.replay_clients import ReplayHandle
@@ -15,7 +15,6 @@ from distrl.replay.shared.table import SharedTable
 from distrl.runtime.heartbeat import current_heartbeat
 from distrl.runtime.late_import import without
 from distrl.shared_memory import segment
-from distrl.shared_memory.process import Process
 from distrl.task import Task
 
 
@@ -95,7 +94,7 @@ class TableNode:
             builder.seed("replay", builder.task.index),
             saved=resume_point.table(),
             # The launcher owns it: it must outlive this process, which may be restarted.
-            owner=Process.parent() if has_own_process() else Process.this(),
+            owner=owner_of_files(),
         )
         if resume_point.checkpoint is not None:
             note_resumed(run_dir, "table", table_counts(self._table.info()))

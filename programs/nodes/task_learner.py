@@ -19,7 +19,7 @@ from distrl.metrics import SPENT, Report
 from distrl.multi_agent.turns import Turn
 from distrl.programs.build import Builder, print_line
 from distrl.programs.groups import ACTOR, INFERENCER
-from distrl.programs.nodes.process import has_own_process, stops_in_order
+from distrl.programs.nodes.process import owner_of_files, stops_in_order
 from distrl.programs.program import NodeHandle
 from distrl.programs.remote import Reporter
 from distrl.programs.replay_clients import ReplayHandle, learner_client, server_folder
@@ -36,7 +36,6 @@ from distrl.runtime import start_up
 from distrl.runtime.early_deadline import call_again_if_early
 from distrl.runtime.heartbeat import current_heartbeat
 from distrl.runtime.time_account import current_account
-from distrl.shared_memory.process import Process
 from distrl.shared_memory.published import PublishedVersions
 from distrl.sharing.learner import Sharing
 from distrl.variables import VariableService
@@ -126,8 +125,7 @@ class TaskLearner:
         self._learner.compile_ahead(builder.task.batch_struct(builder.struct))
         files = None
         if unique_name:
-            owner = Process.parent() if has_own_process() else Process.this()
-            files = PublishedVersions(f"{task}-{unique_name}-parameters", owner)
+            files = PublishedVersions(f"{task}-{unique_name}-parameters", owner_of_files())
         self.variables = VariableService(self._learner, builder.agent, files)
         rounds: RemoteRounds | None = None
         if len(experiment.tasks) > 1:
