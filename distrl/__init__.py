@@ -47,7 +47,8 @@ def train(
     Args:
       environment: an environment's name, as `distrl.envs.make` takes it, or an Experiment, which
         may have classes and functions of a script or a notebook.
-      agent: the algorithm's name, "impala" unless given. Not with an Experiment.
+      agent: the algorithm's name, "impala" unless given, or "ppo" for continuous
+        actions. Not with an Experiment.
       topology: "single_process", "heavy_env", "light_env", "multi_machine" or "auto".
       max_env_steps: steps of the environments to end after; None: at the environment's goal.
       max_episodes: episodes to end after.

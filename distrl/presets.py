@@ -1,10 +1,11 @@
 """Experiments by name: an environment and an algorithm with settings that suit them."""
 
+import dataclasses
 import difflib
 
 from distrl.agents.a2c import A2CConfig
 from distrl.agents.ddpg import DDPGConfig
-from distrl.agents.defaults import AlgorithmConfig
+from distrl.agents.defaults import FRAMES, AlgorithmConfig, is_discrete
 from distrl.agents.dqn import DQNConfig
 from distrl.agents.impala import IMPALAConfig
 from distrl.agents.ppo import PPOConfig
@@ -14,9 +15,10 @@ from distrl.agents.sac import SACConfig
 from distrl.agents.td3 import TD3Config
 from distrl.envs import suites
 from distrl.envs.multi_agent.environment import SeveralAgents
+from distrl.envs.native import NativeEnvironment
 from distrl.errors import ConfigError
 from distrl.experiment import Experiment
-from distrl.transforms import by_name
+from distrl.transforms import FrameStack, by_name
 
 AGENTS: dict[str, type[AlgorithmConfig]] = {
     "a2c": A2CConfig,
@@ -31,27 +33,38 @@ AGENTS: dict[str, type[AlgorithmConfig]] = {
 }
 
 
-def experiment(env: str, agent: str = "impala", seed: int = 0) -> Experiment:
+def experiment(env: str, agent: str | None = None, seed: int = 0) -> Experiment:
     """Returns the experiment that `distrl train --env=... --agent=...` trains.
+
+    EnvPool's Atari has single frames, of which the transform `frame_stack` makes stacks, so that
+    each is stored once; and, but for R2D2 as in its paper, a discount of 0 where a life is lost
+    (Mnih et al. 2015). Scores and episodes stay the game's.
 
     Args:
       env: environment name, as `distrl.envs.make` takes it.
-      agent: a key of AGENTS.
+      agent: a key of AGENTS; None: "impala", or "ppo" for continuous actions.
       seed: root of the run's seeds.
 
     Raises:
       ConfigError: there is no such environment or agent; the message has near matches.
     """
-    if agent not in AGENTS:
+    if agent is not None and agent not in AGENTS:
         near = difflib.get_close_matches(agent, AGENTS, n=1)
         raise ConfigError(
             f"agent: no {agent!r}"
             + (f"; did you mean {near[0]}?" if near else f"; there is {', '.join(sorted(AGENTS))}")
         )
     environment = suites.make(env)
+    frames: tuple[FrameStack, ...] = ()
+    if isinstance(environment, NativeEnvironment) and environment.is_atari:
+        life_loss = ("zero_discount_on_life_loss", agent != "r2d2")
+        environment = dataclasses.replace(environment, options=(("stack_num", 1), life_loss))
+        frames = (FrameStack(FRAMES),)
     env_spec = environment.spec()
     if isinstance(environment, SeveralAgents):  # one policy for all of its agents
         env_spec = next(iter(environment.agents().agents.values()))
+    if agent is None:
+        agent = "impala" if is_discrete(env_spec) else "ppo"
     config = AGENTS[agent].preset(env_spec)
-    names = config.defaults(env_spec).transforms
-    return Experiment(environment, config, transforms=by_name(names), seed=seed)
+    transforms = by_name(config.defaults(env_spec).transforms)
+    return Experiment(environment, config, transforms=(*transforms, *frames), seed=seed)

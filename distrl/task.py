@@ -6,6 +6,7 @@ from typing import Protocol
 
 from distrl import specs
 from distrl.agents.agent import Agent, extras_struct, state_struct
+from distrl.annealing import annealed_over_budget
 from distrl.config import ActorsConfig, EvaluatorConfig, InferenceConfig, LearnerConfig
 from distrl.envs.multi_agent.environment import SeveralAgents
 from distrl.envs.pool import Environment
@@ -27,8 +28,8 @@ class AgentConfig(Protocol):
     It may also have `check_replay(replay: ReplayConfig, batch_size: int)`, which raises ConfigError
     if the algorithm can't learn from such a table or batch; `on_policy`, true if it learns from its
     own policy's actions only; `whole_episodes`, true if it learns from unrolls that are whole
-    episodes; and `defaults`, the parts of an experiment that suit it: see
-    `distrl.agents.defaults`.
+    episodes; `anneal_over_budget`: see `distrl.annealing`; and `defaults`, the parts of an
+    experiment that suit it: see `distrl.agents.defaults`.
     """
 
     def make(self, env_spec: specs.EnvironmentSpec) -> Agent:
@@ -92,8 +93,7 @@ class Task:
         """Raises ConfigError if the table does not fit; an agent's checks come with its shapes."""
         max_size = self.replay.max_size
         memory = self.replay.nbytes(self.trajectory_struct())
-        limit = memory_limit()
-        if memory > limit:
+        if memory > (limit := memory_limit()):
             raise ConfigError(
                 f"replay.max_size={max_size} unrolls of {memory / max_size / 1e6:.1f} MB need "
                 f"{memory / 1e9:.1f} GB, and this machine has {limit / 1e9:.1f} GB; at most "
@@ -102,8 +102,7 @@ class Task:
 
     def batch_struct(self, struct: Trajectory) -> Trajectory:
         """Returns shapes and dtypes of the learner's batches, from those of a step of a stream."""
-        length, size = self.replay.unroll_length, self.learner.batch_size
-        return specs.batch_struct(struct, length, size)
+        return specs.batch_struct(struct, self.replay.unroll_length, self.learner.batch_size)
 
     @property
     def is_coupled(self) -> bool:
@@ -232,7 +231,8 @@ class Task:
 
     def make_agent(self) -> Agent:
         """Returns the agent, behind its transforms if there are any."""
-        return make_agent(self.agent, self.transforms, self.env_spec)
+        agent = annealed_over_budget(self.agent, self.goal, self.replay, self.learner)
+        return make_agent(agent, self.transforms, self.env_spec)
 
     def trajectory_struct(self, agent: Agent | None = None) -> Trajectory:
         """Returns shapes and dtypes of what is stored, for one stream at one step.

@@ -7,12 +7,12 @@ from typing import Any, NamedTuple
 import jax
 
 from distrl.agents.agent import state_struct
+from distrl.annealing import learner_steps_per_env_step
 from distrl.envs.multi_agent.environment import SeveralAgents
 from distrl.envs.pool import on_cores
 from distrl.errors import ConfigError
 from distrl.experiment import Experiment
 from distrl.programs import substrate
-from distrl.task import Task
 from distrl.topology_rates import (
     CPU,
     HEAVY,
@@ -126,7 +126,7 @@ def plans(
       may_divide: whether its environments may be divided among another number of actors.
     """
     task, actors = experiment.only_task, experiment.actors
-    work = Work(actors.num_streams, updates_per_step(task))
+    work = Work(actors.num_streams, learner_steps_per_env_step(task.replay, task.learner))
     numbers = [actors.num_actors]
     if may_divide:
         least = max(experiment.inference.num_inferencers, task.replay.num_shards)
@@ -140,17 +140,6 @@ def plans(
             services, gpu = experiment.inference.num_inferencers, experiment.inference.num_gpus > 0
             made.append(light_env(costs, work, number, cores, services, gpu))
     return made
-
-
-def updates_per_step(task: Task) -> float | None:
-    """Returns the updates for each environment step of all actors; None: no ratio is set."""
-    if task.learner.every_steps is not None:
-        return 1 / task.learner.every_steps
-    if not task.is_coupled:
-        return None
-    replay = task.replay
-    ratio = 1.0 if replay.samples_per_insert is None else replay.samples_per_insert
-    return ratio / ((replay.period or replay.unroll_length) * task.learner.batch_size)
 
 
 def choice(experiment: Experiment, costs: Costs, cores: int, made: list[Plan]) -> Choice:

@@ -67,7 +67,7 @@ ROOMS = """
     distrl/metrics
     distrl/run_status
     distrl/node_times distrl/progress_line
-    distrl/bottleneck distrl/topology_rates
+    distrl/annealing distrl/bottleneck distrl/topology_rates
     distrl/sinks
     distrl/agents/action_distribution distrl/agents/networks distrl/agents/action_noise
     distrl/replay/local distrl/replay/reverb distrl/replay/shared

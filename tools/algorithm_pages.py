@@ -17,13 +17,14 @@ PAGES = ROOT / "docs" / "algorithms"
 START, END = "<!-- made by tools/algorithm_pages.py: {} -->", "<!-- end -->"
 DISCRETE, CONTINUOUS = ("CartPole-v1", "Pong-v5"), ("Pendulum-v1",)
 BOTH = ("CartPole-v1", "Pong-v5", "HalfCheetah-v4")
+GRID = "MiniGrid-DoorKey-5x5-v0"
 ENVIRONMENTS = {
     "a2c": BOTH,
     "ddpg": CONTINUOUS,
     "dqn": DISCRETE,
     "impala": BOTH,
-    "ppo": BOTH,
-    "r2d2": DISCRETE,
+    "ppo": (*BOTH, GRID),
+    "r2d2": (*DISCRETE, GRID),
     "reinforce": ("CartPole-v1",),
     "sac": ("Pendulum-v1", "CarRacing-v2"),
     "td3": CONTINUOUS,

@@ -7,11 +7,16 @@ import dataclasses
 from typing import ClassVar
 
 import jax
-from dm_env import specs as dm_specs
 
 from distrl.agents.actor_critic import Advantages, PolicyGradient, check_on_policy, check_settings
 from distrl.agents.components import ByName, components_field
-from distrl.agents.defaults import Defaults, has_pixels, queue
+from distrl.agents.defaults import (
+    Defaults,
+    has_pixels,
+    is_discrete,
+    on_policy_transforms,
+    queue,
+)
 from distrl.agents.losses.means import normalize
 from distrl.agents.losses.returns import gae
 from distrl.agents.networks import NetworkConfig
@@ -37,6 +42,7 @@ class A2CConfig:
       normalize_advantages: to mean 0 and standard deviation 1 over the batch.
       learning_rate: the optimiser's.
       anneal_updates: updates over which the learning rate falls linearly to 0; None: constant.
+      anneal_over_budget: it falls so over `goal.max_env_steps` instead, if the run has one.
       optimizer: "rmsprop" (decay 0.99, epsilon 1e-5 under the root, corrected for its bias at the
         start) or "adam" (epsilon 1e-5).
       max_gradient_norm: gradients are scaled down to this global norm; None: never.
@@ -55,6 +61,7 @@ class A2CConfig:
     normalize_advantages: bool = False
     learning_rate: float = 1e-3
     anneal_updates: int | None = None
+    anneal_over_budget: bool = False
     optimizer: str = "rmsprop"
     max_gradient_norm: float | None = 0.5
     entropy_cost: float = 0.01
@@ -72,11 +79,16 @@ class A2CConfig:
 
     @classmethod
     def preset(cls, env_spec: EnvironmentSpec) -> "A2CConfig":
-        """Returns settings that suit an environment."""
+        """Returns settings that suit an environment.
+
+        Sources: with pixels openai/baselines' baselines/a2c/a2c.py; for continuous actions
+        rl-baselines3-zoo's hyperparams/a2c.yml, MuJoCo.
+        """
         if has_pixels(env_spec):
-            return cls(learning_rate=6e-4)
-        discrete = isinstance(env_spec.action, dm_specs.DiscreteArray)
-        return cls() if discrete else cls(learning_rate=3e-3)
+            return cls(gae_lambda=1.0, learning_rate=7e-4, anneal_over_budget=True)
+        if is_discrete(env_spec):
+            return cls()
+        return cls(learning_rate=7e-4, entropy_cost=0.0)
 
     def defaults(
         self,
@@ -90,8 +102,8 @@ class A2CConfig:
         """
         actors = actors or ActorsConfig(num_envs=8)
         learner = learner or LearnerConfig(batch_size=actors.num_streams)
-        transform = "reward_clip" if has_pixels(env_spec) else "reward_scale"
-        return Defaults(actors, learner, queue(actors, learner, 16), (transform,))
+        replay = queue(actors, learner, 5 if has_pixels(env_spec) else 16)
+        return Defaults(actors, learner, replay, on_policy_transforms(env_spec))
 
     def make(self, env_spec: EnvironmentSpec) -> "A2C":
         """Returns the agent for an environment. Raises ConfigError if the two do not fit."""

@@ -12,8 +12,9 @@ from distrl.agents.agent import Agent, Logs
 from distrl.agents.components import components_for, network_labels
 from distrl.agents.losses.means import mean_over
 from distrl.agents.networks import check_network
-from distrl.agents.optimizers import OPTIMIZERS, linear_to_zero, make_optimizer
+from distrl.agents.optimizers import OPTIMIZERS, annealed, make_optimizer
 from distrl.agents.settings import (
+    check_annealing,
     check_choice,
     check_number,
     check_positive_or_none,
@@ -30,7 +31,8 @@ def check_settings(config: Any) -> None:
 
     Args:
       config: a dataclass with at least network, discount, learning_rate, anneal_updates,
-        max_gradient_norm, entropy_cost, baseline_cost and components; perhaps with optimizer.
+        anneal_over_budget, max_gradient_norm, entropy_cost, baseline_cost and components; perhaps
+        with optimizer.
 
     Raises:
       ConfigError: with what would be right.
@@ -42,7 +44,7 @@ def check_settings(config: Any) -> None:
     check_number(config, "learning_rate", lambda x: x > 0, "above 0")
     for field in ("entropy_cost", "baseline_cost"):
         check_number(config, field, lambda x: x >= 0, "of at least 0")
-    check_positive_or_none(config, "anneal_updates")
+    check_annealing(config)
     check_positive_or_none(config, "max_gradient_norm")
 
 
@@ -241,6 +243,5 @@ class PolicyGradient(ActorCritic):
 
 
 def _learning_rate(config: Any) -> optax.Schedule:
-    if config.anneal_updates is None:
-        return optax.constant_schedule(config.learning_rate)
-    return linear_to_zero(config.learning_rate, config.anneal_updates)
+    rate = annealed(config.learning_rate, config.anneal_updates)
+    return rate if callable(rate) else optax.constant_schedule(rate)

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from distrl.agents.agent import Agent, Logs
-from distrl.agents.optimizers import OPTIMIZERS, linear_to_zero
+from distrl.agents.optimizers import OPTIMIZERS, annealed
 from distrl.agents.settings import check_choice, check_count, check_flag, check_number
 from distrl.errors import ConfigError
 from distrl.types import Nest, Params
@@ -116,7 +116,7 @@ class Components(NamedTuple):
         config = self._config(name)
         rate = self.learning_rate if config.learning_rate is None else config.learning_rate
         updates = self.anneal_updates if config.anneal_updates is None else config.anneal_updates
-        return linear_to_zero(rate, updates) if updates else rate
+        return annealed(rate, updates)
 
     def trained(self, grads: Params) -> Params:
         """Returns the gradients, with 0 for what is frozen."""

@@ -4,6 +4,7 @@ Lillicrap et al. 2015, https://arxiv.org/abs/1509.02971.
 """
 
 import dataclasses
+from typing import ClassVar
 
 from distrl.agents.action_noise import NoiseSchedule
 from distrl.agents.components import ByName, components_field
@@ -27,6 +28,8 @@ class DDPGConfig(ContinuousDefaults):
       discount: gamma, for each step, in [0, 1].
       policy_learning_rate: Adam's.
       critic_learning_rate: Adam's.
+      anneal_updates: updates over which learning rates fall linearly to 0; None: constant.
+      anneal_over_budget: they fall so over `goal.max_env_steps` instead, if the run has one.
       target_tau: share of the way that the target networks move towards policy and critic after
         each update, in (0, 1].
       exploration_noise: standard deviation of the noise on the actors' actions, in units of half
@@ -39,11 +42,15 @@ class DDPGConfig(ContinuousDefaults):
       network, burn_in: see `ContinuousDefaults`.
     """
 
+    RANDOM_STEPS: ClassVar[int] = 10_000
+
     hidden_sizes: tuple[int, ...] = (256, 256)
     activation: str = "relu"
     discount: float = 0.99
     policy_learning_rate: float = 3e-4
-    critic_learning_rate: float = 1e-3
+    critic_learning_rate: float = 3e-4
+    anneal_updates: int | None = None
+    anneal_over_budget: bool = False
     target_tau: float = 0.005
     exploration_noise: float = 0.1
     epsilon: EpsilonSchedule = EpsilonSchedule(1.0, 0.0, updates=1)

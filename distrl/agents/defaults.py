@@ -5,6 +5,7 @@ import math
 from typing import Any, Protocol
 
 import jax
+from dm_env import specs as dm_specs
 
 from distrl import specs
 from distrl.agents.agent import Agent
@@ -12,6 +13,12 @@ from distrl.agents.modules import images
 from distrl.config import ActorsConfig, LearnerConfig
 from distrl.replay.config import ReplayConfig
 from distrl.specs import EnvironmentSpec
+
+FRAMES = 4
+"""Frames in a stack of the presets for Atari (Mnih et al. 2015)."""
+
+NORMALIZERS = ("observation_normalizer", "reward_normalizer", "reward_scale")
+"""Transforms for continuous control: VecNormalize of openai/baselines and rl-baselines3-zoo."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -77,6 +84,17 @@ def has_pixels(env_spec: EnvironmentSpec) -> bool:
     return any(images.is_large(leaf) for leaf in leaves)
 
 
+def has_grid(env_spec: EnvironmentSpec) -> bool:
+    """Whether an observation has an image, but none as large as `has_pixels` means: MiniGrid's."""
+    leaves = jax.tree.leaves(env_spec.observation, is_leaf=specs.is_spec)
+    return any(images.is_image(leaf) for leaf in leaves) and not has_pixels(env_spec)
+
+
+def is_discrete(env_spec: EnvironmentSpec) -> bool:
+    """Whether actions are numbered, one of a few."""
+    return isinstance(env_spec.action, dm_specs.DiscreteArray)
+
+
 def step_bytes(env_spec: EnvironmentSpec) -> int:
     """Returns the bytes of one observation."""
     leaves = jax.tree.leaves(specs.struct(env_spec.observation))
@@ -84,9 +102,21 @@ def step_bytes(env_spec: EnvironmentSpec) -> int:
 
 
 def unrolls_within(max_size: int, env_spec: EnvironmentSpec, unroll_length: int) -> int:
-    """Returns `max_size` unrolls, or as many as fit into about 2.6 GB if that is less."""
-    unroll_bytes = (unroll_length + 1) * (step_bytes(env_spec) + 20)
-    return min(max_size, 2_600_000_000 // unroll_bytes)
+    """Returns `max_size` unrolls, or as many as fit into about 3.6 GB if that is less.
+
+    With pixels it leaves room for the frames before an unroll, which a `FrameStack` keeps with it.
+    """
+    steps = unroll_length + 1 + (FRAMES - 1 if has_pixels(env_spec) else 0)
+    return min(max_size, 3_600_000_000 // (steps * (step_bytes(env_spec) + 20)))
+
+
+def on_policy_transforms(env_spec: EnvironmentSpec) -> tuple[str, ...]:
+    """Returns the transforms that suit algorithms which learn values from rewards of any size."""
+    if has_pixels(env_spec):
+        return ("reward_clip",)
+    if has_grid(env_spec):  # rewards are in [0, 1], once in an episode
+        return ()
+    return ("reward_scale",) if is_discrete(env_spec) else NORMALIZERS
 
 
 def queue(actors: ActorsConfig, learner: LearnerConfig, unroll_length: int) -> ReplayConfig:

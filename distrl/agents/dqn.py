@@ -12,13 +12,20 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from distrl.agents.components import ByName, components_field
-from distrl.agents.defaults import Defaults, has_pixels, sampled, unrolls_within
+from distrl.agents.defaults import (
+    Defaults,
+    has_pixels,
+    on_policy_transforms,
+    sampled,
+    unrolls_within,
+)
 from distrl.agents.exploration import EpsilonSchedule
 from distrl.agents.modules.recurrence import check_memory, check_unrolls
 from distrl.agents.networks import NetworkConfig, check_network
 from distrl.agents.q_learning import DQN
 from distrl.agents.settings import (
     SavedSettings,
+    check_annealing,
     check_count,
     check_flag,
     check_function,
@@ -40,6 +47,8 @@ class DQNConfig(SavedSettings):
         actor stored.
       discount: gamma, for each step, in [0, 1].
       learning_rate: Adam's.
+      anneal_updates: updates over which the learning rate falls linearly to 0; None: constant.
+      anneal_over_budget: it falls so over `goal.max_env_steps` instead, if the run has one.
       max_gradient_norm: gradients are scaled down to this global norm; None: never.
       n_step: rewards that a target sums before it bootstraps; fewer where the episode or the
         unroll ends before. Not corrected for exploration.
@@ -82,6 +91,8 @@ class DQNConfig(SavedSettings):
     network: NetworkConfig = NetworkConfig(hidden_sizes=(128, 128), activation="relu")
     discount: float = 0.99
     learning_rate: float = 1e-3
+    anneal_updates: int | None = None
+    anneal_over_budget: bool = False
     max_gradient_norm: float | None = 10.0
     n_step: int = 1
     double: bool = True
@@ -120,6 +131,7 @@ class DQNConfig(SavedSettings):
         check_number(self, "importance_exponent", lambda x: x >= 0, "of at least 0")
         check_number(self, "target_tau", lambda x: 0 < x <= 1, "in (0, 1]")
         check_number(self, "learning_rate", lambda x: x > 0, "above 0")
+        check_annealing(self)
         check_positive_or_none(self, "max_gradient_norm")
         check_positive_or_none(self, "huber_delta")
         check_function(self, "explore", "(rng, values, epsilon)")
@@ -130,11 +142,16 @@ class DQNConfig(SavedSettings):
 
     @classmethod
     def preset(cls, env_spec: EnvironmentSpec) -> "DQNConfig":
-        """Returns settings that suit an environment."""
+        """Returns settings that suit an environment.
+
+        Sources with pixels: rl-baselines3-zoo's hyperparams/dqn.yml and CleanRL's dqn_atari.py for
+        the learning rate; epsilon as in Dopamine (Castro et al. 2018), the shortest published
+        schedule.
+        """
         if not has_pixels(env_spec):
             return cls(n_step=5)
-        epsilon = EpsilonSchedule(end=0.02, steps=40_000)
-        return cls(n_step=3, learning_rate=2e-4, target_period=1_000, epsilon=epsilon)
+        epsilon = EpsilonSchedule(end=0.01, steps=250_000)
+        return cls(learning_rate=1e-4, target_period=1_000, epsilon=epsilon)
 
     def defaults(
         self,
@@ -145,25 +162,27 @@ class DQNConfig(SavedSettings):
         """Returns the parts that suit these settings; see `Defaults`.
 
         Each step is trained on eight times; ends of unrolls shorten the n-step returns. With
-        pixels there are as many updates as in the paper: one of 32 transitions every four steps;
-        frames of 84x84 in stacks of four take 2.5 GB, and larger ones no more.
+        pixels there are as many updates as in the paper, one of 32 transitions every four steps,
+        from its 50,000th step on; the table is rl-baselines3-zoo's, with 100,000 transitions. With
+        frames of 84x84 they take 3.5 GB.
         """
         pixels = has_pixels(env_spec)
-        length = 8 if pixels else 16
-        max_size = unrolls_within(10_000 if pixels else 4_000, env_spec, length)
+        length = 1 if pixels else 16
+        max_size = unrolls_within(100_000 if pixels else 4_000, env_spec, length)
         actors = actors or ActorsConfig(num_envs=8)
-        learner = learner or LearnerConfig(batch_size=4 if pixels else 8)
+        learner = learner or LearnerConfig(batch_size=32 if pixels else 8)
         replay = sampled(
             actors,
             learner,
             "uniform",
             unroll_length=length,
             max_size=max_size,
-            min_size_to_sample=min(500 if pixels else 128, max_size),
+            min_size_to_sample=min(50_000, max_size // 2) if pixels else 128,
             samples_per_insert=8,
             error_buffer=256,
         )
-        return Defaults(actors, learner, replay, ("reward_clip" if pixels else "reward_scale",))
+        transforms = on_policy_transforms(env_spec)
+        return Defaults(actors, learner, replay, transforms)
 
     def make(self, env_spec: EnvironmentSpec) -> "DQN":
         """Returns the agent for an environment. Raises ConfigError if the two do not fit."""

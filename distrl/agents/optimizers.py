@@ -34,9 +34,9 @@ class ByComponent(Protocol):
         """Returns a component's learning rate."""
 
 
-def linear_to_zero(learning_rate: float, updates: float) -> optax.Schedule:
-    """Returns a learning rate that falls linearly to 0."""
-    return optax.linear_schedule(learning_rate, 0.0, int(updates))
+def annealed(learning_rate: float, updates: float | None) -> optax.ScalarOrSchedule:
+    """Returns a learning rate that falls linearly to 0 within so many updates; None: as it is."""
+    return optax.linear_schedule(learning_rate, 0.0, int(updates)) if updates else learning_rate
 
 
 def make_optimizer(

@@ -8,12 +8,18 @@ from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from dm_env import specs as dm_specs
 
 from distrl.agents.actor_critic import ActorCritic, check_on_policy, check_settings
 from distrl.agents.agent import Logs, params_key
 from distrl.agents.components import ByName, components_field
-from distrl.agents.defaults import Defaults, has_pixels, queue
+from distrl.agents.defaults import (
+    Defaults,
+    has_grid,
+    has_pixels,
+    is_discrete,
+    on_policy_transforms,
+    queue,
+)
 from distrl.agents.losses.means import mean_over, normalize
 from distrl.agents.losses.minibatches import minibatch_size, take_minibatch
 from distrl.agents.losses.returns import gae
@@ -54,6 +60,7 @@ class PPOConfig:
       learning_rate: Adam's (epsilon 1e-5).
       anneal_updates: updates over which the learning rate falls linearly to 0, of which a batch
         makes epochs * minibatches; None: constant.
+      anneal_over_budget: it falls so over `goal.max_env_steps` instead, if the run has one.
       max_gradient_norm: gradients are scaled down to this global norm; None: never.
       entropy_cost: weight of the entropy bonus.
       baseline_cost: weight of the value loss, which is half the mean squared error.
@@ -74,6 +81,7 @@ class PPOConfig:
     target_kl: float | None = None
     learning_rate: float = 1e-3
     anneal_updates: int | None = None
+    anneal_over_budget: bool = False
     max_gradient_norm: float | None = 0.5
     entropy_cost: float = 0.01
     baseline_cost: float = 0.5
@@ -99,19 +107,36 @@ class PPOConfig:
         return minibatch_size(self.minibatches, unroll_length, batch_size, self.whole_unrolls)
 
     @property
+    def updates_per_batch(self) -> int:
+        """Updates that a learner step makes."""
+        return self.epochs * self.minibatches
+
+    @property
     def whole_unrolls(self) -> bool:
         """Whether unrolls are shuffled whole: for a network with memory."""
         return self.network.core != "none"
 
     @classmethod
     def preset(cls, env_spec: EnvironmentSpec) -> "PPOConfig":
-        """Returns settings that suit an environment."""
+        """Returns settings that suit an environment.
+
+        Sources: with pixels and for continuous actions openai/baselines'
+        baselines/ppo2/defaults.py, as in CleanRL's ppo_atari.py and ppo_continuous_action.py; for
+        MiniGrid lcswillems/rl-starter-files' scripts/train.py.
+        """
         if has_pixels(env_spec):
-            # On a CPU each update of a batch adds to the time to compile: three passes, not four.
-            return cls(epochs=3, learning_rate=5e-4, clip_ratio=0.1)
-        if isinstance(env_spec.action, dm_specs.DiscreteArray):
+            return cls(learning_rate=2.5e-4, anneal_over_budget=True, clip_ratio=0.1)
+        if has_grid(env_spec):
+            return cls(minibatches=8)
+        if is_discrete(env_spec):
             return cls()
-        return cls(epochs=10, minibatches=32, learning_rate=3e-4, entropy_cost=0.0)
+        return cls(
+            epochs=10,
+            minibatches=32,
+            learning_rate=3e-4,
+            anneal_over_budget=True,
+            entropy_cost=0.0,
+        )
 
     def defaults(
         self,
@@ -123,14 +148,15 @@ class PPOConfig:
 
         A batch is one unroll of every stream: all that one version of the parameters did.
         """
-        transforms: tuple[str, ...]
         if has_pixels(env_spec):
-            num_envs, unroll_length, transforms = 4, 128, ("reward_clip",)
-        elif isinstance(env_spec.action, dm_specs.DiscreteArray):
-            num_envs, unroll_length, transforms = 8, 64, ("reward_scale",)
+            num_envs, unroll_length = 4, 128
+        elif has_grid(env_spec):
+            num_envs, unroll_length = 8, 128
+        elif is_discrete(env_spec):
+            num_envs, unroll_length = 8, 64
         else:
             num_envs, unroll_length = 4, 256
-            transforms = ("observation_normalizer", "reward_normalizer", "reward_scale")
+        transforms = on_policy_transforms(env_spec)
         actors = actors or ActorsConfig(num_envs=num_envs)
         learner = learner or LearnerConfig(batch_size=actors.num_streams)
         return Defaults(actors, learner, queue(actors, learner, unroll_length), transforms)

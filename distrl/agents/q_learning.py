@@ -17,7 +17,7 @@ from distrl.agents.losses.means import mean_over
 from distrl.agents.losses.prioritized import importance_weights, unroll_priorities
 from distrl.agents.modules import distributions
 from distrl.agents.modules.recurrence import burn_in, learned_from
-from distrl.agents.optimizers import make_optimizer
+from distrl.agents.optimizers import annealed, make_optimizer
 from distrl.agents.settings import check_scalar_reward
 from distrl.errors import ConfigError
 from distrl.random_keys import derive
@@ -64,9 +64,11 @@ class DQN(Agent):
             config.noisy,
         )
         self._action_values = make_action_values(config)
-        self._components = components_for(self, config.learning_rate)
-        rates = (config.learning_rate, config.max_gradient_norm)
-        self._optimizer = make_optimizer(*rates, components=self._components)
+        self._components = components_for(self, config.learning_rate, config.anneal_updates)
+        rate = annealed(config.learning_rate, config.anneal_updates)
+        self._optimizer = make_optimizer(
+            rate, config.max_gradient_norm, components=self._components
+        )
 
     def initial_params(self, rng: jax.Array) -> Params:
         return {"network": self.network.init(rng), "epsilon": self.config.epsilon.initial()}

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from distrl.agents.components import ByName, components_field
-from distrl.agents.defaults import Defaults, has_pixels, sampled, unrolls_within
+from distrl.agents.defaults import Defaults, has_grid, has_pixels, sampled, unrolls_within
 from distrl.agents.dqn import DQN, DQNConfig
 from distrl.agents.exploration import EpsilonSchedule
 from distrl.agents.networks import NetworkConfig, check_network
@@ -34,6 +34,8 @@ class R2D2Config(SavedSettings):
       network: torso, core ("lstm") and sizes.
       discount: gamma, for each step, in [0, 1].
       learning_rate: Adam's.
+      anneal_updates: updates over which the learning rate falls linearly to 0; None: constant.
+      anneal_over_budget: it falls so over `goal.max_env_steps` instead, if the run has one.
       max_gradient_norm: gradients are scaled down to this global norm; None: never.
       n_step, burn_in, target_period, target_tau, epsilon: as in DQN.
       importance_exponent: as in DQN, for a prioritized table.
@@ -45,6 +47,8 @@ class R2D2Config(SavedSettings):
     network: NetworkConfig = NetworkConfig(core="lstm")
     discount: float = 0.997
     learning_rate: float = 1e-3
+    anneal_updates: int | None = None
+    anneal_over_budget: bool = False
     max_gradient_norm: float | None = 40.0
     n_step: int = 5
     burn_in: int = 4
@@ -79,10 +83,18 @@ class R2D2Config(SavedSettings):
 
     @classmethod
     def preset(cls, env_spec: EnvironmentSpec) -> "R2D2Config":
-        """Returns settings that suit an environment."""
+        """Returns settings that suit an environment.
+
+        Sources: with pixels the paper's learning rate and burn-in; its 2,500 updates between
+        copies of the target network are of batches four times as large. For MiniGrid the burn-in
+        of Acme's examples/baselines/rl_discrete/run_r2d2.py.
+        """
         network = NetworkConfig(hidden_sizes=(128,), activation="relu", core="lstm", core_size=128)
         if has_pixels(env_spec):
-            return cls(network=network, learning_rate=1e-4, target_period=1_000)
+            network = dataclasses.replace(network, core_size=512)
+            return cls(network=network, learning_rate=1e-4, target_period=250, burn_in=40)
+        if has_grid(env_spec):
+            return cls(network=network, burn_in=8)
         return cls(network=network)
 
     def defaults(
@@ -93,23 +105,31 @@ class R2D2Config(SavedSettings):
     ) -> Defaults:
         """Returns the parts that suit these settings; see `Defaults`.
 
-        Each step is trained on about eight times; rewards are left as they are.
+        Each step is trained on about eight times; rewards are left as they are. With pixels a
+        sequence has the paper's 80 transitions behind a burn-in of 40, for MiniGrid Acme's 40
+        behind 8; unrolls overlap by the burn-in, so that all of them are learned from.
         """
+        if has_pixels(env_spec):
+            length, period = 120, 80
+        elif has_grid(env_spec):
+            length, period = 48, 40
+        else:
+            length, period = 24, None
         actors = actors or ActorsConfig(num_envs=8)
         learner = learner or LearnerConfig(batch_size=16)
-        max_size = unrolls_within(1_000 if has_pixels(env_spec) else 4_000, env_spec, 24)
+        max_size = unrolls_within(4_000, env_spec, length)
         replay = sampled(
             actors,
             learner,
             "prioritized",
-            unroll_length=24,
+            unroll_length=length,
             max_size=max_size,
             min_size_to_sample=min(128, max_size),
             samples_per_insert=8,
             error_buffer=256,
             priority_exponent=0.9,
         )
-        return Defaults(actors, learner, replay)
+        return Defaults(actors, learner, dataclasses.replace(replay, period=period))
 
     def make(self, env_spec: EnvironmentSpec) -> DQN:
         """Returns the agent for an environment. Raises ConfigError if the two do not fit."""

@@ -41,6 +41,7 @@ class ReinforceConfig:
         too, if `baseline` is False.
       learning_rate: the optimiser's.
       anneal_updates: updates over which the learning rate falls linearly to 0; None: constant.
+      anneal_over_budget: it falls so over `goal.max_env_steps` instead, if the run has one.
       optimizer: "adam" (epsilon 1e-5) or "rmsprop", as in A2C.
       max_gradient_norm: gradients are scaled down to this global norm; None: never.
       entropy_cost: weight of the entropy bonus.
@@ -57,6 +58,7 @@ class ReinforceConfig:
     normalize_advantages: bool = True
     learning_rate: float = 2e-3
     anneal_updates: int | None = None
+    anneal_over_budget: bool = False
     optimizer: str = "adam"
     max_gradient_norm: float | None = 0.5
     entropy_cost: float = 0.0

@@ -28,8 +28,14 @@ from distrl.agents.modules import torsos
 from distrl.agents.modules.distributions import NormalParams, SquashedNormal, clip_with_return
 from distrl.agents.modules.recurrence import learned_from
 from distrl.agents.networks import NetworkConfig
-from distrl.agents.optimizers import make_optimizer
-from distrl.agents.settings import check_choice, check_flag, check_number, check_sizes
+from distrl.agents.optimizers import annealed, make_optimizer
+from distrl.agents.settings import (
+    check_annealing,
+    check_choice,
+    check_flag,
+    check_number,
+    check_sizes,
+)
 from distrl.random_keys import derive
 from distrl.specs import EnvironmentSpec
 from distrl.types import AgentOutput, Nest, Params, State, StepType, TimeStep, Trajectory
@@ -50,6 +56,8 @@ class SACConfig(ContinuousDefaults):
       activation: "relu" or "tanh".
       discount: gamma, for each step, in [0, 1].
       learning_rate: Adam's, for policy, critics and temperature.
+      anneal_updates: updates over which the learning rate falls linearly to 0; None: constant.
+      anneal_over_budget: it falls so over `goal.max_env_steps` instead, if the run has one.
       target_tau: share of the way that the target critics move towards the critics after each
         update, in (0, 1].
       initial_temperature: initial value of a unit of entropy in units of reward.
@@ -67,6 +75,8 @@ class SACConfig(ContinuousDefaults):
     activation: str = "relu"
     discount: float = 0.99
     learning_rate: float = 3e-4
+    anneal_updates: int | None = None
+    anneal_over_budget: bool = False
     target_tau: float = 0.005
     initial_temperature: float = 1.0
     target_entropy: float | None = None
@@ -87,7 +97,7 @@ class SACConfig(ContinuousDefaults):
         if self.target_entropy is not None:
             check_number(self, "target_entropy", lambda x: True, "that is finite, or None")
         check_number(self, "importance_exponent", lambda x: x >= 0, "of at least 0")
-
+        check_annealing(self)
         self.check_shared()
 
     def make(self, env_spec: EnvironmentSpec) -> "SAC":
@@ -124,9 +134,10 @@ class SAC(Agent):
         self.target_entropy = config.target_entropy
         if self.target_entropy is None:
             self.target_entropy = -float(self.actions.size)
-        self._components = components_for(self, config.learning_rate, labels=part_labels)
+        rates = (config.learning_rate, config.anneal_updates)
+        self._components = components_for(self, *rates, labels=part_labels)
         self._optimizer = make_optimizer(
-            config.learning_rate, None, components=self._components, epsilon=1e-8
+            annealed(*rates), None, components=self._components, epsilon=1e-8
         )
 
     def initial_params(self, rng: jax.Array) -> Params:

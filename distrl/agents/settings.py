@@ -56,6 +56,12 @@ def check_positive_or_none(settings: Any, field: str) -> None:
         check_number(settings, field, lambda x: x > 0, "above 0, or None")
 
 
+def check_annealing(settings: Any) -> None:
+    """Refuses `anneal_updates` and `anneal_over_budget` that cannot work; as `check_number`."""
+    check_positive_or_none(settings, "anneal_updates")
+    check_flag(settings, "anneal_over_budget")
+
+
 def check_flag(settings: Any, field: str, prefix: str = "agent") -> None:
     """Refuses a field that is not a bool; as `check_number`."""
     value = getattr(settings, field)

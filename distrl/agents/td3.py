@@ -4,7 +4,7 @@ Fujimoto et al. 2018, https://arxiv.org/abs/1802.09477.
 """
 
 import dataclasses
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -30,8 +30,9 @@ from distrl.agents.modules import torsos
 from distrl.agents.modules.distributions import BoundedActions
 from distrl.agents.modules.recurrence import learned_from
 from distrl.agents.networks import NetworkConfig
-from distrl.agents.optimizers import make_optimizer
+from distrl.agents.optimizers import annealed, make_optimizer
 from distrl.agents.settings import (
+    check_annealing,
     check_choice,
     check_count,
     check_flag,
@@ -54,8 +55,9 @@ class TD3Config(ContinuousDefaults):
       hidden_sizes: layers of the policy's MLP and of each critic's.
       activation: "relu" or "tanh".
       discount: gamma, for each step, in [0, 1].
-      policy_learning_rate: Adam's.
-      critic_learning_rate: Adam's.
+      policy_learning_rate, critic_learning_rate: Adam's.
+      anneal_updates: updates over which learning rates fall linearly to 0; None: constant.
+      anneal_over_budget: they fall so over `goal.max_env_steps` instead, if the run has one.
       num_critics: critics; targets use the least of their values, and the policy maximises the
         first.
       policy_delay: updates of the critics for each update of the policy and the target networks.
@@ -73,11 +75,15 @@ class TD3Config(ContinuousDefaults):
       network, burn_in: see `ContinuousDefaults`.
     """
 
+    RANDOM_STEPS: ClassVar[int] = 10_000
+
     hidden_sizes: tuple[int, ...] = (256, 256)
     activation: str = "relu"
     discount: float = 0.99
-    policy_learning_rate: float = 1e-3
-    critic_learning_rate: float = 1e-3
+    policy_learning_rate: float = 3e-4
+    critic_learning_rate: float = 3e-4
+    anneal_updates: int | None = None
+    anneal_over_budget: bool = False
     num_critics: int = 2
     policy_delay: int = 2
     target_tau: float = 0.005
@@ -103,9 +109,9 @@ class TD3Config(ContinuousDefaults):
         check_number(self, "target_tau", lambda x: 0 < x <= 1, "in (0, 1]")
         for field in ("policy_learning_rate", "critic_learning_rate"):
             check_number(self, field, lambda x: x > 0, "above 0")
-        for field in (
-            "target_noise", "target_noise_clip", "exploration_noise", "importance_exponent"
-        ):  # fmt: skip
+        check_annealing(self)
+        noise = ("target_noise", "target_noise_clip", "exploration_noise")
+        for field in (*noise, "importance_exponent"):
             check_number(self, field, lambda x: x >= 0, "of at least 0")
         check_kind(self, "exploration", NoiseSchedule)
         self.exploration.check(self.exploration_noise)
@@ -154,18 +160,23 @@ class TD3(Agent):
         self._exploration = NoisyActions(
             config.epsilon, config.exploration_noise, config.exploration
         )
-        rates = dict.fromkeys(self._networks, config.critic_learning_rate)
-        rates["policy"] = config.policy_learning_rate
-        self._components = {name: self._components_of(name, rate) for name, rate in rates.items()}
+        updates: float | None = config.anneal_updates
+        rates = dict.fromkeys(self._networks, (config.critic_learning_rate, updates))
+        if updates is not None:  # the policy's optimiser counts its own, which are fewer
+            updates /= config.policy_delay
+        rates["policy"] = (config.policy_learning_rate, updates)
+        self._components = {name: self._components_of(name, *rate) for name, rate in rates.items()}
         self._optimizers = {
-            name: make_optimizer(rate, None, components=self._components[name], epsilon=1e-8)
+            name: make_optimizer(
+                annealed(*rate), None, components=self._components[name], epsilon=1e-8
+            )
             for name, rate in rates.items()
         }
 
-    def _components_of(self, name: str, learning_rate: float) -> Components:
+    def _components_of(self, name: str, learning_rate: float, updates: float | None) -> Components:
         """Returns the components of one of the networks."""
         return components_for(
-            self, learning_rate, labels=lambda params: part_labels({name: params})[name]
+            self, learning_rate, updates, labels=lambda params: part_labels({name: params})[name]
         )
 
     def initial_params(self, rng: jax.Array) -> Params:

@@ -145,6 +145,11 @@ class NativeEnvironment:
         return None if limit >= _NO_LIMIT else int(limit)
 
     @property
+    def is_atari(self) -> bool:
+        """Whether it is a game of Atari, which shows stacks of frames and may have lives."""
+        return type(self.envpool_spec()).__name__.startswith("Atari")
+
+    @property
     def rewards_are_clean(self) -> bool:
         """Whether EnvPool is known to give reward 0 at FIRST, and not an arbitrary value."""
         family = type(self.envpool_spec()).__name__

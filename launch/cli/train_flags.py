@@ -23,7 +23,11 @@ flags.DEFINE_string(
     "dm_control:, minigrid:, ale:. CartPole-v1 unless given.",
 )
 AGENTS = ("a2c", "ddpg", "dqn", "impala", "ppo", "r2d2", "reinforce", "sac", "td3")
-flags.DEFINE_string("agent", "impala", f"Algorithm name: {', '.join(AGENTS)}.")
+flags.DEFINE_string(
+    "agent",
+    None,
+    f"Algorithm name: {', '.join(AGENTS)}; impala unless given, or ppo for continuous actions.",
+)
 flags.DEFINE_string(
     "experiment",
     None,

@@ -21,7 +21,6 @@ from distrl.launch.runs.run import Run
 from distrl.launch.supervision.result import EXIT_BAD_INPUT, EXIT_FINISHED
 
 _LAST_LINES = 30  # of the output, that an error may need
-_DEFAULT_AGENT = "impala"
 _EXIT_STOPPED = {128 + signal.SIGINT, 128 + signal.SIGTERM}
 
 
@@ -44,12 +43,13 @@ def train(
         raise ConfigError("distrl.train: an Experiment names its agent; leave `agent` out")
     experiment = environment if isinstance(environment, Experiment) else None
     if callbacks:
-        experiment = _with_callbacks(experiment or _preset(str(environment), agent), callbacks)
+        experiment = experiment or presets.experiment(str(environment), agent)
+        experiment = _with_callbacks(experiment, callbacks)
     name = environment if isinstance(environment, str) else environment.environment.name
     folder = Path(run_dir) if run_dir is not None else folder_in_runs(f"{name}-{topology}")
     arguments = [f"--topology={topology}", f"--run_dir={folder}"]
     if experiment is None:
-        arguments += [f"--env={environment}", f"--agent={agent or _DEFAULT_AGENT}"]
+        arguments += [f"--env={environment}", *([f"--agent={agent}"] if agent else [])]
     for flag, value in (
         ("max_env_steps", max_env_steps),
         ("max_episodes", max_episodes),
@@ -64,10 +64,6 @@ def train(
     if code not in (EXIT_FINISHED, *_EXIT_STOPPED):
         raise TrainingError(_reason(folder, code, last_lines))
     return Run(folder, trust=True)
-
-
-def _preset(environment: str, agent: str | None) -> Experiment:
-    return presets.experiment(environment, agent or _DEFAULT_AGENT)
 
 
 def _with_callbacks(experiment: Experiment, callbacks: Sequence[Callback]) -> Experiment:

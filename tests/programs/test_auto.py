@@ -5,10 +5,11 @@ import dataclasses
 import pytest
 
 from distrl import presets, topology_rates
+from distrl.annealing import learner_steps_per_env_step
 from distrl.config import ActorsConfig, InferenceConfig
 from distrl.errors import ConfigError
 from distrl.programs import auto
-from distrl.programs.auto import candidates, choice, plans, updates_per_step, with_settings
+from distrl.programs.auto import candidates, choice, plans, with_settings
 from distrl.topology_rates import Cost, Costs, DeviceCosts, Line
 from tests.support.commands import needs_launchpad
 
@@ -62,14 +63,15 @@ def test_nothing_is_left(cartpole):
 
 @pytest.mark.parametrize("agent, updates", [("impala", 1 / (20 * 64)), ("dqn", 8 / (16 * 8))])
 def test_updates_follow_from_the_replay(agent, updates):
-    assert updates_per_step(presets.experiment("CartPole-v1", agent).only_task) == updates
+    task = presets.experiment("CartPole-v1", agent).only_task
+    assert learner_steps_per_env_step(task.replay, task.learner) == updates
 
 
 def test_updates_of_a_step_count(cartpole):
     sac = presets.experiment("Pendulum-v1", "sac")
-    assert updates_per_step(sac.only_task) == 1.0
+    assert learner_steps_per_env_step(sac.replay, sac.learner) == 1.0
     free = replaced(sac, "replay", samples_per_insert=None, error_buffer=None)
-    assert updates_per_step(free.only_task) is None
+    assert learner_steps_per_env_step(free.replay, free.learner) is None
 
 
 def waiting(seconds):

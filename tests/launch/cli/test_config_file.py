@@ -112,7 +112,8 @@ def test_sizes_follow_the_actors_unless_they_are_given(experiment_of, agent):
     assert many.actors.num_actors == 6
     defaults = many.agent.defaults(many.only_task.env_spec, many.actors)
     assert (many.learner, many.replay) == (defaults.learner, defaults.replay)
-    large = 2000 + 4 * max(many.learner.batch_size, many.actors.num_streams)
+    least = max(2000, many.replay.min_size_to_sample)
+    large = least + 4 * max(many.learner.batch_size, many.actors.num_streams)
     given, _ = experiment_of(
         *flags, "--config.actors.num_actors=6", f"--config.replay.max_size={large}"
     )

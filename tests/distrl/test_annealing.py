@@ -1,0 +1,82 @@
+"""Learning rates that fall: over a number of updates, and over a run's environment steps."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from distrl import presets
+from distrl.annealing import annealed_over_budget
+from distrl.goal import Goal
+from distrl.random_keys import root
+
+CONTINUOUS = ("ddpg", "sac", "td3")
+
+
+def annealed(env, agent, steps, **changes):
+    """Returns the `anneal_updates` of a preset that has so many environment steps."""
+    made = presets.experiment(env, agent)
+    config = dataclasses.replace(made.agent, anneal_over_budget=True)
+    learner = dataclasses.replace(made.learner, **changes)
+    goal = Goal(max_env_steps=steps)
+    return annealed_over_budget(config, goal, made.replay, learner).anneal_updates
+
+
+def test_updates_of_a_budget_follow_from_the_replay():
+    # PPO: batches of 8 unrolls of 256 steps, with 10 epochs of 32 minibatches each.
+    assert annealed("HalfCheetah-v4", "ppo", 1_000_000) == -(-1_000_000 * 320 // (8 * 256))
+    assert annealed("Pong-v5", "dqn", 1_000_000) == 1_000_000 // 4
+    assert annealed("Pendulum-v1", "sac", 20_000) == 20_000
+    assert annealed("CartPole-v1", "r2d2", 4_800) == 4_800 * 8 // (24 * 16)
+    assert annealed("CartPole-v1", "dqn", 1_000, every_steps=10) == 100
+
+
+def test_without_a_budget_the_rate_is_constant():
+    made = presets.experiment("HalfCheetah-v4", "ppo")
+    assert made.agent.anneal_over_budget
+    assert annealed_over_budget(made.agent, Goal(), made.replay, made.learner) == made.agent
+    free = dataclasses.replace(presets.experiment("CartPole-v1", "dqn").replay)
+    free = dataclasses.replace(free, samples_per_insert=None, error_buffer=None)
+    goal = Goal(max_env_steps=100)
+    assert annealed_over_budget(made.agent, goal, free, made.learner) == made.agent
+
+
+def test_a_task_makes_the_agent_of_its_budget():
+    made = presets.experiment("CartPole-v1", "dqn")
+    agent = dataclasses.replace(made.agent, anneal_over_budget=True)
+    made = dataclasses.replace(made, agent=agent, goal=Goal(max_env_steps=160))
+    assert made.make_agent().agent.config.anneal_updates == 160 * 8 // (16 * 8)
+
+
+@pytest.mark.parametrize("name", sorted(presets.AGENTS))
+def test_every_agents_rates_fall_to_zero(name):
+    """Of equal gradients the first step is a whole one, and the last makes no change."""
+    env = "Pendulum-v1" if name in CONTINUOUS else "CartPole-v1"
+    made = presets.experiment(env, name)
+    agent = dataclasses.replace(made.agent, anneal_updates=4).make(made.environment.spec())
+    params = agent.initial_params(root(0))
+    state = agent.initial_learner_state(params)
+    grads = jax.tree.map(lambda x: jnp.full_like(x, 1e-3), params)
+
+    @jax.jit
+    def update(params, state):
+        params, opt_state, _ = agent.apply_gradients(params, state, grads)
+        return params, agent.update_learner_state(params, opt_state, state)
+
+    sizes = []
+    for _ in range(8):
+        after, state = update(params, state)
+        changes = [
+            float(np.abs(np.asarray(new) - np.asarray(old)).max())
+            for new, old in zip(jax.tree.leaves(after), jax.tree.leaves(params), strict=True)
+            if np.ndim(new)  # not epsilon, which has a schedule of its own
+        ]
+        sizes.append(max(changes))
+        params = after
+    assert sizes[4:] == [0.0] * 4
+    late = name == "td3"  # its policy's first update comes with the second of the critics
+    bounds = [1 - max(0, n - late) / 4 for n in range(4)]
+    largest = max(sizes)
+    assert all(0 < size <= largest * bound * 1.01 for size, bound in zip(sizes, bounds))
