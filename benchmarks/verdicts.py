@@ -115,9 +115,9 @@ def _install(costs: Costs, times: Path) -> None:
     infer, make = Inferencer.infer, Learner.__init__
     insert, sample, add = TableReplayBuffer._insert, TableReplayBuffer.sample, NodeTimes.add
 
-    def slow_infer(self: Any, data: Any, n: int, *rest: Any) -> Any:
+    def slow_infer(self: Any, data: Any, n: int, *rest: Any, **more: Any) -> Any:
         time.sleep((costs.inference + costs.row * n) / 1e3)
-        return infer(self, data, n, *rest)
+        return infer(self, data, n, *rest, **more)
 
     def slow_insert(self: Any, block: Any) -> None:
         time.sleep(costs.write * block.size / 1e3)
