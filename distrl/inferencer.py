@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from distrl import specs
 from distrl.agents.agent import Agent
+from distrl.agents.compiling import compiler_options
 from distrl.learning.compile_ahead import CompileAhead
 from distrl.lockstep import LockstepVariables
 from distrl.random_keys import derive, numbered, root
@@ -143,8 +144,9 @@ class Inferencer:
             table = jax.tree.map(lambda old, now: old.at[slots].set(now), table, after)
             return codec.encode(output), state, table
 
-        self._stateless = jax.jit(stateless)
-        self._stateful = jax.jit(stateful, donate_argnums=4)
+        options = compiler_options(agent.env_spec)
+        self._stateless = jax.jit(stateless, compiler_options=options)
+        self._stateful = jax.jit(stateful, donate_argnums=4, compiler_options=options)
 
     def inference(
         self,

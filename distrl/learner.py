@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from distrl.agents.agent import PRIORITIES, Agent
+from distrl.agents.compiling import compiler_options
 from distrl.errors import Diverged, Stopped
 from distrl.gradients.update import SplitUpdate
 from distrl.learner_group.devices import Devices
@@ -89,8 +90,7 @@ class Learner(LearnerLoop):
         self._age_bound: AgeBound | None = None
         if max_policy_lag is not None:
             replay = self._age_bound = AgeBound(replay, max_policy_lag, lambda: self.version)
-        self._replay = replay
-        self._timeout = timeout
+        self._replay, self._timeout = replay, timeout
         self._devices = devices or Devices(1, count=1)
         params = jax.jit(agent.initial_params)(derive(root(seed), "params"))
         agent_state = jax.jit(agent.initial_learner_state)(params)
@@ -98,7 +98,8 @@ class Learner(LearnerLoop):
         self._split_update = split_update
         self._update: Callable[..., Any]
         if split_update is None:
-            self._update = self._devices.jit(self._check.checked(agent.learner_step))
+            update, options = agent.learner_step, compiler_options(agent.env_spec)
+            self._update = self._devices.jit(self._check.checked(update), options)
         else:
             self._update = split_update.checked(self._check.checked)
         if self._devices.several:
@@ -108,10 +109,9 @@ class Learner(LearnerLoop):
         self.published = FiniteParams(self._check, keep)
         self._renew_record()
         self._diverged: Diverged | None = None  # as soon as it is known
-        self._left = False
+        self._left, self.waited = False, 0.0
         self._logs: dict[str, Any] = {}
         self._priorities: tuple[npt.NDArray[Any], jax.Array] | None = None  # with keys, unsent
-        self.waited = 0.0
         self.count_acted: Callable[[], int] = lambda: 0
         self.on_update: Callable[[int, int, Mapping[str, Any], Params], None] | None = None
         self._acted = self.acted_elsewhere = 0

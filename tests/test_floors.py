@@ -70,6 +70,7 @@ ROOMS = """
     distrl/annealing distrl/bottleneck distrl/topology_rates
     distrl/sinks
     distrl/agents/action_distribution distrl/agents/networks distrl/agents/action_noise
+    distrl/agents/compiling
     distrl/replay/local distrl/replay/reverb distrl/replay/shared
     distrl/replay/client distrl/replay/late_rewards distrl/replay/tee
     distrl/envs/rendering

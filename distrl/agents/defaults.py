@@ -80,8 +80,7 @@ def has_pixels(env_spec: EnvironmentSpec) -> bool:
 
     Small images, such as the cells of a grid, cost little: the settings for vectors suit them.
     """
-    leaves = jax.tree.leaves(env_spec.observation, is_leaf=specs.is_spec)
-    return any(images.is_large(leaf) for leaf in leaves)
+    return images.has_large(env_spec.observation)
 
 
 def has_grid(env_spec: EnvironmentSpec) -> bool:

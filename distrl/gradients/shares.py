@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from distrl.agents.agent import PRIORITIES, Agent, Logs
+from distrl.agents.compiling import compiler_options
 from distrl.agents.losses.batch_share import Share, share_of_batch
 from distrl.gradients.layout import Layout
 from distrl.types import TIME_FIELDS, Nest, Params, Trajectory
@@ -160,7 +161,8 @@ class ShareGradients:
             return jax.tree.leaves(self._gradients(leaves, trajectory, *facts))
 
         args = (self._input_structs, self.batch_structs(size), *self._facts)
-        self._compiled[size] = jax.jit(flat).lower(*args).compile()
+        compiled = jax.jit(flat, compiler_options=compiler_options(self._agent.env_spec))
+        self._compiled[size] = compiled.lower(*args).compile()
 
     def __call__(
         self, inputs: Sequence[Any], batch: Sequence[Any], extent: Extent, facts: BatchFacts

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from distrl.agents.agent import PRIORITIES, Agent, LearnerState, Logs
+from distrl.agents.compiling import compiler_options
 from distrl.agents.losses.batch_share import weighted_mean
 from distrl.gradients.shares import BatchFacts
 from distrl.gradients.team import GradientTeam
@@ -37,12 +38,16 @@ class SplitUpdate:
         """Args: allocation: changes the team's workers; None: they stay the same."""
         self._agent, self._team, self._allocation = agent, team, allocation
         self._exchanged_at, self._busy = time.monotonic(), 0.0
-        self._apply: Callable[..., Any] = jax.jit(self._combine_and_apply)
+        self._options = compiler_options(agent.env_spec)
+        self._apply = self._compiled(self._combine_and_apply)
 
     def checked(self, check: Callable[[Callable[..., Any]], Callable[..., Any]]) -> "SplitUpdate":
         """Puts `UpdateCheck.checked` around the update."""
-        self._apply = jax.jit(check(self._combine_and_apply))
+        self._apply = self._compiled(check(self._combine_and_apply))
         return self
+
+    def _compiled(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        return jax.jit(function, compiler_options=self._options)
 
     def __call__(self, params: Params, state: Any, batch: Trajectory) -> tuple[Params, Any, Logs]:
         """See `UpdateCheck.checked`: `state` is the learner's, with the record of the check."""

@@ -69,11 +69,18 @@ class Devices:
         """Whether updates are computed on more than one device, over all processes."""
         return self._mesh is not None
 
-    def jit(self, learner_step: Callable[..., Any]) -> Callable[..., Any]:
-        """Compiles `Agent.learner_step`, for batches from `put`."""
+    def jit(
+        self, learner_step: Callable[..., Any], options: dict[str, bool] | None = None
+    ) -> Callable[..., Any]:
+        """Compiles `Agent.learner_step`, for batches from `put`.
+
+        Args:
+          learner_step: the function.
+          options: `jax.jit`'s `compiler_options`.
+        """
         mesh = self._mesh
         if mesh is None:
-            return jax.jit(learner_step)
+            return jax.jit(learner_step, compiler_options=options)
 
         def traced(params: Nest, learner_state: Nest, batch: Trajectory) -> Any:
             token = _mesh.set(mesh)
@@ -83,7 +90,12 @@ class Devices:
                 _mesh.reset(token)
 
         whole = self._whole
-        return jax.jit(traced, in_shardings=(whole, whole, self._split), out_shardings=whole)
+        return jax.jit(
+            traced,
+            in_shardings=(whole, whole, self._split),
+            out_shardings=whole,
+            compiler_options=options,
+        )
 
     def put(self, batch: Trajectory) -> Trajectory:
         """Returns a batch in the form that a compiled update takes.

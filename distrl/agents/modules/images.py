@@ -64,6 +64,11 @@ def is_large(leaf: Any, layout: str = "auto") -> bool:
     return is_image(leaf) and min(sides(leaf.shape, layout)) >= _LARGE
 
 
+def has_large(observation: Nest) -> bool:
+    """Whether an observation has such an image, by itself or among others."""
+    return any(is_large(leaf) for leaf in jax.tree.leaves(observation, is_leaf=specs.is_spec))
+
+
 def has_channels_last(observation: Nest) -> bool:
     """Whether an observation has an image that "auto" takes as [H, W, C]."""
     leaves = jax.tree.leaves(observation, is_leaf=specs.is_spec)
