@@ -7,8 +7,6 @@ import time
 from collections.abc import Callable
 from typing import Any, Protocol
 
-import jax
-
 from distrl.agents.agent import Agent
 from distrl.packed_variables import Packed, PackedVersions, ParamsCodec
 from distrl.runtime.time_account import PARAMETER_WAIT, in_state
@@ -228,5 +226,5 @@ class RemoteVariables:
                 packed = data if isinstance(data, bytes) else read_version(data)
             except FileNotFoundError:
                 continue  # a newer version has taken its place; bytes do not vanish
-            return version, jax.device_put(self._codec.unpack(packed))  # once, not at each use
+            return version, self._codec.to_device(packed)
         return None

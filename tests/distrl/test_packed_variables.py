@@ -1,12 +1,14 @@
 """Parameters on their way to readers: bytes for those elsewhere, files for those of the machine."""
 
 import os
+import types
 
 import jax
 import numpy as np
 import pytest
 
 from distrl import packed_variables
+from distrl.errors import SpecError
 from distrl.shared_memory.process import Process
 from distrl.shared_memory.published import PublishedVersions, place
 from distrl.variables import RemoteVariables, VariableRelay, VariableService
@@ -99,3 +101,24 @@ def test_who_asks_a_closed_service_gets_bytes(agent, files):
     service.close()
     assert not os.path.exists(path)
     assert values(RemoteVariables(service, agent).get_variables(-1)) == 0
+
+
+@pytest.mark.parametrize("least_file", [1, 1 << 18])
+def test_small_and_large_parameters_arrive_as_they_were(monkeypatch, least_file):
+    monkeypatch.setattr(packed_variables, "_LEAST_FILE", least_file)
+    params = {
+        "bool": np.array([True, False, True]),
+        "bytes": np.arange(-2, 3, dtype=np.int8),
+        "half": np.array([[0.5, -1.0]], np.float16),
+        "none": np.zeros((2, 0), np.float32),
+        "scalar": np.array(-7, np.int32),
+        "single": np.array([[np.pi, np.inf], [-0.0, 1e-38]], np.float32),
+    }
+    codec = packed_variables.ParamsCodec(types.SimpleNamespace(initial_params=lambda _: params))
+    made = codec.to_device(codec.pack(params))
+    for name, leaf in params.items():
+        assert isinstance(made[name], jax.Array)
+        assert (made[name].dtype, made[name].shape) == (leaf.dtype, leaf.shape)
+        assert np.asarray(made[name]).tobytes() == leaf.tobytes()
+    with pytest.raises(SpecError, match="expected 1 rows"):
+        codec.to_device(codec.pack(params) + b"0")
