@@ -214,12 +214,12 @@ def jobs_of(only: str, topology: str | None, seeds: list[int] | None) -> list[Jo
     """Returns the selected jobs, first all of the first seed.
 
     Args:
-      only: comma-separated parts of TASK/AGENT, or of TASK/AGENT/VARIANT; "": all.
+      only: comma-separated parts of TASK/AGENT/VARIANT/TOPOLOGY; "": all.
       topology: run them under this one, not their own; None: their own.
       seeds: those; None: each task's own number, from 0 on.
     """
     tasks = [task if topology is None else task._replace(topology=topology) for task in TASKS]
-    names = [f"{task.name}/{task.agent}/{task.variant}" for task in tasks]
+    names = [f"{task.name}/{task.agent}/{task.variant}/{task.topology}" for task in tasks]
     chosen = [
         task
         for task, name in zip(tasks, names, strict=True)
@@ -240,7 +240,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--only", default="", help="comma-separated parts of TASK/AGENT/VARIANT")
+    parser.add_argument(
+        "--only", default="", help="comma-separated parts of TASK/AGENT/VARIANT/TOPOLOGY"
+    )
     parser.add_argument("--seeds", help="comma-separated; each task's own unless given")
     parser.add_argument("--topology", help="instead of the tasks' own")
     parser.add_argument("--jobs", type=int, default=1, help="concurrent runs, each on a core")
