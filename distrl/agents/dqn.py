@@ -146,10 +146,10 @@ class DQNConfig(SavedSettings):
 
         Sources with pixels: rl-baselines3-zoo's hyperparams/dqn.yml and CleanRL's dqn_atari.py for
         the learning rate; epsilon as in Dopamine (Castro et al. 2018), the shortest published
-        schedule.
+        schedule. Elsewhere our own: with a constant rate, solved tasks are lost again at times.
         """
         if not has_pixels(env_spec):
-            return cls(n_step=5)
+            return cls(n_step=5, anneal_over_budget=True)
         epsilon = EpsilonSchedule(end=0.01, steps=250_000)
         return cls(learning_rate=1e-4, target_period=1_000, epsilon=epsilon)
 
