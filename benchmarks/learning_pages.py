@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 from learning import ROOT, Note
 from learning_stats import band, interval, iqm, on_grid
-from learning_tasks import NOT_CHECKED, TASKS, published
+from learning_tasks import NOT_CHECKED, REMARKS, TASKS, published
 
 PAGES = ROOT / "docs" / "results"
 GOALS = ROOT / "docs" / "results.md"
@@ -77,6 +77,8 @@ def page(notes: Sequence[Note], agent: str) -> str:
     else:
         lines += ["No run with a budget of environment steps is recorded yet.", ""]
     lines += ["## Published figures", "", *published_table(runs, agent)]
+    if runs and agent in REMARKS:
+        lines += ["", REMARKS[agent]]
     if runs:
         lines += ["", "## Runs", "", *run_table(runs)]
     return "\n".join(lines) + "\n"
