@@ -236,10 +236,10 @@ NOT_CHECKED = {
 """Published figures that nobody has read at their source for these pages, by agent."""
 
 REMARKS = {
-    "a2c": "HalfCheetah-v4 stays below rl-baselines3-zoo's figure. Tried with seed 0, at 1M steps: a learning rate of 2e-3 was at "
-    "2,522 after 0.37M steps and fell to -522; the same rate, annealed, 1,701; Adam at 6e-4, "
-    "1,359; updates of 20 transitions, 1,364 (the preset's 64: 1,339). What makes the difference "
-    "was not found.",
+    "a2c": "HalfCheetah-v4 stays below rl-baselines3-zoo's figure. Tried with seed 0, at 1M steps: "
+    "a learning rate of 2e-3 was at 2,522 after 0.37M steps and fell to -522; the same rate, "
+    "annealed, 1,701; Adam at 6e-4, 1,359; updates of 20 transitions, 1,364 (the preset's 64: "
+    "1,339). What makes the difference was not found.",
     "dqn": "The learning rate falls over the budget because of these runs: with a constant one "
     "CartPole-v1 was solved and lost again, and seeds 0 to 3 ended at 176, 453, 485 and 316.",
     "impala": "For continuous actions an update has 320 transitions because of these runs: with "
