@@ -80,7 +80,12 @@ class UpdateCheck:
         def step(params: Params, state: Any, batch: Trajectory) -> tuple[Params, Any, Logs]:
             learner_state, record = state
             after, after_state, logs = learner_step(params, learner_state, batch)
-            code = self._first_code(jax.tree.leaves((after, after_state)), logs)
+            leaves = jax.tree.leaves((after, after_state))
+            code = jax.lax.cond(
+                self._all_finite(leaves, logs),
+                lambda: _NONE,
+                lambda: self._first_code(leaves, logs),
+            )
             fault = code != _NONE
             if self.skips:
                 after, after_state = jax.tree.map(
@@ -95,6 +100,12 @@ class UpdateCheck:
             return after, (after_state, record), logs
 
         return step
+
+    def _all_finite(self, leaves: list[jax.Array], logs: Logs) -> jax.Array:
+        """Returns whether everything is finite: at a third of the cost of `_first_code`."""
+        checked = [leaves[index] for index in itertools.chain(self._large, *self._small.values())]
+        checked += [jnp.asarray(logs[name]) for name in _LOGS if name in logs]
+        return jnp.all(jnp.stack([_are_finite(leaf) for leaf in checked]))
 
     def _first_code(self, leaves: list[jax.Array], logs: Logs) -> jax.Array:
         """Returns the least code of what is not finite, or `_NONE`."""
@@ -153,6 +164,15 @@ class UpdateCheck:
                 raise Diverged(
                     f"training has diverged: {name} is not finite after learner step {version}"
                 )
+
+
+def _are_finite(x: jax.Array) -> jax.Array:
+    """Returns whether an array is finite, a bool scalar."""
+    finite = jnp.isfinite(x)
+    # Axis by axis: XLA's CPU compiler makes vector instructions of all reductions but the last.
+    while finite.ndim > 1:
+        finite = jnp.all(finite, axis=0)
+    return jnp.all(finite)
 
 
 def _flat(x: Any) -> jax.Array:
