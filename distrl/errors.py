@@ -17,6 +17,10 @@ class DeadlineExceeded(TimeoutError):
     """A wait reached its limit. The message says what waited for what, and for how long."""
 
 
+class ServerSilent(DeadlineExceeded):
+    """A replay's server did not answer: it is dead or unreachable."""
+
+
 class Blocked(RuntimeError):
     """A wait that could never end. The message has the inequality that blocks it."""
 

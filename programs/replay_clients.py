@@ -9,7 +9,7 @@ from distrl.programs.remote import RESTART_TIMEOUT_S
 from distrl.programs.running.progress import patience
 from distrl.replay.buffer import ReplayBuffer
 from distrl.replay.client import UnrollingReplayBuffer
-from distrl.replay.reverb.sharded import ShardedReplayBuffer
+from distrl.replay.remote.sharded import ShardedReplayBuffer
 from distrl.replay.shared.buffer import SharedReplayBuffer
 from distrl.task import Task
 

@@ -72,6 +72,7 @@ ROOMS = """
     distrl/agents/action_distribution distrl/agents/networks distrl/agents/action_noise
     distrl/agents/compiling
     distrl/replay/local distrl/replay/reverb distrl/replay/shared
+    distrl/replay/remote
     distrl/replay/client distrl/replay/late_rewards distrl/replay/tee
     distrl/envs/rendering
     distrl/lockstep distrl/replay/age_bound distrl/envs/__init__

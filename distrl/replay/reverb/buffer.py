@@ -13,19 +13,19 @@ import numpy as np
 import numpy.typing as npt
 import reverb
 
-from distrl.errors import DeadlineExceeded, PeerError, Stopped
+from distrl.errors import DeadlineExceeded, PeerError, ServerSilent, Stopped
 from distrl.replay.buffer import checked_priorities
 from distrl.replay.client import UnrollingReplayBuffer
 from distrl.replay.columns import Block
 from distrl.replay.config import ReplayConfig
+from distrl.replay.remote.fetcher import Fetcher
+from distrl.replay.remote.insert_count import InsertCount
+from distrl.replay.remote.items import Item, ItemPacker
+from distrl.replay.remote.supply import Supply, supply_of
 from distrl.replay.reverb import checkpoints
-from distrl.replay.reverb.calls import ServerCalls, ServerSilent
-from distrl.replay.reverb.fetcher import Fetcher
-from distrl.replay.reverb.insert_count import InsertCount
-from distrl.replay.reverb.items import Item, ItemPacker
+from distrl.replay.reverb.calls import ServerCalls
 from distrl.replay.reverb.largest import LargestPriority
 from distrl.replay.reverb.server import check_items, table_info
-from distrl.replay.reverb.supply import Supply, supply_of
 from distrl.replay.reverb.writer import ItemWriter
 from distrl.replay.table.info import TableInfo
 from distrl.types import Sample, Trajectory
@@ -78,6 +78,7 @@ class ReverbReplayBuffer(UnrollingReplayBuffer):
         super().__init__(struct, config)
         self._batch_size = batch_size
         self._per_item = unrolls_per_item
+        self._exponent = config.priority_exponent if self.is_prioritized else 0.0
         self._name = name
         self._stop = stop
         self._insert_timeout = insert_timeout
@@ -149,9 +150,8 @@ class ReverbReplayBuffer(UnrollingReplayBuffer):
           RuntimeError, ServerSilent: `error`, if there is no new server in time.
           Stopped: the program is stopping.
         """
-        named = error
-        if not isinstance(error, ServerSilent):
-            named = RuntimeError(f"{self._server}: {error}")
+        silent = isinstance(error, ServerSilent)
+        named = error if silent else RuntimeError(f"{self._server}: {error}")
         if not self._reconnect_timeout:
             raise named from error
         _LOG.warning("%s; lost with it: %s; waiting for a new server", named, lost)
@@ -219,8 +219,8 @@ class ReverbReplayBuffer(UnrollingReplayBuffer):
           RuntimeError: the server is gone, or the sampler was closed.
         """
         key, probability, size, priority, buffer = sampler.GetNextTrajectory()
-        block = self.columns.unpack(buffer, self._per_item)
-        return Item(key, probability, priority, size, block)
+        mass = float(priority) ** self._exponent / float(probability)
+        return Item(key, probability, mass, size, self.columns.unpack(buffer, self._per_item))
 
     def batch(self, items: Sequence[Item]) -> Sample:
         """Returns a sample of these items, which may be from several tables like this one."""

@@ -9,16 +9,12 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from distrl.errors import DeadlineExceeded
+from distrl.errors import DeadlineExceeded, ServerSilent
 from distrl.replay.table.waiting import wait_until
 from distrl.runtime.early_deadline import call_again_if_early
 
 _CALL_TIMEOUT = 5  # seconds; whole ones, for Reverb
 _WATCH_INTERVAL = 2.0  # seconds of waiting between two checks that the server is alive
-
-
-class ServerSilent(DeadlineExceeded):
-    """A Reverb server did not answer: it is dead or unreachable."""
 
 
 class ServerCalls:

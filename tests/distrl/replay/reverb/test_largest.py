@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from distrl.replay.buffer import ReplayConfig
-from distrl.replay.reverb.sharded import ShardedReplayBuffer
+from distrl.replay.remote.sharded import ShardedReplayBuffer
 
 reverb = pytest.importorskip(
     "reverb", reason="dm-reverb is not installed (it has wheels for Python 3.10 at most)"
@@ -35,7 +35,8 @@ def priorities(replay):
         while len(seen) < size:
             item = client.item(sampler)
             batch = client.batch([item]).trajectory
-            seen[int(batch.stream_id[0])] = item.priority
+            weight = item.probability * item.mass
+            seen[int(batch.stream_id[0])] = round(weight ** (1 / CONFIG.priority_exponent), 6)
         sampler.Close()
     return dict(sorted(seen.items()))
 

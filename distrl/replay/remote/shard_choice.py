@@ -2,10 +2,9 @@
 
 - For a queue, shards that have an item take turns. Each unroll is taken once.
 - For a uniform or prioritized table, a shard is drawn for each item in proportion to its mass: its
-  number of unrolls, or the sum of their `priority ** priority_exponent`. Reverb reports probability
-  p and priority of each item, and `priority ** exponent / p` is that sum, so the shard's last item
-  gives its mass. An item is then as likely as in one table with all of them. The estimate is as old
-  as what was fetched ahead. 2 draws in 100 are uniform over the shards, so that no shard is starved
+  number of unrolls, or the sum of their `priority ** priority_exponent`, as of its last item. An
+  item is then as likely as in one table with all of them. The mass is as old as what was fetched
+  ahead. 2 draws in 100 are uniform over the shards, so that no shard is starved
   whose mass was close to zero. `Trajectory.probability` includes all of this: it is the shard's
   probability in this draw times that of the unroll in the shard.
 - With `samples_per_insert` each shard has its own limits, and a draw is between shards that have an
@@ -19,7 +18,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from distrl.replay.reverb.items import Item
+from distrl.replay.remote.items import Item
 
 MAX_WAIT = 1.0
 """Seconds that a batch waits for one shard that has no item ready."""
@@ -54,11 +53,10 @@ def round_robin(count: int) -> ShardChooser:
     return choose
 
 
-def by_mass(exponent: float, max_wait: float, rng: np.random.Generator) -> ShardChooser:
-    """Returns a chooser that draws shards in proportion to their sum of `priority ** exponent`.
+def by_mass(max_wait: float, rng: np.random.Generator) -> ShardChooser:
+    """Returns a chooser that draws shards in proportion to their mass.
 
     Args:
-      exponent: 0: in proportion to their number of items.
       max_wait: seconds to wait for a drawn shard without an item, and for the first item of each
         shard. 0: only shards with an item are drawn.
       rng: source of randomness.
@@ -66,10 +64,7 @@ def by_mass(exponent: float, max_wait: float, rng: np.random.Generator) -> Shard
     drawn: tuple[int, float] | None = None
 
     def draw(eligible: dict[int, Item]) -> tuple[int, float]:
-        weights = {
-            i: float(item.priority) ** exponent / float(item.probability)
-            for i, item in eligible.items()
-        }
+        weights = {i: item.mass for i, item in eligible.items()}
         total = sum(weights.values())
         if not total > 0:  # all priorities are 0: a table then samples uniformly
             weights = {i: float(item.size) for i, item in eligible.items()}

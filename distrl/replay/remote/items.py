@@ -1,8 +1,8 @@
-"""Items: what a Reverb table stores at a time.
+"""Items: what a remote table hands out at a time, and what a Reverb table stores.
 
-An item holds a block of `unrolls_per_item` unrolls as one column of bytes (see
-`distrl.replay.columns`): Reverb's costs are per item and column, and a message of one column costs
-about half of one with a column for each field. The reader knows the columns.
+An item is a block of `unrolls_per_item` unrolls. Reverb stores it as one column of bytes (see
+`distrl.replay.columns`): its costs are per item and column, and a message of one column costs about
+half of one with a column for each field. The reader knows the columns.
 """
 
 from collections.abc import Iterator, Sequence
@@ -16,7 +16,7 @@ class Item(NamedTuple):
 
     key: int
     probability: float  # with which the table chose it
-    priority: float
+    mass: float  # sum of all `priority ** priority_exponent`; of a uniform table, of its items
     size: int  # number of items in the table at that time
     block: Block
 

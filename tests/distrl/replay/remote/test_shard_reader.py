@@ -7,13 +7,13 @@ import pytest
 
 from distrl.errors import DeadlineExceeded, Stopped
 from distrl.replay.buffer import ReplayConfig, ReplayWriter
-from distrl.replay.reverb.items import Item
-from distrl.replay.reverb.sharded import ShardedReplayBuffer
+from distrl.replay.remote.items import Item
+from distrl.replay.remote.sharded import ShardedReplayBuffer
 from distrl.types import Sample
 
 
-def item(key=0, probability=1.0, priority=1.0, size=1):
-    return Item(key, probability, priority, size, None)
+def item(key=0):
+    return Item(key, 1.0, 1.0, 1, None)
 
 
 class Fake:

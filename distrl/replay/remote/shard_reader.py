@@ -11,16 +11,16 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from distrl.errors import ServerSilent
 from distrl.replay.columns import Columns
-from distrl.replay.reverb.calls import ServerSilent
-from distrl.replay.reverb.items import Item
-from distrl.replay.reverb.shard_choice import ShardStatus
+from distrl.replay.remote.items import Item
+from distrl.replay.remote.shard_choice import ShardStatus
 from distrl.replay.table.info import TableInfo
 from distrl.types import Sample
 
 
 class Shard(Protocol):
-    """The required interface of a shard's client, which is a `ReverbReplayBuffer`."""
+    """The required interface of a shard's client."""
 
     @property
     def columns(self) -> Columns:

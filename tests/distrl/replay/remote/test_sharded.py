@@ -13,8 +13,8 @@ import pytest
 
 from distrl.errors import DeadlineExceeded
 from distrl.replay.buffer import ReplayConfig
+from distrl.replay.remote.sharded import ShardedReplayBuffer
 from distrl.replay.reverb import calls
-from distrl.replay.reverb.sharded import ShardedReplayBuffer
 
 T = 4
 

@@ -1,4 +1,4 @@
-"""The learner's replay over several Reverb servers: shards, each with some of the streams.
+"""The learner's replay over several servers: shards, each with some of the streams.
 
 An actor writes to one shard only, with a client of that shard, so that a stream's unrolls are in
 order. A batch is assembled item by item from all shards: `shard_choice` chooses the shard of each.
@@ -14,16 +14,15 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from distrl.errors import DeadlineExceeded, Stopped
+from distrl.errors import DeadlineExceeded, ServerSilent, Stopped
 from distrl.replay.buffer import ReplayAdministration, ReplayReader, checked_priorities
 from distrl.replay.config import RateLimits, ReplayConfig
-from distrl.replay.reverb.calls import ServerSilent
-from distrl.replay.reverb.fetcher import Fetcher
-from distrl.replay.reverb.insert_count import InsertCount
-from distrl.replay.reverb.items import Item
-from distrl.replay.reverb.shard_choice import MAX_WAIT, ShardChooser, by_mass, round_robin
-from distrl.replay.reverb.shard_reader import Shard, ShardReader
-from distrl.replay.reverb.supply import Supply, supply_of
+from distrl.replay.remote.fetcher import Fetcher
+from distrl.replay.remote.insert_count import InsertCount
+from distrl.replay.remote.items import Item
+from distrl.replay.remote.shard_choice import MAX_WAIT, ShardChooser, by_mass, round_robin
+from distrl.replay.remote.shard_reader import Shard, ShardReader
+from distrl.replay.remote.supply import Supply, supply_of
 from distrl.replay.table import files
 from distrl.replay.table.info import TableInfo
 from distrl.replay.table.waiting import wait_until
@@ -38,9 +37,9 @@ _LOG = logging.getLogger(__name__)
 class ShardedReplayBuffer(ReplayReader, ReplayAdministration):
     """The learner's client of all shards of a table.
 
-    Items fetched ahead count as sampled: a batch in Reverb's samplers, split over the shards; up to
-    17 items of each shard; and `prefetch` assembled batches. A shard whose server is gone is left
-    out until it has a new one; if that does not come in time, it is an error.
+    Items fetched ahead count as sampled: a batch in the servers' samplers, split over the shards;
+    up to 17 items of each shard; and `prefetch` assembled batches. A shard whose server is gone is
+    left out until it has a new one; if that does not come in time, it is an error.
     """
 
     def __init__(
@@ -76,9 +75,8 @@ class ShardedReplayBuffer(ReplayReader, ReplayAdministration):
         if config.table == "queue":
             self._choose = round_robin(len(self._shards))
         else:
-            exponent = config.priority_exponent if self.is_prioritized else 0.0
             max_wait = MAX_WAIT if config.samples_per_insert is None else 0.0
-            self._choose = by_mass(exponent, max_wait, np.random.default_rng(seed))
+            self._choose = by_mass(max_wait, np.random.default_rng(seed))
         self._readers: list[ShardReader] = []
         self._fetcher: Fetcher[tuple[Sample, list[int]]] | None = None
         self._supply: Supply | None = None

@@ -6,12 +6,12 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from distrl.replay.reverb.items import Item
-from distrl.replay.reverb.shard_choice import ShardStatus, by_mass, round_robin
+from distrl.replay.remote.items import Item
+from distrl.replay.remote.shard_choice import ShardStatus, by_mass, round_robin
 
 
-def item(key=0, probability=1.0, priority=1.0, size=1):
-    return Item(key, probability, priority, size, None)
+def item(mass=1.0, size=1):
+    return Item(0, 1.0, mass, size, None)
 
 
 def test_shards_take_turns():
@@ -24,23 +24,22 @@ def test_shards_take_turns():
 
 
 def test_a_shard_is_drawn_by_its_mass():
-    choose = by_mass(0.5, 1.0, np.random.default_rng(0))
-    # The sums of roots: 2 / 0.5 and 3 / 0.25.
+    choose = by_mass(1.0, np.random.default_rng(0))
     now = [
-        ShardStatus(True, item(probability=0.5, priority=4.0)),
-        ShardStatus(True, item(probability=0.25, priority=9.0)),
+        ShardStatus(True, item(4.0)),
+        ShardStatus(True, item(12.0)),
     ]
     drawn = Counter(choose(now) for _ in range(10_000))
     assert dict(drawn.keys()) == {0: pytest.approx(0.255), 1: pytest.approx(0.745)}
     assert abs(sum(n for (i, _), n in drawn.items() if i == 0) - 2550) < 220
 
-    nothing = [ShardStatus(True, item(priority=0.0, size=size)) for size in (1, 3)]
+    nothing = [ShardStatus(True, item(0.0, size)) for size in (1, 3)]
     assert sorted({choose(nothing)[1] for _ in range(100)}) == pytest.approx([0.255, 0.745])
 
 
 def test_the_wait_for_a_drawn_shard_is_limited():
-    light, heavy = item(probability=1.0), item(probability=1e-6)
-    choose = by_mass(0.0, 1.0, np.random.default_rng(0))
+    light, heavy = item(1.0), item(1e6)
+    choose = by_mass(1.0, np.random.default_rng(0))
     assert choose([ShardStatus(True, light), ShardStatus(False, heavy, 0.5)]) is None
     assert choose([ShardStatus(True, light), ShardStatus(False, heavy, 0.9)]) is None
     assert choose([ShardStatus(True, light), ShardStatus(False, heavy, 1.1)]) == (0, 1.0)
@@ -49,5 +48,5 @@ def test_the_wait_for_a_drawn_shard_is_limited():
     assert choose([ShardStatus(True, light), gone]) == (0, 1.0)
     assert choose([ShardStatus(True, light), ShardStatus(False, None, 0.9)]) is None  # no item yet
     assert choose([ShardStatus(True, light), ShardStatus(False, None, 1.1)]) == (0, 1.0)
-    impatient = by_mass(0.0, 0.0, np.random.default_rng(0))
+    impatient = by_mass(0.0, np.random.default_rng(0))
     assert impatient([ShardStatus(True, light), ShardStatus(False, heavy)]) == (0, 1.0)
