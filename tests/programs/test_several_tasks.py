@@ -164,8 +164,9 @@ def test_two_tasks_share_a_torso_in_a_node(tmp_path):
     train(tmp_path, "sharing", "heavy_env", "--max_env_steps=3000")
     made = {task: params(tmp_path, task) for task in ("main", "aux")}
     (torso,) = (name for name in made["main"] if "torso" in name)
-    np.testing.assert_array_equal(made["main"][torso], made["aux"][torso])
-    assert made["main"][torso] != 1
+    # Each file has the parameters of its task's last update; the other task may have made one more.
+    np.testing.assert_allclose(made["main"][torso], made["aux"][torso], rtol=0.01)
+    assert abs(made["main"][torso] - 1) > 0.1
 
 
 @needs_launchpad
