@@ -108,10 +108,10 @@ def test_an_environment_that_raises(tmp_path):
 )
 def test_a_part_that_cannot_be_made(tmp_path, monkeypatch, part):
     def fail(*args, **kwargs):
-        raise MemoryError(part)
+        raise OSError(part)  # not MemoryError: CPython 3.10 may crash when one is freed
 
     monkeypatch.setattr(f"distrl.programs.{part}", fail)
-    with pytest.raises(MemoryError, match=part):
+    with pytest.raises(OSError, match=part):
         run(experiment(CountingEnvironment), tmp_path)
 
 
