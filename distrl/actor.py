@@ -59,8 +59,9 @@ class ActorLoop(abc.ABC):
     def step(self) -> ActorLogs:
         """Infers, sends the actions, stores the step, and receives the next one.
 
-        The calling thread's account of time stays in the state ENV_STEP: where steps follow each
-        other closely, what is between them is not worth a switch.
+        What is not another state's is accounted to the current one of the calling thread, which
+        should be ENV_STEP: where steps follow each other closely, what is between them is not worth
+        a switch.
         """
 
     @abc.abstractmethod
@@ -90,6 +91,7 @@ class ActorLoop(abc.ABC):
           report_interval: seconds between two reports.
         """
         due = time.monotonic() + report_interval
+        current_account().switch(ENV_STEP)
         try:
             while not should_stop():
                 self.step()
@@ -147,10 +149,10 @@ class Actor(ActorLoop):
         timestep, env_ids = self._timestep, self._env_ids
         # If it is all of them, the same array each time, so that look-ups by stream can be cached.
         streams = self._streams if env_ids is None else self._streams[env_ids]
-        switch = of_thread.account.switch
-        switch(INFERENCE)
+        account = of_thread.account
+        began = account.clock()
         inference = self._part.infer(streams, timestep)
-        switch(ENV_STEP)
+        account.lap(INFERENCE, began)
         self._pool.send(inference.action, self._pool.env_ids if env_ids is None else env_ids)
         self._part.store(streams, timestep, inference)  # while the environments step
         before = self._statistics.steps

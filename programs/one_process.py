@@ -17,7 +17,7 @@ from distrl.programs.build import NEVER, Builder, make_sharing
 from distrl.programs.running.acting import make_actor
 from distrl.programs.running.evaluating import TasksEvaluator
 from distrl.runtime.start_up import mark
-from distrl.runtime.time_account import OTHER, current_account
+from distrl.runtime.time_account import ENV_STEP, OTHER, current_account
 from distrl.sharing.config import update_order
 from distrl.sharing.learner import Sharing
 from distrl.variables import VariableClient
@@ -180,6 +180,7 @@ class SingleProcess:
         if not ready:  # nothing is learned while it acts
             for part in parts:
                 part.variables.refresh()
+            current_account().switch(ENV_STEP)
         while not ready:
             if may_act is not None and not may_act():
                 current_account().switch(OTHER)

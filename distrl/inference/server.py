@@ -12,7 +12,7 @@ from distrl.errors import DeadlineExceeded
 from distrl.inference.messages import InferenceMessages
 from distrl.inferencer import Inferencer
 from distrl.runtime.heartbeat import Heartbeat
-from distrl.runtime.time_account import IDLE, INFERENCE, TimeAccount, use_account
+from distrl.runtime.time_account import IDLE, INFERENCE, TimeAccount, in_state, use_account
 from distrl.types import Inference, TimeStep
 
 
@@ -214,8 +214,9 @@ class RemoteInferencer:
         with_state: bool = False,
     ) -> Inference:
         """See `Inferencer.inference`."""
-        data = self._messages.pack_request(stream_ids, timestep, life, with_state)
-        return self._messages.unpack_answer(self._server.inference(data))
+        with in_state(INFERENCE):  # for the wait in it
+            data = self._messages.pack_request(stream_ids, timestep, life, with_state)
+            return self._messages.unpack_answer(self._server.inference(data))
 
     def ask(self, version: int) -> None:
         """See `Inferencer.ask`."""

@@ -10,7 +10,7 @@ from distrl.errors import SpecError
 from distrl.inference.messages import HEADER, InferenceMessages
 from distrl.inference.slots import SlotFile
 from distrl.runtime.heartbeat import main_thread_heartbeat
-from distrl.runtime.time_account import current_account
+from distrl.runtime.time_account import INFERENCE, current_account, in_state
 from distrl.shared_memory.futex import fence
 from distrl.types import Inference, TimeStep
 
@@ -81,6 +81,12 @@ class SlotInferencer:
           RequestFailed: the service could not answer.
           Exception: what the server's `check` raises.
         """
+        with in_state(INFERENCE):  # for the wait in it
+            return self._ask(stream_ids, timestep, life, with_state)
+
+    def _ask(
+        self, stream_ids: npt.NDArray[np.int32], timestep: TimeStep, life: int, with_state: bool
+    ) -> Inference:
         n = len(stream_ids)
         if n > self._file.sizes.rows:
             raise SpecError(

@@ -9,7 +9,7 @@ from distrl.envs.multi_agent.pool import AgentPool
 from distrl.episodes import Record
 from distrl.metrics import Report
 from distrl.policy_streams import PolicyStreams
-from distrl.runtime.time_account import ENV_STEP, INFERENCE, REPLAY_WRITE, in_state, of_thread
+from distrl.runtime.time_account import INFERENCE, REPLAY_WRITE, in_state, of_thread
 from distrl.types import Inference, Nest
 
 
@@ -55,12 +55,12 @@ class MultiAgentActor(ActorLoop):
             name: (timestep.env_id + self._first_stream).astype(np.int32)
             for name, timestep in self._steps.items()
         }
-        switch = of_thread.account.switch
-        switch(INFERENCE)
+        account = of_thread.account
+        began = account.clock()
         for name, timestep in self._steps.items():
             inferences[name] = self._policies[name].infer(streams[name], timestep)
             actions[name] = inferences[name].action
-        switch(ENV_STEP)
+        account.lap(INFERENCE, began)
         self._pool.send(actions)
         for name, timestep in self._steps.items():
             self._policies[name].store(streams[name], timestep, inferences[name])
