@@ -55,20 +55,35 @@ def _obey() -> None:
 def _trace(folder: Path, seconds: float) -> None:
     if not uses_jax():
         raise ConfigError("it computes nothing with JAX")
-    from jax._src.lib import xla_client
-
-    options = xla_client.profiler.ProfileOptions()
-    options.python_tracer_level = 0  # it would slow everything down; py-spy shows Python
     with _without_tensorflow():
-        session = xla_client.profiler.ProfilerSession(options)
-        time.sleep(seconds)
-        session.export(session.stop(), str(folder))
+        _record(folder, seconds)
     for path in folder.rglob("*.trace.json.gz"):
         with gzip.open(path) as file:
             trace = json.load(file)
         trace.pop("metadata", None)  # Perfetto does not read it
         with gzip.open(path.with_name(PERFETTO), "wt") as file:
             json.dump(trace, file)
+
+
+def _record(folder: Path, seconds: float) -> None:
+    """Records without Python's calls: they would slow everything down, and py-spy shows them."""
+    import jax
+
+    profiler: Any = jax.profiler
+    if hasattr(profiler, "ProfileOptions"):
+        options = profiler.ProfileOptions()
+        options.python_tracer_level = 0
+        profiler.start_trace(folder, profiler_options=options)
+        time.sleep(seconds)
+        profiler.stop_trace()
+        return
+    from jax._src.lib import xla_client  # JAX 0.5 has no public options
+
+    options = xla_client.profiler.ProfileOptions()
+    options.python_tracer_level = 0
+    session = xla_client.profiler.ProfilerSession(options)
+    time.sleep(seconds)
+    session.export(session.stop(), str(folder))
 
 
 @contextlib.contextmanager
