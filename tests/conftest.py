@@ -1,5 +1,6 @@
 """For all tests."""
 
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -20,6 +21,11 @@ MARKED = {
     for name in ("full", "slow")
 }
 """Tests for which others stand in quicker sets, a line each, by mark; see docs/testing.md."""
+
+
+def pytest_make_parametrize_id(val: object) -> str | None:
+    """Names a signal in a test's id alike on every Python; else pytest does."""
+    return val.name if isinstance(val, signal.Signals) else None
 
 
 @pytest.hookimpl(tryfirst=True)  # before `-m` selects

@@ -1,6 +1,5 @@
 """Other projects' packages named `launch` (ROS 2 has one) or `programs` are never imported."""
 
-import importlib.util
 import os
 import shutil
 import subprocess
@@ -11,6 +10,7 @@ import pytest
 
 import distrl
 from distrl.launch.paths import python_command
+from tests.support.commands import needs_launchpad
 
 PACKAGE = Path(distrl.__file__).parent
 FOREIGN = """import pathlib
@@ -19,10 +19,6 @@ with open({marker!r}, "a") as marker:
 raise RuntimeError("the foreign package " + __name__ + " was imported")
 """
 BUSY_S = 110.0  # a program of several nodes takes 10 s on an idle machine
-
-needs_launchpad = pytest.mark.skipif(
-    importlib.util.find_spec("launchpad") is None, reason="Launchpad is not installed"
-)
 
 
 class Foreign:
@@ -94,10 +90,11 @@ def test_the_host_daemon(foreign):
 SLOW_COMMANDS = {
     "tables": (["tables"], 0, ""),
     "refusal": (["train", "--env=CartPol-v1"], 2, "did you mean CartPole-v1"),
-    "multi_machine": (
+    "multi_machine": pytest.param(
         ["train", "--env=CartPole-v1", "--topology=multi_machine", "--hosts=h1:cores=x"],
         2,
         "cores",
+        marks=needs_launchpad,
     ),
     "single_process": (
         ["train", "--env=CartPole-v1", "--topology=single_process", "--max_env_steps=2000"],
@@ -113,7 +110,6 @@ SLOW_COMMANDS = {
 
 
 @pytest.mark.full
-@needs_launchpad
 @pytest.mark.parametrize(
     ("arguments", "status", "answer"), SLOW_COMMANDS.values(), ids=SLOW_COMMANDS
 )

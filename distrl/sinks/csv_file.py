@@ -97,6 +97,8 @@ class CsvFile:
                 binary.truncate(len(content))
         try:
             first = content[: content.find(b"\n")].decode()
+            if "\0" in first:
+                raise csv.Error("line contains NUL")  # from Python 3.11 on the reader takes it
             self.header = next(csv.reader(first.splitlines()), [])
         except (UnicodeDecodeError, csv.Error):
             damaged = self._path.with_name(f"{self._path.name}.damaged")

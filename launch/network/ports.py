@@ -47,7 +47,8 @@ class Ports:
     def close(self) -> None:
         """Releases all ports."""
         for lock in self._locks:
-            lock.close()
+            with contextlib.suppress(OSError):  # Linux has released it all the same
+                lock.close()
         self._locks.clear()
 
 

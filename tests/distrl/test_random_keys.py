@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from dm_env import specs as dm_specs
-from jax._src import prng
+from jax._src.random import prng
 
 from distrl import specs
 from distrl.agents.a2c import A2CConfig

@@ -4,8 +4,6 @@ import math
 
 import pytest
 
-pytest.importorskip("launchpad")
-
 from distrl.config import SupervisionConfig
 from distrl.envs import PoolConfig, PythonEnvironment
 from distrl.experiment import Experiment

@@ -11,9 +11,7 @@ from distrl.errors import ConfigError
 from distrl.programs import auto
 from distrl.programs.auto import candidates, choice, plans, with_settings
 from distrl.topology_rates import Cost, Costs, DeviceCosts, Line
-from tests.support.commands import needs_launchpad
 
-pytestmark = needs_launchpad
 NAMES = ("single_process", "heavy_env", "light_env")
 
 

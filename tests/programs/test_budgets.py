@@ -8,10 +8,10 @@ import sys
 
 import pytest
 
-from tests.support.commands import EXPERIMENTS, Command, finish, needs_launchpad
+from tests.support.commands import EXPERIMENTS, Command, finish, skip_without_reverb
 from tests.support.experiments.counted import NUM_ENVS, total
 
-pytestmark = [needs_launchpad, pytest.mark.full, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.full, pytest.mark.timeout(240)]
 
 EXPERIMENT = EXPERIMENTS / "counted.py"
 SPEC = 1  # step of an environment that is only asked for its specs
@@ -44,6 +44,7 @@ def train(folder, counts, *flags):
         sys.executable, "-m", "distrl", "train", f"--experiment={EXPERIMENT}:experiment",
         f"--run_dir={folder}", *flags,
     ]  # fmt: skip
+    skip_without_reverb(*flags)
     before = total(counts)
     done = finish(command, 200.0)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]

@@ -18,7 +18,7 @@ from distrl.launch.local.single_process import run_single_process
 from distrl.launch.run_dir.run_dir import ResumePoint
 from distrl.programs.single_process import SingleProcess
 from distrl.testing import CountingAgents, CountingEnvironment
-from tests.support.commands import EXPERIMENTS, finish, needs_launchpad
+from tests.support.commands import EXPERIMENTS, finish
 from tests.support.experiments import agents
 
 EVALUATOR = EvaluatorConfig(1, num_envs=3, episodes=7, interval=0.5)
@@ -83,7 +83,6 @@ def test_a_goal_of_evaluations_and_what_is_reported(tmp_path):
     assert float(row["evaluation_return_b"]) == evaluation["agents"]["b"]
 
 
-@needs_launchpad
 @pytest.mark.full
 @pytest.mark.parametrize("topology", ["heavy_env", "light_env"])
 def test_an_evaluator_of_policies_in_nodes(tmp_path, topology):

@@ -11,8 +11,8 @@ import sys
 import pytest
 
 from distrl.seeds import environment_seeds
-from tests.support.commands import EXPERIMENTS, finish, needs_launchpad
-from tests.support.selection import full, slow
+from tests.support.commands import EXPERIMENTS, finish, skip_without_reverb
+from tests.support.selection import full, full_with_launchpad, slow
 
 STEPS = 100_000
 
@@ -60,7 +60,7 @@ def check_seeds(lines, life=0, actors=range(2)):
     "topology",
     [
         full("single_process"),
-        pytest.param("heavy_env", marks=[needs_launchpad, pytest.mark.full]),
+        full("heavy_env"),
     ],
 )
 def test_what_goes_on_is_exact(tmp_path, topology):
@@ -90,7 +90,6 @@ MP, MT, TEST_MT = (f"--lp_launch_type={name}" for name in ("local_mp", "local_mt
 SHARED, REVERB = (f"--config.replay.backend={name}" for name in ("shared_memory", "reverb"))
 
 
-@needs_launchpad
 @pytest.mark.parametrize(
     ("name", "flags"),
     [
@@ -98,13 +97,14 @@ SHARED, REVERB = (f"--config.replay.backend={name}" for name in ("shared_memory"
         full("sharded", (HEAVY, MP, REVERB)),
         full("late", (LIGHT, MP, SHARED)),
         full("synchronous", (LIGHT, MT, SHARED)),
+        full_with_launchpad("experiment", (HEAVY, MP, SHARED)),
     ],
 )
 def test_programs(tmp_path, name, flags):
+    skip_without_reverb(*flags)
     check(train(tmp_path, name, *flags, steps=20_000), 20_000)
 
 
-@needs_launchpad
 @pytest.mark.parametrize(
     ("name", "flags"),
     [
@@ -115,12 +115,12 @@ def test_programs(tmp_path, name, flags):
     ],
 )
 def test_a_bound_on_age(tmp_path, name, flags):
+    skip_without_reverb(*flags)
     row = train(tmp_path, name, *flags, "--config.learner.max_policy_lag=1", steps=10_000)
     check(row, 10_000)
     check_ages(row, 1, name)
 
 
-@needs_launchpad
 @pytest.mark.parametrize(
     ("name", "flags"),
     [
@@ -129,6 +129,7 @@ def test_a_bound_on_age(tmp_path, name, flags):
     ],
 )
 def test_rounds_with_a_straggler(tmp_path, name, flags):
+    skip_without_reverb(*flags)
     row = train(tmp_path, name, *flags, steps=4_000, seeds_of=())
     assert not [key for key, value in row.items() if key.startswith("wrong_") and value]
     assert row["rounds"] > 1
@@ -142,7 +143,6 @@ def test_rounds_with_a_straggler(tmp_path, name, flags):
 
 @pytest.mark.timeout(400)
 @pytest.mark.slow
-@needs_launchpad
 @pytest.mark.parametrize("name", ["experiment", "uniform", "overlapping"])
 @pytest.mark.parametrize(
     "flags",
@@ -156,6 +156,7 @@ def test_rounds_with_a_straggler(tmp_path, name, flags):
     ],
 )
 def test_a_bound_on_age_over_many_steps(tmp_path, name, flags):
+    skip_without_reverb(*flags)
     row = train(tmp_path, name, *flags, "--config.learner.max_policy_lag=2", limit=380.0)
     check(row)
     check_ages(row, 2, name)
@@ -163,7 +164,6 @@ def test_a_bound_on_age_over_many_steps(tmp_path, name, flags):
 
 @pytest.mark.timeout(400)
 @pytest.mark.slow
-@needs_launchpad
 @pytest.mark.parametrize(
     ("name", "flags"),
     [
@@ -188,4 +188,5 @@ def test_a_bound_on_age_over_many_steps(tmp_path, name, flags):
     ],
 )
 def test_many_steps_of_programs(tmp_path, name, flags):
+    skip_without_reverb(*flags)
     check(train(tmp_path, name, *flags, limit=380.0))

@@ -15,10 +15,8 @@ from typing import NamedTuple
 
 import pytest
 
-from tests.support.commands import ROOT, Command
+from tests.support.commands import ROOT, Command, skip_without_reverb
 from tests.support.waiting import until
-
-pytest.importorskip("launchpad")
 
 NODES = ("actor/0", "inferencer/0", "evaluator/0", "learner/0", "monitor/0", "replay/0")
 KINDS = ("raise", "exit", "sigkill", "sigsegv", "sigstop", "loop", "block", "constructor")
@@ -123,6 +121,7 @@ def marks(cell: Cell) -> list[pytest.MarkDecorator]:
      for c in cells()],
 )  # fmt: skip
 def test_fault(tmp_path, record_property, cell):
+    skip_without_reverb(cell.backend)
     program = Program(tmp_path, cell)
     try:
         outcome, seconds = watch(program, cell)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.commands import CARTPOLE, EXPERIMENTS, TRAINING, Command, needs_launchpad
+from tests.support.commands import CARTPOLE, EXPERIMENTS, TRAINING, Command, skip_without_reverb
 from tests.support.selection import full, slow
 
 BREAKING = EXPERIMENTS / "breaking.py"
@@ -33,7 +33,6 @@ def train(tmp_path):
         command.end()
 
 
-@needs_launchpad
 @pytest.mark.parametrize(
     ("topology", "node", "backend"),
     [
@@ -56,6 +55,7 @@ def train(tmp_path):
     ],
 )
 def test_a_killed_node_ends_the_program_and_is_named(train, topology, node, backend):
+    skip_without_reverb(backend)
     evaluators = int(node == "evaluator/0")
     command = train(
         f"--topology={topology}",
@@ -98,7 +98,6 @@ STAGES: dict[str, Callable[[Command], bool]] = {
 }
 
 
-@needs_launchpad
 @pytest.mark.parametrize(
     ("launch_type", "stage", "times"),
     [
@@ -116,6 +115,7 @@ STAGES: dict[str, Callable[[Command], bool]] = {
 )
 def test_ctrl_c_during_the_start(train, launch_type, stage, times):
     backend = "reverb" if stage == "importing tensorflow" else "shared_memory"
+    skip_without_reverb(backend)
     command = train(
         "--topology=light_env",
         f"--lp_launch_type={launch_type}",
@@ -140,7 +140,6 @@ def interrupt(command: Command, times: int, sockets: set[str] = frozenset()) -> 
     command.check_nothing_left(sockets)
 
 
-@needs_launchpad
 @pytest.mark.parametrize(
     ("topology", "launch_type", "times"),
     [
@@ -182,7 +181,6 @@ def test_ctrl_c_while_one_process_compiles(train):
     interrupt(command, 1)
 
 
-@needs_launchpad
 @pytest.mark.parametrize("seconds", [full(7), slow(2), slow(20)])
 def test_a_script_with_a_timeout_goes_on(train, seconds):
     script = f'timeout {seconds} "$@"; echo "still here $?"'
@@ -200,7 +198,6 @@ FAULTS = {
 }
 
 
-@needs_launchpad
 @pytest.mark.parametrize(
     ("topology", "launch_type", "name"),
     [

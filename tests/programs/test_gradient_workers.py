@@ -7,7 +7,7 @@ import signal
 
 import pytest
 
-from tests.support.commands import CARTPOLE, EXPERIMENTS, Command, needs_launchpad
+from tests.support.commands import CARTPOLE, EXPERIMENTS, Command
 
 
 @pytest.fixture
@@ -29,7 +29,6 @@ def last_row(command: Command, folder: str = ".") -> dict[str, str]:
         return list(csv.DictReader(file))[-1]
 
 
-@needs_launchpad
 @pytest.mark.full
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("topology", ["heavy_env", "light_env"])
@@ -62,7 +61,6 @@ def test_a_worker_is_killed_and_comes_back(start, topology):
     command.check_nothing_left()
 
 
-@needs_launchpad
 @pytest.mark.full
 @pytest.mark.timeout(500)
 def test_workers_follow_the_load(start, tmp_path):

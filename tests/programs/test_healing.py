@@ -11,10 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.commands import EXPERIMENTS, ROOT, Command
+from tests.support.commands import EXPERIMENTS, ROOT, Command, skip_without_reverb
 from tests.support.experiments.counted import NUM_ENVS, total
-
-pytest.importorskip("launchpad")
 
 EXPERIMENT = EXPERIMENTS / "counted.py"
 
@@ -102,6 +100,7 @@ def test_counters_stay_true_and_no_unroll_mixes_two_lives(start, tmp_path):
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_a_shard_of_the_replay_is_killed(start, tmp_path):
+    skip_without_reverb("reverb")
     command = start(
         f"--experiment={EXPERIMENT}:recurrent",
         "--topology=heavy_env",

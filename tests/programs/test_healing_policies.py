@@ -6,10 +6,8 @@ import signal
 
 import pytest
 
-from tests.support.commands import EXPERIMENTS, Command
+from tests.support.commands import EXPERIMENTS, Command, skip_without_reverb
 from tests.support.selection import full, slow
-
-pytest.importorskip("launchpad")
 
 NUM_ACTORS, NUM_ENVS = 2, 4
 
@@ -30,6 +28,7 @@ NUM_ACTORS, NUM_ENVS = 2, 4
     ],
 )
 def test_every_step_is_exact_although_nodes_die(tmp_path, topology, name, steps, kills):
+    skip_without_reverb(name)
     command = Command(
         tmp_path,
         f"--experiment={EXPERIMENTS / 'agents.py'}:{name}",

@@ -9,8 +9,6 @@ import pytest
 from tests.support.commands import EXPERIMENTS, Command
 from tests.support.selection import full, slow
 
-pytest.importorskip("launchpad")
-
 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(

@@ -5,14 +5,13 @@ import time
 
 import pytest
 
-lp = pytest.importorskip("launchpad")
-
-from distrl.errors import PeerError, Stopped  # noqa: E402
-from distrl.programs import inference_clients  # noqa: E402
-from distrl.programs.inference_clients import SlotService  # noqa: E402
-from distrl.programs.program import NodeHandle  # noqa: E402
-from distrl.runtime.heartbeat import HeartbeatTable, install_heartbeat_lookup  # noqa: E402
-from distrl.shared_memory.process import Process  # noqa: E402
+from distrl.errors import PeerError, Stopped
+from distrl.programs import inference_clients
+from distrl.programs.inference_clients import SlotService
+from distrl.programs.program import NodeHandle
+from distrl.programs.substrate import here
+from distrl.runtime.heartbeat import HeartbeatTable, install_heartbeat_lookup
+from distrl.shared_memory.process import Process
 
 
 class File:
@@ -24,7 +23,7 @@ class File:
 @pytest.fixture
 def stop(monkeypatch):
     event = threading.Event()
-    monkeypatch.setattr(lp, "stop_event", lambda: event)
+    monkeypatch.setattr(here, "stop_event", lambda: event)
     return event
 
 

@@ -8,7 +8,7 @@ import time
 import pytest
 
 from tests.programs.test_resume import Run
-from tests.support.commands import TRAINING, needs_launchpad
+from tests.support.commands import TRAINING
 
 _TRAIN_S = 8.0
 _MOST_LOST_S = 10.0
@@ -42,9 +42,7 @@ def points(folder):
 
 @pytest.mark.full
 @pytest.mark.timeout(400)
-@pytest.mark.parametrize(
-    "topology", ["single_process", pytest.param("heavy_env", marks=needs_launchpad)]
-)
+@pytest.mark.parametrize("topology", ["single_process", "heavy_env"])
 def test_a_killed_run_has_its_rows_and_goes_on_in_the_same_curves(tmp_path, topology):
     pytest.importorskip("tensorboard")
     pytest.importorskip("tensorboardX")

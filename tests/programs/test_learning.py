@@ -1,7 +1,6 @@
 """Learning, end to end: the exact tests come first, these come on top."""
 
 import dataclasses
-import importlib.util
 import sys
 import threading
 
@@ -12,7 +11,7 @@ from distrl.experiment import EvaluatorConfig
 from distrl.goal import Goal
 from distrl.launch.run_dir.config_dict import as_dict
 from distrl.programs.single_process import single_process
-from tests.support.commands import finish
+from tests.support.commands import finish, skip_without_reverb
 from tests.support.selection import full
 
 
@@ -38,9 +37,6 @@ def test_cartpole_is_learned_in_one_process(tmp_path, core):
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(
-    importlib.util.find_spec("launchpad") is None, reason="Launchpad is not installed"
-)
 @pytest.mark.parametrize("backend", ["shared_memory", "reverb"])
 @pytest.mark.parametrize(
     ("agent", "env", "flags"),
@@ -54,6 +50,7 @@ def test_cartpole_is_learned_in_one_process(tmp_path, core):
     ],
 )
 def test_every_kind_of_agent_runs_in_programs(tmp_path, agent, env, flags, backend):
+    skip_without_reverb(backend)
     command = [
         sys.executable, "-m", "distrl", "train", f"--env={env}", f"--agent={agent}",
         "--topology=heavy_env", f"--config.replay.backend={backend}",

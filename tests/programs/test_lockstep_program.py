@@ -12,8 +12,6 @@ import pytest
 
 from tests.support.commands import EXPERIMENTS, finish
 
-pytest.importorskip("launchpad")
-
 DAWDLING = EXPERIMENTS / "dawdling.py:experiment"
 
 

@@ -21,7 +21,7 @@ from distrl.programs.single_process import SingleProcess, single_process
 from distrl.replay.config import ReplayConfig
 from distrl.rules import RandomPolicy, Rule
 from distrl.testing import CheckingConfig, CountingAgents
-from tests.support.commands import EXPERIMENTS, finish, needs_launchpad
+from tests.support.commands import EXPERIMENTS, finish, skip_without_reverb
 
 REPLAY = ReplayConfig(unroll_length=5, max_size=100)
 GOAL = LearnedPolicy(CheckingConfig(), goal=Goal(max_env_steps=10))
@@ -117,7 +117,6 @@ def test_what_cannot_work_is_refused(make, message):
     assert message in str(error.value)
 
 
-@needs_launchpad
 @pytest.mark.full
 @pytest.mark.parametrize(
     ("topology", "name", "learners"),
@@ -131,6 +130,7 @@ def test_what_cannot_work_is_refused(make, message):
 )
 def test_policies_in_nodes_are_exact(tmp_path, topology, name, learners):
     """No step of one policy is ever another's, and every action reached its own agent."""
+    skip_without_reverb(name)
     run = tmp_path / "run"
     command = [
         sys.executable, "-m", "distrl", "train",

@@ -4,16 +4,16 @@ import json
 
 import pytest
 
-from tests.support.commands import CARTPOLE, Command, needs_launchpad
+from tests.support.commands import CARTPOLE, Command, skip_without_reverb
 
 
-@needs_launchpad
 @pytest.mark.full  # processes, and a Reverb server
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(
     ("topology", "backend"), [("heavy_env", "reverb"), ("light_env", "shared_memory")]
 )
 def test_all_nodes_account_for_their_time(tmp_path, topology, backend):
+    skip_without_reverb(backend)
     command = Command(
         tmp_path,
         *CARTPOLE,

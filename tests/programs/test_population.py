@@ -22,7 +22,7 @@ from distrl.population import RECORD, Population
 from distrl.programs.one_process import SingleProcess
 from distrl.programs.running.population import LocalMember, MemberService
 from distrl.programs.single_process import single_process
-from tests.support.commands import EXPERIMENTS, finish, needs_launchpad
+from tests.support.commands import EXPERIMENTS, finish
 
 AGENT = Tunable(A2CConfig(NetworkConfig(hidden_sizes=(8,))), {"learning_rate": (1e-4, 1e-2)})
 
@@ -102,7 +102,6 @@ def test_a_run_records_its_copies_and_saves_its_hyperparameters(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-@needs_launchpad
 @pytest.mark.parametrize("topology", ["heavy_env", "light_env"])
 def test_learners_of_their_own_copy_each_other(tmp_path, topology):
     command = [

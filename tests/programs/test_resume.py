@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from distrl.checkpointing.store import Checkpoint, Checkpoints
-from tests.support.commands import EXPERIMENTS, ROOT, needs_launchpad
+from tests.support.commands import EXPERIMENTS, ROOT, skip_without_reverb
 from tests.support.selection import full, slow
 
 STOPPING = EXPERIMENTS / "stopping.py"
@@ -138,13 +138,11 @@ def test_one_process_is_killed(run, kills):
 
 
 @pytest.mark.full
-@needs_launchpad
 def test_a_program_is_killed(run):
     flags = ("--topology=light_env", "--env=CartPole-v1", "--transforms=observation_normalizer")
     kill_and_resume(run(*flags, *FOREVER, *OFTEN), 1, 2.0)
 
 
-@needs_launchpad
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize(
@@ -157,6 +155,7 @@ def test_a_program_is_killed(run):
 )
 def test_killed_at_random_times(run, topology, kills, backend):
     """With a prioritized table, a rate limit and a normaliser."""
+    skip_without_reverb(backend)
     made = run(
         f"--topology={topology}",
         f"--config.replay.backend={backend}",
@@ -193,7 +192,6 @@ def test_one_process_is_stopped_while_it_is_busy(run, busy, number):
     assert (manifest["version"] > 0) == (busy != "compiling")
 
 
-@needs_launchpad
 @pytest.mark.parametrize("busy", [slow("stepping"), full("compiling")])
 def test_a_program_is_stopped_while_it_is_busy(run, busy):
     made = run("--topology=heavy_env", f"--experiment={STOPPING}:{busy}")

@@ -26,7 +26,7 @@ from distrl.programs.running.saving import make_checkpointer
 from distrl.programs.single_process import SingleProcess, single_process
 from distrl.rules import Rule
 from tests.programs.test_resume import OFTEN, Run, check_resumed
-from tests.support.commands import EXPERIMENTS, needs_launchpad
+from tests.support.commands import EXPERIMENTS, skip_without_reverb
 from tests.support.experiments import agents, tasks
 from tests.support.selection import full, slow
 
@@ -186,7 +186,6 @@ class PolicyRun:
         return json.loads(path.read_text())
 
 
-@needs_launchpad
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize(
     ("topology", "name", "kills"),
@@ -201,6 +200,7 @@ class PolicyRun:
 )
 def test_killed_at_random_times(tmp_path, topology, name, kills):
     """Whenever it is killed, all policies resume from one round, and every step stays exact."""
+    skip_without_reverb(name)
     rng = random.Random(0)
     made = Run(
         tmp_path,

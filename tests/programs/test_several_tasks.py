@@ -17,7 +17,7 @@ from distrl.programs.single_process import single_process
 from distrl.rules import Rule
 from distrl.sharing import Shared
 from distrl.testing import STEP, CheckingConfig
-from tests.support.commands import EXPERIMENTS, finish, needs_launchpad
+from tests.support.commands import EXPERIMENTS, finish
 from tests.support.experiments import tasks
 from tests.support.experiments.tasks import ACTORS, ENVIRONMENT, REPLAY
 from tests.support.product_agent import ProductConfig
@@ -146,7 +146,6 @@ def params(run, task):
         return dict(file)
 
 
-@needs_launchpad
 @pytest.mark.full
 @pytest.mark.timeout(300)
 def test_a_task_learns_from_the_steps_of_another_in_nodes(tmp_path):
@@ -157,7 +156,6 @@ def test_a_task_learns_from_the_steps_of_another_in_nodes(tmp_path):
         assert float(row["checked"]) > 2500
 
 
-@needs_launchpad
 @pytest.mark.full
 @pytest.mark.timeout(300)
 def test_two_tasks_share_a_torso_in_a_node(tmp_path):
@@ -169,7 +167,6 @@ def test_two_tasks_share_a_torso_in_a_node(tmp_path):
     assert abs(made["main"][torso] - 1) > 0.1
 
 
-@needs_launchpad
 @pytest.mark.full
 @pytest.mark.timeout(600)
 def test_learners_in_one_process_or_each_in_its_own_make_the_same(tmp_path):

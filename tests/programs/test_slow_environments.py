@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.support.commands import EXPERIMENTS, Command, needs_launchpad
+from tests.support.commands import EXPERIMENTS, Command, skip_without_reverb
 from tests.support.selection import full, slow
 
 SLOW = EXPERIMENTS / "slow.py:experiment"
@@ -21,7 +21,6 @@ def train(tmp_path):
         command.end()
 
 
-@needs_launchpad
 @pytest.mark.parametrize(
     ("topology", "flags"),
     [
@@ -34,6 +33,7 @@ def train(tmp_path):
 )
 def test_the_learner_waits_for_actors_that_work(train, topology, flags):
     """A batch takes twice `learner.timeout`, in which actors work."""
+    skip_without_reverb(*flags)
     command = train(f"--topology={topology}", *flags)
     assert command.wait(100.0) == 0, command.output
     assert command.result()["status"] == "finished"

@@ -26,6 +26,12 @@ needs_launchpad = pytest.mark.skipif(
 )
 
 
+def skip_without_reverb(*words: str) -> None:
+    """Skips a test one of whose parameters or flags asks for Reverb, where it is not installed."""
+    if importlib.util.find_spec("reverb") is None and any(w.endswith("reverb") for w in words):
+        pytest.skip("dm-reverb is not installed (it has wheels for Python 3.10 at most)")
+
+
 def finish(
     command: list[str], timeout: float = 110.0, **options: object
 ) -> subprocess.CompletedProcess[str]:

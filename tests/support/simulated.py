@@ -11,23 +11,23 @@ import types
 from collections.abc import Callable
 from typing import Any
 
-import launchpad as lp
 import pytest
 
 from distrl.launch.local import child, launch, processes
 from distrl.launch.network import loopback
 from distrl.launch.supervision import stack_dump, supervisor
+from tests.support.nodes import function_node, new_program
 
 _FIRST_PID = 1 << 23  # above those of Linux
 _END_S = 300.0  # of simulated time, by which a program has ended
 
 
-def empty_program(*groups: str) -> lp.Program:
+def empty_program(*groups: str) -> Any:
     """Returns a program with a node for each group; a group may be named several times."""
-    program = lp.Program("simulated")
+    program = new_program("simulated")
     for label in groups:
         with program.group(label):
-            program.add_node(lp.PyNode(lambda: None))
+            program.add_node(function_node(lambda: None))
     return program
 
 

@@ -4,14 +4,14 @@ import threading
 import traceback
 from pathlib import Path
 
-import launchpad
+import absl
 import pytest
 
 from distrl import version
 from distrl.runtime.traceback_text import fold
 
 OWN = Path(version.__file__).parent
-INSTALLED = Path(launchpad.__file__).parent
+INSTALLED = Path(absl.__file__).parent
 WHERE = "all in a.log"
 
 
@@ -20,13 +20,13 @@ def frame(path: str | Path, line: int = 1) -> str:
 
 
 HEAD, END = "Traceback (most recent call last):\n", "KeyError: 'left'\n"
-RUN = frame(INSTALLED / "nodes" / "node.py") + frame(OWN / "actor.py") + frame(OWN / "pool.py")
+RUN = frame(INSTALLED / "app.py") + frame(OWN / "actor.py") + frame(OWN / "pool.py")
 USER = frame("/home/me/env.py", 7)
 
 
 def test_frames_above_the_users_own_are_folded():
     text = HEAD + RUN + USER + END
-    line = f"  ... 3 frames of launchpad, distrl: {WHERE}\n"
+    line = f"  ... 3 frames of absl, distrl: {WHERE}\n"
     assert fold(text, WHERE) == HEAD + line + USER + END
 
 
@@ -48,7 +48,7 @@ def test_each_traceback_of_a_chain_is_folded():
     cause = HEAD + RUN + frame("<string>") + RUN + END
     text = cause + "\nThe above exception was the direct cause:\n\n" + HEAD + RUN + USER + END
     folded = fold(text, WHERE)
-    assert folded.count("... 3 frames of launchpad, distrl") == 3
+    assert folded.count("... 3 frames of absl, distrl") == 3
     assert folded.count("  File ") == 2
     assert "direct cause" in folded and folded.endswith(USER + END)
 

@@ -45,7 +45,6 @@ def resolve(monkeypatch):
     return call
 
 
-@needs_launchpad
 def test_it_is_the_default_and_says_why(resolve):
     (experiment, topology, entry), (line,) = resolve()
     assert topology == "heavy_env"
@@ -55,7 +54,6 @@ def test_it_is_the_default_and_says_why(resolve):
     assert entry["auto"]["settings"] == {"actors.num_actors": 8, "actors.num_envs": 8}
 
 
-@needs_launchpad
 @pytest.mark.parametrize(
     "words", [["--config.actors.num_actors=2"], ["--config.actors.num_envs=32"]]
 )
@@ -65,17 +63,17 @@ def test_what_the_user_sets_stays(resolve, words):
     assert entry["auto"]["settings"] == {}
 
 
-@needs_launchpad
 def test_the_actors_of_an_experiment_of_ones_own_stay(resolve):
     (experiment, topology, _), _ = resolve(is_preset=False)
     assert (topology, experiment.actors.num_actors) == ("heavy_env", 2)
 
 
-@needs_launchpad
 @pytest.mark.parametrize(
     "words, topology, reason",
     [
-        (["--hosts=h1,h2"], "multi_machine", "multi_machine: --hosts"),
+        pytest.param(
+            ["--hosts=h1,h2"], "multi_machine", "multi_machine: --hosts", marks=needs_launchpad
+        ),
         (["--debug=all"], "single_process", "single_process: --debug=all"),
         (
             ["--config.inference.num_inferencers=2"],
@@ -104,14 +102,12 @@ def test_a_named_topology_is_taken(resolve):
     assert (topology, entry, lines) == ("single_process", {}, [])
 
 
-@needs_launchpad
 def test_what_cannot_be_measured_is_said(resolve):
     (_, topology, _), (line,) = resolve(costs="not measured: ValueError: broken")
     assert topology == "single_process"
     assert line == "distrl: auto: single_process: not measured: ValueError: broken"
 
 
-@needs_launchpad
 def test_a_resumed_run_keeps_its_topology(resolve, tmp_path):
     config = {"topology": "light_env", "experiment": {}}
     (tmp_path / "config.json").write_text(json.dumps(config))  # of a time before `auto`

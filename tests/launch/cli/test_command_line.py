@@ -8,7 +8,7 @@ import pytest
 
 from distrl.launch import main
 from distrl.version import __version__
-from tests.support.commands import EXPERIMENTS, ROOT, distrl, needs_launchpad
+from tests.support.commands import EXPERIMENTS, ROOT, distrl
 
 BREAKING = EXPERIMENTS / "breaking.py"
 
@@ -116,7 +116,6 @@ def test_bad_input_ends_the_process_with_status_2(tmp_path, case):
     assert not list(tmp_path.iterdir())
 
 
-@needs_launchpad
 @pytest.mark.full
 def test_what_cannot_be_forked_is_refused_in_one_line(tmp_path):
     experiment = tmp_path / "devices.py"

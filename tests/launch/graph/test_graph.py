@@ -130,7 +130,6 @@ def test_the_graph_of_a_run(status_of, tmp_path, capsys, cartpole):
     assert "was made by a program of yours; name it, as in" in capsys.readouterr().err
 
 
-@needs_launchpad
 @pytest.mark.full
 @pytest.mark.parametrize(
     ("flags", "calls"),
@@ -144,13 +143,14 @@ def test_the_graph_of_a_run(status_of, tmp_path, capsys, cartpole):
                 ("replay", "monitor"), ("gradient_worker", "monitor"),
             },
         ),
-        (
+        pytest.param(
             ["--topology=multi_machine", "--hosts=a,b"],
             {
                 ("actor", "relay"), ("actor", "replay"), ("actor", "monitor"),
                 ("relay", "learner"), ("learner", "replay"), ("learner", "monitor"),
                 ("replay", "monitor"), ("relay", "monitor"),
             },
+            marks=needs_launchpad,
         ),
     ],
 )  # fmt: skip

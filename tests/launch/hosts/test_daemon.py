@@ -12,9 +12,6 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("cryptography")
-pytest.importorskip("launchpad")
-
 from distrl.launch.hosts import daemon as daemon_module
 from distrl.launch.hosts.daemon import HostDaemon
 from distrl.launch.supervision.result import NodeExit

@@ -13,9 +13,6 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("cryptography")
-pytest.importorskip("launchpad")
-
 from distrl.launch.hosts import join_server
 from distrl.launch.hosts.dial import join_token
 from distrl.launch.hosts.remote_host import HostState

@@ -13,8 +13,6 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("launchpad")
-
 from distrl.launch.hosts import remote_host
 from distrl.launch.hosts.channel import JsonLineChannel
 from distrl.launch.hosts.remote_host import HostState, RemoteHost

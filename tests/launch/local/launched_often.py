@@ -7,10 +7,9 @@ import pathlib
 import sys
 import threading
 
-import launchpad as lp
-from launchpad.context import get_context
-
 from distrl.launch.local.launch import launch
+from distrl.programs.substrate import here
+from tests.support.nodes import call_node, new_program
 
 
 class Server:
@@ -27,8 +26,8 @@ class Server:
 
     def run(self) -> None:
         self._enough.wait(20)
-        get_context().program_stopper("enough calls")
-        lp.wait_for_stop()
+        here.program_stopper()("enough calls")
+        here.stop_event().wait()
 
 
 class Client:
@@ -38,7 +37,7 @@ class Client:
         self._server = server
 
     def run(self) -> None:
-        stop = lp.stop_event()
+        stop = here.stop_event()
         while not stop.wait(0.005):
             self._server.futures.add()
 
@@ -63,12 +62,12 @@ def main() -> None:
     mode, folder, count = sys.argv[1], pathlib.Path(sys.argv[2]), int(sys.argv[3])
     found = []
     for index in range(count):
-        program = lp.Program("often")
+        program = new_program("often")
         with program.group("learner"):
-            server = program.add_node(lp.CourierNode(Server))
+            server = program.add_node(call_node(Server))
             server.set_client_kwargs(call_timeout=10)
         with program.group("actor"):
-            program.add_node(lp.CourierNode(Client, server))
+            program.add_node(call_node(Client, server))
         result = launch(program, mode, run_dir=folder / str(index), terminal="output_to_files")
         assert (result.status, result.reason) == ("finished", "enough calls"), result
         assert {node.state for node in result.nodes.values()} == {"ended"}, result

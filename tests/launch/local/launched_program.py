@@ -14,12 +14,12 @@ import subprocess
 import sys
 import threading
 import time
-
-import launchpad as lp
-from launchpad.context import get_context
+from typing import Any
 
 from distrl.errors import Stopped
 from distrl.launch.local.launch import launch
+from distrl.programs.substrate import here
+from tests.support.nodes import call_node, function_node, new_program, on_stop, stop_program
 
 GOAL = 20
 RESOURCES = {
@@ -47,20 +47,20 @@ class Server:
         threading.Event().wait(60)
 
     def run(self) -> None:
-        stop, context = lp.stop_event(), get_context()
+        stop, end = here.stop_event(), here.program_stopper()
         print("server: cuda", repr(os.environ.get("CUDA_VISIBLE_DEVICES")))
         print("server: oom_score_adj", oom_score())
         while not stop.wait(0.01):
             if self._calls < GOAL:
                 continue
             if self._scenario in ("finish", "chatty", "late"):
-                threading.Thread(target=context.program_stopper, args=("goal reached",)).start()
+                threading.Thread(target=end, args=("goal reached",)).start()
                 stop.wait()
             elif self._scenario == "plain_stop":
-                lp.stop()
+                stop_program()
                 stop.wait()
             elif self._scenario == "give_up":
-                context.program_stopper("diverged: loss is nan", finished=False)
+                end("diverged: loss is nan", finished=False)
                 stop.wait()
             elif self._scenario == "server_raises":
                 raise ArithmeticError("loss is nan")
@@ -70,13 +70,13 @@ class Server:
 
 
 class Client:
-    def __init__(self, server: lp.CourierClient, scenario: str, index: int) -> None:
+    def __init__(self, server: Any, scenario: str, index: int) -> None:
         self._server = server
         self._scenario = scenario if index == 1 else ""
         self._index = index
 
     def run(self) -> None:
-        stop, calls = lp.stop_event(), 0
+        stop, calls = here.stop_event(), 0
         print("client: cuda", repr(os.environ.get("CUDA_VISIBLE_DEVICES")))
         print("client: oom_score_adj", oom_score())
         if self._scenario == "chatty":
@@ -121,21 +121,20 @@ class Client:
 
 
 def watch() -> None:
-    lp.register_stop_handler(lambda: print("watcher: stop handler called", flush=True))
-    lp.wait_for_stop()
+    on_stop(lambda: print("watcher: stop handler called", flush=True))
     time.sleep(0.3)  # the handlers run beside it
 
 
-def make(scenario: str) -> lp.Program:
-    program = lp.Program(f"test-{scenario}")
+def make(scenario: str) -> Any:
+    program = new_program(f"test-{scenario}")
     with program.group("learner"):
-        server = program.add_node(lp.CourierNode(Server, scenario))
+        server = program.add_node(call_node(Server, scenario))
     server.set_client_kwargs(call_timeout=5)
     with program.group("actor"):
         for index in range(2):
-            program.add_node(lp.CourierNode(Client, server, scenario, index))
+            program.add_node(call_node(Client, server, scenario, index))
     with program.group("evaluator"):
-        program.add_node(lp.PyNode(watch))
+        program.add_node(function_node(watch))
     return program
 
 

@@ -12,7 +12,8 @@ import pytest
 from distrl.errors import ConfigError, EnvironmentFault
 from distrl.launch.local import debugging
 from distrl.launch.local.debugging import Debug
-from tests.support.commands import EXPERIMENTS, ROOT, needs_launchpad
+from tests.support.commands import EXPERIMENTS, ROOT
+from tests.support.selection import full, slow
 
 EXPERIMENT = EXPERIMENTS / "debugged.py"
 
@@ -50,8 +51,8 @@ SPREADS = {
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize(
     "spread",
-    ["single_process", pytest.param("one node", marks=[needs_launchpad, pytest.mark.full]),
-     pytest.param("threads", marks=[needs_launchpad, pytest.mark.slow])],
+    ["single_process", full("one node"),
+     slow("threads")],
 )  # fmt: skip
 def test_a_breakpoint_in_an_environment_is_hit(tmp_path, spread):
     code, output = train(
@@ -68,8 +69,8 @@ def test_a_breakpoint_in_an_environment_is_hit(tmp_path, spread):
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize(
     "spread",
-    ["single_process", pytest.param("threads", marks=[needs_launchpad, pytest.mark.full]),
-     pytest.param("one node", marks=[needs_launchpad, pytest.mark.slow])],
+    ["single_process", full("threads"),
+     slow("one node")],
 )  # fmt: skip
 def test_the_first_failure_opens_pdb_where_it_was_raised(tmp_path, spread):
     flags = SPREADS[spread] + (("--debug=all",) if spread == "single_process" else ())

@@ -8,24 +8,19 @@ import sys
 
 import pytest
 
-lp = pytest.importorskip("launchpad")
-
-from distrl.errors import ConfigError  # noqa: E402
-from distrl.launch import launchpad_adapter  # noqa: E402
-from distrl.launch.local import launch  # noqa: E402
-from distrl.launch.network.ports import Ports  # noqa: E402
-from distrl.launch.supervision.node_logs import NodeLog, Stream  # noqa: E402
-
-
-def _program(*labels: str) -> lp.Program:
-    program = lp.Program("test")
-    for label in labels:
-        program.add_node(lp.PyNode(lambda: None), label=label)
-    return program
+from distrl.errors import ConfigError
+from distrl.launch import launchpad_adapter
+from distrl.launch.local import launch
+from distrl.launch.network.ports import Ports
+from distrl.launch.supervision.node_logs import NodeLog, Stream
+from tests.support.commands import needs_launchpad
+from tests.support.simulated import empty_program
 
 
 def test_phases_stop_callers_before_those_they_call():
-    program = _program("replay", "learner", "actor", "other", "inferencer", "monitor", "evaluator")
+    program = empty_program(
+        "replay", "learner", "actor", "other", "inferencer", "monitor", "evaluator"
+    )
     assert launchpad_adapter.phases(launchpad_adapter.named_nodes(program)) == [
         ["actor/0", "evaluator/0"],
         ["inferencer/0"],
@@ -48,7 +43,7 @@ def test_phases_stop_callers_before_those_they_call():
 )
 def test_what_cannot_work_is_refused(tmp_path, arguments, message):
     with pytest.raises(ConfigError, match=message):
-        launch.launch(_program("learner"), run_dir=tmp_path / "run", **arguments)
+        launch.launch(empty_program("learner"), run_dir=tmp_path / "run", **arguments)
     assert not (tmp_path / "run").exists()
 
 
@@ -113,6 +108,7 @@ def test_a_stream_never_blocks():
     ]
 
 
+@needs_launchpad
 def test_a_process_that_cannot_be_forked_is_refused(tmp_path):
     script = """
 import courier, sys

@@ -18,8 +18,6 @@ from tests.support.commands import ROOT, unix_sockets
 from tests.support.selection import full, slow
 from tests.support.waiting import until
 
-pytest.importorskip("launchpad")
-
 PROGRAM = ROOT / "tests" / "launch" / "local" / "launched_program.py"
 BOTH = pytest.mark.parametrize("mode", ["local_mp", "local_mt"])
 PROCESSES_FIRST = pytest.mark.parametrize("mode", ["local_mp", full("local_mt")])

@@ -10,12 +10,11 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("launchpad")
-
 from distrl.launch.network import loopback
 from distrl.launch.network.endpoints import Endpoints
 from distrl.launch.network.private_folder import PATH_LIMIT, new_folder
 from distrl.shared_memory.process import Process
+from tests.support.commands import needs_launchpad
 from tests.support.other_user import as_another_user
 
 # Serves, kills the server's process, serves again; then waits for a line.
@@ -92,6 +91,7 @@ def listen_instead(path: str) -> str:
     return "listening"
 
 
+@needs_launchpad
 @pytest.mark.timeout(120)
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
 def test_another_user_reaches_no_server_and_replaces_none(servers: "subprocess.Popen[str]"):

@@ -9,14 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.commands import finish
-
-lp = pytest.importorskip("launchpad")
-
-from distrl.errors import ConfigError  # noqa: E402
-from distrl.launch.local import launch  # noqa: E402
-from distrl.launch.network import got_hook, loopback  # noqa: E402
-from distrl.launch.network.ports import Ports  # noqa: E402
+from distrl.errors import ConfigError
+from distrl.launch.local import launch
+from distrl.launch.network import got_hook, loopback
+from distrl.launch.network.ports import Ports
+from tests.support.commands import finish, needs_launchpad
+from tests.support.simulated import empty_program
 
 ROOT = Path(__file__).parents[3]
 FAMILY = {4: struct.pack("=H", socket.AF_INET), 6: struct.pack("=H", socket.AF_INET6)}
@@ -100,6 +98,7 @@ def printed(script: str) -> list[str]:
     return done.stdout.split()
 
 
+@needs_launchpad
 def test_both_kinds_of_server_are_on_loopback_and_share_no_port():
     assert printed(SERVERS) == [MAPPED, MAPPED, "refused"]
 
@@ -136,24 +135,20 @@ AT_ONCE = """
 """
 
 
+@needs_launchpad
 @pytest.mark.parametrize("kind", ["courier", "reverb"])
 def test_threads_that_make_servers_do_not_deadlock(kind):
     assert printed(AT_ONCE.replace("{kind}", kind)) == ["served"]
 
 
-def program() -> lp.Program:
-    made = lp.Program("test")
-    made.add_node(lp.PyNode(lambda: None), label="learner")
-    return made
-
-
 def refused(tmp_path: Path, message: str) -> None:
     with pytest.raises(ConfigError, match=message) as caught:
-        launch.launch(program(), run_dir=tmp_path / "run")
+        launch.launch(empty_program("learner"), run_dir=tmp_path / "run")
     assert "DISTRL_OPEN_PORTS=1 leaves them open" in str(caught.value)
     assert not (tmp_path / "run").exists()
 
 
+@needs_launchpad
 def test_an_unknown_machine_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(platform, "machine", lambda: "riscv64")
     refused(tmp_path, "Linux on riscv64 is not supported")
@@ -161,11 +156,13 @@ def test_an_unknown_machine_is_refused(tmp_path, monkeypatch):
     loopback.check()
 
 
+@needs_launchpad
 def test_a_library_that_binds_in_another_way_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(got_hook, "slots", lambda shared, function: [])
     refused(tmp_path, "server.so does not import `bind`")
 
 
+@needs_launchpad
 def test_a_table_that_cannot_be_written_is_an_error(monkeypatch):
     def fail(*arguments: object) -> int:
         raise PermissionError(13, "mprotect: Permission denied")

@@ -19,7 +19,8 @@ from distrl.experiment import ActorsConfig, EvaluatorConfig, Experiment, Learner
 from distrl.goal import Goal
 from distrl.replay.buffer import ReplayConfig
 from distrl.testing import CheckingConfig, CountingEnvironment
-from tests.support.commands import ROOT, needs_launchpad
+from tests.support.commands import ROOT
+from tests.support.selection import full
 from tests.support.waiting import until
 
 
@@ -66,7 +67,7 @@ def _notes(path):
     "topology",
     [
         "single_process",
-        pytest.param("heavy_env", marks=[needs_launchpad, pytest.mark.full]),
+        full("heavy_env"),
     ],
 )
 def test_callbacks_hear_of_every_update_evaluation_and_checkpoint(tmp_path, topology):
@@ -168,6 +169,7 @@ from distrl.testing import CheckingConfig, CountingEnvironment
 from distrl.experiment import ActorsConfig, Experiment, LearnerConfig
 from distrl.goal import Goal
 from distrl.replay.buffer import ReplayConfig
+from tests.support.selection import full
 
 class Mine(CountingEnvironment):
     pass
@@ -183,7 +185,6 @@ print(run.status, distrl.train(experiment, run_dir={run_dir!r}).status)
 
 
 @pytest.mark.full
-@needs_launchpad
 @pytest.mark.timeout(200)
 def test_classes_of_a_script_train_in_nodes_and_a_run_that_ended_stays(tmp_path):
     script = tmp_path / "script.py"

@@ -19,7 +19,7 @@ from distrl.launch.local import tracing
 from distrl.launch.local.stop_on_signals import StopOnSignals
 from distrl.launch.runs import profile
 from distrl.launch.supervision.stack_dump import py_spy
-from tests.support.commands import CARTPOLE, TRAINING, Command, needs_launchpad
+from tests.support.commands import CARTPOLE, TRAINING, Command
 
 
 @pytest.fixture
@@ -114,7 +114,7 @@ def test_a_trace_has_what_jax_did_meanwhile(tmp_path):
 @pytest.mark.skipif(py_spy() is None, reason="py-spy is not installed")
 @pytest.mark.parametrize(
     ("topology", "node"),
-    [("single_process", None), pytest.param("heavy_env", "learner/0", marks=needs_launchpad)],
+    [("single_process", None), ("heavy_env", "learner/0")],
 )
 def test_a_running_node_is_profiled(tmp_path, topology, node):
     command = Command(tmp_path, *CARTPOLE, f"--topology={topology}")

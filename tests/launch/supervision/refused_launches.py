@@ -13,15 +13,15 @@ import pathlib
 import signal
 import sys
 
-import launchpad as lp
 import pytest
-from launchpad.context import get_context
 
 from distrl.errors import ConfigError
 from distrl.launch.local.launch import launch
 from distrl.launch.supervision.restart_policy import RestartPolicy
 from distrl.launch.supervision.result import Result
+from distrl.programs.substrate import here
 from distrl.runtime.heartbeat import current_heartbeat
+from tests.support.nodes import function_node, new_program
 from tests.support.refusals import Refusals
 
 RESTARTED = ("replay", "learner", "actor")
@@ -29,25 +29,25 @@ RESTARTED = ("replay", "learner", "actor")
 
 def save(folder: pathlib.Path) -> None:
     """The learner: saves when it is asked to stop."""
-    lp.stop_event().wait()
+    here.stop_event().wait()
     (folder / "saved").touch()
 
 
 def act(die: bool) -> None:
     if die and not current_heartbeat().restarted:
         os.kill(os.getpid(), signal.SIGKILL)
-    lp.stop_event().wait()
+    here.stop_event().wait()
 
 
 def finish() -> None:
     """The monitor: ends the program once an actor has been restarted."""
-    lp.stop_event().wait(0.7)
-    get_context().program_stopper("goal reached")
-    lp.stop_event().wait()
+    here.stop_event().wait(0.7)
+    here.program_stopper()("goal reached")
+    here.stop_event().wait()
 
 
 def run(folder: pathlib.Path, refusals: Refusals) -> Result:
-    program = lp.Program("refused")
+    program = new_program("refused")
     for label, function, *arguments in (
         ("replay", act, False),
         ("monitor", finish),
@@ -56,7 +56,7 @@ def run(folder: pathlib.Path, refusals: Refusals) -> Result:
         ("actor", act, False),
     ):
         with program.group(label):
-            program.add_node(lp.PyNode(function, *arguments))
+            program.add_node(function_node(function, *arguments))
     folder.mkdir()
     policies = {label: RestartPolicy(100) for label in RESTARTED}
     with pytest.MonkeyPatch.context() as patch, refusals.counting(patch):

@@ -15,8 +15,6 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("launchpad")
-
 from distrl.errors import ConfigError
 from distrl.launch.local import launch
 from distrl.launch.supervision.requests import send_requests

@@ -6,8 +6,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-pytest.importorskip("launchpad")
-
 from distrl.checkpointing.params_file import save_params
 from distrl.checkpointing.store import Checkpoints
 from distrl.launch.local import launch

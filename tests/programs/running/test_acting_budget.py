@@ -6,8 +6,6 @@ import threading
 import numpy as np
 import pytest
 
-pytest.importorskip("launchpad")
-
 from distrl.agents.agent import extras_struct, state_struct
 from distrl.budget import ActingBudget
 from distrl.envs import PythonEnvironment

@@ -4,8 +4,6 @@ import time
 
 import pytest
 
-pytest.importorskip("launchpad")
-
 from distrl.config import ActorsConfig, LearnerConfig
 from distrl.envs import PythonEnvironment
 from distrl.errors import DeadlineExceeded

@@ -1,0 +1,68 @@
+"""Programs of the substrate that `--substrate=auto` takes here, of a test's own nodes."""
+
+from collections.abc import Callable
+from typing import Any
+
+from distrl.programs.substrate import AUTO, BUILTIN, here, resolve
+from distrl.programs.substrate.builtin import CallNode, Program
+
+SUBSTRATE = resolve(AUTO)
+"""Continuous integration runs the tests with Launchpad installed, and without."""
+
+
+class _Runs:
+    """A node's object that has no other method."""
+
+    def __init__(self, function: Callable[..., None], *arguments: Any):
+        self._function, self._arguments = function, arguments
+
+    def run(self) -> None:
+        self._function(*self._arguments)
+
+
+def new_program(name: str) -> Any:
+    if SUBSTRATE == BUILTIN:
+        return Program(name)
+    import launchpad as lp
+
+    return lp.Program(name)
+
+
+def call_node(constructor: type, *arguments: Any) -> Any:
+    """A node whose object's methods others call."""
+    if SUBSTRATE == BUILTIN:
+        return CallNode(constructor, *arguments)
+    import launchpad as lp
+
+    return lp.CourierNode(constructor, *arguments)
+
+
+def function_node(function: Callable[..., None], *arguments: Any) -> Any:
+    """A node that calls a function, and that nobody calls."""
+    if SUBSTRATE == BUILTIN:
+        return CallNode(_Runs, function, *arguments)
+    import launchpad as lp
+
+    return lp.PyNode(function, *arguments)
+
+
+def stop_program() -> None:
+    """Ends the program without a reason; called in a node."""
+    if SUBSTRATE == BUILTIN:
+        here.program_stopper()()
+        return
+    import launchpad as lp
+
+    lp.stop()
+
+
+def on_stop(handler: Callable[[], None]) -> None:
+    """Has a node, in whose main thread this is called, call a function when the program stops."""
+    if SUBSTRATE == BUILTIN:
+        here.stop_event().wait()
+        handler()
+        return
+    import launchpad as lp
+
+    lp.register_stop_handler(handler)
+    lp.wait_for_stop()
