@@ -7,8 +7,10 @@ import pytest
 from distrl.runtime.time_account import (
     COMPUTE,
     ENV_STEP,
+    INFERENCE,
     INSERT_WAIT,
     OTHER,
+    PARAMETER_WAIT,
     REPLAY_WRITE,
     SAMPLING,
     STATES,
@@ -77,6 +79,25 @@ def test_a_nested_state_interrupts_the_one_around_it(clock):
         "sampling": 5,
         "other": 6,
     }
+
+
+def test_a_lap_takes_time_from_the_current_state_but_not_from_what_was_nested_in_it(clock):
+    account = TimeAccount(clock)
+    account.switch(ENV_STEP)
+    clock.pass_time(1)
+    began = account.clock()
+    clock.pass_time(10)
+    account.lap(INFERENCE, began)
+    clock.pass_time(100)
+    assert account.totals() == {"env_step": 101, "inference": 10}
+    began = account.clock()
+    clock.pass_time(2)  # until something is nested, the current state's
+    state = account.switch(PARAMETER_WAIT)
+    clock.pass_time(1000)
+    account.switch(state)
+    clock.pass_time(20)
+    account.lap(INFERENCE, began)
+    assert account.totals() == {"env_step": 103, "inference": 30, "parameter_wait": 1000}
 
 
 def test_each_thread_has_its_own_account():
