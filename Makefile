@@ -1,6 +1,9 @@
 # `make help` lists the targets. Each one sets up what it needs in $(VENV), without root.
+# PYTHON=python3.12, PYTHON=/a/path or PYTHON=newest chooses the Python, in an environment of its own;
+# tools/setup_env.sh says which one is taken otherwise.
 SHELL := /bin/bash
-VENV ?= .venv
+export PYTHON ?=
+VENV ?= .venv$(addprefix -,$(notdir $(PYTHON)))
 ARGS ?=
 PYTEST_ARGS ?=
 # Else every process of a test would compile the whole project again.
@@ -12,19 +15,25 @@ test test-full test-slow: export JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES ?= -1
 
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.stamp
+PINS := requirements/py310.txt requirements/py311plus.txt
 DOCS_VENV ?= .venv-docs
-# An environment whose interpreter is gone, or that was copied from another folder, is set up again.
-STALE := $(shell test -x $(BIN)/python && grep -qxF -- "$(abspath $(VENV))" $(STAMP) 2>/dev/null || echo force)
+# An environment whose interpreter is gone, or that was copied from another folder, is set up again,
+# and one that may be of another Python than the one that is named is looked at.
+STALE := $(shell test -x $(BIN)/python && grep -qxsF -- "$(abspath $(VENV))" $(STAMP) \
+	&& { test -z "$(PYTHON)" || grep -qxsF -- "PYTHON=$(PYTHON)" $(STAMP); } || echo force)
 
-.PHONY: help setup train test test-full test-all test-slow faults lint format docs bench clean force
+.PHONY: help setup pins train test test-full test-all test-slow faults lint format docs bench clean force
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(firstword $(MAKEFILE_LIST)) | sed -E 's/:.*## /\t/' | expand -t 12
 
 setup: $(STAMP) ## make or update the environment, and nothing else
 
-$(STAMP): requirements/py310.txt requirements/bootstrap.txt pyproject.toml tools/setup_env.sh $(STALE)
+$(STAMP): $(PINS) requirements/bootstrap.txt pyproject.toml tools/setup_env.sh $(STALE)
 	@tools/setup_env.sh $(VENV)
+
+pins: $(STAMP) ## renew the pins of requirements/ within the bounds of pyproject.toml
+	@tools/renew_pins.sh $(BIN)
 
 train: $(STAMP) ## train IMPALA on CartPole-v1 (ARGS="..." adds flags)
 	$(BIN)/distrl train --env=CartPole-v1 --agent=impala $(ARGS)

@@ -115,7 +115,7 @@ def _check_distrl(arguments: list[str], run: Callable[..., int]) -> None:
 def _check_make(arguments: list[str]) -> None:
     text = (ROOT / "Makefile").read_text("utf-8")
     targets = set(re.findall(r"^([\w-]+):", text, re.MULTILINE))
-    variables = set(re.findall(r"^(\w+) \?=", text, re.MULTILINE)) | {"PYTHON310"}
+    variables = set(re.findall(r"^(?:export )?(\w+) \?=", text, re.MULTILINE))
     for word in arguments:
         name, equals, _ = word.partition("=")
         assert name in (variables if equals else targets) or word == "...", f"make {word}"
