@@ -11,6 +11,7 @@ from distrl.runtime.jax_import import import_jax
 import_jax()  # a test that imports it first could crash by the number of tests before
 
 from tests.support.cluster.hosts import Hosts  # noqa: E402
+from tests.support.cluster.ray import Ray  # noqa: E402
 from tests.support.cluster.slurm import Slurm  # noqa: E402
 
 LONGEST = ("tests/programs/", "tests/launch/")
@@ -61,3 +62,9 @@ def slurm(hosts: Hosts) -> Iterator[Slurm]:
     """A Slurm whose nodes are the virtual hosts."""
     with Slurm(hosts) as made:
         yield made
+
+
+@pytest.fixture
+def ray(hosts: Hosts) -> Ray:
+    """A Ray cluster whose nodes are the virtual hosts, with which it ends."""
+    return Ray(hosts)

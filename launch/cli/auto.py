@@ -31,7 +31,7 @@ from distrl.runtime.process_exit import exit_at_once
 from distrl.topology_rates import HEAVY, LIGHT, SINGLE, Costs
 
 MEASURED_S = 300.0  # within which costs must be known: compilation takes most of it
-_OF_MACHINES = ("hosts", "slurm", "launcher")
+_OF_MACHINES = ("hosts", "slurm", "ray", "launcher")
 _OF_GROUP = ("coordinator_address", "num_processes", "process_id")
 
 

@@ -1,5 +1,6 @@
 """`distrl train --topology=multi_machine`: its flags, and how the hosts' daemons are started."""
 
+import contextlib
 import os
 import shlex
 import socket
@@ -16,7 +17,7 @@ from distrl.errors import ConfigError
 from distrl.experiment import Experiment
 from distrl.launch.cli.load_experiment import experiment_modules
 from distrl.launch.cli.train_flags import without_flags
-from distrl.launch.hosts import kubernetes, manual, slurm
+from distrl.launch.hosts import kubernetes, manual, ray_cluster, ray_resources, slurm
 from distrl.launch.launch_types import LOCAL_MP
 from distrl.launch.run_dir.run_dir import new_path
 from distrl.programs.groups import GROUPS
@@ -25,6 +26,7 @@ from distrl.programs.placement import Host, Placement, parse_hosts, place
 LAUNCHERS = {
     "ssh": "this command starts them by SSH",
     "slurm": "this command starts them as steps of its Slurm job; outside of a job it submits one",
+    "ray": "this command starts them as actors on a Ray cluster of which this machine is a node",
     "join": "this command waits for them to connect",
     "commands": "prints the command lines for you to run, and exits",
     "kubernetes": "writes a file for kubectl, and exits",
@@ -60,14 +62,26 @@ flags.DEFINE_string(
     "GPU for the learner --slurm='--nodes=1 --gpus=1 : --nodes=4'.",
 )
 flags.DEFINE_string(
+    "ray",
+    None,
+    "--launcher=ray: HOST:PORT of the cluster's head; RAY_ADDRESS, or the cluster on this machine, "
+    "unless given.",
+)
+flags.DEFINE_float(
+    "ray_wait",
+    60.0,
+    "--launcher=ray: seconds for the cluster to have room, more if it first starts machines.",
+    lower_bound=0.0,
+)
+flags.DEFINE_string(
     "remote_python",
     None,
-    "--launcher=ssh, slurm: path of Python on the hosts; the same as here unless given.",
+    "--launcher=ssh, slurm, ray: path of Python on the hosts; the same as here unless given.",
 )
 flags.DEFINE_string(
     "remote_folder",
     None,
-    "--launcher=ssh, slurm: the project's folder on the hosts; the same as here unless given.",
+    "--launcher=ssh, slurm, ray: the project's folder on the hosts; the same as here unless given.",
 )
 flags.DEFINE_integer(
     "tunnel_port",
@@ -138,11 +152,16 @@ def prepare(
     experiment = over_network(experiment)
     for module in experiment_modules():  # the hosts may lack the user's files
         cloudpickle.register_pickle_by_value(module)
+    cluster = None
+    if values.launcher == "ray":
+        cluster = ray_cluster.cluster_address(values.ray)
     if values.launcher == "slurm" and values.hosts is None:
         if not slurm.in_job():
             _submit(experiment, arguments, values, say)
             return None
         hosts = slurm.hosts()
+    elif cluster is not None and values.hosts is None:
+        hosts = ray_resources.hosts_of(ray_cluster.cluster_nodes(cluster))
     elif values.hosts is None:
         raise ConfigError("multi_machine: name the machines, the learner's first: --hosts=h1,h2,h3")
     else:
@@ -197,18 +216,20 @@ def launch(
 
     run_dir = run_dir.absolute()
     program = multi_machine(experiment, str(run_dir), start, placement=placement)
-    result = run_on_machines(
-        program,
-        experiment,
-        placement,
-        connect,
-        run_dir,
-        terminal=values.terminal,
-        tunnel_port=values.tunnel_port,
-        join_port=values.join_port if joined else 0,
-        credentials=read_credentials(values.credentials) if joined else None,
-    )
-    return result.exit_code
+    options: dict[str, Any] = {"terminal": values.terminal, "tunnel_port": values.tunnel_port}
+    if joined:
+        options["join_port"] = values.join_port
+        options["credentials"] = read_credentials(values.credentials)
+    with contextlib.ExitStack() as stack:
+        if values.launcher == "ray":
+            address = ray_cluster.cluster_address(values.ray)
+            used = [host for host in placement.hosts if placement.on(host.name)]
+            cluster = stack.enter_context(
+                ray_cluster.hosts_on_cluster(address, used, daemon, values.ray_wait)
+            )
+            connect, options["lost"] = cluster.connect, cluster.lost
+        result = run_on_machines(program, experiment, placement, connect, run_dir, **options)
+        return result.exit_code
 
 
 def _submit(

@@ -25,6 +25,7 @@ from distrl.launch.hosts.code_identity import identity
 from distrl.launch.hosts.console import Console
 from distrl.launch.hosts.forwarded_log import ForwardedLog
 from distrl.launch.hosts.host_nodes import HostNodes
+from distrl.launch.hosts.ray_actor import ADDRESS_VARIABLE
 from distrl.launch.network.private_folder import new_folder
 from distrl.launch.network.tunnel_process import SealedTunnel, end_tunnel
 from distrl.launch.supervision.housekeeping import Housekeeping
@@ -103,9 +104,8 @@ class HostDaemon:
                 if now - self._last_report >= REPORT_S:
                     self._last_report = now
                     self._attempt("looking after the tunnel", self._check_tunnel)
-                    self._channel.send(
-                        "report", nodes=self._nodes.report()
-                    )  # also the sign of life
+                    # Also the sign of life.
+                    self._channel.send("report", nodes=self._nodes.report())
                 if now - self._last_heard > LEASE_S:
                     self._leave(f"no message from the launcher for {LEASE_S:g} s")
 
@@ -320,10 +320,10 @@ def main() -> NoReturn:
     """Runs a daemon on stdin and stdout; everything else that is printed goes to stderr."""
     reader, writer = os.dup(0), os.dup(1)
     os.set_inheritable(reader, False)
-    null = os.open(os.devnull, os.O_RDONLY)
-    os.dup2(null, 0)
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     os.dup2(2, 1)
-    HostDaemon(reader, writer, new_folder()).run()
+    hello = {"address": os.environ.get(ADDRESS_VARIABLE)}
+    HostDaemon(reader, writer, new_folder(), hello=hello).run()
 
 
 if __name__ == "__main__":

@@ -49,6 +49,7 @@ def launch_on_machines(
     join_port: int = 0,
     credentials: Credentials | None = None,
     join_timeout: float = JOIN_S,
+    lost: Callable[[], str | None] = lambda: None,
 ) -> Result:
     """Runs the program until it ends, and leaves nothing of it behind on any host.
 
@@ -70,6 +71,7 @@ def launch_on_machines(
       credentials: the credentials of daemons that connect by themselves; None: new ones.
       join_timeout: seconds for all hosts to join, in any order; those that have joined may take
         `BUILD_S` longer to import and build the program.
+      lost: returns why no host can be reached any more, None while they can; called each second.
 
     Raises:
       ConfigError: an argument that cannot work; a host that does not join, or runs other code.
@@ -109,13 +111,21 @@ def launch_on_machines(
             session.callback(remote_host.close)
             session.ticks.append(remote_host.tick)
         nodes = _make_nodes(session, hosts, placement, restart_policies or {})
-        result = _wait_for_hosts(session, hosts, time.monotonic() + join_timeout)
+        deadline = time.monotonic() + join_timeout
+        result = _wait_for_hosts(session, hosts, deadline, lost)
         if result is not None:
             result = result.write(run_dir)
             session.journal.say(
                 f"{result.status}: {result.reason} (exit status {result.exit_code})"
             )
             return result
+
+        def end_if_lost() -> None:
+            reason = lost()
+            if reason is not None:
+                session.supervisor.fail(reason)
+
+        session.ticks.append(end_if_lost)
         return session.run(nodes, active)
 
 
@@ -181,7 +191,7 @@ def _wire_hosts(hosts: Sequence[RemoteHost], host: RemoteHost) -> None:
         return
     for ready in [each for each in hosts if each.state is HostState.READY]:
         remote_addresses = {
-            name: [(other.host.reached_at, other.tunnel_port, port) for port in ports]
+            name: [(other.address, other.tunnel_port, port) for port in ports]
             for other in hosts
             if other is not ready
             for name, ports in other.ports.items()
@@ -190,7 +200,10 @@ def _wire_hosts(hosts: Sequence[RemoteHost], host: RemoteHost) -> None:
 
 
 def _wait_for_hosts(
-    session: Session, hosts: Sequence[RemoteHost], deadline: float
+    session: Session,
+    hosts: Sequence[RemoteHost],
+    deadline: float,
+    lost: Callable[[], str | None] = lambda: None,
 ) -> Result | None:
     """Waits until all hosts are up; returns a result if a signal arrives before that."""
     while not all(host.state is HostState.UP for host in hosts):
@@ -203,6 +216,8 @@ def _wait_for_hosts(
                 reason = f"{name} while waiting for the hosts"
                 return Result("stopped", reason, 128 + number, {})
         check_refused(hosts)
+        if (why_lost := lost()) is not None:
+            raise ConfigError(why_lost)
         if time.monotonic() > deadline:
             late = [host for host in hosts if host.state is not HostState.UP]
             absent = any(host.state is HostState.AWAY for host in late)

@@ -71,6 +71,7 @@ class RemoteHost:
         self.away_because = "it was not reached yet"
         self.ports: dict[str, list[int]] = {}  # by node
         self.tunnel_port = 0
+        self.address = host.reached_at  # for the other hosts
         self.nodes: dict[str, SupervisedRemoteNode] = {}
         self._command = command
         self._node_names = node_names
@@ -196,6 +197,7 @@ class RemoteHost:
         getattr(self, f"_on_{message.pop('kind')}")(**message)
 
     def _on_hello(self, **fields: Any) -> None:
+        self.address = fields.get("address") or self.address
         self.on_hello(
             fields["identity"],
             fields["host"],

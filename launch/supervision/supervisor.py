@@ -137,6 +137,10 @@ class Supervisor:
                 node.exit.asked = True
                 node.ask_to_stop()
 
+    def fail(self, cause: str) -> None:
+        """Ends the program in order, because of what no node is to blame for."""
+        self._decide(Outcome.failed(Failure(LAUNCHER, cause, of_launcher=True), cause))
+
     def hung(self) -> tuple[str, ...]:
         """Returns the names of the nodes that still run."""
         return tuple(node.name for node in self._nodes.values() if node.alive)
@@ -147,11 +151,9 @@ class Supervisor:
     def _attempt(self, what: str, step: Callable[[], object]) -> None:
         """Does a step of the loop, or ends the program; see the class."""
         failure = self._housekeeping.attempt_step(what, step)
-        if failure is None:
-            return
-        if self.outcome is None:
+        if failure is not None and self.outcome is None:
             self._decide(Outcome.failed(failure, f"{LAUNCHER}: {failure.cause}"))
-        else:
+        elif failure is not None:
             self._journal.note(f"later: {failure.cause}\n{failure.traceback or ''}")
 
     def _collect(self, node: SupervisedNode) -> None:
@@ -191,8 +193,8 @@ class Supervisor:
                 self._on_interrupt()
             elif number in (signal.SIGTERM, signal.SIGHUP):
                 self._judge_now(immediately=True)
-                name = signal.Signals(number).name
-                self._decide(Outcome("stopped", f"{name} to the launcher", 128 + number))
+                reason = f"{signal.Signals(number).name} to the launcher"
+                self._decide(Outcome("stopped", reason, 128 + number))
 
     def _on_interrupt(self) -> None:
         self._interrupts += 1

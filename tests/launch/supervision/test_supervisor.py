@@ -392,6 +392,15 @@ def test_an_unexpected_error_of_the_loop_stops_the_nodes_in_order(world):
     assert {node.exit.state for node in world.nodes.values()} == {"ended"}
 
 
+def test_what_no_node_is_to_blame_for_stops_the_nodes_in_order(world):
+    world.nodes["learner/0"].stops_in = 20.0  # it saves
+    world.at(5.0, lambda: world.supervisor.fail("the cluster is gone"))
+    outcome = world.run()
+    assert (outcome.status, outcome.exit_code) == ("failed", 1)
+    assert outcome.reason == "the cluster is gone"
+    assert {node.exit.state for node in world.nodes.values()} == {"ended"}
+
+
 def test_a_refused_step_is_tried_again_and_ends_the_program_if_that_lasts(world, monkeypatch):
     actor = world.nodes["actor/0"]
     refusals = iter([OSError(12, "Cannot allocate memory")] * 3)
