@@ -12,7 +12,7 @@ from typing import Any
 _GIT_S = 5.0  # for an answer of git, on a slow file system
 _PACKAGES = (
     "distrl", "jax", "jaxlib", "numpy", "dm-haiku", "optax", "rlax", "dm-reverb", "dm-launchpad",
-    "envpool", "gymnasium", "dm-env", "tensorflow", "tensorflow-cpu", "cloudpickle",
+    "grpcio", "envpool", "gymnasium", "dm-env", "tensorflow", "tensorflow-cpu", "cloudpickle",
 )  # fmt: skip
 
 
