@@ -12,9 +12,9 @@ from distrl.shared_memory.published import PublishedVersions, place, read_versio
 from distrl.types import Params
 
 Packed = bytes | str
-"""Packed parameters, or the path of a file with them."""
+"""Packed parameters, the path of a file with them, or that of a `Board` with the newest."""
 
-_LEAST_FILE = 1 << 18  # bytes; what is smaller costs less in an answer than in a file
+_LEAST_FILE = 1 << 18  # bytes; what is smaller costs less in an answer than in a file of its own
 
 
 class ParamsCodec:
@@ -31,6 +31,11 @@ class ParamsCodec:
         self.nbytes = self._codec.row_bytes
         self._split = jax.jit(lambda rows: _first(self._codec.from_rows(rows)))
 
+    @property
+    def is_small(self) -> bool:
+        """Whether a version is copied in little time."""
+        return self.nbytes < _LEAST_FILE
+
     def pack(self, params: Params) -> bytes:
         """Returns the packed parameters."""
         return self._codec.pack(_rows(params), 1)
@@ -45,7 +50,7 @@ class ParamsCodec:
 
     def to_device(self, data: bytes | npt.NDArray[Any]) -> Params:
         """Returns the parameters in packed ones, on JAX's device."""
-        if self.nbytes >= _LEAST_FILE:
+        if not self.is_small:
             return jax.device_put(self.unpack(data))
         # Small leaves take 40 us each to put there, and a compiled function 15 us for all of them.
         self._codec.check(len(data), 1)
@@ -61,7 +66,7 @@ class PackedVersions:
         files: where large ones go; None: all become bytes.
         """
         self._codec = codec
-        self._files = files if codec.nbytes >= _LEAST_FILE else None
+        self._files = None if codec.is_small else files
         self._paths: dict[int, str] = {}
         self._bytes: dict[int, bytes] = {}
 

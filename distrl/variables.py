@@ -10,6 +10,7 @@ from typing import Any, Protocol
 from distrl.agents.agent import Agent
 from distrl.packed_variables import Packed, PackedVersions, ParamsCodec
 from distrl.runtime.time_account import PARAMETER_WAIT, in_state
+from distrl.shared_memory.board import Board
 from distrl.shared_memory.published import PublishedVersions, place, read_version
 from distrl.types import Params
 
@@ -28,7 +29,8 @@ class VariableClient:
     """A copy of a source's parameters, refreshed every `sync_interval` calls of `update`.
 
     With `background`, a refresh runs in another thread and a later `update` takes its result, so
-    acting never waits for the network. `update` raises the errors of a refresh.
+    acting never waits for the network; a source that has them at hand is asked at once. `update`
+    raises the errors of a refresh.
 
     Attributes:
       version: the version of the parameters.
@@ -49,6 +51,7 @@ class VariableClient:
         # An unroll of T transitions is inserted after T + 1 uses, the last of which also begins the
         # next one. A refresh before that would miss what is learned while the insert waits.
         self._calls = -1
+        self._is_immediate = getattr(source, "is_immediate", lambda: False)
         self._future: concurrent.futures.Future[tuple[int, Params] | None] | None = None
         self._executor = (
             concurrent.futures.ThreadPoolExecutor(1, "variables") if background else None
@@ -63,7 +66,7 @@ class VariableClient:
             future, self._future = self._future, None
             self._take(future.result())
         if self._calls >= self._sync_interval:
-            if self._executor is None:
+            if self._executor is None or (self._future is None and self._is_immediate()):
                 self._calls = 0
                 with in_state(PARAMETER_WAIT):
                     self._take(self._source.get_variables(self.version))
@@ -94,16 +97,29 @@ class VariableService:
     """Serves a source's parameters to remote readers; serialises each version once."""
 
     def __init__(
-        self, source: VariableSource, agent: Agent, files: PublishedVersions | None = None
+        self,
+        source: VariableSource,
+        agent: Agent,
+        files: PublishedVersions | None = None,
+        make_board: Callable[[int], Board] | None = None,
     ):
         """Args:
         source: a source in this process.
         agent: the parameters' agent.
         files: where readers on this machine find large parameters; None: they get bytes.
+        make_board: returns a `Board` for so many bytes, where they find small ones without asking,
+          as soon as they are made; the source must be a `Learner`. None: there is none.
         """
         self._source = source
         self._lock = threading.Lock()
-        self._packed = PackedVersions(ParamsCodec(agent), files)
+        self._codec = ParamsCodec(agent)
+        self._packed = PackedVersions(self._codec, files)
+        self._board: Board | None = None
+        if make_board is not None and self._codec.is_small:
+            learner: Any = source
+            self._board, self._place = make_board(self._codec.nbytes), place()
+            self._write_board()
+            learner.published.on_change = self._write_board
         self._newest = -1
         self._before = -1  # the version before, which somebody may be about to read
         self._first: int = getattr(source, "version", 0)
@@ -120,6 +136,9 @@ class VariableService:
             get the path of a file.
         """
         with self._lock:
+            if self._board is not None and place == self._place:
+                version = self._board.version
+                return None if version == newer_than else (version, self._board.path)
             answer = self._source.get_variables(
                 self._newest if self._newest in self._packed else -1
             )
@@ -150,6 +169,17 @@ class VariableService:
         """Removes the files; who asks from now on gets bytes."""
         with self._lock:
             self._packed.close()
+            if self._board is not None:
+                self._board.close()
+                self._board = None
+
+    def _write_board(self) -> None:
+        with self._lock:
+            if self._board is None:
+                return
+            learner: Any = self._source
+            version, params = learner.variables
+            self._board.write(version, lambda memory: self._codec.put(params, memory))
 
     def _put(self, version: int, params: Params, *kept: int) -> None:
         self._packed.put(version, params)
@@ -207,24 +237,39 @@ class RemoteVariables:
         """Args: service: a client of the service, with a deadline. agent: the parameters' agent."""
         self._service = service
         self._codec = ParamsCodec(agent)
+        self._board: Board | None = None
+
+    def is_immediate(self) -> bool:
+        """Whether `get_variables` takes no longer than copying them."""
+        return self._board is not None and not self._board.is_closed
 
     def get_variables_at(self, number: int) -> tuple[int, Params] | None:
         """See `VariableService.get_variables_at`."""
-        return self._read(lambda place: self._service.get_variables_at(number, place))
+        return self._read(-1, lambda place: self._service.get_variables_at(number, place))
 
     def get_variables(self, newer_than: int) -> tuple[int, Params] | None:
         """See `VariableSource`."""
-        return self._read(lambda place: self._service.get_variables(newer_than, place))
+        board = self._board
+        if board is not None and not board.is_closed:
+            found = board.read(newer_than)
+            return found and (found[0], self._codec.to_device(found[1]))
+        self._board = None
+        return self._read(newer_than, lambda place: self._service.get_variables(newer_than, place))
 
-    def _read(self, ask: Callable[[str], Any]) -> tuple[int, Params] | None:
+    def _read(self, newer_than: int, ask: Callable[[str], Any]) -> tuple[int, Params] | None:
         for asks_as in (place(), place(), ""):
             answer = ask(asks_as)
             if answer is None:
                 break
             version, data = answer
             try:
-                packed = data if isinstance(data, bytes) else read_version(data)
+                if isinstance(data, bytes):
+                    return version, self._codec.to_device(data)
+                if not self._codec.is_small:
+                    return version, self._codec.to_device(read_version(data))
+                board = Board.open(data)
             except FileNotFoundError:
                 continue  # a newer version has taken its place; bytes do not vanish
-            return version, self._codec.to_device(packed)
+            self._board = board
+            return self.get_variables(newer_than)
         return None

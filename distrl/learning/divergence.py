@@ -189,6 +189,9 @@ class FiniteParams:
     """A learner's newest parameters, of which only finite ones are given out.
 
     Safe in any thread. Giving them out waits for the update that makes them.
+
+    Attributes:
+      on_change: called when there are others, by the thread that brings them.
     """
 
     def __init__(self, check: UpdateCheck, keep: int):
@@ -199,6 +202,7 @@ class FiniteParams:
         self._check = check
         self._changed = threading.Condition()
         self._recent: collections.deque[_Made] = collections.deque(maxlen=keep)
+        self.on_change: Callable[[], None] = lambda: None
         self._newest: _Made
         self._finite: _Made  # the newest of which that is known
 
@@ -213,6 +217,7 @@ class FiniteParams:
             self._recent.clear()
             self._newest = self._finite = _Made(version, params, record)
             self._recent.append(self._newest)
+        self.on_change()
 
     def append(self, version: int, params: Params, record: Any) -> None:
         """Adds what an update has made."""
@@ -220,6 +225,7 @@ class FiniteParams:
             self._newest = _Made(version, params, record)
             self._recent.append(self._newest)
             self._changed.notify_all()
+        self.on_change()
 
     def current(self) -> tuple[int, Params]:
         """Returns version and parameters: the newest; not finite: the last known to be finite."""

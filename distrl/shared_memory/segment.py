@@ -4,8 +4,8 @@ A replay table is one file in `/dev/shm`, called `distrl.NAME.PID.START` after i
 may differ from the process that wrote the file. A process id with its start time identifies a
 process uniquely, so that files of dead creators can be told from those in use. A table elsewhere
 (on a Reverb server) has a small file beside them, `distrl.NAME.PID.START.address`, with its
-address. The requests of an inference service are in `distrl.NAME.PID.START.requests`, and
-parameters in `distrl.NAME.PID.START.version`.
+address. The requests of an inference service are in `distrl.NAME.PID.START.requests`, a version of
+parameters in `distrl.NAME.PID.START.version`, and the newest one in `distrl.NAME.PID.START.board`.
 """
 
 import json
@@ -29,6 +29,7 @@ _UNFINISHED = ".new"  # suffix of a file that is being written
 _ADDRESS = ".address"  # suffix of a file with the address of a table elsewhere
 _REQUESTS = ".requests"  # suffix of a file with the requests of a service
 _VERSION = ".version"  # suffix of a file with one version of something large
+_BOARD = ".board"  # suffix of a file with the newest version of something small
 _POLL = 0.02  # seconds between two searches for a file: there are no notifications
 
 
@@ -57,6 +58,7 @@ REQUESTS = Kind(
     "use a smaller actors.num_envs, give it more memory, or use inference.transport=courier",
 )
 VERSION = Kind("file of parameters", _VERSION, "give it more memory")
+BOARD = Kind("board of parameters", _BOARD, "give it more memory")
 
 
 class SharedFile(NamedTuple):
@@ -69,7 +71,7 @@ class SharedFile(NamedTuple):
     @property
     def is_table(self) -> bool:
         """False for an address, and for a table that is being created."""
-        return self.path.suffix not in (_UNFINISHED, _ADDRESS, _REQUESTS, _VERSION)
+        return self.path.suffix not in (_UNFINISHED, _ADDRESS, _REQUESTS, _VERSION, _BOARD)
 
     @property
     def is_address(self) -> bool:
@@ -88,7 +90,8 @@ class SharedFile(NamedTuple):
     def parse(cls, path: Path) -> "SharedFile | None":
         """Parses the file's name; returns None if it is not one of ours."""
         text = path.name.removesuffix(_UNFINISHED)
-        text = text.removesuffix(_ADDRESS).removesuffix(_REQUESTS).removesuffix(_VERSION)
+        for suffix in (_ADDRESS, _REQUESTS, _VERSION, _BOARD):
+            text = text.removesuffix(suffix)
         parts = text.removeprefix(_PREFIX).rsplit(".", 2)
         if not text.startswith(_PREFIX) or len(parts) != 3:
             return None

@@ -1,11 +1,14 @@
 """What a learner's node has for each of its tasks."""
 
 import dataclasses
+import functools
 import json
 import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
+
+import jax
 
 from distrl.checkpointing.resume_point import (
     ResumePoint,
@@ -36,6 +39,7 @@ from distrl.runtime import start_up
 from distrl.runtime.early_deadline import call_again_if_early
 from distrl.runtime.heartbeat import current_heartbeat
 from distrl.runtime.time_account import current_account
+from distrl.shared_memory.board import Board
 from distrl.shared_memory.published import PublishedVersions
 from distrl.sharing.learner import Sharing
 from distrl.variables import VariableService
@@ -123,10 +127,14 @@ class TaskLearner:
             self._resume(resume_point)
         self._first_version = self._learner.version
         self._learner.compile_ahead(builder.task.batch_struct(builder.struct))
-        files = None
+        files: PublishedVersions | None = None
+        make_board: Callable[[int], Board] | None = None
         if unique_name:
-            files = PublishedVersions(f"{task}-{unique_name}-parameters", owner_of_files())
-        self.variables = VariableService(self._learner, builder.agent, files)
+            name = f"{task}-{unique_name}-parameters"
+            files = PublishedVersions(name, owner_of_files())
+            if jax.default_backend() == "cpu":  # else each update would be waited for
+                make_board = functools.partial(Board.create, name, owner_of_files())
+        self.variables = VariableService(self._learner, builder.agent, files, make_board)
         rounds: RemoteRounds | None = None
         if len(experiment.tasks) > 1:
             rounds = RemoteRounds(monitor, resume_point.last_round, self._counters_timeout)

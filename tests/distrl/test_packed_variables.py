@@ -1,5 +1,6 @@
 """Parameters on their way to readers: bytes for those elsewhere, files for those of the machine."""
 
+import functools
 import os
 import types
 
@@ -9,6 +10,7 @@ import pytest
 
 from distrl import packed_variables
 from distrl.errors import SpecError
+from distrl.shared_memory.board import Board
 from distrl.shared_memory.process import Process
 from distrl.shared_memory.published import PublishedVersions, place
 from distrl.variables import RemoteVariables, VariableRelay, VariableService
@@ -122,3 +124,47 @@ def test_small_and_large_parameters_arrive_as_they_were(monkeypatch, least_file)
         assert np.asarray(made[name]).tobytes() == leaf.tobytes()
     with pytest.raises(SpecError, match="expected 1 rows"):
         codec.to_device(codec.pack(params) + b"0")
+
+
+class Learns(Large):
+    """Tells when it has other parameters, as a learner does."""
+
+    def __init__(self):
+        super().__init__()
+        self.published = types.SimpleNamespace(on_change=None)
+
+    @property
+    def variables(self):
+        return self.get_variables(-1)
+
+
+def test_small_ones_are_read_without_asking_until_their_writer_ends(files):
+    learner, calls = Learns(), []
+    name = f"test-{os.getpid()}-newest"
+
+    def serve():
+        make_board = functools.partial(Board.create, name, Process.this())
+        return VariableService(learner, learner, files, make_board)
+
+    def ask(newer_than, reader):
+        calls.append(newer_than)
+        return service.get_variables(newer_than, reader)
+
+    service = serve()
+    reader = RemoteVariables(types.SimpleNamespace(get_variables=ask), learner)
+    assert not reader.is_immediate()
+    for version in range(4):
+        learner.version = version
+        learner.published.on_change()
+        assert values(reader.get_variables(version - 1)) == version
+        assert reader.get_variables(version) is None
+        assert reader.is_immediate()
+    assert calls == [-1]
+    assert isinstance(service.get_variables(-1, "elsewhere")[1], bytes)
+    learner.version = 2
+    service = serve()  # it has resumed, in another process
+    assert values(reader.get_variables(3)) == 2
+    assert calls == [-1, 3] and reader.is_immediate()
+    service.close()
+    assert values(reader.get_variables(-1)) == 2
+    assert not reader.is_immediate()

@@ -1,0 +1,99 @@
+"""The newest version of something small, where all processes of a machine can read it."""
+
+import mmap
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from distrl.shared_memory import segment
+from distrl.shared_memory.futex import fence
+from distrl.shared_memory.process import Process
+
+_WRITES, _CLOSED, _VERSIONS = range(3)  # int64; two versions, of which one is being replaced
+_HEADER = 64  # bytes
+
+
+class Board:
+    """A version that its one writer replaces, and any readers copy; nobody waits for anybody.
+
+    Attributes:
+      path: of its file.
+    """
+
+    def __init__(self, path: str, memory: npt.NDArray[Any]):
+        """Args:
+        path: of its file.
+        memory: the file's, uint8.
+        """
+        self.path = path
+        self._header = memory[:_HEADER].view(np.int64).data
+        self._halves = np.split(memory[_HEADER:], 2)
+
+    @classmethod
+    def create(cls, name: str, owner: Process, nbytes: int) -> "Board":
+        """Makes a board, and closes those that an earlier life of its writer has left.
+
+        Args:
+          name: unique to the writer among all programs.
+          owner: the file is in use as long as this process lives.
+          nbytes: size of a version.
+
+        Raises:
+          ConfigError: there is not enough memory.
+        """
+        for file in segment.existing():
+            if file.name == name and file.is_finished(segment.BOARD):
+                cls(str(file.path), file.map()).close()
+        file = segment.create(name, _HEADER + 2 * nbytes, owner, segment.BOARD)
+        memory = file.map()
+        return cls(str(segment.publish(file).path), memory)
+
+    @classmethod
+    def open(cls, path: str) -> "Board":
+        """Opens a board to read it. Raises FileNotFoundError if it was removed."""
+        with open(path, "rb") as file:
+            memory = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)
+        return cls(path, np.frombuffer(memory, np.uint8))
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether nothing will be written any more."""
+        return bool(self._header[_CLOSED])
+
+    @property
+    def version(self) -> int:
+        """The version on it."""
+        return self._header[_VERSIONS + self._header[_WRITES] % 2]
+
+    def write(self, version: int, fill: Callable[[npt.NDArray[Any]], None]) -> None:
+        """Replaces the version.
+
+        Args:
+          version: its number.
+          fill: writes it into an array uint8 `[nbytes]`.
+        """
+        writes = self._header[_WRITES] + 1
+        fill(self._halves[writes % 2])
+        self._header[_VERSIONS + writes % 2] = version
+        fence()
+        self._header[_WRITES] = writes
+
+    def read(self, other_than: int) -> tuple[int, bytes] | None:
+        """Returns version and bytes; None if it is the given version."""
+        header = self._header
+        while True:  # again only where another version has come meanwhile
+            writes = header[_WRITES]
+            fence()
+            version = header[_VERSIONS + writes % 2]
+            data = b"" if version == other_than else self._halves[writes % 2].tobytes()
+            fence()
+            if header[_WRITES] == writes:
+                return (version, data) if version != other_than else None
+
+    def close(self) -> None:
+        """Tells the readers that nothing will be written any more, and removes the file."""
+        self._header[_CLOSED] = 1
+        Path(self.path).unlink(missing_ok=True)
