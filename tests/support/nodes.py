@@ -1,5 +1,6 @@
 """Programs of the substrate that `--substrate=auto` takes here, of a test's own nodes."""
 
+import types
 from collections.abc import Callable
 from typing import Any
 
@@ -8,6 +9,8 @@ from distrl.programs.substrate.builtin import CallNode, Program
 
 SUBSTRATE = resolve(AUTO)
 """Continuous integration runs the tests with Launchpad installed, and without."""
+
+_KEY = "of a test"
 
 
 class _Runs:
@@ -44,6 +47,32 @@ def function_node(function: Callable[..., None], *arguments: Any) -> Any:
     import launchpad as lp
 
     return lp.PyNode(function, *arguments)
+
+
+def new_server(port: int, **methods: Callable[..., Any]) -> Any:
+    """Serves functions to this machine, as nodes serve their methods, until it is deleted."""
+    if SUBSTRATE == BUILTIN:
+        from distrl.programs.substrate import rpc
+
+        return rpc.Server(types.SimpleNamespace(**methods), f"127.0.0.1:{port}", _KEY)
+    import courier
+
+    server = courier.Server(port=port)
+    for name, function in methods.items():
+        server.Bind(name, function)
+    server.Start()
+    return server
+
+
+def new_client(port: int, timeout: float) -> Any:
+    """Returns a client of a `new_server`. Args: timeout: deadline of each call in seconds."""
+    if SUBSTRATE == BUILTIN:
+        from distrl.programs.substrate import rpc
+
+        return rpc.Client(f"127.0.0.1:{port}", _KEY, timeout)
+    import courier
+
+    return courier.Client(f"localhost:{port}", call_timeout=timeout)
 
 
 def stop_program() -> None:

@@ -23,8 +23,7 @@ from tests.distrl.learner_group.test_devices import (
     make_batch,
 )
 from tests.support.gradient_workers import share_gradients
-
-courier = pytest.importorskip("courier")
+from tests.support.nodes import new_client, new_server
 
 AGENT_CONFIG, BATCH = IMPALAConfig(SMALL), 6
 UPDATES, KILLED_AT = 100, 40
@@ -34,11 +33,9 @@ def serve(port, parent):
     """A worker's process."""
     agent = AGENT_CONFIG.make(DISCRETE)
     service = GradientService(lambda task: share_gradients(agent, LENGTH, BATCH))
-    server = courier.Server(port=port)
-    server.Bind("prepare", service.prepare)
-    server.Bind("compute", service.compute)
-    server.Start()
+    server = new_server(port, prepare=service.prepare, compute=service.compute)
     service.run(lambda: os.getppid() != parent, lambda: None)
+    del server  # it served until here
 
 
 class Process:
@@ -48,7 +45,7 @@ class Process:
         with socket.create_server(("localhost", 0)) as free:
             port = free.getsockname()[1]
         self.name = f"gradient_worker/{index}"
-        self._client = courier.Client(f"localhost:{port}", call_timeout=60)
+        self._client = new_client(port, timeout=60.0)
         self._start = functools.partial(start, serve, port, os.getpid())
         self._process, self._lives = self._start(), 0
 
