@@ -2,16 +2,27 @@
 
 import os
 import signal
+import sys
 import time
 from pathlib import Path
 
 import pytest
 
 from tests.support.cluster.hosts import Hosts
-from tests.support.cluster.program import CARTPOLE, FOR_EVER, ROOT, SOLVE_S, Program
+from tests.support.cluster.program import (
+    CARTPOLE,
+    FOR_EVER,
+    ROOT,
+    SOLVE_S,
+    Program,
+    listening,
+    served_ports,
+)
 from tests.support.cluster.ray import PORT, Ray
 
 pytestmark = pytest.mark.timeout(400)
+PEER = Path(__file__).with_name("unauthenticated_peer.py")
+TUNNEL = 7420
 THREE_ACTORS = "--config.actors.num_actors=3"  # else the fourth host would have no nodes
 
 
@@ -110,6 +121,31 @@ def test_other_code_on_a_node_is_refused(tmp_path: Path):
         assert program.process.wait(90.0) == 2, program.output
         assert "distrl: host h2 has other code of distrl (hash" in program.output
         ray.nothing_is_left(hosts.names)
+
+
+@pytest.mark.slow
+def test_an_unauthenticated_peer_reaches_nothing(hosts: Hosts, ray: Ray, tmp_path: Path):
+    before = {name: listening(hosts, name) for name in hosts.names}
+    on = "a:address=10.77.0.1,b:address=10.77.0.2"
+    program = train(hosts, ray, tmp_path, *FOR_EVER, f"--tunnel_port={TUNNEL}", hosts_flag=on)
+    program.wait_for_training()
+    for name in ("h1", "h2"):
+        lines = hosts.exec(name, ["ss", "-ltnpH"]).stdout.splitlines()
+        new = [line for line in lines if line.split()[3] in listening(hosts, name) - before[name]]
+        # Ray's workers have ports, and so has the bridge, which is on h1.
+        others = [line for line in new if f":{TUNNEL} " not in line and "ray::" not in line]
+        assert len(others) <= (name == "h1") * 2 and len(new) > len(others), new
+        ports = sorted(served_ports(hosts, name))
+        words = [sys.executable, PEER, tmp_path / "marker", hosts.address(name), TUNNEL, *ports]
+        said = hosts.exec("h3", ["env", f"PYTHONPATH={ROOT}", *words], timeout=200.0).stdout
+        assert "answered" not in said and "done" in said, said
+        look = "find /tmp /dev/shm -maxdepth 1 -type d -name distrl.* -printf %m\\n"
+        assert set(hosts.exec(name, look.split()).stdout.split()) == {"700"}
+    assert not list(tmp_path.glob("marker*"))
+    program.gets_on()
+    program.signal(signal.SIGINT)
+    assert program.process.wait(60.0) == 128 + signal.SIGINT
+    ray.nothing_is_left(hosts.names)
 
 
 @pytest.mark.slow
