@@ -40,8 +40,8 @@ class EpisodeUnroller(Unroller):
         """
         if self._streams is None:
             self._begin(stream_ids, life)
-            ids, block, pending = self._ids, self._block, self._pending
-            self._streams = StreamColumns(ids, block.columns, pending, 0, life)
+            columns, pending = self._separate_columns(), self._pending
+            self._streams = StreamColumns(self._ids, columns, pending, 0, life)
         streams = self._streams
         values = self._checked_values(stream_ids, timestep, inference)
         slots = streams.find(stream_ids, self.columns, self._make_pending)

@@ -51,6 +51,11 @@ def step_values(struct: Trajectory) -> Callable[[TimeStep, Inference], list[npt.
     prev_action = flattener(step.prev_action)
     action = flattener(struct.action)
     extras = flattener(struct.extras)
+    if all(map(is_spec, (step.reward, step.observation, step.prev_action, struct.action))):
+        # The fields of a TimeStep up to `prev_action` are in the order of the columns.
+        return lambda timestep, inference: [
+            *timestep[:5], inference.action, *extras(inference.extras)
+        ]  # fmt: skip
 
     def values(timestep: TimeStep, inference: Inference) -> list[npt.NDArray[Any]]:
         return [

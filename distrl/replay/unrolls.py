@@ -5,6 +5,7 @@ also the first of the next window, with a shorter period its last T + 1 - P rows
 across the ends of episodes; a new life of the stream drops its unfinished windows.
 """
 
+from operator import attrgetter
 from typing import Any
 
 import jax
@@ -13,18 +14,22 @@ import numpy.typing as npt
 
 from distrl.errors import SpecError
 from distrl.replay.columns import Block, Columns
+from distrl.replay.step_rows import StepRows, are_small
 from distrl.replay.step_values import flattener, step_values
 from distrl.replay.stream_columns import StreamColumns
 from distrl.specs import check
 from distrl.types import Inference, TimeStep, Trajectory
+
+_SHAPE_AND_DTYPE = attrgetter("shape", "dtype")
 
 
 class Unroller:
     """Collects the steps of streams in columns, and returns the unrolls that are finished.
 
     While every call has the same streams, they are in lockstep: a step is one row of each column,
-    and a finished block is returned without a copy. From the first call with other streams on, each
-    stream has its own slot and next row, and finished unrolls are gathered into a block.
+    and a finished block is returned without a copy; small steps are written as `StepRows`, of which
+    a finished block is a copy. From the first call with other streams on, each stream has its own
+    slot and next row, and finished unrolls are gathered into a block.
     """
 
     def __init__(self, struct: Trajectory, unroll_length: int, period: int | None = None):
@@ -58,6 +63,7 @@ class Unroller:
         self._key: bytes | None = None  # the ids of every call so far
         self._ids = np.zeros(0, np.int32)
         self._block = Block([], 0)
+        self._rows: StepRows | None = None  # the block's, if its steps are small
         self._row = 0
         self._life = 0
         self._pending: list[list[npt.NDArray[Any]]] = []
@@ -122,24 +128,23 @@ class Unroller:
             self._row = 0
             self._life = life
             self._block.columns[self._life_column][...] = life
-        row, block, finished = self._row, self._block, None
-        try:
-            values = self._values(timestep, inference)
-            for column, value, (shape, dtype) in zip(
-                block.columns, values, self._specs[len(stream_ids)]
-            ):
-                if value.shape != shape or value.dtype != dtype:
-                    raise TypeError
+        row, block, rows, finished = self._row, self._block, self._rows, None
+        values = self._checked_values(stream_ids, timestep, inference)
+        if rows is not None:
+            rows.write(row, values, inference.version)
+        else:
+            for column, value in zip(block.columns, values):
                 column[row] = value
-        except (TypeError, AttributeError, LookupError):
-            self._refuse(stream_ids, timestep, inference)
-            raise
-        block.columns[self._version][row] = inference.version
+            block.columns[self._version][row] = inference.version
         if row == self._last:
-            finished, block = block, self._fresh(stream_ids, life)
-            for i in range(self._version + 1):
-                block.columns[i][self._start] = finished.columns[i][self._overlap]
-            self._block = block
+            if rows is not None:
+                finished = rows.copy(self.columns)
+                rows.move(self._period)
+            else:
+                finished, block = block, self._fresh(stream_ids, life)
+                for i in range(self._version + 1):
+                    block.columns[i][self._start] = finished.columns[i][self._overlap]
+                self._block = block
             self._row = row = row - self._period
             if self._pending:
                 for column, value in zip(block.columns[self._state], self._pending[0]):
@@ -168,14 +173,26 @@ class Unroller:
         self._ids = stream_ids.copy()
         self._life = life
         self._row = 0
-        self._block = self._fresh(stream_ids, life)
+        self._rows = None
+        if are_small(self.columns, len(stream_ids)):
+            self._rows = StepRows(self.columns, len(stream_ids))
+            self._block = self._label(self._rows.block, stream_ids, life)
+        else:
+            self._block = self._fresh(stream_ids, life)
         self._pending = self._make_pending(len(stream_ids))
 
     def _fresh(self, stream_ids: npt.NDArray[np.int32], life: int) -> Block:
-        block = self.columns.allocate(len(stream_ids))
+        return self._label(self.columns.allocate(len(stream_ids)), stream_ids, life)
+
+    def _label(self, block: Block, stream_ids: npt.NDArray[np.int32], life: int) -> Block:
         block.columns[self._id][...] = stream_ids
         block.columns[self._life_column][...] = life
         return block
+
+    def _separate_columns(self) -> list[npt.NDArray[Any]]:
+        """Returns the columns of the streams in lockstep, each in memory of its own."""
+        block = self._block if self._rows is None else self._rows.copy(self.columns)
+        return block.columns
 
     def _make_pending(self, size: int) -> list[list[npt.NDArray[Any]]]:
         """Allocates the states of windows that begin inside another one, at its rows P, 2P, ..."""
@@ -200,7 +217,7 @@ class Unroller:
         streams = self._streams
         if streams is None:
             streams = self._streams = StreamColumns(
-                self._ids, self._block.columns, self._pending, self._row, self._life
+                self._ids, self._separate_columns(), self._pending, self._row, self._life
             )
         values = self._checked_values(stream_ids, timestep, inference)
         slots = streams.find(stream_ids, self.columns, self._make_pending)
@@ -232,9 +249,8 @@ class Unroller:
             self._prepare_specs(size)
         try:
             values = self._values(timestep, inference)
-            for value, (shape, dtype) in zip(values, self._specs[size]):
-                if value.shape != shape or value.dtype != dtype:
-                    raise TypeError
+            if list(map(_SHAPE_AND_DTYPE, values)) != self._specs[size]:
+                raise TypeError
         except (TypeError, AttributeError, LookupError):
             self._refuse(stream_ids, timestep, inference)
             raise

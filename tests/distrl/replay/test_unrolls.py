@@ -1,5 +1,7 @@
 """The unroller against a reference that keeps each stream's steps in a list."""
 
+from unittest import mock
+
 import jax
 import numpy as np
 import pytest
@@ -9,6 +11,7 @@ from hypothesis import strategies as st
 
 from distrl import specs
 from distrl.errors import SpecError
+from distrl.replay import step_rows
 from distrl.replay.unrolls import Unroller
 from distrl.types import TIME_FIELDS, Inference
 
@@ -64,17 +67,23 @@ def assert_same(trajectory, finished):
 
 
 def drive(streams, calls, length, period=None):
-    """Makes the calls, (ids, life), to both; with states only where needed."""
-    unroller, naive = Unroller(streams.struct, length, period), Naive(length, period or length)
+    """Makes the calls, (ids, life), to all; with states only where needed.
+
+    One unroller writes steps as rows of bytes while its streams are in lockstep, one by column.
+    """
+    naive = Naive(length, period or length)
+    unrollers = [(rows, Unroller(streams.struct, length, period)) for rows in (0, length + 2)]
     count = 0
     for stream_ids, life in calls:
-        wanted = unroller.needs_state(stream_ids, life)
-        assert wanted == naive.needs_state(stream_ids, life)
+        wanted = naive.needs_state(stream_ids, life)
+        assert all(unroller.needs_state(stream_ids, life) == wanted for _, unroller in unrollers)
         timestep, inference = streams.step(stream_ids, life)
         finished = naive.add(stream_ids, timestep, inference, life)
         if not wanted:
             inference = inference._replace(state=None)
-        assert_same(unroller.add(stream_ids, timestep, inference, life), finished)
+        for least_rows, unroller in unrollers:
+            with mock.patch.object(step_rows, "_LEAST_ROWS", least_rows):
+                assert_same(unroller.add(stream_ids, timestep, inference, life), finished)
         count += len(finished)
     return count
 
@@ -154,6 +163,30 @@ def test_a_new_life_drops_what_is_unfinished(streams):
     two = np.array([0, 1], np.int32)
     calls = [(two, 0)] * 5 + [(two, 1)] * 6 + [(two[:1].copy(), 2)] * 4 + [(two, 2)] * 5
     assert drive(streams, calls, 4) == 2 + 2 + 3  # life 2: stream 0 twice, stream 1 once
+
+
+def test_small_steps_of_many_versions_and_any_strides():
+    """As rows of bytes: values that are not contiguous, and a version for each stream."""
+    spec = specs.EnvironmentSpec(
+        dm_specs.Array((3,), np.float32), dm_specs.DiscreteArray(2, np.int32)
+    )
+    struct = specs.trajectory_struct(spec, {}, ())
+    unroller = Unroller(struct, 9)
+    ids = np.arange(2, dtype=np.int32)
+    timestep = specs.zeros(struct.timestep, 2)
+    for step in range(10):
+        observation = np.arange(6, dtype=np.float32).reshape(3, 2).T + step
+        versions = np.array([step, 2 * step], np.int32)
+        trajectory = unroller.add(
+            ids,
+            timestep._replace(observation=observation),
+            Inference(np.full(2, step % 2, np.int32), {}, versions),
+        )
+    assert trajectory.timestep.observation[:, 1].tolist() == [
+        [1 + step, 3 + step, 5 + step] for step in range(10)
+    ]
+    assert trajectory.version.tolist() == [[step, 2 * step] for step in range(10)]
+    assert trajectory.action[:, 0].tolist() == [0, 1] * 5
 
 
 @pytest.mark.parametrize("period, starts", [(None, [0, 3, 6]), (2, [0, 2, 4, 6])])

@@ -65,7 +65,10 @@ LIVELY = [
 ]
 
 # Files that only touch memory of this process: no kills there.
-CUTTING = ("unrolls.py", "stream_columns.py", "stream_index.py", "step_values.py", "columns.py")
+CUTTING = tuple(
+    f"{name}.py"
+    for name in ("unrolls", "step_rows", "stream_columns", "stream_index", "step_values", "columns")
+)
 
 Unroll = tuple[int, int, int]  # stream, life, number of the unroll
 
