@@ -1,12 +1,14 @@
 """The baseline of off-policy agents: acts, samples and updates in one hand-written loop.
 
 It does the environment steps, inferences, samples and updates of an experiment with the agent's
-functions, EnvPool's own interface and a ring of NumPy arrays, and nothing of distrl in between.
+functions, with their compiler options, EnvPool's own interface and a ring of NumPy arrays, and
+nothing of distrl in between.
 
   python benchmarks/hand_off_policy.py --agent=sac --env=Pendulum-v1 --seconds=6 --core=0
 """
 
 import argparse
+import functools
 import os
 import time
 
@@ -33,6 +35,7 @@ def loop(agent_name: str, env_name: str, seconds: float) -> float:
     import envpool
 
     from distrl import presets
+    from distrl.agents.compiling import compiler_options
     from distrl.types import TimeStep, Trajectory
 
     experiment = presets.experiment(env_name, agent_name)
@@ -45,11 +48,13 @@ def loop(agent_name: str, env_name: str, seconds: float) -> float:
     learner_state = jax.tree.map(jax.numpy.copy, agent.initial_learner_state(params))
     key, rng = jax.random.PRNGKey(1), np.random.default_rng(0)
 
-    @jax.jit
+    options = compiler_options(agent.env_spec)  # as distrl compiles them
+
+    @functools.partial(jax.jit, compiler_options=options)
     def act(params, key, count, timestep):
         return agent.actor_step(jax.random.fold_in(key, count), params, timestep, ())[0].action
 
-    update = jax.jit(agent.learner_step, donate_argnums=(0, 1))
+    update = jax.jit(agent.learner_step, donate_argnums=(0, 1), compiler_options=options)
     env = envpool.make(env_name, env_type="gymnasium", num_envs=n, num_threads=1)
     low, high = env.action_space.low, env.action_space.high
     # Rings of steps: row t has the step t of all environments, and the action that it was given.
