@@ -91,9 +91,16 @@ class NativeEnvironment:
             )
 
     def envpool_spec(self) -> Any:
-        """Returns EnvPool's own spec. Raises ConfigError if EnvPool refuses the options."""
+        """Returns EnvPool's own spec.
+
+        Raises:
+          ConfigError: EnvPool refuses the options, or needs a library that is not installed.
+        """
         try:
             return envpool_spec(self.name, self.options)
+        except ImportError as error:  # Procgen's, Qt on Python 3.11
+            text = str(error).splitlines()[0]
+            raise ConfigError(f"environment: EnvPool cannot make {self.name}: {text}") from error
         except (TypeError, ValueError, RuntimeError) as error:  # it checks with all of them
             text = str(error).splitlines()[0]
             refusal = f"environment: EnvPool's {self.name} refuses {dict(self.options)}: {text}"

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from distrl.envs import NativeEnvironment
+from distrl.envs import NativeEnvironment, native
 from distrl.errors import ConfigError, EnvironmentFault, SpecError
 from distrl.types import StepType
 
@@ -58,6 +58,16 @@ def test_envpool_clips_continuous_actions():
     far = pools[0].step(np.full((2, 1), 100.0, np.float32))
     bound = pools[1].step(np.full((2, 1), 2.0, np.float32))
     np.testing.assert_array_equal(far.observation, bound.observation)
+
+
+def test_a_library_that_envpool_lacks_is_named_in_one_line(monkeypatch):
+    def lacks(name, options):
+        raise ImportError("Procgen requires Qt\nlibQt5Gui.so.5: cannot open")
+
+    monkeypatch.setattr(native, "envpool_spec", lacks)
+    with pytest.raises(ConfigError) as error:
+        NativeEnvironment("CartPole-v1")
+    assert str(error.value).endswith("EnvPool cannot make CartPole-v1: Procgen requires Qt")
 
 
 def test_envpool_refuses_actions_of_another_type():

@@ -247,7 +247,7 @@ def test_a_synchronous_pool_takes_all_environments_at_once():
 
 
 def test_limits_that_are_part_of_the_game_stay_envpools():
-    assert NativeEnvironment("BigfishEasy-v0").exact_limit is None
+    assert NativeEnvironment("D1Basic-v1").exact_limit is None
     assert NativeEnvironment("Pong-v5", options=(("episodic_life", True),)).exact_limit is None
     assert NativeEnvironment("Catch-v0").exact_limit is None  # it has no limit
     assert NativeEnvironment("CartPole-v1").exact_limit == 500
