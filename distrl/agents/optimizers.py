@@ -36,7 +36,10 @@ class ByComponent(Protocol):
 
 def annealed(learning_rate: float, updates: float | None) -> optax.ScalarOrSchedule:
     """Returns a learning rate that falls linearly to 0 within so many updates; None: as it is."""
-    return optax.linear_schedule(learning_rate, 0.0, int(updates)) if updates else learning_rate
+    if not updates:
+        return learning_rate
+    most = jnp.iinfo(jnp.int32).max  # the updates of an optimiser are counted in int32
+    return optax.linear_schedule(learning_rate, 0.0, min(int(updates), most))
 
 
 def make_optimizer(

@@ -6,7 +6,7 @@ import numpy as np
 import optax
 import pytest
 
-from distrl.agents.optimizers import make_optimizer
+from distrl.agents.optimizers import annealed, make_optimizer
 from distrl.checkpointing.params_file import load_nest, save_nest
 
 RATE = 1e-3
@@ -54,3 +54,9 @@ def test_a_state_saved_by_uncorrected_rmsprop_loads(tmp_path, norm, rate):
     updates, _ = optimizer.update({"w": jnp.full(3, 0.5)}, loaded, PARAMS, count=1)
     average = (0.99 * 0.01 + 0.01 * 0.25) / (1 - 0.99**2)
     np.testing.assert_allclose(updates["w"], -RATE * 0.5 / (average + 1e-5) ** 0.5, rtol=1e-5)
+
+
+def test_a_budget_beyond_int32_anneals_all_the_same():
+    rate = jax.jit(annealed(1e-3, 1e12))
+    assert float(rate(0)) == pytest.approx(1e-3)
+    assert float(rate(2**30)) == pytest.approx(0.5e-3)
