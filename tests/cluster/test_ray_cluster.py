@@ -164,6 +164,19 @@ def test_a_job_is_stopped(hosts: Hosts, ray: Ray, tmp_path: Path):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("process", ["ray_bridge", "ray_relay", "ray::DaemonActor"])
+def test_ctrl_c_while_the_program_starts(hosts: Hosts, ray: Ray, tmp_path: Path, process: str):
+    program = train(hosts, ray, tmp_path, *FOR_EVER)
+    program.wait_for(
+        lambda: any(process in each.command for each in hosts.processes("h1")), process
+    )
+    program.signal(signal.SIGINT)
+    assert program.process.wait(60.0) == 128 + signal.SIGINT, program.output
+    assert "Traceback" not in program.output
+    ray.nothing_is_left(hosts.names)
+
+
+@pytest.mark.slow
 def test_ctrl_c_while_the_cluster_has_no_room(hosts: Hosts, ray: Ray, tmp_path: Path):
     program = train(hosts, ray, tmp_path, THREE_ACTORS, hosts_flag="a,b,c,d")
     program.wait_for(lambda: ray.groups("h1") == "PENDING", "waiting")
