@@ -3,8 +3,10 @@
 import time
 from typing import Any, NamedTuple
 
+from distrl.envs.native import NativeEnvironment
 from distrl.errors import PeerError, Stopped
 from distrl.inference.messages import InferenceMessages
+from distrl.inference.same_core import SameCore
 from distrl.inference.server import RemoteInferencer
 from distrl.inference.slot_client import SlotInferencer
 from distrl.inference.slots import Sizes, SlotFile
@@ -39,13 +41,16 @@ class InferenceHandle(NamedTuple):
         return self.node.group
 
 
-def inference_client(builder: Builder, handle: InferenceHandle, stop: Any) -> InferenceSource:
+def inference_client(
+    builder: Builder, handle: InferenceHandle, stop: Any, own_process: bool
+) -> InferenceSource:
     """Returns an actor's client of its inference service.
 
     Args:
       builder: of the service's task.
       handle: the service.
       stop: event that is set when the program stops.
+      own_process: whether the actor has a process to itself.
     """
     task, messages = builder.task, InferenceMessages(builder.agent)
     if handle.slots is None:
@@ -53,7 +58,10 @@ def inference_client(builder: Builder, handle: InferenceHandle, stop: Any) -> In
     sizes = Sizes(messages, handle.num_slots, task.actors.envs_per_step)
     file = SlotFile.open(handle.slots, sizes, _OPEN_TIMEOUT_S, stop)
     server = SlotService(handle.node, file, task.inference.timeout)
-    return SlotInferencer(file, handle.slot, messages, server)
+    # Pools that start processes later must not do so from a thread that is kept on a core.
+    alone = handle.num_slots == 1 and own_process
+    same_core = alone and isinstance(builder.experiment.environment, NativeEnvironment)
+    return SlotInferencer(file, handle.slot, messages, server, SameCore() if same_core else None)
 
 
 class SlotService:

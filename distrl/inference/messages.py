@@ -12,10 +12,12 @@ from distrl.agents.agent import Agent, extras_struct, state_struct
 from distrl.runtime.codec import Codec
 from distrl.types import AgentOutput, Array, Inference, State, TimeStep
 
-# In requests: number of rows, life of the streams, whether the state is asked for, 0.
+# In requests: number of rows, life of the streams, whether the state is asked for, and the core
+# on which both should stay.
 # In answers: number of rows, version, whether states follow, life of the server.
 # 16 bytes, so that rows are aligned.
 HEADER = struct.Struct("<iiii")
+ANY_CORE = -1
 
 
 class InferenceMessages:
@@ -47,7 +49,7 @@ class InferenceMessages:
         """Returns a request; see `request_rows`."""
         n = len(stream_ids)
         rows = self.request.pack((stream_ids, TimeStep(*timestep[:5])), n)
-        return HEADER.pack(n, life, with_state, 0) + rows
+        return HEADER.pack(n, life, with_state, ANY_CORE) + rows
 
     def request_rows(self, data: bytes) -> tuple[npt.NDArray[Any], int, bool]:
         """Returns a request's `(rows uint8 [n, row_bytes], life, with_state)`.

@@ -7,7 +7,8 @@ import numpy as np
 import numpy.typing as npt
 
 from distrl.errors import SpecError
-from distrl.inference.messages import HEADER, InferenceMessages
+from distrl.inference.messages import ANY_CORE, HEADER, InferenceMessages
+from distrl.inference.same_core import SameCore
 from distrl.inference.slots import SlotFile
 from distrl.runtime.heartbeat import main_thread_heartbeat
 from distrl.runtime.time_account import INFERENCE, current_account, in_state
@@ -50,13 +51,23 @@ class SlotInferencer:
     An answer is copied out of the shared memory before it is returned.
     """
 
-    def __init__(self, file: SlotFile, index: int, messages: InferenceMessages, server: Server):
+    def __init__(
+        self,
+        file: SlotFile,
+        index: int,
+        messages: InferenceMessages,
+        server: Server,
+        same_core: SameCore | None = None,
+    ):
         """Args:
         file: where to ask.
         index: the slot, which no other living process uses.
         messages: the layout of requests and answers.
         server: the service.
+        same_core: may keep this thread and the service's on one core, where the service has no
+          other client; None: never.
         """
+        self._same_core = same_core
         self._file, self._index, self._messages, self._server = file, index, messages, server
         header, self._rows, self._answer = file.slot(index)
         self._header, self._answer_header = header.data, self._answer.data
@@ -100,7 +111,8 @@ class SlotInferencer:
             rows = self._rows[: n * self._messages.request.row_bytes]
             columns = self._columns[n] = self._messages.request.columns(rows, n)
         self._messages.request.put((stream_ids, TimeStep(*timestep[:5])), columns)
-        HEADER.pack_into(self._header, 0, n, life, with_state, 0)
+        core = None if self._same_core is None else self._same_core.count()
+        HEADER.pack_into(self._header, 0, n, life, with_state, ANY_CORE if core is None else core)
         while True:
             server_life = self._server.life
             fence()

@@ -9,7 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from distrl.errors import SpecError, Stopped
-from distrl.inference.messages import HEADER, InferenceMessages
+from distrl.inference.messages import ANY_CORE, HEADER, InferenceMessages
+from distrl.inference.same_core import CoreSetter
 from distrl.inference.server import BatchCosts
 from distrl.inference.slot_client import FAILED
 from distrl.inference.slots import SlotFile
@@ -73,6 +74,7 @@ class SlotServer:
         self._dirty = 0  # rows of it that are not zero
         self._lock = threading.Lock()  # of the figures
         self._account = TimeAccount()
+        self._core = CoreSetter()
         self._costs = BatchCosts()
         self.batches = 0
         self.requests = 0
@@ -134,7 +136,8 @@ class SlotServer:
         requests = []
         for index in indices.tolist():
             number = int(file.requested[index])
-            rows, life, with_state, _ = HEADER.unpack_from(self._slots[index].header)
+            rows, life, with_state, core = HEADER.unpack_from(self._slots[index].header)
+            self._core.move(None if core == ANY_CORE else core)
             request = _Request(index, number, rows, life, bool(with_state))
             if 0 < rows <= most:
                 requests.append(request)

@@ -111,7 +111,9 @@ class ActorNode:
                 if builder.task.learns_from is not None:
                     continue  # it does not act
                 if inferencer:
-                    sources[task] = inference_client(builder, inferencer[task], stop)
+                    sources[task] = inference_client(
+                        builder, inferencer[task], stop, has_own_process()
+                    )
                 else:
                     sources[task] = _own_inferencer(
                         builder, variables[task], stop, index, heartbeat.life
