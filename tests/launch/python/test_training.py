@@ -75,7 +75,7 @@ def test_callbacks_hear_of_every_update_evaluation_and_checkpoint(tmp_path, topo
     evaluator = EvaluatorConfig(num_evaluators=1, num_envs=2, episodes=2, interval=0.2)
     made = counting(evaluator=evaluator)
     notes = tmp_path / "notes"
-    settings = {"goal.max_learner_steps": 400} if topology == "heavy_env" else None
+    settings = {"goal.max_learner_steps": 3000} if topology == "heavy_env" else None
     run = distrl.train(
         made,
         topology=topology,
@@ -84,7 +84,7 @@ def test_callbacks_hear_of_every_update_evaluation_and_checkpoint(tmp_path, topo
         config=settings,
         quiet=True,
     )
-    count = 20 if settings is None else 400
+    count = 20 if settings is None else 3000
     assert run.status == "finished"
     heard = _notes(notes)
     updates = [each for each in heard if each[0] == "update"]

@@ -56,6 +56,7 @@ def stop_where_programs_start(monkeypatch: pytest.MonkeyPatch) -> None:
         (train, "run_single_process"),
         (train, "_import_topology"),
         (multi_machine, "_submit"),
+        (multi_machine.ray_cluster, "cluster_address"),
         (launch_command, "_import_target"),
         (agent, "dial"),
         (sweep, "Runner"),
