@@ -1,8 +1,9 @@
 """Measures the inference service of light_env: calls by Courier against slots in shared memory.
 
 The agent of CartPole-v1 (MLP 2x64), 32 observations a request. Server and clients are processes of
-one machine. One client, the server on one core and the client on another: the time from the request
-to the actions, both transports in turns. Then many clients at once: requests a second, requests in
+one machine. One client, the server on one core and the client on another, and in shared memory both
+on one core too, as distrl has them if that is faster: the time from the request to the actions, all
+in turns. Then many clients at once: requests a second, requests in
 a batch, and the CPU time of all processes for a request. "network only" is the call of the compiled
 network in a loop in one process, with nothing around it.
 
@@ -25,6 +26,7 @@ import numpy as np
 ROWS = 32
 CLIENTS = (1, 4, 16, 64)
 TRANSPORTS = ("courier", "shared_memory")
+ONE_CORE = "shared_memory, one core"
 _WARM_UP_S = 0.5
 _TENTHS = {"requests in a batch"}
 _MODULES = [f"distrl.inference.{name}" for name in ("server", "slot_server", "slot_client")]
@@ -160,17 +162,23 @@ def _free_ports(count: int) -> list[int]:
     return ports
 
 
-def measure(transport: str, count: int, seconds: float, pinned: bool) -> dict[str, float]:
-    """Returns one figure of each kind, of `count` clients."""
+def measure(transport: str, count: int, seconds: float, cores: tuple[int, int]) -> dict[str, float]:
+    """Returns one figure of each kind, of `count` clients.
+
+    Args:
+      transport: one of TRANSPORTS.
+      count: number of clients.
+      seconds: that are measured.
+      cores: of the server and of the clients; -1: any.
+    """
     context = multiprocessing.get_context("forkserver")  # which imports once
     context.set_forkserver_preload(["courier", "distrl.presets", *_MODULES])
     ports = _free_ports(min(count, 8)) if transport == "courier" else [0]
     name = f"benchmark-{os.getpid()}-{time.monotonic_ns()}"
-    last = (os.cpu_count() or 1) - 1
     server, server_end = context.Pipe()
     process = context.Process(
         target=_serve,
-        args=(transport, count, ports, name, server_end, 0 if pinned else -1),
+        args=(transport, count, ports, name, server_end, cores[0]),
         daemon=True,
     )
     process.start()
@@ -181,7 +189,7 @@ def measure(transport: str, count: int, seconds: float, pinned: bool) -> dict[st
         for index in range(count):
             pipe, end = context.Pipe()
             args = (transport, count, index, ports[index % len(ports)], name, end)
-            client = context.Process(target=_ask, args=(*args, last if pinned else -1), daemon=True)
+            client = context.Process(target=_ask, args=(*args, cores[1]), daemon=True)
             client.start()
             end.close()
             clients.append(client)
@@ -248,8 +256,10 @@ def main() -> None:
     for round_index in range(args.rounds):
         alone.append(network_only(args.seconds))
         for count in args.clients:
-            for transport in TRANSPORTS:
-                got = measure(transport, count, args.seconds, pinned=count == 1)
+            for transport in (*TRANSPORTS, ONE_CORE) if count == 1 else TRANSPORTS:
+                last = 0 if transport == ONE_CORE else (os.cpu_count() or 1) - 1
+                cores = (0, last) if count == 1 else (-1, -1)
+                got = measure(transport.partition(",")[0], count, args.seconds, cores)
                 figures.setdefault((count, transport), []).append(got)
                 rounded = {name: round(value, 1) for name, value in got.items()}
                 print(round_index, count, transport, rounded, flush=True)
