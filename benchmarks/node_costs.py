@@ -8,7 +8,6 @@ readings while it trains. It differs less from run to run than wall time on a bu
 """
 
 import argparse
-import csv
 import os
 import statistics
 import subprocess
@@ -19,71 +18,46 @@ from pathlib import Path
 
 import overhead
 
-_SKIP_S = 3.0  # after the first rows of metrics
+from distrl.launch.supervision.status_file import read_status
+from distrl.launch.supervision.usage import process_usage
+
 _DEADLINE_S = 120.0
-_TICK = os.sysconf("SC_CLK_TCK")
 
 
-def nodes_of(launcher: int) -> dict[str, float]:
-    """Returns CPU seconds of a process and its descendants, by name of the node."""
-    parents, used = {}, {}
-    for folder in Path("/proc").iterdir():
-        if folder.name.isdecimal():
-            try:
-                stat = (folder / "stat").read_text()
-            except (FileNotFoundError, ProcessLookupError):  # ended meanwhile
-                continue
-            name, fields = stat[stat.index("(") + 1 : stat.rindex(")")], stat.rpartition(")")[2]
-            parts = fields.split()
-            pid = int(folder.name)
-            parents[pid] = int(parts[1])
-            used[pid] = name, (int(parts[11]) + int(parts[12])) / _TICK
+def nodes_of(run_dir: Path) -> dict[str, float]:
+    """Returns CPU seconds of the nodes' processes so far, by name without the index."""
     found: dict[str, float] = {}
-    for pid, (name, seconds) in used.items():
-        above = pid
-        while above in parents and above != launcher:
-            above = parents[above]
-        if above == launcher:
-            node = name.removeprefix("distrl:").partition("/")[0]
-            found[node] = found.get(node, 0.0) + seconds
+    for name, node in read_status(str(run_dir))["nodes"].items():
+        usage = process_usage(node["pid"])
+        if usage is not None:
+            kind = name.partition("/")[0]
+            found[kind] = found.get(kind, 0.0) + usage.cpu
     return found
-
-
-def acted(run_dir: Path) -> list[tuple[float, int]]:
-    """Returns seconds and environment steps of the rows of metrics so far."""
-    path = run_dir / "metrics.csv"
-    if not path.exists():
-        return []
-    with open(path) as file:
-        rows = [row for row in csv.DictReader(file) if row["env_steps"]]
-    return [(float(row["seconds"]), int(row["env_steps"])) for row in rows]
 
 
 def measure(topology: str, seconds: float) -> dict[str, float]:
     """Returns CPU seconds for a million environment steps, by node."""
     with tempfile.TemporaryDirectory() as folder:
         run_dir = Path(folder) / "run"
-        command = overhead.command(topology, run_dir, _SKIP_S + seconds + 2.0)
+        command = overhead.command(topology, run_dir, overhead.WARM_UP + seconds + 2.0)
         process = subprocess.Popen(
             command, cwd=overhead.HERE.parent, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
         )
         try:
             deadline = time.monotonic() + _DEADLINE_S
-            while len(acted(run_dir)) < 2:
+            while len(overhead.rows(run_dir, "env_steps")) < 2:
                 if process.poll() is not None or time.monotonic() > deadline:
                     raise RuntimeError(f"{topology} made no row of metrics in {_DEADLINE_S:g} s")
                 time.sleep(0.1)
-            time.sleep(_SKIP_S)
-            before, began = nodes_of(process.pid), time.monotonic()
+            time.sleep(overhead.WARM_UP)
+            before, began = nodes_of(run_dir), time.monotonic()
             time.sleep(seconds)
-            after, passed = nodes_of(process.pid), time.monotonic() - began
+            after, passed = nodes_of(run_dir), time.monotonic() - began
             process.wait(timeout=60)
         finally:
             process.kill()
             process.wait()
-        rows = acted(run_dir)
-    rows = [row for row in rows if row[0] >= rows[0][0] + _SKIP_S - 1.0]
-    rate = (rows[-1][1] - rows[0][1]) / (rows[-1][0] - rows[0][0])
+        rate = overhead.rate(run_dir, "env_steps")
     millions = rate * passed / 1e6
     return {node: (after[node] - before.get(node, 0.0)) / millions for node in after}
 
@@ -102,8 +76,7 @@ def main() -> None:
             by_name = measure(topology, args.seconds)
             cost = dict.fromkeys(nodes, 0.0)
             for name, seconds in by_name.items():
-                known = [node for node in nodes if name and node.startswith(name[:6])]
-                cost[known[0] if known else "other"] += seconds
+                cost[name if name in nodes else "other"] += seconds
             runs.append(cost)
             print(round_index, topology, {k: round(v, 2) for k, v in cost.items()}, flush=True)
     lines = [f"| | {' | '.join(nodes)} | all |", "|---|" + "---|" * (len(nodes) + 1)]

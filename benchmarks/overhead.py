@@ -24,7 +24,7 @@ HERE = Path(__file__).parent
 TOPOLOGIES = {"single_process": 0.95, "heavy_env": 1.3, "light_env": 0.8}
 """Name to the ratio that is aimed at."""
 _FLAGS = {"light_env": ["--config.actors.num_actors=1", "--config.actors.num_envs=64"]}
-_WARM_UP = 3.0  # seconds to skip after the first row of metrics
+WARM_UP = 3.0  # seconds to skip after the first row of metrics
 
 
 def hand_loop(seconds: float) -> float:
@@ -43,11 +43,28 @@ def command(topology: str, run_dir: Path, seconds: float, extra: Sequence[str] =
     ]  # fmt: skip
 
 
+def rows(run_dir: Path, column: str) -> list[tuple[float, int]]:
+    """Returns the seconds and a count of the rows of metrics so far."""
+    path = run_dir / "metrics.csv"
+    if not path.exists():
+        return []
+    with open(path) as file:
+        return [(float(r["seconds"]), int(r[column])) for r in csv.DictReader(file) if r[column]]
+
+
+def rate(run_dir: Path, column: str) -> float:
+    """Returns by how much a count has risen a second, after the warm-up."""
+    counts = rows(run_dir, column)
+    counts = [row for row in counts if row[0] >= counts[0][0] + WARM_UP - 1.0]
+    (t0, n0), (t1, n1) = counts[0], counts[-1]
+    return (n1 - n0) / (t1 - t0)
+
+
 def trained(topology: str, seconds: float, extra: list[str]) -> float:
     """Returns the rate of `distrl train` under `topology`, from its own metrics."""
     with tempfile.TemporaryDirectory() as folder:
         run_dir = Path(folder) / "run"
-        command_line = command(topology, run_dir, seconds + _WARM_UP, extra)
+        command_line = command(topology, run_dir, seconds + WARM_UP, extra)
 
         def pin() -> None:
             os.sched_setaffinity(0, {0})
@@ -61,11 +78,7 @@ def trained(topology: str, seconds: float, extra: list[str]) -> float:
             preexec_fn=pin if topology == "single_process" else None,
             cwd=HERE.parent,
         )
-        with open(run_dir / "metrics.csv") as file:
-            rows = [(float(r["seconds"]), int(r["trained_steps"])) for r in csv.DictReader(file)]
-        rows = [row for row in rows if row[0] >= rows[0][0] + _WARM_UP - 1.0]
-        (t0, n0), (t1, n1) = rows[0], rows[-1]
-        return (n1 - n0) / (t1 - t0)
+        return rate(run_dir, "trained_steps")
 
 
 def main() -> None:

@@ -30,6 +30,7 @@ _ADDRESS = ".address"  # suffix of a file with the address of a table elsewhere
 _REQUESTS = ".requests"  # suffix of a file with the requests of a service
 _VERSION = ".version"  # suffix of a file with one version of something large
 _BOARD = ".board"  # suffix of a file with the newest version of something small
+_SUFFIXES = (_ADDRESS, _REQUESTS, _VERSION, _BOARD)  # of finished files that are no tables
 _POLL = 0.02  # seconds between two searches for a file: there are no notifications
 
 
@@ -71,7 +72,7 @@ class SharedFile(NamedTuple):
     @property
     def is_table(self) -> bool:
         """False for an address, and for a table that is being created."""
-        return self.path.suffix not in (_UNFINISHED, _ADDRESS, _REQUESTS, _VERSION, _BOARD)
+        return self.path.suffix not in (_UNFINISHED, *_SUFFIXES)
 
     @property
     def is_address(self) -> bool:
@@ -90,7 +91,7 @@ class SharedFile(NamedTuple):
     def parse(cls, path: Path) -> "SharedFile | None":
         """Parses the file's name; returns None if it is not one of ours."""
         text = path.name.removesuffix(_UNFINISHED)
-        for suffix in (_ADDRESS, _REQUESTS, _VERSION, _BOARD):
+        for suffix in _SUFFIXES:
             text = text.removesuffix(suffix)
         parts = text.removeprefix(_PREFIX).rsplit(".", 2)
         if not text.startswith(_PREFIX) or len(parts) != 3:
