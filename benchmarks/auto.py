@@ -10,16 +10,13 @@ sleeping environment waits 10 ms a step. `auto` should be within 10 % of the bes
 import argparse
 import csv
 import json
-import os
 import statistics
 import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
-from typing import Any
 
-import gymnasium
+import report
 
 HERE = Path(__file__).parent
 TOPOLOGIES = ("single_process", "heavy_env", "light_env", "auto")
@@ -27,30 +24,11 @@ EXPERIMENTS = {
     "CartPole-v1, IMPALA": ["--env=CartPole-v1"],
     "Pong-v5, IMPALA": ["--env=Pong-v5"],
     "HalfCheetah-v4, IMPALA": ["--env=HalfCheetah-v4"],
-    "sleeping 10 ms, IMPALA": ["--env=gym:benchmarks.auto:Sleeping-v0"],
+    "sleeping 10 ms, IMPALA": ["--env=gym:benchmarks.sleeping_env:Sleeping10-v0"],
     "Pendulum-v1, SAC": ["--env=Pendulum-v1", "--agent=sac"],
 }
 _WARM_UP_S = 3.0  # after the first row of metrics
 _LIMIT_S = 300.0
-
-
-class Sleeping(gymnasium.Env[Any, Any]):
-    """Waits in each step, without work."""
-
-    observation_space = gymnasium.spaces.Box(-1.0, 1.0, (4,))
-    action_space = gymnasium.spaces.Discrete(2)
-
-    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
-        """Begins an episode."""
-        return self.observation_space.low, {}
-
-    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        """Waits."""
-        time.sleep(0.01)
-        return self.observation_space.low, 1.0, False, False, {}
-
-
-gymnasium.register("Sleeping-v0", entry_point=Sleeping, max_episode_steps=500)
 
 
 def rate(flags: list[str], topology: str, seconds: float) -> tuple[float, str]:
@@ -91,10 +69,7 @@ def main() -> None:
     parser.add_argument("--only", default="", help="part of an experiment's name")
     parser.add_argument("--out", help="a Markdown file for the table")
     args = parser.parse_args()
-    lines = [
-        f"| | {' | '.join(TOPOLOGIES)} | auto over the best by hand | chosen |",
-        "|---|" + "---|" * (len(TOPOLOGIES) + 2),
-    ]
+    load, rows = report.load(), []
     for name, flags in EXPERIMENTS.items():
         if args.only not in name:
             continue
@@ -110,20 +85,21 @@ def main() -> None:
             print(name, index, json.dumps({k: round(v[-1]) for k, v in rates.items()}), flush=True)
         medians = {topology: statistics.median(runs) for topology, runs in rates.items()}
         best = max(medians[topology] for topology in TOPOLOGIES[:3])
-        figures = " | ".join(f"{medians[topology]:,.0f}" for topology in TOPOLOGIES)
-        lines.append(
-            f"| {name} | {figures} | {medians['auto'] / best:.2f} | "
-            f"{', '.join(dict.fromkeys(chosen))} |"
+        rows.append(
+            [
+                name,
+                *(f"{medians[topology]:,.0f}" for topology in TOPOLOGIES),
+                f"{medians['auto'] / best:.2f}",
+                ", ".join(dict.fromkeys(chosen)),
+            ]
         )
-    print("\n".join(lines))
-    if args.out:
-        command = " ".join(["python benchmarks/auto.py", *sys.argv[1:]])
-        Path(args.out).write_text(
-            f"# The choice of a topology\n\n{(__doc__ or '').split(chr(10) * 2)[1]}\n\n"
-            f"`{command}`, on {os.cpu_count()} cores, environment steps per second, medians:\n\n"
-            + "\n".join(lines)
-            + "\n"
-        )
+    report.write(
+        args.out,
+        "The choice of a topology",
+        __doc__,
+        f"environment steps per second, medians, {load}",
+        report.table(["", *TOPOLOGIES, "auto over the best by hand", "chosen"], rows),
+    )
 
 
 if __name__ == "__main__":

@@ -8,20 +8,23 @@ readings while it trains. It differs less from run to run than wall time on a bu
 """
 
 import argparse
-import os
+import signal
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import overhead
+import report
 
 from distrl.launch.supervision.status_file import read_status
 from distrl.launch.supervision.usage import process_usage
 
 _DEADLINE_S = 120.0
+_ROW_S = 1.5  # somewhat more than between two rows of metrics
 
 
 def nodes_of(run_dir: Path) -> dict[str, float]:
@@ -35,31 +38,46 @@ def nodes_of(run_dir: Path) -> dict[str, float]:
     return found
 
 
-def measure(topology: str, seconds: float) -> dict[str, float]:
-    """Returns CPU seconds for a million environment steps, by node."""
+def watch(flags: Sequence[str], seconds: float) -> tuple[float, dict[str, float]]:
+    """Runs `distrl train` with these flags, until it has been watched for so many seconds.
+
+    Returns:
+      Environment steps per second, and cores that the nodes kept busy, by name without the index.
+    """
     with tempfile.TemporaryDirectory() as folder:
-        run_dir = Path(folder) / "run"
-        command = overhead.command(topology, run_dir, overhead.WARM_UP + seconds + 2.0)
-        process = subprocess.Popen(
-            command, cwd=overhead.HERE.parent, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-        )
+        run_dir, log = Path(folder) / "run", Path(folder) / "log"
+        command = [
+            sys.executable, "-m", "distrl", "train", f"--run_dir={run_dir}", *flags,
+            "--config.goal.mean_return=None",
+        ]  # fmt: skip
+        with open(log, "w") as file:
+            process = subprocess.Popen(
+                command, cwd=overhead.HERE.parent, stdout=file, stderr=subprocess.STDOUT
+            )
         try:
             deadline = time.monotonic() + _DEADLINE_S
             while len(overhead.rows(run_dir, "env_steps")) < 2:
                 if process.poll() is not None or time.monotonic() > deadline:
-                    raise RuntimeError(f"{topology} made no row of metrics in {_DEADLINE_S:g} s")
+                    raise SystemExit(f"{' '.join(command)}: no metrics\n{log.read_text()[-3000:]}")
                 time.sleep(0.1)
             time.sleep(overhead.WARM_UP)
             before, began = nodes_of(run_dir), time.monotonic()
             time.sleep(seconds)
             after, passed = nodes_of(run_dir), time.monotonic() - began
+            time.sleep(_ROW_S)  # for a row of metrics after it
+            process.send_signal(signal.SIGINT)
             process.wait(timeout=60)
         finally:
             process.kill()
             process.wait()
         rate = overhead.rate(run_dir, "env_steps")
-    millions = rate * passed / 1e6
-    return {node: (after[node] - before.get(node, 0.0)) / millions for node in after}
+    return rate, {node: (after[node] - before.get(node, 0.0)) / passed for node in after}
+
+
+def measure(topology: str, seconds: float) -> dict[str, float]:
+    """Returns CPU seconds for a million environment steps, by node."""
+    rate, cores = watch([*overhead.flags(topology)], seconds)
+    return {node: 1e6 * busy / rate for node, busy in cores.items()}
 
 
 def main() -> None:
@@ -69,6 +87,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=6.0)
     parser.add_argument("--out", help="a Markdown file for the table")
     args = parser.parse_args()
+    load = report.load()
     nodes = ("learner", "inferencer", "actor", "monitor", "other")
     figures: dict[str, list[dict[str, float]]] = {name: [] for name in overhead.TOPOLOGIES}
     for round_index in range(args.rounds):
@@ -79,19 +98,19 @@ def main() -> None:
                 cost[name if name in nodes else "other"] += seconds
             runs.append(cost)
             print(round_index, topology, {k: round(v, 2) for k, v in cost.items()}, flush=True)
-    lines = [f"| | {' | '.join(nodes)} | all |", "|---|" + "---|" * (len(nodes) + 1)]
+    rows = []
     for topology, runs in figures.items():
         cells = [statistics.median(run[node] for run in runs) for node in nodes]
         cells.append(statistics.median(sum(run.values()) for run in runs))
-        lines.append(f"| {topology} | {' | '.join(f'{cell:.1f}' for cell in cells)} |")
-    print("\n".join(lines))
-    if args.out:
-        command = " ".join(["python benchmarks/node_costs.py", *sys.argv[1:]])
-        text = (__doc__ or "").split("\n\n")[1]
-        Path(args.out).write_text(
-            f"# CPU time by node\n\n{text}\n\nCPU seconds a million steps, `{command}`, on "
-            f"{os.cpu_count()} cores (one process: under other):\n\n" + "\n".join(lines) + "\n"
-        )
+        rows.append([topology, *(f"{cell:.1f}" for cell in cells)])
+    report.write(
+        args.out,
+        "CPU time by node",
+        __doc__,
+        f"CPU seconds a million steps, medians of {args.rounds} rounds (one process: under other), "
+        f"{load}",
+        report.table(["", *nodes, "all"], rows),
+    )
 
 
 if __name__ == "__main__":

@@ -17,8 +17,9 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
 from pathlib import Path
+
+import report
 
 HERE = Path(__file__).parent
 TOPOLOGIES = {"single_process": 0.95, "heavy_env": 1.3, "light_env": 0.8}
@@ -34,13 +35,9 @@ def hand_loop(seconds: float) -> float:
     return float(out.stdout.split()[-1])
 
 
-def command(topology: str, run_dir: Path, seconds: float, extra: Sequence[str] = ()) -> list[str]:
-    """Returns the command of a run of so many seconds."""
-    return [
-        sys.executable, "-m", "distrl", "train", "--env=CartPole-v1",
-        f"--topology={topology}", f"--run_dir={run_dir}",
-        f"--config.goal.max_seconds={seconds}", *_FLAGS.get(topology, ()), *extra,
-    ]  # fmt: skip
+def flags(topology: str) -> list[str]:
+    """Returns the flags of a run."""
+    return ["--env=CartPole-v1", f"--topology={topology}", *_FLAGS.get(topology, ())]
 
 
 def rows(run_dir: Path, column: str) -> list[tuple[float, int]]:
@@ -64,13 +61,16 @@ def trained(topology: str, seconds: float, extra: list[str]) -> float:
     """Returns the rate of `distrl train` under `topology`, from its own metrics."""
     with tempfile.TemporaryDirectory() as folder:
         run_dir = Path(folder) / "run"
-        command_line = command(topology, run_dir, seconds + WARM_UP, extra)
+        command = [
+            sys.executable, "-m", "distrl", "train", f"--run_dir={run_dir}",
+            f"--config.goal.max_seconds={seconds + WARM_UP}", *flags(topology), *extra,
+        ]  # fmt: skip
 
         def pin() -> None:
             os.sched_setaffinity(0, {0})
 
         subprocess.run(
-            command_line,
+            command,
             check=True,
             timeout=180,
             stdout=subprocess.DEVNULL,
@@ -88,6 +88,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=10.0)
     parser.add_argument("--out", help="a Markdown file for the table")
     args, extra = parser.parse_known_args()
+    load = report.load()
     figures: dict[str, list[float]] = {name: [] for name in ("hand loop", *TOPOLOGIES)}
     for round_index in range(args.rounds):
         figures["hand loop"].append(hand_loop(args.seconds))
@@ -98,24 +99,20 @@ def main() -> None:
             json.dumps({name: round(runs[-1]) for name, runs in figures.items()}),
             flush=True,
         )
-    lines = [
-        "| | env steps/s, median | all rounds | ratio, median of rounds | aim |",
-        "|---|---|---|---|---|",
-    ]
+    table = []
     for name, runs in figures.items():
         ratios = [a / b for a, b in zip(runs, figures["hand loop"], strict=True)]
-        lines.append(
-            f"| {name} | {statistics.median(runs):,.0f} | "
-            f"{' '.join(f'{run / 1000:.0f}k' for run in runs)} | "
-            f"{statistics.median(ratios):.2f} | {TOPOLOGIES.get(name, '')} |"
+        table.append(
+            [
+                name,
+                f"{statistics.median(runs):,.0f}",
+                " ".join(f"{run / 1000:.0f}k" for run in runs),
+                f"{statistics.median(ratios):.2f}",
+                f"{TOPOLOGIES.get(name, '')}",
+            ]
         )
-    print("\n".join(lines))
-    if args.out:
-        command = " ".join(["python benchmarks/overhead.py", *sys.argv[1:]])
-        Path(args.out).write_text(
-            f"# Overhead\n\n{(__doc__ or '').split(chr(10) * 2)[1]}\n\n`{command}`, on "
-            f"{os.cpu_count()} cores:\n\n" + "\n".join(lines) + "\n"
-        )
+    header = ["", "env steps/s, median", "all rounds", "ratio, median of rounds", "aim"]
+    report.write(args.out, "Overhead", __doc__, load, report.table(header, table))
 
 
 if __name__ == "__main__":

@@ -21,10 +21,14 @@ from typing import Any, NamedTuple
 import courier
 import jax
 import numpy as np
+import report
 
 from distrl.shared_memory.process import Process
 from distrl.shared_memory.published import PublishedVersions
 from distrl.variables import RemoteVariables, VariableService
+
+_POLL_S = 0.02  # between two questions of a reader
+_LIMIT_S = 600.0
 
 
 class Parameters:
@@ -65,25 +69,26 @@ class Client:
         return self._client.get_variables(newer_than, place if self._is_near else "")
 
 
-def read(address: str, nbytes: int, is_near: bool, last: int, times: Any) -> None:
-    """A reader: fetches versions until the last one, and says when it had each."""
+def read(address: str, nbytes: int, is_near: bool, last: int, index: int, had: Any) -> None:
+    """A reader: fetches versions until the last one, and says which it has, and since when."""
     jax.config.update("jax_platforms", "cpu")
     variables = RemoteVariables(Client(address, is_near), Parameters(nbytes))
     version = -1
     while version < last:
         answer = variables.get_variables(version)
         if answer is None:
-            time.sleep(0.02)
+            time.sleep(_POLL_S)
             continue
         version, params = answer
         assert int(params["w"][-1]) == version
-        times.put((version, time.monotonic()))
+        had[2 * index] = time.monotonic()
+        had[2 * index + 1] = version
 
 
-def waited(thread: int) -> float:
-    """Returns the seconds that a thread of this process ran or waited for a core."""
-    ran, queued, _ = Path(f"/proc/self/task/{thread}/schedstat").read_text().split()
-    return (int(ran) + int(queued)) / 1e9
+def on_core(thread: int) -> float:
+    """Returns the seconds that the calling thread ran, or waited for a core."""
+    queued = Path(f"/proc/self/task/{thread}/schedstat").read_text().split()[1]
+    return time.thread_time() + int(queued) / 1e9
 
 
 class Held(NamedTuple):
@@ -104,33 +109,24 @@ def measure(nbytes: int, readers: int, versions: int, is_near: bool) -> list[Hel
     server.Bind("get_variables", service.get_variables)
     server.Start()
     context = multiprocessing.get_context("spawn")
-    times: Any = context.Queue()
+    # Of each reader the time, and the version. No thread of this process has to wait for it.
+    had: Any = context.RawArray("d", [0.0, -1.0] * readers)
     address = f"127.0.0.1:{server.port}"
     processes = [
-        context.Process(target=read, args=(address, nbytes, is_near, versions, times))
-        for _ in range(readers)
+        context.Process(target=read, args=(address, nbytes, is_near, versions, index, had))
+        for index in range(readers)
     ]
     for process in processes:
         process.start()
-    for _ in processes:
-        times.get(timeout=600)
     results = []
-    for version in range(1, versions + 1):
-        packed = source.packed
-        source.publish()
-        began = time.monotonic()
-        done = threading.Event()
-        ends: list[float] = []
-
-        def collect(ends: list[float] = ends, done: threading.Event = done) -> None:
-            for _ in range(readers):
-                ends.append(times.get(timeout=600)[1])
-            done.set()
-
-        threading.Thread(target=collect).start()
-        total = watch(done)
-        results.append(Held(total, max(ends) - began, source.packed - packed))
-        print(f"version {version}: {results[-1]}", file=sys.stderr)
+    for version in range(versions + 1):
+        packed, began = source.packed, time.monotonic()
+        if version:
+            source.publish()
+        total = watch(had, version, processes)
+        if version:
+            results.append(Held(total, max(had[::2]) - began, source.packed - packed))
+            print(f"version {version}: {results[-1]}", file=sys.stderr)
     for process in processes:
         process.join(60)
     server.Stop()
@@ -138,33 +134,16 @@ def measure(nbytes: int, readers: int, versions: int, is_near: bool) -> list[Hel
     return results
 
 
-def watch(done: threading.Event) -> float:
-    """Looks at the clock until `done`; returns the seconds that this thread was held."""
+def watch(had: Any, version: int, processes: list[Any]) -> float:
+    """Looks at the clock until all have a version; returns the seconds this thread was held."""
     thread = threading.get_native_id()
-    began, counted = time.monotonic(), waited(thread)
-    while not done.is_set():
+    began, counted = time.monotonic(), on_core(thread)
+    while min(had[1::2]) < version:
         for _ in range(200):
             pass
-    time.sleep(0)  # the kernel counts a thread's time when it leaves its core
-    return time.monotonic() - began - (waited(thread) - counted)
-
-
-def table(results: dict[str, list[Held]], megabytes: int, readers: int, command: str) -> str:
-    """Returns the report."""
-    lines = [
-        "# The publication of large parameters",
-        "",
-        f"Parameters of {megabytes} MB, {readers} readers on the learner's machine, medians of "
-        f"{len(next(iter(results.values())))} versions. `{command}`, on {os.cpu_count()} cores:",
-        "",
-        "| readers get | packed, times a version | learner's thread held, ms | "
-        "all readers have it after, s |",
-        "|---|---|---|---|",
-    ]
-    for name, held in results.items():
-        total, seconds, packed = (statistics.median(values) for values in zip(*held, strict=True))
-        lines.append(f"| {name} | {packed:g} | {1e3 * total:.1f} | {seconds:.2f} |")
-    return "\n".join(lines) + "\n"
+        if time.monotonic() - began > _LIMIT_S or any(p.exitcode for p in processes):
+            raise SystemExit(f"not all readers have version {version}")
+    return time.monotonic() - began - (on_core(thread) - counted)
 
 
 def main() -> None:
@@ -175,17 +154,27 @@ def main() -> None:
     parser.add_argument("--versions", type=int, default=5)
     parser.add_argument("--out", type=Path)
     args = parser.parse_args()
+    load = report.load()
     results = {
         name: measure(args.megabytes * 1_000_000, args.readers, args.versions, is_near)
         for name, is_near in (("files of shared memory", True), ("bytes", False))
     }
-    command = (
-        f"python benchmarks/publication.py --megabytes={args.megabytes} --readers={args.readers}"
+    rows = []
+    for name, held in results.items():
+        total, seconds, packed = (statistics.median(values) for values in zip(*held, strict=True))
+        rows.append([name, f"{packed:g}", f"{1e3 * total:.1f}", f"{seconds:.2f}"])
+    header = [
+        "readers get", "packed, times a version", "learner's thread held, ms",
+        "all readers have it after, s",
+    ]  # fmt: skip
+    report.write(
+        args.out,
+        "The publication of large parameters",
+        __doc__,
+        f"{args.megabytes} MB, {args.readers} readers on the learner's machine, medians of "
+        f"{args.versions} versions, {load}",
+        report.table(header, rows),
     )
-    report = table(results, args.megabytes, args.readers, command)
-    print(report)
-    if args.out:
-        args.out.write_text(report)
 
 
 if __name__ == "__main__":

@@ -28,7 +28,7 @@ HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
 SETTING = re.compile(r"--config\.([a-z_.]+[a-z_])")
 FLAG = re.compile(r"(?<![\w-])--([a-z_]+)(?=[=\s`),])")
 OTHER_FLAGS = {  # of the benchmarks, of `distrl` before a command, and of other programs
-    *("megabytes", "readers"),  # publication.py
+    *("megabytes", "readers", "steps", "versions"),  # publication.py, long_run.py
     "cases", "clock", "long", "minutes", "only", "out", "parts", "report", "rounds", "scale",
     "seconds", "seeds",
     "by", "dir", "grid", "jobs", "random", "show", "sweep_seed", "trials",  # of distrl sweep

@@ -25,6 +25,10 @@ from distrl.runtime.host_resources import keep_to_one_core
 from distrl.runtime.time_account import IDLE, current_account, in_state
 from distrl.variables import RemoteVariables
 
+_REPORT_S = 0.1  # between two reports of an actor, at least
+_REPORTS_PER_S = 50  # of all actors: each takes about a millisecond of sender and monitor
+_LONGEST_REPORT_S = 1.0  # between two reports of an actor, at most
+
 
 def add_actor(
     program: ExperimentProgram,
@@ -141,6 +145,8 @@ class ActorNode:
             self._single = experiment.assignment is None
             self._actor_of = {task: experiment.actor_of(task) for task in builders}
             self._call_timeout = experiment.supervision.call_timeout
+            interval = config.most / _REPORTS_PER_S
+            self._report_interval = min(max(_REPORT_S, interval), _LONGEST_REPORT_S)
             self._opened = opened.pop_all()
 
     def run(self) -> None:
@@ -156,7 +162,7 @@ class ActorNode:
                 self._heartbeat.acted = before + actor.acted
                 return stopping() or not (lease is None or lease.allows(actor))
 
-            actor.run(should_stop, self._report)
+            actor.run(should_stop, self._report, self._report_interval)
             if lease is not None and lease.over:
                 self._finish(lease)
             for replay in self._replays.values():
