@@ -194,3 +194,11 @@ class Columns:
         """Returns the block as a `Trajectory`; `probability` is float32 `[B]`."""
         trajectory = jax.tree_util.tree_unflatten(self._structure, block.columns)
         return trajectory._replace(probability=probability)
+
+
+def as_slice(indices: npt.NDArray[Any]) -> slice | npt.NDArray[Any]:
+    """Returns a slice if the indices are contiguous: `Columns.put` is faster with it."""
+    first, count = int(indices[0]), len(indices)
+    if int(indices[-1]) - first == count - 1 and (count < 3 or bool((np.diff(indices) == 1).all())):
+        return slice(first, first + count)
+    return indices

@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from distrl.errors import SpecError
-from distrl.replay.columns import Block, Columns
+from distrl.replay.columns import Block, Columns, as_slice
 from distrl.replay.sampler import Sampler
 from distrl.replay.shared import clients
 from distrl.replay.shared.slots import SAMPLES, QueueSlots, RingSlots, Slots
@@ -62,6 +62,7 @@ class TableHandle:
                 table.take_back(dead)
             self._number = table.clients.join(Process.this())
         self._roles: set[int] = set()  # already registered with the table
+        self.inserted = 0  # unrolls that are in the table, also of an insert that failed
 
     def insert(self, block: Block, stop: threading.Event | None, timeout: float) -> None:
         """As `Table.insert`."""
@@ -121,11 +122,12 @@ class TableHandle:
                 part, rest = block, None
                 if len(slots) < block.size:
                     part, rest = block.split(len(slots), self.columns.has_time)
-                self.columns.put(self._stored, _as_slice(slots), part)
+                self.columns.put(self._stored, as_slice(slots), part)
                 with table.lock:
                     if exempt:
                         table.move_bounds(len(slots))
                     store.commit(slots, part.priorities)
+                    self.inserted += len(slots)
                     slots = None
                     events = table.changed()
             finally:
@@ -266,11 +268,14 @@ class TableHandle:
             # Waits for room wake for every change.
             self._wait(clients.ROOM, lambda: done(*info()[3:5]), what, stop, timeout)
 
-    def update_priorities(self, keys: npt.NDArray[np.uint64], priorities: npt.NDArray[Any]) -> None:
-        """As `Table.update_priorities`."""
+    def update_priorities(
+        self, keys: npt.NDArray[np.uint64], priorities: npt.NDArray[Any], largest: float = 0.0
+    ) -> None:
+        """As `Table.update_priorities`. Args: largest: another table's, which new unrolls get."""
         store = self._table.store
         if isinstance(store, RingSlots):
             with self._table.lock:
+                store.ring.largest = max(store.ring.largest, largest)
                 store.ring.update_priorities(keys, priorities)
 
     def discard(self, keys: npt.NDArray[np.uint64], oldest: int) -> None:
@@ -319,11 +324,3 @@ class TableHandle:
             if table.store.holds(self._number):
                 table.store.repair([self._number])
             table.clients.leave(self._number)
-
-
-def _as_slice(slots: npt.NDArray[Any]) -> slice | npt.NDArray[Any]:
-    """Returns a slice if the slots are contiguous: that copies faster."""
-    first, count = int(slots[0]), len(slots)
-    if int(slots[-1]) - first == count - 1 and (count < 3 or bool((np.diff(slots) == 1).all())):
-        return slice(first, first + count)
-    return slots
