@@ -81,8 +81,24 @@ def send(sock: socket.socket, message: Any, data: Bytes = NOTHING) -> None:
             parts[0] = parts[0][sent:]
 
 
+class Room:
+    """Memory for the bytes of one frame after the other: new memory has to be cleared first."""
+
+    def __init__(self) -> None:
+        self._bytes = NOTHING
+
+    def take(self, nbytes: int) -> Bytes:
+        """Returns uint8 `[nbytes]`, in the place of what it returned before."""
+        if nbytes > self._bytes.nbytes:
+            self._bytes = np.empty(nbytes, np.uint8)
+        return self._bytes[:nbytes]
+
+
 def receive(
-    sock: socket.socket, limit: int, poll: Callable[[], None] = lambda: None
+    sock: socket.socket,
+    limit: int,
+    poll: Callable[[], None] = lambda: None,
+    room: Room | None = None,
 ) -> tuple[Any, Bytes]:
     """Returns the next frame, for whose beginning it waits as long as `poll` does not raise.
 
@@ -90,6 +106,7 @@ def receive(
       sock: the connection.
       limit: bytes that may follow the message.
       poll: called about every 0.1 s of waiting.
+      room: for the bytes after the message; None: they are in new memory.
 
     Raises:
       OSError: the other end is gone, or has stopped within a frame.
@@ -103,7 +120,7 @@ def receive(
     head = bytearray(head_bytes)
     receive_into(sock, memoryview(head), SILENCE, poll)
     message = decode(bytes(head))
-    data = np.empty(data_bytes, np.uint8)
+    data = np.empty(data_bytes, np.uint8) if room is None else room.take(data_bytes)
     receive_into(sock, data.data, SILENCE, poll)
     return message, data
 

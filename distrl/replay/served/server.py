@@ -55,6 +55,7 @@ class _Client:
         self.lock = threading.Lock()  # held during a call
         self.number = -1
         self.answer = Answer(("ok", None))
+        self.sampled = frames.Room()
         self.seen = time.monotonic()
 
 
@@ -133,9 +134,10 @@ class TableServer:
             if client is None:
                 return
             frames.tune(sock)
+            room = frames.Room()
             try:
                 while True:
-                    message, data = frames.receive(sock, self._limit, self._poll(client))
+                    message, data = frames.receive(sock, self._limit, self._poll(client), room)
                     frames.send(sock, *self._answer(client, message, data))
             except (OSError, Stopped):
                 return  # the client is gone, or this closes
@@ -182,7 +184,7 @@ class TableServer:
             return client.answer
 
     def _calls(self, client: _Client) -> "_Calls":
-        return _Calls(client.handle, self._table, self._config, self._stop, self._folder)
+        return _Calls(client, self._table, self._config, self._stop, self._folder)
 
     def _made(self, call: Callable[[], Answer]) -> Answer:
         try:
@@ -214,14 +216,14 @@ class _Calls:
 
     def __init__(
         self,
-        handle: TableHandle,
+        client: _Client,
         table: SharedTable,
         config: ReplayConfig,
         stop: threading.Event,
         folder: Path | None,
     ) -> None:
-        self._handle, self._table, self._config, self._stop = handle, table, config, stop
-        self._folder = folder
+        self._handle, self._sampled = client.handle, client.sampled
+        self._table, self._config, self._stop, self._folder = table, config, stop, folder
 
     def insert(self, data: frames.Bytes, size: int, priorities: Any, wait: float) -> Answer:
         if not 0 < size <= data.nbytes:
@@ -247,15 +249,18 @@ class _Calls:
 
     def sample(self, data: frames.Bytes, wait: float) -> Answer:
         try:
-            sample = self._handle.sample(self._stop, min(wait, SLICE))
+            nbytes = self._handle.columns.nbytes(self._table.batch_size)
+            # The batch before, which is in this memory, has arrived: there is another call.
+            batch = self._handle.sample_block(
+                self._stop, min(wait, SLICE), self._sampled.take(nbytes)
+            )
         except DeadlineExceeded:
             return Answer(("wait", 0, self._described()))
-        trajectory, columns = sample.trajectory, self._handle.columns
         store = self._table.store
         with self._table.lock:
             size, mass = store.size, store.ring.mass if isinstance(store, RingSlots) else 0.0
-        facts = (sample.key, trajectory.probability, sample.inserts, size, mass)
-        return Answer(("ok", facts), columns.pack(columns.block(trajectory)))
+        facts = (batch.keys, batch.probability, batch.inserts, size, mass)
+        return Answer(("ok", facts), self._handle.columns.pack(batch.block))
 
     def update_priorities(
         self, data: frames.Bytes, keys: Any, priorities: Any, largest: float
