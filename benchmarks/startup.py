@@ -2,7 +2,8 @@
 
 Each run is `distrl train` as a user starts it. Cold: what is compiled is kept in a new folder;
 warm: in that of the run before. Topologies alternate in one run, so that a noisy machine affects
-them alike. `light_env, 4 actors` has a learner, an inferencer, a replay and four actors.
+them alike; so does the hand-written loop of `overhead.py`, which says how fast the machine is.
+`light_env, 4 actors` has a learner, an inferencer, a replay and four actors.
 
   python benchmarks/startup.py --rounds=5 --out=benchmarks/startup.md
 """
@@ -17,6 +18,9 @@ import tempfile
 import time
 from pathlib import Path
 
+import overhead
+import report
+
 HERE = Path(__file__).parent
 PROGRAMS = {
     "single_process": ["--topology=single_process"],
@@ -28,6 +32,7 @@ PROGRAMS = {
     "auto": ["--topology=auto"],
 }  # fmt: skip
 _LIMIT_S = 300.0
+_SOLVED = "CartPole-v1 solved, warm"
 _LINE = re.compile(r"start-up: ([\d.]+) s")
 
 
@@ -59,38 +64,41 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--only", default="", help="the name of a program; all unless given")
+    parser.add_argument("--envs", default="CartPole-v1,Pong-v5", help="names, for a first step")
     parser.add_argument("--out", help="a Markdown file for the table")
     args = parser.parse_args()
     names = [name for name in PROGRAMS if args.only in ("", name)]
-    columns = (
-        "CartPole-v1, cold", "CartPole-v1, warm", "CartPole-v1 solved, warm",
-        "Pong-v5, cold", "Pong-v5, warm",
-    )  # fmt: skip
+    environments = args.envs.split(",")
+    columns = [f"{env}, {state}" for env in environments for state in ("cold", "warm")]
+    columns.append(_SOLVED)
     seconds = {name: {column: list[float]() for column in columns} for name in names}
+    load, hand = report.load(), []
     for index in range(args.rounds):
+        hand.append(overhead.hand_loop(3.0))
         for name in names:
             with tempfile.TemporaryDirectory() as cache:
                 one = [*PROGRAMS[name], "--config.goal.max_learner_steps=1"]
                 found = seconds[name]
-                for env in ("CartPole-v1", "Pong-v5"):
+                for env in environments:
                     for state in ("cold", "warm"):
                         figures = run([f"--env={env}", *one], cache)
                         found[f"{env}, {state}"].append(figures[0])
                 flags = ["--env=CartPole-v1", f"--seed={index}", *PROGRAMS[name]]
-                found["CartPole-v1 solved, warm"].append(run(flags, cache)[1])
+                found[_SOLVED].append(run(flags, cache)[1])
             last = ", ".join(f"{column} {runs[-1]:.1f}" for column, runs in found.items())
             print(f"{index} {name}: {last}", flush=True)
-    lines = [f"| | {' | '.join(columns)} |", "|---|" + "---|" * len(columns)]
-    for name in names:
-        medians = [f"{statistics.median(seconds[name][column]):.1f}" for column in columns]
-        lines.append(f"| {name} | {' | '.join(medians)} |")
-    print("\n".join(lines))
-    if args.out:
-        command = " ".join(["python benchmarks/startup.py", *sys.argv[1:]])
-        Path(args.out).write_text(
-            f"# Start-up\n\n{(__doc__ or '').split('  python')[0].strip()}\n\n`{command}`, on "
-            f"{os.cpu_count()} cores, seconds, medians:\n\n" + "\n".join(lines) + "\n"
-        )
+    rows = [
+        [name, *(f"{statistics.median(seconds[name][column]):.1f}" for column in columns)]
+        for name in names
+    ]
+    speed = f"The pinned hand loop, once in each round: {statistics.median(hand):,.0f} steps/s."
+    report.write(
+        args.out,
+        "Start-up",
+        __doc__,
+        f"seconds, medians of {args.rounds} rounds with a seed each, {load}",
+        [*report.table(["", *columns], rows), "", speed],
+    )
 
 
 if __name__ == "__main__":

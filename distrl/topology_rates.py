@@ -72,11 +72,14 @@ class Costs(NamedTuple):
         choice.
       threaded: of all environments in one pool with a thread for each core; None: it has no choice.
       devices: by name, "cpu" and perhaps "gpu".
+      shares_core: whether whoever acts can share a core with the pool's one thread. Then the core
+        seconds of steps and inferences are what they take there.
     """
 
     step: Line
     threaded: Cost | None
     devices: Mapping[str, DeviceCosts]
+    shares_core: bool = False
 
 
 class Work(NamedTuple):
@@ -112,11 +115,15 @@ class Plan(NamedTuple):
 def single_process(costs: Costs, work: Work, num_actors: int) -> Plan:
     """Returns the plan of one process, whose actors form one pool."""
     device = costs.devices.get(GPU) or costs.devices[CPU]
-    step, one_thread = costs.step(work.streams).wall, False
+    step, inference = costs.step(work.streams), device.inference(work.streams)
+    act, one_thread = step.wall + inference.wall, False
+    if costs.shares_core:
+        act = min(act, step.cpu + inference.cpu)
     if costs.threaded is not None:
-        one_thread = step <= costs.threaded.wall
-        step = min(step, costs.threaded.wall)
-    act = step + device.inference(work.streams).wall + _overhead(work.streams)
+        threaded = costs.threaded.wall + inference.wall
+        one_thread = act <= threaded
+        act = min(act, threaded)
+    act += _overhead(work.streams)
     # Without a ratio there is an update after each step.
     updates = 1.0 if work.updates is None else work.updates * work.streams
     seconds = act + updates * (device.update.wall + UPDATE_S)

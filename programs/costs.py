@@ -20,7 +20,7 @@ from distrl.experiment import Experiment
 from distrl.inferencer import Inferencer
 from distrl.learner import Learner
 from distrl.programs.build import NEVER, Builder
-from distrl.runtime.host_resources import usable_cores
+from distrl.runtime.host_resources import on_one_core, usable_cores
 from distrl.topology_rates import CPU, GPU, Cost, Costs, DeviceCosts, Line
 from distrl.types import Sample, StepType, TimeStep, Trajectory
 from distrl.variables import VariableClient
@@ -52,23 +52,29 @@ def measure(experiment: Experiment, cores: int) -> Costs:
         with jax.default_device(device):
             learner = builder.make_learner(_NoReplay())  # type: ignore[arg-type]
             inferencer = builder.make_inferencer(VariableClient(learner, NEVER), many)
-            inference = Line.through(
-                few,
-                _inference(builder, inferencer, few),
-                many,
-                _inference(builder, inferencer, many),
-            )
+            inferences = {n: _inference(builder, inferencer, n) for n in (few, many)}
             if name == CPU:
                 step = pools.step(inferencer)
                 threaded = None if all_cores == one else pools.threaded(inferencer, all_cores)
+                # Between steps it takes longer: caches, and threads that must be woken.
+                for n, wall in pools.inferences.items():
+                    inferences[n] = inferences[n]._replace(wall=wall)
+            inference = Line.through(few, inferences[few], many, inferences[many])
             measured[name] = DeviceCosts(inference, _update(builder, learner))
-    return Costs(step, threaded, measured)
+    return Costs(step, threaded, measured, pools.shares_core and experiment.actors.pin)
 
 
 class _Pools:
-    """Times steps of a few environments, and of all."""
+    """Times steps of a few environments, and of all.
+
+    Attributes:
+      inferences: by number of environments, seconds of an inference between their steps.
+      shares_core: see `Costs`.
+    """
 
     def __init__(self, experiment: Experiment, few: int, many: int):
+        self.inferences: dict[int, float] = {}
+        self.shares_core = False
         self._few, self._many, self._seed = few, many, experiment.seed
         self._pools: dict[int, Any] = {}
 
@@ -89,18 +95,23 @@ class _Pools:
         few = cost = more = None
         for num_envs, pool in self._pools.items():
             if cost is None:
-                few, cost = num_envs, _step(pool, inferencer)
+                few, cost = num_envs, self._step(pool, inferencer)
                 more = num_envs, cost
             elif not _is_loop(self._environment) or cost.wall * num_envs < _SLOW_S * self._few:
-                more = num_envs, _step(pool, inferencer)
+                more = num_envs, self._step(pool, inferencer)
             pool.close()
         assert few is not None and cost is not None and more is not None
         return Line.through(few, cost, *more)
 
+    def _step(self, pool: Any, inferencer: Inferencer) -> Cost:
+        cost, self.inferences[pool.num_envs] = _step(pool, inferencer)
+        self.shares_core = pool.one_thread
+        return cost
+
     def threaded(self, inferencer: Inferencer, environment: Environment) -> Cost:
         """Returns the cost of a step of all environments, in a pool of its own."""
         pool = environment.make_pool(self._many, self._many, range(self._many))
-        cost = _step(pool, inferencer)
+        cost, _ = _step(pool, inferencer)
         pool.close()
         return cost
 
@@ -110,27 +121,47 @@ def _is_loop(environment: Environment) -> bool:
     return getattr(getattr(environment, "pool", None), "kind", "") == "loop"
 
 
-def _step(pool: Any, inferencer: Inferencer) -> Cost:
+def _step(pool: Any, inferencer: Inferencer) -> tuple[Cost, float]:
+    """Returns the cost of a step, and the seconds of an inference between steps.
+
+    An actor whose environments have one thread shares a core with it: then core seconds are those
+    on one core. On two, each waits for the other without giving up its core.
+    """
     ids = np.arange(pool.num_envs, dtype=np.int32)
     pool.start()
     timestep = [pool.recv()]
 
     def infer() -> None:
+        start = time.perf_counter()
         action[0] = inferencer.inference(ids, timestep[0]).action
+        inferences.append(time.perf_counter() - start)
 
     def step() -> None:
         pool.send(action[0], pool.env_ids)
         timestep[0] = pool.recv()
 
     action: list[Any] = [None]
-    return _timed(step, _STEPS_S, before=infer, with_children=True)
+    inferences: list[float] = []
+    cost = _timed(step, _STEPS_S, before=infer, with_children=True)
+    seconds = statistics.median(inferences)
+    if pool.one_thread:
+        with on_one_core():
+            cost = cost._replace(cpu=_timed(step, _STEPS_S, before=infer).cpu)
+    return cost, seconds
 
 
 def _inference(builder: Builder, inferencer: Inferencer, rows: int) -> Cost:
+    """Returns the cost of an inference. Its core seconds are those on one core, as actors have it.
+
+    On several, XLA's threads wait for each other, and keep their cores busy meanwhile.
+    """
     ids = np.arange(rows, dtype=np.int32)
     timestep = TimeStep(*specs.zeros(specs.acting_struct(builder.task.env_spec), rows))
     inferencer.inference(ids, timestep)  # compiles
-    return _timed(lambda: inferencer.inference(ids, timestep), _INFERENCES_S)
+    cost = _timed(lambda: inferencer.inference(ids, timestep), _INFERENCES_S)
+    with on_one_core():
+        alone = _timed(lambda: inferencer.inference(ids, timestep), _INFERENCES_S)
+    return cost._replace(cpu=alone.cpu)
 
 
 def _update(builder: Builder, learner: Learner) -> Cost:

@@ -2,7 +2,7 @@
 
 import contextlib
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -15,7 +15,9 @@ from distrl.learner_group.group import LearnerGroup, SingleProcessGroup
 from distrl.learning.start import StepStart
 from distrl.programs.build import NEVER, Builder, make_sharing
 from distrl.programs.running.acting import make_actor
+from distrl.programs.running.acting_core import ActingCore, threads
 from distrl.programs.running.evaluating import TasksEvaluator
+from distrl.runtime.host_resources import usable_cores
 from distrl.runtime.start_up import mark
 from distrl.runtime.time_account import ENV_STEP, OTHER, current_account
 from distrl.sharing.config import update_order
@@ -127,8 +129,12 @@ class SingleProcess:
         self.builder = next(iter(builders.values()))
         with contextlib.ExitStack() as opened:
             # Pools first: they may fork, which must be done before JAX starts its threads.
+            before = threads()
             pool = self.builder.make_shared_pool(life)
             opened.callback(pool.close)
+            self._core: ActingCore | None = None
+            if experiment.actors.pin and pool.one_thread and usable_cores() > 1:
+                self._core = ActingCore(threads() - before)
             evaluator_pool: Pool | None = None
             if experiment.evaluator.num_evaluators:
                 evaluator_pool = self.builder.make_evaluator_pool(life)
@@ -180,17 +186,35 @@ class SingleProcess:
         if not ready:  # nothing is learned while it acts
             for part in parts:
                 part.variables.refresh()
-            current_account().switch(ENV_STEP)
-        while not ready:
-            if may_act is not None and not may_act():
-                current_account().switch(OTHER)
-                return False
-            self.actor.step()
-            ready = [part for part in parts if part.may_learn(acted=True)]
-        current_account().switch(OTHER)
+            with self._acting():
+                ready = self._act(may_act)
         for part in ready:
             part.learn()
-        return True
+        return bool(ready)
+
+    def _act(self, may_act: Callable[[], bool] | None) -> list[TaskParts]:
+        """Acts until a task has a batch; returns those that have one: none if it may not act."""
+        ready: list[TaskParts] = []
+        while not ready:
+            if may_act is not None and not may_act():
+                break
+            self.actor.step()
+            if self._core is not None:
+                self._core.count()
+            ready = [part for part in self._in_turn if part.may_learn(acted=True)]
+        return ready
+
+    @contextlib.contextmanager
+    def _acting(self) -> Iterator[None]:
+        current_account().switch(ENV_STEP)
+        if self._core is not None:
+            self._core.begin()
+        try:
+            yield
+        finally:
+            if self._core is not None:
+                self._core.end()
+            current_account().switch(OTHER)
 
     def __enter__(self) -> "SingleProcess":
         return self

@@ -47,6 +47,23 @@ def keep_to_one_core(number: int) -> int:
     return core
 
 
+@contextlib.contextmanager
+def on_one_core() -> Iterator[None]:
+    """Keeps the threads that this process has to one core, as long as the context lasts."""
+    before = {}
+    core = min(os.sched_getaffinity(0))
+    for name in os.listdir("/proc/self/task"):
+        with contextlib.suppress(ProcessLookupError):  # it has ended
+            before[int(name)] = os.sched_getaffinity(int(name))
+            os.sched_setaffinity(int(name), {core})
+    try:
+        yield
+    finally:
+        for thread, cores in before.items():
+            with contextlib.suppress(ProcessLookupError):
+                os.sched_setaffinity(thread, cores)
+
+
 def idle_seconds(root: Path = Path("/")) -> float | None:
     """Returns how long the machine's cores have been idle since it started, added up.
 

@@ -123,7 +123,6 @@ _LOCAL_FLAGS = (
 
 def prepare(
     experiment: Experiment,
-    substrate: str,
     arguments: Sequence[str],
     values: Any,
     say: Callable[[str], None],
@@ -132,7 +131,6 @@ def prepare(
 
     Args:
       experiment: the user's experiment.
-      substrate: what the program's nodes are made of.
       arguments: the command and its flags.
       values: the flags' values.
       say: called with lines for the user.
@@ -151,7 +149,7 @@ def prepare(
         )
     from distrl.programs.multi_machine import over_network
 
-    experiment = over_network(experiment, substrate)
+    experiment = over_network(experiment)
     for module in experiment_modules():  # the hosts may lack the user's files
         cloudpickle.register_pickle_by_value(module)
     cluster = None
@@ -182,7 +180,6 @@ def prepare(
 def launch(
     experiment: Experiment,
     placement: Placement,
-    substrate: str,
     run_dir: Path,
     start: ResumePoint,
     values: Any,
@@ -191,7 +188,6 @@ def launch(
 
     Args:
       experiment, placement: from `prepare`.
-      substrate: what the program's nodes are made of.
       run_dir: the run folder.
       start: the checkpoint to resume from.
       values: the flags' values.
@@ -219,9 +215,7 @@ def launch(
         return ssh.ssh(host, shlex.split(values.ssh), daemon)
 
     run_dir = run_dir.absolute()
-    program = multi_machine(
-        experiment, str(run_dir), start, placement=placement, substrate=substrate
-    )
+    program = multi_machine(experiment, str(run_dir), start, placement=placement)
     options: dict[str, Any] = {"terminal": values.terminal, "tunnel_port": values.tunnel_port}
     if joined:
         options["join_port"] = values.join_port

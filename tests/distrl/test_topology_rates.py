@@ -53,6 +53,13 @@ def test_one_process_takes_the_faster_pool():
     assert (plan.rate, plan.one_thread) == (8 / 7, True)
 
 
+def test_one_process_shares_a_core_if_that_is_faster():
+    # A step of all takes 2 s, 0.5 s of them on one core: waking the other thread takes the rest.
+    cheap = costs(row=(0.25, 0.0625), update=0.0)
+    assert single_process(cheap, WORK, 2).rate == 8 / 3
+    assert single_process(cheap._replace(shares_core=True), WORK, 2).rate == 8 / 1.5
+
+
 def test_nodes_are_as_fast_as_the_slowest_part():
     # Actors of 4: steps 1 s, an inference 1 s; the learner has 8 s for 16 steps.
     assert heavy_env(costs(), WORK, 2, cores=64).rate == 16 / 8

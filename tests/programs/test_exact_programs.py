@@ -87,9 +87,7 @@ def test_single_process(tmp_path, name):
 
 HEAVY, LIGHT = "--topology=heavy_env", "--topology=light_env"
 MP, MT, TEST_MT = (f"--lp_launch_type={name}" for name in ("local_mp", "local_mt", "test_mt"))
-SHARED, SERVED, REVERB = (
-    f"--config.replay.backend={name}" for name in ("shared_memory", "served", "reverb")
-)
+SHARED, REVERB = (f"--config.replay.backend={name}" for name in ("shared_memory", "reverb"))
 
 
 @pytest.mark.parametrize(
@@ -100,7 +98,6 @@ SHARED, SERVED, REVERB = (
         full("late", (LIGHT, MP, SHARED)),
         full("synchronous", (LIGHT, MT, SHARED)),
         full_with_launchpad("experiment", (HEAVY, MP, SHARED)),
-        full("sharded", (HEAVY, MP, SERVED)),
     ],
 )
 def test_programs(tmp_path, name, flags):
@@ -155,7 +152,6 @@ def test_rounds_with_a_straggler(tmp_path, name, flags):
         (HEAVY, MP, REVERB),
         (LIGHT, MP, SHARED),
         (LIGHT, MP, REVERB),
-        (HEAVY, MP, SERVED),
         ("--topology=multi_machine", "--hosts=a:address=localhost,b:address=localhost"),
     ],
 )
@@ -176,8 +172,6 @@ def test_a_bound_on_age_over_many_steps(tmp_path, name, flags):
         ("experiment", (LIGHT, MP, REVERB)),
         ("experiment", (LIGHT, MP, SHARED, "--config.inference.num_inferencers=2")),
         ("experiment", (LIGHT, MP, SHARED)),
-        ("experiment", (HEAVY, MP, SERVED)),
-        ("experiment", (LIGHT, MT, SERVED)),
         ("late", (HEAVY, MP, SHARED)),
         ("late_synchronous", (LIGHT, MP, REVERB)),
         ("synchronous", (LIGHT, MT, REVERB)),
@@ -187,8 +181,6 @@ def test_a_bound_on_age_over_many_steps(tmp_path, name, flags):
         ("experiment", (HEAVY, TEST_MT, SHARED)),
         ("sharded", (HEAVY, TEST_MT, REVERB)),
         ("sharded", (LIGHT, MP, REVERB, "--config.replay.table=uniform")),
-        ("sharded", (LIGHT, MP, SERVED, "--config.replay.table=uniform")),
-        ("overlapping", (HEAVY, MP, SERVED)),
         ("uniform", (LIGHT, MP, REVERB)),
         ("uniform", (LIGHT, MP, SHARED)),
         ("overlapping", (HEAVY, MP, REVERB)),

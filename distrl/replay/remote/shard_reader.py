@@ -20,13 +20,7 @@ from distrl.types import Sample
 
 
 class Shard(Protocol):
-    """The required interface of a shard's client.
-
-    Attributes:
-      kind: of the tables that it saves; see `table.files.write_facts`.
-    """
-
-    kind: str
+    """The required interface of a shard's client."""
 
     @property
     def columns(self) -> Columns:

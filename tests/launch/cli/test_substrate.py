@@ -47,13 +47,10 @@ def test_what_is_not_installed_is_refused(monkeypatch, asked, installed, said):
     [
         (
             ("--topology=heavy_env", "--config.replay.backend=reverb"),
-            "take replay.backend=auto",
+            "replay.backend=shared_memory",
         ),
         (("--topology=light_env", "--config.inference.transport=courier"), "transport=auto"),
-        (
-            ("--topology=multi_machine", "--hosts=a,b", "--config.replay.backend=reverb"),
-            "replay.backend=reverb needs Launchpad",
-        ),
+        (("--topology=multi_machine", "--hosts=a,b"), "--substrate=launchpad"),
     ],
 )
 def test_what_the_builtin_substrate_lacks_is_refused(status_of, tmp_path, capsys, flags, said):

@@ -8,8 +8,9 @@ import sys
 
 import pytest
 
-from tests.support.commands import EXPERIMENTS, SUBSTRATES, Command, distrl, finish
+from tests.support.commands import EXPERIMENTS, Command, distrl, finish, needs_launchpad
 
+SUBSTRATES = ["builtin", pytest.param("launchpad", marks=needs_launchpad)]
 STEPS = 20_000
 
 pytestmark = [pytest.mark.full, pytest.mark.timeout(240)]
