@@ -40,7 +40,7 @@ class PublishedVersions:
         self._name, self._owner = name, owner
         self._paths: dict[int, Path] = {}
         for file in segment.existing():
-            if file.is_finished(segment.VERSION) and file.name.startswith(f"{name}."):
+            if file.name.startswith(f"{name}."):
                 file.path.unlink(missing_ok=True)
 
     def publish(

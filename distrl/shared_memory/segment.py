@@ -174,7 +174,7 @@ def create(name: str, nbytes: int, creator: Process, kind: Kind = TABLE) -> Shar
     """
     file = new_file(name, creator, kind)
     path = file.path
-    path.unlink(missing_ok=True)  # left by a process that died creating it for the same creator
+    path.unlink(missing_ok=True)  # see `new_file`
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
     try:
         os.posix_fallocate(descriptor, 0, nbytes)
@@ -188,18 +188,21 @@ def create(name: str, nbytes: int, creator: Process, kind: Kind = TABLE) -> Shar
 
 
 def new_file(name: str, creator: Process, kind: Kind = TABLE) -> SharedFile:
-    """Returns the unfinished file to be created; raises ConfigError if the name is in use."""
+    """Returns the unfinished file to be created; raises ConfigError if the name is in use.
+
+    It may be there, left by a process that died while it created it for the same creator.
+    """
     quoted = urllib.parse.quote(name, safe="")
     if not quoted or len(quoted) > 200:
         raise ConfigError(f"a shared {kind.noun}'s name must have 1 to 200 letters; got {name!r}")
+    finished = f"{_PREFIX}{quoted}.{creator.pid}.{creator.start}{kind.suffix}"
+    path = FOLDER / f"{finished}{_UNFINISHED}"
     for file in existing():
-        if file.name == name and file.creator.lives():
+        if file.name == name and file.path != path and file.creator.lives():
             raise ConfigError(
                 f"there is a {kind.noun} {name!r} already, of process {file.creator.pid}: "
                 "its name must be the program's own"
             )
-    finished = f"{_PREFIX}{quoted}.{creator.pid}.{creator.start}{kind.suffix}"
-    path = FOLDER / f"{finished}{_UNFINISHED}"
     return SharedFile(path, name, creator)
 
 

@@ -8,6 +8,7 @@ import sys
 import numpy as np
 import pytest
 
+from distrl.shared_memory import segment
 from distrl.shared_memory.board import Board
 from distrl.shared_memory.process import Process
 
@@ -49,6 +50,13 @@ def test_a_writer_that_begins_again_closes_the_board_before(name):
     after = Board.create(name, Process.this(), 8)
     assert reader.is_closed and not after.is_closed
     after.close()
+
+
+def test_a_writer_begins_again_that_was_killed_while_it_made_its_board(name):
+    unfinished = segment.create(name, 8, Process.this(), segment.BOARD)
+    board = Board.create(name, Process.this(), 8)
+    assert not unfinished.path.exists()
+    board.close()
 
 
 @pytest.mark.timeout(60)

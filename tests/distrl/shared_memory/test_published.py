@@ -46,6 +46,8 @@ def test_who_has_mapped_a_version_keeps_it(name):
 
 def test_a_new_life_removes_what_the_one_before_has_left(name):
     PublishedVersions(name, Process.this()).publish(1, 10, fill(1))
+    # Another one, which was killed before it had named it:
+    segment.create(f"{name}.2", 10, Process.this(), segment.VERSION)
     again = PublishedVersions(name, Process.this())
     assert left(name) == []
     assert again.publish(1, 10, fill(2)) is not None  # a learner may begin again at a version
