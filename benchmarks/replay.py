@@ -1,9 +1,11 @@
 """Measures the cost of writes and samples, compared with `memcpy` and a bare NumPy ring.
 
-One process, so that each figure is the cost of the client's own work; Reverb's server runs in other
-threads of it. All alternate in one run, so that a noisy machine affects them alike.
+Tables in process and in shared memory, and on servers, each in a process of its own as in a
+program: Reverb's, and that of `replay.backend=served` at a Unix socket (`--kinds` has "tcp" too).
+All alternate in one run, so that a noisy machine affects them alike.
 
-- add: `ReplayBuffer.add` of T steps of all environments, in microseconds per unroll;
+- add: `ReplayBuffer.add` of T steps of all environments, in microseconds per unroll, until a
+  server has confirmed it;
 - insert: the table's part of that (without cutting steps into unrolls, which is the same for all),
   compared with `memcpy` of the same block into as much memory as the table has, all of it touched
   before;
@@ -12,7 +14,7 @@ threads of it. All alternate in one run, so that a noisy machine affects them al
 
 The ratios that matter follow, and the cost of an `add` in each tenth of 10^7 steps. A figure is the
 median over rounds of a round's mean. On a busy machine use `--clock=cpu`: the CPU time of this
-process in all its threads, including Reverb's server.
+process and of the server's.
 
   python benchmarks/replay.py --rounds=7 --out=benchmarks/replay.md
 """
@@ -29,15 +31,19 @@ from typing import Any
 import jax
 import numpy as np
 from dm_env import specs as dm_specs
+from replay_servers import ReplayServer
 
 from distrl import specs
-from distrl.replay.buffer import ReplayBuffer, ReplayConfig
+from distrl.replay.buffer import ReplayBuffer, ReplayConfig, ReplayReader
 from distrl.replay.columns import Block, Columns
 from distrl.replay.local.buffer import LocalReplayBuffer
 from distrl.replay.local.table import LocalTable
+from distrl.replay.shared.buffer import SharedReplayBuffer
+from distrl.replay.shared.table import SharedTable
 from distrl.types import Inference, TimeStep, Trajectory
 
-CLOCKS = {"wall": time.perf_counter, "cpu": time.process_time}
+KINDS = ("local", "shared", "served", "tcp", "reverb")
+Clock = Callable[["Case | None"], float]
 T = 20
 BATCH = 32
 LONG = 10_000_000
@@ -104,7 +110,8 @@ class Case:
     def __init__(self, kind: str, struct: Trajectory, config: ReplayConfig, num_envs: int):
         self.kind = kind
         self._close: list[Callable[[], Any]] = []
-        self.buffer = self._make(struct, config)
+        self.server: ReplayServer | None = None
+        self.buffer, self._reader = self._make(struct, config)
         self._steps = Steps(struct, num_envs)
         self._num_envs = num_envs
         self._block: Block = Columns(struct, T).allocate(num_envs)
@@ -114,25 +121,21 @@ class Case:
         for _ in range(math.ceil(1.3 * config.max_size / num_envs)):  # touches every page
             self.add()
 
-    def _make(self, struct: Trajectory, config: ReplayConfig) -> ReplayBuffer:
+    def _make(self, struct: Trajectory, config: ReplayConfig) -> tuple[ReplayBuffer, ReplayReader]:
+        buffer: ReplayBuffer
         if self.kind == "local":
-            return LocalReplayBuffer(LocalTable(struct, config, BATCH), struct, config, BATCH)
+            buffer = LocalReplayBuffer(LocalTable(struct, config, BATCH), struct, config, BATCH)
+            return buffer, buffer
         if self.kind == "shared":
-            from distrl.replay.shared.buffer import SharedReplayBuffer
-            from distrl.replay.shared.table import SharedTable
-
             table = SharedTable.create(struct, config, BATCH, f"benchmark-{os.getpid()}")
             self._close.append(table.close)
-            return SharedReplayBuffer(table, struct, config, BATCH)
-        import reverb
-
-        from distrl.replay.reverb.buffer import ReverbReplayBuffer
-        from distrl.replay.reverb.server import reverb_tables
-
-        server = reverb.Server(reverb_tables(config, struct, BATCH, "benchmark"))
-        self._close.append(server.stop)
-        client = reverb.Client(f"127.0.0.1:{server.port}")
-        return ReverbReplayBuffer(client, struct, config, BATCH, "benchmark")
+            buffer = SharedReplayBuffer(table, struct, config, BATCH)
+            self._close.append(buffer.close)
+            return buffer, buffer
+        self.server = ReplayServer(self.kind, struct, config, BATCH)
+        buffer, reader = self.server.clients()
+        self._close += [self.server.stop, buffer.close, reader.close]  # type: ignore[attr-defined]
+        return buffer, reader
 
     def add(self) -> None:
         """Adds an unroll of each environment."""
@@ -153,22 +156,32 @@ class Case:
 
     def sample(self) -> None:
         """Samples one batch."""
-        self.buffer.sample(10.0)
+        self._reader.sample(10.0)
 
     def close(self) -> None:
         """Closes the replay and its table or server."""
-        self.buffer.close()
-        for close in self._close:
+        for close in reversed(self._close):
             close()
 
 
-def timed(function: Callable[[], None], seconds: float, clock: Callable[[], float]) -> float:
+def cpu_time(case: Case | None) -> float:
+    """Returns the CPU seconds of this process and of the case's server."""
+    own = time.process_time()
+    if case is None or case.server is None:
+        return own
+    return own + time.clock_gettime(~case.server.pid << 3 | 2)  # Linux's clock of a process
+
+
+CLOCKS: dict[str, Clock] = {"wall": lambda case: time.perf_counter(), "cpu": cpu_time}
+
+
+def timed(function: Callable[[], None], seconds: float, clock: Clock, case: Case | None) -> float:
     """Returns the seconds of one call, measured for at least `seconds`."""
-    calls, began = 0, clock()
+    calls, began = 0, clock(case)
     while True:
         function()
         calls += 1
-        elapsed = clock() - began
+        elapsed = clock(case) - began
         if elapsed >= seconds:
             return elapsed / calls
 
@@ -180,7 +193,7 @@ def measure(
     kinds: list[str],
     rounds: int,
     seconds: float,
-    clock: Callable[[], float],
+    clock: Clock,
 ) -> dict[str, float]:
     """Returns microseconds per unroll by name, medians over rounds."""
     struct = struct_of(OBSERVATIONS[observation])
@@ -188,18 +201,18 @@ def measure(
     config = ReplayConfig(table, T, max_size, min_size_to_sample=1)
     cases = [Case(kind, struct, config, num_envs) for kind in kinds]
     plain = Plain(struct, max_size, num_envs)
-    jobs: dict[str, tuple[Callable[[], None], int]] = {
-        "memcpy": (plain.copy, num_envs),
-        "ring sample": (plain.sample, BATCH),
+    jobs: dict[str, tuple[Callable[[], None], int, Case | None]] = {
+        "memcpy": (plain.copy, num_envs, None),
+        "ring sample": (plain.sample, BATCH, None),
     }
     for case in cases:
-        jobs[f"{case.kind} add"] = (case.add, num_envs)
-        jobs[f"{case.kind} insert"] = (case.insert, num_envs)
-        jobs[f"{case.kind} sample"] = (case.sample, BATCH)
+        jobs[f"{case.kind} add"] = (case.add, num_envs, case)
+        jobs[f"{case.kind} insert"] = (case.insert, num_envs, case)
+        jobs[f"{case.kind} sample"] = (case.sample, BATCH, case)
     costs: dict[str, list[float]] = {name: [] for name in jobs}
     for _ in range(rounds):
-        for name, (function, unrolls) in jobs.items():
-            costs[name].append(timed(function, seconds, clock) / unrolls * 1e6)
+        for name, (function, unrolls, case) in jobs.items():
+            costs[name].append(timed(function, seconds, clock, case) / unrolls * 1e6)
     for case in cases:
         case.close()
     return {name: statistics.median(values) for name, values in costs.items()}
@@ -211,6 +224,9 @@ RATIOS = (
     ("reverb insert", "shared insert"),
     ("reverb add", "shared add"),
     ("reverb sample", "shared sample"),
+    ("reverb add", "served add"),
+    ("reverb insert", "served insert"),
+    ("reverb sample", "served sample"),
 )
 
 
@@ -222,12 +238,14 @@ def ratios(rows: dict[tuple[str, int], dict[str, float]]) -> list[str]:
         "|---" * (len(RATIOS) + 2) + "|",
     ]
     for (observation, num_envs), figures in rows.items():
-        cells = [f"{figures[a] / figures[b]:.2g}" if a in figures else "" for a, b in RATIOS]
+        cells = [
+            f"{figures[a] / figures[b]:.2g}" if {a, b} <= figures.keys() else "" for a, b in RATIOS
+        ]
         lines.append(f"| {observation} | {num_envs} | {' | '.join(cells)} |")
     return lines
 
 
-def long_run(table: str, clock: Callable[[], float]) -> list[str]:
+def long_run(table: str, clock: Clock) -> list[str]:
     """Returns a table of the cost of `add` over 10^7 steps: 4 float32, 128 environments."""
     struct, num_envs = struct_of(OBSERVATIONS["4 float32"]), 128
     calls = LONG // (num_envs * T * 10)
@@ -243,11 +261,11 @@ def long_run(table: str, clock: Callable[[], float]) -> list[str]:
         case = Case(kind, struct, ReplayConfig(table, T, 100_000, 1), num_envs)
         cells = []
         for _ in range(10):
-            began = clock()
+            began = clock(None)
             for _ in range(calls):
                 case.add()
-            added = (clock() - began) / calls / num_envs * 1e6
-            sampled = timed(case.sample, 0.1, clock) / BATCH * 1e6
+            added = (clock(None) - began) / calls / num_envs * 1e6
+            sampled = timed(case.sample, 0.1, clock, case) / BATCH * 1e6
             cells.append(f"{added:.2f}, {sampled:.2f}")
         case.close()
         lines.append(f"| {kind} | {' | '.join(cells)} |")
@@ -262,6 +280,7 @@ def main() -> None:
     parser.add_argument("--table", default="uniform", choices=("uniform", "prioritized"))
     parser.add_argument("--clock", default="wall", choices=CLOCKS)
     parser.add_argument("--envs", default="1,16,128")
+    parser.add_argument("--kinds", default="local,shared,served,reverb", help=",".join(KINDS))
     parser.add_argument("--out", default="")
     parser.add_argument("--long", action="store_true", help="measure only the 10^7 steps")
     options = parser.parse_args()
@@ -270,9 +289,8 @@ def main() -> None:
         print("\n".join(long_run(options.table, clock)))
         return
     rows: dict[tuple[str, int], dict[str, float]] = {}
-    kinds = ["local", "shared"]
-    if importlib.util.find_spec("reverb"):
-        kinds.append("reverb")
+    has_reverb = importlib.util.find_spec("reverb") is not None
+    kinds = [kind for kind in options.kinds.split(",") if kind != "reverb" or has_reverb]
     names: list[str] = []
     lines: list[str] = []
     for observation in OBSERVATIONS:

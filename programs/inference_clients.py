@@ -1,4 +1,4 @@
-"""Clients of inference services, over Courier or in the memory of one machine."""
+"""Clients of inference services, by calls or in the memory of one machine."""
 
 import time
 from typing import Any, NamedTuple
@@ -25,7 +25,7 @@ class InferenceHandle(NamedTuple):
 
     Attributes:
       node: the service's node; where `slots` is None, the endpoint that the actor asks.
-      slots: name of the file of slots in shared memory; None: Courier.
+      slots: name of the file of slots in shared memory; None: it is asked by calls.
       num_slots: number of slots in it.
       slot: the actor's.
     """

@@ -20,7 +20,7 @@ from distrl.programs.placement import (
     relay_hosts,
 )
 from distrl.programs.program import ExperimentProgram
-from distrl.programs.substrate import LAUNCHPAD, AnyProgram
+from distrl.programs.substrate import AUTO, BUILTIN, AnyProgram
 from distrl.replay.config import ReplayConfig
 
 
@@ -30,6 +30,7 @@ def multi_machine(
     resume_point: ResumePoint | None = None,
     *,
     placement: Placement,
+    substrate: str = AUTO,
 ) -> AnyProgram:
     """Returns `light_env` if the placement has inferencers, else `heavy_env` with relays.
 
@@ -40,6 +41,7 @@ def multi_machine(
       run_dir: the run folder on the learner's host.
       resume_point: the checkpoint to resume from; None: start from scratch.
       placement: host of each node.
+      substrate: what its nodes are made of, see `substrate.resolve`.
     """
     shards = [name for name in placement.nodes if name.startswith("replay/")]
     if any(placement.host_of(name) is not placement.hosts[0] for name in shards):
@@ -48,9 +50,9 @@ def multi_machine(
     if "inferencer/0" in placement.nodes:
         on_one_host = asks_on_one_host(placement)
         return light_env(
-            experiment, run_dir, resume_point, on_one_host=on_one_host, substrate=LAUNCHPAD
+            experiment, run_dir, resume_point, on_one_host=on_one_host, substrate=substrate
         )
-    program = ExperimentProgram(experiment, run_dir, resume_point, LAUNCHPAD)
+    program = ExperimentProgram(experiment, run_dir, resume_point, substrate)
     tasks = experiment.tasks
     monitor = add_monitor(program)
     replay = {name: add_replay(program, task, monitor) for name, task in tasks.items()}
@@ -72,8 +74,12 @@ def multi_machine(
     return program.program
 
 
-def over_network(experiment: Experiment) -> Experiment:
+def over_network(experiment: Experiment, substrate: str) -> Experiment:
     """Returns the experiment with a replay that other machines reach.
+
+    Args:
+      experiment: the user's.
+      substrate: what the program's nodes are made of.
 
     Raises:
       ConfigError: it asks for one that they can't reach, or for lockstep.
@@ -81,19 +87,21 @@ def over_network(experiment: Experiment) -> Experiment:
     if experiment.lockstep:
         raise ConfigError("lockstep: not over several machines; take --topology=heavy_env")
     if not experiment.policies:
-        return dataclasses.replace(experiment, replay=_on_reverb("replay", experiment.replay))
+        replay = _on_server("replay", experiment.replay, substrate)
+        return dataclasses.replace(experiment, replay=replay)
     policies = dict(experiment.policies)
     for name, policy in experiment.learned.items():
-        replay = _on_reverb(f"policies.{name}.replay", policy.replay)
+        replay = _on_server(f"policies.{name}.replay", policy.replay, substrate)
         policies[name] = dataclasses.replace(policy, replay=replay)
     return dataclasses.replace(experiment, policies=policies)
 
 
-def _on_reverb(name: str, replay: ReplayConfig) -> ReplayConfig:
-    """Returns the settings of a table on Reverb servers. Args: name: of the settings."""
+def _on_server(name: str, replay: ReplayConfig, substrate: str) -> ReplayConfig:
+    """Returns the settings of a table that is on servers. Args: name: of the settings."""
+    default = "served" if substrate == BUILTIN else "reverb"
     if replay.backend == "shared_memory":
         raise ConfigError(
             f"{name}.backend=shared_memory: other machines do not reach it; leave it out, or take "
-            f"{name}.backend=reverb"
+            f"{name}.backend={default}"
         )
-    return dataclasses.replace(replay, backend="reverb")
+    return dataclasses.replace(replay, backend=default) if replay.backend == "auto" else replay

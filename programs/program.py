@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 from distrl.checkpointing.resume_point import ResumePoint
 from distrl.errors import ConfigError
 from distrl.experiment import Experiment
-from distrl.programs.groups import NodeGroup
+from distrl.programs.groups import ENDPOINT_PORT_NAME, NodeGroup
 from distrl.programs.substrate import AUTO, BUILTIN, resolve
-from distrl.programs.substrate.builtin import CallNode, Program
+from distrl.programs.substrate.builtin import Address, CallNode, Program
 
 
 class NodeHandle(NamedTuple):
@@ -95,7 +95,7 @@ class ExperimentProgram:
           constructor: makes the node's object, in the node, from the experiment, `args` and
             `kwargs`; handles among them arrive as clients.
           call_timeout: deadline in seconds of every call to it; None: `supervision.call_timeout`.
-          endpoints: further Launchpad addresses that the node's object serves by itself.
+          endpoints: further addresses, of `new_endpoint`, that the node's object serves by itself.
         """
         for called in dict.fromkeys(_groups_of((args, kwargs))):
             self._link(group.name, called)
@@ -112,6 +112,14 @@ class ExperimentProgram:
         timeout = call_timeout or self.experiment.supervision.call_timeout
         handle.client.set_client_kwargs(call_timeout=timeout)
         return handle._replace(timeout=timeout)
+
+    def new_endpoint(self) -> Any:
+        """Returns an address of this substrate, for a node's `endpoints`."""
+        if self.builtin:
+            return Address(ENDPOINT_PORT_NAME)
+        import launchpad as lp
+
+        return lp.Address(ENDPOINT_PORT_NAME)
 
     def _link(self, caller: str, called: str) -> None:
         if (caller, called) not in self.program.links:
@@ -137,7 +145,7 @@ def check_builtin(experiment: Experiment) -> None:
         if task.replay.backend == "reverb":
             raise ConfigError(
                 "replay.backend=reverb needs Launchpad and Reverb, and the substrate is builtin; "
-                "take replay.backend=shared_memory"
+                "take replay.backend=auto"
             )
 
 

@@ -10,10 +10,25 @@ from distrl.programs.running.progress import patience
 from distrl.replay.buffer import ReplayBuffer
 from distrl.replay.client import UnrollingReplayBuffer
 from distrl.replay.remote.sharded import ShardedReplayBuffer
+from distrl.replay.served.ahead import AheadReplayBuffer
+from distrl.replay.served.client import ServedReplayBuffer
+from distrl.replay.served.shard import ServedShard
 from distrl.replay.shared.buffer import SharedReplayBuffer
 from distrl.task import Task
 
 LOAD_TIMEOUT_S = 600.0  # for a table to open: it may have many gigabytes to load
+
+
+class ServedTableHandle(NamedTuple):
+    """The means by which nodes use a table in shared memory that its node serves.
+
+    Attributes:
+      address: an address of the substrate, which the launcher binds.
+      key: what clients must know.
+    """
+
+    address: Any
+    key: str
 
 
 class ReplayHandle(NamedTuple):
@@ -21,8 +36,9 @@ class ReplayHandle(NamedTuple):
 
     Attributes:
       table: its name.
-      servers: Launchpad's handles of its Reverb servers, one a shard; in a node that got them as
-        arguments, the clients. None: the table is in shared memory.
+      servers: one a shard: `ServedTableHandle`s, or Launchpad's handles of Reverb servers; in a
+        node that got these as arguments, the clients. None: the table is in the memory that the
+        nodes share.
     """
 
     table: str
@@ -63,19 +79,29 @@ def actor_client(
     if replay.servers is None:
         return _shared_client(builder, replay.table, stop)
     index = actor % len(replay.servers)
+    if builder.task.replay.backend == "served":
+        return _served_client(builder, replay, index, stop)
     return _reverb_client(builder, replay, index, stop)
 
 
 def learner_client(
     builder: Builder, replay: ReplayHandle, stop: Any
-) -> ReplayBuffer | ShardedReplayBuffer:
+) -> ReplayBuffer | ShardedReplayBuffer | AheadReplayBuffer:
     """Returns the learner's client of the table, of all its shards. For arguments see above."""
     if replay.servers is None:
         return _shared_client(builder, replay.table, stop)
-    shards = [_reverb_client(builder, replay, i, stop) for i in range(len(replay.servers))]
-    if len(shards) == 1:
-        return shards[0]
-    task = builder.task
+    task, indices = builder.task, range(len(replay.servers))
+    shards: list[Any]
+    if task.replay.backend == "served":
+        clients = [_served_client(builder, replay, index, stop) for index in indices]
+        if len(clients) == 1:
+            return AheadReplayBuffer(clients[0], task.learner.batch_size, stop)
+        per_item = task.unrolls_per_item
+        shards = [ServedShard(client, i, per_item, stop) for i, client in enumerate(clients)]
+    else:
+        shards = [_reverb_client(builder, replay, index, stop) for index in indices]
+        if len(shards) == 1:
+            return shards[0]
     return ShardedReplayBuffer(
         shards,
         task.replay,
@@ -102,6 +128,26 @@ def _insert_timeout(builder: Builder) -> float:
     """Returns the limit of waits for room: the learner makes it, and in lockstep others' turns."""
     groups = [ACTOR.name, LEARNER.name] if builder.experiment.lockstep else [LEARNER.name]
     return patience(builder.experiment.supervision.insert_timeout, *groups)
+
+
+def _served_client(
+    builder: Builder, replay: ReplayHandle, index: int, stop: Any
+) -> ServedReplayBuffer:
+    """Returns a client of one shard."""
+    assert replay.servers is not None
+    task, server = builder.task, replay.servers[index]
+    buffer = ServedReplayBuffer(
+        server.address.resolve(),
+        server.key,
+        builder.struct,
+        task.replay.of_shard(),
+        task.shard_batch,
+        stop,
+        _insert_timeout(builder),
+        RESTART_TIMEOUT_S,
+    )
+    buffer.wait_for_server(LOAD_TIMEOUT_S)
+    return buffer
 
 
 def _reverb_client(builder: Builder, replay: ReplayHandle, index: int, stop: Any) -> Any:

@@ -71,6 +71,7 @@ ROOMS = """
     distrl/sinks
     distrl/agents/action_distribution distrl/agents/networks distrl/agents/action_noise
     distrl/agents/compiling
+    distrl/replay/served
     distrl/replay/local distrl/replay/reverb distrl/replay/shared
     distrl/replay/remote
     distrl/replay/client distrl/replay/late_rewards distrl/replay/tee

@@ -46,6 +46,15 @@ class Block(NamedTuple):
         )
 
 
+class Batch(NamedTuple):
+    """A sample as a block; see `Sample`."""
+
+    block: Block
+    probability: npt.NDArray[Any]  # float32 [batch_size]
+    keys: npt.NDArray[np.uint64]
+    inserts: int
+
+
 class _Layout(NamedTuple):
     fields: list[tuple[tuple[int, ...], np.dtype[Any], int]]  # shape, dtype, offset in bytes
     nbytes: int
@@ -138,12 +147,18 @@ class Columns:
             else:
                 stored[indices] = column
 
-    def take(self, store: Block, indices: npt.NDArray[Any]) -> Block:
-        """Returns a block with copies of the unrolls at `indices` (int64 `[n]`) of `store`."""
-        block = self.allocate(len(indices))
-        for stored, out, time in zip(store.columns, block.columns, self.has_time):
+    def take(self, store: Block, indices: npt.NDArray[Any], out: Block | None = None) -> Block:
+        """Returns copies of the unrolls at `indices` (int64 `[n]`) of `store`.
+
+        Args:
+          store: the unrolls.
+          indices: of those to copy.
+          out: the block that they are copied to; None: a new one.
+        """
+        block = self.allocate(len(indices)) if out is None else out
+        for stored, column, time in zip(store.columns, block.columns, self.has_time):
             # The indices are in range; mode="raise" would gather into a copy first.
-            np.take(stored, indices, axis=1 if time else 0, out=out, mode="clip")
+            np.take(stored, indices, axis=1 if time else 0, out=column, mode="clip")
         return block
 
     def versions(self, store: Block, indices: npt.NDArray[Any]) -> npt.NDArray[np.int32]:
@@ -194,3 +209,11 @@ class Columns:
         """Returns the block as a `Trajectory`; `probability` is float32 `[B]`."""
         trajectory = jax.tree_util.tree_unflatten(self._structure, block.columns)
         return trajectory._replace(probability=probability)
+
+
+def as_slice(indices: npt.NDArray[Any]) -> slice | npt.NDArray[Any]:
+    """Returns a slice if the indices are contiguous: `Columns.put` is faster with it."""
+    first, count = int(indices[0]), len(indices)
+    if int(indices[-1]) - first == count - 1 and (count < 3 or bool((np.diff(indices) == 1).all())):
+        return slice(first, first + count)
+    return indices

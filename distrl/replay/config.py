@@ -14,7 +14,7 @@ from distrl.replay.sampler import Sampler
 from distrl.types import TIME_FIELDS, Trajectory
 
 TABLES = ("queue", "uniform", "prioritized")
-BACKENDS = ("auto", "shared_memory", "reverb")
+BACKENDS = ("auto", "shared_memory", "served", "reverb")
 
 
 class RateLimits(NamedTuple):
@@ -48,14 +48,15 @@ class ReplayConfig:
       sampler: custom sampler instead of `uniform` or `prioritized`, a
         `distrl.replay.sampler.Sampler`. Not for a queue or a Reverb server.
       backend: where a program of several nodes keeps the table: in the "shared_memory" of the one
-        machine they run on, or on a "reverb" server; "auto": shared memory. A single process needs
-        neither.
+        machine they run on, there too, but "served" to other machines, or on a "reverb" server;
+        "auto": shared memory, over several machines what the substrate has. A single process needs
+        none of them.
       period: steps between the starts of consecutive unrolls of a stream, from 1 to
         `unroll_length`; unrolls overlap if it is less than that. None: `unroll_length`. Not for a
         queue.
-      num_shards: Reverb servers that the table is split over. Each stores the streams of some of
-        the actors and an equal part of all sizes: see `of_shard`. For backend "reverb"; a single
-        process has one.
+      num_shards: servers that the table is split over. Each stores the streams of some of the
+        actors and an equal part of all sizes: see `of_shard`. For backends "served" and "reverb"; a
+        single process has one.
       strict_ratio: with `samples_per_insert`, the learner is never ahead of the ratio: a batch
         waits until its inserts have come. The first comes as soon as the table may be sampled.
       whole_episodes: an unroll is one whole episode of at most `unroll_length` transitions, of
@@ -148,10 +149,10 @@ class ReplayConfig:
         count, size = self.num_shards, self.max_size
         if count == 1:
             return
-        if self.backend != "reverb":
+        if self.backend not in ("served", "reverb"):
             raise ConfigError(
-                f"replay.num_shards={count}: shards are Reverb servers, which replay.backend="
-                f"{self.backend} does not have; use replay.backend=reverb"
+                f"replay.num_shards={count}: shards are servers, which replay.backend="
+                f"{self.backend} does not have; use replay.backend=served or reverb"
             )
         quotient, rest = divmod(size, count)
         if rest:

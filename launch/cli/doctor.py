@@ -106,7 +106,7 @@ def check_substrate() -> Finding:
     module = "launchpad, reverb" if taken == substrate.LAUNCHPAD else "grpc"
     worked, line = _run(f"import {module}")
     if worked:
-        lacks = "" if taken == substrate.LAUNCHPAD else "; no multi_machine and no Reverb"
+        lacks = "" if taken == substrate.LAUNCHPAD else "; no Reverb"
         return Finding("substrate", "ok", f"--substrate=auto takes {taken}{lacks}")
     other = substrate.BUILTIN if taken == substrate.LAUNCHPAD else substrate.LAUNCHPAD
     return Finding(

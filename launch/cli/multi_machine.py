@@ -123,6 +123,7 @@ _LOCAL_FLAGS = (
 
 def prepare(
     experiment: Experiment,
+    substrate: str,
     arguments: Sequence[str],
     values: Any,
     say: Callable[[str], None],
@@ -131,6 +132,7 @@ def prepare(
 
     Args:
       experiment: the user's experiment.
+      substrate: what the program's nodes are made of.
       arguments: the command and its flags.
       values: the flags' values.
       say: called with lines for the user.
@@ -149,7 +151,7 @@ def prepare(
         )
     from distrl.programs.multi_machine import over_network
 
-    experiment = over_network(experiment)
+    experiment = over_network(experiment, substrate)
     for module in experiment_modules():  # the hosts may lack the user's files
         cloudpickle.register_pickle_by_value(module)
     cluster = None
@@ -180,6 +182,7 @@ def prepare(
 def launch(
     experiment: Experiment,
     placement: Placement,
+    substrate: str,
     run_dir: Path,
     start: ResumePoint,
     values: Any,
@@ -188,6 +191,7 @@ def launch(
 
     Args:
       experiment, placement: from `prepare`.
+      substrate: what the program's nodes are made of.
       run_dir: the run folder.
       start: the checkpoint to resume from.
       values: the flags' values.
@@ -215,7 +219,9 @@ def launch(
         return ssh.ssh(host, shlex.split(values.ssh), daemon)
 
     run_dir = run_dir.absolute()
-    program = multi_machine(experiment, str(run_dir), start, placement=placement)
+    program = multi_machine(
+        experiment, str(run_dir), start, placement=placement, substrate=substrate
+    )
     options: dict[str, Any] = {"terminal": values.terminal, "tunnel_port": values.tunnel_port}
     if joined:
         options["join_port"] = values.join_port

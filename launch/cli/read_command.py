@@ -83,16 +83,6 @@ def check_topology(name: str, on: str = substrate.AUTO) -> str:
         near = difflib.get_close_matches(name, TOPOLOGIES, n=1)
         hint = f"did you mean {near[0]}?" if near else f"choose from: {', '.join(TOPOLOGIES)}"
         raise ConfigError(f"topology: unknown name {name!r}; {hint}")
-    if name == "multi_machine":
-        absent = substrate.missing(substrate.LAUNCHPAD)
-        if on == substrate.BUILTIN or absent:
-            why = (
-                "" if on == substrate.BUILTIN else f", and {' and '.join(absent)} is not installed"
-            )
-            raise ConfigError(
-                f"topology multi_machine needs --substrate=launchpad (Python 3.10 only){why}: the "
-                "builtin substrate has one machine; use --topology=heavy_env or light_env"
-            )
-    elif name not in ("single_process", AUTO):
+    if name not in ("single_process", AUTO):
         substrate.resolve(on)
     return name

@@ -85,17 +85,20 @@ def _train_on_several_machines(
     values: flags.FlagValues,
     chosen: dict[str, Any],
 ) -> int:
-    chosen = {**chosen, "substrate": substrate.LAUNCHPAD}
-    prepared = multi_machine.prepare(experiment, arguments, values, _say)
+    nodes_of = _substrate(experiment, values)
+    prepared = multi_machine.prepare(experiment, nodes_of, arguments, values, _say)
     if prepared is None:  # the user or a scheduler starts it
         return EXIT_FINISHED
     experiment, placement = prepared
-    _import_topology("multi_machine", substrate.LAUNCHPAD)
+    _import_topology("multi_machine", nodes_of)
     values(arguments)
+    chosen = {**chosen, "substrate": nodes_of}
     folder = _open_run(experiment, "multi_machine", arguments, values, chosen)
     if folder.ended is not None:
         return folder.ended[1]
-    return multi_machine.launch(experiment, placement, folder.path, folder.resume_point, values)
+    return multi_machine.launch(
+        experiment, placement, nodes_of, folder.path, folder.resume_point, values
+    )
 
 
 def _train_in_nodes(
@@ -106,9 +109,7 @@ def _train_in_nodes(
     chosen: dict[str, Any],
 ) -> int:
     node_environments(experiment, topology)  # refuses what is not available, before slow imports
-    nodes_of = substrate.resolve(values.substrate)
-    if nodes_of == substrate.BUILTIN:
-        check_builtin(experiment)
+    nodes_of = _substrate(experiment, values)
     make_program = _import_topology(topology, nodes_of)
     values(arguments)
     chosen = {**chosen, "substrate": nodes_of}
@@ -134,6 +135,14 @@ def _train_in_nodes(
         # would wait for them, or abort because of them.
         exit_at_once(result.exit_code)
     return result.exit_code
+
+
+def _substrate(experiment: Experiment, values: flags.FlagValues) -> str:
+    """Returns what the program's nodes are made of."""
+    taken = substrate.resolve(values.substrate)
+    if taken == substrate.BUILTIN:
+        check_builtin(experiment)
+    return taken
 
 
 def _open_run(

@@ -17,7 +17,7 @@ from distrl.launch.run_dir import config_diff
 from distrl.launch.run_dir.folder import CONFIG
 from distrl.launch.runs.run import load_run
 from distrl.launch.supervision.result import EXIT_FINISHED
-from distrl.programs import AUTO
+from distrl.programs import AUTO, substrate
 from distrl.programs.diagram import Diagram, diagram_of, diagram_of_one_process
 
 
@@ -85,16 +85,17 @@ def diagram_under(experiment: Experiment, topology: str, values: Any) -> Diagram
         return diagram_of_one_process(experiment)
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     hosts: dict[str, str] = {}
-    options: dict[str, Any] = {}
+    nodes_of = substrate.resolve(values.substrate)
+    options: dict[str, Any] = {"substrate": nodes_of}
     if topology == "multi_machine":
         from distrl.programs.multi_machine import over_network
         from distrl.programs.placement import parse_hosts, place
 
         if values.hosts is None:
             raise ConfigError("graph: name the machines, the learner's first: --hosts=h1,h2,h3")
-        experiment = over_network(experiment)
+        experiment = over_network(experiment, nodes_of)
         placement = place(experiment, parse_hosts(values.hosts), values.light)
-        options = {"placement": placement}
+        options["placement"] = placement
         hosts = {node: placement.host_of(node).name for node in placement.nodes}
     make_program = getattr(importlib.import_module(f"distrl.programs.{topology}"), topology)
     program = make_program(experiment, "", **options)

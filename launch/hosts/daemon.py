@@ -185,16 +185,15 @@ class HostDaemon:
           remote_addresses: for each node of another host and each of its addresses: the host, its
             tunnel's port, and the port of the server there.
         """
-        import launchpad as lp
-
         from distrl.launch import launchpad_adapter
+        from distrl.launch.launch_types import LOCAL_MP
         from distrl.launch.local import processes
         from distrl.launch.network import loopback
         from distrl.launch.supervision.restart_policy import RestartPolicy
+        from distrl.programs.substrate import BUILTIN, of_program
         from distrl.runtime.heartbeat import HeartbeatTable
 
         forwards: dict[str, tuple[str, int, int]] = {}
-
         open_ports: dict[int, str] = {}
 
         def address(name: str, number: int, port_name: str) -> str:
@@ -210,7 +209,8 @@ class HostDaemon:
 
         processes.check_can_fork()
         loopback.check()
-        launchpad_adapter.prepare_launchpad()
+        if of_program(self._program) != BUILTIN:
+            launchpad_adapter.prepare_launchpad()
         self._heartbeats = HeartbeatTable([node.name for node in self._program_nodes])
         for node in self._program_nodes:
             if node.name not in self._local_names:
@@ -228,7 +228,7 @@ class HostDaemon:
                 RestartPolicy(),
                 stop_signal=signal.SIGUSR1,  # Slurm sends SIGTERM to all processes of a job
             )
-        launchpad_adapter.wire(self._program, lp.LaunchType("local_mp"), self._stopper, address)
+        launchpad_adapter.wire(self._program, LOCAL_MP, self._stopper, address)
         assert self._tunnel is not None
         self._tunnel.start(self._listener, self._sealed, open_ports, forwards)
         self._channel.send("wired")

@@ -1,4 +1,4 @@
-"""Runs a Launchpad program on several hosts: a daemon on each, one supervisor here."""
+"""Runs a program on several hosts: a daemon on each, one supervisor here."""
 
 import base64
 import dataclasses
@@ -10,7 +10,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 
 import cloudpickle
-import launchpad as lp
 
 from distrl.errors import ConfigError
 from distrl.experiment import Experiment
@@ -26,6 +25,7 @@ from distrl.launch.supervision.session import Session, check_groups
 from distrl.launch.supervision.signals import run_once
 from distrl.programs.groups import group_of
 from distrl.programs.placement import Host, Placement
+from distrl.programs.substrate import AnyProgram, of_program
 from distrl.runtime.heartbeat import Heartbeat, HeartbeatTable
 
 JOIN_S = 120.0  # for all hosts to join
@@ -33,7 +33,7 @@ BUILD_S = 600.0  # more for their daemons to import and build the program, while
 
 
 def launch_on_machines(
-    program: lp.Program,
+    program: AnyProgram,
     experiment: Experiment,
     placement: Placement,
     connect: Callable[[Host], Sequence[str]],
@@ -80,7 +80,10 @@ def launch_on_machines(
     run_dir = pathlib.Path(run_dir).absolute()
     log_names = [f"host-{host.name}" for host in placement.hosts]
     with Session(program, run_dir, terminal, limits, stop_grace, log_limit=log_limit) as session:
-        session.journal.note(f"launching {program.name!r} on {', '.join(log_names)}")
+        session.journal.note(
+            f"launching {program.name!r} on {', '.join(log_names)}, {len(session.nodes)} nodes on "
+            f"{of_program(program)}"
+        )
         credentials = credentials or make_credentials()
         hosts: list[RemoteHost] = []
         if join_port:
@@ -130,7 +133,7 @@ def launch_on_machines(
 
 
 def _payload(
-    program: lp.Program,
+    program: AnyProgram,
     experiment: Experiment,
     placement: Placement,
     host: Host,

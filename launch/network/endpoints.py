@@ -42,7 +42,7 @@ class Endpoints:
           name: name of the `lp.Address`. Only those of Courier, Reverb and builtin nodes, and of
             an inferencer's endpoints, become Unix sockets: others belong to the user's own servers.
         """
-        # Builtin servers are on one machine, and never open to others.
+        # Builtin servers are never open to others.
         opened = loopback.left_open() and name != ADDRESS_NAME
         if opened or name not in _SERVED:
             return f"{HOST}:{port}"

@@ -103,7 +103,7 @@ def has_table(
         why_not = "its saved contents cannot be moved to or from Reverb"
     elif in_reverb and facts["unrolls_per_item"] != task.unrolls_per_item:
         why_not = "Reverb's items had another size when it was saved"
-    elif in_reverb and shards != task.replay.num_shards:
+    elif shards != task.replay.num_shards:
         why_not = f"it was saved as {shards} shards"
     else:
         return True

@@ -10,7 +10,7 @@ from distrl.inference.slot_server import SlotServer
 from distrl.inference.slots import Sizes, SlotFile
 from distrl.learner_group.devices import check_gpus
 from distrl.programs.build import Builder
-from distrl.programs.groups import ENDPOINT_PORT_NAME, INFERENCER, LEARNER
+from distrl.programs.groups import INFERENCER, LEARNER
 from distrl.programs.inference_clients import InferenceHandle
 from distrl.programs.nodes.process import configure_jax, owner_of_files
 from distrl.programs.nodes.time_reports import TimeReports
@@ -48,13 +48,10 @@ def add_inferencers(
     num_actors, num_inferencers = task.actors.most, task.inference.num_inferencers
     if on_one_host and task.inference.transport != "courier":
         return _add_with_slots(program, task, learner, monitor)
-    import launchpad as lp
-
     timeout = task.inference.timeout
     endpoints_of = []  # of each inferencer
     for index in range(num_inferencers):
-        clients = _clients(task, index)
-        more = [lp.Address(ENDPOINT_PORT_NAME) for _ in range(min(clients, _MAX_ENDPOINTS) - 1)]
+        more = [] if program.builtin else _endpoints(program, task, index)
         first = program.add_courier_node(
             INFERENCER,
             InferencerNode,
@@ -67,8 +64,8 @@ def add_inferencers(
             call_timeout=timeout,
             endpoints=more,
         )
-        others = [lp.CourierHandle(address, call_timeout=timeout) for address in more]
-        endpoints_of.append([first, *(first._replace(client=handle) for handle in others)])
+        others = [first._replace(client=_courier_handle(address, timeout)) for address in more]
+        endpoints_of.append([first, *others])
     endpoints = []
     for actor in range(num_actors):
         choices = endpoints_of[actor % num_inferencers]
@@ -125,10 +122,11 @@ class InferencerNode:
         index: index of the inferencer.
         learner: where the parameters come from.
         monitor: takes its reports.
-        endpoints: more addresses, Launchpad's, at which `inference` is served. A gRPC server starts
-          a thread for a call, and ends one after it, whenever two calls overlap, and JAX is several
-          times slower in a new thread: so actors use different endpoints.
-        slots: name of the file of slots in shared memory; None: it is asked by Courier.
+        endpoints: more addresses, Launchpad's, at which `inference` is served. Courier's server
+          starts a thread for a call, and ends one after it, whenever two calls overlap, and JAX is
+          several times slower in a new thread: so actors use different endpoints. Builtin nodes
+          keep their threads.
+        slots: name of the file of slots in shared memory; None: it is asked by calls.
         """
         configure_jax()
         current_heartbeat().tick()
@@ -199,6 +197,18 @@ class InferencerNode:
 def _clients(task: Task, index: int) -> int:
     """Returns the number of actors that ask an inferencer."""
     return len(range(index, task.actors.most, task.inference.num_inferencers))
+
+
+def _endpoints(program: ExperimentProgram, task: Task, index: int) -> list[Any]:
+    """Returns the addresses that an inferencer has beside its first."""
+    count = min(_clients(task, index), _MAX_ENDPOINTS)
+    return [program.new_endpoint() for _ in range(count - 1)]
+
+
+def _courier_handle(address: Any, timeout: float) -> Any:
+    import launchpad as lp
+
+    return lp.CourierHandle(address, call_timeout=timeout)
 
 
 def _courier_server(address: Any) -> Any:

@@ -1,6 +1,8 @@
-"""The replay: a table in shared memory, or Reverb servers with one shard each."""
+"""The replay: tables in shared memory, served or not, or Reverb servers with one shard each."""
 
+import secrets
 from pathlib import Path
+from typing import Any
 
 from distrl.checkpointing.resume_point import ResumePoint, note_resumed, table_counts
 from distrl.experiment import Experiment
@@ -9,8 +11,15 @@ from distrl.programs.groups import REPLAY
 from distrl.programs.nodes.process import owner_of_files
 from distrl.programs.nodes.time_reports import TimeReports, account_of_process
 from distrl.programs.program import ExperimentProgram, NodeHandle
-from distrl.programs.replay_clients import ReplayHandle
+from distrl.programs.replay_clients import (
+    ReplayHandle,
+    ServedTableHandle,
+    saved_shard,
+    shard_name,
+)
 from distrl.programs.substrate import here
+from distrl.replay.served.server import TableServer
+from distrl.replay.shared.snapshot import restore_rng
 from distrl.replay.shared.table import SharedTable
 from distrl.runtime.heartbeat import current_heartbeat
 from distrl.runtime.late_import import without
@@ -44,60 +53,94 @@ def add_replay(program: ExperimentProgram, task: Task, monitor: NodeHandle) -> R
             for index in range(task.replay.num_shards)
         )
         return ReplayHandle(table, servers)
+    arguments = (task.name, run_dir, resume_point, monitor)
+    if task.replay.backend == "served":
+        return ReplayHandle(
+            table,
+            tuple(
+                _add_served(
+                    program, shard_name(task, table, index), index, first + index, arguments
+                )
+                for index in range(task.replay.num_shards)
+            ),
+        )
     SharedTable.check_room(task.trajectory_struct(), task.replay, task.learner.batch_size, table)
     program.add_courier_node(
-        REPLAY,
-        TableNode,
-        task.name,
-        table,
-        run_dir,
-        resume_point,
-        monitor,
-        f"{REPLAY.name}/{first}",
+        REPLAY, TableNode, *arguments, table, f"{REPLAY.name}/{first}", 0, None
     )
     return ReplayHandle(table, None)
 
 
+def _add_served(
+    program: ExperimentProgram, table: str, shard: int, index: int, arguments: tuple[Any, ...]
+) -> ServedTableHandle:
+    """Adds a table that is served, or a shard of one. Args: index: of the node."""
+    served = ServedTableHandle(program.new_endpoint(), secrets.token_hex(32))
+    program.add_courier_node(
+        REPLAY,
+        TableNode,
+        *arguments,
+        table,
+        f"{REPLAY.name}/{index}",
+        shard,
+        served,
+        endpoints=[served.address],
+    )
+    return served
+
+
 class TableNode:
-    """Owns a table in shared memory, from its creation to its removal."""
+    """Owns a table in shared memory, or a shard, from its creation to its removal."""
 
     def __init__(
         self,
         experiment: Experiment,
         task: str,
-        table: str,
         run_dir: str,
         resume_point: ResumePoint,
         monitor: NodeHandle,
+        table: str,
         name: str,
+        shard: int,
+        served: ServedTableHandle | None,
     ):
         """Args:
         experiment: what to train.
         task: name of the task.
-        table: name of the table.
         run_dir: the run folder.
         resume_point: the checkpoint to resume from, if any.
         monitor: takes reports.
+        table: name of the table.
         name: of the node.
+        shard: index of the shard.
+        served: where and to whom it is served; None: nodes of this machine map it.
         """
         self._stop = here.stop_event()
         self._about = monitor, task, name
+        self._server: TableServer | None = None
+        builder = Builder(experiment, task)
+        config, struct = builder.task.replay.of_shard(), builder.struct
         if current_heartbeat().restarted and segment.exists(table):
             self._table = SharedTable.adopt(table)  # its clients have used it meanwhile
-            return
-        builder = Builder(experiment, task)
-        self._table = SharedTable.create(
-            builder.struct,
-            builder.task.replay,
-            builder.task.learner.batch_size,
-            table,
-            builder.seed("replay", builder.task.index),
-            saved=resume_point.table(),
-            # The launcher owns it: it must outlive this process, which may be restarted.
-            owner=owner_of_files(),
-        )
-        if resume_point.checkpoint is not None:
-            note_resumed(run_dir, "table", table_counts(self._table.info()))
+        else:
+            saved = saved_shard(builder.task, resume_point.table(), shard)
+            self._table = SharedTable.create(
+                struct,
+                config,
+                builder.task.shard_batch,
+                table,
+                builder.seed("replay", builder.task.index + shard * len(experiment.tasks)),
+                saved=saved,
+                # The launcher owns it: it must outlive this process, which may be restarted.
+                owner=owner_of_files(),
+            )
+            if resume_point.checkpoint is not None and served is None:
+                note_resumed(run_dir, "table", table_counts(self._table.info()))
+            if saved is not None and served is not None:
+                restore_rng(self._table, saved)
+        if served is not None:
+            address, folder = served.address.resolve(), Path(run_dir)
+            self._server = TableServer(self._table, struct, config, address, served.key, folder)
 
     def info(self) -> str:
         """Returns counts, limits, and which clients have been blocked since when."""
@@ -106,4 +149,6 @@ class TableNode:
     def run(self) -> None:
         """Keeps the table until the program stops."""
         TimeReports(*self._about, account_of_process()).send_until(self._stop)
+        if self._server is not None:
+            self._server.close()
         self._table.close()

@@ -166,8 +166,10 @@ class TaskLearner:
         loaded = table_counts(self._replay.info())  # actors may have inserted already
         saved = json.loads((checkpoint / "manifest.json").read_text())["table"]
         if loaded["inserts"] < saved["inserts"]:
-            raise RuntimeError(f"the Reverb server has not loaded {table}: {loaded}, not {saved}")
+            raise RuntimeError(f"the replay's server has not loaded {table}: {loaded}, not {saved}")
         note_resumed(self._run_dir, "table", loaded)
+        if self.task.replay.backend != "reverb":
+            return
         from distrl.replay.reverb.checkpoints import copy_of
 
         for index in range(self.task.replay.num_shards):

@@ -91,6 +91,10 @@ class CallNode:
         """What the node's process or thread runs."""
         return self._run
 
+    def allocate_address(self, address: Address) -> None:
+        """Has the launcher bind a further address, which the node's object serves by itself."""
+        self.addresses.append(address)
+
     def create_handle(self) -> Handle:
         """Returns a handle, for a program's nodes only."""
         return Handle(self.addresses[0], self.key)

@@ -1,4 +1,4 @@
-"""Calls between nodes by gRPC, on this machine only.
+"""Calls between nodes by gRPC, on this machine only; a tunnel brings them to other hosts.
 
 A call has a deadline, and a size that its messages may have; whoever does not know the program's
 key is turned away before a message is looked at. Messages are those of `distrl.runtime.messages`.
@@ -22,7 +22,7 @@ from distrl.runtime.messages import MessageError, decode, encode
 MAX_BYTES = 1 << 30  # of a message
 _KEY = "distrl-key"
 _PREFIX = "/distrl/"
-_THREADS = 16  # that serve a node's calls, as many as Courier has
+_THREADS = 64  # at most, that serve a node's calls; started as they are needed
 _TEXT_LIMIT = 10_000  # characters of an error
 _SIZES = [
     ("grpc.max_receive_message_length", MAX_BYTES),

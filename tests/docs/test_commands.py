@@ -46,7 +46,6 @@ def test_commands_of_the_first_page_are_taken(status_of, monkeypatch, capsys):
 @pytest.mark.usefixtures("page_folder")
 @pytest.mark.parametrize("page", IN_PAGES)
 def test_every_command_is_taken(status_of, monkeypatch, capsys, page):
-    pytest.importorskip("launchpad")
     check_all(IN_PAGES[page], status_of, monkeypatch, capsys)
 
 

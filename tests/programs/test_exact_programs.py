@@ -87,7 +87,9 @@ def test_single_process(tmp_path, name):
 
 HEAVY, LIGHT = "--topology=heavy_env", "--topology=light_env"
 MP, MT, TEST_MT = (f"--lp_launch_type={name}" for name in ("local_mp", "local_mt", "test_mt"))
-SHARED, REVERB = (f"--config.replay.backend={name}" for name in ("shared_memory", "reverb"))
+SHARED, SERVED, REVERB = (
+    f"--config.replay.backend={name}" for name in ("shared_memory", "served", "reverb")
+)
 
 
 @pytest.mark.parametrize(
@@ -98,6 +100,7 @@ SHARED, REVERB = (f"--config.replay.backend={name}" for name in ("shared_memory"
         full("late", (LIGHT, MP, SHARED)),
         full("synchronous", (LIGHT, MT, SHARED)),
         full_with_launchpad("experiment", (HEAVY, MP, SHARED)),
+        full("sharded", (HEAVY, MP, SERVED)),
     ],
 )
 def test_programs(tmp_path, name, flags):
@@ -152,6 +155,7 @@ def test_rounds_with_a_straggler(tmp_path, name, flags):
         (HEAVY, MP, REVERB),
         (LIGHT, MP, SHARED),
         (LIGHT, MP, REVERB),
+        (HEAVY, MP, SERVED),
         ("--topology=multi_machine", "--hosts=a:address=localhost,b:address=localhost"),
     ],
 )
@@ -172,6 +176,8 @@ def test_a_bound_on_age_over_many_steps(tmp_path, name, flags):
         ("experiment", (LIGHT, MP, REVERB)),
         ("experiment", (LIGHT, MP, SHARED, "--config.inference.num_inferencers=2")),
         ("experiment", (LIGHT, MP, SHARED)),
+        ("experiment", (HEAVY, MP, SERVED)),
+        ("experiment", (LIGHT, MT, SERVED)),
         ("late", (HEAVY, MP, SHARED)),
         ("late_synchronous", (LIGHT, MP, REVERB)),
         ("synchronous", (LIGHT, MT, REVERB)),
@@ -181,6 +187,8 @@ def test_a_bound_on_age_over_many_steps(tmp_path, name, flags):
         ("experiment", (HEAVY, TEST_MT, SHARED)),
         ("sharded", (HEAVY, TEST_MT, REVERB)),
         ("sharded", (LIGHT, MP, REVERB, "--config.replay.table=uniform")),
+        ("sharded", (LIGHT, MP, SERVED, "--config.replay.table=uniform")),
+        ("overlapping", (HEAVY, MP, SERVED)),
         ("uniform", (LIGHT, MP, REVERB)),
         ("uniform", (LIGHT, MP, SHARED)),
         ("overlapping", (HEAVY, MP, REVERB)),

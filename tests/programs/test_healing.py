@@ -99,12 +99,13 @@ def test_counters_stay_true_and_no_unroll_mixes_two_lives(start, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-def test_a_shard_of_the_replay_is_killed(start, tmp_path):
-    skip_without_reverb("reverb")
+@pytest.mark.parametrize("backend", ["served", "reverb"])
+def test_a_shard_of_the_replay_is_killed(start, tmp_path, backend):
+    skip_without_reverb(backend)
     command = start(
         f"--experiment={EXPERIMENT}:recurrent",
         "--topology=heavy_env",
-        "--config.replay.backend=reverb",
+        f"--config.replay.backend={backend}",
         "--config.replay.num_shards=2",
         "--config.checkpoint.period=2",
     )
@@ -117,15 +118,20 @@ def test_a_shard_of_the_replay_is_killed(start, tmp_path):
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(
-    ("topology", "name", "nodes"),
+    ("topology", "name", "backend", "nodes"),
     [
-        ("light_env", "experiment", ["actor", "actor", "actor", "inferencer", "replay"]),
-        ("light_env", "recurrent", ["actor", "actor", "replay"]),
-        ("heavy_env", "recurrent", ["actor", "actor", "replay"]),
+        ("light_env", "experiment", "auto", ["actor", "actor", "actor", "inferencer", "replay"]),
+        ("light_env", "recurrent", "auto", ["actor", "actor", "replay"]),
+        ("heavy_env", "recurrent", "auto", ["actor", "actor", "replay"]),
+        ("heavy_env", "recurrent", "served", ["actor", "actor", "replay"]),
     ],
 )
-def test_many_kills(start, tmp_path, topology, name, nodes):
-    command = start(f"--experiment={EXPERIMENT}:{name}", f"--topology={topology}")
+def test_many_kills(start, tmp_path, topology, name, backend, nodes):
+    command = start(
+        f"--experiment={EXPERIMENT}:{name}",
+        f"--topology={topology}",
+        f"--config.replay.backend={backend}",
+    )
     command.wait_for_training()
     chosen = random.Random(1)
     of_actors = 0

@@ -8,7 +8,7 @@ from distrl import presets
 from distrl.config import CheckpointConfig, InferenceConfig
 from distrl.errors import ConfigError
 from distrl.programs.placement import Host, asks_on_one_host, parse_hosts, place
-from tests.support.commands import needs_launchpad
+from tests.support.commands import SUBSTRATES
 from tests.support.experiments import agents
 
 
@@ -165,19 +165,20 @@ def test_nodes_of_several_policies():
     assert [node for node in in_turn.nodes if node.startswith("learner")] == ["learner/0"]
 
 
-@needs_launchpad
+@pytest.mark.parametrize("substrate", SUBSTRATES)
 @pytest.mark.parametrize("light", [False, True])
-def test_the_program_has_the_nodes_that_were_placed(tmp_path, light):
+def test_the_program_has_the_nodes_that_were_placed(tmp_path, light, substrate):
     from distrl.programs.multi_machine import multi_machine, over_network
 
     with pytest.raises(ConfigError, match=r"policies\.outer\.replay\.backend=shared_memory"):
-        over_network(agents.experiment())
-    made = over_network(agents.experiment("auto"))
-    assert {task.replay.backend for task in made.tasks.values()} == {"reverb"}
+        over_network(agents.experiment(), substrate)
+    made = over_network(agents.experiment("auto"), substrate)
+    (backend,) = {task.replay.backend for task in made.tasks.values()}
+    assert backend == {"launchpad": "reverb", "builtin": "served"}[substrate]
     evaluator = dataclasses.replace(made.evaluator, num_evaluators=1)
     made = dataclasses.replace(made, evaluator=evaluator)
     placement = place(made, parse_hosts("h1,h2,h3"), light)
-    program = multi_machine(made, str(tmp_path), placement=placement)
+    program = multi_machine(made, str(tmp_path), placement=placement, substrate=substrate)
     nodes = {
         f"{label}/{index}" for label, group in program.groups.items() for index in range(len(group))
     }

@@ -151,6 +151,7 @@ def test_a_program_is_killed(run):
         ("single_process", 20, "auto"),
         ("light_env", 20, "auto"),
         ("heavy_env", 3, "reverb"),
+        ("heavy_env", 3, "served"),
     ],
 )
 def test_killed_at_random_times(run, topology, kills, backend):

@@ -24,6 +24,7 @@ CARTPOLE = ("--env=CartPole-v1", "--max_env_steps=1000000000", "--config.goal.me
 needs_launchpad = pytest.mark.skipif(
     importlib.util.find_spec("launchpad") is None, reason="Launchpad is not installed"
 )
+SUBSTRATES = ["builtin", pytest.param("launchpad", marks=needs_launchpad)]
 
 
 def skip_without_reverb(*words: str) -> None:

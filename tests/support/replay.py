@@ -1,4 +1,4 @@
-"""Streams that count their own steps, and the three kinds of replay behind one interface."""
+"""Streams that count their own steps, and the four kinds of replay behind one interface."""
 
 import os
 import socket
@@ -15,6 +15,8 @@ from distrl.replay.buffer import ReplayBuffer, ReplayConfig
 from distrl.replay.columns import Columns
 from distrl.replay.local.buffer import LocalReplayBuffer
 from distrl.replay.local.table import LocalTable
+from distrl.replay.served.client import ServedReplayBuffer
+from distrl.replay.served.server import TableServer
 from distrl.replay.shared.buffer import SharedReplayBuffer
 from distrl.replay.shared.table import SharedTable
 from distrl.replay.table.files import Stored
@@ -25,6 +27,7 @@ _RUN = os.environ.get("PYTEST_XDIST_TESTRUNUID") or os.environ.setdefault(
     "DISTRL_TEST_RUN", str(os.getpid())
 )
 NAME = f"task-{_RUN}-{os.environ.get('PYTEST_XDIST_WORKER', 'alone')}"
+KEY = "the key of a test"
 EPISODE = 7  # steps, FIRST and LAST included
 ENV_SPEC = specs.EnvironmentSpec(
     {"stream": dm_specs.Array((), np.int32), "step": dm_specs.Array((2,), np.float32)},
@@ -145,13 +148,19 @@ class Replay:
         self._folder: tempfile.TemporaryDirectory | None = None
         self._table: LocalTable | None = None
         self._shared: SharedTable | None = None
+        self._served: TableServer | None = None
         if kind == "local":
             self._table = LocalTable(struct, config, batch_size, NAME, seed=0)
             if saved is not None:
                 self._table.restore(Stored(saved, Columns(struct, config.unroll_length), config))
             return
-        if kind == "shared":
+        if kind in ("shared", "served"):
             self._shared = SharedTable.create(struct, config, batch_size, NAME, seed=0, saved=saved)
+            if kind == "served":
+                self._folder = tempfile.TemporaryDirectory()
+                self.path = f"{self._folder.name}/table"
+                address, below = f"unix:{self.path}", Path(tempfile.gettempdir())
+                self._served = TableServer(self._shared, struct, config, address, KEY, below)
             return
         import reverb
 
@@ -177,6 +186,16 @@ class Replay:
         if self._table is not None:
             client = LocalReplayBuffer(
                 self._table, Streams.struct, self._config, self._batch_size, stop, insert_timeout
+            )
+        elif self._served is not None:
+            client = ServedReplayBuffer(
+                f"unix:{self.path}",
+                KEY,
+                Streams.struct,
+                self._config,
+                self._batch_size,
+                stop,
+                insert_timeout,
             )
         elif self._shared is not None:
             client = SharedReplayBuffer(
@@ -204,6 +223,8 @@ class Replay:
         """Closes the clients, then the server."""
         for client in self._clients:
             client.close()
+        if self._served is not None:
+            self._served.close()
         if self._shared is not None:
             self._shared.close()
         if self._server is not None:

@@ -8,7 +8,10 @@ half of one with a column for each field. The reader knows the columns.
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
+import numpy as np
+
 from distrl.replay.columns import Block, Columns
+from distrl.types import Sample
 
 
 class Item(NamedTuple):
@@ -19,6 +22,15 @@ class Item(NamedTuple):
     mass: float  # sum of all `priority ** priority_exponent`; of a uniform table, of its items
     size: int  # number of items in the table at that time
     block: Block
+
+
+def joined(items: Sequence[Item], columns: Columns) -> Sample:
+    """Returns a sample of these items, which may be from several tables of one kind."""
+    per_item = items[0].block.size
+    batch = columns.join([item.block for item in items])
+    probability = np.array([item.probability for item in items], np.float32)
+    keys = np.array([item.key for item in items], np.uint64)
+    return Sample(columns.trajectory(batch, probability.repeat(per_item)), keys.repeat(per_item))
 
 
 class ItemPacker:

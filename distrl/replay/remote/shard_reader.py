@@ -20,7 +20,13 @@ from distrl.types import Sample
 
 
 class Shard(Protocol):
-    """The required interface of a shard's client."""
+    """The required interface of a shard's client.
+
+    Attributes:
+      kind: of the tables that it saves; see `table.files.write_facts`.
+    """
+
+    kind: str
 
     @property
     def columns(self) -> Columns:

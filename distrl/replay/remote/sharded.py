@@ -237,7 +237,7 @@ class ShardedReplayBuffer(ReplayReader, ReplayAdministration):
         }
         files.write_facts(
             folder,
-            "reverb",
+            self._shards[0].kind,
             self._shards[0].columns,
             self._config,
             {**counts, "unrolls_per_item": self._per_item, "num_shards": len(self._shards)},

@@ -20,7 +20,7 @@ from distrl.replay.columns import Block
 from distrl.replay.config import ReplayConfig
 from distrl.replay.remote.fetcher import Fetcher
 from distrl.replay.remote.insert_count import InsertCount
-from distrl.replay.remote.items import Item, ItemPacker
+from distrl.replay.remote.items import Item, ItemPacker, joined
 from distrl.replay.remote.supply import Supply, supply_of
 from distrl.replay.reverb import checkpoints
 from distrl.replay.reverb.calls import ServerCalls
@@ -43,6 +43,8 @@ class ReverbReplayBuffer(UnrollingReplayBuffer):
     A thread samples ahead: one batch in Reverb's sampler, and `prefetch` assembled batches. These
     count as sampled.
     """
+
+    kind = "reverb"
 
     def __init__(
         self,
@@ -224,12 +226,7 @@ class ReverbReplayBuffer(UnrollingReplayBuffer):
 
     def batch(self, items: Sequence[Item]) -> Sample:
         """Returns a sample of these items, which may be from several tables like this one."""
-        batch = self.columns.join([item.block for item in items])
-        probability = np.array([item.probability for item in items], np.float32)
-        return Sample(
-            self.columns.trajectory(batch, probability.repeat(self._per_item)),
-            np.array([item.key for item in items], np.uint64).repeat(self._per_item),
-        )
+        return joined(items, self.columns)
 
     def update_priorities(self, keys: npt.NDArray[np.uint64], priorities: npt.NDArray[Any]) -> None:
         keys, priorities = checked_priorities(keys, priorities)

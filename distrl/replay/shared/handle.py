@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from distrl.errors import SpecError
-from distrl.replay.columns import Block, Columns
+from distrl.replay.columns import Batch, Block, Columns, as_slice
 from distrl.replay.sampler import Sampler
 from distrl.replay.shared import clients
 from distrl.replay.shared.slots import SAMPLES, QueueSlots, RingSlots, Slots
@@ -37,6 +37,7 @@ from distrl.shared_memory.process import Process
 from distrl.types import Sample, Trajectory
 
 _PREFILL_TIMEOUT = 60.0  # seconds; a prefill only waits for other writers' copies
+_Stop = threading.Event | None
 _TRIES = 3  # attempts to copy a sample without the lock, before it is copied with it
 
 
@@ -62,6 +63,7 @@ class TableHandle:
                 table.take_back(dead)
             self._number = table.clients.join(Process.this())
         self._roles: set[int] = set()  # already registered with the table
+        self.inserted = 0  # unrolls that are in the table, also of an insert that failed
 
     def insert(self, block: Block, stop: threading.Event | None, timeout: float) -> None:
         """As `Table.insert`."""
@@ -121,11 +123,12 @@ class TableHandle:
                 part, rest = block, None
                 if len(slots) < block.size:
                     part, rest = block.split(len(slots), self.columns.has_time)
-                self.columns.put(self._stored, _as_slice(slots), part)
+                self.columns.put(self._stored, as_slice(slots), part)
                 with table.lock:
                     if exempt:
                         table.move_bounds(len(slots))
                     store.commit(slots, part.priorities)
+                    self.inserted += len(slots)
                     slots = None
                     events = table.changed()
             finally:
@@ -139,10 +142,18 @@ class TableHandle:
 
     def sample(self, stop: threading.Event | None, timeout: float | None) -> Sample:
         """As `Table.sample`."""
-        store = self._table.store
+        batch = self.sample_block(stop, timeout)
+        trajectory = self.columns.trajectory(batch.block, batch.probability)
+        return Sample(trajectory, batch.keys, batch.inserts)
+
+    def sample_block(
+        self, stop: _Stop, timeout: float | None, buffer: npt.NDArray[Any] | None = None
+    ) -> Batch:
+        """As `sample`. Args: buffer: uint8, where the block is to be; None: a new one."""
+        store, out = self._table.store, self.columns.allocate(self._table.batch_size, buffer)
         if isinstance(store, QueueSlots):
-            return self._take(store, stop, timeout)
-        return self._choose(store, stop, timeout)
+            return self._take(store, out, stop, timeout)
+        return self._choose(store, out, stop, timeout)
 
     @contextlib.contextmanager
     def _admitted_batch(
@@ -163,16 +174,14 @@ class TableHandle:
             events = table.changed()
         table.wake(events)
 
-    def _take(
-        self, store: QueueSlots, stop: threading.Event | None, timeout: float | None
-    ) -> Sample:
+    def _take(self, store: QueueSlots, out: Block, stop: _Stop, timeout: float | None) -> Batch:
         table, count = self._table, self._table.batch_size
         slots = None
         try:
             with self._admitted_batch(stop, timeout):
                 slots, keys = store.take(self._number, count)
                 taken = table.count(SAMPLES)
-            batch = self.columns.take(self._stored, slots)
+            self.columns.take(self._stored, slots, out)
             with table.lock:
                 store.done(slots)
                 slots = None
@@ -182,18 +191,15 @@ class TableHandle:
                 with table.lock:
                     store.give_back(self._number, slots)
         table.wake(events)
-        trajectory = self.columns.trajectory(batch, np.ones(count, np.float32))
-        return Sample(trajectory, keys.astype(np.uint64), taken)
+        return Batch(out, np.ones(count, np.float32), keys.astype(np.uint64), taken)
 
-    def _choose(
-        self, store: RingSlots, stop: threading.Event | None, timeout: float | None
-    ) -> Sample:
+    def _choose(self, store: RingSlots, out: Block, stop: _Stop, timeout: float | None) -> Batch:
         table, columns = self._table, self.columns
         with self._admitted_batch(stop, timeout):
             slots, draw = store.choose(table.batch_size, self._sampler, self._unrolls)
             store.counts.samples += table.batch_size
             inserts = store.counts.inserts
-        batch = columns.take(self._stored, slots)
+        columns.take(self._stored, slots, out)
         for attempt in range(_TRIES):
             with table.lock:
                 stale = np.flatnonzero(store.overwritten(slots, draw.keys))
@@ -210,11 +216,10 @@ class TableHandle:
                 draw.keys[stale] = again.keys
                 draw.probability[stale] = again.probability
                 if attempt == _TRIES - 1:  # with the lock held: nothing is overwritten meanwhile
-                    columns.put(batch, stale, columns.take(self._stored, slots[stale]))
+                    columns.put(out, stale, columns.take(self._stored, slots[stale]))
                     break
-            columns.put(batch, stale, columns.take(self._stored, slots[stale]))
-        trajectory = columns.trajectory(batch, draw.probability)
-        return Sample(trajectory, draw.keys.astype(np.uint64), inserts)
+            columns.put(out, stale, columns.take(self._stored, slots[stale]))
+        return Batch(out, draw.probability, draw.keys.astype(np.uint64), inserts)
 
     def _unrolls(self, slots: npt.NDArray[Any]) -> Trajectory:
         ones = np.ones(len(slots), np.float32)
@@ -266,11 +271,14 @@ class TableHandle:
             # Waits for room wake for every change.
             self._wait(clients.ROOM, lambda: done(*info()[3:5]), what, stop, timeout)
 
-    def update_priorities(self, keys: npt.NDArray[np.uint64], priorities: npt.NDArray[Any]) -> None:
-        """As `Table.update_priorities`."""
+    def update_priorities(
+        self, keys: npt.NDArray[np.uint64], priorities: npt.NDArray[Any], largest: float = 0.0
+    ) -> None:
+        """As `Table.update_priorities`. Args: largest: another table's, which new unrolls get."""
         store = self._table.store
         if isinstance(store, RingSlots):
             with self._table.lock:
+                store.ring.largest = max(store.ring.largest, largest)
                 store.ring.update_priorities(keys, priorities)
 
     def discard(self, keys: npt.NDArray[np.uint64], oldest: int) -> None:
@@ -319,11 +327,3 @@ class TableHandle:
             if table.store.holds(self._number):
                 table.store.repair([self._number])
             table.clients.leave(self._number)
-
-
-def _as_slice(slots: npt.NDArray[Any]) -> slice | npt.NDArray[Any]:
-    """Returns a slice if the slots are contiguous: that copies faster."""
-    first, count = int(slots[0]), len(slots)
-    if int(slots[-1]) - first == count - 1 and (count < 3 or bool((np.diff(slots) == 1).all())):
-        return slice(first, first + count)
-    return slots

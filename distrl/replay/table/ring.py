@@ -87,6 +87,11 @@ class Ring:
         """Whether unrolls have weights, which `prepare` sets."""
         return self._tree is not None
 
+    @property
+    def mass(self) -> float:
+        """The sum of the unrolls' weights, `priority ** priority_exponent`; 1 each if uniform."""
+        return float(self.counts.size if self._tree is None else self._tree.total)
+
     def rebuild(self) -> None:
         """Recomputes the sum tree from the priorities of the unrolls in the table."""
         if self._tree is not None:

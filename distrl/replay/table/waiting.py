@@ -1,7 +1,6 @@
 """Waiting for a condition with a deadline, ended early when the program stops."""
 
 import logging
-import threading
 from collections.abc import Callable
 from typing import Any, Protocol
 
@@ -21,11 +20,18 @@ class Waitable(Protocol):
         """Releases its lock, waits for a change or `timeout` seconds, and reacquires the lock."""
 
 
+class StopEvent(Protocol):
+    """The part of a `threading.Event` that `wait_until` needs."""
+
+    def is_set(self) -> bool:
+        """Returns whether the wait is to end."""
+
+
 def wait_until(
     condition: Waitable,
     done: Callable[[], bool],
     *,
-    stop: threading.Event | None,
+    stop: StopEvent | None,
     timeout: float | None,
     what: Callable[[], str],
     poll: Callable[[], None] | None = None,

@@ -9,7 +9,6 @@ from absl import flags
 from distrl.launch.cli import auto, config_flags
 from distrl.launch.cli.load_experiment import apply_settings, load_experiment
 from distrl.topology_rates import Cost, Costs, DeviceCosts, Line
-from tests.support.commands import needs_launchpad
 
 WAITING = Costs(
     Line(Cost(0.0, 0.0), Cost(0.01, 0.0)),
@@ -71,9 +70,7 @@ def test_the_actors_of_an_experiment_of_ones_own_stay(resolve):
 @pytest.mark.parametrize(
     "words, topology, reason",
     [
-        pytest.param(
-            ["--hosts=h1,h2"], "multi_machine", "multi_machine: --hosts", marks=needs_launchpad
-        ),
+        (["--hosts=h1,h2"], "multi_machine", "multi_machine: --hosts"),
         (["--debug=all"], "single_process", "single_process: --debug=all"),
         (
             ["--config.inference.num_inferencers=2"],

@@ -47,10 +47,13 @@ def test_what_is_not_installed_is_refused(monkeypatch, asked, installed, said):
     [
         (
             ("--topology=heavy_env", "--config.replay.backend=reverb"),
-            "replay.backend=shared_memory",
+            "take replay.backend=auto",
         ),
         (("--topology=light_env", "--config.inference.transport=courier"), "transport=auto"),
-        (("--topology=multi_machine", "--hosts=a,b"), "--substrate=launchpad"),
+        (
+            ("--topology=multi_machine", "--hosts=a,b", "--config.replay.backend=reverb"),
+            "replay.backend=reverb needs Launchpad",
+        ),
     ],
 )
 def test_what_the_builtin_substrate_lacks_is_refused(status_of, tmp_path, capsys, flags, said):

@@ -13,7 +13,6 @@ from distrl.launch.run_dir.config_diff import describe
 from distrl.presets import experiment
 from distrl.programs.diagram import Flow, diagram_of, diagram_of_one_process
 from distrl.programs.groups import FLOWS, GROUPS
-from tests.support.commands import needs_launchpad
 
 LIGHT = (
     ("learner", "replay"), ("learner", "monitor"), ("evaluator", "learner"),
@@ -143,14 +142,13 @@ def test_the_graph_of_a_run(status_of, tmp_path, capsys, cartpole):
                 ("replay", "monitor"), ("gradient_worker", "monitor"),
             },
         ),
-        pytest.param(
+        (
             ["--topology=multi_machine", "--hosts=a,b"],
             {
                 ("actor", "relay"), ("actor", "replay"), ("actor", "monitor"),
                 ("relay", "learner"), ("learner", "replay"), ("learner", "monitor"),
                 ("replay", "monitor"), ("relay", "monitor"),
             },
-            marks=needs_launchpad,
         ),
     ],
 )  # fmt: skip

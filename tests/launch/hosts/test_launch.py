@@ -6,7 +6,6 @@ from typing import Any
 import pytest
 
 pytest.importorskip("cryptography")
-pytest.importorskip("launchpad")
 
 from distrl.errors import ConfigError
 from distrl.launch.hosts import launch

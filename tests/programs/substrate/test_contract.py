@@ -8,9 +8,8 @@ import sys
 
 import pytest
 
-from tests.support.commands import EXPERIMENTS, Command, distrl, finish, needs_launchpad
+from tests.support.commands import EXPERIMENTS, SUBSTRATES, Command, distrl, finish
 
-SUBSTRATES = ["builtin", pytest.param("launchpad", marks=needs_launchpad)]
 STEPS = 20_000
 
 pytestmark = [pytest.mark.full, pytest.mark.timeout(240)]

@@ -1,0 +1,59 @@
+"""Measures what a program's nodes are made of: the builtin substrate against Launchpad's.
+
+Each topology runs on both, in turns, in one run, with the settings of `overhead.py`: CartPole-v1,
+64 environments. Figures are environment steps that the learner trained on, per second.
+
+  python benchmarks/substrates.py --rounds=5 --seconds=8 --out=benchmarks/substrates.md
+"""
+
+import argparse
+import os
+import statistics
+import sys
+from pathlib import Path
+
+import overhead
+
+TOPOLOGIES = ("heavy_env", "light_env")
+SUBSTRATES = ("launchpad", "builtin")
+AIM = 0.95
+
+
+def main() -> None:
+    """Measures, then prints and writes the table."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--seconds", type=float, default=8.0)
+    parser.add_argument("--out", help="a Markdown file for the table")
+    args = parser.parse_args()
+    figures: dict[tuple[str, str], list[float]] = {
+        (topology, substrate): [] for topology in TOPOLOGIES for substrate in SUBSTRATES
+    }
+    for index in range(args.rounds):
+        # Each is first in every other round.
+        for (topology, substrate), runs in sorted(figures.items(), reverse=bool(index % 2)):
+            runs.append(overhead.trained(topology, args.seconds, [f"--substrate={substrate}"]))
+            print(index, topology, substrate, f"{runs[-1]:,.0f}", flush=True)
+    lines = [
+        "| | Launchpad, median | builtin, median | ratios | ratio, median of rounds | aim |",
+        "|---|---|---|---|---|---|",
+    ]
+    for topology in TOPOLOGIES:
+        ours, theirs = figures[topology, "builtin"], figures[topology, "launchpad"]
+        ratios = [a / b for a, b in zip(ours, theirs, strict=True)]
+        lines.append(
+            f"| {topology} | {statistics.median(theirs):,.0f} | {statistics.median(ours):,.0f} | "
+            f"{' '.join(f'{ratio:.2f}' for ratio in ratios)} | {statistics.median(ratios):.2f} | "
+            f"{AIM} |"
+        )
+    print("\n".join(lines))
+    if args.out:
+        command = " ".join(["python benchmarks/substrates.py", *sys.argv[1:]])
+        Path(args.out).write_text(
+            f"# Substrates\n\n{(__doc__ or '').split(chr(10) * 2)[1]}\n\n`{command}`, on "
+            f"{os.cpu_count()} cores:\n\n" + "\n".join(lines) + "\n"
+        )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,82 @@
+"""A client of a table that a node serves, on this machine or another one."""
+
+import threading
+from pathlib import Path
+from typing import Any
+
+from distrl.errors import ConfigError
+from distrl.replay.client import TableReplayBuffer
+from distrl.replay.columns import Columns
+from distrl.replay.config import ReplayConfig
+from distrl.replay.served.connection import Connection
+from distrl.replay.served.table import ServedTable
+from distrl.types import Trajectory
+
+
+class ServedReplayBuffer(TableReplayBuffer):
+    """A client of a `TableServer`. Its unrolls are in the table when `add` returns.
+
+    A connection that is lost is made again, and no unroll is lost or doubled by it. If the server's
+    process dies, the table stays, and the next process serves it; the unrolls of an `add` that it
+    was answering may then be in the table twice, and a batch of a queue that was on its way is
+    lost.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        key: str,
+        struct: Trajectory,
+        config: ReplayConfig,
+        batch_size: int,
+        stop: threading.Event | None = None,
+        insert_timeout: float = 600.0,
+        reconnect_timeout: float = 60.0,
+    ) -> None:
+        """Args:
+        address: the server's, "unix:/path" or "host:port".
+        key: the program's.
+        struct: one stream at one step.
+        config: the table's settings.
+        batch_size: the table's batch size.
+        stop: set when the program stops; ends waits.
+        insert_timeout: seconds that an insert waits for room before it fails.
+        reconnect_timeout: seconds that a call waits for a server that is gone, or does not answer.
+        """
+        config.check(batch_size)
+
+        def connect(limit: int, saves: bool = False) -> Connection:
+            # The last checkpoint is written when the program stops.
+            return Connection(address, key, limit, None if saves else stop, reconnect_timeout)
+
+        self._served = ServedTable(connect, Columns(struct, config.unroll_length), batch_size)
+        self._batch_size = batch_size
+        super().__init__(self._served, struct, config, stop, insert_timeout)
+
+    @property
+    def table(self) -> ServedTable:
+        """The table."""
+        return self._served
+
+    def wait_for_server(self, timeout: float) -> None:
+        """Waits until the server answers.
+
+        Raises:
+          ServerSilent: it did not within `timeout` seconds.
+          ConfigError: its table is another one than this client's.
+          Stopped: the program is stopping.
+        """
+        name, *theirs = self._served.layout(timeout)
+        ours = [self._config.table == "queue", self._config.unroll_length, self._batch_size]
+        if theirs != ours:
+            raise ConfigError(
+                f"table {name!r} has (queue, unroll_length, batch_size) {theirs}, and its client "
+                f"{ours}"
+            )
+
+    def save(self, folder: Path, timeout: float) -> dict[str, Any]:
+        return self._served.save(folder, timeout)
+
+    def close(self) -> None:
+        super().close()
+        self._served.close()

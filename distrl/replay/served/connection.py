@@ -1,0 +1,162 @@
+"""Numbered calls of a table's server, which survive the loss of a connection."""
+
+import itertools
+import os
+import socket
+import threading
+import time
+from typing import Any
+
+from distrl import errors
+from distrl.errors import DeadlineExceeded, PeerError, ServerSilent, Stopped
+from distrl.replay.served import frames
+from distrl.replay.table.waiting import wait_until
+from distrl.runtime.messages import MessageError
+
+_CONNECT_S = 5.0
+_STOPPING_S = 5.0  # that a call waits for a server once the program stops
+_ERRORS = ("Blocked", "ConfigError", "PeerError", "SpecError", "Stopped")
+
+
+class Connection:
+    """Calls, one at a time. One that is sent again, on another connection, is made once."""
+
+    def __init__(
+        self,
+        address: str,
+        key: str,
+        limit: int,
+        stop: threading.Event | None,
+        reconnect_timeout: float,
+    ) -> None:
+        """Args:
+        address: the server's, "unix:/path" or "host:port".
+        key: the program's.
+        limit: bytes that may follow an answer.
+        stop: set when the program stops; calls then wait no longer for a server that is gone.
+        reconnect_timeout: seconds that a call waits for a server that is gone, or does not answer.
+        """
+        self._address, self._limit, self._stop = address, limit, stop
+        self._timeout = reconnect_timeout
+        self._began = 0.0  # the call in progress
+        self._greeting = frames.proof(key) + os.urandom(frames.ID_BYTES)
+        self._numbers = itertools.count()
+        self._sock: socket.socket | None = None
+        self._lock = threading.Lock()
+        self._closed = False
+
+    def call(
+        self,
+        name: str,
+        *args: Any,
+        data: frames.Bytes = frames.NOTHING,
+        timeout: float | None = None,
+    ) -> tuple[tuple[Any, ...], frames.Bytes]:
+        """Makes a call; returns its answer's message and bytes.
+
+        Args:
+          name: a method of the server's `Calls`.
+          *args: its arguments.
+          data: uint8, what follows the message.
+          timeout: seconds in the place of `reconnect_timeout`.
+
+        Raises:
+          Stopped: the program stops, or this was closed.
+          ServerSilent: the server was not there, or did not answer.
+          PeerError: the server failed, or is none of this program.
+          what the server raised.
+        """
+        timeout = self._timeout if timeout is None else timeout
+        with self._lock:
+            message = (next(self._numbers), name, args)
+            self._began = time.monotonic()
+            silent = self._began + timeout
+            answer, error = self._tried(message, data, silent)
+            if answer is None:
+                answer = self._retried(message, data, silent, error)
+        (result, *rest), answered = answer
+        if result == "error":
+            kind, text = rest
+            raise getattr(errors, kind if kind in _ERRORS else "PeerError")(text)
+        return (result, *rest), answered
+
+    def _retried(
+        self, message: Any, data: frames.Bytes, silent: float, error: OSError | None
+    ) -> tuple[Any, frames.Bytes]:
+        """Makes a call again until it is answered; its connection was lost by `error`."""
+        answers: list[tuple[Any, frames.Bytes]] = []
+        last = [error]
+
+        def answered() -> bool:
+            answer, last[0] = self._tried(message, data, silent)
+            if answer is not None:
+                answers.append(answer)
+            return bool(answers)
+
+        def said() -> str:
+            return f"{message[1]} of the table at {self._address}: no server: {last[0]}"
+
+        with (changed := threading.Condition()):
+            try:
+                wait_until(
+                    changed,
+                    answered,
+                    stop=None,  # what is stopped is told by `_poll`
+                    timeout=max(0.1, silent - time.monotonic()),
+                    what=said,
+                    poll=lambda: self._poll(silent),
+                )
+            except DeadlineExceeded as failure:
+                raise ServerSilent(str(failure)) from None
+        return answers[0]
+
+    def _tried(
+        self, message: Any, data: frames.Bytes, silent: float
+    ) -> tuple[tuple[Any, frames.Bytes] | None, OSError | None]:
+        """Returns the answer, or why the connection was lost."""
+        try:
+            sock = self._connected()
+            frames.send(sock, message, data)
+            return frames.receive(sock, self._limit, lambda: self._poll(silent)), None
+        except ServerSilent:
+            raise
+        except MessageError as error:
+            self._hang_up()
+            raise PeerError(f"the table at {self._address}: {error}") from None
+        except OSError as error:
+            self._hang_up()
+            return None, error
+
+    def _connected(self) -> socket.socket:
+        if self._sock is None:
+            if self._closed:
+                raise Stopped(f"this client of the table at {self._address} is closed")
+            family, where = frames.socket_address(self._address)
+            self._sock = sock = socket.socket(family)
+            sock.settimeout(_CONNECT_S)
+            sock.connect(where)
+            frames.tune(sock)
+            sock.sendall(self._greeting)
+        return self._sock
+
+    def _poll(self, silent: float) -> None:
+        """Ends a wait for the server: raises what `call` does."""
+        now = time.monotonic()
+        stopping = self._stop is not None and self._stop.is_set()
+        if self._closed or (stopping and now > self._began + _STOPPING_S):
+            self._hang_up()
+            raise Stopped(f"a call of the table at {self._address}")
+        if now > silent:
+            self._hang_up()
+            raise ServerSilent(f"the table's server at {self._address} does not answer")
+
+    def _hang_up(self) -> None:
+        sock, self._sock = self._sock, None
+        if sock is not None:
+            sock.close()
+
+    def close(self) -> None:
+        """Ends a call in progress, and the connection."""
+        self._closed = True
+        with self._lock:
+            self._hang_up()

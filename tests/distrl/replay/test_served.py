@@ -1,0 +1,136 @@
+"""The served table: lost connections, and bytes of strangers."""
+
+import os
+import socket
+import struct
+import threading
+import time
+
+import numpy as np
+import pytest
+
+from distrl.errors import ServerSilent, Stopped
+from distrl.replay.buffer import ReplayConfig
+from distrl.replay.served import frames
+from distrl.runtime.messages import encode
+from tests.support.replay import KEY
+from tests.support.waiting import in_thread
+
+T = 4
+make_served = pytest.mark.parametrize("make_replay", ["served"], indirect=True)
+
+
+def stranger(path, data):
+    """Sends bytes; returns the connection, from which a second may pass until the next byte."""
+    sock = socket.socket(socket.AF_UNIX)
+    sock.settimeout(10.0)
+    sock.connect(path)
+    sock.sendall(data)
+    return sock
+
+
+def is_cut(sock):
+    """Returns whether the other end closes the connection without a word."""
+    try:
+        return sock.recv(1) == b""
+    except ConnectionError:
+        return True
+
+
+@make_served
+def test_a_client_goes_on_after_each_loss_of_its_connection(make_replay, streams):
+    """With exact counts: what is sent again is inserted, and sampled, once."""
+    replay = make_replay(ReplayConfig("queue", T, max_size=16), 4)
+    actor, learner = replay.client(), replay.client()
+    lives = 60
+    done = threading.Event()
+
+    def cut():
+        while not done.wait(0.003):
+            for client in (actor, learner):
+                for connection in (client._served._inserts, client._served._samples):
+                    sock = connection._sock
+                    if sock is not None:
+                        try:
+                            sock.shutdown(socket.SHUT_RDWR)
+                        except OSError:  # it was already, or is not yet connected
+                            continue
+
+    cutter, _ = in_thread(cut)
+    adder, raised = in_thread(
+        lambda: streams.add_to(actor, np.arange(4, dtype=np.int32), lives * T + 1)
+    )
+    seen = []
+    for _ in range(lives):
+        seen += streams.check(learner.sample(20.0).trajectory)
+    adder.join(20.0)
+    done.set()
+    cutter.join(5.0)
+    assert not raised
+    assert seen == [(i, 0, k * T) for k in range(lives) for i in range(4)]
+    assert learner.info()[:5] == (streams.table, 0, 16, 4 * lives, 4 * lives)
+
+
+@make_served
+def test_strangers_reach_nothing(make_replay, streams):
+    replay = make_replay(ReplayConfig("uniform", T, max_size=16), 4)
+    client = replay.client()
+    streams.add_to(client, np.arange(4, dtype=np.int32), T + 1)
+    call = encode((0, "reconfigure", ({"max_size": 1},)))
+    frame = struct.pack("<IQ", len(call), 0) + call
+    wrong = frames.proof("another key") + os.urandom(16)
+    for data in (wrong + frame, frame * 4, os.urandom(4096), b"GET / HTTP/1.1\r\n\r\n" * 9):
+        with stranger(replay.path, data) as sock:
+            assert is_cut(sock)
+    before = threading.active_count()
+    slow = [stranger(replay.path, frames.proof(KEY)[:20]) for _ in range(100)]
+    for sock in slow:  # 64 at most at a time, each for 2 s
+        with sock:
+            assert is_cut(sock)
+    assert threading.active_count() <= before + 64
+    streams.check(client.sample(5.0).trajectory)
+    assert client.info().inserts == 4
+
+
+@make_served
+@pytest.mark.parametrize("sizes", [(2**32 - 1, 0), (10, 2**63), (0, 2**40), (3, 0)])
+def test_frames_that_are_too_large_or_no_messages_end_the_connection(make_replay, sizes):
+    """Even for a client with the key; nothing of that size is allocated."""
+    replay = make_replay(ReplayConfig("uniform", T, max_size=16), 4)
+    greeting = frames.proof(KEY) + os.urandom(16)
+    with stranger(replay.path, greeting + struct.pack("<IQ", *sizes) + b"xyz") as sock:
+        assert is_cut(sock)
+    assert replay.client().info().inserts == 0
+
+
+@make_served
+def test_fuzzed_calls_neither_end_the_server_nor_insert(make_replay, streams):
+    replay = make_replay(ReplayConfig("uniform", T, max_size=16), 4)
+    rng = np.random.default_rng(0)
+    good = encode((0, "insert", (4, None, 0.1)))
+    for _ in range(100):
+        head = bytearray(good)
+        for _ in range(rng.integers(1, 5)):
+            head[rng.integers(len(head))] = rng.integers(256)
+        greeting = frames.proof(KEY) + os.urandom(16)
+        with stranger(
+            replay.path, greeting + struct.pack("<IQ", len(head), 64) + head + bytes(64)
+        ) as sock:
+            sock.shutdown(socket.SHUT_WR)
+            is_cut(sock)  # or answered, if it was a call
+    client = replay.client()
+    assert client.info().inserts == 0
+    streams.add_to(client, np.arange(4, dtype=np.int32), T + 1)
+    assert client.info().inserts == 4
+
+
+@make_served
+def test_a_closed_server_is_told(make_replay):
+    replay = make_replay(ReplayConfig("uniform", T, max_size=16), 4)
+    client = replay.client()
+    client.info()
+    replay._served.close()
+    began = time.monotonic()
+    with pytest.raises((ServerSilent, Stopped), match="table"):
+        client._served._others.call("facts", timeout=0.5)
+    assert time.monotonic() - began < 30
