@@ -14,6 +14,7 @@ from distrl.replay.served.ahead import AheadReplayBuffer
 from distrl.replay.served.client import ServedReplayBuffer
 from distrl.replay.served.shard import ServedShard
 from distrl.replay.shared.buffer import SharedReplayBuffer
+from distrl.shared_memory import segment
 from distrl.task import Task
 
 LOAD_TIMEOUT_S = 600.0  # for a table to open: it may have many gigabytes to load
@@ -80,6 +81,8 @@ def actor_client(
         return _shared_client(builder, replay.table, stop)
     index = actor % len(replay.servers)
     if builder.task.replay.backend == "served":
+        if len(replay.servers) == 1:
+            return _near_or_served_client(builder, replay, stop)
         return _served_client(builder, replay, index, stop)
     return _reverb_client(builder, replay, index, stop)
 
@@ -93,9 +96,12 @@ def learner_client(
     task, indices = builder.task, range(len(replay.servers))
     shards: list[Any]
     if task.replay.backend == "served":
+        if len(indices) == 1:
+            client = _near_or_served_client(builder, replay, stop)
+            if isinstance(client, ServedReplayBuffer):
+                return AheadReplayBuffer(client, task.learner.batch_size, stop)
+            return client
         clients = [_served_client(builder, replay, index, stop) for index in indices]
-        if len(clients) == 1:
-            return AheadReplayBuffer(clients[0], task.learner.batch_size, stop)
         per_item = task.unrolls_per_item
         shards = [ServedShard(client, i, per_item, stop) for i, client in enumerate(clients)]
     else:
@@ -128,6 +134,17 @@ def _insert_timeout(builder: Builder) -> float:
     """Returns the limit of waits for room: the learner makes it, and in lockstep others' turns."""
     groups = [ACTOR.name, LEARNER.name] if builder.experiment.lockstep else [LEARNER.name]
     return patience(builder.experiment.supervision.insert_timeout, *groups)
+
+
+def _near_or_served_client(
+    builder: Builder, replay: ReplayHandle, stop: Any
+) -> SharedReplayBuffer | ServedReplayBuffer:
+    """Returns a client of the one table: without its server, where this machine has the table."""
+    client = _served_client(builder, replay, 0, stop)
+    if not segment.exists(replay.table):
+        return client
+    client.close()
+    return _shared_client(builder, replay.table, stop)
 
 
 def _served_client(

@@ -134,9 +134,9 @@ class TableNode:
                 # The launcher owns it: it must outlive this process, which may be restarted.
                 owner=owner_of_files(),
             )
-            if resume_point.checkpoint is not None and served is None:
+            if resume_point.checkpoint is not None and builder.task.replay.num_shards == 1:
                 note_resumed(run_dir, "table", table_counts(self._table.info()))
-            if saved is not None and served is not None:
+            elif saved is not None:  # of a shard, whose reader is its server
                 restore_rng(self._table, saved)
         if served is not None:
             address, folder = served.address.resolve(), Path(run_dir)

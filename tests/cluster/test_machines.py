@@ -19,7 +19,7 @@ from tests.support.cluster.program import (
     listening,
     nothing_is_left,
 )
-from tests.support.commands import SUBSTRATES
+from tests.support.commands import SUBSTRATES, needs_launchpad
 from tests.support.selection import slow
 
 pytestmark = pytest.mark.timeout(400)
@@ -74,18 +74,24 @@ def test_a_host_is_lost_and_comes_back(hosts: Hosts, tmp_path: Path, substrate: 
 
 
 @pytest.mark.slow
-def test_a_program_resumes_on_the_other_substrate(hosts: Hosts, tmp_path: Path):
-    """With its table, which is saved by one kind of server and loaded by the other."""
-    pytest.importorskip("launchpad")
-    for steps, substrate in ((40_000, "builtin"), (80_000, "launchpad"), (120_000, "builtin")):
+@pytest.mark.parametrize(
+    "substrates",
+    [("builtin", "builtin"), pytest.param(("launchpad", "builtin"), marks=needs_launchpad)],
+)
+def test_a_program_resumes_from_its_checkpoint(
+    hosts: Hosts, tmp_path: Path, substrates: tuple[str, str]
+):
+    for steps, substrate in zip((40_000, 80_000), substrates):
         program = Program(
-            hosts, tmp_path, *CARTPOLE, f"--max_env_steps={steps}", f"--substrate={substrate}",
-            "--config.goal.mean_return=None", "--config.checkpoint.replay=True",
+            hosts, tmp_path, "--env=CartPole-v1", "--agent=dqn", f"--max_env_steps={steps}",
+            f"--substrate={substrate}", "--config.goal.mean_return=None",
+            "--config.checkpoint.replay=True",
         )  # fmt: skip
         assert program.process.wait(SOLVE_S) == 0, program.output
         nothing_is_left(hosts)
-    assert program.output.count("resuming from checkpoint") == 2
-    assert "table" in program.output
+    assert program.output.count("resuming from checkpoint") == 1
+    same = substrates[0] == substrates[1]
+    assert ("the replay starts empty" in program.output) != same, program.output
 
 
 def test_nothing_outlives_a_launcher_that_is_killed(hosts: Hosts, tmp_path: Path):
