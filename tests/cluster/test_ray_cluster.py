@@ -19,6 +19,7 @@ from tests.support.cluster.program import (
     served_ports,
 )
 from tests.support.cluster.ray import PORT, Ray
+from tests.support.nodes import SUBSTRATE
 
 pytestmark = pytest.mark.timeout(400)
 PEER = Path(__file__).with_name("unauthenticated_peer.py")
@@ -136,8 +137,9 @@ def test_an_unauthenticated_peer_reaches_nothing(hosts: Hosts, ray: Ray, tmp_pat
         others = [line for line in new if f":{TUNNEL} " not in line and "ray::" not in line]
         assert len(others) <= (name == "h1") * 2 and len(new) > len(others), new
         ports = sorted(served_ports(hosts, name))
-        words = [sys.executable, PEER, tmp_path / "marker", hosts.address(name), TUNNEL, *ports]
-        said = hosts.exec("h3", ["env", f"PYTHONPATH={ROOT}", *words], timeout=200.0).stdout
+        words = [sys.executable, PEER, SUBSTRATE, tmp_path / "marker", hosts.address(name), TUNNEL]
+        command = ["env", f"PYTHONPATH={ROOT}", *words, *ports]
+        said = hosts.exec("h3", command, timeout=200.0).stdout
         assert "answered" not in said and "done" in said, said
         look = "find /tmp /dev/shm -maxdepth 1 -type d -name distrl.* -printf %m\\n"
         assert set(hosts.exec(name, look.split()).stdout.split()) == {"700"}
