@@ -20,7 +20,6 @@ from typing import Any
 
 from distrl.actor import Actor
 from distrl.envs import PythonEnvironment
-from distrl.evaluator import Evaluator
 from distrl.experiment import (
     ActorsConfig,
     EvaluatorConfig,
@@ -32,6 +31,7 @@ from distrl.goal import Goal
 from distrl.inferencer import Inferencer
 from distrl.learner import Learner
 from distrl.metrics import Monitor
+from distrl.programs.running.evaluating import TasksEvaluator
 from distrl.replay.buffer import ReplayConfig
 from distrl.runtime.heartbeat import Heartbeat, current_heartbeat
 from distrl.testing import CheckingConfig, CountingEnvironment
@@ -63,7 +63,7 @@ def inject(run_dir: Path, node: str, kind: str, always: bool) -> Callable[[str],
         "actor": (Actor, "step"),
         "learner": (Learner, "update"),
         "inferencer": (Inferencer, "_infer"),
-        "evaluator": (Evaluator, "evaluate"),
+        "evaluator": (TasksEvaluator, "evaluate"),
         "monitor": (Monitor, "report"),
     }
     label = node.partition("/")[0]
