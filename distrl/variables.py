@@ -101,14 +101,15 @@ class VariableService:
         source: VariableSource,
         agent: Agent,
         files: PublishedVersions | None = None,
-        make_board: Callable[[int], Board] | None = None,
+        make_board: Callable[[int], Board | None] | None = None,
     ):
         """Args:
         source: a source in this process.
         agent: the parameters' agent.
         files: where readers on this machine find large parameters; None: they get bytes.
         make_board: returns a `Board` for so many bytes, where they find small ones without asking,
-          as soon as they are made; the source must be a `Learner`. None: there is none.
+          as soon as they are made; the source must be a `Learner`. None, also if it returns that:
+            there is none.
         """
         self._source = source
         self._lock = threading.Lock()
@@ -116,8 +117,9 @@ class VariableService:
         self._packed = PackedVersions(self._codec, files)
         self._board: Board | None = None
         if make_board is not None and self._codec.is_small:
-            learner: Any = source
             self._board, self._place = make_board(self._codec.nbytes), place()
+        if self._board is not None:
+            learner: Any = source
             self._write_board()
             learner.published.on_change = self._write_board
         self._newest = -1

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from distrl.errors import ConfigError
 from distrl.shared_memory import segment
 from distrl.shared_memory.futex import fence
 from distrl.shared_memory.process import Process
@@ -33,7 +34,7 @@ class Board:
         self._halves = np.split(memory[_HEADER:], 2)
 
     @classmethod
-    def create(cls, name: str, owner: Process, nbytes: int) -> "Board":
+    def create(cls, name: str, owner: Process, nbytes: int) -> "Board | None":
         """Makes a board, and closes those that an earlier life of its writer has left.
 
         Args:
@@ -41,13 +42,16 @@ class Board:
           owner: the file is in use as long as this process lives.
           nbytes: size of a version.
 
-        Raises:
-          ConfigError: there is not enough memory.
+        Returns:
+          The board; None if there is no memory for it.
         """
         for file in segment.existing():
             if file.name == name and file.is_finished(segment.BOARD):
                 cls(str(file.path), file.map()).close()
-        file = segment.create(name, _HEADER + 2 * nbytes, owner, segment.BOARD)
+        try:
+            file = segment.create(name, _HEADER + 2 * nbytes, owner, segment.BOARD)
+        except (ConfigError, OSError):
+            return None
         memory = file.map()
         return cls(str(segment.publish(file).path), memory)
 

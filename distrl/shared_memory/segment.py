@@ -153,8 +153,8 @@ def check_room(name: str, nbytes: int, kind: Kind = TABLE) -> None:
     free = folder.f_bavail * folder.f_frsize
     if nbytes > free:
         raise ConfigError(
-            f"{kind.noun} {name!r} needs {nbytes / 1e9:.2f} GB of {FOLDER}, which has "
-            f"{free / 1e9:.2f} GB left: {kind.advice}"
+            f"{kind.noun} {name!r} needs {nbytes / 1e6:,.1f} MB of {FOLDER}, which has "
+            f"{free / 1e6:,.1f} MB left: {kind.advice}"
         )
 
 

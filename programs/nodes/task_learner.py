@@ -128,7 +128,7 @@ class TaskLearner:
         self._first_version = self._learner.version
         self._learner.compile_ahead(builder.task.batch_struct(builder.struct))
         files: PublishedVersions | None = None
-        make_board: Callable[[int], Board] | None = None
+        make_board: Callable[[int], Board | None] | None = None
         if unique_name:
             name = f"{task}-{unique_name}-parameters"
             files = PublishedVersions(name, owner_of_files())

@@ -168,3 +168,13 @@ def test_small_ones_are_read_without_asking_until_their_writer_ends(files):
     service.close()
     assert values(reader.get_variables(-1)) == 2
     assert not reader.is_immediate()
+
+
+def test_small_ones_are_asked_for_where_there_is_no_memory_for_a_board(files):
+    learner = Learns()
+    service = VariableService(learner, learner, files, lambda nbytes: None)
+    reader = RemoteVariables(service, learner)
+    for version in range(2):
+        learner.version = version
+        assert values(reader.get_variables(version - 1)) == version
+    assert not reader.is_immediate() and learner.published.on_change is None

@@ -59,6 +59,14 @@ def test_a_writer_begins_again_that_was_killed_while_it_made_its_board(name):
     board.close()
 
 
+def test_where_there_is_no_memory_there_is_no_board(name, monkeypatch):
+    def refuse(*arguments):
+        raise OSError("no space left on device")
+
+    monkeypatch.setattr(os, "posix_fallocate", refuse)
+    assert Board.create(name, Process.this(), 8) is None
+
+
 @pytest.mark.timeout(60)
 def test_versions_are_whole_while_they_are_written_and_after_the_writer_was_killed(name):
     command = [sys.executable, "-c", WRITER, name, str(NBYTES)]

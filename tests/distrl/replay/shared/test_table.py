@@ -184,7 +184,7 @@ def test_what_differs_is_refused(streams, name):
 
 def test_too_little_memory_is_refused(streams, name):
     config = ReplayConfig("uniform", 1000, max_size=10**10)
-    with pytest.raises(ConfigError, match=r"GB of /dev/shm, which has .* GB left"):
+    with pytest.raises(ConfigError, match=r"MB of /dev/shm, which has .* MB left"):
         SharedTable.create(streams.struct, config, 4, name)
     assert not left(name)
 
