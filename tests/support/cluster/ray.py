@@ -26,6 +26,8 @@ _CLUSTER = (
     "/ray/_private/",
     "/ray/dashboard/",
     "/ray/autoscaler/",
+    "ray::DashboardAgent",  # as newer releases name them
+    "ray::RuntimeEnvAgent",
 )
 _WORKER = ("ray::", "default_worker.py")
 _OPTIONS = (
