@@ -15,20 +15,18 @@ import multiprocessing
 import os
 import socket
 import statistics
-import sys
 import threading
 import time
-from pathlib import Path
 from typing import Any
 
 import numpy as np
+import report
 
 ROWS = 32
 CLIENTS = (1, 4, 16, 64)
 TRANSPORTS = ("courier", "shared_memory")
 ONE_CORE = "shared_memory, one core"
 _WARM_UP_S = 0.5
-_TENTHS = {"requests in a batch"}
 _MODULES = [f"distrl.inference.{name}" for name in ("server", "slot_server", "slot_client")]
 
 
@@ -250,7 +248,7 @@ def main() -> None:
     parser.add_argument("--clients", type=int, nargs="*", default=CLIENTS)
     parser.add_argument("--out", help="a Markdown file for the table")
     args = parser.parse_args()
-    load = os.getloadavg()[0]
+    load = report.load()
     figures: dict[tuple[int, str], list[dict[str, float]]] = {}
     alone = []
     for round_index in range(args.rounds):
@@ -264,25 +262,22 @@ def main() -> None:
                 rounded = {name: round(value, 1) for name, value in got.items()}
                 print(round_index, count, transport, rounded, flush=True)
     names = list(next(iter(figures.values()))[0])
-    lines = [f"| clients | transport | {' | '.join(names)} |", "|---|---|" + "---|" * len(names)]
+    rows = []
     for (count, transport), runs in figures.items():
         values = [statistics.median(run[name] for run in runs) for name in names]
         cells = [
             f"{v:,.1f}" if n == "requests in a batch" else f"{v:,.0f}"
             for n, v in zip(names, values, strict=True)
         ]
-        lines.append(f"| {count} | {transport} | {' | '.join(cells)} |")
-    lines += ["", f"Network only: {statistics.median(alone):.0f} us for 32 observations."]
-    print("\n".join(lines))
-    if args.out:
-        command = " ".join(["python benchmarks/inference.py", *sys.argv[1:]])
-        text = (__doc__ or "").split("\n\n")[1]
-        Path(args.out).write_text(
-            f"# The inference service\n\n{text}\n\n`{command}`, on {os.cpu_count()} cores, medians "
-            f"of {args.rounds} rounds, load average {load:.1f} before:\n\n"
-            + "\n".join(lines)
-            + "\n"
-        )
+        rows.append([f"{count}", transport, *cells])
+    only = f"Network only: {statistics.median(alone):.0f} us for 32 observations."
+    report.write(
+        args.out,
+        "The inference service",
+        __doc__,
+        f"medians of {args.rounds} rounds, {load}",
+        [*report.table(["clients", "transport", *names], rows), "", only],
+    )
 
 
 if __name__ == "__main__":
