@@ -7,12 +7,10 @@ Each topology runs on both, in turns, in one run, with the settings of `overhead
 """
 
 import argparse
-import os
 import statistics
-import sys
-from pathlib import Path
 
 import overhead
+import report
 
 TOPOLOGIES = ("heavy_env", "light_env")
 SUBSTRATES = ("launchpad", "builtin")
@@ -26,6 +24,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=8.0)
     parser.add_argument("--out", help="a Markdown file for the table")
     args = parser.parse_args()
+    load = report.load()
     figures: dict[tuple[str, str], list[float]] = {
         (topology, substrate): [] for topology in TOPOLOGIES for substrate in SUBSTRATES
     }
@@ -34,25 +33,16 @@ def main() -> None:
         for (topology, substrate), runs in sorted(figures.items(), reverse=bool(index % 2)):
             runs.append(overhead.trained(topology, args.seconds, [f"--substrate={substrate}"]))
             print(index, topology, substrate, f"{runs[-1]:,.0f}", flush=True)
-    lines = [
-        "| | Launchpad, median | builtin, median | ratios | ratio, median of rounds | aim |",
-        "|---|---|---|---|---|---|",
-    ]
+    rows = []
     for topology in TOPOLOGIES:
         ours, theirs = figures[topology, "builtin"], figures[topology, "launchpad"]
         ratios = [a / b for a, b in zip(ours, theirs, strict=True)]
-        lines.append(
-            f"| {topology} | {statistics.median(theirs):,.0f} | {statistics.median(ours):,.0f} | "
-            f"{' '.join(f'{ratio:.2f}' for ratio in ratios)} | {statistics.median(ratios):.2f} | "
-            f"{AIM} |"
-        )
-    print("\n".join(lines))
-    if args.out:
-        command = " ".join(["python benchmarks/substrates.py", *sys.argv[1:]])
-        Path(args.out).write_text(
-            f"# Substrates\n\n{(__doc__ or '').split(chr(10) * 2)[1]}\n\n`{command}`, on "
-            f"{os.cpu_count()} cores:\n\n" + "\n".join(lines) + "\n"
-        )
+        medians = [f"{statistics.median(runs):,.0f}" for runs in (theirs, ours)]
+        each = " ".join(f"{ratio:.2f}" for ratio in ratios)
+        rows.append([topology, *medians, each, f"{statistics.median(ratios):.2f}", f"{AIM}"])
+    header = ["", "Launchpad", "builtin", "ratios", "median ratio", "aim"]
+    about = f"medians of {args.rounds} rounds, {load}"
+    report.write(args.out, "Substrates", __doc__, about, report.table(header, rows))
 
 
 if __name__ == "__main__":

@@ -22,7 +22,7 @@ from distrl.replay.remote.insert_count import InsertCount
 from distrl.replay.remote.items import Item
 from distrl.replay.remote.shard_choice import MAX_WAIT, ShardChooser, by_mass, round_robin
 from distrl.replay.remote.shard_reader import Shard, ShardReader
-from distrl.replay.remote.supply import Supply, supply_of
+from distrl.replay.remote.supply import Supply, has_more, supply_of
 from distrl.replay.table import files
 from distrl.replay.table.info import TableInfo
 from distrl.replay.table.waiting import wait_until
@@ -182,11 +182,7 @@ class ShardedReplayBuffer(ReplayReader, ReplayAdministration):
         return not self._closed and self._started().ready()
 
     def has_more(self) -> bool:
-        try:
-            info = self.info()
-        except (RuntimeError, ServerSilent):
-            return True  # its reader waits for a new server
-        return (self._supply or Supply(info)).has(self._count * self._per_item, info)
+        return has_more(self._supply, self.info, self._count * self._per_item)
 
     def infos(self) -> list[TableInfo]:
         """Returns each shard's counts and limits."""

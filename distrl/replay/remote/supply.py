@@ -4,7 +4,7 @@ import math
 import time
 from collections.abc import Callable
 
-from distrl.errors import DeadlineExceeded
+from distrl.errors import DeadlineExceeded, ServerSilent
 from distrl.replay.table.info import TableInfo
 
 _LAST_BATCH_S = 10.0  # that a batch may take which the counts say there is
@@ -62,3 +62,18 @@ def supply_of(ask: Callable[[], TableInfo]) -> Supply | None:
         return Supply(ask())
     except (DeadlineExceeded, RuntimeError):
         return None
+
+
+def has_more(supply: Supply | None, ask: Callable[[], TableInfo], count: int) -> bool:
+    """Returns whether there is another batch of `count` unrolls, as `ReplayReader.has_more`.
+
+    Args:
+      supply: of the tables since the first batch; None: there was none yet.
+      ask: as of `supply_of`.
+      count: unrolls of a batch.
+    """
+    try:
+        info = ask()
+    except (RuntimeError, ServerSilent):
+        return True  # `sample` waits for the new server
+    return (supply or Supply(info)).has(count, info)

@@ -21,7 +21,7 @@ from distrl.replay.config import ReplayConfig
 from distrl.replay.remote.fetcher import Fetcher
 from distrl.replay.remote.insert_count import InsertCount
 from distrl.replay.remote.items import Item, ItemPacker, joined
-from distrl.replay.remote.supply import Supply, supply_of
+from distrl.replay.remote.supply import Supply, has_more, supply_of
 from distrl.replay.reverb import checkpoints
 from distrl.replay.reverb.calls import ServerCalls
 from distrl.replay.reverb.largest import LargestPriority
@@ -280,11 +280,7 @@ class ReverbReplayBuffer(UnrollingReplayBuffer):
         return not self._closed and self._started().ready()
 
     def has_more(self) -> bool:
-        try:
-            info = self.info()
-        except (RuntimeError, ServerSilent):
-            return True  # `sample` waits for its new server
-        return (self._supply or Supply(info)).has(self._batch_size, info)
+        return has_more(self._supply, self.info, self._batch_size)
 
     def info(self) -> TableInfo:
         return table_info(self._server.info(self._stop), self._per_item)

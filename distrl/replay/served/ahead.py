@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from distrl.errors import DeadlineExceeded, PeerError, ServerSilent, Stopped
+from distrl.errors import DeadlineExceeded, PeerError, Stopped
 from distrl.replay.buffer import ReplayAdministration, ReplayReader
 from distrl.replay.remote.fetcher import Fetcher
-from distrl.replay.remote.supply import Supply, supply_of
+from distrl.replay.remote.supply import Supply, has_more, supply_of
 from distrl.replay.served.client import ServedReplayBuffer
 from distrl.replay.served.table import Sampler
 from distrl.replay.table.info import TableInfo
@@ -76,11 +76,7 @@ class AheadReplayBuffer(ReplayReader, ReplayAdministration):
         return self._started().ready()
 
     def has_more(self) -> bool:
-        try:
-            info = self.info()
-        except (RuntimeError, ServerSilent):
-            return True  # `sample` waits for its server
-        return (self._supply or Supply(info)).has(self._batch_size, info)
+        return has_more(self._supply, self.info, self._batch_size)
 
     def info(self) -> TableInfo:
         return self._client.info()
