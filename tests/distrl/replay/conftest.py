@@ -10,6 +10,7 @@ import pytest
 from distrl.replay.buffer import ReplayBuffer, ReplayConfig
 from distrl.types import Sample, Trajectory
 from tests.support.replay import Replay, Streams
+from tests.support.selection import full
 
 
 @pytest.fixture(scope="session")
@@ -22,7 +23,7 @@ def streams() -> Streams:
     return Streams()
 
 
-@pytest.fixture(params=["local", "shared", "served", "reverb"])
+@pytest.fixture(params=["local", "shared", full("served"), "reverb"])
 def make_replay(request: pytest.FixtureRequest) -> Iterator[Callable[..., Replay]]:
     """Returns `make_replay(config, batch_size, per_item=1)`; its replays close after the test."""
     if request.param == "reverb" and importlib.util.find_spec("reverb") is None:
