@@ -169,7 +169,12 @@ class TableServer:
             return self._clients[name]
 
     def _answer(self, client: _Client, message: Any, data: frames.Bytes) -> Answer:
-        """Returns the answer to a call, which is made unless it was already."""
+        """Returns the answer to a call, which is made unless it was already.
+
+        Raises:
+          MessageError: it is no call.
+          ConnectionError: the client has this answer: it has made a later call, elsewhere.
+        """
         match message:
             case (int(number), str(name), tuple(args)):
                 call = getattr(_Calls, name, None) if not name.startswith("_") else None
@@ -178,7 +183,9 @@ class TableServer:
         if call is None:
             raise MessageError("a frame is no call")
         with client.lock:
-            if number != client.number:
+            if number < client.number:  # it lay in a connection that the client has given up
+                raise ConnectionError("the client has gone on, on another connection")
+            if number > client.number:
                 client.answer = self._made(lambda: call(self._calls(client), data, *args))
                 client.number = number
             return client.answer

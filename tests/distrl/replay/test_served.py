@@ -72,6 +72,24 @@ def test_a_client_goes_on_after_each_loss_of_its_connection(make_replay, streams
 
 
 @make_served
+def test_a_call_that_arrives_after_a_later_one_is_not_made(make_replay):
+    """It lay in a connection that was lost, and its repetition was answered long ago."""
+    replay = make_replay(ReplayConfig("uniform", T, max_size=16), 4)
+    greeting = frames.proof(KEY) + os.urandom(frames.ID_BYTES)
+
+    def framed(*call):
+        head = encode(call)
+        return struct.pack("<IQ", len(head), 0) + head
+
+    late = stranger(replay.path, greeting)
+    with late, stranger(replay.path, greeting + framed(1, "facts", ())) as sock:
+        assert sock.recv(1)
+        late.sendall(framed(0, "reconfigure", ({"min_size_to_sample": 8},)))
+        assert is_cut(late)
+    assert replay.client().info().limits.min_size_to_sample == 1
+
+
+@make_served
 def test_strangers_reach_nothing(make_replay, streams):
     replay = make_replay(ReplayConfig("uniform", T, max_size=16), 4)
     client = replay.client()
