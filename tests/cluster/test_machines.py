@@ -27,7 +27,7 @@ pytestmark = pytest.mark.timeout(400)
 
 @pytest.mark.parametrize(
     ("light", "substrate"),
-    [(False, "builtin"), (False, "auto"), slow(True, "builtin"), slow(True, "auto")],
+    [(False, "builtin"), slow(False, "auto"), slow(True, "builtin"), slow(True, "auto")],
 )
 def test_cartpole_is_solved_on_three_hosts(
     hosts: Hosts, tmp_path: Path, light: bool, substrate: str
