@@ -41,7 +41,7 @@ class SameCore:
         clock: Callable[[], float] = time.monotonic,
         move: Callable[[int | None], None] | None = None,
     ):
-        """Args: clock: in seconds. move: see `CoreSetter.move`; for tests."""
+        """Args: clock: in seconds. move: as `CoreSetter.move`."""
         self._clock, self._move = clock, move or CoreSetter().move
         self._core: int | None = None
         self._rates: list[float] = []  # of the trials so far: any core, one core, in turns

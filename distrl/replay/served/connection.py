@@ -55,7 +55,7 @@ class Connection:
         """Makes a call; returns its answer's message and bytes.
 
         Args:
-          name: a method of the server's `Calls`.
+          name: a method of the server's `_Calls`.
           *args: its arguments.
           data: uint8, what follows the message.
           timeout: seconds in the place of `reconnect_timeout`.

@@ -27,7 +27,7 @@ class Taken(NamedTuple):
       sample: the batch.
       block: its unrolls.
       size: unrolls in the table.
-      mass: sum of their weights; see `RingBuffer.mass`.
+      mass: sum of their weights; see `Ring.mass`.
     """
 
     sample: Sample
