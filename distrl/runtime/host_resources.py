@@ -29,6 +29,12 @@ def spread(number: int, cores: int) -> int:
     return number * stride % cores
 
 
+def keep_to_cores(thread: int, cores: set[int]) -> None:
+    """Keeps a thread to these cores. Args: thread: native id; ignored if it has ended."""
+    with contextlib.suppress(ProcessLookupError):
+        os.sched_setaffinity(thread, cores)
+
+
 def keep_to_one_core(number: int) -> int:
     """Pins all threads of this process, current and future, to one core.
 
@@ -42,8 +48,7 @@ def keep_to_one_core(number: int) -> int:
     core = cores[spread(number, len(cores))]
     os.sched_setaffinity(0, {core})  # first: what this thread starts now is kept as well
     for thread in os.listdir("/proc/self/task"):
-        with contextlib.suppress(ProcessLookupError):  # it has ended
-            os.sched_setaffinity(int(thread), {core})
+        keep_to_cores(int(thread), {core})
     return core
 
 
@@ -55,13 +60,12 @@ def on_one_core() -> Iterator[None]:
     for name in os.listdir("/proc/self/task"):
         with contextlib.suppress(ProcessLookupError):  # it has ended
             before[int(name)] = os.sched_getaffinity(int(name))
-            os.sched_setaffinity(int(name), {core})
+        keep_to_cores(int(name), {core})
     try:
         yield
     finally:
         for thread, cores in before.items():
-            with contextlib.suppress(ProcessLookupError):
-                os.sched_setaffinity(thread, cores)
+            keep_to_cores(thread, cores)
 
 
 def idle_seconds(root: Path = Path("/")) -> float | None:

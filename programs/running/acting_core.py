@@ -4,6 +4,7 @@ import os
 import time
 
 from distrl.inference.same_core import SameCore
+from distrl.runtime.host_resources import keep_to_cores
 
 
 def threads() -> set[int]:
@@ -20,7 +21,10 @@ class ActingCore:
     """
 
     def __init__(self, environment_threads: set[int]):
-        """Args: environment_threads: native ids of the threads that step the environments."""
+        """Args: environment_threads: native ids of the threads that step the environments.
+
+        Threads that have ended are ignored: others may start and end while environments are made.
+        """
         self._threads = environment_threads
         self._allowed = os.sched_getaffinity(0)
         self._core: int | None = None
@@ -51,4 +55,4 @@ class ActingCore:
     def _move(self, core: int | None) -> None:
         self._core = core
         for thread in (0, *self._threads):
-            os.sched_setaffinity(thread, self._allowed if core is None else {core})
+            keep_to_cores(thread, self._allowed if core is None else {core})

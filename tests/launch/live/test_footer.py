@@ -3,6 +3,7 @@
 import fcntl
 import os
 import pty
+import select
 import struct
 import sys
 import termios
@@ -55,6 +56,15 @@ def terminal():
     os.close(slave)
 
 
+def read_until(master: int, end: bytes) -> bytes:
+    """What a terminal was given before `end`: the kernel passes it on in pieces."""
+    read = b""
+    while end not in read:
+        assert select.select([master], [], [], 30.0)[0], f"only this has come: {read!r}"
+        read += os.read(master, 100_000)
+    return read.partition(end)[0]
+
+
 def test_lines_go_above_the_footer_and_none_is_lost(terminal):
     footer, screen = Footer(terminal[1]), Screen(40)
     assert footer.size == (39, 22)
@@ -94,8 +104,9 @@ def test_what_is_printed_reaches_the_terminal_in_whole_lines(terminal, monkeypat
         print("no end", end="", file=out)
         out.end()
         stream.show_footer([])
+        file.write("\0")
     screen = Screen(40)
-    screen.feed(os.read(master, 100_000).decode().replace("\r\n", "\n"))
+    screen.feed(read_until(master, b"\0").decode().replace("\r\n", "\n"))
     assert screen.rows == ["a half and the rest", "no end", ""]
 
 

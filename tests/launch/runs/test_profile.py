@@ -131,6 +131,6 @@ def test_a_running_node_is_profiled(tmp_path, topology, node):
         assert "learner.py" in graph.read_text()
         assert list(folder.rglob("perfetto_trace.json.gz")), done.stderr
         os.kill(command.process.pid, signal.SIGINT)
-        assert command.wait(60.0) == 130  # it runs on until it is stopped
+        assert command.wait(60.0) == 130, command.output  # it runs on until it is stopped
     finally:
         command.end()

@@ -54,6 +54,20 @@ def test_both_are_on_one_core_only_while_it_acts(monkeypatch, environment_thread
         os.sched_setaffinity(0, allowed)
 
 
+def test_a_thread_that_has_ended_is_ignored(monkeypatch):
+    monkeypatch.setattr(acting_core, "SameCore", Tried)
+    thread = threading.Thread(target=lambda: None)
+    thread.start()
+    thread.join()
+    allowed, core = os.sched_getaffinity(0), ActingCore({thread.native_id})
+    try:
+        core._same_core.move(max(allowed))
+        assert os.sched_getaffinity(0) == {max(allowed)}
+        core._same_core.move(None)
+    finally:
+        os.sched_setaffinity(0, allowed)
+
+
 def test_the_time_that_counts_is_that_of_acting(monkeypatch):
     monkeypatch.setattr(acting_core, "SameCore", Tried)
     core = ActingCore(set())
