@@ -55,6 +55,7 @@ class Sample(NamedTuple):
 def run(steps: int) -> tuple[list[tuple[float, int]], list[Sample]]:
     """Returns seconds and steps of each row of metrics, and what was seen meanwhile."""
     samples: list[Sample] = []
+    most = 0.0
     with tempfile.TemporaryDirectory() as folder:
         run_dir = Path(folder) / "run"
         command = [
@@ -72,8 +73,9 @@ def run(steps: int) -> tuple[list[tuple[float, int]], list[Sample]]:
                 time.sleep(_PERIOD_S)
                 rows = overhead.rows(run_dir, "env_steps")
                 found = memory(run_dir)
-                if rows and found:
-                    cpu = sum(node_costs.nodes_of(run_dir).values())
+                cpu = sum(node_costs.nodes_of(run_dir).values()) if found else 0.0
+                if rows and cpu and cpu >= most:  # else some have ended
+                    most = cpu
                     samples.append(Sample(rows[-1][1], cpu, found))
         finally:
             process.kill()

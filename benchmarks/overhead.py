@@ -1,43 +1,104 @@
 """Measures the cost of transport: every topology against a hand-written loop without any.
 
-All alternate in one run, so that a noisy machine affects them alike: the loop of `hand_loop.py` and
-`single_process`, each pinned to one core, then `heavy_env` and `light_env` on all cores.
-CartPole-v1, MLP 2x64, 64 environments (2 actors x 32 in heavy_env, 1 x 64 in light_env, where two
-cores have an inferencer and a learner besides), 20-step unrolls, batches of 64 unrolls. Figures are
-environment steps that the learner trained on, per second.
+All alternate in one run, so that a noisy machine affects them alike: the loop of `hand_loop.py`, or
+EnvPool alone where environments are what costs, then each topology. The loop and `single_process`
+are pinned to one core where updates are small, `heavy_env` and `light_env` have all. Figures are
+environment steps that the learner trained on, per second, with the presets' sizes: for CartPole-v1
+and IMPALA 64 environments, 2 actors x 32 in heavy_env and 1 x 64 in light_env, where two cores have
+an inferencer and a learner besides.
 
   python benchmarks/overhead.py --rounds=5 --seconds=10 --out=benchmarks/overhead.md
+  python benchmarks/overhead.py --task=ppo --out=benchmarks/overhead_ppo.md
 """
 
 import argparse
 import csv
+import dataclasses
 import json
 import os
+import re
 import statistics
 import subprocess
 import sys
 import tempfile
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import report
 
 HERE = Path(__file__).parent
-TOPOLOGIES = {"single_process": 0.95, "heavy_env": 1.3, "light_env": 0.8}
-"""Name to the ratio that is aimed at."""
-_FLAGS = {"light_env": ["--config.actors.num_actors=1", "--config.actors.num_envs=64"]}
+TOPOLOGIES = ("single_process", "heavy_env", "light_env")
 WARM_UP = 3.0  # seconds to skip after the first row of metrics
+START_UP = re.compile(r"start-up: ([\d.]+) s")
 
 
-def hand_loop(seconds: float) -> float:
-    """Returns the rate of the loop without transport, pinned to core 0."""
-    command = [sys.executable, str(HERE / "hand_loop.py"), f"--seconds={seconds}", "--core=0"]
-    out = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120)
-    return float(out.stdout.split()[-1])
+@dataclasses.dataclass(frozen=True)
+class Task:
+    """What is measured.
+
+    Attributes:
+      env, agent: names, whose preset it is.
+      aims: the ratio to the hand loop that is aimed at, by topology, or by topology and sizes.
+      pinned: whether the loop and `single_process` are kept to one core.
+      bare: whether EnvPool alone is in the place of the loop: nothing infers and nothing learns.
+    """
+
+    env: str
+    agent: str
+    aims: Mapping[str, float]
+    pinned: bool
+    bare: bool = False
+
+    @property
+    def runs(self) -> tuple[str, ...]:
+        """The topologies, and those with other sizes."""
+        return tuple(dict.fromkeys((*TOPOLOGIES, *self.aims)))
+
+    def flags(self, run: str) -> list[str]:
+        """Returns the flags of a run."""
+        topology, _, sizes = run.partition(", ")
+        flags = [f"--env={self.env}", f"--agent={self.agent}", f"--topology={topology}"]
+        if not sizes and topology == "light_env" and self.env == "CartPole-v1":
+            sizes = "1 x 64" if self.agent == "impala" else "1 x 16"
+        if sizes:
+            actors, envs = sizes.split(" x ")
+            flags += [f"--config.actors.num_actors={actors}", f"--config.actors.num_envs={envs}"]
+        return flags
 
 
-def flags(topology: str) -> list[str]:
-    """Returns the flags of a run."""
-    return ["--env=CartPole-v1", f"--topology={topology}", *_FLAGS.get(topology, ())]
+TASKS = {
+    "cartpole": Task(
+        "CartPole-v1",
+        "impala",
+        {
+            "single_process": 0.95,
+            "heavy_env": 1.3,
+            "light_env": 0.8,
+            "heavy_env, 2 x 1024": 2.5,
+            "light_env, 2 x 1024": 1.5,
+        },
+        True,
+    ),
+    "ppo": Task("CartPole-v1", "ppo", {"single_process": 0.95, "heavy_env": 1.4}, True),
+    "halfcheetah": Task("HalfCheetah-v4", "ppo", {"single_process": 0.95}, False),
+    "mujoco": Task("HalfCheetah-v4", "impala", {"heavy_env": 0.9}, False, bare=True),
+    "pong": Task(
+        "Pong-v5", "impala", {"single_process": 1.0, "heavy_env": 1.1, "light_env": 1.1}, False
+    ),
+}
+"""By name: small observations, four passes, ten passes, costlier environments, pixels."""
+
+
+def hand_loop(task: Task, seconds: float) -> tuple[float, float]:
+    """Returns the rate of the loop without transport, and the seconds until its first update."""
+    command = [
+        sys.executable, str(HERE / "hand_loop.py"), f"--seconds={seconds}", f"--env={task.env}",
+        f"--agent={task.agent}", f"--core={0 if task.pinned else -1}",
+        *(["--bare"] if task.bare else []),
+    ]  # fmt: skip
+    out = subprocess.run(command, capture_output=True, text=True, check=True, timeout=180)
+    words = out.stdout.split()
+    return float(words[-1]), float(words[-3])  # "... after 2.5 s\n210000"
 
 
 def rows(run_dir: Path, column: str) -> list[tuple[float, int]]:
@@ -57,61 +118,67 @@ def rate(run_dir: Path, column: str) -> float:
     return (n1 - n0) / (t1 - t0)
 
 
-def trained(topology: str, seconds: float, extra: list[str]) -> float:
-    """Returns the rate of `distrl train` under `topology`, from its own metrics."""
+def trained(task: Task, run: str, seconds: float, extra: Sequence[str] = ()) -> tuple[float, float]:
+    """Returns the rate of `distrl train`, from its own metrics, and the seconds of its start-up."""
     with tempfile.TemporaryDirectory() as folder:
         run_dir = Path(folder) / "run"
         command = [
             sys.executable, "-m", "distrl", "train", f"--run_dir={run_dir}",
-            f"--config.goal.max_seconds={seconds + WARM_UP}", *flags(topology), *extra,
+            f"--config.goal.max_seconds={seconds + WARM_UP}", *task.flags(run), *extra,
         ]  # fmt: skip
 
         def pin() -> None:
             os.sched_setaffinity(0, {0})
 
-        subprocess.run(
+        done = subprocess.run(
             command,
             check=True,
             timeout=180,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            preexec_fn=pin if topology == "single_process" else None,
+            capture_output=True,
+            text=True,
+            preexec_fn=pin if task.pinned and run == "single_process" else None,
             cwd=HERE.parent,
         )
-        return rate(run_dir, "trained_steps")
+        start_up = START_UP.search(done.stdout)
+        assert start_up is not None, done.stdout
+        return rate(run_dir, "trained_steps"), float(start_up[1])
 
 
 def main() -> None:
     """Measures, then prints and writes the table."""
     parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--task", choices=tuple(TASKS), default="cartpole")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=10.0)
     parser.add_argument("--out", help="a Markdown file for the table")
     args, extra = parser.parse_known_args()
-    load = report.load()
-    figures: dict[str, list[float]] = {name: [] for name in ("hand loop", *TOPOLOGIES)}
-    for round_index in range(args.rounds):
-        figures["hand loop"].append(hand_loop(args.seconds))
-        for topology in TOPOLOGIES:
-            figures[topology].append(trained(topology, args.seconds, extra))
-        print(
-            round_index,
-            json.dumps({name: round(runs[-1]) for name, runs in figures.items()}),
-            flush=True,
-        )
+    task, load = TASKS[args.task], report.load()
+    baseline = "EnvPool alone" if task.bare else "hand loop"
+    runs: dict[str, list[tuple[float, float]]] = {baseline: [], **{run: [] for run in task.runs}}
+    for index in range(args.rounds):
+        runs[baseline].append(hand_loop(task, args.seconds))
+        for run in task.runs:
+            runs[run].append(trained(task, run, args.seconds, extra))
+        last = {name: (round(figures[-1][0]), figures[-1][1]) for name, figures in runs.items()}
+        print(index, json.dumps(last), flush=True)
     table = []
-    for name, runs in figures.items():
-        ratios = [a / b for a, b in zip(runs, figures["hand loop"], strict=True)]
+    for name, figures in runs.items():
+        rates = [rate for rate, _ in figures]
+        ratios = [a / b for a, (b, _) in zip(rates, runs[baseline], strict=True)]
         table.append(
             [
                 name,
-                f"{statistics.median(runs):,.0f}",
-                " ".join(f"{run / 1000:.0f}k" for run in runs),
+                f"{statistics.median(rates):,.0f}",
+                " ".join(f"{rate:,.0f}" for rate in rates),
                 f"{statistics.median(ratios):.2f}",
-                f"{TOPOLOGIES.get(name, '')}",
+                f"{task.aims.get(name, '')}",
+                f"{statistics.median(start for _, start in figures):.1f}",
             ]
         )
-    header = ["", "env steps/s, median", "all rounds", "ratio, median of rounds", "aim"]
+    header = [
+        f"{task.env}, {task.agent}", "env steps/s, median", "all rounds",
+        "ratio, median of rounds", "aim", "s until the first update",
+    ]  # fmt: skip
     report.write(args.out, "Overhead", __doc__, load, report.table(header, table))
 
 

@@ -10,7 +10,6 @@ them alike; so does the hand-written loop of `overhead.py`, which says how fast 
 
 import argparse
 import os
-import re
 import statistics
 import subprocess
 import sys
@@ -33,7 +32,6 @@ PROGRAMS = {
 }  # fmt: skip
 _LIMIT_S = 300.0
 _SOLVED = "CartPole-v1 solved, warm"
-_LINE = re.compile(r"start-up: ([\d.]+) s")
 
 
 def run(flags: list[str], cache: str) -> tuple[float, float]:
@@ -53,7 +51,7 @@ def run(flags: list[str], cache: str) -> tuple[float, float]:
             check=False,
         )
         seconds = time.monotonic() - began
-        match = _LINE.search(done.stdout)
+        match = overhead.START_UP.search(done.stdout)
         if done.returncode or match is None:
             raise SystemExit(f"{' '.join(command)} exited {done.returncode}\n{done.stdout[-3000:]}")
         return float(match.group(1)), seconds
@@ -74,7 +72,7 @@ def main() -> None:
     seconds = {name: {column: list[float]() for column in columns} for name in names}
     load, hand = report.load(), []
     for index in range(args.rounds):
-        hand.append(overhead.hand_loop(3.0))
+        hand.append(overhead.hand_loop(overhead.TASKS["cartpole"], 3.0)[0])
         for name in names:
             with tempfile.TemporaryDirectory() as cache:
                 one = [*PROGRAMS[name], "--config.goal.max_learner_steps=1"]

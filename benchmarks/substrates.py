@@ -12,6 +12,7 @@ import statistics
 import overhead
 import report
 
+TASK = overhead.TASKS["cartpole"]
 TOPOLOGIES = ("heavy_env", "light_env")
 SUBSTRATES = ("launchpad", "builtin")
 AIM = 0.95
@@ -31,7 +32,8 @@ def main() -> None:
     for index in range(args.rounds):
         # Each is first in every other round.
         for (topology, substrate), runs in sorted(figures.items(), reverse=bool(index % 2)):
-            runs.append(overhead.trained(topology, args.seconds, [f"--substrate={substrate}"]))
+            flags = [f"--substrate={substrate}"]
+            runs.append(overhead.trained(TASK, topology, args.seconds, flags)[0])
             print(index, topology, substrate, f"{runs[-1]:,.0f}", flush=True)
     rows = []
     for topology in TOPOLOGIES:
