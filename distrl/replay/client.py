@@ -15,7 +15,6 @@ from distrl.replay.columns import Block, Columns
 from distrl.replay.config import ReplayConfig
 from distrl.replay.episode_unrolls import EpisodeUnroller
 from distrl.replay.insert_priorities import with_priorities
-from distrl.replay.table import files
 from distrl.replay.table.experience import Experience
 from distrl.replay.table.info import TableInfo
 from distrl.replay.table.table import Table
@@ -161,7 +160,7 @@ class TableReplayBuffer(UnrollingReplayBuffer):
         return self._table.info()
 
     def save(self, folder: Path, timeout: float) -> dict[str, Any]:
-        return files.save(self._table.snapshot(), self._config, folder)
+        return self._table.save(self._config, folder, timeout)
 
     def close(self) -> None:
         self._closed = True

@@ -128,6 +128,12 @@ class Streams:
         return list(zip(stream[0].tolist(), life[0].tolist(), start.tolist(), strict=True))
 
 
+def _free_address() -> str:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return f"127.0.0.1:{free.getsockname()[1]}"
+
+
 class Replay:
     """A table, and clients of it."""
 
@@ -141,7 +147,7 @@ class Replay:
         struct: Trajectory | None = None,
     ) -> None:
         struct = Streams.struct if struct is None else struct
-        self.kind = kind
+        self.kind, self._struct = kind, struct
         self._config, self._batch_size, self._per_item = config, batch_size, per_item
         self._clients: list[ReplayBuffer] = []
         self._server: object = None
@@ -154,29 +160,40 @@ class Replay:
             if saved is not None:
                 self._table.restore(Stored(saved, Columns(struct, config.unroll_length), config))
             return
-        if kind in ("shared", "served"):
+        if kind in ("shared", "served", "served-tcp"):
             self._shared = SharedTable.create(struct, config, batch_size, NAME, seed=0, saved=saved)
-            if kind == "served":
+            if kind != "shared":
                 self._folder = tempfile.TemporaryDirectory()
-                self.path = f"{self._folder.name}/table"
-                address, below = f"unix:{self.path}", Path(tempfile.gettempdir())
-                self._served = TableServer(self._shared, struct, config, address, KEY, below)
+                unix = kind == "served"
+                self.address = f"unix:{self._folder.name}/table" if unix else _free_address()
+                self.serve()
             return
         import reverb
 
         from distrl.replay.reverb import checkpoints
         from distrl.replay.reverb.server import reverb_tables
 
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            port = free.getsockname()[1]
-        self.address = f"127.0.0.1:{port}"
+        self.address = _free_address()
         tables = reverb_tables(config, struct, batch_size, NAME, per_item)
         self._folder = tempfile.TemporaryDirectory()
         checkpointer = checkpoints.checkpointer(
             Path(self._folder.name, "replay"), saved, NAME, struct, config, batch_size, per_item
         )
+        port = int(self.address.rpartition(":")[2])
         self._server = reverb.Server(tables, port, checkpointer)
+
+    def serve(self) -> None:
+        """Serves the table, again after `stop_serving`."""
+        assert self._shared is not None
+        below = Path(tempfile.gettempdir())
+        self._served = TableServer(
+            self._shared, self._struct, self._config, self.address, KEY, below
+        )
+
+    def stop_serving(self) -> None:
+        """Ends a served table's server; the table stays."""
+        assert self._served is not None
+        self._served.close()
 
     def client(
         self, stop: threading.Event | None = None, insert_timeout: float = 30.0
@@ -189,7 +206,7 @@ class Replay:
             )
         elif self._served is not None:
             client = ServedReplayBuffer(
-                f"unix:{self.path}",
+                self.address,
                 KEY,
                 Streams.struct,
                 self._config,

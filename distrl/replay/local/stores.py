@@ -86,7 +86,7 @@ class LocalQueue:
         self.insert(self.columns.join([block], copy=True))
 
     def snapshot(self, lock: threading.Condition) -> TableSnapshot:
-        """As `Table.snapshot`."""
+        """Returns the contents as they are now. Args: lock: the table's, which is held."""
         counts, blocks = self.counts, [block for block, _ in self._blocks]
         return QueueSnapshot(self.columns, blocks, counts.inserts, counts.samples)
 
@@ -186,7 +186,7 @@ class LocalRing:
         return self._ring.priorities()
 
     def snapshot(self, lock: threading.Condition) -> TableSnapshot:
-        """As `Table.snapshot`."""
+        """Returns the contents as they are now. Args: lock: the table's, which is held."""
         return RingSnapshot(self.columns, self._stored, self._ring, self._max_size, lock)
 
     def restore(self, stored: Stored) -> None:

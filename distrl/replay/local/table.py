@@ -4,6 +4,7 @@ import contextlib
 import threading
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,8 +13,8 @@ import numpy.typing as npt
 from distrl.replay.columns import Block, Columns
 from distrl.replay.config import ReplayConfig
 from distrl.replay.local.stores import LocalQueue, LocalRing
-from distrl.replay.table import reconfigure
-from distrl.replay.table.files import Stored, TableSnapshot
+from distrl.replay.table import files, reconfigure
+from distrl.replay.table.files import Stored
 from distrl.replay.table.info import Contents, TableInfo, Wait
 from distrl.replay.table.waiting import wait_until
 from distrl.types import Sample, Trajectory
@@ -178,10 +179,11 @@ class LocalTable:
         with self._has_samples:
             return self._info()
 
-    def snapshot(self) -> TableSnapshot:
-        """Returns the table's current contents, to be saved while it stays in use."""
+    def save(self, config: ReplayConfig, folder: Path, timeout: float) -> dict[str, Any]:
+        """As `Table.save`."""
         with self._has_samples:
-            return self._store.snapshot(self._has_samples)
+            snapshot = self._store.snapshot(self._has_samples)
+        return files.save(snapshot, config, folder)
 
     def restore(self, stored: Stored) -> None:
         """Loads a saved table; nothing may have been inserted yet."""

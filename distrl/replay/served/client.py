@@ -1,8 +1,6 @@
 """A client of a table that a node serves, on this machine or another one."""
 
 import threading
-from pathlib import Path
-from typing import Any
 
 from distrl.errors import ConfigError
 from distrl.replay.client import TableReplayBuffer
@@ -73,9 +71,6 @@ class ServedReplayBuffer(TableReplayBuffer):
                 f"table {name!r} has (queue, unroll_length, batch_size) {theirs}, and its client "
                 f"{ours}"
             )
-
-    def save(self, folder: Path, timeout: float) -> dict[str, Any]:
-        return self._served.save(folder, timeout)
 
     def close(self) -> None:
         super().close()

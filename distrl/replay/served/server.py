@@ -26,7 +26,6 @@ from distrl.replay.served import frames
 from distrl.replay.shared.handle import TableHandle
 from distrl.replay.shared.slots import RingSlots
 from distrl.replay.shared.table import SharedTable
-from distrl.replay.table import files
 from distrl.runtime.messages import MessageError
 from distrl.types import Trajectory
 
@@ -297,7 +296,7 @@ class _Calls:
         path = Path(folder).resolve()
         if self._folder is None or not path.is_relative_to(self._folder.resolve()):
             raise ConfigError(f"{path}: the table's server saves it below {self._folder} only")
-        return Answer(("ok", files.save(self._handle.snapshot(), self._config, path)))
+        return Answer(("ok", self._handle.save(self._config, path, 0.0)))
 
     def layout(self, data: frames.Bytes) -> Answer:
         config = self._table.config

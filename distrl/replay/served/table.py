@@ -9,10 +9,9 @@ import numpy as np
 import numpy.typing as npt
 
 from distrl.replay.columns import Block, Columns
-from distrl.replay.config import RateLimits
+from distrl.replay.config import RateLimits, ReplayConfig
 from distrl.replay.served.connection import Connection
 from distrl.replay.served.server import chunk
-from distrl.replay.table.files import TableSnapshot
 from distrl.replay.table.info import TableInfo, Wait
 from distrl.replay.table.waiting import StopEvent, wait_until
 from distrl.types import Sample
@@ -187,15 +186,11 @@ class ServedTable:
             blocks.append(self.columns.unpack(data, size))
         return self.columns.join(blocks) if blocks else self.columns.allocate(0)
 
-    def save(self, folder: Path, timeout: float) -> dict[str, Any]:
-        """Has the server save the table into `folder`, which both must see."""
+    def save(self, config: ReplayConfig, folder: Path, timeout: float) -> dict[str, Any]:
+        """As `Table.save`, by the server, which has the settings and must see `folder`."""
         where = str(folder.absolute())
         counts: dict[str, Any] = self._saves.call("save", where, timeout=timeout)[0][1]
         return counts
-
-    def snapshot(self) -> TableSnapshot:
-        """The server takes snapshots; see `save`."""
-        raise NotImplementedError("a served table is saved by its server")
 
     def layout(self, timeout: float) -> tuple[str, bool, int, int]:
         """Returns its name, whether it is a queue, its unrolls' length and its batches' size.

@@ -15,6 +15,7 @@ Unrolls being written count as inserted for the rate limiter, so that its bounds
 import contextlib
 import threading
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -22,14 +23,14 @@ import numpy.typing as npt
 
 from distrl.errors import SpecError
 from distrl.replay.columns import Batch, Block, Columns, as_slice
+from distrl.replay.config import ReplayConfig
 from distrl.replay.sampler import Sampler
 from distrl.replay.shared import clients
 from distrl.replay.shared.slots import SAMPLES, QueueSlots, RingSlots, Slots
 from distrl.replay.shared.snapshot import SharedSnapshot
 from distrl.replay.shared.table import SharedTable
 from distrl.replay.shared.waits import TableWait
-from distrl.replay.table import reconfigure
-from distrl.replay.table.files import TableSnapshot
+from distrl.replay.table import files, reconfigure
 from distrl.replay.table.info import TableInfo
 from distrl.replay.table.waiting import wait_until
 from distrl.runtime.patience import may_end
@@ -316,9 +317,9 @@ class TableHandle:
         """Returns the table's counts and limits."""
         return self._table.info()
 
-    def snapshot(self) -> TableSnapshot:
-        """Returns the table's current contents, to be saved while it stays in use."""
-        return SharedSnapshot(self._table, self.columns, self._stored)
+    def save(self, config: ReplayConfig, folder: Path, timeout: float) -> dict[str, Any]:
+        """As `Table.save`."""
+        return files.save(SharedSnapshot(self._table, self.columns, self._stored), config, folder)
 
     def leave(self) -> None:
         """Releases the client's slots and its number."""

@@ -1,13 +1,14 @@
 """The interface of a table to its clients."""
 
 import threading
+from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from distrl.replay.columns import Block, Columns
-from distrl.replay.table.files import TableSnapshot
+from distrl.replay.config import ReplayConfig
 from distrl.replay.table.info import TableInfo
 from distrl.types import Sample
 
@@ -54,5 +55,11 @@ class Table(Protocol):
     def prefill(self, block: Block) -> None:
         """As `Experience.extend`."""
 
-    def snapshot(self) -> TableSnapshot:
-        """Returns the table's current contents, to be saved while it stays in use."""
+    def save(self, config: ReplayConfig, folder: Path, timeout: float) -> dict[str, Any]:
+        """Saves the table's current contents while it stays in use; see `files.save`.
+
+        Args:
+          config: the settings with which it was made.
+          folder: does not exist yet.
+          timeout: seconds that a server may be silent.
+        """

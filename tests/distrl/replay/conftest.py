@@ -23,7 +23,7 @@ def streams() -> Streams:
     return Streams()
 
 
-@pytest.fixture(params=["local", "shared", full("served"), "reverb"])
+@pytest.fixture(params=["local", "shared", full("served"), full("served-tcp"), "reverb"])
 def make_replay(request: pytest.FixtureRequest) -> Iterator[Callable[..., Replay]]:
     """Returns `make_replay(config, batch_size, per_item=1)`; its replays close after the test."""
     if request.param == "reverb" and importlib.util.find_spec("reverb") is None:

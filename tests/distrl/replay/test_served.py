@@ -14,17 +14,19 @@ from distrl.replay.buffer import ReplayConfig
 from distrl.replay.served import frames
 from distrl.runtime.messages import encode
 from tests.support.replay import KEY
+from tests.support.selection import full
 from tests.support.waiting import in_thread
 
 T = 4
-make_served = pytest.mark.parametrize("make_replay", ["served"], indirect=True)
+make_served = pytest.mark.parametrize("make_replay", ["served", full("served-tcp")], indirect=True)
 
 
-def stranger(path, data):
+def stranger(replay, data):
     """Sends bytes; returns the connection, from which a second may pass until the next byte."""
-    sock = socket.socket(socket.AF_UNIX)
+    family, address = frames.socket_address(replay.address)
+    sock = socket.socket(family)
     sock.settimeout(10.0)
-    sock.connect(path)
+    sock.connect(address)
     sock.sendall(data)
     return sock
 
@@ -81,8 +83,8 @@ def test_a_call_that_arrives_after_a_later_one_is_not_made(make_replay):
         head = encode(call)
         return struct.pack("<IQ", len(head), 0) + head
 
-    late = stranger(replay.path, greeting)
-    with late, stranger(replay.path, greeting + framed(1, "facts", ())) as sock:
+    late = stranger(replay, greeting)
+    with late, stranger(replay, greeting + framed(1, "facts", ())) as sock:
         assert sock.recv(1)
         late.sendall(framed(0, "reconfigure", ({"min_size_to_sample": 8},)))
         assert is_cut(late)
@@ -98,10 +100,10 @@ def test_strangers_reach_nothing(make_replay, streams):
     frame = struct.pack("<IQ", len(call), 0) + call
     wrong = frames.proof("another key") + os.urandom(16)
     for data in (wrong + frame, frame * 4, os.urandom(4096), b"GET / HTTP/1.1\r\n\r\n" * 9):
-        with stranger(replay.path, data) as sock:
+        with stranger(replay, data) as sock:
             assert is_cut(sock)
     before = threading.active_count()
-    slow = [stranger(replay.path, frames.proof(KEY)[:20]) for _ in range(100)]
+    slow = [stranger(replay, frames.proof(KEY)[:20]) for _ in range(100)]
     for sock in slow:  # 64 at most at a time, each for 2 s
         with sock:
             assert is_cut(sock)
@@ -116,7 +118,7 @@ def test_frames_that_are_too_large_or_no_messages_end_the_connection(make_replay
     """Even for a client with the key; nothing of that size is allocated."""
     replay = make_replay(ReplayConfig("uniform", T, max_size=16), 4)
     greeting = frames.proof(KEY) + os.urandom(16)
-    with stranger(replay.path, greeting + struct.pack("<IQ", *sizes) + b"xyz") as sock:
+    with stranger(replay, greeting + struct.pack("<IQ", *sizes) + b"xyz") as sock:
         assert is_cut(sock)
     assert replay.client().info().inserts == 0
 
@@ -132,9 +134,8 @@ def test_fuzzed_calls_neither_end_the_server_nor_insert(make_replay, streams):
             head[rng.integers(len(head))] = rng.integers(256)
         greeting = frames.proof(KEY) + os.urandom(16)
         with stranger(
-            replay.path, greeting + struct.pack("<IQ", len(head), 64) + head + bytes(64)
+            replay, greeting + struct.pack("<IQ", len(head), 64) + head + bytes(64)
         ) as sock:
-            sock.shutdown(socket.SHUT_WR)
             is_cut(sock)  # or answered, if it was a call
     client = replay.client()
     assert client.info().inserts == 0
@@ -143,11 +144,32 @@ def test_fuzzed_calls_neither_end_the_server_nor_insert(make_replay, streams):
 
 
 @make_served
+def test_a_server_that_is_started_again_has_its_clients_and_its_checkpoint(
+    make_replay, streams, tmp_path
+):
+    replay = make_replay(ReplayConfig("queue", T, max_size=16), 4)
+    actor, learner = replay.client(), replay.client()
+    everyone = np.arange(4, dtype=np.int32)
+    streams.add_to(actor, everyone, T + 1)
+    replay.stop_serving()
+    adder, raised = in_thread(lambda: streams.add_to(actor, everyone, T))
+    replay.serve()
+    adder.join(20.0)
+    assert not adder.is_alive() and not raised
+    counts = learner.save(tmp_path / "table", 20.0)
+    assert counts == {"size": 8, "inserts": 8, "samples": 0}
+    replay.close()
+    again = make_replay(ReplayConfig("queue", T, max_size=16), 4, saved=tmp_path / "table").client()
+    seen = [window for _ in range(2) for window in streams.check(again.sample(10.0).trajectory)]
+    assert seen == [(i, 0, k * T) for k in range(2) for i in range(4)]
+
+
+@make_served
 def test_a_closed_server_is_told(make_replay):
     replay = make_replay(ReplayConfig("uniform", T, max_size=16), 4)
     client = replay.client()
     client.info()
-    replay._served.close()
+    replay.stop_serving()
     began = time.monotonic()
     with pytest.raises((ServerSilent, Stopped), match="table"):
         client._served._others.call("facts", timeout=0.5)
