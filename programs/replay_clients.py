@@ -77,13 +77,14 @@ def actor_client(
       stop: event that is set when the program stops.
       actor: index of the actor.
     """
+    name = f"{ACTOR.name}/{actor}"
     if replay.servers is None:
-        return _shared_client(builder, replay.table, stop)
+        return _shared_client(builder, replay.table, stop, name)
     index = actor % len(replay.servers)
     if builder.task.replay.backend == "served":
         if len(replay.servers) == 1:
-            return _near_or_served_client(builder, replay, stop)
-        return _served_client(builder, replay, index, stop)
+            return _near_or_served_client(builder, replay, stop, name)
+        return _served_client(builder, replay, index, stop, name)
     return _reverb_client(builder, replay, index, stop)
 
 
@@ -91,17 +92,18 @@ def learner_client(
     builder: Builder, replay: ReplayHandle, stop: Any
 ) -> ReplayBuffer | ShardedReplayBuffer | AheadReplayBuffer:
     """Returns the learner's client of the table, of all its shards. For arguments see above."""
+    task, name = builder.task, f"{LEARNER.name}/{builder.task.index}"
     if replay.servers is None:
-        return _shared_client(builder, replay.table, stop)
-    task, indices = builder.task, range(len(replay.servers))
+        return _shared_client(builder, replay.table, stop, name)
+    indices = range(len(replay.servers))
     shards: list[Any]
     if task.replay.backend == "served":
         if len(indices) == 1:
-            client = _near_or_served_client(builder, replay, stop)
+            client = _near_or_served_client(builder, replay, stop, name)
             if isinstance(client, ServedReplayBuffer):
                 return AheadReplayBuffer(client, task.learner.batch_size, stop)
             return client
-        clients = [_served_client(builder, replay, index, stop) for index in indices]
+        clients = [_served_client(builder, replay, index, stop, name) for index in indices]
         per_item = task.unrolls_per_item
         shards = [ServedShard(client, i, per_item, stop) for i, client in enumerate(clients)]
     else:
@@ -118,7 +120,7 @@ def learner_client(
     )
 
 
-def _shared_client(builder: Builder, table: str, stop: Any) -> SharedReplayBuffer:
+def _shared_client(builder: Builder, table: str, stop: Any, name: str) -> SharedReplayBuffer:
     return SharedReplayBuffer(
         table,
         builder.struct,
@@ -127,6 +129,7 @@ def _shared_client(builder: Builder, table: str, stop: Any) -> SharedReplayBuffe
         stop,
         _insert_timeout(builder),
         open_timeout=LOAD_TIMEOUT_S,
+        name=name,
     )
 
 
@@ -137,20 +140,20 @@ def _insert_timeout(builder: Builder) -> float:
 
 
 def _near_or_served_client(
-    builder: Builder, replay: ReplayHandle, stop: Any
+    builder: Builder, replay: ReplayHandle, stop: Any, name: str
 ) -> SharedReplayBuffer | ServedReplayBuffer:
     """Returns a client of the one table: without its server, where this machine has the table."""
-    client = _served_client(builder, replay, 0, stop)
+    client = _served_client(builder, replay, 0, stop, name)
     if not segment.exists(replay.table):
         return client
     client.close()
-    return _shared_client(builder, replay.table, stop)
+    return _shared_client(builder, replay.table, stop, name)
 
 
 def _served_client(
-    builder: Builder, replay: ReplayHandle, index: int, stop: Any
+    builder: Builder, replay: ReplayHandle, index: int, stop: Any, name: str
 ) -> ServedReplayBuffer:
-    """Returns a client of one shard."""
+    """Returns a client of one shard. Args: name: of its node."""
     assert replay.servers is not None
     task, server = builder.task, replay.servers[index]
     buffer = ServedReplayBuffer(
@@ -162,6 +165,7 @@ def _served_client(
         stop,
         _insert_timeout(builder),
         RESTART_TIMEOUT_S,
+        name,
     )
     buffer.wait_for_server(LOAD_TIMEOUT_S)
     return buffer

@@ -16,7 +16,7 @@ from distrl.replay.columns import Columns
 from distrl.replay.local.buffer import LocalReplayBuffer
 from distrl.replay.local.table import LocalTable
 from distrl.replay.served.client import ServedReplayBuffer
-from distrl.replay.served.server import TableServer
+from distrl.replay.served.server import KEPT_S, TableServer
 from distrl.replay.shared.buffer import SharedReplayBuffer
 from distrl.replay.shared.table import SharedTable
 from distrl.replay.table.files import Stored
@@ -182,12 +182,12 @@ class Replay:
         port = int(self.address.rpartition(":")[2])
         self._server = reverb.Server(tables, port, checkpointer)
 
-    def serve(self) -> None:
-        """Serves the table, again after `stop_serving`."""
+    def serve(self, kept: float = KEPT_S) -> None:
+        """Serves the table, again after `stop_serving`. Args: kept: see `TableServer`."""
         assert self._shared is not None
         below = Path(tempfile.gettempdir())
         self._served = TableServer(
-            self._shared, self._struct, self._config, self.address, KEY, below
+            self._shared, self._struct, self._config, self.address, KEY, below, kept
         )
 
     def stop_serving(self) -> None:
@@ -196,9 +196,9 @@ class Replay:
         self._served.close()
 
     def client(
-        self, stop: threading.Event | None = None, insert_timeout: float = 30.0
+        self, stop: threading.Event | None = None, insert_timeout: float = 30.0, name: str = ""
     ) -> ReplayBuffer:
-        """Opens another client."""
+        """Opens another client. Args: name: its name, of a table in shared memory."""
         client: ReplayBuffer
         if self._table is not None:
             client = LocalReplayBuffer(
@@ -213,10 +213,17 @@ class Replay:
                 self._batch_size,
                 stop,
                 insert_timeout,
+                name=name,
             )
         elif self._shared is not None:
             client = SharedReplayBuffer(
-                NAME, Streams.struct, self._config, self._batch_size, stop, insert_timeout
+                NAME,
+                Streams.struct,
+                self._config,
+                self._batch_size,
+                stop,
+                insert_timeout,
+                name=name,
             )
         else:
             import reverb

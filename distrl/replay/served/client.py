@@ -15,9 +15,8 @@ class ServedReplayBuffer(TableReplayBuffer):
     """A client of a `TableServer`. Its unrolls are in the table when `add` returns.
 
     A connection that is lost is made again, and no unroll is lost or doubled by it. If the server's
-    process dies, the table stays, and the next process serves it; the unrolls of an `add` that it
-    was answering may then be in the table twice, and a batch of a queue that was on its way is
-    lost.
+    process dies, the table stays, and the next process serves it; only a batch of a queue that was
+    on its way is lost.
     """
 
     def __init__(
@@ -30,6 +29,7 @@ class ServedReplayBuffer(TableReplayBuffer):
         stop: threading.Event | None = None,
         insert_timeout: float = 600.0,
         reconnect_timeout: float = 60.0,
+        name: str = "",
     ) -> None:
         """Args:
         address: the server's, "unix:/path" or "host:port".
@@ -39,13 +39,16 @@ class ServedReplayBuffer(TableReplayBuffer):
         batch_size: the table's batch size.
         stop: set when the program stops; ends waits.
         insert_timeout: seconds that an insert waits for room before it fails.
-        reconnect_timeout: seconds that a call waits for a server that is gone, or does not answer.
+        reconnect_timeout: seconds that a call waits for a server that is gone, or does not answer;
+          below `KEPT_S` of the server, which makes calls once.
+        name: the client's, for messages.
         """
         config.check(batch_size)
 
         def connect(limit: int, saves: bool = False) -> Connection:
             # The last checkpoint is written when the program stops.
-            return Connection(address, key, limit, None if saves else stop, reconnect_timeout)
+            until = None if saves else stop
+            return Connection(address, key, limit, until, reconnect_timeout, name)
 
         self._served = ServedTable(connect, Columns(struct, config.unroll_length), batch_size)
         self._batch_size = batch_size

@@ -10,6 +10,7 @@ from typing import Any
 from distrl import errors
 from distrl.errors import DeadlineExceeded, PeerError, ServerSilent, Stopped
 from distrl.replay.served import frames
+from distrl.replay.shared.numbered import ID_BYTES
 from distrl.replay.table.waiting import wait_until
 from distrl.runtime.messages import MessageError
 
@@ -28,6 +29,7 @@ class Connection:
         limit: int,
         stop: threading.Event | None,
         reconnect_timeout: float,
+        name: str = "",
     ) -> None:
         """Args:
         address: the server's, "unix:/path" or "host:port".
@@ -35,11 +37,12 @@ class Connection:
         limit: bytes that may follow an answer.
         stop: set when the program stops; calls then wait no longer for a server that is gone.
         reconnect_timeout: seconds that a call waits for a server that is gone, or does not answer.
+        name: the client's, for messages.
         """
         self._address, self._limit, self._stop = address, limit, stop
         self._timeout = reconnect_timeout
         self._began = 0.0  # the call in progress
-        self._greeting = frames.proof(key) + os.urandom(frames.ID_BYTES)
+        self._greeting = frames.greeting(key, os.urandom(ID_BYTES), name)
         self._numbers = itertools.count()
         self._sock: socket.socket | None = None
         self._lock = threading.Lock()
@@ -116,7 +119,7 @@ class Connection:
         """Returns the answer, or why the connection was lost."""
         try:
             sock = self._connected()
-            frames.send(sock, message, data)
+            frames.send(sock, message, data, lambda: self._poll(silent))
             return frames.receive(sock, self._limit, lambda: self._poll(silent)), None
         except ServerSilent:
             raise

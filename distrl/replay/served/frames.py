@@ -15,6 +15,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from distrl.replay.shared.clients import NAME_BYTES
+from distrl.replay.shared.numbered import ID_BYTES
 from distrl.runtime.messages import MessageError, decode, encode
 from distrl.runtime.sockets import keep_alive, parse_address
 
@@ -26,8 +28,9 @@ _SLICE = 0.1  # seconds between two calls of `poll`
 
 Bytes = npt.NDArray[np.uint8]
 NOTHING: Bytes = np.empty(0, np.uint8)
-ID_BYTES = 16  # of a connection's name, which follows the proof
 _UNIX = "unix:"
+_GREETING = struct.Struct(f"32s{ID_BYTES}s{NAME_BYTES}s")
+GREETING_BYTES = _GREETING.size
 
 
 def socket_address(address: str) -> tuple[socket.AddressFamily, Any]:
@@ -69,19 +72,54 @@ def tune(sock: socket.socket) -> None:
 
 
 def proof(key: str) -> bytes:
-    """Returns what a connection begins with: 32 bytes that show that the client has the key."""
+    """Returns 32 bytes that show that the client has the key."""
     return hashlib.sha256(f"distrl served table {key}".encode()).digest()
 
 
-def send(sock: socket.socket, message: Any, data: Bytes = NOTHING) -> None:
-    """Sends a frame. Raises OSError: the other end is gone, or takes nothing."""
+def greeting(key: str, identity: bytes, name: str) -> bytes:
+    """Returns what a connection begins with, `[GREETING_BYTES]`.
+
+    Args:
+      key: see `proof`.
+      identity: of the client, `[ID_BYTES]`; the same on all its connections.
+      name: the client's, for messages; cut to `NAME_BYTES`.
+    """
+    return _GREETING.pack(proof(key), identity, name.encode(errors="replace"))
+
+
+def greeted(data: bytes) -> tuple[bytes, bytes, str]:
+    """Returns the proof, identity and name of a greeting."""
+    given, identity, name = _GREETING.unpack(data)
+    return given, identity, name.rstrip(b"\0").decode(errors="replace")
+
+
+def send(
+    sock: socket.socket,
+    message: Any,
+    data: Bytes = NOTHING,
+    poll: Callable[[], None] = lambda: None,
+) -> None:
+    """Sends a frame. Args: poll: as of `receive`.
+
+    Raises:
+      OSError: the other end is gone, or takes nothing.
+      MessageError: the message is too large.
+    """
     head = encode(message)
     if len(head) > HEAD_BYTES:
         raise MessageError(f"a frame's message of {len(head)} bytes; at most {HEAD_BYTES}")
-    sock.settimeout(SILENCE)
+    sock.settimeout(_SLICE)
+    heard = time.monotonic()
     parts = [memoryview(_SIZES.pack(len(head), data.nbytes)), memoryview(head), data.data]
     while parts:
-        sent = sock.sendmsg(parts)
+        try:
+            sent = sock.sendmsg(parts)
+        except TimeoutError:
+            poll()
+            if time.monotonic() - heard > SILENCE:
+                raise ConnectionError(f"the other end took nothing for {SILENCE:.0f} s") from None
+            continue
+        heard = time.monotonic()
         while parts and sent >= len(parts[0]):
             sent -= len(parts.pop(0))
         if parts:

@@ -8,54 +8,29 @@ from a queue is not lost with a connection.
 import contextlib
 import hmac
 import logging
-import math
 import socket
 import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-import numpy as np
-
-from distrl.errors import Blocked, ConfigError, DeadlineExceeded, SpecError, Stopped
-from distrl.replay.buffer import checked_priorities
-from distrl.replay.columns import Block
+from distrl.errors import Blocked, ConfigError, SpecError, Stopped
 from distrl.replay.config import ReplayConfig
 from distrl.replay.served import frames
+from distrl.replay.served.calls import NAMES, Answer, Calls, Client, Served, chunk
 from distrl.replay.shared.handle import TableHandle
-from distrl.replay.shared.slots import RingSlots
 from distrl.replay.shared.table import SharedTable
 from distrl.runtime.messages import MessageError
 from distrl.types import Trajectory
 
-CHUNK_BYTES = 64 << 20  # of unrolls in a frame, unless one is larger
-SLICE = 0.25  # seconds that a call waits at the server, before the client asks again
+KEPT_S = 150.0  # that a client without connection is remembered: longer than it tries to return
 _GREETING_S = 2.0  # for the proof of the key
 _STRANGERS = 64  # connections at a time that have not shown the key
 _RETRY_S = 1.0
-_KEPT_S = 600.0  # that a client without connection is remembered
+_TEXT_LIMIT = 10_000  # characters of an error
 
 _LOG = logging.getLogger(__name__)
-
-
-class Answer(NamedTuple):
-    """What a call returned."""
-
-    message: tuple[Any, ...]  # ("ok", result), ("wait", done, text) or ("error", type, text)
-    data: frames.Bytes = frames.NOTHING
-
-
-class _Client:
-    """A client's handle, its last call and the answer."""
-
-    def __init__(self, handle: TableHandle) -> None:
-        self.handle = handle
-        self.lock = threading.Lock()  # held during a call
-        self.number = -1
-        self.answer = Answer(("ok", None))
-        self.sampled = frames.Room()
-        self.seen = time.monotonic()
 
 
 class TableServer:
@@ -69,6 +44,7 @@ class TableServer:
         address: str,
         key: str,
         folder: Path | None = None,
+        kept: float = KEPT_S,
     ) -> None:
         """Args:
         table: the table, which stays the caller's.
@@ -77,20 +53,20 @@ class TableServer:
         address: "unix:/path" or "host:port", of this machine.
         key: the program's; a client must have it.
         folder: clients have the table saved in folders below it; None: nowhere.
+        kept: seconds that a client without connection is remembered.
 
         Raises:
           OSError: the address is taken.
         """
-        self._table, self._struct, self._config = table, struct, config
-        self._proof = frames.proof(key)
-        self._folder = folder
+        self._proof, self._kept = frames.proof(key), kept
         self._listener = frames.listen(address)
         self._stop = threading.Event()
-        self._clients: dict[bytes, _Client] = {}
+        self._clients: dict[bytes, Client] = {}
         self._lock = threading.Lock()
         self._strangers = threading.BoundedSemaphore(_STRANGERS)
-        self._handle = TableHandle(table, struct, config.sampler)
-        self._limit = self._handle.columns.nbytes(chunk(self._handle.columns.nbytes(1)))
+        handle = TableHandle(table, struct, config.sampler, "the table's server")
+        self._served = Served(table, struct, config, handle, self._stop, folder)
+        self._limit = handle.columns.nbytes(chunk(handle.columns.nbytes(1)))
         self._listener.settimeout(0.5)
         self._thread = threading.Thread(target=self._accept, name="serve table", daemon=True)
         self._thread.start()
@@ -117,11 +93,12 @@ class TableServer:
 
     def _forget(self) -> None:
         """Forgets clients that have been away for long."""
+        before = time.monotonic() - self._kept
         with self._lock:
-            for name, client in list(self._clients.items()):
-                if time.monotonic() - client.seen > _KEPT_S and client.lock.acquire(blocking=False):
-                    del self._clients[name]
-                    client.handle.leave()
+            for client in list(self._clients.values()):
+                if client.connections == 0 and client.left < before:
+                    del self._clients[client.identity]
+                    client.leave()
 
     def _serve(self, sock: socket.socket) -> None:
         """Serves a connection until either end closes it."""
@@ -132,42 +109,44 @@ class TableServer:
                 self._strangers.release()
             if client is None:
                 return
-            frames.tune(sock)
-            room = frames.Room()
             try:
-                while True:
-                    message, data = frames.receive(sock, self._limit, self._poll(client), room)
-                    frames.send(sock, *self._answer(client, message, data))
+                self._serve_client(sock, client)
             except (OSError, Stopped):
                 return  # the client is gone, or this closes
             except MessageError as error:
                 _LOG.warning("a client of the table was cut off: %s", error)
+            finally:
+                with self._lock:
+                    client.connections -= 1
+                    client.left = time.monotonic()
 
-    def _poll(self, client: _Client) -> Callable[[], None]:
-        def poll() -> None:
-            client.seen = time.monotonic()
-            if self._stop.is_set():
-                raise Stopped("the table's server closes")
+    def _serve_client(self, sock: socket.socket, client: Client) -> None:
+        frames.tune(sock)
+        room = frames.Room()
+        while True:
+            message, data = frames.receive(sock, self._limit, self._check_open, room)
+            frames.send(sock, *self._answer(client, message, data), poll=self._check_open)
 
-        return poll
+    def _check_open(self) -> None:
+        if self._stop.is_set():
+            raise Stopped("the table's server closes")
 
-    def _greeted(self, sock: socket.socket) -> _Client | None:
+    def _greeted(self, sock: socket.socket) -> Client | None:
         """Returns the client of a new connection; None: it has not the key."""
-        greeting = bytearray(len(self._proof) + frames.ID_BYTES)
+        greeting = bytearray(frames.GREETING_BYTES)
         try:
             frames.receive_into(sock, memoryview(greeting), None, total=_GREETING_S)
         except OSError:
             return None
-        if not hmac.compare_digest(bytes(greeting[: -frames.ID_BYTES]), self._proof):
+        proof, identity, name = frames.greeted(bytes(greeting))
+        if not hmac.compare_digest(proof, self._proof):
             return None
-        name = bytes(greeting[-frames.ID_BYTES :])
         with self._lock:
-            if name not in self._clients:
-                handle = TableHandle(self._table, self._struct, self._config.sampler)
-                self._clients[name] = _Client(handle)
-            return self._clients[name]
+            client = self._clients.setdefault(identity, Client(identity, name))
+            client.connections += 1
+            return client
 
-    def _answer(self, client: _Client, message: Any, data: frames.Bytes) -> Answer:
+    def _answer(self, client: Client, message: Any, data: frames.Bytes) -> Answer:
         """Returns the answer to a call, which is made unless it was already.
 
         Raises:
@@ -175,31 +154,26 @@ class TableServer:
           ConnectionError: the client has this answer: it has made a later call, elsewhere.
         """
         match message:
-            case (int(number), str(name), tuple(args)):
-                call = getattr(_Calls, name, None) if not name.startswith("_") else None
+            case (int(number), str(name), tuple(args)) if 0 <= number < 2**62 and name in NAMES:
+                call = getattr(Calls(self._served, client, number), name)
             case _:
-                call = None
-        if call is None:
-            raise MessageError("a frame is no call")
+                raise MessageError("a frame is no call")
         with client.lock:
             if number < client.number:  # it lay in a connection that the client has given up
                 raise ConnectionError("the client has gone on, on another connection")
             if number > client.number:
-                client.answer = self._made(lambda: call(self._calls(client), data, *args))
+                client.answer = self._made(lambda: call(data, *args))
                 client.number = number
             return client.answer
-
-    def _calls(self, client: _Client) -> "_Calls":
-        return _Calls(client, self._table, self._config, self._stop, self._folder)
 
     def _made(self, call: Callable[[], Answer]) -> Answer:
         try:
             return call()
         except (Blocked, ConfigError, SpecError, Stopped) as error:
-            return Answer(("error", type(error).__name__, str(error)))
+            return Answer(("error", type(error).__name__, str(error)[:_TEXT_LIMIT]))
         except Exception as error:
             _LOG.exception("a call of a client of the table failed")
-            return Answer(("error", "PeerError", f"{type(error).__name__}: {error}"))
+            return Answer(("error", "PeerError", f"{type(error).__name__}: {error}"[:_TEXT_LIMIT]))
 
     def close(self) -> None:
         """Ends all calls and connections."""
@@ -213,97 +187,5 @@ class TableServer:
         with self._lock:
             for client in self._clients.values():
                 if client.lock.acquire(timeout=2.0):
-                    client.handle.leave()
-        self._handle.leave()
-
-
-class _Calls:
-    """The calls that a client can make: each gets the frame's bytes first."""
-
-    def __init__(
-        self,
-        client: _Client,
-        table: SharedTable,
-        config: ReplayConfig,
-        stop: threading.Event,
-        folder: Path | None,
-    ) -> None:
-        self._handle, self._sampled = client.handle, client.sampled
-        self._table, self._config, self._stop, self._folder = table, config, stop, folder
-
-    def insert(self, data: frames.Bytes, size: int, priorities: Any, wait: float) -> Answer:
-        if not 0 < size <= data.nbytes:
-            raise SpecError(f"an insert of {size} unrolls in {data.nbytes} bytes")
-        if priorities is not None and np.shape(priorities) != (size,):
-            raise SpecError(f"priorities {np.shape(priorities)} of {size} unrolls")
-        block = self._handle.columns.unpack(data, size)._replace(priorities=priorities)
-        before = self._handle.inserted
-        try:
-            self._handle.insert(block, self._stop, min(wait, SLICE))
-        except DeadlineExceeded:
-            return Answer(("wait", self._handle.inserted - before, self._described()))
-        return Answer(("ok", None))
-
-    def _described(self) -> str:
-        with self._table.lock:
-            return self._table.describe()
-
-    def prefill(self, data: frames.Bytes, size: int, priorities: Any) -> Answer:
-        block: Block = self._handle.columns.unpack(data, size)._replace(priorities=priorities)
-        self._handle.prefill(block)
-        return Answer(("ok", None))
-
-    def sample(self, data: frames.Bytes, wait: float) -> Answer:
-        try:
-            nbytes = self._handle.columns.nbytes(self._table.batch_size)
-            # The batch before, which is in this memory, has arrived: there is another call.
-            batch = self._handle.sample_block(
-                self._stop, min(wait, SLICE), self._sampled.take(nbytes)
-            )
-        except DeadlineExceeded:
-            return Answer(("wait", 0, self._described()))
-        store = self._table.store
-        with self._table.lock:
-            size, mass = store.size, store.ring.mass if isinstance(store, RingSlots) else 0.0
-        facts = (batch.keys, batch.probability, batch.inserts, size, mass)
-        return Answer(("ok", facts), self._handle.columns.pack(batch.block))
-
-    def update_priorities(
-        self, data: frames.Bytes, keys: Any, priorities: Any, largest: float
-    ) -> Answer:
-        keys, priorities = checked_priorities(keys, priorities)
-        if not (math.isfinite(largest) and largest >= 0):
-            raise SpecError(f"a largest priority of {largest}")
-        self._handle.update_priorities(keys, priorities, largest)
-        return Answer(("ok", None))
-
-    def discard(self, data: frames.Bytes, keys: Any, oldest: int) -> Answer:
-        self._handle.discard(np.asarray(keys, np.uint64), int(oldest))
-        return Answer(("ok", None))
-
-    def facts(self, data: frames.Bytes) -> Answer:
-        handle = self._handle
-        return Answer(("ok", (handle.info(), handle.can_sample(), handle.is_prioritized)))
-
-    def reconfigure(self, data: frames.Bytes, changes: dict[str, Any]) -> Answer:
-        return Answer(("ok", self._handle.reconfigure(**changes)))
-
-    def read(self, data: frames.Bytes, start: int, stop: int) -> Answer:
-        block = self._handle.read(slice(start, stop))
-        return Answer(("ok", block.size), self._handle.columns.pack(block))
-
-    def save(self, data: frames.Bytes, folder: str) -> Answer:
-        path = Path(folder).resolve()
-        if self._folder is None or not path.is_relative_to(self._folder.resolve()):
-            raise ConfigError(f"{path}: the table's server saves it below {self._folder} only")
-        return Answer(("ok", self._handle.save(self._config, path, 0.0)))
-
-    def layout(self, data: frames.Bytes) -> Answer:
-        config = self._table.config
-        sizes = (config.table == "queue", config.unroll_length, self._table.batch_size)
-        return Answer(("ok", (self._table.name, *sizes)))
-
-
-def chunk(unroll_bytes: int) -> int:
-    """Returns how many unrolls are sent in a frame at most."""
-    return max(1, CHUNK_BYTES // unroll_bytes)
+                    client.leave()
+        self._served.handle.leave()

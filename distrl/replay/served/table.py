@@ -10,8 +10,8 @@ import numpy.typing as npt
 
 from distrl.replay.columns import Block, Columns
 from distrl.replay.config import RateLimits, ReplayConfig
+from distrl.replay.served.calls import chunk
 from distrl.replay.served.connection import Connection
-from distrl.replay.served.server import chunk
 from distrl.replay.table.info import TableInfo, Wait
 from distrl.replay.table.waiting import StopEvent, wait_until
 from distrl.types import Sample
@@ -160,16 +160,16 @@ class ServedTable:
 
     def can_sample(self) -> bool:
         """As `Table.can_sample`."""
-        return bool(self._others.call("facts")[0][1][1])
+        return bool(self._others.call("can_sample")[0][1])
 
     @property
     def is_prioritized(self) -> bool:
         """As `Table.is_prioritized`."""
-        return bool(self._others.call("facts")[0][1][2])
+        return bool(self._others.call("is_prioritized")[0][1])
 
     def info(self) -> TableInfo:
         """As `Table.info`."""
-        return _info(self._others.call("facts")[0][1][0])
+        return _info(self._others.call("info")[0][1])
 
     def reconfigure(self, **changes: object) -> TableInfo:
         """As `Table.reconfigure`."""

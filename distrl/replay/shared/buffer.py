@@ -30,6 +30,7 @@ class SharedReplayBuffer(TableReplayBuffer):
         stop: threading.Event | None = None,
         insert_timeout: float = 600.0,
         open_timeout: float = 60.0,
+        name: str = "",
     ):
         """Args:
         table: the table or its name.
@@ -40,6 +41,7 @@ class SharedReplayBuffer(TableReplayBuffer):
         stop: set when the program stops; ends waits.
         insert_timeout: seconds that an insert waits for room before it fails.
         open_timeout: seconds to wait for a table of this name.
+        name: the client's, for messages; "": that of its process.
 
         Raises:
           DeadlineExceeded: there is no such table.
@@ -50,7 +52,7 @@ class SharedReplayBuffer(TableReplayBuffer):
         if isinstance(table, str):
             table = SharedTable.open(table, open_timeout, stop)
         _check_same_layout(table, config, batch_size)
-        self._handle = TableHandle(table, struct, config.sampler)
+        self._handle = TableHandle(table, struct, config.sampler, name)
         super().__init__(self._handle, struct, config, stop, insert_timeout)
         self._shared = table
 

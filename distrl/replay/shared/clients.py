@@ -15,6 +15,7 @@ from distrl.shared_memory.process import Process
 
 MAX_CLIENTS = 1024
 COLUMNS = 5
+NAME_BYTES = 48
 ROOM, SAMPLES = 2, 3  # what a client waits for: the column with the start time of the wait
 _ROLES = 4  # bits: which of the two the client has asked for so far
 _PID, _START = 0, 1
@@ -24,21 +25,32 @@ _NAMES = {ROOM: "room", SAMPLES: "samples"}
 class Clients:
     """Rows of clients. A client's number is that of its row, from 1 on."""
 
-    def __init__(self, rows: npt.NDArray[Any], waiting: memoryview, lost: memoryview):
+    def __init__(
+        self,
+        rows: npt.NDArray[Any],
+        names: npt.NDArray[np.uint8],
+        waiting: memoryview,
+        lost: memoryview,
+    ):
         """Args:
         rows: int64 `[MAX_CLIENTS, COLUMNS]`, initially zero. Times are nanoseconds of the
           monotonic clock, which all processes of a machine share.
+        names: uint8 `[MAX_CLIENTS, NAME_BYTES]`, initially zero.
         waiting: int64 `[COLUMNS]`, the number of clients waiting for `ROOM` and for `SAMPLES`; an
           upper bound until `recount`.
         lost: int64 `[COLUMNS]`, the id of the last process that asked for it and died; 0 once
           another client asks for it.
         """
-        self._rows = rows
+        self._rows, self._names = rows, names
         self.waiting = waiting
         self._lost = lost
 
-    def join(self, process: Process) -> int:
-        """Registers a client of `process`; returns its number.
+    def join(self, process: Process, name: str = "") -> int:
+        """Registers a client; returns its number.
+
+        Args:
+          process: that uses the table for it.
+          name: the client's, for messages, in which it is cut to `NAME_BYTES`; "": the process's.
 
         Raises:
           ConfigError: there are too many clients.
@@ -48,6 +60,9 @@ class Clients:
             raise ConfigError(f"a shared table takes at most {MAX_CLIENTS} clients")
         row = int(unused[0])
         self._rows[row, _START:] = process.start, 0, 0, 0
+        text = "".join(letter if letter.isprintable() else "?" for letter in name)
+        cut = text.encode(errors="replace")[:NAME_BYTES].ljust(NAME_BYTES, b"\0")
+        self._names[row] = np.frombuffer(cut, np.uint8)
         self._rows[row, _PID] = process.pid  # last: it makes the row valid
         return row + 1
 
@@ -106,8 +121,9 @@ class Clients:
         waits = []
         for row in np.flatnonzero(self._rows[:, _PID] * self._rows[:, ROOM:].any(axis=1)).tolist():
             pid, _, *since = self._rows[row].tolist()
+            name = bytes(self._names[row]).rstrip(b"\0").decode(errors="ignore")
             waits += [
-                Wait(f"process {pid}", _NAMES[what], (now - since[what - ROOM]) / 1e9)
+                Wait(name or f"process {pid}", _NAMES[what], (now - since[what - ROOM]) / 1e9)
                 for what in (ROOM, SAMPLES)
                 if since[what - ROOM]
             ]

@@ -26,6 +26,7 @@ from distrl.replay.columns import Batch, Block, Columns, as_slice
 from distrl.replay.config import ReplayConfig
 from distrl.replay.sampler import Sampler
 from distrl.replay.shared import clients
+from distrl.replay.shared.numbered import Call
 from distrl.replay.shared.slots import SAMPLES, QueueSlots, RingSlots, Slots
 from distrl.replay.shared.snapshot import SharedSnapshot
 from distrl.replay.shared.table import SharedTable
@@ -45,11 +46,14 @@ _TRIES = 3  # attempts to copy a sample without the lock, before it is copied wi
 class TableHandle:
     """A `Table` for one client; slots in use are marked with the client's number."""
 
-    def __init__(self, table: SharedTable, struct: Trajectory, sampler: Sampler | None):
+    def __init__(
+        self, table: SharedTable, struct: Trajectory, sampler: Sampler | None, name: str = ""
+    ):
         """Args:
         table: the table.
         struct: one stream at one step.
         sampler: the client's custom sampler; None: the table's own sampling.
+        name: the client's, for messages; "": that of its process.
         """
         self._table = table
         self._sampler = sampler
@@ -62,21 +66,20 @@ class TableHandle:
             dead = table.clients.dead()
             if dead:
                 table.take_back(dead)
-            self._number = table.clients.join(Process.this())
+            self._number = table.clients.join(Process.this(), name)
         self._roles: set[int] = set()  # already registered with the table
-        self.inserted = 0  # unrolls that are in the table, also of an insert that failed
 
-    def insert(self, block: Block, stop: threading.Event | None, timeout: float) -> None:
-        """As `Table.insert`."""
-        self._insert(block, stop, timeout, self._table.store.can_insert)
+    def insert(self, block: Block, stop: _Stop, timeout: float, call: Call | None = None) -> None:
+        """As `Table.insert`. Args: call: what inserts, if it may be repeated."""
+        self._insert(block, stop, timeout, self._table.store.can_insert, call=call)
 
-    def prefill(self, block: Block) -> None:
-        """As `Experience.extend`."""
+    def prefill(self, block: Block, call: Call | None = None) -> None:
+        """As `Experience.extend`. Args: call: see `insert`."""
         store = self._table.store
         if isinstance(store, QueueSlots):
             with self._table.lock:
                 reconfigure.check_room(block.size, max(0, store.room(block.size)))
-        self._insert(block, None, _PREFILL_TIMEOUT, store.room, exempt=True)
+        self._insert(block, None, _PREFILL_TIMEOUT, store.room, exempt=True, call=call)
 
     def read(self, indices: slice) -> Block:
         """As `Table.read`."""
@@ -90,6 +93,7 @@ class TableHandle:
         timeout: float,
         admit: Callable[[int], int],
         exempt: bool = False,
+        call: Call | None = None,
     ) -> None:
         """Inserts a block in as many parts as necessary.
 
@@ -99,6 +103,7 @@ class TableHandle:
           timeout: seconds to wait for room.
           admit: returns how many of a number of unrolls may be inserted now.
           exempt: the unrolls do not count for the rate limiter.
+          call: see `insert`.
         """
         table = self._table
         store: Slots = table.store
@@ -128,8 +133,8 @@ class TableHandle:
                 with table.lock:
                     if exempt:
                         table.move_bounds(len(slots))
-                    store.commit(slots, part.priorities)
-                    self.inserted += len(slots)
+                    with table.numbered.counted(call, table.count, len(slots)):
+                        store.commit(slots, part.priorities)
                     slots = None
                     events = table.changed()
             finally:
@@ -157,9 +162,7 @@ class TableHandle:
         return self._choose(store, out, stop, timeout)
 
     @contextlib.contextmanager
-    def _admitted_batch(
-        self, stop: threading.Event | None, timeout: float | None
-    ) -> Iterator[None]:
+    def _admitted_batch(self, stop: _Stop, timeout: float | None) -> Iterator[None]:
         """Holds the lock once a batch may be sampled; then wakes the waits that this ends."""
         table = self._table
         with table.lock:
@@ -235,12 +238,7 @@ class TableHandle:
             table.take_role(self._number, what)
 
     def _wait(
-        self,
-        what: int,
-        done: Callable[[], bool],
-        wait: str,
-        stop: threading.Event | None,
-        timeout: float | None,
+        self, what: int, done: Callable[[], bool], wait: str, stop: _Stop, timeout: float | None
     ) -> None:
         """Waits until `done`, with the lock held when it is called. Args: wait: for messages."""
         table = self._table
@@ -260,11 +258,7 @@ class TableHandle:
             table.clients.note_wait(self._number, what, False)
 
     def wait_for_counts(
-        self,
-        done: Callable[[int, int], bool],
-        what: str,
-        stop: threading.Event | None,
-        timeout: float | None,
+        self, done: Callable[[int, int], bool], what: str, stop: _Stop, timeout: float | None
     ) -> None:
         """As `SharedReplayBuffer.wait_for_counts`."""
         info = self._table.current_info

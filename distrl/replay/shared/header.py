@@ -12,7 +12,7 @@ from distrl.errors import ConfigError
 from distrl.replay.config import ReplayConfig
 from distrl.replay.shared.layout import HEADER_BYTES
 
-_VERSION = "distrl shared table 3"
+_VERSION = "distrl shared table 4"
 
 
 class Header(NamedTuple):

@@ -6,7 +6,7 @@ from typing import Any
 import numpy.typing as npt
 
 from distrl.replay.config import ReplayConfig
-from distrl.replay.shared import clients
+from distrl.replay.shared import clients, numbered
 from distrl.replay.shared.settings import SETTINGS_BYTES
 from distrl.replay.table.sum_tree import SumTree
 from distrl.shared_memory.lock import LOCK_BYTES
@@ -45,6 +45,8 @@ class Layout:
             "margins": 16,
             "settings": SETTINGS_BYTES,
             "clients": 8 * clients.MAX_CLIENTS * clients.COLUMNS,
+            "names": clients.MAX_CLIENTS * clients.NAME_BYTES,
+            "numbered": 8 * numbered.ROWS * numbered.COLUMNS,
             **dict.fromkeys(SLOT_ARRAYS, 8 * self.slots),
             "sums": 8 * SumTree.nodes(ring),
             "priorities": 8 * ring,

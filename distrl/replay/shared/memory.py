@@ -9,11 +9,12 @@ import numpy.typing as npt
 
 from distrl.replay.columns import Block, Columns
 from distrl.replay.config import ReplayConfig
-from distrl.replay.shared import clients
+from distrl.replay.shared import clients, numbered
 from distrl.replay.shared.clients import Clients
 from distrl.replay.shared.header import Header
 from distrl.replay.shared.layout import SLOT_ARRAYS, Layout
 from distrl.replay.shared.margins import ErrorMargins
+from distrl.replay.shared.numbered import NumberedInserts
 from distrl.replay.shared.settings import SharedSettings
 from distrl.replay.shared.slots import QueueSlots, RingSlots
 from distrl.replay.table.files import Stored
@@ -41,6 +42,7 @@ class TableMemory:
       margins: the rate limiter's margins.
       settings: the current settings.
       clients: the table's clients.
+      numbered: what the calls of a server's clients have inserted.
       store: the table's slots.
       lock_address: address of the lock.
       events: the events for which clients wait.
@@ -60,7 +62,11 @@ class TableMemory:
         self.margins = ErrorMargins(views["margins"].view(np.float64))
         self.settings = SharedSettings(views["settings"])
         rows = views["clients"].view(np.int64).reshape(-1, clients.COLUMNS)
-        self.clients = Clients(rows, ints[_WAITING:_LOST], ints[_LOST:])
+        names = views["names"].reshape(-1, clients.NAME_BYTES)
+        self.clients = Clients(rows, names, ints[_WAITING:_LOST], ints[_LOST:])
+        self.numbered = NumberedInserts(
+            views["numbered"].view(np.int64).reshape(-1, numbered.COLUMNS)
+        )
         arrays = {key: views[key].view(np.int64) for key in SLOT_ARRAYS}
         self.store: QueueSlots | RingSlots
         if config.table == "queue":

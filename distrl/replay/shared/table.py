@@ -40,6 +40,7 @@ class SharedTable:
       slots: number of slots.
       store: the slots.
       clients: the table's clients.
+      numbered: what the calls of a server's clients have inserted.
       events: the events for which clients wait.
       lock: guards everything but the data.
       reseeds: whether the random generator is reseeded when this process first samples.
@@ -57,7 +58,7 @@ class SharedTable:
         self.config = parts.header.config
         self.batch_size = parts.header.batch_size
         self.data, self.slots, self.store = parts.data, parts.slots, parts.store
-        self.clients, self.events = parts.clients, parts.events
+        self.clients, self.events, self.numbered = parts.clients, parts.events, parts.numbered
         self._file = file
         self._seed = parts.header.seed
         self._custom_sampler = parts.header.sampler
@@ -210,6 +211,7 @@ class SharedTable:
             (client, process) for client, process in dead if self.clients.is_of(client, process)
         ]
         self.store.repair([client for client, _ in dead])
+        self.numbered.settle(self._ints[INSERTS])
         for client, process in dead:
             self.clients.remove_dead(client, process)
         self.clients.recount()

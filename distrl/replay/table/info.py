@@ -13,7 +13,7 @@ from distrl.replay.config import RateLimits
 class Wait(NamedTuple):
     """A call that is blocked on a table."""
 
-    who: str  # a thread's name, or "process 123"
+    who: str  # a node's or a thread's name, or "process 123"
     what: str  # "room" for an insert, or "samples"
     seconds: float  # so far
 

@@ -15,7 +15,7 @@ from distrl.replay.served import frames
 from distrl.runtime.messages import encode
 from tests.support.replay import KEY
 from tests.support.selection import full
-from tests.support.waiting import in_thread
+from tests.support.waiting import in_thread, until
 
 T = 4
 make_served = pytest.mark.parametrize("make_replay", ["served", full("served-tcp")], indirect=True)
@@ -29,6 +29,10 @@ def stranger(replay, data):
     sock.connect(address)
     sock.sendall(data)
     return sock
+
+
+def greeting(name=""):
+    return frames.greeting(KEY, os.urandom(16), name)
 
 
 def is_cut(sock):
@@ -77,14 +81,14 @@ def test_a_client_goes_on_after_each_loss_of_its_connection(make_replay, streams
 def test_a_call_that_arrives_after_a_later_one_is_not_made(make_replay):
     """It lay in a connection that was lost, and its repetition was answered long ago."""
     replay = make_replay(ReplayConfig("uniform", T, max_size=16), 4)
-    greeting = frames.proof(KEY) + os.urandom(frames.ID_BYTES)
+    begin = greeting()
 
     def framed(*call):
         head = encode(call)
         return struct.pack("<IQ", len(head), 0) + head
 
-    late = stranger(replay, greeting)
-    with late, stranger(replay, greeting + framed(1, "facts", ())) as sock:
+    late = stranger(replay, begin)
+    with late, stranger(replay, begin + framed(1, "info", ())) as sock:
         assert sock.recv(1)
         late.sendall(framed(0, "reconfigure", ({"min_size_to_sample": 8},)))
         assert is_cut(late)
@@ -98,7 +102,7 @@ def test_strangers_reach_nothing(make_replay, streams):
     streams.add_to(client, np.arange(4, dtype=np.int32), T + 1)
     call = encode((0, "reconfigure", ({"max_size": 1},)))
     frame = struct.pack("<IQ", len(call), 0) + call
-    wrong = frames.proof("another key") + os.urandom(16)
+    wrong = frames.greeting("another key", os.urandom(16), "")
     for data in (wrong + frame, frame * 4, os.urandom(4096), b"GET / HTTP/1.1\r\n\r\n" * 9):
         with stranger(replay, data) as sock:
             assert is_cut(sock)
@@ -117,8 +121,8 @@ def test_strangers_reach_nothing(make_replay, streams):
 def test_frames_that_are_too_large_or_no_messages_end_the_connection(make_replay, sizes):
     """Even for a client with the key; nothing of that size is allocated."""
     replay = make_replay(ReplayConfig("uniform", T, max_size=16), 4)
-    greeting = frames.proof(KEY) + os.urandom(16)
-    with stranger(replay, greeting + struct.pack("<IQ", *sizes) + b"xyz") as sock:
+    begin = greeting()
+    with stranger(replay, begin + struct.pack("<IQ", *sizes) + b"xyz") as sock:
         assert is_cut(sock)
     assert replay.client().info().inserts == 0
 
@@ -132,10 +136,8 @@ def test_fuzzed_calls_neither_end_the_server_nor_insert(make_replay, streams):
         head = bytearray(good)
         for _ in range(rng.integers(1, 5)):
             head[rng.integers(len(head))] = rng.integers(256)
-        greeting = frames.proof(KEY) + os.urandom(16)
-        with stranger(
-            replay, greeting + struct.pack("<IQ", len(head), 64) + head + bytes(64)
-        ) as sock:
+        begin = greeting()
+        with stranger(replay, begin + struct.pack("<IQ", len(head), 64) + head + bytes(64)) as sock:
             is_cut(sock)  # or answered, if it was a call
     client = replay.client()
     assert client.info().inserts == 0
@@ -165,6 +167,55 @@ def test_a_server_that_is_started_again_has_its_clients_and_its_checkpoint(
 
 
 @make_served
+@pytest.mark.parametrize("room", [8, 2])
+def test_a_server_that_died_before_its_answer_has_inserted_once(make_replay, room):
+    """The next one finds in the table's memory how many unrolls of a repeated call it has."""
+    replay = make_replay(ReplayConfig("queue", T, max_size=room), 2)
+    begin, learner = greeting(), replay.client()
+    columns = learner.columns
+    unrolls = columns.pack(columns.allocate(4))
+    for server in range(2):
+        with stranger(replay, begin) as sock:
+            frames.send(sock, (3, "insert", (4, None, 0.0)), unrolls)
+            (state, *rest), _ = frames.receive(sock, 0)
+        assert (state, rest[0]) == (("ok", None) if room == 8 else ("wait", 2))
+        assert learner.info().inserts == min(4, room)
+        if server == 0:
+            replay.stop_serving()
+            replay.serve()
+
+
+@make_served
+def test_a_wait_names_who_waits(make_replay):
+    replay = make_replay(ReplayConfig("queue", T, max_size=8), 4)
+    for name, who in (("actor/3", "actor/3"), ("a\n\x1b" + "é" * 30, "a??" + "é" * 22)):
+        stop = threading.Event()
+        waiting, _ = in_thread(
+            lambda stop=stop, name=name: replay.client(stop, name=name).sample(9.0)
+        )
+        until(lambda who=who: [w.who for w in replay._shared.info().waits] == [who], who)
+        stop.set()
+        waiting.join(5.0)
+
+
+@make_served
+def test_a_client_that_does_not_come_back_is_forgotten(make_replay):
+    replay = make_replay(ReplayConfig("queue", T, max_size=8), 4)
+    replay.stop_serving()
+    replay.serve(kept=0.1)
+    clients = replay._shared.clients
+    before = np.count_nonzero(clients._rows[:, 0])
+    with stranger(replay, greeting()) as sock:
+        for number in range(2):  # the first one has made its row
+            frames.send(sock, (number, "sample", (0.0,)))
+            assert frames.receive(sock, 0)[0][0] == "wait"
+        time.sleep(0.7)  # it is not forgotten while it is there
+        assert np.count_nonzero(clients._rows[:, 0]) == before + 1
+    until(lambda: np.count_nonzero(clients._rows[:, 0]) == before, "its row is free")
+    assert not replay._served._clients
+
+
+@make_served
 def test_a_closed_server_is_told(make_replay):
     replay = make_replay(ReplayConfig("uniform", T, max_size=16), 4)
     client = replay.client()
@@ -172,5 +223,5 @@ def test_a_closed_server_is_told(make_replay):
     replay.stop_serving()
     began = time.monotonic()
     with pytest.raises((ServerSilent, Stopped), match="table"):
-        client._served._others.call("facts", timeout=0.5)
+        client._served._others.call("info", timeout=0.5)
     assert time.monotonic() - began < 30

@@ -8,6 +8,7 @@ Exits with 0 if all was well, and prints counts.
 """
 
 import dataclasses
+import functools
 import json
 import os
 import random
@@ -16,6 +17,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import jax
@@ -26,6 +28,7 @@ from distrl import specs
 from distrl.errors import DeadlineExceeded
 from distrl.replay.buffer import ReplayConfig
 from distrl.replay.shared.buffer import SharedReplayBuffer
+from distrl.replay.shared.numbered import Call
 from distrl.replay.shared.slots import FREE, PENDING, READY, QueueSlots, RingSlots
 from distrl.replay.shared.table import SharedTable
 from distrl.shared_memory.segment import FOLDER
@@ -221,17 +224,21 @@ def steps(kind: str, opcodes: bool, every: int) -> dict[str, int]:
             for _ in range(T if what == "insert" else 0):
                 other.step()
 
+            call = Call(what.encode().ljust(16), moment)
             reports, pipe = os.pipe()
 
             def act(
                 what: str = what,
                 moment: int = moment,
                 other: Writer = other,
+                call: Call = call,
                 pipe: int = pipe,
             ) -> None:
                 # The child needs its own client: slots belong to processes.
                 child_client = client(table)
-                other._buffer._handle = other._buffer._table = child_client._handle
+                insert = child_client._handle.insert
+                numbered = functools.partial(insert, call=call)
+                other._buffer._table = SimpleNamespace(insert=numbered)
                 store = table.store
                 keys = store.key[store.word == READY].astype(np.uint64)
                 if isinstance(store, QueueSlots):
@@ -264,6 +271,9 @@ def steps(kind: str, opcodes: bool, every: int) -> dict[str, int]:
             kept = [u for u in after if u in before]
             assert kept == before[len(before) - len(kept) :]
             assert now.inserts == info.inserts + len(added)
+            with table.lock:
+                counted = table.numbered.done(call)
+            assert counted == len(added)
             if kind == "queue":
                 lost = len(before) - len(kept)
                 # All are sampled again, unless all were read.
