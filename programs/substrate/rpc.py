@@ -214,10 +214,16 @@ def _pass_on(method: str, done: Any, future: "concurrent.futures.Future[Any]") -
 
 
 def _result(answer: bytes) -> Any:
-    worked, result = decode(answer)
-    if not worked:
-        raise CallError(result)
-    return result
+    try:
+        told = decode(answer)
+    except MessageError as error:
+        raise CallError(f"the answer is no message: {error}") from None
+    match told:
+        case (True, result):
+            return result
+        case (False, str(text)):
+            raise CallError(text)
+    raise CallError("the answer is neither a result nor an error")
 
 
 def _error(method: str, error: Any) -> CallError:

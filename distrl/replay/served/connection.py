@@ -66,7 +66,7 @@ class Connection:
         Raises:
           Stopped: the program stops, or this was closed.
           ServerSilent: the server was not there, or did not answer.
-          PeerError: the server failed, or is none of this program.
+          PeerError: the server failed, or what it sends is no answer.
           what the server raised.
         """
         timeout = self._timeout if timeout is None else timeout
@@ -77,11 +77,16 @@ class Connection:
             answer, error = self._tried(message, data, silent)
             if answer is None:
                 answer = self._retried(message, data, silent, error)
-        (result, *rest), answered = answer
-        if result == "error":
-            kind, text = rest
-            raise getattr(errors, kind if kind in _ERRORS else "PeerError")(text)
-        return (result, *rest), answered
+        match answer[0]:
+            case ("error", str(kind), str(text)):
+                raise getattr(errors, kind if kind in _ERRORS else "PeerError")(text)
+            case ("ok", _) | ("wait", int(_), str(_)):
+                return answer
+        raise self.no_answer(name, "it is neither a result nor an error")
+
+    def no_answer(self, name: str, why: object) -> PeerError:
+        """Returns the error for a server that answered what is none. Args: name: of the call."""
+        return PeerError(f"the table's server at {self._address} did not answer {name}: {why}")
 
     def _retried(
         self, message: Any, data: frames.Bytes, silent: float, error: OSError | None

@@ -1,13 +1,15 @@
 """A table that a node serves, as its clients have it."""
 
+import contextlib
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from distrl.errors import SpecError
 from distrl.replay.columns import Block, Columns
 from distrl.replay.config import RateLimits, ReplayConfig
 from distrl.replay.served.calls import chunk
@@ -89,10 +91,11 @@ class ServedTable:
             )
             if state == "ok":
                 left.clear()
-            else:
-                table[0] = rest[1]
-                if rest[0]:
-                    left[0] = part.split(rest[0], self.columns.has_time)[1]
+                return
+            done, table[0] = rest
+            with _reading(self._inserts, "insert"):
+                if _count(done, part.size - 1):
+                    left[0] = part.split(done, self.columns.has_time)[1]
 
         insert(0.0)
         wait_until(
@@ -117,10 +120,13 @@ class ServedTable:
             if state == "wait":
                 table[0] = rest[1]
                 return
-            keys, probability, inserts, size, mass = rest[0]
-            block = self.columns.unpack(data, self._batch_size)
-            sample = Sample(self.columns.trajectory(block, probability), keys, inserts)
-            taken.append(Taken(sample, block, size, mass))
+            with _reading(self._samples, "sample"):
+                keys, probability, inserts, size, mass = rest[0]
+                _check(keys, np.uint64, self._batch_size)
+                _check(probability, np.float32, self._batch_size)
+                block = self.columns.unpack(data, self._batch_size)
+                sample = Sample(self.columns.trajectory(block, probability), keys, _count(inserts))
+                taken.append(Taken(sample, block, _count(size), float(mass)))
 
         take(0.0)
         wait_until(
@@ -169,11 +175,26 @@ class ServedTable:
 
     def info(self) -> TableInfo:
         """As `Table.info`."""
-        return _info(self._others.call("info")[0][1])
+        return self._info("info")
 
     def reconfigure(self, **changes: object) -> TableInfo:
         """As `Table.reconfigure`."""
-        return _info(self._others.call("reconfigure", changes)[0][1])
+        return self._info("reconfigure", changes)
+
+    def _info(self, name: str, *args: Any) -> TableInfo:
+        (_, told), _ = self._others.call(name, *args)
+        with _reading(self._others, name):
+            table, *counts, limits, waits = told
+            size, max_size, inserts, samples = map(_count, counts)
+            return TableInfo(
+                str(table),
+                size,
+                max_size,
+                inserts,
+                samples,
+                limits and RateLimits(*map(_number, limits)),
+                tuple(Wait(str(who), str(what), float(since)) for who, what, since in waits),
+            )
 
     def read(self, indices: slice) -> Block:
         """As `Table.read`."""
@@ -183,14 +204,16 @@ class ServedTable:
         blocks = []
         for i in range(start, stop, self._chunk):
             (_, size), data = self._others.call("read", i, min(i + self._chunk, stop))
-            blocks.append(self.columns.unpack(data, size))
+            with _reading(self._others, "read"):
+                blocks.append(self.columns.unpack(data, _count(size, self._chunk)))
         return self.columns.join(blocks) if blocks else self.columns.allocate(0)
 
     def save(self, config: ReplayConfig, folder: Path, timeout: float) -> dict[str, Any]:
         """As `Table.save`, by the server, which has the settings and must see `folder`."""
         where = str(folder.absolute())
-        counts: dict[str, Any] = self._saves.call("save", where, timeout=timeout)[0][1]
-        return counts
+        (_, counts), _ = self._saves.call("save", where, timeout=timeout)
+        with _reading(self._saves, "save"):
+            return {name: _count(counts[name]) for name in ("size", "inserts", "samples")}
 
     def layout(self, timeout: float) -> tuple[str, bool, int, int]:
         """Returns its name, whether it is a queue, its unrolls' length and its batches' size.
@@ -198,8 +221,10 @@ class ServedTable:
         Args:
           timeout: seconds that the server may take to begin.
         """
-        name, is_queue, length, batch = self._others.call("layout", timeout=timeout)[0][1]
-        return str(name), bool(is_queue), int(length), int(batch)
+        (_, told), _ = self._others.call("layout", timeout=timeout)
+        with _reading(self._others, "layout"):
+            name, is_queue, length, batch = told
+            return str(name), bool(is_queue), _count(length), _count(batch)
 
     def close(self) -> None:
         """Ends all calls and the connections."""
@@ -217,7 +242,27 @@ class _Asking:
         self._ask(timeout)
 
 
-def _info(told: Any) -> TableInfo:
-    info = TableInfo(*told)
-    limits = info.limits and RateLimits(*info.limits)
-    return info._replace(limits=limits, waits=tuple(Wait(*wait) for wait in info.waits))
+@contextlib.contextmanager
+def _reading(connection: Connection, name: str) -> Iterator[None]:
+    """Raises PeerError if what is read in the context is no answer to a call of this name."""
+    try:
+        yield
+    except (TypeError, ValueError, KeyError, OverflowError, SpecError) as error:
+        raise connection.no_answer(name, error) from None
+
+
+def _count(value: Any, most: int = 2**63 - 1) -> int:
+    if not isinstance(value, int | np.integer) or not 0 <= value <= most:
+        raise ValueError(f"a {type(value).__name__} where a count up to {most} belongs")
+    return int(value)
+
+
+def _number(value: Any) -> Any:
+    if not isinstance(value, int | float | np.number):
+        raise ValueError(f"a {type(value).__name__} where a number belongs")
+    return value
+
+
+def _check(value: Any, dtype: npt.DTypeLike, size: int) -> None:
+    if not isinstance(value, np.ndarray) or (value.dtype, value.shape) != (dtype, (size,)):
+        raise ValueError(f"a {type(value).__name__} where {np.dtype(dtype)}[{size}] belongs")

@@ -18,6 +18,7 @@ import grpc
 import numpy as np
 
 from distrl.programs.substrate.rpc import CallError, Client, Server
+from distrl.runtime.messages import encode
 
 MAX_BYTES = 1 << 20
 
@@ -58,6 +59,36 @@ def error_of(call, *args):
         return f"returned {call(*args)!r}"
     except CallError as error:
         return f"{error.code.name if error.code else None}: {error}"
+
+
+def changed_answers(path, key):
+    """Returns the kinds of errors in which answers of random or changed bytes end."""
+    rng, good = random.Random(0), encode((True, [1.5, "text", np.ones(3)]))
+
+    def answer(request, context):
+        data = bytearray(good if rng.random() < 0.7 else rng.randbytes(rng.randrange(200)))
+        for _ in range(rng.randrange(1, 5)):
+            if data:
+                data[rng.randrange(len(data))] ^= 1 << rng.randrange(8)
+        return bytes(data[: rng.randrange(len(data) + 1)] if rng.random() < 0.3 else data)
+
+    class Answers(grpc.GenericRpcHandler):
+        def service(self, call):
+            return grpc.unary_unary_rpc_method_handler(answer)
+
+    pool = concurrent.futures.ThreadPoolExecutor(1)
+    server = grpc.server(pool, handlers=[Answers()])
+    server.add_insecure_port(f"unix:{path}")
+    server.start()
+    client, kinds = Client(f"unix:{path}", key, 5.0), set()
+    for call in range(200):
+        try:
+            client.futures.ask().result(5.0) if call % 2 else client.ask()
+        except Exception as error:
+            kinds.add(type(error).__name__)
+    client.close()
+    server.stop(0.0).wait(5.0)
+    return sorted(kinds)
 
 
 def raw(path, data):
@@ -130,6 +161,7 @@ def main():
             except grpc.RpcError as error:
                 told.setdefault("garbage", set()).add(error.code().name)
     told["garbage"] = sorted(told["garbage"])
+    told["changed_answers"] = changed_answers(os.path.join(folder, "false"), key)
     told["grew_kb"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
     told["no_effect"] = node.calls == calls
     told["still"] = client.add(2)

@@ -56,6 +56,10 @@ def test_strangers_have_no_effect(told):
     assert told["grew_kb"] < 50_000
 
 
+def test_changed_answers_end_in_a_clear_error(told):
+    assert told["changed_answers"] == ["CallError"]
+
+
 def test_a_server_that_comes_back_is_reached(told):
     assert told["gone"] == "DEADLINE_EXCEEDED"
     assert told["again"] == 41
