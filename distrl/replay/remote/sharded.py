@@ -17,12 +17,12 @@ import numpy.typing as npt
 from distrl.errors import DeadlineExceeded, ServerSilent, Stopped
 from distrl.replay.buffer import ReplayAdministration, ReplayReader, checked_priorities
 from distrl.replay.config import RateLimits, ReplayConfig
+from distrl.replay.remote.fetched import FetchedBatches
 from distrl.replay.remote.fetcher import Fetcher
 from distrl.replay.remote.insert_count import InsertCount
 from distrl.replay.remote.items import Item
 from distrl.replay.remote.shard_choice import MAX_WAIT, ShardChooser, by_mass, round_robin
 from distrl.replay.remote.shard_reader import Shard, ShardReader
-from distrl.replay.remote.supply import Supply, has_more, supply_of
 from distrl.replay.table import files
 from distrl.replay.table.info import TableInfo
 from distrl.replay.table.waiting import wait_until
@@ -78,8 +78,9 @@ class ShardedReplayBuffer(ReplayReader, ReplayAdministration):
             max_wait = MAX_WAIT if config.samples_per_insert is None else 0.0
             self._choose = by_mass(max_wait, np.random.default_rng(seed))
         self._readers: list[ShardReader] = []
-        self._fetcher: Fetcher[tuple[Sample, list[int]]] | None = None
-        self._supply: Supply | None = None
+        self._batches: FetchedBatches[tuple[Sample, list[int]]] = FetchedBatches(
+            self._fetch, self.info, self._describe, batch_size, stop
+        )
         self._shard_of: dict[int, int] = {}  # by key, in order of sampling
         self._inserts = InsertCount(self.info, config.table == "queue")
         self._closed = False
@@ -90,29 +91,17 @@ class ShardedReplayBuffer(ReplayReader, ReplayAdministration):
 
     def sample(self, timeout: float | None) -> Sample:
         self._check_open()
-        try:
-            sample, shards = self._started().take(timeout, self._stop, lambda: None)
-        except DeadlineExceeded as error:
-            raise DeadlineExceeded(f"{error}: {self._describe()}") from None
-        except RuntimeError as error:
-            if isinstance(error.__cause__, Stopped | DeadlineExceeded):
-                raise error.__cause__ from None
-            raise
-        if self._supply is not None:
-            self._supply.take(len(sample.key))
+        sample, shards = self._batches.take(timeout)
         if self.is_prioritized:
             self._remember(sample.key, shards)
         return sample
 
-    def _started(self) -> Fetcher[tuple[Sample, list[int]]]:
-        if self._fetcher is None:
-            self._supply = supply_of(self.info)
-            self._readers = [
-                ShardReader(shard, i, self._lock, self._changed, self._ahead)
-                for i, shard in enumerate(self._shards)
-            ]
-            self._fetcher = Fetcher(lambda: None, self._assemble, self._prefetch, "all shards")
-        return self._fetcher
+    def _fetch(self) -> Fetcher[tuple[Sample, list[int]]]:
+        self._readers = [
+            ShardReader(shard, i, self._lock, self._changed, self._ahead)
+            for i, shard in enumerate(self._shards)
+        ]
+        return Fetcher(lambda: None, self._assemble, self._prefetch, "all shards")
 
     def _assemble(self, _: None) -> tuple[Sample, list[int]]:
         """Returns the next batch and the shard of each item."""
@@ -179,10 +168,10 @@ class ShardedReplayBuffer(ReplayReader, ReplayAdministration):
                 _LOG.warning("%d unrolls may come once more: %s", len(keys), error)
 
     def can_sample(self) -> bool:
-        return not self._closed and self._started().ready()
+        return not self._closed and self._batches.ready()
 
     def has_more(self) -> bool:
-        return has_more(self._supply, self.info, self._count * self._per_item)
+        return self._batches.has_more()
 
     def infos(self) -> list[TableInfo]:
         """Returns each shard's counts and limits."""
@@ -248,8 +237,7 @@ class ShardedReplayBuffer(ReplayReader, ReplayAdministration):
             reader.close()
         for shard in self._shards:
             shard.close()
-        if self._fetcher is not None:
-            self._fetcher.close()
+        self._batches.close()
 
     def _check_open(self) -> None:
         if self._closed:

@@ -18,10 +18,10 @@ from distrl.replay.buffer import checked_priorities
 from distrl.replay.client import UnrollingReplayBuffer
 from distrl.replay.columns import Block
 from distrl.replay.config import ReplayConfig
+from distrl.replay.remote.fetched import FetchedBatches
 from distrl.replay.remote.fetcher import Fetcher
 from distrl.replay.remote.insert_count import InsertCount
 from distrl.replay.remote.items import Item, ItemPacker, joined
-from distrl.replay.remote.supply import Supply, has_more, supply_of
 from distrl.replay.reverb import checkpoints
 from distrl.replay.reverb.calls import ServerCalls
 from distrl.replay.reverb.largest import LargestPriority
@@ -92,8 +92,9 @@ class ReverbReplayBuffer(UnrollingReplayBuffer):
         self._packer = ItemPacker(self.columns, unrolls_per_item)
         self._writer: ItemWriter | None = None
         self._prefetch = prefetch
-        self._fetcher: Fetcher[Sample] | None = None
-        self._supply: Supply | None = None
+        self._batches: FetchedBatches[Sample] = FetchedBatches(
+            self._fetch, self.info, self._describe, batch_size, stop
+        )
         self._inserts = InsertCount(self.info, config.table == "queue")
         self._closed = False
 
@@ -157,7 +158,7 @@ class ReverbReplayBuffer(UnrollingReplayBuffer):
         if not self._reconnect_timeout:
             raise named from error
         _LOG.warning("%s; lost with it: %s; waiting for a new server", named, lost)
-        old, self._writer, self._fetcher = (self._writer, self._fetcher), None, None
+        old, self._writer = (self._writer, self._batches.drop()), None
         # In a thread, because each may wait for the dead server.
         threading.Thread(target=_close, args=old, name=f"close {self._name}", daemon=True).start()
         self._client = reverb.Client(self._client.server_address)
@@ -185,21 +186,12 @@ class ReverbReplayBuffer(UnrollingReplayBuffer):
         self._check_open()
         while True:
             try:
-                sample = self._started().take(timeout, self._stop, self._server.watch())
+                return self._batches.take(timeout, self._server.watch())
             except (RuntimeError, ServerSilent) as error:
                 self.reconnect(error, "batches that were fetched in advance")
-            except DeadlineExceeded as error:
-                raise DeadlineExceeded(f"{error}: {self._describe()}") from None
-            else:
-                if self._supply is not None:
-                    self._supply.take(self._batch_size)
-                return sample
 
-    def _started(self) -> Fetcher[Sample]:
-        if self._fetcher is None:
-            self._supply = supply_of(self.info)
-            self._fetcher = Fetcher(self.make_sampler, self._assemble, self._prefetch, self._name)
-        return self._fetcher
+    def _fetch(self) -> Fetcher[Sample]:
+        return Fetcher(self.make_sampler, self._assemble, self._prefetch, self._name)
 
     def make_sampler(self) -> Any:
         """Returns Reverb's sampler, which fetches a batch's items ahead; for `item`, any thread."""
@@ -277,10 +269,10 @@ class ReverbReplayBuffer(UnrollingReplayBuffer):
         self._server.call(send, "a removal", self._stop)
 
     def can_sample(self) -> bool:
-        return not self._closed and self._started().ready()
+        return not self._closed and self._batches.ready()
 
     def has_more(self) -> bool:
-        return has_more(self._supply, self.info, self._batch_size)
+        return self._batches.has_more()
 
     def info(self) -> TableInfo:
         return table_info(self._server.info(self._stop), self._per_item)
@@ -304,8 +296,7 @@ class ReverbReplayBuffer(UnrollingReplayBuffer):
 
     def close(self) -> None:
         self._closed = True
-        if self._fetcher is not None:
-            self._fetcher.close()
+        self._batches.close()
         if self._writer is not None:
             self._writer.close()
 

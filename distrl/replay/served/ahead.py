@@ -9,8 +9,8 @@ import numpy.typing as npt
 
 from distrl.errors import DeadlineExceeded, PeerError, Stopped
 from distrl.replay.buffer import ReplayAdministration, ReplayReader
+from distrl.replay.remote.fetched import FetchedBatches
 from distrl.replay.remote.fetcher import Fetcher
-from distrl.replay.remote.supply import Supply, has_more, supply_of
 from distrl.replay.served.client import ServedReplayBuffer
 from distrl.replay.served.table import Sampler
 from distrl.replay.table.info import TableInfo
@@ -33,38 +33,30 @@ class AheadReplayBuffer(ReplayReader, ReplayAdministration):
         stop: set when the program stops; ends waits.
         prefetch: batches fetched in advance.
         """
-        self._client, self._batch_size = client, batch_size
-        self._stop, self._prefetch = stop, prefetch
-        self._fetcher: Fetcher[Sample] | None = None
-        self._supply: Supply | None = None
+        self._client = client
+
+        def start() -> Fetcher[Sample]:
+            return Fetcher(
+                lambda: Sampler(stop),
+                lambda sampler: client.table.take(sampler, None).sample,
+                prefetch,
+                "of a server",
+            )
+
+        def describe() -> str:
+            try:
+                return str(client.info())
+            except (DeadlineExceeded, PeerError, Stopped) as error:
+                return str(error)
+
+        self._batches = FetchedBatches(start, client.info, describe, batch_size, stop)
 
     @property
     def is_prioritized(self) -> bool:
         return self._client.is_prioritized
 
     def sample(self, timeout: float | None) -> Sample:
-        try:
-            sample = self._started().take(timeout, self._stop, lambda: None)
-        except DeadlineExceeded as error:
-            raise DeadlineExceeded(f"{error}: {self._client.info()}") from None
-        except RuntimeError as error:
-            if isinstance(error.__cause__, Stopped | DeadlineExceeded | PeerError):
-                raise error.__cause__ from None
-            raise
-        if self._supply is not None:
-            self._supply.take(self._batch_size)
-        return sample
-
-    def _started(self) -> Fetcher[Sample]:
-        if self._fetcher is None:
-            self._supply = supply_of(self.info)
-            self._fetcher = Fetcher(
-                lambda: Sampler(self._stop),
-                lambda sampler: self._client.table.take(sampler, None).sample,
-                self._prefetch,
-                "of a server",
-            )
-        return self._fetcher
+        return self._batches.take(timeout)
 
     def update_priorities(self, keys: npt.NDArray[np.uint64], priorities: npt.NDArray[Any]) -> None:
         self._client.update_priorities(keys, priorities)
@@ -73,10 +65,10 @@ class AheadReplayBuffer(ReplayReader, ReplayAdministration):
         self._client.discard(keys, oldest)
 
     def can_sample(self) -> bool:
-        return self._started().ready()
+        return self._batches.ready()
 
     def has_more(self) -> bool:
-        return has_more(self._supply, self.info, self._batch_size)
+        return self._batches.has_more()
 
     def info(self) -> TableInfo:
         return self._client.info()
@@ -85,6 +77,5 @@ class AheadReplayBuffer(ReplayReader, ReplayAdministration):
         return self._client.save(folder, timeout)
 
     def close(self) -> None:
-        if self._fetcher is not None:
-            self._fetcher.close()
+        self._batches.close()
         self._client.close()

@@ -59,6 +59,11 @@ class ServedReplayBuffer(TableReplayBuffer):
         """The table."""
         return self._served
 
+    @property
+    def is_prioritized(self) -> bool:
+        # A queue stays one.
+        return self._config.table != "queue" and super().is_prioritized
+
     def wait_for_server(self, timeout: float) -> None:
         """Waits until the server answers.
 
