@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from distrl.replay.columns import Block, Columns
 from distrl.replay.config import ReplayConfig
-from distrl.replay.shared import clients, numbered
+from distrl.replay.shared import clients
 from distrl.replay.shared.clients import Clients
 from distrl.replay.shared.header import Header
 from distrl.replay.shared.layout import SLOT_ARRAYS, Layout
@@ -64,9 +64,7 @@ class TableMemory:
         rows = views["clients"].view(np.int64).reshape(-1, clients.COLUMNS)
         names = views["names"].reshape(-1, clients.NAME_BYTES)
         self.clients = Clients(rows, names, ints[_WAITING:_LOST], ints[_LOST:])
-        self.numbered = NumberedInserts(
-            views["numbered"].view(np.int64).reshape(-1, numbered.COLUMNS)
-        )
+        self.numbered = NumberedInserts(views["numbered"].data.cast("q"))
         arrays = {key: views[key].view(np.int64) for key in SLOT_ARRAYS}
         self.store: QueueSlots | RingSlots
         if config.table == "queue":

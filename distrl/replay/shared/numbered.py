@@ -9,20 +9,21 @@ may be repeated, turns that into a count.
 """
 
 import contextlib
+import struct
 import time
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from distrl.replay.shared.slots import INSERTS
 
 ROWS, COLUMNS = 1024, 9
-ID_BYTES = 16  # of a client
-_ID, _NUMBER, _DONE = slice(0, 2), 2, 3
+ID_BYTES = 16  # of a client: two numbers
+_NUMBER, _DONE = 2, 3
 _OPEN, _BEFORE, _FIRST, _COUNT = range(4, 8)  # the call's number + 1, or 0: the row is closed
 _USED = 8  # when, in nanoseconds of the monotonic clock; 0: never
+_ID = struct.Struct("=2q")
 
 
 class Call(NamedTuple):
@@ -35,14 +36,17 @@ class Call(NamedTuple):
 class NumberedInserts:
     """A row for each client; a new client gets the row that has not been used for longest."""
 
-    def __init__(self, rows: npt.NDArray[np.int64]):
-        """Args: rows: int64 `[ROWS, COLUMNS]`, initially zero."""
-        self._rows = rows
+    def __init__(self, ints: memoryview):
+        """Args: ints: int64 `[ROWS * COLUMNS]`, initially zero."""
+        self._ints = ints
+        self._found: dict[bytes, int] = {}  # where a client's row began when it was last used
 
     def done(self, call: Call) -> int:
         """Returns how many unrolls of a call are in the table, or were and have left it."""
         row = self._row(call.client)
-        return 0 if row is None or row[_NUMBER] != call.number else int(row[_DONE])
+        if row is None or self._ints[row + _NUMBER] != call.number:
+            return 0
+        return self._ints[row + _DONE]
 
     @contextlib.contextmanager
     def counted(
@@ -55,30 +59,50 @@ class NumberedInserts:
           counts: returns the table's counts, see `slots.py`.
           count: unrolls that are to be inserted.
         """
-        if call is not None:
-            self._open(call, counts(INSERTS), count)
+        if call is None:
+            yield
+            return
+        row = self._open(call, counts(INSERTS), count)
         yield
-        if call is not None:
-            self.settle(counts(INSERTS))
+        self._close(row, counts(INSERTS))
 
-    def _open(self, call: Call, first: int, count: int) -> None:
-        row = self._row(call.client)
+    def _open(self, call: Call, first: int, count: int) -> int:
+        """Notes what is inserted next, from key `first` on; returns the client's row."""
+        ints, row = self._ints, self._row(call.client)
         if row is None:
-            row = self._rows[int(np.argmin(self._rows[:, _USED]))]
-            row[_NUMBER] = -1  # first: what follows is of no call
-            row[_ID] = np.frombuffer(call.client, np.int64)
-        row[_BEFORE] = row[_DONE] if row[_NUMBER] == call.number else 0
-        row[_FIRST], row[_COUNT], row[_USED] = first, count, time.monotonic_ns()
-        row[_OPEN] = call.number + 1  # last: it opens the row
+            row = int(np.argmin(np.asarray(ints)[_USED::COLUMNS])) * COLUMNS
+            ints[row + _NUMBER] = -1  # first: what follows is of no call
+            ints[row], ints[row + 1] = _ID.unpack(call.client)
+        again = ints[row + _NUMBER] == call.number
+        ints[row + _BEFORE] = ints[row + _DONE] if again else 0
+        ints[row + _FIRST], ints[row + _COUNT] = first, count
+        ints[row + _USED] = time.monotonic_ns()
+        ints[row + _OPEN] = call.number + 1  # last: it opens the row
+        return row
+
+    def _close(self, row: int, inserts: int) -> None:
+        ints = self._ints
+        inserted = min(max(0, inserts - ints[row + _FIRST]), ints[row + _COUNT])
+        ints[row + _DONE] = ints[row + _BEFORE] + inserted
+        ints[row + _NUMBER] = ints[row + _OPEN] - 1
+        ints[row + _OPEN] = 0
 
     def settle(self, inserts: int) -> None:
-        """Closes the rows that are open. Args: inserts: into the table so far."""
-        for row in map(self._rows.__getitem__, np.flatnonzero(self._rows[:, _OPEN])):
-            inserted = min(max(0, inserts - int(row[_FIRST])), int(row[_COUNT]))
-            row[_DONE] = row[_BEFORE] + inserted
-            row[_NUMBER] = row[_OPEN] - 1
-            row[_OPEN] = 0
+        """Closes the rows that are open, after a repair. Args: inserts: into the table so far."""
+        for index in np.flatnonzero(np.asarray(self._ints)[_OPEN::COLUMNS]).tolist():
+            self._close(index * COLUMNS, inserts)
 
-    def _row(self, client: bytes) -> npt.NDArray[np.int64] | None:
-        found = np.flatnonzero((self._rows[:, _ID] == np.frombuffer(client, np.int64)).all(1))
-        return self._rows[found[0]] if len(found) else None
+    def _row(self, client: bytes) -> int | None:
+        """Returns where a client's row begins; None: it has none."""
+        ints, (first, second) = self._ints, _ID.unpack(client)
+        row = self._found.get(client)
+        if row is None:
+            rows = np.flatnonzero(np.asarray(ints)[::COLUMNS] == first)
+            row = int(rows[0]) * COLUMNS if len(rows) else 0
+        if (ints[row], ints[row + 1]) != (first, second):
+            self._found.pop(client, None)
+            return None
+        if len(self._found) > ROWS:  # of clients that have lost theirs
+            self._found.clear()
+        self._found[client] = row
+        return row
