@@ -17,6 +17,11 @@ Packed = bytes | str
 _LEAST_FILE = 1 << 18  # bytes; what is smaller costs less in an answer than in a file of its own
 
 
+def is_small(nbytes: int) -> bool:
+    """Whether packed parameters of this size are copied in little time."""
+    return nbytes < _LEAST_FILE
+
+
 class ParamsCodec:
     """Packs an agent's parameters into bytes, and unpacks them.
 
@@ -34,7 +39,7 @@ class ParamsCodec:
     @property
     def is_small(self) -> bool:
         """Whether a version is copied in little time."""
-        return self.nbytes < _LEAST_FILE
+        return is_small(self.nbytes)
 
     def pack(self, params: Params) -> bytes:
         """Returns the packed parameters."""

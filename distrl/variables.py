@@ -7,8 +7,10 @@ import time
 from collections.abc import Callable
 from typing import Any, Protocol
 
+import numpy as np
+
 from distrl.agents.agent import Agent
-from distrl.packed_variables import Packed, PackedVersions, ParamsCodec
+from distrl.packed_variables import Packed, PackedVersions, ParamsCodec, is_small
 from distrl.runtime.time_account import PARAMETER_WAIT, in_state
 from distrl.shared_memory.board import Board
 from distrl.shared_memory.published import PublishedVersions, place, read_version
@@ -194,20 +196,29 @@ class VariableService:
 class VariableRelay:
     """Relays a `VariableService`'s parameters, so that each version is sent to a host once.
 
-    It has the interface of the service, and keeps the newest version it has fetched.
+    It has the interface of the service, and keeps the newest version it has fetched. Readers on its
+    host get a `Board` with small ones, if it can make one: then `refresh` has to be called.
 
     Attributes:
       fetched: number of versions fetched.
     """
 
-    def __init__(self, service: Any, interval: float = RELAY_S):
+    def __init__(
+        self,
+        service: Any,
+        interval: float = RELAY_S,
+        make_board: Callable[[int], Board | None] | None = None,
+    ):
         """Args:
         service: a client of the service, with a deadline.
         interval: least seconds between the starts of two calls of the service, however many readers
           there are.
+        make_board: as for `VariableService`.
         """
         self._service = service
         self._interval = interval
+        self._make_board, self._place = make_board, place()
+        self._board: Board | None = None
         self._lock = threading.Lock()
         self._newest: tuple[int, bytes] = (-1, b"")
         self._asked = -math.inf
@@ -218,18 +229,53 @@ class VariableRelay:
         """Size of the newest version in bytes."""
         return len(self._newest[1])
 
-    def get_variables(self, newer_than: int, place: str = "") -> tuple[int, bytes] | None:
-        """See `VariableService.get_variables`; at most `interval` older, and always bytes."""
-        del place
+    def get_variables(self, newer_than: int, place: str = "") -> tuple[int, Packed] | None:
+        """See `VariableService.get_variables`; at most `interval` older, and in no file."""
         with self._lock:  # readers that wait for it find the answer here
-            now = time.monotonic()
-            if now - self._asked >= self._interval:
-                answer = self._service.get_variables(self._newest[0])
-                self._asked = now  # what takes long may be old when it arrives
-                if answer is not None:
-                    self._newest = answer
-                    self.fetched += 1
-            return self._newest if self._newest[0] != newer_than else None
+            self._fetch()
+            version, data = self._newest
+            if version == newer_than:
+                return None
+            if place == self._place and is_small(len(data)) and self._has_board():
+                assert self._board is not None
+                return version, self._board.path
+            return version, data
+
+    def refresh(self) -> None:
+        """Fetches the newest version, if a reader looks at the board."""
+        with self._lock:
+            if self._board is not None:
+                self._fetch()
+
+    def _fetch(self) -> None:
+        now = time.monotonic()
+        if now - self._asked < self._interval:
+            return
+        answer = self._service.get_variables(self._newest[0])
+        self._asked = now  # what takes long may be old when it arrives
+        if answer is not None:
+            self._newest = answer
+            self.fetched += 1
+            self._write_board()
+
+    def _has_board(self) -> bool:
+        """Makes the board, once; returns whether there is one."""
+        if self._make_board is not None:
+            self._board, self._make_board = self._make_board(self.size), None
+            self._write_board()
+        return self._board is not None
+
+    def _write_board(self) -> None:
+        if self._board is not None:
+            version, data = self._newest
+            self._board.write(version, lambda memory: np.copyto(memory, np.frombuffer(data, "u1")))
+
+    def close(self) -> None:
+        """Removes the board: its readers ask for what comes now."""
+        with self._lock:
+            if self._board is not None:
+                self._board.close()
+                self._board = None
 
 
 class RemoteVariables:

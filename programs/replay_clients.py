@@ -166,6 +166,7 @@ def _served_client(
         _insert_timeout(builder),
         RESTART_TIMEOUT_S,
         name,
+        pipelined=True,
     )
     buffer.wait_for_server(LOAD_TIMEOUT_S)
     return buffer

@@ -1,14 +1,19 @@
 """The relay of a host: passes the learner's parameters on to the host's actors."""
 
+import functools
+
 from distrl.experiment import Experiment
+from distrl.packed_variables import Packed
 from distrl.programs.build import print_line
 from distrl.programs.groups import RELAY
+from distrl.programs.nodes.process import owner_of_files
 from distrl.programs.nodes.time_reports import TimeReports, account_of_process
 from distrl.programs.program import ExperimentProgram, NodeHandle
 from distrl.programs.remote import TaskVariables
 from distrl.programs.substrate import here
 from distrl.runtime.heartbeat import current_heartbeat
-from distrl.variables import VariableRelay
+from distrl.shared_memory.board import Board
+from distrl.variables import RELAY_S, VariableRelay
 
 
 def add_relay(
@@ -16,7 +21,9 @@ def add_relay(
 ) -> NodeHandle:
     """Adds a relay of a task's parameters, which tells the monitor what its time goes to."""
     index = len(program.program.groups.get(RELAY.name, ()))
-    return program.add_courier_node(RELAY, RelayNode, index, task, learner, monitor)
+    return program.add_courier_node(
+        RELAY, RelayNode, index, task, program.unique_name, learner, monitor
+    )
 
 
 class RelayNode:
@@ -27,6 +34,7 @@ class RelayNode:
         experiment: Experiment,
         index: int,
         task: str,
+        unique_name: str,
         learner: NodeHandle,
         monitor: NodeHandle,
     ):
@@ -34,25 +42,32 @@ class RelayNode:
         experiment: unused.
         index: index of the relay.
         task: name of the task.
+        unique_name: the program's.
         learner: where its parameters come from.
         monitor: takes reports.
         """
         del experiment
         current_heartbeat().tick()
         self._stop = here.stop_event()
-        self._relay = VariableRelay(TaskVariables(learner, task))
         name = f"{RELAY.name}/{index}"
+        make_board = functools.partial(
+            Board.create, f"{task}-{unique_name}-relay-{index}", owner_of_files()
+        )
+        self._relay = VariableRelay(TaskVariables(learner, task), make_board=make_board)
         self._times = TimeReports(monitor, task, name, account_of_process())
 
     def get_variables(
         self, newer_than: int, task: str, place: str = ""
-    ) -> tuple[int, bytes] | None:
+    ) -> tuple[int, Packed] | None:
         """See `VariableRelay.get_variables`. Args: task: the relay's; it has one."""
-        del task, place
-        return self._relay.get_variables(newer_than)
+        del task
+        return self._relay.get_variables(newer_than, place)
 
     def run(self) -> None:
         """Serves until the program stops."""
         current_heartbeat().wait()
-        self._times.send_until(self._stop)
+        while not self._stop.wait(RELAY_S):
+            self._relay.refresh()
+            self._times.send_if_due()
+        self._relay.close()
         print_line(f"fetched {self._relay.fetched} versions of {self._relay.size} bytes")

@@ -52,8 +52,12 @@ def test_a_host_is_lost_and_comes_back(hosts: Hosts, tmp_path: Path, substrate: 
     look = ["env", f"PYTHONPATH={ROOT}", sys.executable, "-m", "distrl"]
     status = hosts.exec("h1", [*look, "status", program.run_dir]).stdout.splitlines()
     assert [line.split()[:2] for line in status if "actor/0" in line] == [["actor/0", "h2"]]
-    stacks = hosts.exec("h1", [*look, "stacks", program.run_dir, "actor/1"]).stdout
-    assert "==== actor/1, on host h3" in stacks and "programs/nodes/actor.py" in stacks
+
+    def stacks() -> str:
+        return hosts.exec("h1", [*look, "stacks", program.run_dir, "actor/1"]).stdout
+
+    program.wait_for(lambda: "is not running" not in stacks(), "actor/1's process", 30.0)
+    assert "==== actor/1, on host h3" in (text := stacks()) and "programs/nodes/actor.py" in text
     hosts.cut("h2")
     cut = time.monotonic()
     program.wait_for(lambda: "host h2 is lost" in program.output, "h2 named", 20.0)

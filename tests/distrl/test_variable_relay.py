@@ -1,7 +1,11 @@
 """A relay of parameters fetches each version once, for all readers."""
 
+import os
 import threading
 
+from distrl.shared_memory.board import Board
+from distrl.shared_memory.process import Process
+from distrl.shared_memory.published import place
 from distrl.variables import VariableRelay
 
 
@@ -52,3 +56,23 @@ def test_a_learner_that_resumed_from_an_older_version_is_followed():
     assert relay.get_variables(-1) == (7, b"\7")
     service.version = 3  # it has resumed from a checkpoint
     assert relay.get_variables(7) == (3, b"\3")
+
+
+def test_readers_on_its_host_have_a_board_that_is_kept_up_to_date():
+    service = Service()
+    name = f"test-relay-{os.getpid()}"
+    relay = VariableRelay(service, 0.0, lambda n: Board.create(name, Process.this(), n))
+    relay.refresh()
+    assert service.sent == []  # nobody reads
+    version, path = relay.get_variables(-1, place())
+    board = Board.open(path)
+    try:
+        assert (version, board.read(-1), relay.get_variables(0, place())) == (0, (0, b"\0"), None)
+        service.version = 1
+        relay.refresh()
+        assert board.read(0) == (1, b"\1") and board.read(1) is None
+        assert relay.get_variables(0, "elsewhere") == (1, b"\1")
+    finally:
+        relay.close()
+    assert board.is_closed and not os.path.exists(path)
+    assert relay.get_variables(0, place()) == (1, b"\1")

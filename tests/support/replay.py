@@ -196,9 +196,19 @@ class Replay:
         self._served.close()
 
     def client(
-        self, stop: threading.Event | None = None, insert_timeout: float = 30.0, name: str = ""
+        self,
+        stop: threading.Event | None = None,
+        insert_timeout: float = 30.0,
+        name: str = "",
+        pipelined: bool = False,
     ) -> ReplayBuffer:
-        """Opens another client. Args: name: its name, of a table in shared memory."""
+        """Opens another client.
+
+        Args:
+          stop, insert_timeout: as for the kind's buffer.
+          name: its name, of a table in shared memory.
+          pipelined: of a served table, see there.
+        """
         client: ReplayBuffer
         if self._table is not None:
             client = LocalReplayBuffer(
@@ -214,6 +224,7 @@ class Replay:
                 stop,
                 insert_timeout,
                 name=name,
+                pipelined=pipelined,
             )
         elif self._shared is not None:
             client = SharedReplayBuffer(

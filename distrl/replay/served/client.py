@@ -4,7 +4,7 @@ import threading
 
 from distrl.errors import ConfigError
 from distrl.replay.client import TableReplayBuffer
-from distrl.replay.columns import Columns
+from distrl.replay.columns import Block, Columns
 from distrl.replay.config import ReplayConfig
 from distrl.replay.served.connection import Connection
 from distrl.replay.served.table import ServedTable
@@ -12,7 +12,7 @@ from distrl.types import Trajectory
 
 
 class ServedReplayBuffer(TableReplayBuffer):
-    """A client of a `TableServer`. Its unrolls are in the table when `add` returns.
+    """A client of a `TableServer`. Its unrolls are in the table when `add`, or `flush`, returns.
 
     A connection that is lost is made again, and no unroll is lost or doubled by it. If the server's
     process dies, the table stays, and the next process serves it; only a batch of a queue that was
@@ -30,6 +30,7 @@ class ServedReplayBuffer(TableReplayBuffer):
         insert_timeout: float = 600.0,
         reconnect_timeout: float = 60.0,
         name: str = "",
+        pipelined: bool = False,
     ) -> None:
         """Args:
         address: the server's, "unix:/path" or "host:port".
@@ -52,6 +53,7 @@ class ServedReplayBuffer(TableReplayBuffer):
 
         self._served = ServedTable(connect, Columns(struct, config.unroll_length), batch_size)
         self._batch_size = batch_size
+        self._pipelined = pipelined
         super().__init__(self._served, struct, config, stop, insert_timeout)
 
     @property
@@ -79,6 +81,14 @@ class ServedReplayBuffer(TableReplayBuffer):
                 f"table {name!r} has (queue, unroll_length, batch_size) {theirs}, and its client "
                 f"{ours}"
             )
+
+    def _insert(self, block: Block) -> None:
+        self._check_open()
+        self._served.insert(block, self._stop, self._insert_timeout, self._pipelined)
+
+    def flush(self) -> None:
+        super().flush()
+        self._served.flush(self._stop, self._insert_timeout)
 
     def close(self) -> None:
         super().close()

@@ -41,7 +41,9 @@ class Connection:
         """
         self._address, self._limit, self._stop = address, limit, stop
         self._timeout = reconnect_timeout
-        self._began = 0.0  # the call in progress
+        self._began = 0.0  # the call in progress, or the wait for its answer
+        self._call: tuple[Any, frames.Bytes] | None = None  # message and bytes; not finished
+        self._error: OSError | None = None  # why it could not be sent
         self._greeting = frames.greeting(key, os.urandom(ID_BYTES), name)
         self._numbers = itertools.count()
         self._sock: socket.socket | None = None
@@ -69,20 +71,44 @@ class Connection:
           PeerError: the server failed, or what it sends is no answer.
           what the server raised.
         """
-        timeout = self._timeout if timeout is None else timeout
         with self._lock:
-            message = (next(self._numbers), name, args)
-            self._began = time.monotonic()
-            silent = self._began + timeout
-            answer, error = self._tried(message, data, silent)
-            if answer is None:
-                answer = self._retried(message, data, silent, error)
+            self._begin(name, args, data)
+            return self._finish(timeout)
+
+    def begin(self, name: str, *args: Any, data: frames.Bytes = frames.NOTHING) -> None:
+        """As `call`, but does not wait for the answer: `finish` does, before any other call.
+
+        What is wrong with the connection shows there. `data` must not change until then.
+        """
+        with self._lock:
+            self._begin(name, args, data)
+
+    def finish(self) -> tuple[tuple[Any, ...], frames.Bytes]:
+        """Returns the answer to the call that was begun. Raises as `call`."""
+        with self._lock:
+            return self._finish(None)
+
+    def _begin(self, name: str, args: tuple[Any, ...], data: frames.Bytes) -> None:
+        assert self._call is None, "the call before is not finished"
+        self._began = time.monotonic()
+        message = (next(self._numbers), name, args)
+        self._error = self._sent(message, data, self._began + self._timeout)
+        self._call = message, data
+
+    def _finish(self, timeout: float | None) -> tuple[tuple[Any, ...], frames.Bytes]:
+        assert self._call is not None, "no call is begun"
+        (message, data), self._call = self._call, None
+        self._began = time.monotonic()
+        silent = self._began + (self._timeout if timeout is None else timeout)
+        answer, error = (None, self._error) if self._error else self._answer(silent)
+        if answer is None:
+            answer = self._retried(message, data, silent, error)
         match answer[0]:
             case ("error", str(kind), str(text)):
                 raise getattr(errors, kind if kind in _ERRORS else "PeerError")(text)
             case ("ok", _) | ("wait", int(_), str(_)):
                 return answer
-        raise self.no_answer(name, "it is neither a result nor an error")
+        raise self.no_answer(message[1], "it is neither a result nor an error")
 
     def no_answer(self, name: str, why: object) -> PeerError:
         """Returns the error for a server that answered what is none. Args: name: of the call."""
@@ -121,10 +147,27 @@ class Connection:
     def _tried(
         self, message: Any, data: frames.Bytes, silent: float
     ) -> tuple[tuple[Any, frames.Bytes] | None, OSError | None]:
-        """Returns the answer, or why the connection was lost."""
+        """Makes a call; returns the answer, or why the connection was lost."""
+        error = self._sent(message, data, silent)
+        return (None, error) if error else self._answer(silent)
+
+    def _sent(self, message: Any, data: frames.Bytes, silent: float) -> OSError | None:
+        """Sends a call; returns why the connection was lost."""
+        try:
+            frames.send(self._connected(), message, data, lambda: self._poll(silent))
+        except ServerSilent:
+            raise
+        except MessageError as error:
+            raise PeerError(f"the table at {self._address}: {error}") from None
+        except OSError as error:
+            self._hang_up()
+            return error
+        return None
+
+    def _answer(self, silent: float) -> tuple[tuple[Any, frames.Bytes] | None, OSError | None]:
+        """Returns the answer to what was sent, or why the connection was lost."""
         try:
             sock = self._connected()
-            frames.send(sock, message, data, lambda: self._poll(silent))
             return frames.receive(sock, self._limit, lambda: self._poll(silent)), None
         except ServerSilent:
             raise

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from distrl.errors import SpecError
 from distrl.replay.columns import Block, Columns
 from distrl.replay.config import RateLimits, ReplayConfig
-from distrl.replay.served.calls import chunk
+from distrl.replay.served.calls import SLICE, chunk
 from distrl.replay.served.connection import Connection
 from distrl.replay.table.info import TableInfo, Wait
 from distrl.replay.table.waiting import StopEvent, wait_until
@@ -54,8 +54,9 @@ class Sampler:
 
 
 class ServedTable:
-    """A `Table` that is elsewhere. Thread safe: inserts, samples, saves and the rest do not wait
-    for each other.
+    """A `Table` that is elsewhere. Inserts, samples, saves and the rest do not wait for each other.
+
+    Thread safe, but for the inserts: they are one thread's.
     """
 
     def __init__(
@@ -73,38 +74,65 @@ class ServedTable:
         self._inserts, self._samples, self._others = (connect(limit) for _ in range(3))
         self._saves = connect(limit, saves=True)
         self._batch_size = batch_size
+        self._inserting: Block | None = None  # on its way, or without room
+        self._is_asked = False  # whether it is on its way
+        self._described = ""  # the table without room
 
-    def insert(self, block: Block, stop: threading.Event | None, timeout: float) -> None:
-        """As `Table.insert`."""
+    def insert(
+        self,
+        block: Block,
+        stop: threading.Event | None,
+        timeout: float,
+        pipelined: bool = False,
+    ) -> None:
+        """As `Table.insert`.
+
+        Args:
+          block, stop, timeout: as there.
+          pipelined: return while the unrolls, or the last frame of many, are on their way: the next
+            insert, or `flush`, waits until they are in the table, and raises what is wrong with
+            them. They must not change until then.
+        """
         for part in self._parts(block):
-            self._insert_part(part, stop, timeout)
+            self.flush(stop, timeout)
+            self._begin_insert(part, SLICE if pipelined else 0.0)
+        if not pipelined:
+            self.flush(stop, timeout)
 
-    def _insert_part(self, block: Block, stop: threading.Event | None, timeout: float) -> None:
-        left: list[Block] = [block]
-        table = [""]
-
-        def insert(seconds: float) -> None:
-            part = left[0]
-            data = self.columns.pack(part)
-            (state, *rest), _ = self._inserts.call(
-                "insert", part.size, part.priorities, seconds, data=data
-            )
-            if state == "ok":
-                left.clear()
-                return
-            done, table[0] = rest
-            with _reading(self._inserts, "insert"):
-                if _count(done, part.size - 1):
-                    left[0] = part.split(done, self.columns.has_time)[1]
-
-        insert(0.0)
+    def flush(self, stop: threading.Event | None, timeout: float) -> None:
+        """Waits until the unrolls that are on their way are in the table; raises as `insert`."""
         wait_until(
-            _Asking(insert),
-            lambda: not left,
+            _Asking(self._insert_again),
+            lambda: self._finish_insert() is None,
             stop=stop,
             timeout=timeout,
-            what=lambda: f"an insert waits for room: {table[0]}",
+            what=lambda: f"an insert waits for room: {self._described}",
         )
+
+    def _begin_insert(self, block: Block, seconds: float) -> None:
+        """Sends unrolls. Args: seconds: that the server waits for room."""
+        data = self.columns.pack(block)
+        self._inserts.begin("insert", block.size, block.priorities, seconds, data=data)
+        self._inserting, self._is_asked = block, True
+
+    def _insert_again(self, seconds: float) -> None:
+        """Sends what there was no room for. Args: seconds: that the server waits for it."""
+        assert self._inserting is not None
+        self._begin_insert(self._inserting, seconds)
+
+    def _finish_insert(self) -> Block | None:
+        """Returns what the table had no room for."""
+        if self._is_asked:
+            self._is_asked, block = False, self._inserting
+            self._inserting = None  # unless there was no room
+            assert block is not None
+            (state, *rest), _ = self._inserts.finish()
+            if state != "ok":
+                done, self._described = rest
+                with _reading(self._inserts, "insert"):
+                    _count(done, block.size - 1)
+                self._inserting = block.split(done, self.columns.has_time)[1] if done else block
+        return self._inserting
 
     def sample(self, stop: threading.Event | None, timeout: float | None) -> Sample:
         """As `Table.sample`."""
@@ -149,7 +177,7 @@ class ServedTable:
         """As `Experience.extend`; a queue must have room for each frame's unrolls."""
         for part in self._parts(block):
             data = self.columns.pack(part)
-            self._inserts.call("prefill", part.size, part.priorities, data=data)
+            self._others.call("prefill", part.size, part.priorities, data=data)
 
     def update_priorities(
         self, keys: npt.NDArray[np.uint64], priorities: npt.NDArray[Any], largest: float = 0.0

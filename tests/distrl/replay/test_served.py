@@ -9,7 +9,7 @@ import time
 import numpy as np
 import pytest
 
-from distrl.errors import ServerSilent, Stopped
+from distrl.errors import DeadlineExceeded, ServerSilent, SpecError, Stopped
 from distrl.replay.buffer import ReplayConfig
 from distrl.replay.served import frames
 from distrl.runtime.messages import encode
@@ -44,10 +44,11 @@ def is_cut(sock):
 
 
 @make_served
-def test_a_client_goes_on_after_each_loss_of_its_connection(make_replay, streams):
+@pytest.mark.parametrize("pipelined", [False, True])
+def test_a_client_goes_on_after_each_loss_of_its_connection(make_replay, streams, pipelined):
     """With exact counts: what is sent again is inserted, and sampled, once."""
     replay = make_replay(ReplayConfig("queue", T, max_size=16), 4)
-    actor, learner = replay.client(), replay.client()
+    actor, learner = replay.client(pipelined=pipelined), replay.client()
     lives = 60
     done = threading.Event()
 
@@ -63,9 +64,12 @@ def test_a_client_goes_on_after_each_loss_of_its_connection(make_replay, streams
                             continue
 
     cutter, _ = in_thread(cut)
-    adder, raised = in_thread(
-        lambda: streams.add_to(actor, np.arange(4, dtype=np.int32), lives * T + 1)
-    )
+
+    def add():
+        streams.add_to(actor, np.arange(4, dtype=np.int32), lives * T + 1)
+        actor.flush()
+
+    adder, raised = in_thread(add)
     seen = []
     for _ in range(lives):
         seen += streams.check(learner.sample(20.0).trajectory)
@@ -75,6 +79,40 @@ def test_a_client_goes_on_after_each_loss_of_its_connection(make_replay, streams
     assert not raised
     assert seen == [(i, 0, k * T) for k in range(lives) for i in range(4)]
     assert learner.info()[:5] == (streams.table, 0, 16, 4 * lives, 4 * lives)
+
+
+@make_served
+def test_one_insert_may_be_on_its_way(make_replay, streams):
+    """Not two: those that the table has no room for hold up whoever inserts more."""
+    replay = make_replay(ReplayConfig("queue", T, max_size=4), 4)
+    actor = replay.client(insert_timeout=0.5, pipelined=True)
+    learner, everyone = replay.client(), np.arange(4, dtype=np.int32)
+    streams.add_to(actor, everyone, 2 * T + 1)  # the second is without room
+    assert learner.info().inserts == 4
+    with pytest.raises(DeadlineExceeded, match="an insert waits for room: table"):
+        streams.add_to(actor, everyone, T)
+    with pytest.raises(DeadlineExceeded, match="an insert waits for room: table"):
+        actor.flush()
+    assert streams.check(learner.sample(10.0).trajectory) == [(i, 0, 0) for i in everyone]
+    actor.flush()
+    assert streams.check(learner.sample(10.0).trajectory) == [(i, 0, T) for i in everyone]
+    assert learner.info()[:5] == (streams.table, 0, 4, 8, 8)
+
+
+@make_served
+def test_what_is_wrong_with_an_insert_is_told_by_the_next_call(make_replay, streams):
+    replay = make_replay(ReplayConfig("uniform", T, max_size=16), 4)
+    client = replay.client(pipelined=True)
+    everyone = np.arange(4, dtype=np.int32)
+    streams.add_to(client, everyone, T + 1)
+    client.flush()
+    block = client.columns.allocate(4)._replace(priorities=np.ones(3))
+    client._served.insert(block, None, 10.0, pipelined=True)
+    with pytest.raises(SpecError, match=r"priorities \(3,\) of 4 unrolls"):
+        client.flush()
+    streams.add_to(client, everyone, T)
+    client.flush()
+    assert client.info().inserts == 8
 
 
 @make_served
