@@ -1,8 +1,9 @@
 """Measures the cost of writes and samples, compared with `memcpy` and a bare NumPy ring.
 
-Tables in process and in shared memory, and on servers, each in a process of its own as in a
-program: Reverb's, and that of `replay.backend=served` at a Unix socket (`--kinds` has "tcp" too).
-All alternate in one run, so that a noisy machine affects them alike.
+Observations are vectors of normal numbers, and frames of Pong-v5 in random play: servers compress
+what they are sent. Tables are in process, in shared memory, and on servers, each in a process of
+its own as in a program: Reverb's, and that of `replay.backend=served` at a Unix socket (`--kinds`
+has "tcp" too). All alternate in one run, so that a noisy machine affects them alike.
 
 - add: `ReplayBuffer.add` of T steps of all environments, in microseconds per unroll, until a
   server has confirmed it;
@@ -30,6 +31,7 @@ from typing import Any
 
 import jax
 import numpy as np
+import numpy.typing as npt
 from dm_env import specs as dm_specs
 from replay_servers import ReplayServer
 
@@ -40,6 +42,7 @@ from distrl.replay.local.buffer import LocalReplayBuffer
 from distrl.replay.local.table import LocalTable
 from distrl.replay.shared.buffer import SharedReplayBuffer
 from distrl.replay.shared.table import SharedTable
+from distrl.replay.unrolls import Unroller
 from distrl.types import Inference, TimeStep, Trajectory
 
 KINDS = ("local", "shared", "served", "tcp", "reverb")
@@ -47,9 +50,10 @@ Clock = Callable[["Case | None"], float]
 T = 20
 BATCH = 32
 LONG = 10_000_000
+_PLAYED = 60  # steps, after which the games differ
 OBSERVATIONS = {
     "4 float32": dm_specs.Array((4,), np.float32),
-    "84x84x4 uint8": dm_specs.Array((84, 84, 4), np.uint8),
+    "4x84x84 uint8": dm_specs.Array((4, 84, 84), np.uint8),
 }
 
 
@@ -63,15 +67,44 @@ def struct_of(observation: dm_specs.Array) -> Trajectory:
     return specs.trajectory_struct(spec, extras, ())
 
 
-class Steps:
-    """The same step of `num_envs` environments, for repeated use."""
+def observations(spec: dm_specs.Array, num_envs: int) -> npt.NDArray[Any]:
+    """Returns observations `[T, num_envs, ...]`: frames of Pong-v5 while it is played at random.
 
-    def __init__(self, struct: Trajectory, num_envs: int):
+    Vectors are normally distributed. Zeros a server would compress to nothing.
+    """
+    rng = np.random.default_rng(0)
+    if spec.dtype != np.uint8:
+        return rng.normal(size=(T, num_envs, *spec.shape)).astype(spec.dtype)
+    import envpool
+
+    env = envpool.make("Pong-v5", env_type="gymnasium", num_envs=num_envs, seed=0)
+    frames = [env.reset()[0]]
+    for _ in range(_PLAYED + T - 1):
+        frames.append(env.step(rng.integers(6, size=num_envs))[0])
+        frames = frames[-T:]
+    return np.stack(frames)
+
+
+class Steps:
+    """T steps of `num_envs` environments, for repeated use."""
+
+    def __init__(self, struct: Trajectory, seen: npt.NDArray[Any]):
+        """Args: seen: the observations, `[T, num_envs, ...]`."""
+        num_envs = seen.shape[1]
         self.ids = np.arange(num_envs, dtype=np.int32)
-        self.timestep: TimeStep = specs.zeros(struct.timestep, num_envs)
+        step: TimeStep = specs.zeros(struct.timestep, num_envs)
+        self.timesteps = [step._replace(observation=observation) for observation in seen]
         self.inference = Inference(
             specs.zeros(struct.action, num_envs), specs.zeros(struct.extras, num_envs), 0
         )
+
+    def block(self, struct: Trajectory) -> Block:
+        """Returns an unroll of each environment."""
+        unroller = Unroller(struct, T)
+        for timestep in (*self.timesteps, self.timesteps[0]):
+            block = unroller.cut(self.ids, timestep, self.inference)
+        assert block is not None
+        return block
 
 
 class Plain:
@@ -107,16 +140,15 @@ class Plain:
 class Case:
     """A replay in use."""
 
-    def __init__(self, kind: str, struct: Trajectory, config: ReplayConfig, num_envs: int):
+    def __init__(self, kind: str, struct: Trajectory, config: ReplayConfig, seen: npt.NDArray[Any]):
+        """Args: seen: the observations, `[T, num_envs, ...]`."""
+        num_envs = seen.shape[1]
         self.kind = kind
         self._close: list[Callable[[], Any]] = []
         self.server: ReplayServer | None = None
         self.buffer, self._reader = self._make(struct, config)
-        self._steps = Steps(struct, num_envs)
-        self._num_envs = num_envs
-        self._block: Block = Columns(struct, T).allocate(num_envs)
-        for column in self._block.columns:
-            column[...] = 1
+        self._steps = Steps(struct, seen)
+        self._block = self._steps.block(struct)
         self.add()
         for _ in range(math.ceil(1.3 * config.max_size / num_envs)):  # touches every page
             self.add()
@@ -140,8 +172,8 @@ class Case:
     def add(self) -> None:
         """Adds an unroll of each environment."""
         steps = self._steps
-        for _ in range(T):
-            self.buffer.add(steps.ids, steps.timestep, steps.inference)
+        for timestep in steps.timesteps:
+            self.buffer.add(steps.ids, timestep, steps.inference)
         if self.kind == "reverb":
             self.buffer.flush()
 
@@ -199,7 +231,8 @@ def measure(
     struct = struct_of(OBSERVATIONS[observation])
     max_size = max(2 * num_envs, 256 if "uint8" in observation else 4096)
     config = ReplayConfig(table, T, max_size, min_size_to_sample=1)
-    cases = [Case(kind, struct, config, num_envs) for kind in kinds]
+    seen = observations(OBSERVATIONS[observation], num_envs)
+    cases = [Case(kind, struct, config, seen) for kind in kinds]
     plain = Plain(struct, max_size, num_envs)
     jobs: dict[str, tuple[Callable[[], None], int, Case | None]] = {
         "memcpy": (plain.copy, num_envs, None),
@@ -258,7 +291,8 @@ def long_run(table: str, clock: Clock) -> list[str]:
         "|---" * 11 + "|",
     ]
     for kind in ("local", "shared"):
-        case = Case(kind, struct, ReplayConfig(table, T, 100_000, 1), num_envs)
+        seen = observations(OBSERVATIONS["4 float32"], num_envs)
+        case = Case(kind, struct, ReplayConfig(table, T, 100_000, 1), seen)
         cells = []
         for _ in range(10):
             began = clock(None)
