@@ -9,6 +9,10 @@ an inferencer and a learner besides.
 
   python benchmarks/overhead.py --rounds=5 --seconds=10 --out=benchmarks/overhead.md
   python benchmarks/overhead.py --task=ppo --out=benchmarks/overhead_ppo.md
+  python benchmarks/overhead.py --task=pong --peer=.venv-peers/bin/python
+
+With `--peer`, a Python that has the packages of `peers/requirements.txt`, Stable-Baselines3 trains
+on the same environments in turns with the others; ratios are to the faster of the two.
 """
 
 import argparse
@@ -29,6 +33,8 @@ import report
 HERE = Path(__file__).parent
 TOPOLOGIES = ("single_process", "heavy_env", "light_env")
 WARM_UP = 3.0  # seconds to skip after the first row of metrics
+_PEER = "Stable-Baselines3"
+_PEER_STEPS = 5_000
 START_UP = re.compile(r"start-up: ([\d.]+) s")
 
 
@@ -101,6 +107,14 @@ def hand_loop(task: Task, seconds: float) -> tuple[float, float]:
     return float(words[-1]), float(words[-3])  # "... after 2.5 s\n210000"
 
 
+def peer(python: str) -> tuple[float, float]:
+    """Returns the rate of Stable-Baselines3 with pixels, and the seconds until its first update."""
+    command = [python, str(HERE / "peers" / "sb3.py"), "pixels", "Pong-v5", str(_PEER_STEPS)]
+    out = subprocess.run(command, capture_output=True, text=True, check=True, timeout=180)
+    found = json.loads(out.stdout.splitlines()[-1])
+    return found["steps_per_second"], found["first_update"]
+
+
 def rows(run_dir: Path, column: str) -> list[tuple[float, int]]:
     """Returns the seconds and a count of the rows of metrics so far."""
     path = run_dir / "metrics.csv"
@@ -150,21 +164,28 @@ def main() -> None:
     parser.add_argument("--task", choices=tuple(TASKS), default="cartpole")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=10.0)
+    parser.add_argument("--peer", help="a Python with Stable-Baselines3, for --task=pong")
     parser.add_argument("--out", help="a Markdown file for the table")
     args, extra = parser.parse_known_args()
     task, load = TASKS[args.task], report.load()
+    if args.peer and args.task != "pong":
+        parser.error("--peer is for --task=pong")
     baseline = "EnvPool alone" if task.bare else "hand loop"
-    runs: dict[str, list[tuple[float, float]]] = {baseline: [], **{run: [] for run in task.runs}}
+    baselines = [baseline, _PEER] if args.peer else [baseline]
+    runs: dict[str, list[tuple[float, float]]] = {name: [] for name in (*baselines, *task.runs)}
     for index in range(args.rounds):
         runs[baseline].append(hand_loop(task, args.seconds))
+        if args.peer:
+            runs[_PEER].append(peer(args.peer))
         for run in task.runs:
             runs[run].append(trained(task, run, args.seconds, extra))
         last = {name: (round(figures[-1][0]), figures[-1][1]) for name, figures in runs.items()}
         print(index, json.dumps(last), flush=True)
+    best = [max(rates)[0] for rates in zip(*(runs[name] for name in baselines), strict=True)]
     table = []
     for name, figures in runs.items():
         rates = [rate for rate, _ in figures]
-        ratios = [a / b for a, (b, _) in zip(rates, runs[baseline], strict=True)]
+        ratios = [a / b for a, b in zip(rates, best, strict=True)]
         table.append(
             [
                 name,
