@@ -314,6 +314,7 @@ def main() -> None:
     parser.add_argument("--table", default="uniform", choices=("uniform", "prioritized"))
     parser.add_argument("--clock", default="wall", choices=CLOCKS)
     parser.add_argument("--envs", default="1,16,128")
+    parser.add_argument("--only", default="", help="part of an observation's name")
     parser.add_argument("--kinds", default="local,shared,served,reverb", help=",".join(KINDS))
     parser.add_argument("--out", default="")
     parser.add_argument("--long", action="store_true", help="measure only the 10^7 steps")
@@ -327,7 +328,7 @@ def main() -> None:
     kinds = [kind for kind in options.kinds.split(",") if kind != "reverb" or has_reverb]
     names: list[str] = []
     lines: list[str] = []
-    for observation in OBSERVATIONS:
+    for observation in (name for name in OBSERVATIONS if options.only in name):
         for num_envs in map(int, options.envs.split(",")):
             figures = measure(
                 observation,
@@ -352,7 +353,9 @@ def main() -> None:
             cells = " | ".join(f"{figures[name]:.3g}" for name in names)
             lines.append(f"| {observation} | {num_envs} | {cells} |")
             print(lines[-1], flush=True)
-    lines += [*ratios(rows), *long_run(options.table, clock)]
+    lines += ratios(rows)
+    if not options.only:
+        lines += long_run(options.table, clock)
     if options.out:
         with open(options.out, "w") as file:
             file.write("\n".join(lines) + "\n")

@@ -19,7 +19,7 @@ from distrl.replay.shared.slots import RingSlots
 from distrl.replay.shared.table import SharedTable
 from distrl.types import Trajectory
 
-CHUNK_BYTES = 64 << 20  # of unrolls in a frame, unless one is larger
+CHUNK_BYTES = 16 << 20  # of unrolls in a frame, unless one is larger
 SLICE = 0.25  # seconds that a call waits at the server, before the client asks again
 _PLAIN = (bool, int, float, str, type(None))  # what a setting may be
 
