@@ -5,11 +5,11 @@ what they are sent. Tables are in process, in shared memory, and on servers, eac
 its own as in a program: Reverb's, and that of `replay.backend=served` at a Unix socket (`--kinds`
 has "tcp" too). All alternate in one run, so that a noisy machine affects them alike.
 
-- add: `ReplayBuffer.add` of T steps of all environments, in microseconds per unroll, until a
-  server has confirmed it;
+- add: `ReplayBuffer.add` of T steps of all environments, in microseconds per unroll, as actors do:
+  the last insert may be on its way to a server;
 - insert: the table's part of that (without cutting steps into unrolls, which is the same for all),
-  compared with `memcpy` of the same block into as much memory as the table has, all of it touched
-  before;
+  until a server has confirmed it, compared with `memcpy` of the same block into as much memory as
+  the table has, all of it touched before;
 - sample: a batch, in microseconds per unroll, compared with a ring of NumPy arrays, one per column,
   and `np.take` of random indices into new arrays.
 
@@ -174,8 +174,6 @@ class Case:
         steps = self._steps
         for timestep in steps.timesteps:
             self.buffer.add(steps.ids, timestep, steps.inference)
-        if self.kind == "reverb":
-            self.buffer.flush()
 
     def insert(self) -> None:
         """Does the table's part of `add`."""

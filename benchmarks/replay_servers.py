@@ -89,7 +89,7 @@ class ReplayServer:
         from distrl.replay.served.ahead import AheadReplayBuffer
         from distrl.replay.served.client import ServedReplayBuffer
 
-        served = ServedReplayBuffer(self._address, _KEY, struct, config, batch_size)
+        served = ServedReplayBuffer(self._address, _KEY, struct, config, batch_size, pipelined=True)
         learner = ServedReplayBuffer(self._address, _KEY, struct, config, batch_size)
         return served, AheadReplayBuffer(learner, batch_size)
 

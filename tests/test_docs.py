@@ -34,7 +34,7 @@ OTHER_FLAGS = {  # of the benchmarks, of `distrl` before a command, and of other
     "by", "dir", "grid", "jobs", "random", "show", "sweep_seed", "trials",  # of distrl sweep
     "help", "logdir", "only_check_args", "set", "version", "lp_termination_notice_secs",
     "num_producers", "which", "episodes", "trust", "x", "y",
-    "code", "envs", "fps", "max_steps", "peer", "sample", "task", "video", "watch",
+    "code", "envs", "fps", "kinds", "max_steps", "peer", "sample", "task", "video", "watch",
     "exclude", "force", "gpus", "nodes", "python", "time",
     "xla_force_host_platform_device_count",
 }  # fmt: skip
