@@ -2,7 +2,7 @@
 
 Acting and learning in one process follow one another: their times add up. In a program of nodes
 they overlap: the rate is that of its slowest part, or what the machine's cores allow (the bounds of
-a closed queueing network; see `distrl.bottleneck`), less a share for what nodes cost each other.
+a closed queueing network; see `distrl.bottleneck`).
 
 Pure arithmetic: `distrl.programs.costs` measures.
 """
@@ -21,8 +21,7 @@ UPDATE_S = 200e-6  # of an update: a batch from the table, counts
 NODE_UPDATE_S = 300e-6  # more of it where the learner is a node: parameters for others, reports
 ASK_S = 60e-6  # of a request for inference, for the actor
 SERVE_S = 100e-6  # for the service
-EFFICIENCY = 0.85  # of nodes that share a machine: caches, wake-ups, batches that are late
-SAME = 0.95  # rates this close count as the same: the simpler is taken
+SAME = 0.97  # rates this close count as the same: the simpler is taken
 
 
 class Cost(NamedTuple):
@@ -200,7 +199,7 @@ def _program(
         each = work.updates * (learner.wall + UPDATE_S + NODE_UPDATE_S)
         bounds.append(1 / max(each, 1e-12))
         bounds.append(cores / (busy + work.updates * (learner.cpu + UPDATE_S + NODE_UPDATE_S)))
-    return Plan(topology, num_actors, EFFICIENCY * min(bounds), False, gpu)
+    return Plan(topology, num_actors, min(bounds), False, gpu)
 
 
 def _learner(costs: Costs) -> tuple[bool, Cost]:

@@ -85,8 +85,8 @@ def test_environments_that_wait_get_more_actors(cartpole):
     chosen = choice(cartpole, costs, 2, made)
     assert chosen.topology == "heavy_env"
     assert chosen.settings == {"actors.num_actors": 8, "actors.num_envs": 8}
-    assert chosen.reason.startswith("heavy_env with 8 actors: about 679 environment steps/s on 2")
-    assert "(single_process 100, light_env 6" in chosen.reason
+    assert chosen.reason.startswith("heavy_env with 8 actors: about 798 environment steps/s on 2")
+    assert "(single_process 100, light_env 7" in chosen.reason
     experiment = with_settings(cartpole, chosen.settings)
     assert experiment.actors == dataclasses.replace(cartpole.actors, num_actors=8, num_envs=8)
     assert experiment.replay == cartpole.replay
