@@ -73,8 +73,9 @@ def test_versions_are_whole_while_they_are_written_and_after_the_writer_was_kill
     writer = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     try:
         reader = Board.open(writer.stdout.readline().strip())
-        seen = -1
-        for _ in range(300):
+        seen = reads = 0
+        while reads < 300 or seen == 0:  # it may take a while to begin
+            reads += 1
             found = reader.read(seen)
             if found is not None:
                 seen, data = found
