@@ -30,23 +30,30 @@ def main() -> None:
     print(f"{rate:.0f}")
 
 
+def environments(experiment: Any) -> Any:
+    """Returns EnvPool's own interface to an experiment's environments, with our threads."""
+    import envpool
+
+    from distrl.envs.pool import on_cores
+
+    environment: Any = on_cores(experiment.environment, len(os.sched_getaffinity(0)))
+    return envpool.make(
+        environment.name, env_type="gymnasium", num_envs=experiment.actors.num_streams,
+        num_threads=environment.num_threads, **dict(environment.options),
+    )  # fmt: skip
+
+
 def bare(env_name: str, agent_name: str, seconds: float) -> tuple[float, float]:
     """As `loop`, but steps the environments with one random action, and does nothing else."""
     began = time.monotonic()
-    import envpool
     import numpy as np
 
     from distrl import presets
 
     experiment = presets.experiment(env_name, agent_name)
-    environment: Any = experiment.environment
-    n = experiment.actors.num_streams
-    env = envpool.make(
-        env_name, env_type="gymnasium", num_envs=n, num_threads=len(os.sched_getaffinity(0)),
-        **dict(environment.options),
-    )  # fmt: skip
+    env = environments(experiment)
     env.reset()
-    action = np.stack([env.action_space.sample()] * n)
+    action = np.stack([env.action_space.sample()] * experiment.actors.num_streams)
     steps, measured = 0, None
     first = time.monotonic()
     while measured is None or time.monotonic() - measured < seconds:
@@ -68,10 +75,8 @@ def loop(env_name: str, agent_name: str, seconds: float) -> tuple[float, float]:
     import numpy as np
 
     jax.config.update("jax_cpu_enable_async_dispatch", False)
-    import envpool
 
     from distrl import presets
-    from distrl.envs.pool import on_cores
     from distrl.types import StepType, TimeStep, Trajectory
 
     experiment = presets.experiment(env_name, agent_name)
@@ -96,11 +101,7 @@ def loop(env_name: str, agent_name: str, seconds: float) -> tuple[float, float]:
         return output, state, after
 
     update = jax.jit(agent.learner_step, donate_argnums=(0, 1))
-    environment: Any = on_cores(experiment.environment, len(os.sched_getaffinity(0)))
-    env = envpool.make(
-        env_name, env_type="gymnasium", num_envs=n, num_threads=environment.num_threads,
-        **dict(environment.options),
-    )  # fmt: skip
+    env = environments(experiment)
     space, observation_space = env.action_space, env.observation_space
     rows = unroll + 1
     dtype = np.uint8 if observation_space.dtype == np.uint8 else np.float32

@@ -55,7 +55,6 @@ class Sample(NamedTuple):
 def run(steps: int) -> tuple[list[tuple[float, int]], list[Sample]]:
     """Returns seconds and steps of each row of metrics, and what was seen meanwhile."""
     samples: list[Sample] = []
-    most = 0.0
     with tempfile.TemporaryDirectory() as folder:
         run_dir = Path(folder) / "run"
         command = [
@@ -74,8 +73,8 @@ def run(steps: int) -> tuple[list[tuple[float, int]], list[Sample]]:
                 rows = overhead.rows(run_dir, "env_steps")
                 found = memory(run_dir)
                 cpu = sum(node_costs.nodes_of(run_dir).values()) if found else 0.0
-                if rows and cpu and cpu >= most:  # else some have ended
-                    most = cpu
+                before = samples[-1].cpu_seconds if samples else 0.0
+                if rows and cpu and cpu >= before:  # else some have ended
                     samples.append(Sample(rows[-1][1], cpu, found))
         finally:
             process.kill()

@@ -66,8 +66,10 @@ class RelayNode:
     def run(self) -> None:
         """Serves until the program stops."""
         current_heartbeat().wait()
-        while not self._stop.wait(RELAY_S):
-            self._relay.refresh()
-            self._times.send_if_due()
-        self._relay.close()
+        try:
+            while not self._stop.wait(RELAY_S):
+                self._relay.refresh()
+                self._times.send_if_due()
+        finally:
+            self._relay.close()
         print_line(f"fetched {self._relay.fetched} versions of {self._relay.size} bytes")

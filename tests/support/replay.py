@@ -210,32 +210,13 @@ class Replay:
           pipelined: of a served table, see there.
         """
         client: ReplayBuffer
+        common = (Streams.struct, self._config, self._batch_size, stop, insert_timeout)
         if self._table is not None:
-            client = LocalReplayBuffer(
-                self._table, Streams.struct, self._config, self._batch_size, stop, insert_timeout
-            )
+            client = LocalReplayBuffer(self._table, *common)
         elif self._served is not None:
-            client = ServedReplayBuffer(
-                self.address,
-                KEY,
-                Streams.struct,
-                self._config,
-                self._batch_size,
-                stop,
-                insert_timeout,
-                name=name,
-                pipelined=pipelined,
-            )
+            client = ServedReplayBuffer(self.address, KEY, *common, name=name, pipelined=pipelined)
         elif self._shared is not None:
-            client = SharedReplayBuffer(
-                NAME,
-                Streams.struct,
-                self._config,
-                self._batch_size,
-                stop,
-                insert_timeout,
-                name=name,
-            )
+            client = SharedReplayBuffer(NAME, *common, name=name)
         else:
             import reverb
 

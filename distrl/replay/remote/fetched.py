@@ -24,7 +24,7 @@ class FetchedBatches(Generic[Batch]):
         """Args:
         start: begins to fetch.
         info: returns the counts of the servers' tables; may wait for them, within its deadline.
-        describe: says the same for a message; does not raise.
+        describe: says the same for a message.
         count: unrolls of a batch.
         stop: set when the program stops; ends waits.
         """
@@ -46,7 +46,7 @@ class FetchedBatches(Generic[Batch]):
         except ServerSilent:
             raise
         except DeadlineExceeded as error:
-            raise DeadlineExceeded(f"{error}: {self._describe()}") from None
+            raise DeadlineExceeded(f"{error}: {self._described()}") from None
         except RuntimeError as error:
             if isinstance(error.__cause__, Stopped | DeadlineExceeded | PeerError):
                 raise error.__cause__ from None
@@ -54,6 +54,13 @@ class FetchedBatches(Generic[Batch]):
         if self._supply is not None:
             self._supply.take(self._count)
         return batch
+
+    def _described(self) -> str:
+        """Returns the counts, or why there are none."""
+        try:
+            return self._describe()
+        except (DeadlineExceeded, Stopped, RuntimeError) as error:
+            return str(error)
 
     def _started(self) -> Fetcher[Batch]:
         if self._fetcher is None:

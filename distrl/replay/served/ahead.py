@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from distrl.errors import DeadlineExceeded, PeerError, Stopped
 from distrl.replay.buffer import ReplayAdministration, ReplayReader
 from distrl.replay.remote.fetched import FetchedBatches
 from distrl.replay.remote.fetcher import Fetcher
@@ -43,13 +42,9 @@ class AheadReplayBuffer(ReplayReader, ReplayAdministration):
                 "of a server",
             )
 
-        def describe() -> str:
-            try:
-                return str(client.info())
-            except (DeadlineExceeded, PeerError, Stopped) as error:
-                return str(error)
-
-        self._batches = FetchedBatches(start, client.info, describe, batch_size, stop)
+        self._batches = FetchedBatches(
+            start, client.info, lambda: str(client.info()), batch_size, stop
+        )
 
     @property
     def is_prioritized(self) -> bool:

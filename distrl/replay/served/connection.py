@@ -5,7 +5,8 @@ import os
 import socket
 import threading
 import time
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 from distrl import errors
 from distrl.errors import DeadlineExceeded, PeerError, ServerSilent, Stopped
@@ -16,6 +17,7 @@ from distrl.runtime.messages import MessageError
 
 _CONNECT_S = 5.0
 _STOPPING_S = 5.0  # that a call waits for a server once the program stops
+_Result = TypeVar("_Result")
 _ERRORS = ("Blocked", "ConfigError", "PeerError", "SpecError", "Stopped")
 
 
@@ -72,8 +74,9 @@ class Connection:
           what the server raised.
         """
         with self._lock:
-            self._begin(name, args, data)
-            return self._finish(timeout)
+            silent = self._deadline(timeout)
+            self._begin(name, args, data, silent)
+            return self._finish(silent)
 
     def begin(self, name: str, *args: Any, data: frames.Bytes = frames.NOTHING) -> None:
         """As `call`, but does not wait for the answer: `finish` does, before any other call.
@@ -81,26 +84,35 @@ class Connection:
         What is wrong with the connection shows there. `data` must not change until then.
         """
         with self._lock:
-            self._begin(name, args, data)
+            self._begin(name, args, data, self._deadline())
 
     def finish(self) -> tuple[tuple[Any, ...], frames.Bytes]:
         """Returns the answer to the call that was begun. Raises as `call`."""
         with self._lock:
-            return self._finish(None)
+            return self._finish(self._deadline())
 
-    def _begin(self, name: str, args: tuple[Any, ...], data: frames.Bytes) -> None:
-        assert self._call is None, "the call before is not finished"
+    @property
+    def is_begun(self) -> bool:
+        """Whether a call is begun and not finished."""
+        return self._call is not None
+
+    def _deadline(self, timeout: float | None = None) -> float:
+        """Begins a wait for the server; returns when it ends."""
         self._began = time.monotonic()
+        return self._began + (self._timeout if timeout is None else timeout)
+
+    def _begin(self, name: str, args: tuple[Any, ...], data: frames.Bytes, silent: float) -> None:
+        assert self._call is None, "the call before is not finished"
         message = (next(self._numbers), name, args)
-        self._error = self._sent(message, data, self._began + self._timeout)
+        _, self._error = self._tried(lambda: self._send(message, data, silent))
         self._call = message, data
 
-    def _finish(self, timeout: float | None) -> tuple[tuple[Any, ...], frames.Bytes]:
+    def _finish(self, silent: float) -> tuple[tuple[Any, ...], frames.Bytes]:
         assert self._call is not None, "no call is begun"
         (message, data), self._call = self._call, None
-        self._began = time.monotonic()
-        silent = self._began + (self._timeout if timeout is None else timeout)
-        answer, error = (None, self._error) if self._error else self._answer(silent)
+        answer, error = None, self._error
+        if error is None:
+            answer, error = self._tried(lambda: self._receive(silent))
         if answer is None:
             answer = self._retried(message, data, silent, error)
         match answer[0]:
@@ -121,8 +133,12 @@ class Connection:
         answers: list[tuple[Any, frames.Bytes]] = []
         last = [error]
 
+        def again() -> tuple[Any, frames.Bytes]:
+            self._send(message, data, silent)
+            return self._receive(silent)
+
         def answered() -> bool:
-            answer, last[0] = self._tried(message, data, silent)
+            answer, last[0] = self._tried(again)
             if answer is not None:
                 answers.append(answer)
             return bool(answers)
@@ -144,31 +160,10 @@ class Connection:
                 raise ServerSilent(str(failure)) from None
         return answers[0]
 
-    def _tried(
-        self, message: Any, data: frames.Bytes, silent: float
-    ) -> tuple[tuple[Any, frames.Bytes] | None, OSError | None]:
-        """Makes a call; returns the answer, or why the connection was lost."""
-        error = self._sent(message, data, silent)
-        return (None, error) if error else self._answer(silent)
-
-    def _sent(self, message: Any, data: frames.Bytes, silent: float) -> OSError | None:
-        """Sends a call; returns why the connection was lost."""
+    def _tried(self, step: Callable[[], _Result]) -> tuple[_Result | None, OSError | None]:
+        """Returns what a step of a call returns, or why the connection was lost."""
         try:
-            frames.send(self._connected(), message, data, lambda: self._poll(silent))
-        except ServerSilent:
-            raise
-        except MessageError as error:
-            raise PeerError(f"the table at {self._address}: {error}") from None
-        except OSError as error:
-            self._hang_up()
-            return error
-        return None
-
-    def _answer(self, silent: float) -> tuple[tuple[Any, frames.Bytes] | None, OSError | None]:
-        """Returns the answer to what was sent, or why the connection was lost."""
-        try:
-            sock = self._connected()
-            return frames.receive(sock, self._limit, lambda: self._poll(silent)), None
+            return step(), None
         except ServerSilent:
             raise
         except MessageError as error:
@@ -177,6 +172,12 @@ class Connection:
         except OSError as error:
             self._hang_up()
             return None, error
+
+    def _send(self, message: Any, data: frames.Bytes, silent: float) -> None:
+        frames.send(self._connected(), message, data, lambda: self._poll(silent))
+
+    def _receive(self, silent: float) -> tuple[Any, frames.Bytes]:
+        return frames.receive(self._connected(), self._limit, lambda: self._poll(silent))
 
     def _connected(self) -> socket.socket:
         if self._sock is None:

@@ -75,7 +75,6 @@ class ServedTable:
         self._saves = connect(limit, saves=True)
         self._batch_size = batch_size
         self._inserting: Block | None = None  # on its way, or without room
-        self._is_asked = False  # whether it is on its way
         self._described = ""  # the table without room
 
     def insert(
@@ -113,7 +112,7 @@ class ServedTable:
         """Sends unrolls. Args: seconds: that the server waits for room."""
         data = self.columns.pack(block)
         self._inserts.begin("insert", block.size, block.priorities, seconds, data=data)
-        self._inserting, self._is_asked = block, True
+        self._inserting = block
 
     def _insert_again(self, seconds: float) -> None:
         """Sends what there was no room for. Args: seconds: that the server waits for it."""
@@ -122,9 +121,8 @@ class ServedTable:
 
     def _finish_insert(self) -> Block | None:
         """Returns what the table had no room for."""
-        if self._is_asked:
-            self._is_asked, block = False, self._inserting
-            self._inserting = None  # unless there was no room
+        if self._inserts.is_begun:
+            block, self._inserting = self._inserting, None  # unless there was no room
             assert block is not None
             (state, *rest), _ = self._inserts.finish()
             if state != "ok":
