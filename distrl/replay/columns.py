@@ -19,6 +19,7 @@ from distrl.errors import SpecError
 from distrl.types import TIME_FIELDS, Trajectory
 
 _ALIGNMENT = 64  # bytes; a cache line, and XLA's alignment of buffers
+_PIECE_BYTES = 4096  # of the smallest row that `pieces` does not copy
 
 
 class Block(NamedTuple):
@@ -171,6 +172,28 @@ class Columns:
             block = self.join([block], copy=True)
         assert block.buffer is not None
         return block.buffer
+
+    def pieces(self, block: Block) -> list[npt.NDArray[np.uint8]]:
+        """Returns what `pack` does in pieces, which follow each other: large ones are not copied.
+
+        They are views of the block, as far as they are not copies: it must not change meanwhile.
+        """
+        if block.buffer is not None:
+            return [block.buffer]
+        layout = self._layout(block.size)
+        first = np.zeros(_ALIGNMENT, np.uint8)
+        first[:8].view(np.uint64)[:] = layout.fingerprint
+        pieces, at = [first], _ALIGNMENT
+        for i in sorted(range(len(self.names)), key=self.names.__getitem__):
+            column, (_, _, offset) = block.columns[i], layout.fields[i]
+            if offset > at:
+                pieces.append(np.zeros(offset - at, np.uint8))
+            if not column.flags.c_contiguous and column[0].nbytes < _PIECE_BYTES:
+                column = np.ascontiguousarray(column)
+            rows = [column] if column.flags.c_contiguous else map(np.ascontiguousarray, column)
+            pieces += [row.reshape(-1).view(np.uint8) for row in rows if row.nbytes]
+            at = offset + column.nbytes
+        return [*pieces, np.zeros(layout.nbytes - at, np.uint8)] if layout.nbytes > at else pieces
 
     def join(self, blocks: Sequence[Block], copy: bool = False) -> Block:
         """Returns the unrolls of `blocks` as one block; copies a single one only if `copy`."""

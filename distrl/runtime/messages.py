@@ -11,6 +11,7 @@ from typing import Any
 
 import ml_dtypes
 import numpy as np
+import numpy.typing as npt
 
 from distrl.errors import SpecError
 
@@ -111,18 +112,26 @@ class _Reader:
     """Reads a message. Attributes: at: position of the next byte."""
 
     def __init__(self, data: bytes):
-        self._data = memoryview(data)
+        self._data = data
         self.at = 0
 
-    def _take(self, size: int) -> memoryview:
-        if size > len(self._data) - self.at:
-            raise MessageError(f"a message ends {size - len(self._data) + self.at} bytes early")
-        part = self._data[self.at : self.at + size]
-        self.at += size
-        return part
+    def _take(self, size: int) -> int:
+        """Goes on by `size` bytes; returns where they begin."""
+        start = self.at
+        self.at = start + size
+        if self.at > len(self._data):
+            raise MessageError(f"a message ends {self.at - len(self._data)} bytes early")
+        return start
+
+    def _bytes(self, size: int) -> bytes:
+        start = self._take(size)
+        return self._data[start : start + size]
+
+    def _byte(self) -> int:
+        return self._data[self._take(1)]
 
     def _size(self) -> int:
-        return int(_SIZE.unpack(self._take(_SIZE.size))[0])
+        return int(_SIZE.unpack_from(self._data, self._take(_SIZE.size))[0])
 
     def _count(self) -> int:
         """Returns the length of a collection, whose parts have a byte each at least."""
@@ -135,33 +144,34 @@ class _Reader:
         """Returns the next value. Args: depth: of the collections that it is in."""
         if depth > DEPTH:
             raise MessageError(f"a message has collections in each other, more than {DEPTH}")
-        kind = bytes(self._take(1))
-        if kind in _CONSTANTS:
-            return _CONSTANTS[kind]
-        if kind == b"i":
-            return _INT64.unpack(self._take(8))[0]
-        if kind == b"f":
-            return _FLOAT.unpack(self._take(8))[0]
-        if kind == b"b":
-            return bytes(self._take(self._size()))
-        if kind == b"s":
+        kind = self._byte()
+        if kind == _INTEGER:
+            return _INT64.unpack_from(self._data, self._take(8))[0]
+        if kind == _TUPLE:
+            return tuple([self.value(depth + 1) for _ in range(self._count())])
+        if kind == _TEXT:
             try:
-                return str(self._take(self._size()), "utf-8", "surrogatepass")
+                return str(self._bytes(self._size()), "utf-8", "surrogatepass")
             except UnicodeDecodeError as error:
                 raise MessageError(f"a message has text that is not UTF-8: {error}") from error
-        if kind == b"I":
+        if kind in _CONSTANTS:
+            return _CONSTANTS[kind]
+        if kind == _REAL:
+            return _FLOAT.unpack_from(self._data, self._take(8))[0]
+        if kind in _ARRAYS:
+            return self._array(scalar=kind == _ARRAYS[1])
+        if kind == _LIST:
+            return [self.value(depth + 1) for _ in range(self._count())]
+        if kind == _DICT:
+            return self._dict(depth)
+        if kind == _BYTES:
+            return self._bytes(self._size())
+        if kind == _LARGE_INTEGER:
             size = self._size()
             if size > _MAX_DIGITS_BYTES:
                 raise MessageError(f"a message cannot have an integer of {size} bytes")
-            return int.from_bytes(self._take(size), "little", signed=True)
-        if kind in (b"t", b"l"):
-            parts = [self.value(depth + 1) for _ in range(self._count())]
-            return tuple(parts) if kind == b"t" else parts
-        if kind == b"d":
-            return self._dict(depth)
-        if kind in (b"a", b"g"):
-            return self._array(scalar=kind == b"g")
-        raise MessageError(f"a message has no value of kind {kind!r}")
+            return int.from_bytes(self._bytes(size), "little", signed=True)
+        raise MessageError(f"a message has no value of kind {bytes([kind])!r}")
 
     def _dict(self, depth: int) -> dict[Any, Any]:
         result = {}
@@ -174,11 +184,11 @@ class _Reader:
         return result
 
     def _array(self, scalar: bool) -> Any:
-        label = bytes(self._take(self._take(1)[0])).decode("ascii", "replace")
+        label = self._bytes(self._byte()).decode("ascii", "replace")
         dtype = _OTHER_TYPES.get(label) or _TYPES.get(label)
         if dtype is None:
             raise MessageError(f"a message cannot have an array of type {label!r}")
-        dimensions = self._take(1)[0]
+        dimensions = self._byte()
         if dimensions > _MAX_DIMENSIONS:
             raise MessageError(f"a message cannot have an array of {dimensions} dimensions")
         shape = [self._size() for _ in range(dimensions)]
@@ -187,15 +197,17 @@ class _Reader:
             count *= size
         if max(shape, default=0) >= 2**31:
             raise MessageError("a message cannot have an array with an axis of 2^31 or more")
-        data = self._take(count * dtype.itemsize)
+        start = self._take(count * dtype.itemsize)
         try:
-            array = np.frombuffer(data, dtype, count).reshape(shape)
+            array: npt.NDArray[Any] = np.ndarray(shape, dtype, self._data, start)
         except ValueError as error:  # too many empty axes for NumPy
             raise MessageError(f"a message has an array of an impossible shape: {error}") from error
         return array[()] if scalar and not shape else array
 
 
-_CONSTANTS: dict[bytes, Any] = {b"N": None, b"T": True, b"F": False}
+_INTEGER, _LARGE_INTEGER, _REAL, _TEXT, _BYTES, _TUPLE, _LIST, _DICT = b"iIfsbtld"
+_ARRAYS = tuple(b"ag")
+_CONSTANTS: dict[int, Any] = {b"N"[0]: None, b"T"[0]: True, b"F"[0]: False}
 _TYPES = {
     np.dtype(kind).newbyteorder("<").str: np.dtype(kind).newbyteorder("<")
     for kind in ("?", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f2", "f4", "f8", "c8", "c16")

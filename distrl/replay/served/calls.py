@@ -28,7 +28,7 @@ class Answer(NamedTuple):
     """What a call returned."""
 
     message: tuple[Any, ...]  # ("ok", result), ("wait", done, text) or ("error", type, text)
-    data: frames.Bytes = frames.NOTHING
+    data: tuple[frames.Bytes, ...] = ()  # pieces
 
 
 class Served(NamedTuple):
@@ -117,7 +117,8 @@ class Calls:
             _, priorities = checked_priorities(np.arange(size, dtype=np.uint64), priorities)
         columns = self._handle.columns
         block = columns.unpack(data, size)._replace(priorities=priorities)
-        done = self._inserted()
+        # Another server may have made a client's first call here.
+        done = self._inserted() if self._client.number < 0 else 0
         return block.split(done, columns.has_time)[1] if done else block
 
     def _inserted(self) -> int:
@@ -141,7 +142,7 @@ class Calls:
         with table.lock:
             size, mass = store.size, store.ring.mass if isinstance(store, RingSlots) else 0.0
         facts = (batch.keys, batch.probability, batch.inserts, size, mass)
-        return Answer(("ok", facts), handle.columns.pack(batch.block))
+        return Answer(("ok", facts), (handle.columns.pack(batch.block),))
 
     def update_priorities(
         self, data: frames.Bytes, keys: Any, priorities: Any, largest: float
@@ -180,7 +181,7 @@ class Calls:
         ):
             raise SpecError(f"unrolls {start} to {stop}: more than fit into an answer, or none")
         block = self._handle.read(slice(start, stop))
-        return Answer(("ok", block.size), columns.pack(block))
+        return Answer(("ok", block.size), (columns.pack(block),))
 
     def save(self, data: frames.Bytes, folder: str) -> Answer:
         path, below = Path(folder).resolve(), self._served.folder

@@ -5,7 +5,7 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from distrl import errors
@@ -44,11 +44,13 @@ class Connection:
         self._address, self._limit, self._stop = address, limit, stop
         self._timeout = reconnect_timeout
         self._began = 0.0  # the call in progress, or the wait for its answer
-        self._call: tuple[Any, frames.Bytes] | None = None  # message and bytes; not finished
+        self._call: tuple[Any, Sequence[frames.Bytes]] | None = (
+            None  # message and bytes; not finished
+        )
         self._error: OSError | None = None  # why it could not be sent
         self._greeting = frames.greeting(key, os.urandom(ID_BYTES), name)
         self._numbers = itertools.count()
-        self._sock: socket.socket | None = None
+        self._sock: frames.FrameSocket | None = None
         self._lock = threading.Lock()
         self._closed = False
 
@@ -56,7 +58,7 @@ class Connection:
         self,
         name: str,
         *args: Any,
-        data: frames.Bytes = frames.NOTHING,
+        data: Sequence[frames.Bytes] = (),
         timeout: float | None = None,
     ) -> tuple[tuple[Any, ...], frames.Bytes]:
         """Makes a call; returns its answer's message and bytes.
@@ -64,7 +66,7 @@ class Connection:
         Args:
           name: a method of the server's `_Calls`.
           *args: its arguments.
-          data: uint8, what follows the message.
+          data: pieces of what follows the message.
           timeout: seconds in the place of `reconnect_timeout`.
 
         Raises:
@@ -78,7 +80,7 @@ class Connection:
             self._begin(name, args, data, silent)
             return self._finish(silent)
 
-    def begin(self, name: str, *args: Any, data: frames.Bytes = frames.NOTHING) -> None:
+    def begin(self, name: str, *args: Any, data: Sequence[frames.Bytes] = ()) -> None:
         """As `call`, but does not wait for the answer: `finish` does, before any other call.
 
         What is wrong with the connection shows there. `data` must not change until then.
@@ -101,7 +103,9 @@ class Connection:
         self._began = time.monotonic()
         return self._began + (self._timeout if timeout is None else timeout)
 
-    def _begin(self, name: str, args: tuple[Any, ...], data: frames.Bytes, silent: float) -> None:
+    def _begin(
+        self, name: str, args: tuple[Any, ...], data: Sequence[frames.Bytes], silent: float
+    ) -> None:
         assert self._call is None, "the call before is not finished"
         message = (next(self._numbers), name, args)
         _, self._error = self._tried(lambda: self._send(message, data, silent))
@@ -127,7 +131,7 @@ class Connection:
         return PeerError(f"the table's server at {self._address} did not answer {name}: {why}")
 
     def _retried(
-        self, message: Any, data: frames.Bytes, silent: float, error: OSError | None
+        self, message: Any, data: Sequence[frames.Bytes], silent: float, error: OSError | None
     ) -> tuple[Any, frames.Bytes]:
         """Makes a call again until it is answered; its connection was lost by `error`."""
         answers: list[tuple[Any, frames.Bytes]] = []
@@ -173,22 +177,26 @@ class Connection:
             self._hang_up()
             return None, error
 
-    def _send(self, message: Any, data: frames.Bytes, silent: float) -> None:
-        frames.send(self._connected(), message, data, lambda: self._poll(silent))
+    def _send(self, message: Any, data: Sequence[frames.Bytes], silent: float) -> None:
+        self._connected().send(message, data, lambda: self._poll(silent))
 
     def _receive(self, silent: float) -> tuple[Any, frames.Bytes]:
-        return frames.receive(self._connected(), self._limit, lambda: self._poll(silent))
+        return self._connected().receive(self._limit, lambda: self._poll(silent))
 
-    def _connected(self) -> socket.socket:
+    def _connected(self) -> frames.FrameSocket:
         if self._sock is None:
             if self._closed:
                 raise Stopped(f"this client of the table at {self._address} is closed")
             family, where = frames.socket_address(self._address)
-            self._sock = sock = socket.socket(family)
-            sock.settimeout(_CONNECT_S)
-            sock.connect(where)
-            frames.tune(sock)
-            sock.sendall(self._greeting)
+            sock = socket.socket(family)
+            try:
+                sock.settimeout(_CONNECT_S)
+                sock.connect(where)
+                sock.sendall(self._greeting)
+            except BaseException:
+                sock.close()
+                raise
+            self._sock = frames.FrameSocket(sock)
         return self._sock
 
     def _poll(self, silent: float) -> None:

@@ -9,7 +9,7 @@ import os
 import socket
 import struct
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -23,14 +23,20 @@ from distrl.runtime.sockets import keep_alive, parse_address
 HEAD_BYTES = 1 << 20  # of a frame's message
 SILENCE = 30.0  # seconds that a frame which has begun may take without any byte
 _SIZES = struct.Struct("<IQ")
-_BUFFER_BYTES = 4 << 20
-_SLICE = 0.1  # seconds between two calls of `poll`
+_BUFFER_BYTES = 1 << 20
+_AHEAD_BYTES = 1 << 14  # received with a frame's sizes, if they have come
+_SLICE = struct.pack("@ll", 0, 100_000)  # timeval: 0.1 s between two calls of `poll`
+
+_MOST_PIECES = 1024  # sent by one call: the kernel's IOV_MAX
 
 Bytes = npt.NDArray[np.uint8]
-NOTHING: Bytes = np.empty(0, np.uint8)
 _UNIX = "unix:"
 _GREETING = struct.Struct(f"32s{ID_BYTES}s{NAME_BYTES}s")
 GREETING_BYTES = _GREETING.size
+
+
+def _no() -> None:
+    """Goes on."""
 
 
 def socket_address(address: str) -> tuple[socket.AddressFamily, Any]:
@@ -58,19 +64,6 @@ def listen(address: str) -> socket.socket:
     return listener
 
 
-def tune(sock: socket.socket) -> None:
-    """Sends small frames at once, and notices a host that is gone, where it is a TCP socket.
-
-    A Unix socket gets a large buffer, as far as the system grants it: a process that sends a large
-    frame then sleeps less often.
-    """
-    if sock.family == socket.AF_UNIX:
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _BUFFER_BYTES)
-    if sock.family == socket.AF_INET:
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        keep_alive(sock, idle=10, interval=5)
-
-
 def proof(key: str) -> bytes:
     """Returns 32 bytes that show that the client has the key."""
     return hashlib.sha256(f"distrl served table {key}".encode()).digest()
@@ -93,44 +86,11 @@ def greeted(data: bytes) -> tuple[bytes, bytes, str]:
     return given, identity, name.rstrip(b"\0").decode(errors="replace")
 
 
-def send(
-    sock: socket.socket,
-    message: Any,
-    data: Bytes = NOTHING,
-    poll: Callable[[], None] = lambda: None,
-) -> None:
-    """Sends a frame. Args: poll: as of `receive`.
-
-    Raises:
-      OSError: the other end is gone, or takes nothing.
-      MessageError: the message is too large.
-    """
-    head = encode(message)
-    if len(head) > HEAD_BYTES:
-        raise MessageError(f"a frame's message of {len(head)} bytes; at most {HEAD_BYTES}")
-    sock.settimeout(_SLICE)
-    heard = time.monotonic()
-    parts = [memoryview(_SIZES.pack(len(head), data.nbytes)), memoryview(head), data.data]
-    while parts:
-        try:
-            sent = sock.sendmsg(parts)
-        except TimeoutError:
-            poll()
-            if time.monotonic() - heard > SILENCE:
-                raise ConnectionError(f"the other end took nothing for {SILENCE:.0f} s") from None
-            continue
-        heard = time.monotonic()
-        while parts and sent >= len(parts[0]):
-            sent -= len(parts.pop(0))
-        if parts:
-            parts[0] = parts[0][sent:]
-
-
 class Room:
     """Memory for the bytes of one frame after the other: new memory has to be cleared first."""
 
     def __init__(self) -> None:
-        self._bytes = NOTHING
+        self._bytes: Bytes = np.empty(0, np.uint8)
 
     def take(self, nbytes: int) -> Bytes:
         """Returns uint8 `[nbytes]`, in the place of what it returned before."""
@@ -139,70 +99,143 @@ class Room:
         return self._bytes[:nbytes]
 
 
-def receive(
-    sock: socket.socket,
-    limit: int,
-    poll: Callable[[], None] = lambda: None,
-    room: Room | None = None,
-) -> tuple[Any, Bytes]:
-    """Returns the next frame, for whose beginning it waits as long as `poll` does not raise.
+class FrameSocket:
+    """An end of a connection. Sends and receives frames; a small one is received by one call.
 
-    Args:
-      sock: the connection.
-      limit: bytes that may follow the message.
-      poll: called about every 0.1 s of waiting.
-      room: for the bytes after the message; None: they are in new memory.
-
-    Raises:
-      OSError: the other end is gone, or has stopped within a frame.
-      MessageError: the frame is too large, or no message.
+    The kernel ends each wait after a slice, so that to wait with a deadline is no call of its own.
     """
-    sizes = bytearray(_SIZES.size)
-    receive_into(sock, memoryview(sizes), None, poll)
-    head_bytes, data_bytes = _SIZES.unpack(sizes)
-    if head_bytes > HEAD_BYTES or data_bytes > limit:
-        raise MessageError(f"a frame of {head_bytes} and {data_bytes} bytes is too large")
-    head = bytearray(head_bytes)
-    receive_into(sock, memoryview(head), SILENCE, poll)
-    message = decode(bytes(head))
-    data = np.empty(data_bytes, np.uint8) if room is None else room.take(data_bytes)
-    receive_into(sock, data.data, SILENCE, poll)
-    return message, data
 
+    def __init__(self, sock: socket.socket) -> None:
+        """Args: sock: connected; closed with this."""
+        self.sock = sock
+        self._room = memoryview(bytearray(_AHEAD_BYTES))
+        self._ahead = self._room[:0]  # received, and not read yet
+        sock.settimeout(None)
+        for timeout in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
+            sock.setsockopt(socket.SOL_SOCKET, timeout, _SLICE)
+        if sock.family == socket.AF_UNIX:
+            # As far as the system grants it: who sends a large frame then sleeps less often.
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _BUFFER_BYTES)
+        if sock.family == socket.AF_INET:  # sends at once, and notices a host that is gone
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            keep_alive(sock, idle=10, interval=5)
 
-def receive_into(
-    sock: socket.socket,
-    view: memoryview,
-    silence: float | None,
-    poll: Callable[[], None] = lambda: None,
-    total: float | None = None,
-) -> None:
-    """Fills `view`.
+    def send(
+        self, message: Any, data: Sequence[Bytes] = (), poll: Callable[[], None] = _no
+    ) -> None:
+        """Sends a frame.
 
-    Args:
-      sock: the connection.
-      view: of bytes.
-      silence: seconds without a byte after which it fails; None: only once the first has come.
-      poll: as in `receive`.
-      total: seconds for all of it; None: no limit.
+        Args:
+          message: the message.
+          data: pieces of what follows it.
+          poll: as of `receive`.
 
-    Raises:
-      OSError: the other end is gone or silent.
-    """
-    began = heard = time.monotonic()
-    sock.settimeout(_SLICE)
-    while len(view):
-        poll()
-        now = time.monotonic()
-        if total is not None and now - began > total:
-            raise ConnectionError(f"not all came in {total:.0f} s")
-        if silence is not None and now - heard > silence:
-            raise ConnectionError(f"the other end was silent for {silence:.0f} s within a frame")
-        try:
-            count = sock.recv_into(view)
-        except TimeoutError:
-            continue
-        if count == 0:
-            raise ConnectionError("the other end closed the connection")
-        view, heard = view[count:], time.monotonic()
-        silence = SILENCE if silence is None else silence
+        Raises:
+          OSError: the other end is gone, or takes nothing.
+          MessageError: the message is too large.
+        """
+        head = encode(message)
+        if len(head) > HEAD_BYTES:
+            raise MessageError(f"a frame's message of {len(head)} bytes; at most {HEAD_BYTES}")
+        heard = time.monotonic()
+        sizes = _SIZES.pack(len(head), sum(piece.nbytes for piece in data))
+        parts = [memoryview(sizes + head), *(piece.data for piece in data)]
+        while parts:
+            try:
+                sent = self.sock.sendmsg(parts[:_MOST_PIECES])
+            except BlockingIOError:
+                poll()
+                if time.monotonic() - heard > SILENCE:
+                    raise ConnectionError(
+                        f"the other end took nothing for {SILENCE:.0f} s"
+                    ) from None
+                continue
+            heard = time.monotonic()
+            whole = 0
+            while whole < len(parts) and sent >= len(parts[whole]):
+                sent -= len(parts[whole])
+                whole += 1
+            del parts[:whole]
+            if sent:
+                parts[0] = parts[0][sent:]
+
+    def receive(
+        self, limit: int, poll: Callable[[], None] = _no, room: Room | None = None
+    ) -> tuple[Any, Bytes]:
+        """Returns the next frame, for whose beginning it waits as long as `poll` does not raise.
+
+        Args:
+          limit: bytes that may follow the message.
+          poll: called about every 0.1 s of waiting.
+          room: for the bytes after the message; None: they are in new memory.
+
+        Raises:
+          OSError: the other end is gone, or has stopped within a frame.
+          MessageError: the frame is too large, or no message.
+        """
+        head_bytes, data_bytes = _SIZES.unpack(self._received(_SIZES.size, None, poll))
+        if head_bytes > HEAD_BYTES or data_bytes > limit:
+            raise MessageError(f"a frame of {head_bytes} and {data_bytes} bytes is too large")
+        message = decode(self._received(head_bytes, SILENCE, poll))
+        data = np.empty(data_bytes, np.uint8) if room is None else room.take(data_bytes)
+        self.receive_into(data.data, SILENCE, poll)
+        return message, data
+
+    def _received(self, count: int, silence: float | None, poll: Callable[[], None]) -> bytes:
+        """Returns the next `count` bytes; arguments as of `receive_into`."""
+        ahead = self._ahead
+        if count <= len(ahead):
+            self._ahead = ahead[count:]
+            return bytes(ahead[:count])
+        data = bytearray(count)
+        self.receive_into(memoryview(data), silence, poll)
+        return bytes(data)
+
+    def receive_into(
+        self,
+        view: memoryview,
+        silence: float | None,
+        poll: Callable[[], None] = _no,
+        total: float | None = None,
+    ) -> None:
+        """Fills `view`.
+
+        Args:
+          view: of bytes.
+          silence: seconds without a byte after which it fails; None: only once the first has come.
+          poll: as in `receive`.
+          total: seconds for all of it; None: no limit.
+
+        Raises:
+          OSError: the other end is gone or silent.
+        """
+        began = heard = time.monotonic()
+        while len(view):
+            if self._ahead:
+                count = min(len(view), len(self._ahead))
+                view[:count], self._ahead = self._ahead[:count], self._ahead[count:]
+                view = view[count:]
+                silence = SILENCE if silence is None else silence
+                continue
+            try:
+                if len(view) < _AHEAD_BYTES:
+                    count = self.sock.recv_into(self._room)
+                    self._ahead = self._room[:count]
+                else:
+                    count = self.sock.recv_into(view, 0, socket.MSG_WAITALL)
+                    view = view[count:]
+                if count == 0:
+                    raise ConnectionError("the other end closed the connection")
+                heard = time.monotonic()
+            except BlockingIOError:  # nothing has come for a slice
+                if silence is not None and time.monotonic() - heard > silence:
+                    raise ConnectionError(
+                        f"the other end was silent for {silence:.0f} s within a frame"
+                    ) from None
+            if total is not None and time.monotonic() - began > total:
+                raise ConnectionError(f"not all came in {total:.0f} s")
+            poll()
+
+    def close(self) -> None:
+        """Closes the connection."""
+        self.sock.close()

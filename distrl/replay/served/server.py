@@ -102,15 +102,15 @@ class TableServer:
 
     def _serve(self, sock: socket.socket) -> None:
         """Serves a connection until either end closes it."""
-        with sock:
+        with contextlib.closing(frames.FrameSocket(sock)) as connection:
             try:
-                client = self._greeted(sock)
+                client = self._greeted(connection)
             finally:
                 self._strangers.release()
             if client is None:
                 return
             try:
-                self._serve_client(sock, client)
+                self._serve_client(connection, client)
             except (OSError, Stopped):
                 return  # the client is gone, or this closes
             except MessageError as error:
@@ -120,22 +120,21 @@ class TableServer:
                     client.connections -= 1
                     client.left = time.monotonic()
 
-    def _serve_client(self, sock: socket.socket, client: Client) -> None:
-        frames.tune(sock)
+    def _serve_client(self, connection: frames.FrameSocket, client: Client) -> None:
         room = frames.Room()
         while True:
-            message, data = frames.receive(sock, self._limit, self._check_open, room)
-            frames.send(sock, *self._answer(client, message, data), poll=self._check_open)
+            message, data = connection.receive(self._limit, self._check_open, room)
+            connection.send(*self._answer(client, message, data), poll=self._check_open)
 
     def _check_open(self) -> None:
         if self._stop.is_set():
             raise Stopped("the table's server closes")
 
-    def _greeted(self, sock: socket.socket) -> Client | None:
+    def _greeted(self, connection: frames.FrameSocket) -> Client | None:
         """Returns the client of a new connection; None: it has not the key."""
         greeting = bytearray(frames.GREETING_BYTES)
         try:
-            frames.receive_into(sock, memoryview(greeting), None, total=_GREETING_S)
+            connection.receive_into(memoryview(greeting), None, total=_GREETING_S)
         except OSError:
             return None
         proof, identity, name = frames.greeted(bytes(greeting))

@@ -110,7 +110,7 @@ class ServedTable:
 
     def _begin_insert(self, block: Block, seconds: float) -> None:
         """Sends unrolls. Args: seconds: that the server waits for room."""
-        data = self.columns.pack(block)
+        data = self.columns.pieces(block)
         self._inserts.begin("insert", block.size, block.priorities, seconds, data=data)
         self._inserting = block
 
@@ -174,7 +174,7 @@ class ServedTable:
     def prefill(self, block: Block) -> None:
         """As `Experience.extend`; a queue must have room for each frame's unrolls."""
         for part in self._parts(block):
-            data = self.columns.pack(part)
+            data = self.columns.pieces(part)
             self._others.call("prefill", part.size, part.priorities, data=data)
 
     def update_priorities(

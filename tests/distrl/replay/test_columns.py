@@ -3,9 +3,11 @@
 import jax
 import numpy as np
 import pytest
+from dm_env import specs as dm_specs
 
 from distrl.errors import SpecError
 from distrl.replay.columns import Block, Columns
+from distrl.specs import EnvironmentSpec, trajectory_struct
 
 
 def test_blocks_pack_split_and_join(streams):
@@ -19,9 +21,32 @@ def test_blocks_pack_split_and_join(streams):
     parts = list(block.split(2, columns.has_time))
     joined = columns.join(parts)
     repacked = columns.pack(Block([c.copy() for c in block.columns], 5))
-    for other in (joined, columns.unpack(buffer, 5), columns.unpack(repacked, 5)):
+    sent = np.concatenate(columns.pieces(columns.join(parts)._replace(buffer=None)))
+    for other in (joined, *(columns.unpack(data, 5) for data in (buffer, repacked, sent))):
         for actual, expected in zip(other.columns, block.columns, strict=True):
             np.testing.assert_array_equal(actual, expected)
+
+
+@pytest.mark.parametrize("size", [1, 3])
+def test_pieces_are_views_of_large_rows(size):
+    """And together what `pack` copies, padding included."""
+    observation = {
+        "frame": dm_specs.Array((5, 999), np.int8),
+        "none": dm_specs.Array((0,), np.int8),
+    }
+    spec = EnvironmentSpec(observation, dm_specs.DiscreteArray(6, np.int32))
+    columns = Columns(trajectory_struct(spec, {"value": np.zeros((), np.float32)}, ()), 2)
+    whole = columns.allocate(size + 1)
+    whole.buffer[64:] = np.arange(whole.buffer.nbytes - 64)
+    _, part = whole.split(1, columns.has_time)
+    pieces = columns.pieces(part)
+    sent = columns.unpack(np.concatenate(pieces), size)
+    for actual, expected in zip(sent.columns, part.columns, strict=True):
+        np.testing.assert_array_equal(actual.view(np.uint8), np.array(expected).view(np.uint8))
+    shared = [piece for piece in pieces if np.shares_memory(piece, whole.buffer)]
+    assert sum(piece.nbytes for piece in shared) >= size * 3 * 5 * 999
+    (only,) = columns.pieces(whole)
+    assert only is whole.buffer
 
 
 def test_a_block_of_another_struct_is_refused(streams):

@@ -43,6 +43,28 @@ def is_cut(sock):
         return True
 
 
+def test_frames_arrive_as_they_were_sent():
+    """Small ones together, large ones in pieces, more than a call can send."""
+    rng = np.random.default_rng(0)
+    large = rng.integers(256, size=3_000_000).astype(np.uint8)
+    sent = [
+        ((1, "small"), [large[:5]]), ((2, "none"), ()), ((3, "many"), np.split(large[:6000], 3000)),
+        ((4, "large"), [large[:1], large, large[:0]]), ((5, b"x" * 500_000), [large[:7]]),
+    ]  # fmt: skip
+    ends = [frames.FrameSocket(sock) for sock in socket.socketpair()]
+    sender, raised = in_thread(lambda: [ends[0].send(*frame) for frame in sent])
+    for message, pieces in sent:
+        received, data = ends[1].receive(large.nbytes + 1)
+        assert received == message
+        np.testing.assert_array_equal(data, np.concatenate([large[:0], *pieces]))
+    sender.join(10.0)
+    ends[0].close()
+    with pytest.raises(ConnectionError, match="closed the connection"):
+        ends[1].receive(0)
+    ends[1].close()
+    assert not raised
+
+
 @make_served
 @pytest.mark.parametrize("pipelined", [False, True])
 def test_a_client_goes_on_after_each_loss_of_its_connection(make_replay, streams, pipelined):
@@ -59,7 +81,7 @@ def test_a_client_goes_on_after_each_loss_of_its_connection(make_replay, streams
                     sock = connection._sock
                     if sock is not None:
                         try:
-                            sock.shutdown(socket.SHUT_RDWR)
+                            sock.sock.shutdown(socket.SHUT_RDWR)
                         except OSError:  # it was already, or is not yet connected
                             continue
 
@@ -214,8 +236,9 @@ def test_a_server_that_died_before_its_answer_has_inserted_once(make_replay, roo
     unrolls = columns.pack(columns.allocate(4))
     for server in range(2):
         with stranger(replay, begin) as sock:
-            frames.send(sock, (3, "insert", (4, None, 0.0)), unrolls)
-            (state, *rest), _ = frames.receive(sock, 0)
+            connection = frames.FrameSocket(sock)
+            connection.send((3, "insert", (4, None, 0.0)), [unrolls])
+            (state, *rest), _ = connection.receive(0)
         assert (state, rest[0]) == (("ok", None) if room == 8 else ("wait", 2))
         assert learner.info().inserts == min(4, room)
         if server == 0:
@@ -244,9 +267,10 @@ def test_a_client_that_does_not_come_back_is_forgotten(make_replay):
     clients = replay._shared.clients
     before = np.count_nonzero(clients._rows[:, 0])
     with stranger(replay, greeting()) as sock:
+        connection = frames.FrameSocket(sock)
         for number in range(2):  # the first one has made its row
-            frames.send(sock, (number, "sample", (0.0,)))
-            assert frames.receive(sock, 0)[0][0] == "wait"
+            connection.send((number, "sample", (0.0,)))
+            assert connection.receive(0)[0][0] == "wait"
         time.sleep(0.7)  # it is not forgotten while it is there
         assert np.count_nonzero(clients._rows[:, 0]) == before + 1
     until(lambda: np.count_nonzero(clients._rows[:, 0]) == before, "its row is free")
