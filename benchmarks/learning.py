@@ -218,7 +218,9 @@ def jobs_of(only: str, topology: str | None, seeds: list[int] | None) -> list[Jo
       topology: run them under this one, not their own; None: their own.
       seeds: those; None: each task's own number, from 0 on.
     """
-    tasks = [task if topology is None else task._replace(topology=topology) for task in TASKS]
+    tasks = list(TASKS)
+    if topology is not None:  # a task may be there under several of them
+        tasks = list(dict.fromkeys(task._replace(topology=topology) for task in TASKS))
     names = [f"{task.name}/{task.agent}/{task.variant}/{task.topology}" for task in tasks]
     chosen = [
         task
