@@ -102,8 +102,12 @@ def test_stacks_names_what_it_cannot_show(run_dir: Path, capsys: pytest.CaptureF
         ConfigError, match=r"unknown node 'actor/7'; choose from: learner/0, actor/0, "
     ):
         stacks.stacks(["distrl stacks", str(run_dir), "actor/7"])
-    assert stacks.stacks(["distrl stacks", str(run_dir), "actor/1"]) == 0
-    assert capsys.readouterr().out == "==== actor/1 is not running (restarting)\n"
+    write_status(run_dir, {**NODES, "actor/3": node("up", pid=None, host="h2")})
+    assert stacks.stacks(["distrl stacks", str(run_dir), "actor/1", "actor/3"]) == 0
+    assert capsys.readouterr().out.splitlines() == [
+        "==== actor/1: it is not running (restarting)",
+        "==== actor/3: its process is not known yet (up)",
+    ]
 
 
 @pytest.mark.parametrize("number", ["0", "4"])
