@@ -165,7 +165,8 @@ def choice(experiment: Experiment, costs: Costs, cores: int, made: list[Plan]) -
     elif best.one_thread and on_cores(experiment.environment, cores) != experiment.environment:
         settings["environment.num_threads"] = 1
     many, device = actors.num_streams, costs.devices[CPU]
-    count = "" if best.topology == SINGLE else f" with {best.num_actors} actors"
+    number = "1 actor" if best.num_actors == 1 else f"{best.num_actors} actors"
+    count = "" if best.topology == SINGLE else f" with {number}"
     reason = (
         f"{best.topology}{count}: about {_number(best.rate)} environment steps/s on {cores} cores"
         f"{f' ({others})' if others else ''}; {many} environments step in "
