@@ -135,7 +135,7 @@ def interrupt(command: Command, times: int, sockets: set[str] = frozenset()) -> 
         command.interrupt()
     code = command.wait()
     print(f"{time.monotonic() - begin:.2f} s from the first Ctrl-C to the exit")
-    assert code == 130
+    assert code == 130, command.output
     assert "Traceback" not in command.output
     command.check_nothing_left(sockets)
 
