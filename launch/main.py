@@ -77,9 +77,9 @@ _HELP = {
     "profile": """usage: distrl profile RUN NODE [--seconds=5] [--out=FOLDER]
            Write a flame graph (py-spy) and a JAX trace of a running node; without NODE of a
            single_process.""",
-    "tables": """usage: distrl tables [NAME ...]
+    "tables": """usage: distrl tables [NAME|RUN ...]
            Show the replay tables of the programs running on this machine.
-       distrl tables NAME --set SETTING=VALUE
+       distrl tables NAME|RUN --set SETTING=VALUE
            Change a setting of a replay table while its program runs.""",
     "completion": """usage: distrl completion bash|zsh|fish
            Print a script that completes commands, flags, settings, environments and runs.""",
@@ -111,7 +111,7 @@ _FUNCTIONS = {
     "actors": ("cli.actors", "actors"),
     "stacks": ("cli.stacks", "stacks"),
     "profile": ("runs.profile", "profile"),
-    "tables": ("cli.tables", "tables"),
+    "tables": ("runs.tables", "tables"),
     "completion": ("cli.completion", "completion"),
     "agent": ("cli.agent", "agent"),
 }

@@ -65,7 +65,7 @@ def test_killed_nodes_are_healed_and_commands_look_at_them(tmp_path, substrate):
         for words, said in (
             (("status", run), "actor/1"),
             (("stacks", run, "actor/0"), "==== actor/0, process"),
-            (("tables",), "made by process"),
+            (("tables", run), "made by process"),
         ):
             done = distrl(tmp_path, *words)
             assert done.returncode == 0, done.stdout + done.stderr

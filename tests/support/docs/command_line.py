@@ -10,9 +10,10 @@ from typing import Any, NoReturn
 import pytest
 
 from distrl.launch import main
-from distrl.launch.cli import agent, auto, completion, multi_machine, tables, train
+from distrl.launch.cli import agent, auto, completion, multi_machine, train
 from distrl.launch.cli import launch as launch_command
 from distrl.launch.graph import graph
+from distrl.launch.runs import tables
 from distrl.launch.sweep import sweep
 from tests.support.commands import ROOT
 

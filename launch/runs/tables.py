@@ -1,9 +1,12 @@
 """`distrl tables`: shows this machine's replay tables, and changes their settings."""
 
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from distrl.errors import ConfigError, DeadlineExceeded, Stopped
 from distrl.launch.cli import config_flags
+from distrl.launch.runs.state import is_running, launcher_pid
 from distrl.replay.buffer import ReplayConfig
 from distrl.replay.shared.table import SharedTable
 from distrl.replay.table import reconfigure
@@ -18,26 +21,31 @@ def tables(arguments: list[str]) -> int:
     The first line has counts, limits and blocked processes; the second one bytes, sampler and ages.
 
     Args:
-      arguments: the command, and names of tables (none: all); each `--set NAME=VALUE` changes a
-        setting of the table, of which one must be named.
+      arguments: the command, and names of tables or folders of runs (none: all tables); each
+        `--set NAME=VALUE` changes a setting of the table, of which one must be named.
 
     Returns:
       The exit status.
 
     Raises:
-      ConfigError: an unknown table, or a change that is refused.
+      ConfigError: an unknown table, a run without one, or a change that is refused.
     """
-    names, changes = _parse(arguments[1:])
+    words, changes = _parse(arguments[1:])
     files = {
         file.name: file
         for file in segment.existing()
         if file.creator.lives() and (file.is_table or file.is_address)
     }
     known = ", ".join(sorted(files)) or "none"
-    for name in names:
-        if name not in files:
+    names: list[str] = []
+    for word in words:
+        if word in files:
+            names.append(word)
+        elif Path(word).is_dir():
+            names += _tables_of_run(word, files)
+        else:
             raise ConfigError(
-                f"tables: no table {name!r} on this machine; existing tables: {known}"
+                f"tables: no table {word!r} on this machine; existing tables: {known}"
             )
     if changes and len(names) != 1:
         raise ConfigError(f"tables: --set needs the name of one table; existing tables: {known}")
@@ -61,6 +69,37 @@ def tables(arguments: list[str]) -> int:
         print(f"{info}; made by process {file.creator.pid}")
         print(f"  {contents}")
     return 0
+
+
+def _tables_of_run(run_dir: str, files: Mapping[str, SharedFile]) -> list[str]:
+    """Returns the names of the tables that a run's processes on this machine have made.
+
+    Raises:
+      ConfigError: no program runs there, or it has no table here.
+    """
+    launcher = launcher_pid(Path(run_dir))
+    if launcher is None or not is_running(Path(run_dir)):
+        raise ConfigError(f"tables: {run_dir}: no program of this machine runs there")
+    names = [name for name in sorted(files) if launcher in _ancestors(files[name].creator.pid)]
+    if not names:
+        raise ConfigError(
+            f"tables: {run_dir}: its program has no table that others can read: it has just "
+            "started, or keeps its replay in its one process"
+        )
+    return names
+
+
+def _ancestors(pid: int) -> list[int]:
+    """Returns a process and those above it, up to one that has ended."""
+    pids = []
+    while pid > 0:
+        pids.append(pid)
+        try:
+            stat = Path(f"/proc/{pid}/stat").read_text()
+        except (FileNotFoundError, ProcessLookupError):
+            break
+        pid = int(stat.rpartition(")")[2].split()[1])
+    return pids
 
 
 def _shared(file: SharedFile, changes: dict[str, Any]) -> tuple[TableInfo, Contents]:
