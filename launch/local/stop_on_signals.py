@@ -48,6 +48,8 @@ class StopOnSignals:
             for number in {*_STOPPING, interrupt_number()}
             if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN
         }
+        for number in self._handlers:  # what waits in a library goes on, as nodes' libraries do
+            signal.siginterrupt(number, False)
         self._handlers[TRACE_SIGNAL] = signal.getsignal(TRACE_SIGNAL)
         take_trace_orders()
         self._wakeup = signal.set_wakeup_fd(self._writer, warn_on_full_buffer=False)
