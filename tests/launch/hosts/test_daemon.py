@@ -152,7 +152,11 @@ def send(number: int) -> Callable[[], None]:
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_a_daemon_that_waits_ends_in_order_when_it_is_asked_to(daemon, capfd, number):
     daemon.turns = [nothing, send(number), nothing, nothing]
-    daemon.run()
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)  # the tests may run under nohup
+    try:
+        daemon.run()
+    finally:
+        signal.signal(signal.SIGHUP, before)
     assert daemon.ended == 128 + number  # it does not wait for its launcher again
     assert len(daemon.turns) == 2
     assert capfd.readouterr().err.endswith(f": {number.name}; ending\n")
