@@ -20,6 +20,7 @@ from distrl.replay.shared.table import SharedTable
 from distrl.types import Trajectory
 
 CHUNK_BYTES = 16 << 20  # of unrolls in a frame, unless one is larger
+KEPT = 2  # answers to a client's last calls: so many may be on their way
 SLICE = 0.25  # seconds that a call waits at the server, before the client asks again
 _PLAIN = (bool, int, float, str, type(None))  # what a setting may be
 
@@ -52,12 +53,15 @@ class Served(NamedTuple):
 
 
 class Client:
-    """A client's last call and the answer, and its handle once it inserts or samples.
+    """A client's last calls and the answers, and its handle once it inserts or samples.
 
     Attributes:
       lock: held during a call.
       number: of the last call.
-      answer: to the last call.
+      answers: to the last calls by number; of those with data only the last one.
+      done: the last call that inserted by way of a server before this one, and its unrolls that are
+        in the table; see `NumberedInserts.last`.
+      without_room: whether its last insert was not finished: no later one is made before it.
       connections: that it has.
       left: when it closed the last one.
     """
@@ -66,10 +70,18 @@ class Client:
         self.identity, self._name = identity, name
         self.lock = threading.Lock()
         self.number = -1
-        self.answer = Answer(("ok", None))
+        self.answers: dict[int, Answer] = {}
+        self.done: tuple[int, int] | None = None  # not looked up yet
+        self.without_room = False
         self.sampled = frames.Room()
         self.connections, self.left = 0, time.monotonic()
         self._handle: TableHandle | None = None
+
+    def keep(self, number: int, answer: Answer) -> None:
+        """Keeps the answer to a call; with `lock` held."""
+        for old in [n for n, kept in self.answers.items() if kept.data or n <= number - KEPT]:
+            del self.answers[old]
+        self.number, self.answers[number] = number, answer
 
     def handle(self, served: Served) -> TableHandle:
         """Returns the client's own handle; with `lock` held."""
@@ -93,14 +105,20 @@ class Calls:
         self._handle = served.handle
         self._call = Call(client.identity, number)
 
-    def insert(self, data: frames.Bytes, size: int, priorities: Any, wait: float) -> Answer:
+    def insert(
+        self, data: frames.Bytes, size: int, priorities: Any, wait: float, again: bool
+    ) -> Answer:
         block = self._block(data, size, priorities)
+        if self._client.without_room and not again:
+            return Answer(("wait", 0, self._described()))
         try:
             if block.size:
                 handle = self._client.handle(self._served)
                 handle.insert(block, self._served.stop, _slice(wait), self._call)
         except DeadlineExceeded:
+            self._client.without_room = True
             return Answer(("wait", self._inserted(), self._described()))
+        self._client.without_room = False
         return Answer(("ok", None))
 
     def prefill(self, data: frames.Bytes, size: int, priorities: Any) -> Answer:
@@ -117,9 +135,18 @@ class Calls:
             _, priorities = checked_priorities(np.arange(size, dtype=np.uint64), priorities)
         columns = self._handle.columns
         block = columns.unpack(data, size)._replace(priorities=priorities)
-        # Another server may have made a client's first call here.
-        done = self._inserted() if self._client.number < 0 else 0
+        # Another server may have made the first calls that this one is sent.
+        number, done = self._done_before()
+        if self._call.number != number:
+            done = size if self._call.number < number else 0
         return block.split(done, columns.has_time)[1] if done else block
+
+    def _done_before(self) -> tuple[int, int]:
+        client, table = self._client, self._served.table
+        if client.done is None:
+            with table.lock:
+                client.done = table.numbered.last(client.identity)
+        return client.done
 
     def _inserted(self) -> int:
         with self._served.table.lock:

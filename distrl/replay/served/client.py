@@ -43,8 +43,8 @@ class ServedReplayBuffer(TableReplayBuffer):
         reconnect_timeout: seconds that a call waits for a server that is gone, or does not answer;
           below `KEPT_S` of the server, which makes calls once.
         name: the client's, for messages.
-        pipelined: whether `add` returns while its unrolls are on their way: the next one that
-          finishes unrolls, or `flush`, waits for them.
+        pipelined: whether `add` returns while its unrolls are on their way: those of two calls may
+          be; the next one that finishes unrolls waits for the first of them, `flush` for both.
         """
         config.check(batch_size)
 

@@ -1,5 +1,6 @@
 """Numbered calls of a table's server, which survive the loss of a connection."""
 
+import collections
 import itertools
 import os
 import socket
@@ -22,7 +23,7 @@ _ERRORS = ("Blocked", "ConfigError", "PeerError", "SpecError", "Stopped")
 
 
 class Connection:
-    """Calls, one at a time. One that is sent again, on another connection, is made once."""
+    """Calls, one after the other. One that is sent again, on another connection, is made once."""
 
     def __init__(
         self,
@@ -44,10 +45,10 @@ class Connection:
         self._address, self._limit, self._stop = address, limit, stop
         self._timeout = reconnect_timeout
         self._began = 0.0  # the call in progress, or the wait for its answer
-        self._call: tuple[Any, Sequence[frames.Bytes]] | None = (
-            None  # message and bytes; not finished
-        )
-        self._error: OSError | None = None  # why it could not be sent
+        # Messages and bytes of the calls that are begun and not finished. They are on their way if
+        # there is a socket; else they have to be sent again.
+        self._calls: collections.deque[tuple[Any, Sequence[frames.Bytes]]] = collections.deque()
+        self._error: OSError | None = None  # why there is no socket
         self._greeting = frames.greeting(key, os.urandom(ID_BYTES), name)
         self._numbers = itertools.count()
         self._sock: frames.FrameSocket | None = None
@@ -76,27 +77,24 @@ class Connection:
           what the server raised.
         """
         with self._lock:
+            assert not self._calls, "the calls before are not finished"
             silent = self._deadline(timeout)
             self._begin(name, args, data, silent)
             return self._finish(silent)
 
     def begin(self, name: str, *args: Any, data: Sequence[frames.Bytes] = ()) -> None:
-        """As `call`, but does not wait for the answer: `finish` does, before any other call.
+        """As `call`, but does not wait for the answer: `finish` does, before `call` is used again.
 
-        What is wrong with the connection shows there. `data` must not change until then.
+        At most `calls.KEPT` may be begun. What is wrong with the connection shows when they are
+        finished. `data` must not change until then.
         """
         with self._lock:
             self._begin(name, args, data, self._deadline())
 
     def finish(self) -> tuple[tuple[Any, ...], frames.Bytes]:
-        """Returns the answer to the call that was begun. Raises as `call`."""
+        """Returns the answer to the first call that is begun. Raises as `call`: it is finished."""
         with self._lock:
             return self._finish(self._deadline())
-
-    @property
-    def is_begun(self) -> bool:
-        """Whether a call is begun and not finished."""
-        return self._call is not None
 
     def _deadline(self, timeout: float | None = None) -> float:
         """Begins a wait for the server; returns when it ends."""
@@ -106,49 +104,48 @@ class Connection:
     def _begin(
         self, name: str, args: tuple[Any, ...], data: Sequence[frames.Bytes], silent: float
     ) -> None:
-        assert self._call is None, "the call before is not finished"
         message = (next(self._numbers), name, args)
-        _, self._error = self._tried(lambda: self._send(message, data, silent))
-        self._call = message, data
+        if self._sock is not None or not self._calls:
+            _, self._error = self._tried(lambda: self._send(message, data, silent))
+        self._calls.append((message, data))
 
     def _finish(self, silent: float) -> tuple[tuple[Any, ...], frames.Bytes]:
-        assert self._call is not None, "no call is begun"
-        (message, data), self._call = self._call, None
-        answer, error = None, self._error
-        if error is None:
-            answer, error = self._tried(lambda: self._receive(silent))
-        if answer is None:
-            answer = self._retried(message, data, silent, error)
+        name, answer = self._calls[0][0][1], None
+        try:
+            if self._sock is not None:
+                answer, self._error = self._tried(lambda: self._receive(silent))
+            if answer is None:
+                answer = self._retried(name, silent)
+        finally:
+            self._calls.popleft()
         match answer[0]:
             case ("error", str(kind), str(text)):
                 raise getattr(errors, kind if kind in _ERRORS else "PeerError")(text)
             case ("ok", _) | ("wait", int(_), str(_)):
                 return answer
-        raise self.no_answer(message[1], "it is neither a result nor an error")
+        raise self.no_answer(name, "it is neither a result nor an error")
 
     def no_answer(self, name: str, why: object) -> PeerError:
         """Returns the error for a server that answered what is none. Args: name: of the call."""
         return PeerError(f"the table's server at {self._address} did not answer {name}: {why}")
 
-    def _retried(
-        self, message: Any, data: Sequence[frames.Bytes], silent: float, error: OSError | None
-    ) -> tuple[Any, frames.Bytes]:
-        """Makes a call again until it is answered; its connection was lost by `error`."""
+    def _retried(self, name: str, silent: float) -> tuple[Any, frames.Bytes]:
+        """Sends the calls again until the first one, of this name, is answered."""
         answers: list[tuple[Any, frames.Bytes]] = []
-        last = [error]
 
         def again() -> tuple[Any, frames.Bytes]:
-            self._send(message, data, silent)
+            for message, data in self._calls:
+                self._send(message, data, silent)
             return self._receive(silent)
 
         def answered() -> bool:
-            answer, last[0] = self._tried(again)
+            answer, self._error = self._tried(again)
             if answer is not None:
                 answers.append(answer)
             return bool(answers)
 
         def said() -> str:
-            return f"{message[1]} of the table at {self._address}: no server: {last[0]}"
+            return f"{name} of the table at {self._address}: no server: {self._error}"
 
         with (changed := threading.Condition()):
             try:

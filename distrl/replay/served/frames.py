@@ -1,6 +1,7 @@
-"""Frames on a connection to a served table: a message, and an array of bytes that follows it as is.
+"""Frames on a connection to a served table: a message, and an array of bytes that follows it.
 
-A frame's sizes are checked before anything is allocated for it.
+The bytes are sent as they are or, if there are many, in chunks, each of which may be compressed. A
+frame's sizes are checked before anything is allocated for it.
 """
 
 import contextlib
@@ -15,6 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from distrl.replay.served import compression
 from distrl.replay.shared.clients import NAME_BYTES
 from distrl.replay.shared.numbered import ID_BYTES
 from distrl.runtime.messages import MessageError, decode, encode
@@ -22,9 +24,10 @@ from distrl.runtime.sockets import keep_alive, parse_address
 
 HEAD_BYTES = 1 << 20  # of a frame's message
 SILENCE = 30.0  # seconds that a frame which has begun may take without any byte
-_SIZES = struct.Struct("<IQ")
+_SIZES = struct.Struct("<IQ?")  # bytes of the message, bytes after it, whether these are in chunks
 _BUFFER_BYTES = 1 << 20
 _AHEAD_BYTES = 1 << 14  # received with a frame's sizes, if they have come
+_IN_CHUNKS = 1 << 14  # bytes after a message from which on they are sent in chunks
 _SLICE = struct.pack("@ll", 0, 100_000)  # timeval: 0.1 s between two calls of `poll`
 
 _MOST_PIECES = 1024  # sent by one call: the kernel's IOV_MAX
@@ -110,6 +113,8 @@ class FrameSocket:
         self.sock = sock
         self._room = memoryview(bytearray(_AHEAD_BYTES))
         self._ahead = self._room[:0]  # received, and not read yet
+        self._compressor = compression.Compressor()
+        self._chunk = Room()  # a compressed chunk that is received
         sock.settimeout(None)
         for timeout in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
             sock.setsockopt(socket.SOL_SOCKET, timeout, _SLICE)
@@ -137,9 +142,31 @@ class FrameSocket:
         head = encode(message)
         if len(head) > HEAD_BYTES:
             raise MessageError(f"a frame's message of {len(head)} bytes; at most {HEAD_BYTES}")
+        nbytes = sum(piece.nbytes for piece in data)
+        in_chunks = nbytes >= _IN_CHUNKS
+        parts = [memoryview(_SIZES.pack(len(head), nbytes, in_chunks) + head)]
+        if not in_chunks:
+            self._send(parts + [piece.data for piece in data], poll)
+            return
+        # The bytes of the chunks in `parts`: only one is sent first, for the other end to begin.
+        waiting = compression.AT_ONCE_BYTES - compression.CHUNK_BYTES
+        for piece in data:
+            for start in range(0, piece.nbytes, compression.CHUNK_BYTES):
+                chunk = piece[start : start + compression.CHUNK_BYTES]
+                if waiting + chunk.nbytes > compression.AT_ONCE_BYTES:
+                    self._send(parts, poll)
+                    self._compressor.clear()
+                    parts, waiting = [], 0
+                waiting += chunk.nbytes
+                shorter = self._compressor.compressed(chunk)
+                sent = chunk if shorter is None else shorter
+                parts += [memoryview(compression.HEAD.pack(chunk.nbytes, sent.nbytes)), sent.data]
+        self._send(parts, poll)
+        self._compressor.clear()
+
+    def _send(self, parts: list[memoryview], poll: Callable[[], None]) -> None:
+        """Sends bytes; empties the list."""
         heard = time.monotonic()
-        sizes = _SIZES.pack(len(head), sum(piece.nbytes for piece in data))
-        parts = [memoryview(sizes + head), *(piece.data for piece in data)]
         while parts:
             try:
                 sent = self.sock.sendmsg(parts[:_MOST_PIECES])
@@ -173,13 +200,32 @@ class FrameSocket:
           OSError: the other end is gone, or has stopped within a frame.
           MessageError: the frame is too large, or no message.
         """
-        head_bytes, data_bytes = _SIZES.unpack(self._received(_SIZES.size, None, poll))
+        sizes = self._received(_SIZES.size, None, poll)
+        head_bytes, data_bytes, in_chunks = _SIZES.unpack(sizes)
         if head_bytes > HEAD_BYTES or data_bytes > limit:
             raise MessageError(f"a frame of {head_bytes} and {data_bytes} bytes is too large")
         message = decode(self._received(head_bytes, SILENCE, poll))
         data = np.empty(data_bytes, np.uint8) if room is None else room.take(data_bytes)
-        self.receive_into(data.data, SILENCE, poll)
+        if in_chunks:
+            self._receive_chunks(data, poll)
+        else:
+            self.receive_into(data.data, SILENCE, poll)
         return message, data
+
+    def _receive_chunks(self, data: Bytes, poll: Callable[[], None]) -> None:
+        """Fills `data`, uint8 `[n]`, with chunks; raises as `receive`."""
+        while data.nbytes:
+            head = self._received(compression.HEAD.size, SILENCE, poll)
+            nbytes, size = compression.HEAD.unpack(head)
+            if not 0 < size <= nbytes <= min(data.nbytes, compression.CHUNK_BYTES):
+                raise MessageError(f"a chunk of {size} bytes for {nbytes} of {data.nbytes}")
+            chunk, data = data[:nbytes], data[nbytes:]
+            if size == nbytes:
+                self.receive_into(chunk.data, SILENCE, poll)
+            else:
+                compressed = self._chunk.take(size)
+                self.receive_into(compressed.data, SILENCE, poll)
+                compression.decompress(compressed, chunk)
 
     def _received(self, count: int, silence: float | None, poll: Callable[[], None]) -> bytes:
         """Returns the next `count` bytes; arguments as of `receive_into`."""

@@ -1,6 +1,6 @@
 """Serves a table in shared memory to clients on other machines.
 
-A client's calls are numbered. The server keeps the answer to a client's last call, so that a call
+A client's calls are numbered. The server keeps the answers to a client's last calls, so that a call
 that is sent again, on another connection, is made once: an insert inserts once, and a batch taken
 from a queue is not lost with a connection.
 """
@@ -158,12 +158,11 @@ class TableServer:
             case _:
                 raise MessageError("a frame is no call")
         with client.lock:
-            if number < client.number:  # it lay in a connection that the client has given up
-                raise ConnectionError("the client has gone on, on another connection")
             if number > client.number:
-                client.answer = self._made(lambda: call(data, *args))
-                client.number = number
-            return client.answer
+                client.keep(number, self._made(lambda: call(data, *args)))
+            if number not in client.answers:  # it lay in a connection that the client has given up
+                raise ConnectionError("the client has gone on, on another connection")
+            return client.answers[number]
 
     def _made(self, call: Callable[[], Answer]) -> Answer:
         try:

@@ -1,6 +1,8 @@
 """A table that a node serves, as its clients have it."""
 
+import collections
 import contextlib
+import itertools
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,7 +14,7 @@ import numpy.typing as npt
 from distrl.errors import SpecError
 from distrl.replay.columns import Block, Columns
 from distrl.replay.config import RateLimits, ReplayConfig
-from distrl.replay.served.calls import SLICE, chunk
+from distrl.replay.served.calls import KEPT, SLICE, chunk
 from distrl.replay.served.connection import Connection
 from distrl.replay.table.info import TableInfo, Wait
 from distrl.replay.table.waiting import StopEvent, wait_until
@@ -74,7 +76,9 @@ class ServedTable:
         self._inserts, self._samples, self._others = (connect(limit) for _ in range(3))
         self._saves = connect(limit, saves=True)
         self._batch_size = batch_size
-        self._inserting: Block | None = None  # on its way, or without room
+        self._inserting: collections.deque[Block] = collections.deque()  # not in the table yet
+        self._begun = 0  # the first so many of these are on their way
+        self._without_room = False  # the first one was sent, and was not inserted, or not wholly
         self._described = ""  # the table without room
 
     def insert(
@@ -88,49 +92,57 @@ class ServedTable:
 
         Args:
           block, stop, timeout: as there.
-          pipelined: return while the unrolls, or the last frame of many, are on their way: the next
-            insert, or `flush`, waits until they are in the table, and raises what is wrong with
-            them. They must not change until then.
+          pipelined: return while the unrolls, or the last frames of many, are on their way: one of
+            the next inserts, or `flush`, waits until they are in the table, and raises what is
+            wrong with them. They must not change until then.
         """
         for part in self._parts(block):
-            self.flush(stop, timeout)
-            self._begin_insert(part, SLICE if pipelined else 0.0)
+            self._finish_inserts(KEPT - 1, stop, timeout)
+            self._inserting.append(part)
+            self._begin_inserts(SLICE if pipelined else 0.0)
         if not pipelined:
             self.flush(stop, timeout)
 
     def flush(self, stop: threading.Event | None, timeout: float) -> None:
         """Waits until the unrolls that are on their way are in the table; raises as `insert`."""
+        self._finish_inserts(0, stop, timeout)
+
+    def _finish_inserts(self, left: int, stop: threading.Event | None, timeout: float) -> None:
+        """Waits until all inserts but the last `left` are done, and none is without room."""
         wait_until(
-            _Asking(self._insert_again),
-            lambda: self._finish_insert() is None,
+            _Asking(self._begin_inserts),
+            lambda: self._are_done(left),
             stop=stop,
             timeout=timeout,
             what=lambda: f"an insert waits for room: {self._described}",
         )
 
-    def _begin_insert(self, block: Block, seconds: float) -> None:
-        """Sends unrolls. Args: seconds: that the server waits for room."""
-        data = self.columns.pieces(block)
-        self._inserts.begin("insert", block.size, block.priorities, seconds, data=data)
-        self._inserting = block
+    def _begin_inserts(self, seconds: float) -> None:
+        """Sends what is not on its way. Args: seconds: that the server waits for room."""
+        for block in itertools.islice(self._inserting, self._begun, None):
+            again, self._without_room = self._without_room, False
+            data = self.columns.pieces(block)
+            self._inserts.begin("insert", block.size, block.priorities, seconds, again, data=data)
+            self._begun += 1
 
-    def _insert_again(self, seconds: float) -> None:
-        """Sends what there was no room for. Args: seconds: that the server waits for it."""
-        assert self._inserting is not None
-        self._begin_insert(self._inserting, seconds)
-
-    def _finish_insert(self) -> Block | None:
-        """Returns what the table had no room for."""
-        if self._inserts.is_begun:
-            block, self._inserting = self._inserting, None  # unless there was no room
-            assert block is not None
-            (state, *rest), _ = self._inserts.finish()
-            if state != "ok":
-                done, self._described = rest
-                with _reading(self._inserts, "insert"):
-                    _count(done, block.size - 1)
-                self._inserting = block.split(done, self.columns.has_time)[1] if done else block
-        return self._inserting
+    def _are_done(self, left: int) -> bool:
+        """Receives answers until all inserts but `left` are done, or there was no room for one."""
+        without_room: list[Block] = []
+        try:
+            while self._begun and (without_room or len(self._inserting) > left):
+                block = self._inserting.popleft()  # and gone if it fails
+                self._begun -= 1
+                (state, *rest), _ = self._inserts.finish()
+                if state != "ok":
+                    done, self._described = rest
+                    with _reading(self._inserts, "insert"):
+                        _count(done, block.size - 1)
+                    block = block.split(done, self.columns.has_time)[1] if done else block
+                    without_room.append(block)
+        finally:
+            self._inserting.extendleft(reversed(without_room))
+            self._without_room |= bool(without_room)
+        return not self._without_room and len(self._inserting) <= left
 
     def sample(self, stop: threading.Event | None, timeout: float | None) -> Sample:
         """As `Table.sample`."""

@@ -42,11 +42,24 @@ class NumberedInserts:
         self._found: dict[bytes, int] = {}  # where a client's row began when it was last used
 
     def done(self, call: Call) -> int:
-        """Returns how many unrolls of a call are in the table, or were and have left it."""
-        row = self._row(call.client)
-        if row is None or self._ints[row + _NUMBER] != call.number:
-            return 0
-        return self._ints[row + _DONE]
+        """Returns how many unrolls of a call are in the table, or were and have left it.
+
+        The client must not have inserted by a later call.
+        """
+        number, done = self.last(call.client)
+        return done if number == call.number else 0
+
+    def last(self, client: bytes) -> tuple[int, int]:
+        """Returns the number of the last call that inserted, and its unrolls as `done` has them.
+
+        Args:
+          client: as of a call.
+
+        Returns:
+          -1 and 0 if the client has not inserted.
+        """
+        row = self._row(client)
+        return (-1, 0) if row is None else (self._ints[row + _NUMBER], self._ints[row + _DONE])
 
     @contextlib.contextmanager
     def counted(

@@ -1,5 +1,6 @@
 """The served table: lost connections, and bytes of strangers."""
 
+import contextlib
 import os
 import socket
 import struct
@@ -12,7 +13,7 @@ import pytest
 from distrl.errors import DeadlineExceeded, PeerError, ServerSilent, Stopped
 from distrl.replay.buffer import ReplayConfig
 from distrl.replay.served import frames
-from distrl.runtime.messages import encode
+from distrl.runtime.messages import MessageError, encode
 from tests.support.replay import KEY
 from tests.support.selection import full
 from tests.support.waiting import in_thread, until
@@ -29,6 +30,10 @@ def stranger(replay, data):
     sock.connect(address)
     sock.sendall(data)
     return sock
+
+
+def sizes(head, data):
+    return struct.pack("<IQ?", head, data, False)
 
 
 def greeting(name=""):
@@ -63,6 +68,57 @@ def test_frames_arrive_as_they_were_sent():
         ends[1].receive(0)
     ends[1].close()
     assert not raised
+
+
+def test_what_is_compressed_arrives_as_it_was_sent():
+    """Frames of a game, noise, and both in turns, in pieces of all sizes."""
+    rng = np.random.default_rng(0)
+    noise = rng.integers(256, size=2_000_000).astype(np.uint8)
+    still = np.repeat(noise[:40_000], 50)
+    mixed = np.where(np.arange(2_000_000) // 300_000 % 2, noise, still)
+    ends = [frames.FrameSocket(sock) for sock in socket.socketpair()]
+    for data in (still, noise, mixed, still[:16_384], noise[:16_384], still[:16_383]):
+        pieces = np.split(data, np.sort(rng.integers(len(data), size=20)))
+        sender, raised = in_thread(lambda pieces=pieces: ends[0].send((1, "x"), pieces))
+        received, arrived = ends[1].receive(data.nbytes)
+        sender.join(10.0)
+        assert received == (1, "x") and not raised
+        np.testing.assert_array_equal(arrived, data)
+    for end in ends:
+        end.close()
+
+
+def in_chunks(data):
+    """Returns the bytes of a frame."""
+    left, right = socket.socketpair()
+    sender, _ = in_thread(lambda: frames.FrameSocket(left).send((1, "x"), [data]))
+    sender.join(10.0)
+    left.close()
+    with right, right.makefile("rb") as file:
+        return file.read()
+
+
+def test_changed_chunks_are_refused_or_other_data_of_the_same_size():
+    """Whatever their sizes say, and whatever is not what was compressed."""
+    rng = np.random.default_rng(0)
+    data = np.repeat(rng.integers(256, size=1000).astype(np.uint8), 40)
+    frame, refused = in_chunks(data), 0
+    assert len(frame) < 10_000
+    for _ in range(300):
+        changed = bytearray(frame)
+        start = rng.choice((13, len(frame) // 2))  # not the frame's sizes
+        for _ in range(rng.integers(1, 4)):
+            changed[rng.integers(start, len(changed))] = rng.integers(256)
+        left, right = socket.socketpair()
+        with left:
+            left.sendall(changed)
+        end = frames.FrameSocket(right)
+        try:
+            assert end.receive(data.nbytes)[1].shape == data.shape
+        except (MessageError, ConnectionError):
+            refused += 1
+        end.close()
+    assert refused > 30
 
 
 @make_served
@@ -104,21 +160,59 @@ def test_a_client_goes_on_after_each_loss_of_its_connection(make_replay, streams
 
 
 @make_served
-def test_one_insert_may_be_on_its_way(make_replay, streams):
-    """Not two: those that the table has no room for hold up whoever inserts more."""
+def test_two_inserts_may_be_on_their_way(make_replay, streams):
+    """Not three: those that the table has no room for hold up whoever inserts more."""
     replay = make_replay(ReplayConfig("queue", T, max_size=4), 4)
     actor = replay.client(insert_timeout=0.5, pipelined=True)
     learner, everyone = replay.client(), np.arange(4, dtype=np.int32)
-    streams.add_to(actor, everyone, 2 * T + 1)  # the second is without room
+    streams.add_to(actor, everyone, 3 * T + 1)  # the second is without room, the third behind it
     assert learner.info().inserts == 4
     with pytest.raises(DeadlineExceeded, match="an insert waits for room: table"):
         streams.add_to(actor, everyone, T)
-    with pytest.raises(DeadlineExceeded, match="an insert waits for room: table"):
-        actor.flush()
-    assert streams.check(learner.sample(10.0).trajectory) == [(i, 0, 0) for i in everyone]
+    for k in range(2):
+        with pytest.raises(DeadlineExceeded, match="an insert waits for room: table"):
+            actor.flush()
+        assert streams.check(learner.sample(10.0).trajectory) == [(i, 0, k * T) for i in everyone]
     actor.flush()
-    assert streams.check(learner.sample(10.0).trajectory) == [(i, 0, T) for i in everyone]
-    assert learner.info()[:5] == (streams.table, 0, 4, 8, 8)
+    assert streams.check(learner.sample(10.0).trajectory) == [(i, 0, 2 * T) for i in everyone]
+    assert learner.info()[:5] == (streams.table, 0, 4, 12, 12)
+
+
+@make_served
+def test_an_insert_waits_behind_one_that_has_no_room_wholly(make_replay, streams):
+    """Three of four unrolls fit: the fourth is before those of the next insert."""
+    replay = make_replay(ReplayConfig("queue", T, max_size=7), 1)
+    actor = replay.client(insert_timeout=0.5, pipelined=True)
+    learner, everyone = replay.client(), np.arange(4, dtype=np.int32)
+    streams.add_to(actor, everyone, 3 * T + 1)
+    with pytest.raises(DeadlineExceeded):
+        actor.flush()
+    seen = []
+    for _ in range(12):
+        seen += streams.check(learner.sample(10.0).trajectory)
+        with contextlib.suppress(DeadlineExceeded):
+            actor.flush()
+    assert seen == [(i, 0, k * T) for k in range(3) for i in everyone]
+
+
+@make_served
+def test_inserts_that_another_server_has_made_are_not_repeated(make_replay):
+    """Two calls of a client, the second of which is half done, sent again to the next server."""
+    replay = make_replay(ReplayConfig("queue", T, max_size=6), 2)
+    begin, learner = greeting(), replay.client()
+    columns = learner.columns
+    unrolls = columns.pack(columns.allocate(4))
+    for server in range(2):
+        with stranger(replay, begin) as sock:
+            connection = frames.FrameSocket(sock)
+            for number in (3, 4, 5):
+                connection.send((number, "insert", (4, None, 0.0, False)), [unrolls])
+            answers = [connection.receive(0)[0][:2] for _ in range(3)]
+        assert answers == [("ok", None), ("wait", 2), ("wait", 0)]
+        assert learner.info().inserts == 6
+        if server == 0:
+            replay.stop_serving()
+            replay.serve()
 
 
 @make_served
@@ -145,7 +239,7 @@ def test_a_call_that_arrives_after_a_later_one_is_not_made(make_replay):
 
     def framed(*call):
         head = encode(call)
-        return struct.pack("<IQ", len(head), 0) + head
+        return sizes(len(head), 0) + head
 
     late = stranger(replay, begin)
     with late, stranger(replay, begin + framed(1, "info", ())) as sock:
@@ -161,7 +255,7 @@ def test_strangers_reach_nothing(make_replay, streams):
     client = replay.client()
     streams.add_to(client, np.arange(4, dtype=np.int32), T + 1)
     call = encode((0, "reconfigure", ({"max_size": 1},)))
-    frame = struct.pack("<IQ", len(call), 0) + call
+    frame = sizes(len(call), 0) + call
     wrong = frames.greeting("another key", os.urandom(16), "")
     for data in (wrong + frame, frame * 4, os.urandom(4096), b"GET / HTTP/1.1\r\n\r\n" * 9):
         with stranger(replay, data) as sock:
@@ -177,12 +271,12 @@ def test_strangers_reach_nothing(make_replay, streams):
 
 
 @make_served
-@pytest.mark.parametrize("sizes", [(2**32 - 1, 0), (10, 2**63), (0, 2**40), (3, 0)])
-def test_frames_that_are_too_large_or_no_messages_end_the_connection(make_replay, sizes):
+@pytest.mark.parametrize("counts", [(2**32 - 1, 0, 0), (10, 2**63, 0), (0, 2**40, 1), (3, 0, 0)])
+def test_frames_that_are_too_large_or_no_messages_end_the_connection(make_replay, counts):
     """Even for a client with the key; nothing of that size is allocated."""
     replay = make_replay(ReplayConfig("uniform", T, max_size=16), 4)
     begin = greeting()
-    with stranger(replay, begin + struct.pack("<IQ", *sizes) + b"xyz") as sock:
+    with stranger(replay, begin + struct.pack("<IQ?", *counts) + b"xyz") as sock:
         assert is_cut(sock)
     assert replay.client().info().inserts == 0
 
@@ -191,13 +285,13 @@ def test_frames_that_are_too_large_or_no_messages_end_the_connection(make_replay
 def test_fuzzed_calls_neither_end_the_server_nor_insert(make_replay, streams):
     replay = make_replay(ReplayConfig("uniform", T, max_size=16), 4)
     rng = np.random.default_rng(0)
-    good = encode((0, "insert", (4, None, 0.1)))
+    good = encode((0, "insert", (4, None, 0.1, False)))
     for _ in range(100):
         head = bytearray(good)
         for _ in range(rng.integers(1, 5)):
             head[rng.integers(len(head))] = rng.integers(256)
         begin = greeting()
-        with stranger(replay, begin + struct.pack("<IQ", len(head), 64) + head + bytes(64)) as sock:
+        with stranger(replay, begin + sizes(len(head), 64) + head + bytes(64)) as sock:
             is_cut(sock)  # or answered, if it was a call
     client = replay.client()
     assert client.info().inserts == 0
@@ -237,7 +331,7 @@ def test_a_server_that_died_before_its_answer_has_inserted_once(make_replay, roo
     for server in range(2):
         with stranger(replay, begin) as sock:
             connection = frames.FrameSocket(sock)
-            connection.send((3, "insert", (4, None, 0.0)), [unrolls])
+            connection.send((3, "insert", (4, None, 0.0, False)), [unrolls])
             (state, *rest), _ = connection.receive(0)
         assert (state, rest[0]) == (("ok", None) if room == 8 else ("wait", 2))
         assert learner.info().inserts == min(4, room)
