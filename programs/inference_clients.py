@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 
 from distrl.envs.native import NativeEnvironment
 from distrl.errors import PeerError, Stopped
+from distrl.inference.frame_service import FrameInferenceClient
 from distrl.inference.messages import InferenceMessages
 from distrl.inference.same_core import SameCore
 from distrl.inference.server import RemoteInferencer
@@ -12,7 +13,7 @@ from distrl.inference.slot_client import SlotInferencer
 from distrl.inference.slots import Sizes, SlotFile
 from distrl.inferencer import InferenceSource
 from distrl.programs.build import Builder
-from distrl.programs.program import NodeHandle
+from distrl.programs.program import FrameEndpoint, NodeHandle
 from distrl.programs.remote import RESTART_TIMEOUT_S, Peer, PeerWatch
 from distrl.programs.substrate import here
 from distrl.runtime.heartbeat import DOWN, GONE
@@ -24,13 +25,15 @@ class InferenceHandle(NamedTuple):
     """The means by which one actor asks an inference service.
 
     Attributes:
-      node: the service's node; where `slots` is None, the endpoint that the actor asks.
-      slots: name of the file of slots in shared memory; None: it is asked by calls.
+      node: the service's node; if neither of the next two is given, the endpoint that is asked.
+      served: where it is asked by frames; None: it is not.
+      slots: name of the file of slots in shared memory; None: it is not asked there.
       num_slots: number of slots in it.
       slot: the actor's.
     """
 
     node: NodeHandle
+    served: FrameEndpoint | None = None
     slots: str | None = None
     num_slots: int = 0
     slot: int = 0
@@ -53,9 +56,21 @@ def inference_client(
       own_process: whether the actor has a process to itself.
     """
     task, messages = builder.task, InferenceMessages(builder.agent)
+    node, rows = handle.node, task.actors.envs_per_step
+    if handle.served is not None:
+        client = FrameInferenceClient(
+            messages,
+            rows,
+            handle.served.address.resolve(),
+            handle.served.key,
+            task.inference.timeout,
+            stop,
+        )
+        here.manager().on_close(client.close)
+        return RemoteInferencer(Peer(node._replace(client=client)), messages)
     if handle.slots is None:
-        return RemoteInferencer(Peer(handle.node), messages)
-    sizes = Sizes(messages, handle.num_slots, task.actors.envs_per_step)
+        return RemoteInferencer(Peer(node), messages)
+    sizes = Sizes(messages, handle.num_slots, rows)
     file = SlotFile.open(handle.slots, sizes, _OPEN_TIMEOUT_S, stop)
     server = SlotService(handle.node, file, task.inference.timeout)
     # Pools that start processes later must not do so from a thread that is kept on a core.

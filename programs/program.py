@@ -1,5 +1,6 @@
 """The program of an experiment, of either substrate, to which a topology adds its nodes."""
 
+import secrets
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -29,6 +30,18 @@ class NodeHandle(NamedTuple):
     def group(self) -> str:
         """The label of the node's group."""
         return self.name.partition("/")[0]
+
+
+class FrameEndpoint(NamedTuple):
+    """Where a node serves frames, beside the calls of its object.
+
+    Attributes:
+      address: an address of the substrate, which the launcher binds.
+      key: what clients must know.
+    """
+
+    address: Any
+    key: str
 
 
 class ExperimentProgram:
@@ -120,6 +133,10 @@ class ExperimentProgram:
         import launchpad as lp
 
         return lp.Address(ENDPOINT_PORT_NAME)
+
+    def new_frame_endpoint(self) -> FrameEndpoint:
+        """Returns one with a new address, for a node's `endpoints`, and a new key."""
+        return FrameEndpoint(self.new_endpoint(), secrets.token_hex(32))
 
     def _link(self, caller: str, called: str) -> None:
         if (caller, called) not in self.program.links:

@@ -20,24 +20,12 @@ from distrl.task import Task
 LOAD_TIMEOUT_S = 600.0  # for a table to open: it may have many gigabytes to load
 
 
-class ServedTableHandle(NamedTuple):
-    """The means by which nodes use a table in shared memory that its node serves.
-
-    Attributes:
-      address: an address of the substrate, which the launcher binds.
-      key: what clients must know.
-    """
-
-    address: Any
-    key: str
-
-
 class ReplayHandle(NamedTuple):
     """The means by which nodes use a task's table.
 
     Attributes:
       table: its name.
-      servers: one a shard: `ServedTableHandle`s, or Launchpad's handles of Reverb servers; in a
+      servers: one a shard: `FrameEndpoint`s, or Launchpad's handles of Reverb servers; in a
         node that got these as arguments, the clients. None: the table is in the memory that the
         nodes share.
     """

@@ -29,8 +29,8 @@ SETTING = re.compile(r"--config\.([a-z_.]+[a-z_])")
 FLAG = re.compile(r"(?<![\w-])--([a-z_]+)(?=[=\s`),])")
 OTHER_FLAGS = {  # of the benchmarks, of `distrl` before a command, and of other programs
     *("megabytes", "readers", "steps", "versions"),  # publication.py, long_run.py
-    "cases", "clock", "long", "minutes", "only", "out", "parts", "report", "rounds", "scale",
-    "seconds", "seeds",
+    "cases", "clock", "long", "machines", "minutes", "only", "out", "parts",
+    "report", "rounds", "scale", "seconds", "seeds",
     "by", "dir", "grid", "jobs", "random", "show", "sweep_seed", "trials",  # of distrl sweep
     "help", "logdir", "only_check_args", "set", "version", "lp_termination_notice_secs",
     "num_producers", "which", "episodes", "trust", "x", "y",

@@ -90,6 +90,7 @@ ROOMS = """
     distrl/agents/__init__ distrl/episodes distrl/goal distrl/replay/config
     distrl/replay/insert_priorities distrl/replay/step_rows distrl/replay/step_values
     distrl/replay/stream_columns
+    distrl/frame_sockets
     distrl/runtime distrl/shared_memory
     distrl/agents/optimizers distrl/envs/pool_config distrl/envs/simulator
     distrl/replay/columns distrl/replay/sampler distrl/seeds distrl/specs

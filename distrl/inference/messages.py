@@ -51,7 +51,7 @@ class InferenceMessages:
         rows = self.request.pack((stream_ids, TimeStep(*timestep[:5])), n)
         return HEADER.pack(n, life, with_state, ANY_CORE) + rows
 
-    def request_rows(self, data: bytes) -> tuple[npt.NDArray[Any], int, bool]:
+    def request_rows(self, data: bytes | memoryview) -> tuple[npt.NDArray[Any], int, bool]:
         """Returns a request's `(rows uint8 [n, row_bytes], life, with_state)`.
 
         Raises:

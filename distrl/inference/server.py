@@ -88,7 +88,7 @@ class InferenceServer:
         self._costs = BatchCosts()
         self._account.switch(IDLE)
 
-    def inference(self, data: bytes) -> bytes:
+    def inference(self, data: bytes | memoryview) -> bytes:
         """Answers a packed request.
 
         Raises:

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from distrl.experiment import Experiment
+from distrl.inference.frame_service import FrameInferenceServer
 from distrl.inference.messages import InferenceMessages
 from distrl.inference.server import InferenceServer
 from distrl.inference.slot_server import SlotServer
@@ -14,7 +15,7 @@ from distrl.programs.groups import INFERENCER, LEARNER
 from distrl.programs.inference_clients import InferenceHandle
 from distrl.programs.nodes.process import configure_jax, owner_of_files
 from distrl.programs.nodes.time_reports import TimeReports
-from distrl.programs.program import ExperimentProgram, NodeHandle
+from distrl.programs.program import ExperimentProgram, FrameEndpoint, NodeHandle
 from distrl.programs.remote import TaskVariables
 from distrl.programs.running.progress import patience
 from distrl.programs.substrate import here
@@ -52,6 +53,7 @@ def add_inferencers(
     endpoints_of = []  # of each inferencer
     for index in range(num_inferencers):
         more = [] if program.builtin else _endpoints(program, task, index)
+        served = program.new_frame_endpoint() if program.builtin else None
         first = program.add_courier_node(
             INFERENCER,
             InferencerNode,
@@ -60,16 +62,20 @@ def add_inferencers(
             learner,
             monitor,
             more,
+            served,
             None,
             call_timeout=timeout,
-            endpoints=more,
+            endpoints=[served.address] if served else more,
         )
+        if served:
+            endpoints_of.append([InferenceHandle(first, served=served)])
+            continue
         others = [first._replace(client=_courier_handle(address, timeout)) for address in more]
-        endpoints_of.append([first, *others])
+        endpoints_of.append([InferenceHandle(node) for node in (first, *others)])
     endpoints = []
     for actor in range(num_actors):
         choices = endpoints_of[actor % num_inferencers]
-        endpoints.append(InferenceHandle(choices[actor // num_inferencers % len(choices)]))
+        endpoints.append(choices[actor // num_inferencers % len(choices)])
     return endpoints
 
 
@@ -93,10 +99,11 @@ def _add_with_slots(
             learner,
             monitor,
             (),
+            None,
             slots,
             call_timeout=task.inference.timeout,
         )
-        services.append(InferenceHandle(node, slots, count))
+        services.append(InferenceHandle(node, slots=slots, num_slots=count))
     return [
         services[actor % num_inferencers]._replace(slot=actor // num_inferencers)
         for actor in range(task.actors.most)
@@ -114,6 +121,7 @@ class InferencerNode:
         learner: NodeHandle,
         monitor: NodeHandle,
         endpoints: Sequence[Any],
+        served: FrameEndpoint | None,
         slots: str | None,
     ):
         """Args:
@@ -124,9 +132,9 @@ class InferencerNode:
         monitor: takes its reports.
         endpoints: more addresses, Launchpad's, at which `inference` is served. Courier's server
           starts a thread for a call, and ends one after it, whenever two calls overlap, and JAX is
-          several times slower in a new thread: so actors use different endpoints. Builtin nodes
-          keep their threads.
-        slots: name of the file of slots in shared memory; None: it is asked by calls.
+          several times slower in a new thread: so actors use different endpoints.
+        served: where actors ask it by frames; None: nowhere.
+        slots: name of the file of slots in shared memory; None: it is not asked there.
         """
         configure_jax()
         current_heartbeat().tick()
@@ -159,10 +167,16 @@ class InferencerNode:
         )
         inferencer.warm_up()
         self._service: InferenceServer | SlotServer
+        self._frames: FrameInferenceServer | None = None
         if file is None:
             self._service = InferenceServer(
                 inferencer, messages, sizes[-1], config.timeout, heartbeat
             )
+            if served is not None:
+                address = served.address.resolve()
+                self._frames = FrameInferenceServer(
+                    self._service, messages, rows, address, served.key
+                )
         else:
             self._service = SlotServer(inferencer, messages, file, heartbeat)
         name = f"{INFERENCER.name}/{index}"
@@ -192,6 +206,8 @@ class InferencerNode:
         finally:
             for server in self._servers:
                 server.Stop()
+            if self._frames is not None:
+                self._frames.close()
 
 
 def _clients(task: Task, index: int) -> int:

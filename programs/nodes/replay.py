@@ -1,6 +1,5 @@
 """The replay: tables in shared memory, served or not, or Reverb servers with one shard each."""
 
-import secrets
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +9,9 @@ from distrl.programs.build import Builder
 from distrl.programs.groups import REPLAY
 from distrl.programs.nodes.process import owner_of_files
 from distrl.programs.nodes.time_reports import TimeReports, account_of_process
-from distrl.programs.program import ExperimentProgram, NodeHandle
+from distrl.programs.program import ExperimentProgram, FrameEndpoint, NodeHandle
 from distrl.programs.replay_clients import (
     ReplayHandle,
-    ServedTableHandle,
     saved_shard,
     shard_name,
 )
@@ -73,9 +71,9 @@ def add_replay(program: ExperimentProgram, task: Task, monitor: NodeHandle) -> R
 
 def _add_served(
     program: ExperimentProgram, table: str, shard: int, index: int, arguments: tuple[Any, ...]
-) -> ServedTableHandle:
+) -> FrameEndpoint:
     """Adds a table that is served, or a shard of one. Args: index: of the node."""
-    served = ServedTableHandle(program.new_endpoint(), secrets.token_hex(32))
+    served = program.new_frame_endpoint()
     program.add_courier_node(
         REPLAY,
         TableNode,
@@ -102,7 +100,7 @@ class TableNode:
         table: str,
         name: str,
         shard: int,
-        served: ServedTableHandle | None,
+        served: FrameEndpoint | None,
     ):
         """Args:
         experiment: what to train.

@@ -1,14 +1,16 @@
-"""An inference service and its clients in one process, over either transport."""
+"""An inference service and its clients in one process, over each transport."""
 
 import contextlib
 import itertools
 import os
+import tempfile
 import threading
 import time
 
 import numpy as np
 
 from distrl import specs
+from distrl.inference.frame_service import FrameInferenceClient, FrameInferenceServer
 from distrl.inference.messages import InferenceMessages
 from distrl.inference.server import InferenceServer, RemoteInferencer
 from distrl.inference.slot_client import SlotInferencer
@@ -24,7 +26,8 @@ from distrl.variables import VariableClient
 
 ENV = CountingEnvironment(0)
 SPEC = specs.EnvironmentSpec(ENV.observation_spec(), ENV.action_spec())
-TRANSPORTS = ("calls", "slots")
+TRANSPORTS = ("calls", "frames", "slots")
+KEY = "the key of a program"
 _numbers = itertools.count()
 
 
@@ -102,6 +105,24 @@ def serving(inferencer, agent, file, life=0):
         assert not thread.is_alive()
 
 
+@contextlib.contextmanager
+def frame_server(server, messages, rows):
+    """Serves an inference server by frames; yields the address."""
+    with tempfile.TemporaryDirectory() as folder:
+        address = f"unix:{folder}/inferencer"
+        served = FrameInferenceServer(server, messages, rows, address, KEY)
+        try:
+            yield address
+        finally:
+            served.close()
+
+
+def frame_client(address, messages, rows, timeout=20.0, stop=None, key=KEY):
+    """Returns a client of a server by frames."""
+    stop = stop or threading.Event()
+    return FrameInferenceClient(messages, rows, address, key, timeout, stop)
+
+
 def slot_client(agent, file, index, server=None):
     """Returns the client of a slot."""
     return SlotInferencer(file, index, InferenceMessages(agent), server or Patient())
@@ -114,6 +135,15 @@ def service(transport, inferencer, agent, count, rows):
         messages = InferenceMessages(agent)
         server = InferenceServer(inferencer, messages, count * rows, 60.0)
         yield server, [RemoteInferencer(server, messages) for _ in range(count)]
+        return
+    if transport == "frames":
+        messages = InferenceMessages(agent)
+        server = InferenceServer(inferencer, messages, count * rows, 60.0)
+        with frame_server(server, messages, rows) as address:
+            clients = [frame_client(address, messages, rows) for _ in range(count)]
+            yield server, [RemoteInferencer(client, messages) for client in clients]
+            for client in clients:
+                client.close()
         return
     with slot_file(agent, count, rows) as file, serving(inferencer, agent, file) as server:
         yield server, [slot_client(agent, file, index) for index in range(count)]

@@ -9,10 +9,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from distrl.errors import ConfigError, DeadlineExceeded, SpecError
+from distrl.frame_sockets import frames
 from distrl.replay.buffer import checked_priorities
 from distrl.replay.columns import Block
 from distrl.replay.config import ReplayConfig
-from distrl.replay.served import frames
 from distrl.replay.shared.handle import TableHandle
 from distrl.replay.shared.numbered import Call
 from distrl.replay.shared.slots import RingSlots

@@ -3,7 +3,6 @@
 import collections
 import itertools
 import os
-import socket
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -11,8 +10,7 @@ from typing import Any, TypeVar
 
 from distrl import errors
 from distrl.errors import DeadlineExceeded, PeerError, ServerSilent, Stopped
-from distrl.replay.served import frames
-from distrl.replay.shared.numbered import ID_BYTES
+from distrl.frame_sockets import frames
 from distrl.replay.table.waiting import wait_until
 from distrl.runtime.messages import MessageError
 
@@ -49,7 +47,7 @@ class Connection:
         # there is a socket; else they have to be sent again.
         self._calls: collections.deque[tuple[Any, Sequence[frames.Bytes]]] = collections.deque()
         self._error: OSError | None = None  # why there is no socket
-        self._greeting = frames.greeting(key, os.urandom(ID_BYTES), name)
+        self._greeting = frames.greeting(key, os.urandom(frames.ID_BYTES), name)
         self._numbers = itertools.count()
         self._sock: frames.FrameSocket | None = None
         self._lock = threading.Lock()
@@ -184,16 +182,7 @@ class Connection:
         if self._sock is None:
             if self._closed:
                 raise Stopped(f"this client of the table at {self._address} is closed")
-            family, where = frames.socket_address(self._address)
-            sock = socket.socket(family)
-            try:
-                sock.settimeout(_CONNECT_S)
-                sock.connect(where)
-                sock.sendall(self._greeting)
-            except BaseException:
-                sock.close()
-                raise
-            self._sock = frames.FrameSocket(sock)
+            self._sock = frames.connect(self._address, self._greeting, _CONNECT_S)
         return self._sock
 
     def _poll(self, silent: float) -> None:

@@ -19,7 +19,6 @@ import numpy as np
 from distrl.replay.shared.slots import INSERTS
 
 ROWS, COLUMNS = 1024, 9
-ID_BYTES = 16  # of a client: two numbers
 _NUMBER, _DONE = 2, 3
 _OPEN, _BEFORE, _FIRST, _COUNT = range(4, 8)  # the call's number + 1, or 0: the row is closed
 _USED = 8  # when, in nanoseconds of the monotonic clock; 0: never
@@ -29,7 +28,7 @@ _ID = struct.Struct("=2q")
 class Call(NamedTuple):
     """A call that may be repeated."""
 
-    client: bytes  # [ID_BYTES], random
+    client: bytes  # [16], random
     number: int  # from 0 on; each call's is larger than that of the one before
 
 

@@ -1,4 +1,4 @@
-"""What both transports of an inference service do alike."""
+"""What all transports of an inference service do alike."""
 
 import threading
 

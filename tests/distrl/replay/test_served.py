@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from distrl.errors import DeadlineExceeded, PeerError, ServerSilent, Stopped
+from distrl.frame_sockets import frames
 from distrl.replay.buffer import ReplayConfig
-from distrl.replay.served import frames
 from distrl.runtime.messages import MessageError, encode
 from tests.support.replay import KEY
 from tests.support.selection import full

@@ -13,8 +13,9 @@ import numpy as np
 import pytest
 
 from distrl.errors import Blocked, DeadlineExceeded, PeerError, Stopped
+from distrl.frame_sockets import frames
 from distrl.replay.buffer import ReplayConfig
-from distrl.replay.served import calls, frames
+from distrl.replay.served import calls
 from distrl.replay.served.client import ServedReplayBuffer
 from distrl.runtime.messages import decode, encode
 from tests.support.replay import KEY

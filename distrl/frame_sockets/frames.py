@@ -1,4 +1,4 @@
-"""Frames on a connection to a served table: a message, and an array of bytes that follows it.
+"""Frames on a connection: a message, and an array of bytes that follows it.
 
 The bytes are sent as they are or, if there are many, in chunks, each of which may be compressed. A
 frame's sizes are checked before anything is allocated for it.
@@ -16,9 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from distrl.replay.served import compression
-from distrl.replay.shared.clients import NAME_BYTES
-from distrl.replay.shared.numbered import ID_BYTES
+from distrl.frame_sockets import compression
 from distrl.runtime.messages import MessageError, decode, encode
 from distrl.runtime.sockets import keep_alive, parse_address
 
@@ -34,6 +32,7 @@ _MOST_PIECES = 1024  # sent by one call: the kernel's IOV_MAX
 
 Bytes = npt.NDArray[np.uint8]
 _UNIX = "unix:"
+ID_BYTES, NAME_BYTES = 16, 48  # of a client
 _GREETING = struct.Struct(f"32s{ID_BYTES}s{NAME_BYTES}s")
 GREETING_BYTES = _GREETING.size
 
@@ -46,7 +45,7 @@ def socket_address(address: str) -> tuple[socket.AddressFamily, Any]:
     """Returns the family and the socket's address of "unix:/path" or "host:port"."""
     if address.startswith(_UNIX):
         return socket.AF_UNIX, address.removeprefix(_UNIX)
-    return socket.AF_INET, parse_address(address, "a table's address")
+    return socket.AF_INET, parse_address(address, "a node's address")
 
 
 def listen(address: str) -> socket.socket:
@@ -69,7 +68,7 @@ def listen(address: str) -> socket.socket:
 
 def proof(key: str) -> bytes:
     """Returns 32 bytes that show that the client has the key."""
-    return hashlib.sha256(f"distrl served table {key}".encode()).digest()
+    return hashlib.sha256(f"distrl frames {key}".encode()).digest()
 
 
 def greeting(key: str, identity: bytes, name: str) -> bytes:
@@ -87,6 +86,29 @@ def greeted(data: bytes) -> tuple[bytes, bytes, str]:
     """Returns the proof, identity and name of a greeting."""
     given, identity, name = _GREETING.unpack(data)
     return given, identity, name.rstrip(b"\0").decode(errors="replace")
+
+
+def connect(address: str, greeting: bytes, timeout: float) -> "FrameSocket":
+    """Returns a new connection to a server.
+
+    Args:
+      address: the server's, "unix:/path" or "host:port".
+      greeting: see there.
+      timeout: seconds that this may take.
+
+    Raises:
+      OSError: there is no server.
+    """
+    family, where = socket_address(address)
+    sock = socket.socket(family)
+    try:
+        sock.settimeout(timeout)
+        sock.connect(where)
+        sock.sendall(greeting)
+    except BaseException:
+        sock.close()
+        raise
+    return FrameSocket(sock)
 
 
 class Room:

@@ -1,0 +1,1 @@
+"""Connections that carry messages and arrays, for the calls that have to be fast."""

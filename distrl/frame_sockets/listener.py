@@ -1,0 +1,122 @@
+"""Accepts the connections of those who know a key."""
+
+import contextlib
+import hmac
+import logging
+import socket
+import threading
+from collections.abc import Callable
+
+from distrl.errors import Stopped
+from distrl.frame_sockets import frames
+from distrl.runtime.messages import MessageError
+
+_GREETING_S = 2.0  # for the proof of the key
+_STRANGERS = 64  # connections at a time that have not shown the key
+_RETRY_S = 1.0
+_IDLE_S = 0.5  # between two calls of `idle`
+
+_LOG = logging.getLogger(__name__)
+
+Serve = Callable[[frames.FrameSocket, bytes, str], None]
+
+
+class FrameListener:
+    """Has each connection served by a thread, from `start` until it is closed.
+
+    Attributes:
+      stop: set when it closes.
+    """
+
+    def __init__(self, address: str, key: str, what: str) -> None:
+        """Args:
+        address: "unix:/path" or "host:port", of this machine.
+        key: the program's; a client must have it.
+        what: is served, for messages.
+
+        Raises:
+          OSError: the address is taken.
+        """
+        self._proof, self._what = frames.proof(key), what
+        self._listener = frames.listen(address)
+        self.stop = threading.Event()
+        self._strangers = threading.BoundedSemaphore(_STRANGERS)
+        self._listener.settimeout(_IDLE_S)
+        self._thread: threading.Thread | None = None
+
+    def start(self, serve: Serve, idle: Callable[[], None] = lambda: None) -> None:
+        """Begins to accept.
+
+        Args:
+          serve: serves a connection of a client, whose identity and name follow, until either end
+            closes it: it raises OSError, MessageError or, from `check_open`, Stopped.
+          idle: called now and then.
+        """
+        self._serve, self._idle = serve, idle
+        name = f"serve {self._what}"
+        self._thread = threading.Thread(target=self._accept, name=name, daemon=True)
+        self._thread.start()
+
+    def _accept(self) -> None:
+        while not self.stop.is_set():
+            try:
+                sock, _ = self._listener.accept()
+            except TimeoutError:
+                self._idle()
+                continue
+            except OSError as error:  # no descriptor is left, perhaps
+                if self.stop.is_set():
+                    return
+                _LOG.warning("no client of %s can connect: %s", self._what, error)
+                self.stop.wait(_RETRY_S)
+                continue
+            if not self._strangers.acquire(blocking=False):
+                sock.close()
+                continue
+            threading.Thread(
+                target=self._greet,
+                args=(sock,),
+                name=f"serve a client of {self._what}",
+                daemon=True,
+            ).start()
+
+    def _greet(self, sock: socket.socket) -> None:
+        with contextlib.closing(frames.FrameSocket(sock)) as connection:
+            try:
+                client = self._greeted(connection)
+            finally:
+                self._strangers.release()
+            if client is None:
+                return
+            try:
+                self._serve(connection, *client)
+            except (OSError, Stopped):
+                return  # the client is gone, or this closes
+            except MessageError as error:
+                _LOG.warning("a client of %s was cut off: %s", self._what, error)
+
+    def _greeted(self, connection: frames.FrameSocket) -> tuple[bytes, str] | None:
+        """Returns identity and name of a new connection's client; None: it has not the key."""
+        greeting = bytearray(frames.GREETING_BYTES)
+        try:
+            connection.receive_into(memoryview(greeting), None, total=_GREETING_S)
+        except OSError:
+            return None
+        proof, identity, name = frames.greeted(bytes(greeting))
+        return (identity, name) if hmac.compare_digest(proof, self._proof) else None
+
+    def check_open(self) -> None:
+        """Raises Stopped if this is closed."""
+        if self.stop.is_set():
+            raise Stopped(f"the server of {self._what} closes")
+
+    def close(self) -> None:
+        """Accepts no more connections, and has those that are served end."""
+        if self.stop.is_set():
+            return
+        self.stop.set()
+        with contextlib.suppress(OSError):  # nobody can wait in it any more
+            self._listener.shutdown(socket.SHUT_RDWR)
+        if self._thread is not None:
+            self._thread.join(5.0)
+        self._listener.close()
