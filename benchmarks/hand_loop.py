@@ -22,15 +22,19 @@ def main() -> None:
     parser.add_argument("--agent", default="impala")
     parser.add_argument("--core", type=int, default=-1, help="-1: all")
     parser.add_argument("--bare", action="store_true", help="only step EnvPool, on all cores")
+    parser.add_argument("--num_envs", type=int, default=0, help="of --bare; 0: the preset's")
     args = parser.parse_args()
     if args.core >= 0:
         os.sched_setaffinity(0, {args.core})
-    rate, first_update = (bare if args.bare else loop)(args.env, args.agent, args.seconds)
+    if args.bare:
+        rate, first_update = bare(args.env, args.agent, args.seconds, args.num_envs)
+    else:
+        rate, first_update = loop(args.env, args.agent, args.seconds)
     print(f"first update after {first_update:.1f} s")
     print(f"{rate:.0f}")
 
 
-def environments(experiment: Any) -> Any:
+def environments(experiment: Any, num_envs: int) -> Any:
     """Returns EnvPool's own interface to an experiment's environments, with our threads."""
     import envpool
 
@@ -38,22 +42,27 @@ def environments(experiment: Any) -> Any:
 
     environment: Any = on_cores(experiment.environment, len(os.sched_getaffinity(0)))
     return envpool.make(
-        environment.name, env_type="gymnasium", num_envs=experiment.actors.num_streams,
+        environment.name, env_type="gymnasium", num_envs=num_envs,
         num_threads=environment.num_threads, **dict(environment.options),
     )  # fmt: skip
 
 
-def bare(env_name: str, agent_name: str, seconds: float) -> tuple[float, float]:
-    """As `loop`, but steps the environments with one random action, and does nothing else."""
+def bare(env_name: str, agent_name: str, seconds: float, num_envs: int) -> tuple[float, float]:
+    """As `loop`, but steps the environments with one random action, and does nothing else.
+
+    Args:
+      num_envs: how many; 0: as many as the preset has.
+    """
     began = time.monotonic()
     import numpy as np
 
     from distrl import presets
 
     experiment = presets.experiment(env_name, agent_name)
-    env = environments(experiment)
+    num_envs = num_envs or experiment.actors.num_streams
+    env = environments(experiment, num_envs)
     env.reset()
-    action = np.stack([env.action_space.sample()] * experiment.actors.num_streams)
+    action = np.stack([env.action_space.sample()] * num_envs)
     steps, measured = 0, None
     first = time.monotonic()
     while measured is None or time.monotonic() - measured < seconds:
@@ -101,7 +110,7 @@ def loop(env_name: str, agent_name: str, seconds: float) -> tuple[float, float]:
         return output, state, after
 
     update = jax.jit(agent.learner_step, donate_argnums=(0, 1))
-    env = environments(experiment)
+    env = environments(experiment, n)
     space, observation_space = env.action_space, env.observation_space
     rows = unroll + 1
     dtype = np.uint8 if observation_space.dtype == np.uint8 else np.float32

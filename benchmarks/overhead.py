@@ -1,11 +1,11 @@
 """Measures the cost of transport: every topology against a hand-written loop without any.
 
 All alternate in one run, so that a noisy machine affects them alike: the loop of `hand_loop.py`, or
-EnvPool alone where environments are what costs, then each topology. The loop and `single_process`
+EnvPool alone where environments are what costs (with as many of them as either of the runs has;
+ratios are to the faster one), then each topology. The loop and `single_process`
 are pinned to one core where updates are small, `heavy_env` and `light_env` have all. Figures are
 environment steps that the learner trained on, per second, with the presets' sizes: for CartPole-v1
-and IMPALA 64 environments, 2 actors x 32 in heavy_env and 1 x 64 in light_env, where two cores have
-an inferencer and a learner besides.
+and IMPALA 64 environments, which a single actor has, as two cores have a learner besides.
 
   python benchmarks/overhead.py --rounds=5 --seconds=10 --out=benchmarks/overhead.md
   python benchmarks/overhead.py --task=ppo --out=benchmarks/overhead_ppo.md
@@ -33,6 +33,7 @@ import report
 HERE = Path(__file__).parent
 TOPOLOGIES = ("single_process", "heavy_env", "light_env")
 WARM_UP = 3.0  # seconds to skip after the first row of metrics
+_BARE = {0: "as many", 64: "2 x 32"}  # environments of EnvPool alone
 _PEER = "Stable-Baselines3"
 _PEER_STEPS = 5_000
 START_UP = re.compile(r"start-up: ([\d.]+) s")
@@ -64,8 +65,11 @@ class Task:
         """Returns the flags of a run."""
         topology, _, sizes = run.partition(", ")
         flags = [f"--env={self.env}", f"--agent={self.agent}", f"--topology={topology}"]
-        if not sizes and topology == "light_env" and self.env == "CartPole-v1":
-            sizes = "1 x 64" if self.agent == "impala" else "1 x 16"
+        if not sizes and self.env == "CartPole-v1":
+            if self.agent == "impala" and topology != "single_process":
+                sizes = "1 x 64"
+            elif topology == "light_env":
+                sizes = "1 x 16"
         if sizes:
             actors, envs = sizes.split(" x ")
             flags += [f"--config.actors.num_actors={actors}", f"--config.actors.num_envs={envs}"]
@@ -87,7 +91,7 @@ TASKS = {
     ),
     "ppo": Task("CartPole-v1", "ppo", {"single_process": 0.95, "heavy_env": 1.4}, True),
     "halfcheetah": Task("HalfCheetah-v4", "ppo", {"single_process": 0.95}, False),
-    "mujoco": Task("HalfCheetah-v4", "impala", {"heavy_env": 0.9}, False, bare=True),
+    "mujoco": Task("HalfCheetah-v4", "impala", {"heavy_env, 2 x 32": 0.9}, False, bare=True),
     "pong": Task(
         "Pong-v5", "impala", {"single_process": 1.0, "heavy_env": 1.1, "light_env": 1.1}, False
     ),
@@ -95,12 +99,16 @@ TASKS = {
 """By name: small observations, four passes, ten passes, costlier environments, pixels."""
 
 
-def hand_loop(task: Task, seconds: float) -> tuple[float, float]:
-    """Returns the rate of the loop without transport, and the seconds until its first update."""
+def hand_loop(task: Task, seconds: float, num_envs: int = 0) -> tuple[float, float]:
+    """Returns the rate of the loop without transport, and the seconds until its first update.
+
+    Args:
+      num_envs: of a loop without updates; 0: as many as the preset has.
+    """
     command = [
         sys.executable, str(HERE / "hand_loop.py"), f"--seconds={seconds}", f"--env={task.env}",
         f"--agent={task.agent}", f"--core={0 if task.pinned else -1}",
-        *(["--bare"] if task.bare else []),
+        *(["--bare", f"--num_envs={num_envs}"] if task.bare else []),
     ]  # fmt: skip
     out = subprocess.run(command, capture_output=True, text=True, check=True, timeout=180)
     words = out.stdout.split()
@@ -170,11 +178,12 @@ def main() -> None:
     task, load = TASKS[args.task], report.load()
     if args.peer and args.task != "pong":
         parser.error("--peer is for --task=pong")
-    baseline = "EnvPool alone" if task.bare else "hand loop"
-    baselines = [baseline, _PEER] if args.peer else [baseline]
+    loops = {f"EnvPool alone, {_BARE[n]}": n for n in _BARE} if task.bare else {"hand loop": 0}
+    baselines = [*loops, _PEER] if args.peer else [*loops]
     runs: dict[str, list[tuple[float, float]]] = {name: [] for name in (*baselines, *task.runs)}
     for index in range(args.rounds):
-        runs[baseline].append(hand_loop(task, args.seconds))
+        for name, num_envs in loops.items():
+            runs[name].append(hand_loop(task, args.seconds, num_envs))
         if args.peer:
             runs[_PEER].append(peer(args.peer))
         for run in task.runs:
