@@ -1,5 +1,6 @@
 """Parameters as bytes, and for readers of the same machine in shared memory."""
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -63,15 +64,11 @@ class ParamsCodec:
 
 
 class PackedVersions:
-    """Versions of parameters, each packed once: large ones into a file, others into bytes."""
+    """Versions of packed parameters: large ones each in a file, others as bytes."""
 
-    def __init__(self, codec: ParamsCodec, files: PublishedVersions | None):
-        """Args:
-        codec: packs them.
-        files: where large ones go; None: all become bytes.
-        """
-        self._codec = codec
-        self._files = None if codec.is_small else files
+    def __init__(self, files: PublishedVersions | None):
+        """Args: files: where large ones go; None: all are bytes."""
+        self._files = files
         self._paths: dict[int, str] = {}
         self._bytes: dict[int, bytes] = {}
 
@@ -79,17 +76,23 @@ class PackedVersions:
         """Returns whether a version is kept."""
         return version in self._paths or version in self._bytes
 
-    def put(self, version: int, params: Params) -> None:
-        """Packs a version; into bytes also where there is no memory for a file."""
+    def put(self, version: int, nbytes: int, write: Callable[[npt.NDArray[Any]], None]) -> None:
+        """Adds a version, unless it is kept; as bytes also where there is no memory for a file.
+
+        Args:
+          version: its number.
+          nbytes: size of the packed parameters.
+          write: packs them into memory, uint8 `[nbytes]`.
+        """
         if version in self:
             return
         path = None
-        if self._files is not None:
-            path = self._files.publish(
-                version, self._codec.nbytes, lambda memory: self._codec.put(params, memory)
-            )
+        if self._files is not None and not is_small(nbytes):
+            path = self._files.publish(version, nbytes, write)
         if path is None:
-            self._bytes[version] = self._codec.pack(params)
+            memory = np.empty(nbytes, np.uint8)
+            write(memory)
+            self._bytes[version] = memory.tobytes()
         else:
             self._paths[version] = path
 

@@ -1,6 +1,7 @@
 """Versioned parameters: their sources, and a client that keeps a copy up to date."""
 
 import concurrent.futures
+import functools
 import math
 import threading
 import time
@@ -8,6 +9,7 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 import numpy as np
+import numpy.typing as npt
 
 from distrl.agents.agent import Agent
 from distrl.packed_variables import Packed, PackedVersions, ParamsCodec, is_small
@@ -116,7 +118,7 @@ class VariableService:
         self._source = source
         self._lock = threading.Lock()
         self._codec = ParamsCodec(agent)
-        self._packed = PackedVersions(self._codec, files)
+        self._packed = PackedVersions(files)
         self._board: Board | None = None
         if make_board is not None and self._codec.is_small:
             self._board, self._place = make_board(self._codec.nbytes), place()
@@ -183,10 +185,11 @@ class VariableService:
                 return
             learner: Any = self._source
             version, params = learner.variables
-            self._board.write(version, lambda memory: self._codec.put(params, memory))
+            self._board.write(version, functools.partial(self._codec.put, params))
 
     def _put(self, version: int, params: Params, *kept: int) -> None:
-        self._packed.put(version, params)
+        write = functools.partial(self._codec.put, params)
+        self._packed.put(version, self._codec.nbytes, write)
         self._packed.keep({version, self._newest, self._before, *kept})
 
     def _get(self, version: int, place: str) -> tuple[int, Packed]:
@@ -197,49 +200,47 @@ class VariableRelay:
     """Relays a `VariableService`'s parameters, so that each version is sent to a host once.
 
     It has the interface of the service, and keeps the newest version it has fetched. Readers on its
-    host get a `Board` with small ones, if it can make one: then `refresh` has to be called.
+    host find large ones in files, and small ones on a `Board`: then `refresh` has to be called.
 
     Attributes:
       fetched: number of versions fetched.
+      size: size of the newest one in bytes.
     """
 
     def __init__(
         self,
         service: Any,
         interval: float = RELAY_S,
+        files: PublishedVersions | None = None,
         make_board: Callable[[int], Board | None] | None = None,
     ):
         """Args:
         service: a client of the service, with a deadline.
         interval: least seconds between the starts of two calls of the service, however many readers
           there are.
+        files: as for `VariableService`.
         make_board: as for `VariableService`.
         """
         self._service = service
         self._interval = interval
+        self._packed = PackedVersions(files)
         self._make_board, self._place = make_board, place()
         self._board: Board | None = None
         self._lock = threading.Lock()
-        self._newest: tuple[int, bytes] = (-1, b"")
+        self._newest = -1
         self._asked = -math.inf
-        self.fetched = 0
-
-    @property
-    def size(self) -> int:
-        """Size of the newest version in bytes."""
-        return len(self._newest[1])
+        self.fetched = self.size = 0
 
     def get_variables(self, newer_than: int, place: str = "") -> tuple[int, Packed] | None:
-        """See `VariableService.get_variables`; at most `interval` older, and in no file."""
+        """See `VariableService.get_variables`; at most `interval` older."""
         with self._lock:  # readers that wait for it find the answer here
             self._fetch()
-            version, data = self._newest
-            if version == newer_than:
+            if self._newest == newer_than:
                 return None
-            if place == self._place and is_small(len(data)) and self._has_board():
+            if place == self._place and is_small(self.size) and self._has_board():
                 assert self._board is not None
-                return version, self._board.path
-            return version, data
+                return self._newest, self._board.path
+            return self._newest, self._packed.get(self._newest, place)
 
     def refresh(self) -> None:
         """Fetches the newest version, if a reader looks at the board."""
@@ -251,12 +252,21 @@ class VariableRelay:
         now = time.monotonic()
         if now - self._asked < self._interval:
             return
-        answer = self._service.get_variables(self._newest[0])
+        answer = self._service.get_variables(self._newest)
         self._asked = now  # what takes long may be old when it arrives
-        if answer is not None:
-            self._newest = answer
-            self.fetched += 1
-            self._write_board()
+        if answer is None:
+            return
+        before, (self._newest, data) = self._newest, answer
+        if self._newest < before:  # the learner has resumed: what it learns now has old numbers
+            self._packed.keep(set())
+        self._put(data)
+        self._packed.keep({self._newest, before})  # somebody may be about to read the one before
+        self.size = len(data)
+        self.fetched += 1
+        self._write_board()
+
+    def _put(self, data: Packed) -> None:
+        self._packed.put(self._newest, len(data), functools.partial(_copy, data))
 
     def _has_board(self) -> bool:
         """Makes the board, once; returns whether there is one."""
@@ -267,15 +277,24 @@ class VariableRelay:
 
     def _write_board(self) -> None:
         if self._board is not None:
-            version, data = self._newest
-            self._board.write(version, lambda memory: np.copyto(memory, np.frombuffer(data, "u1")))
+            write = functools.partial(_copy, self._packed.get(self._newest, ""))
+            self._board.write(self._newest, write)
 
     def close(self) -> None:
-        """Removes the board: its readers ask for what comes now."""
+        """Removes files and board: who asks from now on gets bytes."""
         with self._lock:
+            if self._newest in self._packed:  # the learner may be gone
+                data = self._packed.get(self._newest, "")
+                self._packed.close()
+                self._put(data)
             if self._board is not None:
                 self._board.close()
                 self._board = None
+
+
+def _copy(data: Packed, memory: npt.NDArray[Any]) -> None:
+    assert isinstance(data, bytes)
+    np.copyto(memory, np.frombuffer(data, np.uint8))
 
 
 class RemoteVariables:

@@ -13,6 +13,7 @@ from distrl.programs.remote import TaskVariables
 from distrl.programs.substrate import here
 from distrl.runtime.heartbeat import current_heartbeat
 from distrl.shared_memory.board import Board
+from distrl.shared_memory.published import PublishedVersions
 from distrl.variables import RELAY_S, VariableRelay
 
 
@@ -50,10 +51,12 @@ class RelayNode:
         current_heartbeat().tick()
         self._stop = here.stop_event()
         name = f"{RELAY.name}/{index}"
-        make_board = functools.partial(
-            Board.create, f"{task}-{unique_name}-relay-{index}", owner_of_files()
+        files = f"{task}-{unique_name}-relay-{index}", owner_of_files()
+        self._relay = VariableRelay(
+            TaskVariables(learner, task),
+            files=PublishedVersions(*files),
+            make_board=functools.partial(Board.create, *files),
         )
-        self._relay = VariableRelay(TaskVariables(learner, task), make_board=make_board)
         self._times = TimeReports(monitor, task, name, account_of_process())
 
     def get_variables(

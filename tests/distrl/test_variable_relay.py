@@ -1,11 +1,15 @@
 """A relay of parameters fetches each version once, for all readers."""
 
+import functools
 import os
 import threading
 
+import pytest
+
+from distrl import packed_variables
 from distrl.shared_memory.board import Board
 from distrl.shared_memory.process import Process
-from distrl.shared_memory.published import place
+from distrl.shared_memory.published import PublishedVersions, place, read_version
 from distrl.variables import VariableRelay
 
 
@@ -61,7 +65,8 @@ def test_a_learner_that_resumed_from_an_older_version_is_followed():
 def test_readers_on_its_host_have_a_board_that_is_kept_up_to_date():
     service = Service()
     name = f"test-relay-{os.getpid()}"
-    relay = VariableRelay(service, 0.0, lambda n: Board.create(name, Process.this(), n))
+    make_board = functools.partial(Board.create, name, Process.this())
+    relay = VariableRelay(service, 0.0, make_board=make_board)
     relay.refresh()
     assert service.sent == []  # nobody reads
     version, path = relay.get_variables(-1, place())
@@ -76,3 +81,41 @@ def test_readers_on_its_host_have_a_board_that_is_kept_up_to_date():
         relay.close()
     assert board.is_closed and not os.path.exists(path)
     assert relay.get_variables(0, place()) == (1, b"\1")
+
+
+@pytest.fixture
+def relay_of_files(monkeypatch):
+    """A relay whose parameters, of one byte, are large, and its service."""
+    monkeypatch.setattr(packed_variables, "_LEAST_FILE", 1)
+    service = Service()
+    files = PublishedVersions(f"test-relay-{os.getpid()}", Process.this())
+    relay = VariableRelay(service, 0.0, files)
+    yield relay, service
+    relay.close()
+
+
+def test_readers_on_its_host_map_the_same_file(relay_of_files):
+    relay, service = relay_of_files
+    for version in range(3):
+        service.version = version
+        (number, path), again = relay.get_variables(-1, place()), relay.get_variables(-1, place())
+        assert again == (version, path) and number == version
+        assert read_version(path).tobytes() == bytes([version])
+        assert relay.get_variables(-1, "elsewhere") == (version, bytes([version]))
+        assert relay.get_variables(version, place()) is None
+    assert service.sent == [0, 1, 2]
+    relay.close()
+    assert not os.path.exists(path)
+    assert relay.get_variables(-1, place()) == (2, b"\2")
+    assert service.sent == [0, 1, 2]  # it may be gone
+
+
+def test_a_resumed_learner_s_versions_take_the_place_of_those_before(relay_of_files):
+    relay, service = relay_of_files
+    for version in (6, 7):
+        service.version = version
+        relay.get_variables(-1)
+    service.version = 6
+    relay.get_variables(7)
+    service.version, service.get_variables = 7, lambda newer_than: (7, b"other")
+    assert read_version(relay.get_variables(6, place())[1]).tobytes() == b"other"
