@@ -19,6 +19,7 @@ import argparse
 import csv
 import dataclasses
 import json
+import math
 import os
 import re
 import statistics
@@ -33,7 +34,6 @@ import report
 HERE = Path(__file__).parent
 TOPOLOGIES = ("single_process", "heavy_env", "light_env")
 WARM_UP = 3.0  # seconds to skip after the first row of metrics
-_BARE = {0: "as many", 64: "2 x 32"}  # environments of EnvPool alone
 _PEER = "Stable-Baselines3"
 _PEER_STEPS = 5_000
 START_UP = re.compile(r"start-up: ([\d.]+) s")
@@ -60,6 +60,15 @@ class Task:
     def runs(self) -> tuple[str, ...]:
         """The topologies, and those with other sizes."""
         return tuple(dict.fromkeys((*TOPOLOGIES, *self.aims)))
+
+    @property
+    def loops(self) -> dict[str, int]:
+        """What has no transport, with its number of environments; 0: the preset's."""
+        if not self.bare:
+            return {"hand loop": 0}
+        sizes = [run.partition(", ")[2] for run in self.runs if ", " in run]
+        counts = {size: math.prod(map(int, size.split(" x "))) for size in sizes}
+        return {f"EnvPool alone, {name}": n for name, n in {"preset": 0, **counts}.items()}
 
     def flags(self, run: str) -> list[str]:
         """Returns the flags of a run."""
@@ -178,11 +187,10 @@ def main() -> None:
     task, load = TASKS[args.task], report.load()
     if args.peer and args.task != "pong":
         parser.error("--peer is for --task=pong")
-    loops = {f"EnvPool alone, {_BARE[n]}": n for n in _BARE} if task.bare else {"hand loop": 0}
-    baselines = [*loops, _PEER] if args.peer else [*loops]
+    baselines = [*task.loops, _PEER] if args.peer else [*task.loops]
     runs: dict[str, list[tuple[float, float]]] = {name: [] for name in (*baselines, *task.runs)}
     for index in range(args.rounds):
-        for name, num_envs in loops.items():
+        for name, num_envs in task.loops.items():
             runs[name].append(hand_loop(task, args.seconds, num_envs))
         if args.peer:
             runs[_PEER].append(peer(args.peer))

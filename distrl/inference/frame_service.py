@@ -74,10 +74,9 @@ class FrameInferenceServer:
                 case ("ask", int(version)):
                     self._server.ask(version)
                     return ("ok",), ()
-        except (DeadlineExceeded, SpecError) as error:
-            return ("error", f"{type(error).__name__}: {error}"[:_TEXT_LIMIT]), ()
         except Exception as error:
-            _LOG.exception("a request to the inferencer failed")
+            if not isinstance(error, (DeadlineExceeded, SpecError)):
+                _LOG.exception("a request to the inferencer failed")
             return ("error", f"{type(error).__name__}: {error}"[:_TEXT_LIMIT]), ()
         raise MessageError("a frame is no request")
 

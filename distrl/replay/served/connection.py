@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 from distrl import errors
 from distrl.errors import DeadlineExceeded, PeerError, ServerSilent, Stopped
 from distrl.frame_sockets import frames
+from distrl.replay.served.calls import KEPT
 from distrl.replay.table.waiting import wait_until
 from distrl.runtime.messages import MessageError
 
@@ -102,6 +103,7 @@ class Connection:
     def _begin(
         self, name: str, args: tuple[Any, ...], data: Sequence[frames.Bytes], silent: float
     ) -> None:
+        assert len(self._calls) < KEPT, "too many calls are not finished"
         message = (next(self._numbers), name, args)
         if self._sock is not None or not self._calls:
             _, self._error = self._tried(lambda: self._send(message, data, silent))
