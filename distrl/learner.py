@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from distrl.agents.agent import PRIORITIES, Agent
-from distrl.agents.compiling import compiler_options
+from distrl.agents.compiling import update_options
 from distrl.errors import Diverged, Stopped
 from distrl.gradients.update import SplitUpdate
 from distrl.learner_group.devices import Devices
@@ -98,7 +98,7 @@ class Learner(LearnerLoop):
         self._split_update = split_update
         self._update: Callable[..., Any]
         if split_update is None:
-            update, options = agent.learner_step, compiler_options(agent.env_spec)
+            update, options = agent.learner_step, update_options(agent)
             self._update = self._devices.jit(self._check.checked(update), options)
         else:
             self._update = split_update.checked(self._check.checked)

@@ -2,6 +2,7 @@
 
 import jax
 
+from distrl.agents.agent import Agent, state_struct
 from distrl.agents.modules import images
 from distrl.specs import EnvironmentSpec
 
@@ -21,3 +22,13 @@ def compiler_options(env_spec: EnvironmentSpec) -> dict[str, bool] | None:
     if not _HAS_BOTH or jax.default_backend() != "cpu" or images.has_large(env_spec.observation):
         return None
     return {"xla_cpu_use_thunk_runtime": False}
+
+
+def update_options(agent: Agent) -> dict[str, bool] | None:
+    """As `compiler_options`, for an agent's updates.
+
+    XLA's older runtime ends the process when it compiles the gradients of some recurrent networks,
+    such as an LSTM's for 16 unrolls of 48 steps ("could not find evaluated value for: %while").
+    """
+    has_state = bool(jax.tree.leaves(state_struct(agent)))
+    return None if has_state else compiler_options(agent.env_spec)

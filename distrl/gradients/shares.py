@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from distrl.agents.agent import PRIORITIES, Agent, Logs
-from distrl.agents.compiling import compiler_options
+from distrl.agents.compiling import update_options
 from distrl.agents.losses.batch_share import Share, share_of_batch
 from distrl.gradients.layout import Layout
 from distrl.types import TIME_FIELDS, Nest, Params, Trajectory
@@ -161,7 +161,7 @@ class ShareGradients:
             return jax.tree.leaves(self._gradients(leaves, trajectory, *facts))
 
         args = (self._input_structs, self.batch_structs(size), *self._facts)
-        compiled = jax.jit(flat, compiler_options=compiler_options(self._agent.env_spec))
+        compiled = jax.jit(flat, compiler_options=update_options(self._agent))
         self._compiled[size] = compiled.lower(*args).compile()
 
     def __call__(

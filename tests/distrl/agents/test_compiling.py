@@ -1,13 +1,17 @@
 """How agents' functions are compiled."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from dm_env import specs as dm_specs
 
+from distrl import presets
 from distrl.agents import compiling
 from distrl.specs import EnvironmentSpec
+from tests.support.selection import full
 
 ACTION = dm_specs.DiscreteArray(2, np.int32)
 
@@ -31,3 +35,28 @@ def test_gpus_have_no_options(monkeypatch):
 def test_jax_takes_the_options():
     double = jax.jit(lambda x: jnp.sum(2 * x), compiler_options=options(4))
     assert double(np.ones(4, np.float32)) == 8
+
+
+@pytest.mark.parametrize("name", ["impala", full("ppo"), full("dqn"), "r2d2"])
+def test_updates_from_long_unrolls_of_agents_with_a_memory_are_compiled(name):
+    """The older runtime aborts the process in the gradients of some of them."""
+    experiment = presets.experiment("MiniGrid-MemoryS7-v0", name, 0)
+    network = dataclasses.replace(experiment.agent.network, core="lstm")
+    experiment = dataclasses.replace(
+        experiment,
+        agent=dataclasses.replace(experiment.agent, network=network),
+        replay=dataclasses.replace(experiment.replay, unroll_length=48, period=None),
+        learner=dataclasses.replace(experiment.learner, batch_size=16),
+    )
+    task, agent = experiment.only_task, experiment.make_agent()
+    params = jax.eval_shape(agent.initial_params, jax.ShapeDtypeStruct((2,), np.uint32))
+    state = jax.eval_shape(agent.initial_learner_state, params)
+    batch = task.batch_struct(experiment.trajectory_struct())
+    assert compiling.update_options(agent) is None
+    update = jax.jit(agent.learner_step, compiler_options=compiling.update_options(agent))
+    update.lower(params, state, batch).compile()
+
+
+def test_updates_of_others_are_compiled_as_their_inferences():
+    agent = presets.experiment("CartPole-v1", "impala", 0).make_agent()
+    assert compiling.update_options(agent) == compiling.compiler_options(agent.env_spec)
