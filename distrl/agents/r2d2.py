@@ -87,15 +87,16 @@ class R2D2Config(SavedSettings):
 
         Sources: with pixels the paper's learning rate and burn-in; its 2,500 updates between
         copies of the target network are of batches four times as large. For MiniGrid the burn-in
-        of Acme's examples/baselines/rl_discrete/run_r2d2.py.
+        of Acme's examples/baselines/rl_discrete/run_r2d2.py. Without pixels the learning rate falls
+        over the budget: with a constant one CartPole-v1 is solved and lost again.
         """
         network = NetworkConfig(hidden_sizes=(128,), activation="relu", core="lstm", core_size=128)
         if has_pixels(env_spec):
             network = dataclasses.replace(network, core_size=512)
             return cls(network=network, learning_rate=1e-4, target_period=250, burn_in=40)
         if has_grid(env_spec):
-            return cls(network=network, burn_in=8)
-        return cls(network=network)
+            return cls(network=network, burn_in=8, anneal_over_budget=True)
+        return cls(network=network, anneal_over_budget=True)
 
     def defaults(
         self,
