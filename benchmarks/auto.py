@@ -23,7 +23,7 @@ TOPOLOGIES = ("single_process", "heavy_env", "light_env", "auto")
 EXPERIMENTS = {
     "CartPole-v1, IMPALA": ["--env=CartPole-v1"],
     "Pong-v5, IMPALA": ["--env=Pong-v5"],
-    "HalfCheetah-v4, IMPALA": ["--env=HalfCheetah-v4"],
+    "HalfCheetah-v4, PPO": ["--env=HalfCheetah-v4"],
     "sleeping 10 ms, IMPALA": ["--env=gym:benchmarks.sleeping_env:Sleeping10-v0"],
     "Pendulum-v1, SAC": ["--env=Pendulum-v1", "--agent=sac"],
 }

@@ -21,7 +21,8 @@ UPDATE_S = 200e-6  # of an update: a batch from the table, counts
 NODE_UPDATE_S = 300e-6  # more of it where the learner is a node: parameters for others, reports
 ASK_S = 60e-6  # of a request for inference, for the actor
 SERVE_S = 100e-6  # for the service
-SAME = 0.97  # rates this close count as the same: the simpler is taken
+SAME = 0.97  # rates this close count as the same: the simpler topology is taken
+SAME_ACTORS = 0.85  # the same for numbers of actors, whose effect is less certain
 
 
 class Cost(NamedTuple):
@@ -174,11 +175,17 @@ def choose(plans: Sequence[Plan]) -> Plan:
     """Returns the fastest plan; of those that are about as fast, the simplest topology's first.
 
     One process is simpler than nodes, and actors with their inferencers are simpler than services.
+
+    Args:
+      plans: of several numbers of actors, the one that is to be kept if others are hardly faster
+        comes first.
     """
     fastest = max(plan.rate for plan in plans)
-    order = (SINGLE, HEAVY, LIGHT)
-    near = [plan for plan in plans if plan.rate >= SAME * fastest]
-    return min(near, key=lambda plan: order.index(plan.topology))
+    near = {plan.topology for plan in plans if plan.rate >= SAME * fastest}
+    topology = min(near, key=(SINGLE, HEAVY, LIGHT).index)
+    same = [plan for plan in plans if plan.topology == topology]
+    most = max(plan.rate for plan in same)
+    return next(plan for plan in same if plan.rate >= SAME_ACTORS * most)
 
 
 def _program(
