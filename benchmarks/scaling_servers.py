@@ -27,7 +27,8 @@ from distrl.launch.network.credentials import Credentials
 from distrl.metrics import Monitor
 from distrl.replay.reverb.buffer import ReverbReplayBuffer
 from distrl.replay.reverb.server import reverb_tables
-from distrl.variables import VariableRelay, VariableService
+from distrl.variable_relay import VariableRelay
+from distrl.variables import VariableService
 
 WAIT_S = 180.0  # for a server to start
 

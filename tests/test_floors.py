@@ -62,7 +62,8 @@ ROOMS = """
     distrl/callbacks
     distrl/agents/components distrl/agents/defaults distrl/agents/held
     distrl/gradients distrl/learning distrl/testing distrl/transforms distrl/variables
-    distrl/packed_variables
+    distrl/variable_relay
+    distrl/agents/compiling distrl/packed_variables
     distrl/agents/agent distrl/agents/encoders
     distrl/metrics
     distrl/run_status
@@ -70,7 +71,6 @@ ROOMS = """
     distrl/annealing distrl/bottleneck distrl/topology_rates
     distrl/sinks
     distrl/agents/action_distribution distrl/agents/networks distrl/agents/action_noise
-    distrl/agents/compiling
     distrl/replay/served
     distrl/replay/local distrl/replay/reverb distrl/replay/shared
     distrl/replay/remote

@@ -14,7 +14,7 @@ from distrl.programs.substrate import here
 from distrl.runtime.heartbeat import current_heartbeat
 from distrl.shared_memory.board import Board
 from distrl.shared_memory.published import PublishedVersions
-from distrl.variables import RELAY_S, VariableRelay
+from distrl.variable_relay import RELAY_S, VariableRelay
 
 
 def add_relay(

@@ -13,7 +13,8 @@ from distrl.errors import SpecError
 from distrl.shared_memory.board import Board
 from distrl.shared_memory.process import Process
 from distrl.shared_memory.published import PublishedVersions, place
-from distrl.variables import RemoteVariables, VariableRelay, VariableService
+from distrl.variable_relay import VariableRelay
+from distrl.variables import RemoteVariables, VariableService
 
 
 class Large:

@@ -10,7 +10,7 @@ from distrl import packed_variables
 from distrl.shared_memory.board import Board
 from distrl.shared_memory.process import Process
 from distrl.shared_memory.published import PublishedVersions, place, read_version
-from distrl.variables import VariableRelay
+from distrl.variable_relay import VariableRelay
 
 
 class Service:

@@ -45,6 +45,9 @@ class Summing:
     def initial_params(self, rng):
         return {"mlp": {"b": jnp.zeros(2), "w": jnp.zeros(self._shape)}}
 
+    def initial_state(self, batch_size):
+        return ()
+
     def initial_learner_state(self, params):
         return {"moment": jnp.zeros(()), "limit": jnp.array(jnp.inf)}
 
