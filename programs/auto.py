@@ -4,9 +4,7 @@ import dataclasses
 from collections.abc import Collection, Mapping
 from typing import Any, NamedTuple
 
-import jax
-
-from distrl.agents.agent import state_struct
+from distrl.agents.agent import has_memory
 from distrl.annealing import learner_steps_per_env_step
 from distrl.envs.multi_agent.environment import SeveralAgents
 from distrl.envs.pool import on_cores
@@ -103,7 +101,7 @@ def _unfit(experiment: Experiment) -> dict[str, str]:
     for task in experiment.tasks.values():
         if task.replay.backend == "reverb":
             reasons[SINGLE] = "replay.backend=reverb"
-        if actors.min_actors is not None and jax.tree.leaves(state_struct(task.make_agent())):
+        if actors.min_actors is not None and has_memory(task.make_agent()):
             reasons[LIGHT] = "actors.min_actors with a recurrent agent"
     for name, default in (("num_inferencers", 1), ("num_gpus", 0)):
         if getattr(inference, name) != default and LIGHT not in reasons:

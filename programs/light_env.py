@@ -1,8 +1,6 @@
 """Light environments: inferencers are services that batch the requests of many actors."""
 
-import jax
-
-from distrl.agents.agent import state_struct
+from distrl.agents.agent import has_memory
 from distrl.checkpointing.resume_point import ResumePoint
 from distrl.errors import ConfigError
 from distrl.experiment import Experiment
@@ -58,7 +56,7 @@ def light_env(
 
 def _check_no_state(experiment: Experiment) -> None:
     """Raises ConfigError if the agent is recurrent."""
-    if jax.tree.leaves(state_struct(experiment.make_agent())):
+    if has_memory(experiment.make_agent()):
         raise ConfigError(
             "actors.min_actors: the agent is recurrent, and light_env's service cannot take back "
             "the step with which a round ends; take --topology=heavy_env"

@@ -224,6 +224,11 @@ def state_struct(agent: Agent) -> Nest:
     return _one_stream(jax.eval_shape(lambda: agent.initial_state(_BATCH)), "recurrent state")
 
 
+def has_memory(agent: Agent) -> bool:
+    """Returns whether an agent has recurrent state."""
+    return bool(jax.tree.leaves(state_struct(agent)))
+
+
 def _one_stream(batched: Nest, what: str) -> Nest:
     """Removes the batch axis of every leaf."""
 

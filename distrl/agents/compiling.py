@@ -2,7 +2,7 @@
 
 import jax
 
-from distrl.agents.agent import Agent, state_struct
+from distrl.agents.agent import Agent, has_memory
 from distrl.agents.modules import images
 from distrl.specs import EnvironmentSpec
 
@@ -30,5 +30,4 @@ def update_options(agent: Agent) -> dict[str, bool] | None:
     XLA's older runtime ends the process when it compiles the gradients of some recurrent networks,
     such as an LSTM's for 16 unrolls of 48 steps ("could not find evaluated value for: %while").
     """
-    has_state = bool(jax.tree.leaves(state_struct(agent)))
-    return None if has_state else compiler_options(agent.env_spec)
+    return None if has_memory(agent) else compiler_options(agent.env_spec)

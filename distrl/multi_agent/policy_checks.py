@@ -6,7 +6,7 @@ from typing import Any
 
 import jax
 
-from distrl.agents.agent import extras_struct, state_struct
+from distrl.agents.agent import extras_struct, has_memory
 from distrl.envs.multi_agent.environment import SeveralAgents
 from distrl.envs.pool import Environment
 from distrl.errors import ConfigError
@@ -179,7 +179,7 @@ def stores_extras(task: Task, teacher: Task | None) -> bool:
       ConfigError: it needs what the acting policy does not store.
     """
     agent = task.make_agent()
-    if jax.tree.leaves(state_struct(agent)):
+    if has_memory(agent):
         raise ConfigError(
             f"experiment: policy {task.name!r} learns from {task.learns_from!r} and has memory; "
             "recurrent state is kept for the policy that acts, on its clock, and cannot be shared; "
