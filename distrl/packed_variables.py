@@ -1,5 +1,6 @@
 """Parameters as bytes, and for readers of the same machine in shared memory."""
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -16,6 +17,11 @@ Packed = bytes | str
 """Packed parameters, the path of a file with them, or that of a `Board` with the newest."""
 
 _LEAST_FILE = 1 << 18  # bytes; what is smaller costs less in an answer than in a file of its own
+
+
+def copy_bytes(data: bytes, memory: npt.NDArray[Any]) -> None:
+    """Copies packed parameters into memory, uint8 `[len(data)]`."""
+    np.copyto(memory, np.frombuffer(data, np.uint8))
 
 
 def is_small(nbytes: int) -> bool:
@@ -42,13 +48,10 @@ class ParamsCodec:
         """Whether a version is copied in little time."""
         return is_small(self.nbytes)
 
-    def pack(self, params: Params) -> bytes:
-        """Returns the packed parameters."""
-        return self._codec.pack(_rows(params), 1)
-
     def put(self, params: Params, memory: npt.NDArray[Any]) -> None:
         """Packs parameters into memory, uint8 `[nbytes]`."""
-        self._codec.put(_rows(params), self._codec.columns(memory, 1))
+        rows = jax.tree.map(lambda leaf: np.asarray(leaf)[None], params)
+        self._codec.put(rows, self._codec.columns(memory, 1))
 
     def unpack(self, data: bytes | npt.NDArray[Any]) -> Params:
         """Returns the parameters in packed ones, as views of their memory."""
@@ -84,27 +87,40 @@ class PackedVersions:
           nbytes: size of the packed parameters.
           write: packs them into memory, uint8 `[nbytes]`.
         """
-        if version in self:
-            return
-        path = None
-        if self._files is not None and not is_small(nbytes):
-            path = self._files.publish(version, nbytes, write)
-        if path is None:
+        if version not in self and not self._published(version, nbytes, write):
             memory = np.empty(nbytes, np.uint8)
             write(memory)
             self._bytes[version] = memory.tobytes()
-        else:
+
+    def put_bytes(self, version: int, data: bytes) -> None:
+        """As `put`, of packed parameters."""
+        write = functools.partial(copy_bytes, data)
+        if version not in self and not self._published(version, len(data), write):
+            self._bytes[version] = data
+
+    def _published(
+        self, version: int, nbytes: int, write: Callable[[npt.NDArray[Any]], None]
+    ) -> bool:
+        """Writes a version into a file, and returns whether it did; arguments as of `put`."""
+        path = None
+        if self._files is not None and not is_small(nbytes):
+            path = self._files.publish(version, nbytes, write)
+        if path is not None:
             self._paths[version] = path
+        return path is not None
 
     def get(self, version: int, reader: str) -> Packed:
         """Returns a version that is kept. Args: reader: its `place()`, or another string."""
         path = self._paths.get(version)
         if path is not None and reader == place():
             return path
+        return self.bytes_of(version)
+
+    def bytes_of(self, version: int) -> bytes:
+        """Returns a version that is kept, as bytes."""
         data = self._bytes.get(version)
         if data is None:
-            assert path is not None
-            data = self._bytes[version] = read_version(path).tobytes()
+            data = self._bytes[version] = read_version(self._paths[version]).tobytes()
         return data
 
     def keep(self, versions: set[int]) -> None:
@@ -123,7 +139,3 @@ class PackedVersions:
 
 def _first(rows: Any) -> Params:
     return jax.tree.map(lambda leaf: leaf[0], rows)
-
-
-def _rows(params: Params) -> Any:
-    return jax.tree.map(lambda leaf: np.asarray(leaf)[None], params)

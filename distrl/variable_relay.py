@@ -7,10 +7,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
-
-from distrl.packed_variables import Packed, PackedVersions, is_small
+from distrl.packed_variables import Packed, PackedVersions, copy_bytes, is_small
 from distrl.shared_memory.board import Board
 from distrl.shared_memory.published import PublishedVersions, place
 
@@ -80,39 +77,30 @@ class VariableRelay:
         before, (self._newest, data) = self._newest, answer
         if self._newest < before:  # the learner has resumed: what it learns now has old numbers
             self._packed.keep(set())
-        self._put(data)
+        self._packed.put_bytes(self._newest, data)
         self._packed.keep({self._newest, before})  # somebody may be about to read the one before
         self.size = len(data)
         self.fetched += 1
-        self._write_board()
-
-    def _put(self, data: Packed) -> None:
-        self._packed.put(self._newest, len(data), functools.partial(_copy, data))
+        self._write_board(data)
 
     def _has_board(self) -> bool:
         """Makes the board, once; returns whether there is one."""
         if self._make_board is not None:
             self._board, self._make_board = self._make_board(self.size), None
-            self._write_board()
+            self._write_board(self._packed.bytes_of(self._newest))
         return self._board is not None
 
-    def _write_board(self) -> None:
+    def _write_board(self, data: bytes) -> None:
         if self._board is not None:
-            write = functools.partial(_copy, self._packed.get(self._newest, ""))
-            self._board.write(self._newest, write)
+            self._board.write(self._newest, functools.partial(copy_bytes, data))
 
     def close(self) -> None:
         """Removes files and board: who asks from now on gets bytes."""
         with self._lock:
             if self._newest in self._packed:  # the learner may be gone
-                data = self._packed.get(self._newest, "")
+                data = self._packed.bytes_of(self._newest)
                 self._packed.close()
-                self._put(data)
+                self._packed.put_bytes(self._newest, data)
             if self._board is not None:
                 self._board.close()
                 self._board = None
-
-
-def _copy(data: Packed, memory: npt.NDArray[Any]) -> None:
-    assert isinstance(data, bytes)
-    np.copyto(memory, np.frombuffer(data, np.uint8))
