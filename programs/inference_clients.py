@@ -13,7 +13,7 @@ from distrl.inference.slot_client import SlotInferencer
 from distrl.inference.slots import Sizes, SlotFile
 from distrl.inferencer import InferenceSource
 from distrl.programs.build import Builder
-from distrl.programs.program import FrameEndpoint, NodeHandle
+from distrl.programs.program import NodeHandle
 from distrl.programs.remote import RESTART_TIMEOUT_S, Peer, PeerWatch
 from distrl.programs.substrate import here
 from distrl.runtime.heartbeat import DOWN, GONE
@@ -25,15 +25,13 @@ class InferenceHandle(NamedTuple):
     """The means by which one actor asks an inference service.
 
     Attributes:
-      node: the service's node; if neither of the next two is given, the endpoint that is asked.
-      served: where it is asked by frames; None: it is not.
+      node: the service's node, which is asked if there are no slots.
       slots: name of the file of slots in shared memory; None: it is not asked there.
       num_slots: number of slots in it.
       slot: the actor's.
     """
 
     node: NodeHandle
-    served: FrameEndpoint | None = None
     slots: str | None = None
     num_slots: int = 0
     slot: int = 0
@@ -57,12 +55,12 @@ def inference_client(
     """
     task, messages = builder.task, InferenceMessages(builder.agent)
     node, rows = handle.node, task.actors.envs_per_step
-    if handle.served is not None:
+    if handle.slots is None and node.served is not None:
         client = FrameInferenceClient(
             messages,
             rows,
-            handle.served.address.resolve(),
-            handle.served.key,
+            node.served.address.resolve(),
+            node.served.key,
             task.inference.timeout,
             stop,
         )

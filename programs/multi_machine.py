@@ -57,14 +57,15 @@ def multi_machine(
     monitor = add_monitor(program)
     replay = {name: add_replay(program, task, monitor) for name, task in tasks.items()}
     workers = add_gradient_workers(program, monitor)
-    learner = add_learners(program, replay, monitor, workers)
+    hosts = relay_hosts(placement)
+    learner = add_learners(program, replay, monitor, workers, with_relays=bool(hosts))
     add_evaluator(program, learner, monitor)
     relay = {
         host: {
             name: add_relay(program, name, learner[name], monitor)
             for name in acting_tasks(experiment)
         }
-        for host in relay_hosts(placement)
+        for host in hosts
     }
     for index in range(experiment.actors.most):
         host = placement.nodes[f"actor/{index}"]

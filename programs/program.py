@@ -13,25 +13,6 @@ from distrl.programs.substrate import AUTO, BUILTIN, resolve
 from distrl.programs.substrate.builtin import Address, CallNode, Program
 
 
-class NodeHandle(NamedTuple):
-    """The means by which other nodes call a node.
-
-    Attributes:
-      name: its name, e.g. "learner/0".
-      client: its handle; in a node that got it as an argument, the client.
-      timeout: deadline of the client's calls in seconds; None: not known.
-    """
-
-    name: str
-    client: Any
-    timeout: float | None = None
-
-    @property
-    def group(self) -> str:
-        """The label of the node's group."""
-        return self.name.partition("/")[0]
-
-
 class FrameEndpoint(NamedTuple):
     """Where a node serves frames, beside the calls of its object.
 
@@ -42,6 +23,27 @@ class FrameEndpoint(NamedTuple):
 
     address: Any
     key: str
+
+
+class NodeHandle(NamedTuple):
+    """The means by which other nodes call a node.
+
+    Attributes:
+      name: its name, e.g. "learner/0".
+      client: its handle; in a node that got it as an argument, the client.
+      timeout: deadline of the client's calls in seconds; None: not known.
+      served: where those of its calls that are made often are served by frames; None: nowhere.
+    """
+
+    name: str
+    client: Any
+    timeout: float | None = None
+    served: FrameEndpoint | None = None
+
+    @property
+    def group(self) -> str:
+        """The label of the node's group."""
+        return self.name.partition("/")[0]
 
 
 class ExperimentProgram:

@@ -62,7 +62,7 @@ ROOMS = """
     distrl/callbacks
     distrl/agents/components distrl/agents/defaults distrl/agents/held
     distrl/gradients distrl/learning distrl/testing distrl/transforms distrl/variables
-    distrl/variable_relay
+    distrl/variable_relay distrl/variable_frames
     distrl/agents/compiling distrl/packed_variables
     distrl/agents/agent distrl/agents/encoders
     distrl/metrics

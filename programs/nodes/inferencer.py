@@ -68,7 +68,7 @@ def add_inferencers(
             endpoints=[served.address] if served else more,
         )
         if served:
-            endpoints_of.append([InferenceHandle(first, served=served)])
+            endpoints_of.append([InferenceHandle(first._replace(served=served))])
             continue
         others = [first._replace(client=_courier_handle(address, timeout)) for address in more]
         endpoints_of.append([InferenceHandle(node) for node in (first, *others)])

@@ -16,13 +16,14 @@ from distrl.programs.build import Builder, make_sharing, print_line
 from distrl.programs.groups import LEARNER
 from distrl.programs.nodes.process import configure_jax, has_own_process, leave
 from distrl.programs.nodes.task_learner import TaskLearner
-from distrl.programs.program import ExperimentProgram, NodeHandle
+from distrl.programs.program import ExperimentProgram, FrameEndpoint, NodeHandle
 from distrl.programs.remote import stop_and_tick
 from distrl.programs.replay_clients import ReplayHandle
 from distrl.programs.running.population import MemberCalls
 from distrl.programs.substrate import here
 from distrl.runtime import start_up
 from distrl.runtime.heartbeat import current_heartbeat
+from distrl.variable_frames import FrameVariableServer
 
 
 def add_learners(
@@ -30,6 +31,7 @@ def add_learners(
     replay: Mapping[str, ReplayHandle],
     monitor: NodeHandle,
     gradient_workers: Sequence[NodeHandle],
+    with_relays: bool = False,
 ) -> dict[str, NodeHandle]:
     """Adds the learners of all tasks. Returns by task the node that learns it.
 
@@ -38,9 +40,11 @@ def add_learners(
       replay: the tables by task.
       monitor: takes reports, and gives counters for checkpoints.
       gradient_workers: all of the program.
+      with_relays: whether relays ask them for parameters.
     """
     learners = {}
     for tasks in program.experiment.learner_nodes:
+        served = program.new_frame_endpoint() if with_relays and program.builtin else None
         node = program.add_courier_node(
             LEARNER,
             LearnerNode,
@@ -51,8 +55,10 @@ def add_learners(
             program.resume_point,
             list(gradient_workers),
             program.unique_name,
+            served,
+            endpoints=[served.address] if served else (),
         )
-        learners.update(dict.fromkeys(tasks, node))
+        learners.update(dict.fromkeys(tasks, node._replace(served=served)))
     return learners
 
 
@@ -69,6 +75,7 @@ class LearnerNode(MemberCalls):
         resume_point: ResumePoint,
         gradient_workers: Sequence[NodeHandle] = (),
         unique_name: str = "",
+        served: FrameEndpoint | None = None,
     ):
         """Args:
         experiment: what to train.
@@ -79,6 +86,7 @@ class LearnerNode(MemberCalls):
         resume_point: the checkpoint to resume from, if any.
         gradient_workers: all that may compute for its tasks.
         unique_name: the program's; "": parameters are served as bytes only.
+        served: where relays ask for parameters by frames; None: nowhere.
         """
         configure_jax()
         start_up.begin("launcher", os.getppid() if has_own_process() else None)
@@ -102,6 +110,10 @@ class LearnerNode(MemberCalls):
             for task, builder in builders.items()
         }
         self.serve_members(experiment, self._tasks)
+        self._frames: FrameVariableServer | None = None
+        if served is not None:
+            address = served.address.resolve()
+            self._frames = FrameVariableServer(self.get_variables, address, served.key)
         start_up.mark("parameters and table")
 
     def get_variables(
@@ -153,6 +165,8 @@ class LearnerNode(MemberCalls):
         self._stop.wait()
         for part in tasks:
             part.close()
+        if self._frames is not None:
+            self._frames.close()
 
     def _learn(self) -> Sequence[str]:
         """Learns until the program stops, or all have learned; returns the tasks used up."""

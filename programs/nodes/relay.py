@@ -1,6 +1,7 @@
 """The relay of a host: passes the learner's parameters on to the host's actors."""
 
 import functools
+import threading
 
 from distrl.experiment import Experiment
 from distrl.packed_variables import Packed
@@ -14,6 +15,7 @@ from distrl.programs.substrate import here
 from distrl.runtime.heartbeat import current_heartbeat
 from distrl.shared_memory.board import Board
 from distrl.shared_memory.published import PublishedVersions
+from distrl.variable_frames import FrameVariableClient
 from distrl.variable_relay import RELAY_S, VariableRelay
 
 
@@ -25,6 +27,17 @@ def add_relay(
     return program.add_courier_node(
         RELAY, RelayNode, index, task, program.unique_name, learner, monitor
     )
+
+
+def _with_frames(learner: NodeHandle, stop: threading.Event) -> NodeHandle:
+    """Returns a learner that is asked by frames, if it serves them."""
+    if learner.served is None:
+        return learner
+    assert learner.timeout is not None
+    address = learner.served.address.resolve()
+    client = FrameVariableClient(address, learner.served.key, learner.timeout, stop)
+    here.manager().on_close(client.close)
+    return learner._replace(client=client)
 
 
 class RelayNode:
@@ -53,7 +66,7 @@ class RelayNode:
         name = f"{RELAY.name}/{index}"
         files = f"{task}-{unique_name}-relay-{index}", owner_of_files()
         self._relay = VariableRelay(
-            TaskVariables(learner, task),
+            TaskVariables(_with_frames(learner, self._stop), task),
             files=PublishedVersions(*files),
             make_board=functools.partial(Board.create, *files),
         )

@@ -36,7 +36,7 @@ def test_a_lost_connection_fails_its_call_and_the_next_one_connects(served):
     client = frame_client(address, messages, ROWS)
     remote = RemoteInferencer(client, messages)
     remote.inference(STREAMS, timestep(ROWS, StepType.FIRST))
-    client._sock.sock.shutdown(socket.SHUT_RDWR)
+    client._calls._sock.sock.shutdown(socket.SHUT_RDWR)
     with pytest.raises(PeerError, match="the inferencer at unix:"):
         remote.inference(STREAMS, timestep(ROWS))
     assert remote.inference(STREAMS, timestep(ROWS)).extras["seen"].tolist() == [1, 1]
