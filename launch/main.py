@@ -6,6 +6,7 @@ Nothing heavy is imported before the arguments are read, so that bad input is re
 import contextlib
 import importlib
 import os
+import select
 import signal
 import sys
 import traceback
@@ -120,6 +121,7 @@ _WITH_JAX = (
     "train", "sweep", "graph", "eval", "play", "video", "report", "plot", "compare", "list", "logs",
     "stop", "profile",
 )  # fmt: skip
+_RUNNING = ("train", "launch", "sweep")  # these go on when nobody reads what they print
 _HELP_FLAGS = {"-h", "-help", "--help"}
 
 
@@ -137,18 +139,23 @@ def main(
     """
     signal.signal(signal.SIGINT, _on_interrupt)
     arguments = list(sys.argv if argv is None else argv)
-    if arguments[1:2] == ["train"] and (argv is None or is_worker):
-        from distrl.launch.local.guard import run_guarded
+    own_process = argv is None or is_worker
+    if arguments[1:2] and arguments[1] in _RUNNING and own_process:
         from distrl.launch.local.robust_streams import install_robust_streams
-        from distrl.launch.supervision.signals import interrupt_number
 
         install_robust_streams()
+    if arguments[1:2] == ["train"] and own_process:
+        from distrl.launch.local.guard import run_guarded
+        from distrl.launch.supervision.signals import interrupt_number
+
         run_guarded()
         signal.signal(interrupt_number(), _on_interrupt)
     from distrl.runtime.process_exit import announce
 
     try:
         code = _run(arguments, load)
+        sys.stdout.flush()
+        sys.stderr.flush()
     except (SystemExit, KeyboardInterrupt) as error:  # ours never raise it
         traceback.print_exception(error)
         reason = f"{type(error).__name__} was raised by the experiment or its environment"
@@ -156,17 +163,30 @@ def main(
         announce(reason=reason)
         code = 1
     except BaseException as error:
-        announce(code=1, reason=f"{type(error).__name__}: {error}".partition("\n")[0])
-        raise
-    sys.stdout.flush()
-    sys.stderr.flush()
+        if not (isinstance(error, BrokenPipeError) and own_process and _drop_unread_output()):
+            announce(code=1, reason=f"{type(error).__name__}: {error}".partition("\n")[0])
+            raise
+        code = 128 + signal.SIGPIPE  # as a command in C ends that `| head` does not read to its end
     announce(code=code)
     ahead = sys.modules.get("distrl.learning.compile_ahead")
-    if ahead is not None and ahead.is_compiling() and (argv is None or is_worker):
+    if ahead is not None and ahead.is_compiling() and own_process:
         from distrl.runtime.process_exit import exit_at_once
 
         exit_at_once(code)  # XLA may crash where it compiles while Python ends
     sys.exit(code)
+
+
+def _drop_unread_output() -> bool:
+    """Sends output whose reader is gone to /dev/null; returns whether there is any."""
+    poll = select.poll()
+    for fd in (1, 2):
+        poll.register(fd, 0)
+    unread = [fd for fd, events in poll.poll(0) if events & select.POLLERR]
+    for fd in unread:
+        null = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(null, fd)
+        os.close(null)
+    return bool(unread)
 
 
 def _on_interrupt(number: int, frame: FrameType | None) -> NoReturn:
@@ -216,6 +236,10 @@ def _run(argv: list[str], load: Callable[[], Any] | None) -> int:
     try:
         return _call(command, [f"{argv[0]} {command}", *argv[2:]], load)
     except (ConfigError, SpecError, flags.Error) as error:
+        if isinstance(error, flags.UnrecognizedFlagError):
+            from distrl.launch.cli.unknown_flags import with_suggestions
+
+            error = with_suggestions(error, flags.FLAGS)
         reason = " ".join(str(error).split())
         print(f"distrl: {reason}", file=sys.stderr)
         announce(reason=reason)

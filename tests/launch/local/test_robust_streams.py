@@ -1,6 +1,7 @@
 """Printing goes on when nobody can read it any more."""
 
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -50,3 +51,23 @@ def test_what_can_be_read_stays_in_order(tmp_path):
         check=True,
     )
     assert made.stdout == b"xxx\n" * 6 + b"from C" * 2
+
+
+@pytest.mark.parametrize("command", [["--help"], ["list", "runs"], ["nonsense"]])
+def test_a_command_whose_output_nobody_reads_ends_without_a_word(tmp_path, command):
+    (tmp_path / "runs" / "a").mkdir(parents=True)
+    (tmp_path / "runs" / "a" / "config.json").write_text("{}")
+    reader, writer = os.pipe()
+    os.close(reader)
+    ended = subprocess.run(
+        [sys.executable, "-m", "distrl", *command],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])},
+        stdout=writer,
+        stderr=writer if command == ["nonsense"] else subprocess.PIPE,
+        timeout=50,
+        check=False,
+    )
+    os.close(writer)
+    assert ended.returncode == 128 + signal.SIGPIPE
+    assert not ended.stderr
