@@ -125,7 +125,8 @@ class Goal:
         if spent is None:
             return None
         if progress.learner_steps == 0:
-            return Verdict(f"the budget ended before the first update: {spent}", False)
+            why = f"the budget ended before the first update: {spent}; it has to be larger"
+            return Verdict(why, False)
         if not targets:
             return Verdict(spent, True)
         missed = ", ".join(f"{target.name} {target.text}" for target in targets)

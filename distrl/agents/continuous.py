@@ -159,6 +159,7 @@ def check_env_spec(env_spec: EnvironmentSpec, algorithm: str) -> None:
         raise ConfigError(
             f"action: {algorithm} takes one BoundedArray of floats, got "
             + " ".join(repr(action).split())
+            + "; for other actions take impala or ppo, for discrete ones also dqn"
         )
 
 

@@ -50,7 +50,10 @@ class DQN(Agent):
         check_scalar_reward(env_spec, name)
         if not isinstance(env_spec.action, dm_specs.DiscreteArray):
             got = " ".join(repr(env_spec.action).split())
-            raise ConfigError(f"action: {name} takes one DiscreteArray, got {got}")
+            raise ConfigError(
+                f"action: {name} takes one DiscreteArray, got {got}; for other actions take impala "
+                "or ppo, for continuous ones also sac or td3"
+            )
         self.config = config
         self.env_spec = env_spec
         num_actions, dtype = int(env_spec.action.num_values), env_spec.action.dtype

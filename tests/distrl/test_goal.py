@@ -117,7 +117,8 @@ def test_a_spent_budget_ends_the_run(budget, spent, reason):
 def test_a_budget_without_an_update_is_a_failure():
     spent = progress(env_steps=10, learner_steps=0, acting_over=True)
     verdict = Goal(mean_return=None, max_env_steps=10).judge(spent)
-    assert verdict == ("the budget ended before the first update: 10 environment steps", False)
+    why = "the budget ended before the first update: 10 environment steps; it has to be larger"
+    assert verdict == (why, False)
 
 
 @pytest.mark.parametrize("spent", [{"env_steps": 10**6}, {"episodes": 10**6}])

@@ -449,7 +449,9 @@ def test_schedules_that_cannot_work_are_refused():
 
 def test_environments_that_do_not_suit_are_refused():
     continuous = SPEC._replace(action=dm_specs.BoundedArray((2,), np.float32, -1, 1))
-    with pytest.raises(ConfigError, match="action: DQN takes one DiscreteArray, got"):
+    with pytest.raises(
+        ConfigError, match=r"action: DQN takes one DiscreteArray, got.*also sac or td3"
+    ):
         DQNConfig().make(continuous)
     vector = SPEC._replace(reward=dm_specs.Array((2,), np.float32, "reward"))
     with pytest.raises(ConfigError, match=r"reward: DQN .* got shape \[2\]"):
