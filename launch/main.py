@@ -6,7 +6,6 @@ Nothing heavy is imported before the arguments are read, so that bad input is re
 import contextlib
 import importlib
 import os
-import select
 import signal
 import sys
 import traceback
@@ -163,7 +162,9 @@ def main(
         announce(reason=reason)
         code = 1
     except BaseException as error:
-        if not (isinstance(error, BrokenPipeError) and own_process and _drop_unread_output()):
+        from distrl.launch.local.robust_streams import drop_unread_output
+
+        if not (isinstance(error, BrokenPipeError) and own_process and drop_unread_output()):
             announce(code=1, reason=f"{type(error).__name__}: {error}".partition("\n")[0])
             raise
         code = 128 + signal.SIGPIPE  # as a command in C ends that `| head` does not read to its end
@@ -174,19 +175,6 @@ def main(
 
         exit_at_once(code)  # XLA may crash where it compiles while Python ends
     sys.exit(code)
-
-
-def _drop_unread_output() -> bool:
-    """Sends output whose reader is gone to /dev/null; returns whether there is any."""
-    poll = select.poll()
-    for fd in (1, 2):
-        poll.register(fd, 0)
-    unread = [fd for fd, events in poll.poll(0) if events & select.POLLERR]
-    for fd in unread:
-        null = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(null, fd)
-        os.close(null)
-    return bool(unread)
 
 
 def _on_interrupt(number: int, frame: FrameType | None) -> NoReturn:

@@ -48,3 +48,16 @@ def install_robust_streams() -> None:
         )
         setattr(sys, name, new)
         setattr(sys, f"__{name}__", new)
+
+
+def drop_unread_output() -> bool:
+    """Sends output whose reader is gone to /dev/null; returns whether there is any."""
+    poll = select.poll()
+    for fd in (1, 2):
+        poll.register(fd, 0)
+    unread = [fd for fd, events in poll.poll(0) if events & select.POLLERR]
+    for fd in unread:
+        null = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(null, fd)
+        os.close(null)
+    return bool(unread)
