@@ -40,9 +40,10 @@ def listening(command: Command) -> Iterator[tuple[str, int]]:
     """Host and port of each TCP socket on which one of the command's processes listens."""
     sockets = set()
     for pid in command.processes():
-        for fd in Path(f"/proc/{pid}/fd").iterdir():
-            with contextlib.suppress(FileNotFoundError):  # closed meanwhile
-                sockets.add(os.readlink(fd))
+        with contextlib.suppress(FileNotFoundError):  # ended meanwhile
+            for fd in os.listdir(f"/proc/{pid}/fd"):
+                with contextlib.suppress(FileNotFoundError):  # closed meanwhile
+                    sockets.add(os.readlink(f"/proc/{pid}/fd/{fd}"))
     for name, family in (("tcp", socket.AF_INET), ("tcp6", socket.AF_INET6)):
         for line in Path(f"/proc/net/{name}").read_text().splitlines()[1:]:
             fields = line.split()

@@ -1,5 +1,6 @@
 """The command line in processes: started, waited for, and looked after when it has ended."""
 
+import contextlib
 import importlib.util
 import json
 import os
@@ -190,7 +191,8 @@ class Command:
 
     def end(self) -> None:
         for pid in self.processes():
-            os.kill(pid, signal.SIGKILL)
+            with contextlib.suppress(ProcessLookupError):  # ended meanwhile
+                os.kill(pid, signal.SIGKILL)
         self.process.wait(5)
 
 
