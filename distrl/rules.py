@@ -138,15 +138,13 @@ def _narrowed(array: npt.NDArray[Any], struct: Any) -> npt.NDArray[Any]:
 
 def _draw(leaf: Any, batch_size: int, mask: Any, generator: np.random.Generator) -> Any:
     shape = (batch_size, *leaf.shape)
+    values = specs.num_values(leaf)
+    if values and mask is not None and mask.shape[-1] == sum(values):
+        elements = np.split(mask.reshape(batch_size, -1) != 0, np.cumsum(values)[:-1], axis=1)
+        index = np.stack([_draw_legal(legal, generator) for legal in elements], axis=1)
+        return (index.reshape(shape) + leaf.minimum).astype(leaf.dtype)
     if isinstance(leaf, dm_specs.DiscreteArray):
-        if mask is None or mask.shape[-1] != leaf.num_values:
-            return generator.integers(leaf.num_values, size=shape, dtype=leaf.dtype)
-        # The largest of independent uniform numbers is each legal action's with the same chance;
-        # without a legal one, as at an episode's end, all count.
-        noise = generator.random((batch_size, leaf.num_values))
-        legal = mask.reshape(batch_size, -1) != 0
-        legal |= ~legal.any(axis=1, keepdims=True)
-        return np.where(legal, noise, -1).argmax(axis=1).astype(leaf.dtype).reshape(shape)
+        return generator.integers(leaf.num_values, size=shape, dtype=leaf.dtype)
     if not isinstance(leaf, dm_specs.BoundedArray):
         return generator.standard_normal(shape).astype(leaf.dtype)
     low, high = np.broadcast_to(leaf.minimum, leaf.shape), np.broadcast_to(leaf.maximum, leaf.shape)
@@ -156,3 +154,12 @@ def _draw(leaf: Any, batch_size: int, mask: Any, generator: np.random.Generator)
     uniform = generator.uniform(np.where(finite, low, 0), np.where(finite, high, 1), shape)
     normal = np.clip(generator.standard_normal(shape), low, high)
     return np.where(finite, uniform, normal).astype(leaf.dtype)
+
+
+def _draw_legal(legal: npt.NDArray[Any], generator: np.random.Generator) -> npt.NDArray[Any]:
+    """Returns legal choices [B], each with the same chance, for `legal`, bool [B, num_values]."""
+    # The largest of independent uniform numbers is each one's with the same chance; without a legal
+    # one, as at an episode's end, all count.
+    noise = generator.random(legal.shape)
+    legal = legal | ~legal.any(axis=1, keepdims=True)
+    return np.where(legal, noise, -1).argmax(axis=1)

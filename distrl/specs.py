@@ -39,6 +39,19 @@ def is_spec(x: Any) -> bool:
     return isinstance(x, (specs.Array, jax.ShapeDtypeStruct))
 
 
+def num_values(spec: Any) -> list[int]:
+    """Returns how many values each element of bounded integers may have; [] for another leaf.
+
+    The elements are in C order; a DiscreteArray, a choice among actions, has one.
+    """
+    if isinstance(spec, specs.DiscreteArray):
+        return [int(spec.num_values)]
+    if not (isinstance(spec, specs.BoundedArray) and np.issubdtype(spec.dtype, np.integer)):
+        return []
+    low, high = (np.broadcast_to(x, spec.shape) for x in (spec.minimum, spec.maximum))
+    return [int(b) - int(a) + 1 for a, b in zip(low.flat, high.flat, strict=True)]
+
+
 def struct(spec: Nest) -> Nest:
     """Returns the same nest with `jax.ShapeDtypeStruct` leaves."""
     return jax.tree.map(

@@ -6,12 +6,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from distrl.agents.modules.distributions import (
-    BoundedActions,
-    Categorical,
-    Distribution,
-    NormalParams,
-)
+from distrl.agents.modules.distributions import Distribution
 from distrl.types import Nest
 
 
@@ -31,29 +26,18 @@ class ActionDistribution(NamedTuple):
 def of_policy(distribution: Distribution, policy: Nest, value: jax.Array) -> ActionDistribution:
     """Returns that of an actor-critic.
 
-    Its parameters are `value`, and `logits` or `mean` and `std`, both in the action's units.
+    Its parameters are `value`, and `logits` or `mean` and `std`, both in the action's units; of an
+    action in parts those of each, as "move.logits".
 
     Args:
       distribution: of the network.
       policy: its parameters, [B, *].
       value: [B].
     """
-    if isinstance(distribution, Categorical):
-        parameters = {"logits": jax.nn.log_softmax(policy)}
-    else:
-        parameters = normal_parameters(distribution, policy)
     return ActionDistribution(
-        lambda action: distribution.log_prob(policy, action), {**parameters, "value": value}
+        lambda action: distribution.log_prob(policy, action),
+        {**distribution.named_parameters(policy), "value": value},
     )
-
-
-def normal_parameters(actions: BoundedActions, normal: NormalParams) -> dict[str, jax.Array]:
-    """Returns `mean` and `std` of Normals, [B, *shape] in the action's units."""
-    centre = actions.decode(jnp.zeros_like(normal.mean))
-    return {
-        "mean": actions.decode(normal.mean),
-        "std": actions.decode(jnp.exp(normal.log_std)) - centre,
-    }
 
 
 def epsilon_greedy(

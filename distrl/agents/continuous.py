@@ -13,7 +13,7 @@ from dm_env import specs as dm_specs
 from distrl import specs
 from distrl.agents.defaults import Defaults, has_pixels, sampled, step_bytes, unrolls_within
 from distrl.agents.modules import torsos
-from distrl.agents.modules.distributions import BoundedActions
+from distrl.agents.modules.normals import BoundedActions
 from distrl.agents.modules.recurrence import check_memory, check_unrolls
 from distrl.agents.networks import NetworkConfig, check_network
 from distrl.agents.settings import (

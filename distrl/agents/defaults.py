@@ -5,7 +5,7 @@ import math
 from typing import Any, Protocol
 
 import jax
-from dm_env import specs as dm_specs
+import numpy as np
 
 from distrl import specs
 from distrl.agents.agent import Agent
@@ -90,8 +90,9 @@ def has_grid(env_spec: EnvironmentSpec) -> bool:
 
 
 def is_discrete(env_spec: EnvironmentSpec) -> bool:
-    """Whether actions are numbered, one of a few."""
-    return isinstance(env_spec.action, dm_specs.DiscreteArray)
+    """Whether actions are choices among a few: no part of them is continuous."""
+    leaves = jax.tree.leaves(env_spec.action, is_leaf=specs.is_spec)
+    return all(np.issubdtype(leaf.dtype, np.integer) for leaf in leaves)
 
 
 def step_bytes(env_spec: EnvironmentSpec) -> int:

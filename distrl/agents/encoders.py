@@ -17,8 +17,8 @@ from dm_env import specs as dm_specs
 
 from distrl import specs
 from distrl.agents.modules import images
-from distrl.agents.modules.distributions import BoundedActions
 from distrl.agents.modules.network_body import Network, build
+from distrl.agents.modules.normals import BoundedActions
 from distrl.agents.modules.recurrence import burn_in
 from distrl.agents.networks import NetworkConfig
 from distrl.random_keys import derive

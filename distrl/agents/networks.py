@@ -11,7 +11,7 @@ import haiku as hk
 import jax
 import jax.numpy as jnp
 
-from distrl.agents.modules import distributions, torsos
+from distrl.agents.modules import distributions, normals, torsos
 from distrl.agents.modules.images import LAYOUTS
 from distrl.agents.modules.inputs import make_inputs, masked
 from distrl.agents.modules.network_body import Network, build
@@ -235,20 +235,33 @@ def _make_hidden(
     )
 
 
-def _policy_head(distribution: distributions.Distribution) -> Callable[[jax.Array], Nest]:
-    """Returns the layer of the distribution's parameters; small at first, so nearly uniform."""
-    small = torsos.scaled(0.01)
-    if isinstance(distribution, distributions.Categorical):
-        return hk.Linear(distribution.num_actions, w_init=small, name="policy_head")
+def _policy_head(
+    distribution: distributions.Distribution, part: str | None = None
+) -> Callable[[jax.Array], Nest]:
+    """Returns the layer of the distribution's parameters; small at first, so nearly uniform.
 
-    def normal(x: jax.Array) -> distributions.NormalParams:
+    Args:
+      distribution: the policy's.
+      part: a name, if it is of a part of the action.
+    """
+    if isinstance(distribution, distributions.Joint):
+        parts = distribution.parts
+
+        def joint(x: jax.Array) -> tuple[Nest, ...]:
+            return tuple(_policy_head(own, f"part_{i}")(x) for i, own in enumerate(parts))
+
+        return hk.to_module(joint)(name="policy")
+    small = torsos.scaled(0.01)
+    if not isinstance(distribution, normals.DiagonalNormal):
+        (num_logits,) = distribution.params_shape
+        return hk.Linear(num_logits, w_init=small, name=part or "policy_head")
+
+    def normal(x: jax.Array) -> normals.NormalParams:
         mean = hk.Linear(distribution.size, w_init=small, name="policy_head")(x)
         # exp(-0.5) = 0.6 of half the range: at first most actions are within the bounds.
         start = hk.initializers.Constant(-0.5)
         log_std = hk.get_parameter("log_std", (distribution.size,), init=start)
-        log_std = distributions.clip_with_return(
-            log_std, distributions.MIN_LOG_STD, distributions.MAX_LOG_STD
-        )
-        return distributions.NormalParams(mean, jnp.broadcast_to(log_std, mean.shape))
+        log_std = normals.clip_with_return(log_std, normals.MIN_LOG_STD, normals.MAX_LOG_STD)
+        return normals.NormalParams(mean, jnp.broadcast_to(log_std, mean.shape))
 
-    return hk.to_module(normal)(name="policy")
+    return hk.to_module(normal)(name=part or "policy")

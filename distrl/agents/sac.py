@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import optax
 
 from distrl.agents import continuous
-from distrl.agents.action_distribution import ActionDistribution, normal_parameters
+from distrl.agents.action_distribution import ActionDistribution
 from distrl.agents.agent import PRIORITIES, Agent, Logs, params_key
 from distrl.agents.components import (
     ByName,
@@ -25,7 +25,7 @@ from distrl.agents.encoders import make_encoder
 from distrl.agents.losses.means import mean_over
 from distrl.agents.losses.prioritized import importance_weights, unroll_priorities
 from distrl.agents.modules import torsos
-from distrl.agents.modules.distributions import NormalParams, SquashedNormal, clip_with_return
+from distrl.agents.modules.normals import NormalParams, SquashedNormal, clip_with_return
 from distrl.agents.modules.recurrence import learned_from
 from distrl.agents.networks import NetworkConfig
 from distrl.agents.optimizers import annealed, make_optimizer
@@ -178,7 +178,7 @@ class SAC(Agent):
         normal = self.normal(params["policy"], seen)
         return ActionDistribution(
             lambda action: self.actions.log_prob(normal, action),
-            normal_parameters(self.actions, normal),
+            self.actions.named_parameters(normal),
         )
 
     def normal(self, policy: Params, observation: Nest) -> NormalParams:

@@ -27,7 +27,7 @@ from distrl.agents.losses.batch_share import draw
 from distrl.agents.losses.means import mean_over
 from distrl.agents.losses.prioritized import importance_weights, unroll_priorities
 from distrl.agents.modules import torsos
-from distrl.agents.modules.distributions import BoundedActions
+from distrl.agents.modules.normals import BoundedActions
 from distrl.agents.modules.recurrence import learned_from
 from distrl.agents.networks import NetworkConfig
 from distrl.agents.optimizers import annealed, make_optimizer

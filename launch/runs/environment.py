@@ -34,7 +34,7 @@ class _NotPlainError(Exception):
 
 
 def environment_of(
-    run: Run, *, file: str | None = None, trust: bool = False, caller: str = "evaluate"
+    run: Run, *, file: str | None = None, trust: bool = False, command: str | None = None
 ) -> Environment:
     """Returns the environment of a run; of a policy that learns in copies, that of its copy.
 
@@ -42,7 +42,7 @@ def environment_of(
       run: the run, or one of its policies.
       file: FILE.py[:NAME] of the experiment; None: the one that the run was made with.
       trust: import the file that the run names, or unpickle what its folder has.
-      caller: for messages.
+      command: the command that is run, for messages; None: it is Python's `distrl.evaluate`.
 
     Raises:
       ConfigError: it is code of the user's own, and neither is given.
@@ -55,19 +55,27 @@ def environment_of(
     except _NotPlainError as error:
         experiment = experiment_of(run, file=file, trust=trust)
         if experiment is None:
-            raise ConfigError(_hint(run, str(error), caller)) from None
+            raise ConfigError(_hint(run, str(error), command)) from None
         environment = _with_settings(_ENVIRONMENT, experiment.environment, settings, classes)
     if isinstance(environment, Copies) and run.task is not None:
         return environment.environment
     return environment
 
 
-def _hint(run: Run, what: str, caller: str) -> str:
+def _hint(run: Run, what: str, command: str | None) -> str:
     known = _named_file(run) or pickled_experiment(run.run_dir)
-    first = f"to run that code, which is in {known}, add --trust; or name" if known else "name"
+    trusting, given = (
+        ("add --trust",
+         "name the file that defines its experiment, --experiment=FILE.py, or an environment, "
+         "--env=NAME")
+        if command else
+        ("load the run with load_run(PATH, trust=True)",
+         "give an environment or its name, evaluate(run, ENVIRONMENT)")
+    )  # fmt: skip
+    first = f"to run that code, which is in {known}, {trusting}; or {given}" if known else given
     return (
-        f"{caller}: the environment of {run.path} has code of its own ({what}): {first} the file "
-        "that defines its experiment, --experiment=FILE.py, or an environment, --env=NAME"
+        f"{command or 'evaluate'}: the environment of {run.path} has code of its own ({what}): "
+        f"{first}"
     )
 
 

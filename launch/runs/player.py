@@ -74,7 +74,7 @@ class Player:
             self.environment: Environment = envs.make(values.env)
         else:
             self.environment = environment_of(
-                run, file=values.experiment, trust=values.trust, caller=command
+                run, file=values.experiment, trust=values.trust, command=command
             )
         if isinstance(self.environment, Copies):
             if run.task is None and tasks:

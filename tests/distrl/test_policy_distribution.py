@@ -9,7 +9,7 @@ from dm_env import specs as dm_specs
 from distrl.agents.dqn import DQNConfig
 from distrl.agents.exploration import EpsilonSchedule
 from distrl.agents.impala import IMPALAConfig
-from distrl.agents.modules.distributions import NormalParams, SquashedNormal
+from distrl.agents.modules.normals import NormalParams, SquashedNormal
 from distrl.agents.networks import NetworkConfig
 from distrl.agents.sac import SACConfig
 from distrl.agents.td3 import TD3Config

@@ -76,6 +76,20 @@ def test_random_actions_are_uniform_and_within_bounds():
     assert (again["box"] == action["box"]).all()
 
 
+def test_random_choices_of_several_elements_are_legal():
+    mask = np.tile(np.array([1, 0, 1, 0, 1, 0, 0, 0], np.int8), (2000, 1))
+    spec = EnvironmentSpec(
+        {"observation": NUMBER, "action_mask": dm_specs.BoundedArray((8,), np.int8, 0, 1)},
+        dm_specs.BoundedArray((3,), np.int32, np.array([1, 0, 0]), np.array([3, 1, 2])),
+    )
+    observation = {"observation": np.zeros((2000, 2), np.float32), "action_mask": mask}
+    action = _act(RandomPolicy(), spec, observation, 2000)
+    first = np.bincount(action[:, 0], minlength=4)
+    assert first[2] == 0 and abs(first[1] - 1000) < 150  # counted from 1
+    assert (action[:, 1] == 1).all()
+    assert (np.bincount(action[:, 2]) > 550).all()  # none is legal: all count
+
+
 def test_random_actions_are_legal():
     mask = np.tile(np.array([[0, 1, 0, 1], [0, 0, 0, 0]], np.int8), (2000, 1))
     spec = EnvironmentSpec(

@@ -4,45 +4,26 @@ Leading axes are arbitrary: `[B]` in an actor, `[T, B]` in a learner.
 """
 
 import dataclasses
-import functools
-import math
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from dm_env import specs as dm_specs
 
-from distrl.agents.losses.batch_share import draw
+from distrl import specs
+from distrl.agents.modules.normals import DiagonalNormal
 from distrl.errors import ConfigError
+from distrl.random_keys import derive
 from distrl.types import Nest
 
-MIN_LOG_STD, MAX_LOG_STD = -5.0, 1.0
-"""Bounds of a Normal policy's log standard deviation, in units of half the action's range. The
-entropy bonus would widen it forever, since actions outside the range are clipped anyway."""
+MOST_VALUES = 1_000_000
+"""Of all elements of an action of integers: more is a number, not a choice."""
 
-
-@functools.partial(jax.custom_vjp, nondiff_argnums=(1, 2))
-def clip_with_return(x: jax.Array, low: float, high: float) -> jax.Array:
-    """Clips `x` to [low, high]; for a loss to be minimised, what is out of bounds can return.
-
-    At or beyond a bound there is no gradient that would make a descent lead further out. One that
-    leads back passes, whereas that of `jnp.clip` is 0 in both directions: what an optimiser has
-    once moved past a bound would stay there forever.
-    """
-    return jnp.clip(x, low, high)
-
-
-def _clip_forward(x: jax.Array, low: float, high: float) -> tuple[jax.Array, jax.Array]:
-    return jnp.clip(x, low, high), x
-
-
-def _clip_backward(low: float, high: float, x: jax.Array, grad: jax.Array) -> tuple[jax.Array]:
-    leads_out = ((x >= high) & (grad < 0)) | ((x <= low) & (grad > 0))
-    return (jnp.where(leads_out, 0, grad),)
-
-
-clip_with_return.defvjp(_clip_forward, _clip_backward)
+_IMPOSSIBLE = (
+    -1e30
+)  # as a logit: probability 0 without an infinity, of which gradients would be NaN
 
 
 @dataclasses.dataclass(frozen=True)
@@ -77,138 +58,183 @@ class Categorical:
         """Returns the action as network input: one-hot, float32 [..., num_actions]."""
         return jax.nn.one_hot(action, self.num_actions)
 
-
-class NormalParams(NamedTuple):
-    """Parameters in units of half the action's range around its centre, [..., D]."""
-
-    mean: jax.Array
-    log_std: jax.Array
+    def named_parameters(self, logits: jax.Array) -> dict[str, jax.Array]:
+        """Returns normalised `logits` [..., num_actions]."""
+        return {"logits": jax.nn.log_softmax(logits)}
 
 
-class BoundedActions:
-    """A bounded continuous action of any shape with D elements, and its units.
+class MultiCategorical:
+    """Independent choices, one for each element of an action of bounded integers, [*shape].
 
-    In networks it is [..., D] in units of half its range around its centre: the bounds are -1 and
-    1.
+    Its parameters are logits [..., sum(nvec)], those of the first element first.
 
     Attributes:
-      size: D.
-      log_half: sum of the logs of half the ranges: a log-density in the action's own units is less
-        by this than one in the networks' units.
+      nvec: numbers of values of the elements, in C order.
     """
 
     def __init__(self, spec: dm_specs.BoundedArray):
-        low = np.broadcast_to(spec.minimum, spec.shape).astype(np.float32).reshape(-1)
-        high = np.broadcast_to(spec.maximum, spec.shape).astype(np.float32).reshape(-1)
-        if not (np.all(np.isfinite(low)) and np.all(np.isfinite(high)) and np.all(low < high)):
-            raise ConfigError(
-                "action: a continuous action needs finite bounds with minimum < maximum in every "
-                f"element, got minimum {low.tolist()} and maximum {high.tolist()}"
-            )
-        self.shape = tuple(spec.shape)
-        self.dtype = np.dtype(spec.dtype)
-        self.size = low.size
-        self._centre = (low + high) / 2
-        self._half = (high - low) / 2
-        self.log_half = float(np.sum(np.log(self._half)))
-
-    def encode(self, action: jax.typing.ArrayLike) -> jax.Array:
-        """Returns the action as network input: in units of half its range, float32 [..., D]."""
-        x = jnp.asarray(action, jnp.float32)
-        leading = x.shape[: x.ndim - len(self.shape)]
-        return jnp.divide(x.reshape(*leading, self.size) - self._centre, self._half)
-
-    def decode(self, x: jax.Array) -> jax.Array:
-        """Returns the action [..., *shape] for [..., D] in units of half its range."""
-        action = self._centre + self._half * x
-        return jnp.asarray(action.reshape(*x.shape[:-1], *self.shape), self.dtype)
-
-
-class DiagonalNormal(BoundedActions):
-    """Independent Normals over a bounded continuous action.
-
-    Samples are not clipped to the bounds, so that their log-probabilities are exact; the
-    environment's wrapper clips. Log-probabilities and entropy are densities in the action's units.
-    """
+        self.nvec = specs.num_values(spec)
+        self._shape = tuple(spec.shape)
+        self._dtype = np.dtype(spec.dtype)
+        self._first = np.broadcast_to(spec.minimum, spec.shape).reshape(-1).astype(np.int32)
+        self._width = max(self.nvec)
+        self._alike = min(self.nvec) == self._width
 
     @property
-    def params_shape(self) -> NormalParams:
-        """Shapes of the parameters, without leading axes."""
-        shape: Any = (self.size,)
-        return NormalParams(shape, shape)
+    def params_shape(self) -> tuple[int, ...]:
+        """Shape of the parameters, without leading axes."""
+        return (sum(self.nvec),)
 
-    def sample_with_log_prob(self, rng: jax.Array, params: NormalParams) -> tuple[jax.Array, Any]:
+    def sample_with_log_prob(self, rng: jax.Array, logits: jax.Array) -> tuple[jax.Array, Any]:
         """Returns an action [..., *shape] and its log-probability [...]."""
-        noise = draw(jax.random.normal, rng, params.mean.shape)
-        action = self.decode(params.mean + jnp.exp(params.log_std) * noise)
-        return action, self._density(params, noise)
+        log_probs = self._log_probs(logits)
+        index = jax.random.categorical(rng, log_probs)
+        return self._action(index), jnp.sum(_select(log_probs, index), axis=-1)
 
-    def mode(self, params: NormalParams) -> jax.Array:
-        return self.decode(params.mean)
+    def mode(self, logits: jax.Array) -> jax.Array:
+        return self._action(jnp.argmax(self._log_probs(logits), axis=-1))
 
-    def log_prob(self, params: NormalParams, action: jax.Array) -> jax.Array:
-        noise = (self.encode(action) - params.mean) * jnp.exp(-params.log_std)
-        return self._density(params, noise)
+    def log_prob(self, logits: jax.Array, action: jax.Array) -> jax.Array:
+        return jnp.sum(_select(self._log_probs(logits), self._index(action)), axis=-1)
 
-    def entropy(self, params: NormalParams) -> jax.Array:
-        per_element = params.log_std + 0.5 * math.log(2 * math.pi * math.e)
-        return jnp.sum(per_element, axis=-1) + self.log_half
+    def entropy(self, logits: jax.Array) -> jax.Array:
+        log_probs = self._log_probs(logits)
+        return -jnp.sum(jnp.exp(log_probs) * log_probs, axis=(-2, -1))
 
-    def _density(self, params: NormalParams, noise: jax.Array) -> jax.Array:
-        return _normal_density(params, noise) - self.log_half
+    def encode(self, action: jax.Array) -> jax.Array:
+        """Returns the action as network input: a one-hot for each element, [..., sum(nvec)]."""
+        return self._flat(jax.nn.one_hot(self._index(action), self._width))
+
+    def named_parameters(self, logits: jax.Array) -> dict[str, jax.Array]:
+        """Returns `logits` [..., sum(nvec)], those of each element normalised."""
+        return {"logits": self._flat(self._log_probs(logits))}
+
+    def _log_probs(self, logits: jax.Array) -> jax.Array:
+        """Returns those of each element, [..., D, the most values]; short rows are padded."""
+        # By slices: XLA 0.5.3 computes a gather with a constant operand wrong on a CPU.
+        if self._alike:
+            return jax.nn.log_softmax(logits.reshape(*logits.shape[:-1], -1, self._width))
+        rows = jnp.split(logits, np.cumsum(self.nvec)[:-1], axis=-1)
+        lead = [(0, 0)] * (logits.ndim - 1)
+        padded = [
+            jnp.pad(row, [*lead, (0, self._width - n)], constant_values=_IMPOSSIBLE)
+            for row, n in zip(rows, self.nvec, strict=True)
+        ]
+        return jax.nn.log_softmax(jnp.stack(padded, axis=-2))
+
+    def _flat(self, rows: jax.Array) -> jax.Array:
+        """Reverses that: returns [..., sum(nvec)]."""
+        if self._alike:
+            return rows.reshape(*rows.shape[:-2], -1)
+        parts = [rows[..., i, :n] for i, n in enumerate(self.nvec)]
+        return jnp.concatenate(parts, axis=-1)
+
+    def _action(self, index: jax.Array) -> jax.Array:
+        action = (index + self._first).astype(self._dtype)
+        return action.reshape(*index.shape[:-1], *self._shape)
+
+    def _index(self, action: jax.typing.ArrayLike) -> jax.Array:
+        x = jnp.asarray(action, jnp.int32)
+        leading = x.shape[: x.ndim - len(self._shape)]
+        return x.reshape(*leading, len(self.nvec)) - self._first
 
 
-class SquashedNormal(BoundedActions):
-    """Independent Normals through a tanh, scaled to the bounds: no action is outside them.
+class Joint:
+    """Independent distributions over the parts of an action that is a nest.
 
-    The parameters are those of the Normals; log-probabilities are densities in the action's own
-    units, as in DiagonalNormal.
+    Its parameters are a tuple of theirs, in the order of `names`. Log-probabilities and entropies
+    are sums over the parts: probabilities times densities if only some parts are continuous.
+
+    Attributes:
+      names: of the parts: "move", "arm.0".
     """
 
-    def sample_with_log_prob(self, rng: jax.Array, params: NormalParams) -> tuple[jax.Array, Any]:
-        """Returns an action [..., *shape] and its log-probability [...]; both have gradients."""
-        noise = draw(jax.random.normal, rng, params.mean.shape)
-        x = params.mean + jnp.exp(params.log_std) * noise
-        return self.decode(jnp.tanh(x)), self._density(params, noise, x)
+    def __init__(self, spec: Nest):
+        parts, self._structure = jax.tree_util.tree_flatten_with_path(spec, is_leaf=specs.is_spec)
+        self.names = tuple(specs.path_name(path) for path, _ in parts)
+        self.parts: Sequence[Any] = [
+            _for_leaf(leaf, f"action.{name}")
+            for name, (_, leaf) in zip(self.names, parts, strict=True)
+        ]
 
-    def log_prob(self, params: NormalParams, action: jax.Array) -> jax.Array:
-        """Returns the log-density of actions; those at a bound count as 1e-6 of it inside."""
-        x = jnp.arctanh(jnp.clip(self.encode(action), -1 + 1e-6, 1 - 1e-6))
-        return self._density(params, (x - params.mean) * jnp.exp(-params.log_std), x)
+    @property
+    def params_shape(self) -> tuple[Any, ...]:
+        """Shapes of the parts' parameters, without leading axes."""
+        return tuple(part.params_shape for part in self.parts)
 
-    def _density(self, params: NormalParams, noise: jax.Array, x: jax.Array) -> jax.Array:
-        # log(1 - tanh(x)^2), without the square: that is 1 in float32 as soon as |x| is 9.
-        slope = 2 * (math.log(2) - x - jax.nn.softplus(-2 * x))
-        return _normal_density(params, noise) - jnp.sum(slope, axis=-1) - self.log_half
+    def sample_with_log_prob(self, rng: jax.Array, params: Sequence[Any]) -> tuple[Nest, jax.Array]:
+        """Returns an action, a nest of [..., *], and its log-probability [...]."""
+        rngs = [derive(rng, name) for name in self.names]
+        drawn = [
+            part.sample_with_log_prob(*args)
+            for part, *args in zip(self.parts, rngs, params, strict=True)
+        ]
+        actions, log_probs = zip(*drawn, strict=True)
+        return self._structure.unflatten(actions), sum(log_probs)
 
-    def mode(self, params: NormalParams) -> jax.Array:
-        """Returns the Normals' mode through the tanh: the median of the actions."""
-        return self.decode(jnp.tanh(params.mean))
+    def mode(self, params: Sequence[Any]) -> Nest:
+        modes = [part.mode(own) for part, own in zip(self.parts, params, strict=True)]
+        return self._structure.unflatten(modes)
+
+    def log_prob(self, params: Sequence[Any], action: Nest) -> jax.Array:
+        actions = self._structure.flatten_up_to(action)
+        both = zip(self.parts, params, actions, strict=True)
+        return sum(part.log_prob(own, x) for part, own, x in both)
+
+    def entropy(self, params: Sequence[Any]) -> jax.Array:
+        return sum(part.entropy(own) for part, own in zip(self.parts, params, strict=True))
+
+    def encode(self, action: Nest) -> jax.Array:
+        """Returns the action as network input: those of the parts one after another, [..., F]."""
+        actions = self._structure.flatten_up_to(action)
+        encoded = [part.encode(x) for part, x in zip(self.parts, actions, strict=True)]
+        return jnp.concatenate(encoded, axis=-1)
+
+    def named_parameters(self, params: Sequence[Any]) -> dict[str, jax.Array]:
+        """Returns those of the parts, as "move.logits"."""
+        return {
+            f"{name}.{key}": value
+            for name, part, own in zip(self.names, self.parts, params, strict=True)
+            for key, value in part.named_parameters(own).items()
+        }
 
 
-Distribution = Categorical | DiagonalNormal
+Distribution = Categorical | MultiCategorical | DiagonalNormal | Joint
 
 
 def for_action(spec: Nest) -> Distribution:
-    """Returns the distribution for an action spec.
+    """Returns the distribution for an action spec: of an array, or of a nest of them.
 
     Raises:
-      ConfigError: it is not one DiscreteArray or one bounded array of floats.
+      ConfigError: a leaf is of unbounded integers, or of too many values.
     """
+    if specs.is_spec(spec):
+        return _for_leaf(spec, "action")
+    if not jax.tree.leaves(spec, is_leaf=specs.is_spec):
+        raise ConfigError("action: expected an array or a nest of them, got nothing")
+    return Joint(spec)
+
+
+def _for_leaf(spec: Any, where: str) -> Categorical | MultiCategorical | DiagonalNormal:
+    values = specs.num_values(spec)
+    if sum(values) > MOST_VALUES:
+        raise ConfigError(
+            f"{where}: {sum(values):,} values are too many to choose from (at most "
+            f"{MOST_VALUES:,}); make it continuous, a BoundedArray of floats, or coarser"
+        )
     if isinstance(spec, dm_specs.DiscreteArray):
         return Categorical(int(spec.num_values), np.dtype(spec.dtype))
-    if isinstance(spec, dm_specs.BoundedArray) and np.issubdtype(spec.dtype, np.floating):
-        return DiagonalNormal(spec)
+    if values:
+        return MultiCategorical(spec)
+    if isinstance(spec, dm_specs.Array) and np.issubdtype(spec.dtype, np.floating):
+        if isinstance(spec, dm_specs.BoundedArray):
+            return DiagonalNormal(spec)
+        # Without bounds nothing is clipped: they only say that its unit is 1, around 0.
+        return DiagonalNormal(dm_specs.BoundedArray(spec.shape, spec.dtype, -1.0, 1.0, spec.name))
     raise ConfigError(
-        "action: expected one DiscreteArray or one BoundedArray of floats, got "
-        + " ".join(repr(spec).split())
+        f"{where}: expected a DiscreteArray, a BoundedArray, an Array of floats, or a nest, "
+        f"got {' '.join(repr(spec).split())}"
     )
-
-
-def _normal_density(params: NormalParams, noise: jax.Array) -> jax.Array:
-    """Returns the Normals' log-density at `mean + exp(log_std) * noise`, [..., D] to [...]."""
-    per_element = -0.5 * jnp.square(noise) - params.log_std - 0.5 * math.log(2 * math.pi)
-    return jnp.sum(per_element, axis=-1)
 
 
 def _select(log_probs: jax.Array, action: jax.Array) -> jax.Array:

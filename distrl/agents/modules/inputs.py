@@ -6,7 +6,6 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from dm_env import specs as dm_specs
 
 from distrl import specs
 from distrl.errors import ConfigError
@@ -85,10 +84,14 @@ def masked(logits: jax.Array, legal: jax.Array) -> jax.Array:
 def _legal(env_spec: EnvironmentSpec) -> Callable[[Nest], jax.Array]:
     mask, action = env_spec.observation[ACTION_MASK], env_spec.action
     hint = "network.mask_actions=False makes it an input like any other"
-    if not isinstance(action, dm_specs.DiscreteArray):
+    nvec = specs.num_values(action)
+    if not nvec:
         got = " ".join(repr(action).split())
-        raise ConfigError(f"{ACTION_MASK}: only one DiscreteArray can be masked, not {got}; {hint}")
-    want = (int(action.num_values),)
+        raise ConfigError(
+            f"{ACTION_MASK}: only one DiscreteArray or BoundedArray of integers can be masked, not "
+            f"{got}; {hint}"
+        )
+    want = (sum(nvec),)
     kind = np.dtype(mask.dtype).kind if specs.is_spec(mask) else ""
     if kind not in tuple("biuf") or tuple(mask.shape) != want:
         got = f"{np.dtype(mask.dtype)}{list(mask.shape)}" if kind else "a nest"
@@ -96,11 +99,13 @@ def _legal(env_spec: EnvironmentSpec) -> Callable[[Nest], jax.Array]:
             f"{ACTION_MASK}: expected int8 or bool of shape {list(want)}, one for each action, got "
             f"{got}; {hint}"
         )
+    ends = np.cumsum(nvec)[:-1]
 
     def legal(observation: Nest) -> jax.Array:
-        allowed = jnp.asarray(observation[ACTION_MASK]) != 0
+        elements = jnp.split(jnp.asarray(observation[ACTION_MASK]) != 0, ends, axis=-1)
         # At the end of an episode there is often no legal action: all count.
-        return allowed | ~jnp.any(allowed, axis=-1, keepdims=True)
+        some = [x | ~jnp.any(x, axis=-1, keepdims=True) for x in elements]
+        return jnp.concatenate(some, axis=-1)
 
     return legal
 

@@ -88,6 +88,29 @@ def test_no_illegal_action_is_ever_taken(config):
 
 
 @pytest.mark.parametrize("config", POLICIES, ids=lambda c: type(c).__name__)
+def test_each_element_of_several_choices_has_its_own_mask(config):
+    """Choices among 3 and 2 values: 32 masks; an element without a legal one may be anything."""
+    choices = dm_specs.BoundedArray((2,), np.int32, np.array([5, 0]), np.array([7, 1]))
+    observation = {**OBSERVATION, "action_mask": dm_specs.BoundedArray((5,), np.int8, 0, 1)}
+    spec = EnvironmentSpec(observation, choices)
+    agent = config.make(spec)
+    params = agent.initial_params(root(1))
+    mask = np.array([[(n >> i) & 1 for i in range(5)] for n in range(32)], np.int8)
+    timestep = specs.zeros(specs.acting_struct(spec), 32)
+    timestep.observation["action_mask"][:] = mask
+
+    @jax.jit
+    def act(key):
+        return agent.actor_step(key, params, timestep, agent.initial_state(32))[0].action
+
+    taken = np.asarray(jax.vmap(act)(jax.random.split(root(2), 400))) - [5, 0]
+    for element, part in enumerate((mask[:, :3], mask[:, 3:])):
+        legal = part | ~part.any(axis=1, keepdims=True)
+        counts = np.stack([(taken[..., element] == i).sum(axis=0) for i in range(part.shape[1])], 1)
+        assert ((counts > 0) == (legal != 0)).all()
+
+
+@pytest.mark.parametrize("config", POLICIES, ids=lambda c: type(c).__name__)
 def test_illegal_logits_are_in_no_loss(config):
     """The gradients of the policy head are those of the legal logits only, and finite."""
     agent = config.make(SPEC)
@@ -184,7 +207,11 @@ def test_inputs_are_chosen_by_name():
     ("mask", "action", "message"),
     [
         (dm_specs.Array((3,), np.int8), DISCRETE, r"expected int8 or bool of shape \[4\], .*\[3\]"),
-        (MASK, dm_specs.BoundedArray((4,), np.float32, -1, 1), "only one DiscreteArray"),
+        (
+            MASK,
+            dm_specs.BoundedArray((4,), np.float32, -1, 1),
+            "only one DiscreteArray or BoundedArray of int",
+        ),
         ({"a": MASK}, DISCRETE, "got a nest"),
     ],
 )

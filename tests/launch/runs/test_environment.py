@@ -65,7 +65,7 @@ def test_an_environment_of_a_file_is_the_files_with_the_runs_settings(tmp_path):
     run = make_run(tmp_path / "run", environment, command=command, working_folder=str(tmp_path))
     hint = r"^play: .* code of its own \(CountingEnvironment\): to run that code, which is in "
     with pytest.raises(ConfigError, match=hint + r".*/my_file.py:mine, add --trust; or name"):
-        environment_of(run, caller="play")
+        environment_of(run, command="play")
     for options in ({"trust": True}, {"file": f"{tmp_path}/my_file.py:mine"}):
         found = environment_of(run, **options)
         assert found.wrappers.max_episode_steps == 5
@@ -80,10 +80,12 @@ def test_an_experiment_of_a_script_is_in_the_snapshot(tmp_path):
     environment = PythonEnvironment(Mine)
     experiment = Experiment(environment, CheckingConfig())
     run = make_run(tmp_path / "run", dataclasses.replace(environment, return_threshold=3.0))
-    with pytest.raises(ConfigError, match=r"code of its own \(.*Mine\): name the file that"):
+    with pytest.raises(ConfigError, match=r"code of its own \(.*Mine\): give an environment"):
         environment_of(run)
     write_snapshot(run.path, experiment, None, [])
-    with pytest.raises(ConfigError, match=r"which is in .*/code/1/experiment.pkl, add --trust"):
+    with pytest.raises(
+        ConfigError, match=r"which is in .*/code/1/experiment.pkl, load the run with load_run"
+    ):
         environment_of(run)
     found = environment_of(run, trust=True)
     assert found.builder.__name__ == "Mine"

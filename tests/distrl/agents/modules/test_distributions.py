@@ -7,7 +7,7 @@ import scipy.stats
 from dm_env import specs as dm_specs
 
 from distrl.agents.modules import distributions
-from distrl.agents.modules.distributions import NormalParams, SquashedNormal
+from distrl.agents.modules.normals import NormalParams, SquashedNormal
 from distrl.errors import ConfigError
 
 KEY = np.array([3, 4], np.uint32)
@@ -73,18 +73,95 @@ def test_categorical():
     np.testing.assert_allclose(log_prob, distribution.log_prob(many, action), rtol=1e-6)
 
 
+CHOICES = dm_specs.BoundedArray((2, 2), np.int8, np.array([[-1, 0], [0, 5]]), [[1, 1], [3, 5]])
+"""Of 3, 2, 4 and 1 values."""
+
+
+def test_several_choices_are_as_many_categoricals():
+    distribution = distributions.for_action(CHOICES)
+    assert distribution.params_shape == (10,)
+    rng = np.random.default_rng(0)
+    logits = rng.normal(size=(4, 5, 10)).astype(np.float32)
+    parts = np.split(logits, [3, 5, 9], axis=-1)
+    ones = [distributions.Categorical(n) for n in (3, 2, 4, 1)]
+    index = [rng.integers(n, size=(4, 5)) for n in (3, 2, 4, 1)]
+    first = np.array([[-1, 0], [0, 5]])
+    action = (np.stack(index, -1).reshape(4, 5, 2, 2) + first).astype(np.int8)
+    want = sum(one.log_prob(*args) for one, *args in zip(ones, parts, index, strict=True))
+    np.testing.assert_allclose(distribution.log_prob(logits, action), want, rtol=1e-5)
+    want = sum(one.entropy(part) for one, part in zip(ones, parts, strict=True))
+    np.testing.assert_allclose(distribution.entropy(logits), want, rtol=1e-5)
+    want = np.stack([part.argmax(-1) for part in parts], -1).reshape(4, 5, 2, 2) + first
+    np.testing.assert_array_equal(distribution.mode(logits), want)
+    want = np.concatenate([one.encode(i) for one, i in zip(ones, index, strict=True)], -1)
+    np.testing.assert_array_equal(distribution.encode(action), want)
+    (named,) = distribution.named_parameters(logits).values()
+    want = np.concatenate([jax.nn.log_softmax(part) for part in parts], -1)
+    np.testing.assert_allclose(named, want, rtol=1e-5)
+    gradient = jax.grad(lambda x: distribution.log_prob(x, action).sum())(logits)
+    assert np.isfinite(gradient).all()
+    many = np.broadcast_to(logits[0, 0], (20_000, 10))
+    action, log_prob = jax.jit(distribution.sample_with_log_prob)(KEY, many)
+    assert (action.shape, action.dtype) == ((20_000, 2, 2), np.int8)
+    np.testing.assert_allclose(log_prob, distribution.log_prob(many, action), rtol=1e-5)
+    counted = np.asarray(action, int).reshape(-1, 4) - first.reshape(-1)
+    for i, part in enumerate(parts):
+        share = np.bincount(counted[:, i], minlength=part.shape[-1]) / 20_000
+        np.testing.assert_allclose(share, jax.nn.softmax(part[0, 0]), atol=0.015)
+    assert abs(np.corrcoef(counted[:, 0], counted[:, 2])[0, 1]) < 0.03
+
+
+def test_a_nest_is_the_product_of_its_parts():
+    spec = {
+        "aim": dm_specs.BoundedArray((2,), np.float32, -2, 2),
+        "keys": (CHOICES, dm_specs.DiscreteArray(3, np.int32)),
+    }
+    distribution = distributions.for_action(spec)
+    assert distribution.names == ("aim", "keys.0", "keys.1")
+    rng = np.random.default_rng(0)
+    draw = lambda n: rng.normal(size=(6, n)).astype(np.float32)  # noqa: E731
+    params = (NormalParams(draw(2), draw(2)), draw(10), draw(3))
+    assert jax.tree.map(lambda x: x.shape[1:], params) == distribution.params_shape
+    action, log_prob = jax.jit(distribution.sample_with_log_prob)(KEY, params)
+    assert action["aim"].shape == (6, 2)
+    assert action["keys"][0].dtype == np.int8
+    ones = [distributions.for_action(s) for s in (spec["aim"], *spec["keys"])]
+    flat = [action["aim"], *action["keys"]]
+    each = list(zip(ones, params, flat, strict=True))
+    want = sum(one.log_prob(own, x) for one, own, x in each)
+    np.testing.assert_allclose(distribution.log_prob(params, action), want, rtol=1e-5)
+    np.testing.assert_allclose(log_prob, want, rtol=1e-3, atol=1e-3)
+    want = sum(one.entropy(own) for one, own, _ in each)
+    np.testing.assert_allclose(distribution.entropy(params), want, rtol=1e-5)
+    mode = distribution.mode(params)
+    np.testing.assert_array_equal(mode["keys"][1], params[2].argmax(-1))
+    assert distribution.encode(action).shape == (6, 15)
+    names = {"aim.mean", "aim.std", "keys.0.logits", "keys.1.logits"}
+    assert set(distribution.named_parameters(params)) == names
+
+
+def test_without_bounds_the_unit_is_one():
+    distribution = distributions.for_action(dm_specs.Array((2,), np.float32))
+    params = NormalParams(np.array([[3.0, -7.0]], "f4"), np.zeros((1, 2), "f4"))
+    np.testing.assert_allclose(distribution.mode(params), [[3, -7]])
+    want = scipy.stats.norm().logpdf([1, -2]).sum()
+    action = np.array([[4.0, -9.0]], "f4")
+    np.testing.assert_allclose(distribution.log_prob(params, action), [want], rtol=1e-5)
+
+
 @pytest.mark.parametrize(
     "spec",
     [
         dm_specs.BoundedArray((2,), np.float32, -np.inf, 1.0),
         dm_specs.BoundedArray((2,), np.float32, 1.0, 1.0),
-        dm_specs.BoundedArray((2,), np.int32, 0, 3),
-        dm_specs.Array((2,), np.float32),
-        {"a": dm_specs.DiscreteArray(2), "b": dm_specs.DiscreteArray(2)},
+        dm_specs.BoundedArray((2,), np.int32, 0, 2**30),
+        dm_specs.Array((2,), np.int32),
+        {"a": dm_specs.DiscreteArray(2), "b": dm_specs.Array((2,), np.int32)},
+        {},
     ],
 )
 def test_actions_that_it_cannot_take_are_refused_in_one_line(spec):
-    with pytest.raises(ConfigError, match=r"^action: ") as error:
+    with pytest.raises(ConfigError, match=r"^action(\.b)?: ") as error:
         distributions.for_action(spec)
     assert "\n" not in str(error.value)
 

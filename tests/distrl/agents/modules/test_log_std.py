@@ -11,7 +11,7 @@ from dm_env import specs as dm_specs
 from distrl import specs
 from distrl.agents.a2c import A2CConfig
 from distrl.agents.impala import IMPALAConfig
-from distrl.agents.modules.distributions import MAX_LOG_STD, MIN_LOG_STD, clip_with_return
+from distrl.agents.modules.normals import MAX_LOG_STD, MIN_LOG_STD, clip_with_return
 from distrl.agents.networks import NetworkConfig
 from distrl.agents.ppo import PPOConfig
 from distrl.agents.sac import MAX_LOG_STD as SACS_MAX

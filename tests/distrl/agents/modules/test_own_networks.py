@@ -187,10 +187,15 @@ def test_wrong_outputs_are_refused_in_one_line(config, message):
     assert re.search(message, str(error.value)) and "\n" not in str(error.value)
 
 
+class ThreeActions(CountingEnvironment):
+    def action_spec(self):
+        return dm_specs.DiscreteArray(3, np.int32)
+
+
 def test_they_are_refused_when_the_experiment_is_made():
     with pytest.raises(ConfigError, match=r"network\.torso: <lambda> must return features"):
         Experiment(
-            PythonEnvironment(CountingEnvironment),
+            PythonEnvironment(ThreeActions),
             IMPALAConfig(network=lambda observation: jnp.zeros(3)),
         )
 
