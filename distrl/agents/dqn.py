@@ -47,6 +47,9 @@ class DQNConfig(SavedSettings):
         actor stored.
       discount: gamma, for each step, in [0, 1].
       learning_rate: Adam's.
+      adam_epsilon: added to the root of Adam's mean square of a gradient. Where rewards are rare
+        and their gradients small, a larger one than 1e-8 holds the learning up (Rainbow, with
+        Atari's clipped rewards: 1.5e-4).
       anneal_updates: updates over which the learning rate falls linearly to 0; None: constant.
       anneal_over_budget: it falls so over `goal.max_env_steps` instead, if the run has one.
       max_gradient_norm: gradients are scaled down to this global norm; None: never.
@@ -86,11 +89,16 @@ class DQNConfig(SavedSettings):
       components: settings of the optimiser by part of the network; see `ComponentConfig`.
     """
 
-    BEFORE: ClassVar[Mapping[str, Any]] = {"dueling_streams": False, "evaluation_epsilon": 0.0}
+    BEFORE: ClassVar[Mapping[str, Any]] = {
+        "dueling_streams": False,
+        "evaluation_epsilon": 0.0,
+        "adam_epsilon": 1e-5,
+    }
 
     network: NetworkConfig = NetworkConfig(hidden_sizes=(128, 128), activation="relu")
     discount: float = 0.99
     learning_rate: float = 1e-3
+    adam_epsilon: float = 1e-8
     anneal_updates: int | None = None
     anneal_over_budget: bool = False
     max_gradient_norm: float | None = 10.0
@@ -130,7 +138,8 @@ class DQNConfig(SavedSettings):
         check_number(self, "discount", lambda x: 0 <= x <= 1, "in [0, 1]")
         check_number(self, "importance_exponent", lambda x: x >= 0, "of at least 0")
         check_number(self, "target_tau", lambda x: 0 < x <= 1, "in (0, 1]")
-        check_number(self, "learning_rate", lambda x: x > 0, "above 0")
+        for field in ("learning_rate", "adam_epsilon"):
+            check_number(self, field, lambda x: x > 0, "above 0")
         check_annealing(self)
         check_positive_or_none(self, "max_gradient_norm")
         check_positive_or_none(self, "huber_delta")

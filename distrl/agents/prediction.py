@@ -122,7 +122,9 @@ class Prediction(Agent):
         # One output for each action, in the form in which the network gives action values.
         self._actions = distributions.Categorical(outputs, np.int32)
         self.network = networks.make_q_network(config.network, env_spec, self._actions)
-        self._optimizer = make_optimizer(config.learning_rate, config.max_gradient_norm)
+        self._optimizer = make_optimizer(
+            config.learning_rate, config.max_gradient_norm, epsilon=1e-8
+        )
 
     def initial_params(self, rng: jax.Array) -> Params:
         """See `Agent`."""

@@ -70,7 +70,10 @@ class DQN(Agent):
         self._components = components_for(self, config.learning_rate, config.anneal_updates)
         rate = annealed(config.learning_rate, config.anneal_updates)
         self._optimizer = make_optimizer(
-            rate, config.max_gradient_norm, components=self._components
+            rate,
+            config.max_gradient_norm,
+            components=self._components,
+            epsilon=config.adam_epsilon,
         )
 
     def initial_params(self, rng: jax.Array) -> Params:

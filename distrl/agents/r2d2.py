@@ -34,6 +34,7 @@ class R2D2Config(SavedSettings):
       network: torso, core ("lstm") and sizes.
       discount: gamma, for each step, in [0, 1].
       learning_rate: Adam's.
+      adam_epsilon: as in DQN (the paper: 1e-3).
       anneal_updates: updates over which the learning rate falls linearly to 0; None: constant.
       anneal_over_budget: it falls so over `goal.max_env_steps` instead, if the run has one.
       max_gradient_norm: gradients are scaled down to this global norm; None: never.
@@ -47,6 +48,7 @@ class R2D2Config(SavedSettings):
     network: NetworkConfig = NetworkConfig(core="lstm")
     discount: float = 0.997
     learning_rate: float = 1e-3
+    adam_epsilon: float = 1e-8
     anneal_updates: int | None = None
     anneal_over_budget: bool = False
     max_gradient_norm: float | None = 40.0

@@ -35,6 +35,21 @@ SPEC = EnvironmentSpec(dm_specs.Array((4,), np.float32), dm_specs.DiscreteArray(
 SMALL = NetworkConfig(hidden_sizes=(16,))
 
 
+@pytest.mark.parametrize(
+    "config", [DQNConfig(network=SMALL), R2D2Config(network=NetworkConfig(core="lstm"))]
+)
+def test_small_gradients_of_rare_rewards_make_steps_of_full_size(config):
+    """With Adam's epsilon at 1e-5, such steps were a hundredth: R2D2 did not learn on MiniGrid."""
+    agent = config.make(SPEC)
+    params = agent.initial_params(KEY)
+    state = agent.initial_learner_state(params)
+    grads = jax.tree.map(lambda x: np.full_like(x, 1e-7), params)
+    after, *_ = agent.apply_gradients(params, state, grads)
+    moved = jax.tree.map(lambda a, b: np.abs(a - b).mean(), params["network"], after["network"])
+    for leaf in jax.tree.leaves(moved):
+        assert leaf == pytest.approx(config.learning_rate, rel=0.2)
+
+
 def targets_by_hand(step_type, reward, discount, value, gamma, n_step):
     """Returns the targets of one stream; NaN if it is not a transition."""
     length = len(step_type) - 1
