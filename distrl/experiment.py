@@ -155,7 +155,10 @@ class Experiment:
                 self.environment, self.policies, self.learned, self.acting, self.policy_of, given
             )
         elif self.agent is None:
-            raise ConfigError("experiment: it needs an agent, or policies")
+            raise ConfigError(
+                "experiment: it needs an agent, as in Experiment(environment, PPOConfig()), or "
+                "policies"
+            )
         elif not getattr(self.agent, "acts", True):
             raise ConfigError(
                 f"experiment: agent is {type(self.agent).__name__}, which chooses no actions; "

@@ -95,7 +95,7 @@ def _policies(**changes):
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (_policies(policies={}), "it needs an agent, or policies"),
+        (_policies(policies={}), "it needs an agent, as in Experiment("),
         (_policies(agent=CheckingConfig()), "agent beside policies: each policy has its own"),
         (_policies(learner=LearnerConfig()), "learner beside policies"),
         (_policies(lockstep=True), "lockstep is for environments with one agent"),

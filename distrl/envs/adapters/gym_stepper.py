@@ -86,7 +86,7 @@ class GymStepper:
             observation = self._read(observation)
         env_info = self._info(info, False) if self._any_info else ()
         if not self._vector:
-            reward = float(reward)  # environments give integers too
+            reward = _number(reward)
         if terminated:
             return Step(StepType.LAST, reward, 0.0, observation, env_info)
         kind = StepType.LAST if truncated else StepType.MID
@@ -95,3 +95,18 @@ class GymStepper:
     def close(self) -> None:
         """See `Stepper`."""
         self._env.close()
+
+
+def _number(reward: Any) -> float:
+    """Returns a reward, a number of any kind or an array of one, as a float."""
+    try:
+        return float(reward)
+    except (TypeError, ValueError):
+        array = np.asarray(reward)
+        if array.size == 1 and array.dtype.kind in "biuf":
+            return float(array.reshape(()))
+        got = f"an array of shape {list(array.shape)}" if array.ndim else repr(reward)
+        raise SpecError(
+            f"step: expected a number as reward, got {got:.200}; a vector needs an attribute "
+            "reward_space"
+        ) from None

@@ -1,5 +1,6 @@
 """Steppers of environments of any library, and their specs."""
 
+import logging
 from typing import Any
 
 import jax
@@ -16,6 +17,8 @@ from distrl.envs.adapters.stepper import Stepper
 from distrl.envs.adapters.wrappers import WrapperConfig, wrap, wrapped_spec
 from distrl.errors import SpecError
 from distrl.types import Nest
+
+LOG = logging.getLogger("distrl.envs")
 
 
 def make_stepper(
@@ -71,7 +74,10 @@ def environment_spec(builder: Builder, name: str, wrappers: WrapperConfig) -> sp
                 raise SpecError(f"{name}: {which} {violation}") from None
         return spec
     finally:
-        env.close()
+        try:
+            env.close()
+        except Exception:  # as in a pool: what it has given was right
+            LOG.exception("%s: closing it raised", name)
 
 
 def _any_action(spec: Nest) -> Nest:

@@ -201,6 +201,40 @@ def test_what_is_no_environment_is_refused():
         PythonEnvironment("CartPole-v1")
 
 
+@pytest.mark.parametrize(
+    ("reward", "got"),
+    [(None, "None"), ([1.0, 2.0], r"an array of shape \[2\]; .*reward_space"), ("1,0", "'1,0'")],
+)
+def test_a_reward_that_is_no_number_is_named(reward, got):
+    class Odd(Gym):
+        def step(self, action):
+            return self._observe(), reward, False, False, {}
+
+    with pytest.raises(SpecError, match=f"step: expected a number as reward, got {got}"):
+        PythonEnvironment(Odd).spec()
+
+
+@pytest.mark.parametrize("reward", [2, np.int64(2), np.array(2.0), np.array([[2.0]])])
+def test_rewards_are_numbers_of_any_kind_or_arrays_of_one(reward):
+    class Kind(Gym):
+        def step(self, action):
+            return self._observe(), reward, False, False, {}
+
+    environment = PythonEnvironment(Kind)
+    stepper = environment.make_stepper(0)
+    stepper.reset()
+    assert stepper.step(np.int32(0)).reward == 2.0
+
+
+def test_an_environment_that_cannot_be_closed_is_used_all_the_same(caplog):
+    class Stuck(Gym):
+        def close(self):
+            raise AttributeError("no attribute 'viewer'")
+
+    assert PythonEnvironment(Stuck).spec().action is not None
+    assert "Stuck: closing it raised" in caplog.text
+
+
 def test_environments_of_an_older_gym_are_named():
     class FourValues(Gym):
         def step(self, action):
