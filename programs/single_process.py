@@ -29,6 +29,7 @@ from distrl.runtime.incarnations import next_life
 from distrl.runtime.time_account import current_account
 
 _REPORT_S = 0.2  # between two reports
+_WAIT_S = 10.0  # without an update, until that is said
 
 
 class _TaskRun:
@@ -215,16 +216,17 @@ def single_process(
                 for name, run in runs.items()
             }
             evolution = make_evolution(experiment, members, run_dir, printer)
-        within_budget: Callable[[], bool] | None = None
+        waiting = _Waiting(parts.actor, printer)
+        may_act: Callable[[], bool] = waiting.note
         if experiment.goal.acting_budget != (None, None):
-            within_budget = functools.partial(
-                _within_budget, experiment.goal, first.monitor, parts.actor
-            )
+            within = functools.partial(_within_budget, experiment.goal, first.monitor, parts.actor)
+            may_act = lambda: waiting.note() and within()  # noqa: E731
         while not stop.is_set() and not all(run.ending for run in runs.values()):
             try:
-                learned = parts.run_once(within_budget)
+                learned = parts.run_once(may_act)
             except Stopped:  # a wait of the replay ended, or another of the learner's processes has
                 break
+            waiting.restart()
             # The counts of every update are judged, so that a run ends at the same one each time;
             # the logs, which cost more, are only read in intervals of time.
             line = start_up.take_line("first update") if learned else None
@@ -247,6 +249,31 @@ def single_process(
             report_evaluation(turns.finish(stop.is_set))
     endings = [run.ending for run in runs.values() if run.ending is not None]
     return joined(endings) if len(endings) == len(runs) else None
+
+
+class _Waiting:
+    """Says every ten seconds how far the actor is on its way to the next update."""
+
+    def __init__(self, actor: ActorLoop, printer: Callable[[str], None]):
+        """Args: actor: what acts. printer: takes lines."""
+        self._actor, self._printer = actor, printer
+        self.restart()
+
+    def restart(self) -> None:
+        """To be called after each update."""
+        self._begin = time.monotonic()
+        self._due = self._begin + _WAIT_S
+
+    def note(self) -> bool:
+        """Says it if it is time to. Returns True: the actor may go on."""
+        now = time.monotonic()
+        if now >= self._due:
+            self._due = now + _WAIT_S
+            self._printer(
+                f"acting: no update for {now - self._begin:.0f} s, "
+                f"{self._actor.unreported[0]:,} environment steps since the last one"
+            )
+        return True
 
 
 def _within_budget(goal: Goal, monitor: Monitor, actor: ActorLoop) -> bool:

@@ -78,6 +78,17 @@ def test_a_run_that_ends(tmp_path):
     assert (tmp_path / "params.npz").exists()
 
 
+def test_a_long_wait_for_an_update_is_told(tmp_path, monkeypatch):
+    """Unrolls of 20 steps in 4 environments: the line is due at each step of the actor."""
+    monkeypatch.setattr(program, "_WAIT_S", 0.0)
+    made = experiment(CountingEnvironment, goal=Goal(max_learner_steps=2))
+    lines = []
+    stop = threading.Event()
+    program.single_process(made, stop=stop, run_dir=tmp_path, printer=lines.append)
+    waits = [line for line in lines if line.startswith("acting: no update for 0 s, ")]
+    assert any(line.endswith(", 40 environment steps since the last one") for line in waits)
+
+
 def test_a_run_that_cannot_save(tmp_path):
     (tmp_path / "params.npz").mkdir()
     with pytest.raises(SaveError, match=r"environment steps, but could not save params\.npz: Is"):
