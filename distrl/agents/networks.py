@@ -35,9 +35,10 @@ class NetworkConfig(InputSettings):
     """Settings of an agent's network.
 
     Attributes:
-      torso: "mlp", or the CNN of all images: "nature_cnn" (Mnih et al. 2015); "shallow_cnn" (Mnih
-        et al. 2013), in a third of its time; "impala_resnet" (Espeholt et al. 2018, the deep one);
-        "small_cnn", for images of any size. "auto": "nature_cnn" for images of 36 pixels and more,
+      torso: "mlp", for all but images of 36 pixels and more, or the CNN of all images: "nature_cnn"
+        (Mnih et al. 2015); "shallow_cnn" (Mnih et al. 2013), in a third of its time;
+        "impala_resnet" (Espeholt et al. 2018, the deep one); "small_cnn", for images of any size.
+        "auto": "nature_cnn" for images of 36 pixels and more,
         "small_cnn" for smaller ones, the MLP for all else. In a nest of images and others, the MLP
         takes the features of the images' CNNs with the rest. Or your own: a function in Haiku from
         the observation [N, ...] to features [N, F], or a module of flax.linen.
@@ -51,6 +52,8 @@ class NetworkConfig(InputSettings):
       scale_integers: whether integers, such as the bytes of Atari's RAM, are scaled from their
         bounds to [0, 1]; False: only the bytes of images are, by 255. Floats are left as they are:
         there is the transform `observation_normalizer`.
+      one_hot_integers: whether symbols, bounded integers of at most 64 values such as the cells of
+        a MiniGrid, become one-hot instead; a `DiscreteArray` always does.
       image_layout: order of the axes of images: "chw", "hwc", or "auto", by shape: equal axes are
         the sides, else the shorter of the first and the last axis has the channels.
       inputs: names of the parts of the observation that the torso sees, such as "camera" or
@@ -76,6 +79,7 @@ class NetworkConfig(InputSettings):
     core_size: int = 64
     core_inputs_prev_action_reward: bool = True
     scale_integers: bool = True
+    one_hot_integers: bool = False
     image_layout: str = "auto"
     inputs: tuple[str, ...] = ()
     mask_actions: bool = True
@@ -100,7 +104,8 @@ class NetworkConfig(InputSettings):
             object.__setattr__(self, "hidden_sizes", tuple(self.hidden_sizes))
         check_sizes(self, "hidden_sizes", "network")
         check_count(self, "core_size", "network")
-        check_flag(self, "scale_integers", "network")
+        for field in ("scale_integers", "one_hot_integers"):
+            check_flag(self, field, "network")
         check_choice(self, "image_layout", LAYOUTS, "network")
         check_names(self, "inputs", "network")
         check_flag(self, "mask_actions", "network")

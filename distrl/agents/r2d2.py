@@ -27,7 +27,7 @@ class R2D2Config(SavedSettings):
     Different from the paper: the first `burn_in` transitions of each unroll are not learned from,
     unless unrolls overlap by them (`replay.period` = `replay.unroll_length` - `burn_in`; the paper:
     half the unroll); all streams have the same falling epsilon, unless it has a `spread` (the
-    paper: `EpsilonSchedule(0.4, 0.4, spread=7)`); and a new unroll's priority is the largest so
+    paper: `EpsilonSchedule(0.4, 0.4, spread=7.0)`); and a new unroll's priority is the largest so
     far, not one that its actor has computed.
 
     Attributes:
@@ -89,7 +89,9 @@ class R2D2Config(SavedSettings):
 
         Sources: with pixels the paper's learning rate and burn-in; its 2,500 updates between
         copies of the target network are of batches four times as large. For MiniGrid the burn-in
-        of Acme's examples/baselines/rl_discrete/run_r2d2.py. Without pixels the learning rate falls
+        of Acme's examples/baselines/rl_discrete/run_r2d2.py, the paper's epsilons, and symbols that
+        are one-hot: with an epsilon that falls for all streams alike, no policy went to look at
+        what it must remember. Without pixels the learning rate falls
         over the budget: with a constant one CartPole-v1 is solved and lost again.
         """
         network = NetworkConfig(hidden_sizes=(128,), activation="relu", core="lstm", core_size=128)
@@ -97,7 +99,14 @@ class R2D2Config(SavedSettings):
             network = dataclasses.replace(network, core_size=512)
             return cls(network=network, learning_rate=1e-4, target_period=250, burn_in=40)
         if has_grid(env_spec):
-            return cls(network=network, burn_in=8, anneal_over_budget=True)
+            return cls(
+                network=dataclasses.replace(network, torso="mlp", one_hot_integers=True),
+                discount=0.99,
+                learning_rate=5e-4,
+                burn_in=8,
+                epsilon=EpsilonSchedule(0.4, 0.4, spread=7.0),
+                anneal_over_budget=True,
+            )
         return cls(network=network, anneal_over_budget=True)
 
     def defaults(

@@ -18,6 +18,12 @@ from distrl.types import Nest
 
 LAYOUTS = ("auto", "chw", "hwc")
 
+MOST_SYMBOLS = 64
+"""Values of an integer that stands for one of several things; more are a quantity."""
+
+MOST_SYMBOLS = 64
+"""Values of an integer that stands for one of several things; with more it is a quantity."""
+
 _LARGE = 36  # pixels of the shorter side, from which the CNN of Atari's agents has room
 
 
@@ -75,7 +81,9 @@ def has_channels_last(observation: Nest) -> bool:
     return any(is_image(leaf) and channel_axis(leaf.shape) == 2 for leaf in leaves)
 
 
-def to_nhwc(leaf: Any, x: jax.Array, layout: str, scale_integers: bool) -> jax.Array:
+def to_nhwc(
+    leaf: Any, x: jax.Array, layout: str, scale_integers: bool, one_hot_integers: bool = False
+) -> jax.Array:
     """Returns images as float32 [N, H, W, C], integers scaled from their bounds to [0, 1].
 
     Args:
@@ -83,9 +91,17 @@ def to_nhwc(leaf: Any, x: jax.Array, layout: str, scale_integers: bool) -> jax.A
       x: [N, *leaf.shape].
       layout: one of LAYOUTS.
       scale_integers: False: only bytes are scaled, by 255; other integers stay as they are.
+      one_hot_integers: symbols become one-hot instead, so that C is the number of their values.
     """
     axis = channel_axis(leaf.shape, layout)
     order = {None: (0, 1, 2), 0: (0, 2, 3, 1), 2: (0, 1, 2, 3)}[axis]
+    if symbols := symbol_values(leaf) if one_hot_integers else []:
+        values = np.reshape(symbols, leaf.shape)
+        x = jnp.transpose(x.astype(jnp.int32) - np.asarray(leaf.minimum, np.int32), order)
+        x = x[..., None] if axis is None else x
+        kinds = values.max(axis=tuple(i for i in range(values.ndim) if i != axis)).reshape(-1)
+        layers = [jax.nn.one_hot(x[..., i], int(n)) for i, n in enumerate(kinds)]
+        return jnp.concatenate(layers, axis=-1)
     is_byte = np.dtype(leaf.dtype) == np.uint8
     scale = integer_scale(leaf) if scale_integers else None
     plain = scale is None or (is_byte and (scale[0] == 0).all() and (scale[1] == 255).all())
@@ -95,6 +111,15 @@ def to_nhwc(leaf: Any, x: jax.Array, layout: str, scale_integers: bool) -> jax.A
     if is_byte and plain:
         x = x * (1 / 255)
     return x[..., None] if axis is None else x
+
+
+def symbol_values(leaf: Any) -> list[int]:
+    """Returns how many values each element of an array of symbols has; [] for another array.
+
+    Symbols are bounded integers of at most MOST_SYMBOLS values, such as a grid's objects.
+    """
+    values = specs.num_values(leaf)
+    return values if values and max(values) <= MOST_SYMBOLS else []
 
 
 def integer_scale(leaf: Any) -> tuple[npt.NDArray[Any], npt.NDArray[Any]] | None:

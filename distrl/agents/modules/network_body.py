@@ -84,6 +84,7 @@ def build(
             config.scale_integers,
             with_last,
             config.image_layout,
+            config.one_hot_integers,
         )
     else:
         make_torso = functools.partial(own_networks.make_torso, own_torso)

@@ -18,6 +18,7 @@ from distrl.agents.modules.images import (
     is_image,
     is_large,
     sides,
+    symbol_values,
     to_nhwc,
 )
 from distrl.errors import ConfigError
@@ -38,6 +39,7 @@ def for_observation(
     scale_integers: bool = True,
     with_last: bool = True,
     layout: str = "auto",
+    one_hot_integers: bool = False,
 ) -> Callable[[], Torso]:
     """Returns a function that, inside `hk.transform`, makes the torso for an observation.
 
@@ -46,8 +48,8 @@ def for_observation(
     observation without images the MLP only.
 
     Args:
-      torso: one of TORSOS: "mlp", or the CNN of all images; "auto": for each image the CNN that
-        suits its size ("nature_cnn" from 36 pixels on, "small_cnn" below).
+      torso: one of TORSOS: "mlp", for all but large images, or the CNN of all images; "auto": for
+        each image the CNN that suits its size ("nature_cnn" from 36 pixels on, "small_cnn" below).
       hidden_sizes: sizes of the MLP's layers.
       activation: the MLP's, a key of ACTIVATIONS.
       spec: spec of the observation; those with a DiscreteArray spec become one-hot.
@@ -56,17 +58,19 @@ def for_observation(
         only bytes of images are, by 255.
       with_last: False: without the last fully connected layer, which is then `last_layer`'s.
       layout: order of the images' axes, one of `images.LAYOUTS`.
+      one_hot_integers: symbols become one-hot; see `images.symbol_values`.
 
     Raises:
       ConfigError: torso and observation do not fit.
     """
     _check(torso, spec, layout)
-    if specs.is_spec(spec) and is_image(spec):
+    integers = (scale_integers, one_hot_integers)
+    if specs.is_spec(spec) and is_image(spec) and torso != "mlp":
         make = make_cnn(_cnn_for(torso, spec, layout), linear, with_last)
-        return lambda: _of_image(make(), spec, layout, scale_integers)
+        return lambda: _of_image(make(), spec, layout, integers)
     sizes = hidden_sizes if with_last else hidden_sizes[:-1]
     mlp = ACTIVATIONS[activation]
-    return lambda: _of_nest(torso, sizes, mlp, spec, linear, scale_integers, layout)
+    return lambda: _of_nest(torso, sizes, mlp, spec, linear, integers, layout)
 
 
 def last_layer(
@@ -116,9 +120,11 @@ def has_convolutions(torso: Any, observation: Nest) -> bool:
       observation: spec of the observation.
     """
     leaves = jax.tree.leaves(observation, is_leaf=specs.is_spec)
-    if torso in TORSOS and torso != "small_cnn":
+    if torso in ("small_cnn", "mlp"):
+        return False
+    if torso in TORSOS:
         return any(is_image(leaf) for leaf in leaves)
-    return torso != "small_cnn" and any(is_large(leaf) for leaf in leaves)
+    return any(is_large(leaf) for leaf in leaves)
 
 
 def has_scaled_integers(observation: Nest) -> bool:
@@ -141,10 +147,10 @@ def _check(torso: str, spec: Nest, layout: str) -> None:
             f"[H, W, C], or a nest of them ({'' if leaves else 'at least one; '}frames are stacked "
             f"by the transform frame_stack), {got}"
         )
-    if torso == "mlp" and images:
+    if torso == "mlp" and any(is_large(leaf, layout) for leaf in images):
         raise ConfigError(
-            "network.torso: the mlp takes numbers, vectors and matrices; use auto for images, "
-            f"{got}"
+            "network.torso: the mlp takes numbers, vectors, matrices and images of less than 36x36 "
+            f"pixels, such as grids; use auto, {got}"
         )
     if torso in ("auto", "mlp"):
         return
@@ -189,8 +195,8 @@ class _MLP(hk.Module):
         return x
 
 
-def _of_image(cnn: CNN, spec: Any, layout: str, scale_integers: bool) -> Torso:
-    return lambda x: cnn(to_nhwc(spec, x, layout, scale_integers))
+def _of_image(cnn: CNN, spec: Any, layout: str, integers: tuple[bool, bool]) -> Torso:
+    return lambda x: cnn(to_nhwc(spec, x, layout, *integers))
 
 
 def _of_nest(
@@ -199,16 +205,16 @@ def _of_nest(
     activation: Callable[[jax.Array], jax.Array],
     spec: Nest,
     linear: MakeLayer,
-    scale_integers: bool,
+    integers: tuple[bool, bool],
     layout: str,
 ) -> Torso:
     """Returns the MLP of all that is no image, and of each image's features."""
     paths, structure = jax.tree_util.tree_flatten_with_path(spec, is_leaf=specs.is_spec)
     net = _MLP(sizes, activation, linear, name="torso")
     parts = [
-        _image_part(torso, path, leaf, linear, scale_integers, layout)
-        if is_image(leaf)
-        else _vector_part(leaf, scale_integers)
+        _image_part(torso, path, leaf, linear, integers, layout)
+        if is_image(leaf) and torso != "mlp"
+        else _vector_part(leaf, layout, *integers)
         for path, leaf in paths
     ]
 
@@ -221,22 +227,36 @@ def _of_nest(
 
 
 def _image_part(
-    torso: str, path: Any, leaf: Any, linear: MakeLayer, scale_integers: bool, layout: str
+    torso: str, path: Any, leaf: Any, linear: MakeLayer, integers: tuple[bool, bool], layout: str
 ) -> Callable[[jax.Array], jax.Array]:
     """Returns an image's CNN, in a module of its own that has the image's name."""
     make = make_cnn(_cnn_for(torso, leaf, layout), linear, True)
     name = re.sub(r"\W", "_", specs.path_name(path))
-    return hk.to_module(lambda x: _of_image(make(), leaf, layout, scale_integers)(x))(
+    return hk.to_module(lambda x: _of_image(make(), leaf, layout, integers)(x))(
         name=f"torso_{name}"
     )
 
 
-def _vector_part(leaf: Any, scale_integers: bool) -> Callable[[jax.Array], jax.Array]:
-    """Returns a function from an array that is no image to rows of float32."""
+def _vector_part(
+    leaf: Any, layout: str, scale_integers: bool, one_hot_integers: bool
+) -> Callable[[jax.Array], jax.Array]:
+    """Returns a function from an array that has no CNN to rows of float32."""
+    if is_image(leaf):
+
+        def flat_image(x: jax.Array) -> jax.Array:
+            x = to_nhwc(leaf, x, layout, scale_integers, one_hot_integers)
+            return x.reshape(x.shape[0], -1)
+
+        return flat_image
+    symbols = symbol_values(leaf) if one_hot_integers else []
 
     def flat(x: jax.Array) -> jax.Array:
         if isinstance(leaf, dm_specs.DiscreteArray):
             return jax.nn.one_hot(x, leaf.num_values)
+        if symbols:
+            index = (x.astype(jnp.int32) - np.asarray(leaf.minimum, np.int32)).reshape(len(x), -1)
+            elements = [jax.nn.one_hot(index[:, i], n) for i, n in enumerate(symbols)]
+            return jnp.concatenate(elements, axis=-1)
         x = x.astype(jnp.float32)
         scale = integer_scale(leaf) if scale_integers else None
         if scale is not None:

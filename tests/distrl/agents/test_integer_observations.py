@@ -12,10 +12,12 @@ from distrl import specs
 from distrl.agents.ddpg import DDPGConfig
 from distrl.agents.defaults import has_pixels
 from distrl.agents.dqn import DQNConfig
-from distrl.agents.modules.images import integer_scale
-from distrl.agents.networks import NetworkConfig, make_network
+from distrl.agents.modules.distributions import Categorical
+from distrl.agents.modules.images import integer_scale, to_nhwc
+from distrl.agents.networks import NetworkConfig, make_network, make_q_network
 from distrl.agents.sac import SACConfig
 from distrl.agents.td3 import TD3Config
+from distrl.errors import ConfigError
 from distrl.random_keys import root
 from distrl.saved.plain_pickle import load_plain
 from distrl.saved.plain_settings import decode, encode
@@ -82,6 +84,57 @@ def test_the_mlp_takes_integers_scaled_by_their_bounds(spec, values, want):
 )
 def test_what_is_left_as_it_is(spec):
     assert integer_scale(spec) is None
+
+
+GRID = dm_specs.BoundedArray((4, 4, 2), np.uint8, np.array([0, 1]), np.array([3, 3]))
+"""4 symbols in the first channel, 3 in the second."""
+
+
+def test_symbols_of_images_become_one_hot_in_their_channels():
+    x = np.random.default_rng(0).integers([0, 1], [4, 4], (5, 4, 4, 2)).astype(np.uint8)
+    want = np.concatenate([np.eye(4)[x[..., 0]], np.eye(3)[x[..., 1] - 1]], axis=-1)
+    np.testing.assert_array_equal(to_nhwc(GRID, x, "auto", True, True), want)
+    first = dm_specs.BoundedArray((2, 4, 4), np.int32, 0, 1)
+    x = np.random.default_rng(0).integers(0, 2, (5, 2, 4, 4)).astype(np.int32)
+    want = np.concatenate([np.eye(2)[x[:, 0]], np.eye(2)[x[:, 1]]], axis=-1)
+    np.testing.assert_array_equal(to_nhwc(first, x, "auto", True, True), want)
+    grey = dm_specs.BoundedArray((4, 4), np.uint8, 0, 2)
+    x = np.random.default_rng(0).integers(0, 3, (5, 4, 4)).astype(np.uint8)
+    np.testing.assert_array_equal(to_nhwc(grey, x, "auto", True, True), np.eye(3)[x])
+    frames = dm_specs.BoundedArray((4, 4, 3), np.uint8, 0, 255)  # quantities stay scaled
+    x = np.full((5, 4, 4, 3), 51, np.uint8)
+    np.testing.assert_allclose(to_nhwc(frames, x, "auto", True, True), x / 255)
+
+
+def test_symbols_in_a_nest_become_one_hot():
+    """Those of a vector too, and the network's parameters have the rows for it."""
+    vector = dm_specs.BoundedArray((2,), np.int32, np.array([-1, 0]), np.array([1, 1]))
+    many = dm_specs.BoundedArray((3,), np.int32, 0, 1000)
+    spec = with_observation({"grid": GRID, "vector": vector, "zmany": many})
+    network = make_network(NetworkConfig(hidden_sizes=(8,), one_hot_integers=True), spec)
+    params = network.init(root(0))
+    assert params["torso_grid/conv2_d"]["w"].shape == (3, 3, 7, 16)
+    rows = params["torso/~/linear_0"]["w"]
+    assert rows.shape[0] == 128 + (3 + 2) + 3
+    step = specs.zeros(specs.timestep_struct(spec), 1)
+    step.observation["vector"][:] = [[1, 0]]
+    step.observation["grid"][:] = 1
+    before = network.step(params, step, ())[1]
+    rows = np.array(rows)
+    rows[[128 + 0, 128 + 1, 128 + 4]] = 7.0  # of values that are not there
+    changed = {**params, "torso/~/linear_0": {**params["torso/~/linear_0"], "w": rows}}
+    np.testing.assert_allclose(network.step(changed, step, ())[1], before, rtol=1e-5)
+
+
+def test_the_mlp_takes_small_images_as_rows():
+    config = NetworkConfig(torso="mlp", hidden_sizes=(8,), one_hot_integers=True)
+    params = make_network(config, with_observation(GRID)).init(root(0))
+    assert params["torso/~/linear_0"]["w"].shape == (4 * 4 * 7, 8)
+    values = make_q_network(config, with_observation(GRID), Categorical(3), dueling="streams")
+    assert values.init(root(0))["advantage_stream"]["w"].shape == (4 * 4 * 7, 8)
+    large = dm_specs.BoundedArray((84, 84, 3), np.uint8, 0, 255)
+    with pytest.raises(ConfigError, match=r"the mlp takes .* less than 36x36 pixels.*; use auto"):
+        make_network(config, with_observation(large))
 
 
 @pytest.mark.parametrize("config", [NetworkConfig, SACConfig, TD3Config, DDPGConfig])
