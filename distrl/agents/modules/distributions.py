@@ -21,9 +21,7 @@ from distrl.types import Nest
 MOST_VALUES = 1_000_000
 """Of all elements of an action of integers: more is a number, not a choice."""
 
-_IMPOSSIBLE = (
-    -1e30
-)  # as a logit: probability 0 without an infinity, of which gradients would be NaN
+_IMPOSSIBLE = -1e30  # as a logit: not an infinity, of which gradients would be NaN
 
 
 @dataclasses.dataclass(frozen=True)

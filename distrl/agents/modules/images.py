@@ -19,9 +19,6 @@ from distrl.types import Nest
 LAYOUTS = ("auto", "chw", "hwc")
 
 MOST_SYMBOLS = 64
-"""Values of an integer that stands for one of several things; more are a quantity."""
-
-MOST_SYMBOLS = 64
 """Values of an integer that stands for one of several things; with more it is a quantity."""
 
 _LARGE = 36  # pixels of the shorter side, from which the CNN of Atari's agents has room
