@@ -1,7 +1,6 @@
 """One process: actor and learner take turns. Needs neither Launchpad nor TensorFlow."""
 
 import contextlib
-import functools
 import threading
 import time
 from collections.abc import Callable
@@ -217,10 +216,12 @@ def single_process(
             }
             evolution = make_evolution(experiment, members, run_dir, printer)
         waiting = _Waiting(parts.actor, printer)
-        may_act: Callable[[], bool] = waiting.note
-        if experiment.goal.acting_budget != (None, None):
-            within = functools.partial(_within_budget, experiment.goal, first.monitor, parts.actor)
-            may_act = lambda: waiting.note() and within()  # noqa: E731
+        has_budget = experiment.goal.acting_budget != (None, None)
+
+        def may_act() -> bool:
+            waiting.note()
+            return not has_budget or _within_budget(experiment.goal, first.monitor, parts.actor)
+
         while not stop.is_set() and not all(run.ending for run in runs.values()):
             try:
                 learned = parts.run_once(may_act)
@@ -264,8 +265,8 @@ class _Waiting:
         self._begin = time.monotonic()
         self._due = self._begin + _WAIT_S
 
-    def note(self) -> bool:
-        """Says it if it is time to. Returns True: the actor may go on."""
+    def note(self) -> None:
+        """Says it if it is time to."""
         now = time.monotonic()
         if now >= self._due:
             self._due = now + _WAIT_S
@@ -273,7 +274,6 @@ class _Waiting:
                 f"acting: no update for {now - self._begin:.0f} s, "
                 f"{self._actor.unreported[0]:,} environment steps since the last one"
             )
-        return True
 
 
 def _within_budget(goal: Goal, monitor: Monitor, actor: ActorLoop) -> bool:

@@ -64,14 +64,15 @@ def environment_of(
 
 def _hint(run: Run, what: str, command: str | None) -> str:
     known = _named_file(run) or pickled_experiment(run.run_dir)
-    trusting, given = (
-        ("add --trust",
-         "name the file that defines its experiment, --experiment=FILE.py, or an environment, "
-         "--env=NAME")
-        if command else
-        ("load the run with load_run(PATH, trust=True)",
-         "give an environment or its name, evaluate(run, ENVIRONMENT)")
-    )  # fmt: skip
+    if command is None:
+        trusting = "load the run with load_run(PATH, trust=True)"
+        given = "give an environment or its name, evaluate(run, ENVIRONMENT)"
+    else:
+        trusting = "add --trust"
+        given = (
+            "name the file that defines its experiment, --experiment=FILE.py, or an environment, "
+            "--env=NAME"
+        )
     first = f"to run that code, which is in {known}, {trusting}; or {given}" if known else given
     return (
         f"{command or 'evaluate'}: the environment of {run.path} has code of its own ({what}): "

@@ -21,7 +21,8 @@ from distrl.types import Nest
 MOST_VALUES = 1_000_000
 """Of all elements of an action of integers: more is a number, not a choice."""
 
-_IMPOSSIBLE = -1e30  # as a logit: not an infinity, of which gradients would be NaN
+IMPOSSIBLE = -1e30
+"""As a logit: probability 0 without an infinity, of which gradients would be NaN."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -115,7 +116,7 @@ class MultiCategorical:
         rows = jnp.split(logits, np.cumsum(self.nvec)[:-1], axis=-1)
         lead = [(0, 0)] * (logits.ndim - 1)
         padded = [
-            jnp.pad(row, [*lead, (0, self._width - n)], constant_values=_IMPOSSIBLE)
+            jnp.pad(row, [*lead, (0, self._width - n)], constant_values=IMPOSSIBLE)
             for row, n in zip(rows, self.nvec, strict=True)
         ]
         return jax.nn.log_softmax(jnp.stack(padded, axis=-2))

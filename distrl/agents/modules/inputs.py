@@ -8,11 +8,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from distrl import specs
+from distrl.agents.modules.distributions import IMPOSSIBLE
 from distrl.errors import ConfigError
 from distrl.specs import ACTION_MASK, EnvironmentSpec
 from distrl.types import Nest
-
-_ILLEGAL = -1e30  # as a logit: probability 0 without an infinity, of which gradients would be NaN
 
 
 class Inputs(NamedTuple):
@@ -78,7 +77,7 @@ def has_mask(observation: Nest) -> bool:
 
 def masked(logits: jax.Array, legal: jax.Array) -> jax.Array:
     """Returns logits [..., num_actions] that give illegal actions probability and gradient 0."""
-    return jnp.where(legal, logits, _ILLEGAL)
+    return jnp.where(legal, logits, IMPOSSIBLE)
 
 
 def _legal(env_spec: EnvironmentSpec) -> Callable[[Nest], jax.Array]:
