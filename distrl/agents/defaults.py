@@ -89,6 +89,12 @@ def has_grid(env_spec: EnvironmentSpec) -> bool:
     return any(images.is_image(leaf) for leaf in leaves) and not has_pixels(env_spec)
 
 
+def has_symbols(env_spec: EnvironmentSpec) -> bool:
+    """Whether every image of an observation is a grid of symbols, which are told apart one-hot."""
+    leaves = jax.tree.leaves(env_spec.observation, is_leaf=specs.is_spec)
+    return all(images.symbol_values(leaf) for leaf in leaves if images.is_image(leaf))
+
+
 def is_discrete(env_spec: EnvironmentSpec) -> bool:
     """Whether actions are choices among a few: no part of them is continuous."""
     leaves = jax.tree.leaves(env_spec.action, is_leaf=specs.is_spec)

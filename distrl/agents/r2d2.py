@@ -8,7 +8,14 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from distrl.agents.components import ByName, components_field
-from distrl.agents.defaults import Defaults, has_grid, has_pixels, sampled, unrolls_within
+from distrl.agents.defaults import (
+    Defaults,
+    has_grid,
+    has_pixels,
+    has_symbols,
+    sampled,
+    unrolls_within,
+)
 from distrl.agents.dqn import DQN, DQNConfig
 from distrl.agents.exploration import EpsilonSchedule
 from distrl.agents.networks import NetworkConfig, check_network
@@ -99,8 +106,9 @@ class R2D2Config(SavedSettings):
             network = dataclasses.replace(network, core_size=512)
             return cls(network=network, learning_rate=1e-4, target_period=250, burn_in=40)
         if has_grid(env_spec):
+            torso = "mlp" if has_symbols(env_spec) else "auto"
             return cls(
-                network=dataclasses.replace(network, torso="mlp", one_hot_integers=True),
+                network=dataclasses.replace(network, torso=torso, one_hot_integers=True),
                 discount=0.99,
                 learning_rate=5e-4,
                 burn_in=8,

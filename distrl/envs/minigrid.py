@@ -4,6 +4,9 @@ import importlib
 from typing import Any
 
 import numpy as np
+from dm_env import specs as dm_specs
+
+LARGEST = (10, 5, 3)  # objects, colours, states (an agent's is its direction), each from 0
 
 
 def arrays_only(env: Any) -> Any:
@@ -32,3 +35,8 @@ def arrays_only(env: Any) -> Any:
         lambda observation: {name: observation[name] for name in spaces},
         gymnasium.spaces.Dict(spaces),
     )
+
+
+def image_spec(spec: dm_specs.Array) -> dm_specs.BoundedArray:
+    """Returns the spec of MiniGrid's image, uint8 [7, 7, 3], with its true bounds."""
+    return dm_specs.BoundedArray(spec.shape, spec.dtype, np.zeros(3), LARGEST, spec.name)

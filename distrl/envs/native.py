@@ -9,6 +9,7 @@ import numpy as np
 from dm_env import specs as dm_specs
 
 from distrl import specs
+from distrl.envs import minigrid
 from distrl.envs.adapters import spaces
 from distrl.envs.pool import Pool
 from distrl.envs.pools.envpool_library import envpool, envpool_spec, info_keys, observation_keys
@@ -24,6 +25,7 @@ _OWN_OPTIONS = {
     "num_threads": "environment.num_threads",
     "max_episode_steps": "environment.max_episode_steps",
 }
+_MOST_DISCRETE = 64  # a number with more values than this is a quantity, such as a count of steps
 _NO_LIMIT = 2**31 - 1  # EnvPool's max_episode_steps of environments without a limit
 # Families (by the names of their specs) whose time limit does nothing but end the episode: with a
 # limit one larger everything else is the same, bit by bit. In others it is part of the game
@@ -117,12 +119,14 @@ class NativeEnvironment:
         raw = self.envpool_spec()
         state = raw.state_array_spec
         observation = {
-            name: _array(state[key], spaces.narrow(state[key].dtype), name or "observation")
+            name: _observation(state[key], name or "observation")
             for name, key in observation_keys(state).items()
         }
         if "" in observation and _is_discrete(state["obs"]):  # FrozenLake, Taxi
             values = int(state["obs"].maximum) + 1
             observation[""] = dm_specs.DiscreteArray(values, np.int32, "observation")
+        if type(raw).__name__.startswith("MiniGrid"):  # its spec says 0 to 255, as of brightness
+            observation["image"] = minigrid.image_spec(observation["image"])
         action = list(raw.action_array_spec.values())[-1]
         env_info = {
             name: dm_specs.BoundedArray((), np.int8, -1, 1, name)
@@ -198,19 +202,32 @@ def _array(spec: Any, dtype: Any, name: str) -> dm_specs.Array:
     return dm_specs.Array([n for n in spec.shape if n != -1], dtype, name)
 
 
+def _observation(spec: Any, name: str) -> dm_specs.Array:
+    """Returns an observation's spec: integers that EnvPool bounds are bounded, few are discrete."""
+    array = _array(spec, spaces.narrow(spec.dtype), name)
+    if not np.issubdtype(array.dtype, np.integer):
+        return array
+    low, high, limits = int(np.min(spec.minimum)), int(np.max(spec.maximum)), np.iinfo(array.dtype)
+    if low <= limits.min and high >= limits.max:
+        return array
+    if not array.shape and low == 0 and high < _MOST_DISCRETE:  # a direction, a row of a maze
+        return dm_specs.DiscreteArray(high + 1, np.int32, name)
+    return dm_specs.BoundedArray(array.shape, array.dtype, low, high, name)
+
+
 def _is_discrete(spec: Any) -> bool:
     one = not [n for n in spec.shape if n != -1] and spec.dtype == np.int32
     return one and spec.minimum == 0 and spec.maximum < 2**31 - 1
 
 
 def _action(spec: Any) -> dm_specs.Array:
-    """Returns EnvPool's action spec as dm_env's: discrete, or bounded float32."""
+    """Returns EnvPool's action spec as dm_env's: discrete, or several integers or float32."""
     shape = [n for n in spec.shape if n != -1]
-    if np.issubdtype(spec.dtype, np.integer):
-        if shape or spec.minimum != 0:
-            raise ConfigError(
-                f"environment: actions must be one integer from 0 on, or floats; got {spec}"
-            )
-        return dm_specs.DiscreteArray(int(spec.maximum - spec.minimum + 1), np.int32, "action")
+    is_discrete = np.issubdtype(spec.dtype, np.integer)
+    if is_discrete and not shape:
+        if spec.minimum != 0:
+            raise ConfigError(f"environment: a discrete action must start at 0, got {spec}")
+        return dm_specs.DiscreteArray(int(spec.maximum) + 1, np.int32, "action")
     minimum, maximum = (np.broadcast_to(np.asarray(b), shape) for b in (spec.minimum, spec.maximum))
-    return dm_specs.BoundedArray(shape, np.float32, minimum, maximum, "action")
+    dtype = np.int32 if is_discrete else np.float32
+    return dm_specs.BoundedArray(shape, dtype, minimum, maximum, "action")

@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from dm_env import specs as dm_specs
 
 from distrl import specs
 from distrl.envs.adapters.conform import not_finite
@@ -86,8 +85,7 @@ class NativePool(Pool):
         raw_action = list(self._env.spec.action_array_spec.values())[-1]
         self._action_dtype = np.dtype(raw_action.dtype)
         self._bounds = None
-        continuous = not isinstance(self.spec.action, dm_specs.DiscreteArray)
-        if clip_actions and continuous:
+        if clip_actions and specs.is_clippable(self.spec.action):
             self._bounds = (self.spec.action.minimum, self.spec.action.maximum)
         self._checked = False
         # Environments whose episode the pool has cut: EnvPool may still be in the middle of it.

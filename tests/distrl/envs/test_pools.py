@@ -2,8 +2,11 @@
 
 import numpy as np
 import pytest
+from dm_env import specs as dm_specs
 
+from distrl import specs
 from distrl.envs import NativeEnvironment, native
+from distrl.envs.pools.envpool_library import envpool_names
 from distrl.errors import ConfigError, EnvironmentFault, SpecError
 from distrl.types import StepType
 
@@ -77,6 +80,32 @@ def test_envpool_refuses_actions_of_another_type():
     pool.reset()
     with pytest.raises(SpecError, match=r"action of CartPole-v1: expected int32\[2\], got float32"):
         pool.step(np.zeros(2, np.float32))
+
+
+@pytest.mark.skipif("RubiksCube-v0" not in envpool_names(), reason="EnvPool is older than 1.2")
+def test_actions_of_several_integers():
+    """A turn of a face and then the opposite one restore the cube: each part means what it says."""
+    environment = NativeEnvironment("RubiksCube-v0")
+    spec = environment.spec()
+    assert specs.num_values(spec.action) == [6, 1, 3]
+    assert specs.num_values(spec.observation["cube"]) == [6] * 54
+    count = spec.observation["step_count"]  # a quantity, not a choice among 201
+    assert not isinstance(count, dm_specs.DiscreteArray) and specs.num_values(count) == [201]
+    pool = environment.make_pool(3, 3, range(3))
+    first = pool.reset().observation["cube"]
+    turned = pool.step(np.array([[2, 0, 0], [2, 0, 0], [5, 0, 2]], np.int32)).observation["cube"]
+    back = pool.step(np.array([[2, 0, 1], [2, 0, 0], [5, 0, 2]], np.int32)).observation["cube"]
+    pool.close()
+    assert (turned != first).any(axis=(1, 2, 3)).all()
+    np.testing.assert_array_equal(back[0], first[0])
+    assert (back[1] != first[1]).any()
+    np.testing.assert_array_equal(back[2], first[2])  # two half turns
+
+
+def test_few_values_are_discrete_and_bounds_are_kept():
+    cards = NativeEnvironment("Blackjack-v1").spec().observation
+    assert cards.shape == (3,) and specs.num_values(cards) == [32] * 3
+    assert type(NativeEnvironment("CartPole-v1").spec().observation) is dm_specs.Array
 
 
 def test_wrong_names_have_near_matches():

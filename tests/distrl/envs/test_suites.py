@@ -9,7 +9,7 @@ import sys
 import numpy as np
 import pytest
 
-from distrl import envs
+from distrl import envs, specs
 from distrl.envs import NativeEnvironment, PoolConfig, PythonEnvironment, WrapperConfig
 from distrl.envs.multi_agent.copies import Copies
 from distrl.envs.pool import on_cores
@@ -123,6 +123,24 @@ def test_minigrid_without_its_text(name):
     assert spec.observation["image"].shape == (7, 7, 3)
     assert spec.observation["image"].dtype == np.uint8
     assert isinstance(envs.make(name, size=6), PythonEnvironment) or name in envpool_names()
+
+
+@pytest.mark.parametrize("name", ["MiniGrid-Empty-5x5-v0", "minigrid:MiniGrid-Empty-5x5-v0"])
+def test_minigrids_symbols_have_their_true_bounds(name):
+    """Declared as bytes from 0 to 255 a network would scale them to next to nothing."""
+    constants = pytest.importorskip("minigrid.core.constants")
+    largest = [
+        max(constants.OBJECT_TO_IDX.values()), max(constants.COLOR_TO_IDX.values()), 3
+    ]  # fmt: skip
+    environment = envs.make(name)
+    observation = environment.spec().observation
+    assert specs.num_values(observation["image"]) == [n + 1 for n in largest] * 49
+    assert specs.num_values(observation["direction"]) == [4]
+    pool = environment.make_pool(2, 2, (0, 1))
+    steps = [pool.reset(), *(pool.step(np.array([i % 3, 2], np.int32)) for i in range(20))]
+    pool.close()
+    images = np.stack([step.observation["image"] for step in steps])
+    assert (images <= largest).all() and images.max(axis=(0, 1, 2, 3))[0] >= 8  # a goal is in sight
 
 
 def test_atari_of_ale():
