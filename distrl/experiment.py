@@ -1,8 +1,10 @@
 """The experiment to train, as one checked dataclass."""
 
+import contextlib
+import contextvars
 import dataclasses
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,10 +26,10 @@ from distrl.envs.pool import Environment
 from distrl.errors import ConfigError
 from distrl.goal import Goal
 from distrl.learning.start import started_by
+from distrl.multi_agent import policy_checks
 from distrl.multi_agent.learned_policy import (
     LearnedPolicy as LearnedPolicy,  # documented here as well
 )
-from distrl.multi_agent.policy_checks import check_agents, check_policies, check_several
 from distrl.population import Population, check_members
 from distrl.replay.buffer import ReplayConfig
 from distrl.rules import FixedPolicy
@@ -40,6 +42,20 @@ from distrl.transforms.base import Transform
 from distrl.types import Trajectory
 
 _FROM_AGENT: Any = None  # `Experiment` replaces it by the default of the algorithm
+_deferred = contextvars.ContextVar("_deferred", default=False)
+
+
+@contextlib.contextmanager
+def deferred_checks() -> Iterator[None]:
+    """In the context an experiment is not checked when made, but when `Experiment.check` is called.
+
+    What is wrong with it, such as a table beyond the memory, may then be changed by flags first.
+    """
+    token = _deferred.set(True)
+    try:
+        yield
+    finally:
+        _deferred.reset(token)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -114,11 +130,16 @@ class Experiment:
             raise ConfigError(f"learners must be 'each' or 'one', got {self.learners!r}")
         check_callbacks(self.callbacks)
         check_sinks(self.metrics)
-        check_agents(self.environment, self.evaluator.num_evaluators, self.lockstep)
+        policy_checks.check_agents(self.environment, self.evaluator.num_evaluators, self.lockstep)
         shared = {k: v if isinstance(v, Shared) else Shared(v) for k, v in self.shared.items()}
         object.__setattr__(self, "shared", shared)
         self._check_policies()
         self._fill_in()
+        if not _deferred.get():
+            self.check()
+
+    def check(self) -> None:
+        """Raises ConfigError for parts that can't work together, with the arithmetic."""
         for name, policy in self.fixed.items():
             if hasattr(policy, "check"):
                 policy.check(self._env_spec(name), name)
@@ -142,7 +163,7 @@ class Experiment:
             if self.lockstep:
                 task.lockstep_schedule()
             task.check_memory()
-        check_several(self.tasks, self.shared, self.lockstep)
+        policy_checks.check_several(self.tasks, self.shared, self.lockstep)
 
     def _check_policies(self) -> None:
         if self.policies:
@@ -151,22 +172,11 @@ class Experiment:
                 for name in ("agent", "replay", "learner", "transforms")
                 if getattr(self, name) not in (None, ())
             ]
-            check_policies(
+            policy_checks.check_policies(
                 self.environment, self.policies, self.learned, self.acting, self.policy_of, given
             )
-        elif self.agent is None:
-            raise ConfigError(
-                "experiment: it needs an agent, as in Experiment(environment, PPOConfig()), or "
-                "policies"
-            )
-        elif not getattr(self.agent, "acts", True):
-            raise ConfigError(
-                f"experiment: agent is {type(self.agent).__name__}, which chooses no actions; "
-                "name policies, one of which acts"
-            )
-        elif self.policy_of is not None or self.shared:
-            name = "policy_of" if self.policy_of is not None else "shared"
-            raise ConfigError(f"experiment: {name} without policies: name them too")
+        else:
+            policy_checks.check_only_policy(self.agent, self.policy_of, self.shared)
 
     def _fill_in(self) -> None:
         """Sets the parts that were not given to the algorithm's defaults."""
@@ -267,15 +277,6 @@ class Experiment:
         names = update_order(self.shared, tuple(self.tasks))
         return (tuple(names),) if self.learners == "one" else groups_of(self.shared, names)
 
-    def _goal(self, policy: LearnedPolicy) -> Goal:
-        """Returns a policy's goal; the actors' budgets are the experiment's."""
-        if policy.goal is None:
-            return self.goal
-        max_env_steps, max_episodes = self.goal.acting_budget
-        return dataclasses.replace(
-            policy.goal, max_env_steps=max_env_steps, max_episodes=max_episodes
-        )
-
     def _task(self, name: str, index: int, policy: LearnedPolicy) -> Task:
         return Task(
             name=name,
@@ -287,7 +288,7 @@ class Experiment:
             replay=started_by(policy.learner, policy.replay, self._streams(name).num_streams),
             learner=policy.learner,
             evaluator=self.evaluator,
-            goal=self._goal(policy),
+            goal=policy.goal_within(self.goal),
             actors=self._streams(name),
             inference=self.inference,
             agents=self._agents(name),

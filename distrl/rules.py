@@ -139,7 +139,7 @@ def _narrowed(array: npt.NDArray[Any], struct: Any) -> npt.NDArray[Any]:
 def _draw(leaf: Any, batch_size: int, mask: Any, generator: np.random.Generator) -> Any:
     shape = (batch_size, *leaf.shape)
     values = specs.num_values(leaf)
-    if values and mask is not None and mask.shape[-1] == sum(values):
+    if values and mask is not None and mask[0].size == sum(values):
         elements = np.split(mask.reshape(batch_size, -1) != 0, np.cumsum(values)[:-1], axis=1)
         index = np.stack([_draw_legal(legal, generator) for legal in elements], axis=1)
         return (index.reshape(shape) + leaf.minimum).astype(leaf.dtype)

@@ -53,3 +53,12 @@ class LearnedPolicy:
             replay=defaults.replay if self.replay is None else self.replay,
             learner=defaults.learner,
         )
+
+    def goal_within(self, experiment: Goal) -> Goal:
+        """Returns the policy's goal; the actors' budgets are those of the experiment's goal."""
+        if self.goal is None:
+            return experiment
+        max_env_steps, max_episodes = experiment.acting_budget
+        return dataclasses.replace(
+            self.goal, max_env_steps=max_env_steps, max_episodes=max_episodes
+        )

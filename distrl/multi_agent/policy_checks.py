@@ -129,6 +129,26 @@ def _check_teacher(
         )
 
 
+def check_only_policy(agent: Any, policy_of: Any, shared: Mapping[str, Any]) -> None:
+    """Raises ConfigError if an experiment without `policies` has no agent, or parts that need them.
+
+    Args:
+      agent, policy_of, shared: as in `Experiment`.
+    """
+    if agent is None:
+        raise ConfigError(
+            "experiment: it needs an agent, as in Experiment(environment, PPOConfig()), or policies"
+        )
+    if not getattr(agent, "acts", True):
+        raise ConfigError(
+            f"experiment: agent is {type(agent).__name__}, which chooses no actions; name "
+            "policies, one of which acts"
+        )
+    if policy_of is not None or shared:
+        name = "policy_of" if policy_of is not None else "shared"
+        raise ConfigError(f"experiment: {name} without policies: name them too")
+
+
 def check_several(tasks: Mapping[str, Task], shared: Mapping[str, Shared], lockstep: bool) -> None:
     """Checks what the tasks have to do with each other. Makes the agents of those that have.
 

@@ -5,6 +5,7 @@ numbers, and nothing that names code: reading one runs none and makes no other o
 allocates is bounded by its size.
 """
 
+import math
 import struct
 from collections.abc import Callable
 from typing import Any
@@ -21,8 +22,17 @@ _MAX_DIMENSIONS = 32
 _SIZE = struct.Struct("<Q")
 _FLOAT = struct.Struct("<d")
 _INT64 = struct.Struct("<q")
+_KIND_AND_SIZE = struct.Struct("<cQ")
+_KIND_AND_FLOAT = struct.Struct("<cd")
+_KIND_AND_INT64 = struct.Struct("<cq")
 _KINDS = "?biufc"  # of NumPy's types: booleans and numbers
 _OTHER_TYPES = {"bfloat16": np.dtype(ml_dtypes.bfloat16)}
+_TYPES = {
+    np.dtype(kind).newbyteorder("<").str: np.dtype(kind).newbyteorder("<")
+    for kind in ("?", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f2", "f4", "f8", "c8", "c16")
+}
+
+_Add = Callable[[bytes | memoryview], None]
 
 
 class MessageError(SpecError):
@@ -46,53 +56,90 @@ def decode(data: bytes) -> Any:
     Raises:
       MessageError: it is no message.
     """
-    reader = _Reader(data)
-    value = reader.value(0)
-    if reader.at != len(data):
-        raise MessageError(f"a message has {len(data) - reader.at} bytes too many")
+    try:
+        value, end = _read(data, 0, 0)
+    except (IndexError, struct.error):  # of a kind or a number beyond the end
+        raise _early() from None
+    if end != len(data):
+        raise MessageError(f"a message has {len(data) - end} bytes too many")
     return value
 
 
-def _encode(value: Any, add: Callable[[bytes | memoryview], None], depth: int) -> None:
+def _early() -> MessageError:
+    return MessageError("a message ends early")
+
+
+# Writers append what a value is in a message; `depth` counts the collections that it is in.
+
+
+def _encode(value: Any, add: _Add, depth: int) -> None:
+    write = _WRITERS.get(type(value))
+    if write is None:
+        write = _writer(value)
+    write(value, add, depth)
+
+
+def _writer(value: Any) -> Callable[[Any, _Add, int], None]:
+    """Returns the writer of a value of a type that is not in `_WRITERS`."""
+    for kind in (int, str, bytes, memoryview, tuple, list, dict):
+        if isinstance(value, kind):
+            return _WRITERS[kind]
+    if isinstance(value, np.generic) or hasattr(value, "__array__"):
+        return _write_array
+    raise MessageError(f"a message cannot have a {type(value).__name__}")
+
+
+def _write_none(value: None, add: _Add, depth: int) -> None:
+    add(b"N")
+
+
+def _write_bool(value: bool, add: _Add, depth: int) -> None:
+    add(b"T" if value else b"F")
+
+
+def _write_int(value: int, add: _Add, depth: int) -> None:
+    if -(2**63) <= value < 2**63:
+        add(_KIND_AND_INT64.pack(b"i", value))
+        return
+    data = value.to_bytes(value.bit_length() // 8 + 1, "little", signed=True)
+    if len(data) > _MAX_DIGITS_BYTES:
+        raise MessageError(f"a message cannot have an integer of {len(data)} bytes")
+    add(_KIND_AND_SIZE.pack(b"I", len(data)) + data)
+
+
+def _write_float(value: float, add: _Add, depth: int) -> None:
+    add(_KIND_AND_FLOAT.pack(b"f", value))
+
+
+def _write_text(value: str, add: _Add, depth: int) -> None:
+    text = value.encode("utf-8", "surrogatepass")
+    add(_KIND_AND_SIZE.pack(b"s", len(text)))
+    add(text)
+
+
+def _write_bytes(value: bytes | bytearray | memoryview, add: _Add, depth: int) -> None:
+    add(_KIND_AND_SIZE.pack(b"b", memoryview(value).nbytes))
+    add(bytes(value))
+
+
+def _write_sequence(value: tuple[Any, ...] | list[Any], add: _Add, depth: int) -> None:
     if depth > DEPTH:
-        raise MessageError(f"a message has collections in each other, more than {DEPTH}")
-    if value is None:
-        add(b"N")
-    elif value is True or value is False:
-        add(b"T" if value else b"F")
-    elif isinstance(value, int):
-        if -(2**63) <= value < 2**63:
-            add(b"i" + _INT64.pack(value))
-        else:
-            data = value.to_bytes(value.bit_length() // 8 + 1, "little", signed=True)
-            if len(data) > _MAX_DIGITS_BYTES:
-                raise MessageError(f"a message cannot have an integer of {len(data)} bytes")
-            add(b"I" + _SIZE.pack(len(data)) + data)
-    elif type(value) is float:
-        add(b"f" + _FLOAT.pack(value))
-    elif isinstance(value, str):
-        text = value.encode("utf-8", "surrogatepass")
-        add(b"s" + _SIZE.pack(len(text)))
-        add(text)
-    elif isinstance(value, (bytes, bytearray, memoryview)):
-        add(b"b" + _SIZE.pack(memoryview(value).nbytes))
-        add(bytes(value))
-    elif isinstance(value, (tuple, list)):
-        add((b"t" if isinstance(value, tuple) else b"l") + _SIZE.pack(len(value)))
-        for part in value:
-            _encode(part, add, depth + 1)
-    elif isinstance(value, dict):
-        add(b"d" + _SIZE.pack(len(value)))
-        for key, part in value.items():
-            _encode(key, add, depth + 1)
-            _encode(part, add, depth + 1)
-    elif isinstance(value, np.generic) or hasattr(value, "__array__"):
-        _encode_array(value, add)
-    else:
-        raise MessageError(f"a message cannot have a {type(value).__name__}")
+        raise _too_deep()
+    add(_KIND_AND_SIZE.pack(b"t" if isinstance(value, tuple) else b"l", len(value)))
+    for part in value:
+        _encode(part, add, depth + 1)
 
 
-def _encode_array(value: Any, add: Callable[[bytes | memoryview], None]) -> None:
+def _write_dict(value: dict[Any, Any], add: _Add, depth: int) -> None:
+    if depth > DEPTH:
+        raise _too_deep()
+    add(_KIND_AND_SIZE.pack(b"d", len(value)))
+    for key, part in value.items():
+        _encode(key, add, depth + 1)
+        _encode(part, add, depth + 1)
+
+
+def _write_array(value: Any, add: _Add, depth: int) -> None:
     array = np.asarray(value)
     name = (
         array.dtype.name if array.dtype.name in _OTHER_TYPES else array.dtype.newbyteorder("<").str
@@ -108,107 +155,157 @@ def _encode_array(value: Any, add: Callable[[bytes | memoryview], None]) -> None
     add(array.tobytes())
 
 
-class _Reader:
-    """Reads a message. Attributes: at: position of the next byte."""
+_WRITERS: dict[type, Callable[[Any, _Add, int], None]] = {
+    type(None): _write_none,
+    bool: _write_bool,
+    int: _write_int,
+    float: _write_float,
+    str: _write_text,
+    bytes: _write_bytes,
+    bytearray: _write_bytes,
+    memoryview: _write_bytes,
+    tuple: _write_sequence,
+    list: _write_sequence,
+    dict: _write_dict,
+    np.ndarray: _write_array,
+}
 
-    def __init__(self, data: bytes):
-        self._data = data
-        self.at = 0
 
-    def _take(self, size: int) -> int:
-        """Goes on by `size` bytes; returns where they begin."""
-        start = self.at
-        self.at = start + size
-        if self.at > len(self._data):
-            raise MessageError(f"a message ends {self.at - len(self._data)} bytes early")
-        return start
+def _too_deep() -> MessageError:
+    return MessageError(f"a message has collections in each other, more than {DEPTH}")
 
-    def _bytes(self, size: int) -> bytes:
-        start = self._take(size)
-        return self._data[start : start + size]
 
-    def _byte(self) -> int:
-        return self._data[self._take(1)]
+# Readers return the value whose bytes, after its kind, begin at `at`, and where they end.
 
-    def _size(self) -> int:
-        return int(_SIZE.unpack_from(self._data, self._take(_SIZE.size))[0])
 
-    def _count(self) -> int:
-        """Returns the length of a collection, whose parts have a byte each at least."""
-        count = self._size()
-        if count > len(self._data) - self.at:
-            raise MessageError(f"a message has no room for {count} values")
-        return count
+def _read(data: bytes, at: int, depth: int) -> tuple[Any, int]:
+    """Returns the value that begins at `at` with its kind, and where it ends."""
+    read = _READERS.get(data[at])
+    if read is None:
+        raise MessageError(f"a message has no value of kind {data[at : at + 1]!r}")
+    return read(data, at + 1, depth)
 
-    def value(self, depth: int) -> Any:
-        """Returns the next value. Args: depth: of the collections that it is in."""
-        if depth > DEPTH:
-            raise MessageError(f"a message has collections in each other, more than {DEPTH}")
-        kind = self._byte()
-        if kind == _INTEGER:
-            return _INT64.unpack_from(self._data, self._take(8))[0]
-        if kind == _TUPLE:
-            return tuple([self.value(depth + 1) for _ in range(self._count())])
-        if kind == _TEXT:
-            try:
-                return str(self._bytes(self._size()), "utf-8", "surrogatepass")
-            except UnicodeDecodeError as error:
-                raise MessageError(f"a message has text that is not UTF-8: {error}") from error
-        if kind in _CONSTANTS:
-            return _CONSTANTS[kind]
-        if kind == _REAL:
-            return _FLOAT.unpack_from(self._data, self._take(8))[0]
-        if kind in _ARRAYS:
-            return self._array(scalar=kind == _ARRAYS[1])
-        if kind == _LIST:
-            return [self.value(depth + 1) for _ in range(self._count())]
-        if kind == _DICT:
-            return self._dict(depth)
-        if kind == _BYTES:
-            return self._bytes(self._size())
-        if kind == _LARGE_INTEGER:
-            size = self._size()
-            if size > _MAX_DIGITS_BYTES:
-                raise MessageError(f"a message cannot have an integer of {size} bytes")
-            return int.from_bytes(self._bytes(size), "little", signed=True)
-        raise MessageError(f"a message has no value of kind {bytes([kind])!r}")
 
-    def _dict(self, depth: int) -> dict[Any, Any]:
-        result = {}
-        for _ in range(self._count()):
-            key = self.value(depth + 1)
-            try:
-                result[key] = self.value(depth + 1)
-            except TypeError as error:
-                raise MessageError(f"a message has a key that is a {type(key).__name__}") from error
-        return result
+def _end(data: bytes, at: int) -> tuple[int, int]:
+    """Returns where what follows its size, which is at `at`, begins and ends."""
+    start = at + _SIZE.size
+    end = start + _SIZE.unpack_from(data, at)[0]
+    if end > len(data):
+        raise _early()
+    return start, end
 
-    def _array(self, scalar: bool) -> Any:
-        label = self._bytes(self._byte()).decode("ascii", "replace")
-        dtype = _OTHER_TYPES.get(label) or _TYPES.get(label)
-        if dtype is None:
-            raise MessageError(f"a message cannot have an array of type {label!r}")
-        dimensions = self._byte()
-        if dimensions > _MAX_DIMENSIONS:
-            raise MessageError(f"a message cannot have an array of {dimensions} dimensions")
-        shape = [self._size() for _ in range(dimensions)]
-        count = 1
-        for size in shape:
-            count *= size
-        if max(shape, default=0) >= 2**31:
-            raise MessageError("a message cannot have an array with an axis of 2^31 or more")
-        start = self._take(count * dtype.itemsize)
+
+def _read_none(data: bytes, at: int, depth: int) -> tuple[None, int]:
+    return None, at
+
+
+def _read_true(data: bytes, at: int, depth: int) -> tuple[bool, int]:
+    return True, at
+
+
+def _read_false(data: bytes, at: int, depth: int) -> tuple[bool, int]:
+    return False, at
+
+
+def _read_int(data: bytes, at: int, depth: int) -> tuple[int, int]:
+    return _INT64.unpack_from(data, at)[0], at + 8
+
+
+def _read_large_int(data: bytes, at: int, depth: int) -> tuple[int, int]:
+    start, end = _end(data, at)
+    if end - start > _MAX_DIGITS_BYTES:
+        raise MessageError(f"a message cannot have an integer of {end - start} bytes")
+    return int.from_bytes(data[start:end], "little", signed=True), end
+
+
+def _read_float(data: bytes, at: int, depth: int) -> tuple[float, int]:
+    return _FLOAT.unpack_from(data, at)[0], at + 8
+
+
+def _read_text(data: bytes, at: int, depth: int) -> tuple[str, int]:
+    start, end = _end(data, at)
+    try:
+        return str(data[start:end], "utf-8", "surrogatepass"), end
+    except UnicodeDecodeError as error:
+        raise MessageError(f"a message has text that is not UTF-8: {error}") from error
+
+
+def _read_bytes(data: bytes, at: int, depth: int) -> tuple[bytes, int]:
+    start, end = _end(data, at)
+    return data[start:end], end
+
+
+def _read_list(data: bytes, at: int, depth: int) -> tuple[list[Any], int]:
+    if depth > DEPTH:
+        raise _too_deep()
+    at, end = _end(data, at)  # each part has a byte at least
+    parts = []
+    for _ in range(end - at):
+        part, at = _read(data, at, depth + 1)
+        parts.append(part)
+    return parts, at
+
+
+def _read_tuple(data: bytes, at: int, depth: int) -> tuple[tuple[Any, ...], int]:
+    parts, at = _read_list(data, at, depth)
+    return tuple(parts), at
+
+
+def _read_dict(data: bytes, at: int, depth: int) -> tuple[dict[Any, Any], int]:
+    if depth > DEPTH:
+        raise _too_deep()
+    at, end = _end(data, at)
+    result = {}
+    for _ in range(end - at):
+        key, at = _read(data, at, depth + 1)
+        part, at = _read(data, at, depth + 1)
         try:
-            array: npt.NDArray[Any] = np.ndarray(shape, dtype, self._data, start)
-        except ValueError as error:  # too many empty axes for NumPy
-            raise MessageError(f"a message has an array of an impossible shape: {error}") from error
-        return array[()] if scalar and not shape else array
+            result[key] = part
+        except TypeError as error:
+            raise MessageError(f"a message has a key that is a {type(key).__name__}") from error
+    return result, at
 
 
-_INTEGER, _LARGE_INTEGER, _REAL, _TEXT, _BYTES, _TUPLE, _LIST, _DICT = b"iIfsbtld"
-_ARRAYS = tuple(b"ag")
-_CONSTANTS: dict[int, Any] = {b"N"[0]: None, b"T"[0]: True, b"F"[0]: False}
-_TYPES = {
-    np.dtype(kind).newbyteorder("<").str: np.dtype(kind).newbyteorder("<")
-    for kind in ("?", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f2", "f4", "f8", "c8", "c16")
+def _read_scalar(data: bytes, at: int, depth: int) -> tuple[Any, int]:
+    array, at = _read_array(data, at, depth)
+    return (array if array.ndim else array[()]), at
+
+
+def _read_array(data: bytes, at: int, depth: int) -> tuple[npt.NDArray[Any], int]:
+    start = at + 1
+    at = start + data[at]
+    label = data[start:at].decode("ascii", "replace")
+    dtype = _OTHER_TYPES.get(label) or _TYPES.get(label)
+    if dtype is None:
+        raise MessageError(f"a message cannot have an array of type {label!r}")
+    dimensions = data[at]
+    if dimensions > _MAX_DIMENSIONS:
+        raise MessageError(f"a message cannot have an array of {dimensions} dimensions")
+    shape = struct.unpack_from(f"<{dimensions}Q", data, at + 1)
+    start = at + 1 + 8 * dimensions
+    if max(shape, default=0) >= 2**31:
+        raise MessageError("a message cannot have an array with an axis of 2^31 or more")
+    end = start + math.prod(shape) * dtype.itemsize
+    if end > len(data):
+        raise _early()
+    try:
+        return np.ndarray(shape, dtype, data, start), end
+    except ValueError as error:  # too many empty axes for NumPy
+        raise MessageError(f"a message has an array of an impossible shape: {error}") from error
+
+
+_READERS: dict[int, Callable[[bytes, int, int], tuple[Any, int]]] = {
+    ord("N"): _read_none,
+    ord("T"): _read_true,
+    ord("F"): _read_false,
+    ord("i"): _read_int,
+    ord("I"): _read_large_int,
+    ord("f"): _read_float,
+    ord("s"): _read_text,
+    ord("b"): _read_bytes,
+    ord("t"): _read_tuple,
+    ord("l"): _read_list,
+    ord("d"): _read_dict,
+    ord("a"): _read_array,
+    ord("g"): _read_scalar,
 }

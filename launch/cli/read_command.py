@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from absl import flags
 
 from distrl.errors import ConfigError
-from distrl.experiment import Experiment
+from distrl.experiment import Experiment, deferred_checks
 from distrl.launch.cli import config_file, config_flags, multi_machine, train_flags
 from distrl.launch.cli.load_experiment import apply_settings, load_experiment
 from distrl.programs import AUTO, TOPOLOGIES, substrate
@@ -53,12 +53,14 @@ def read_command(
         arguments = [arguments[0], *stored.words, *arguments[1:]]
         values(arguments, known_only=True)
     topology = check_topology(values.topology, values.substrate)
-    experiment = load_experiment(values, load)
-    config_flags.define_flags(experiment, values=values)
-    if stored is not None:
-        arguments = [arguments[0], *stored.setting_words(values), *arguments[1:]]
-    train_flags.parse_all_but_launchpads(arguments, values)
-    experiment = apply_settings(experiment, values)
+    with deferred_checks():  # flags may mend what a preset or a file has
+        experiment = load_experiment(values, load)
+        config_flags.define_flags(experiment, values=values)
+        if stored is not None:
+            arguments = [arguments[0], *stored.setting_words(values), *arguments[1:]]
+        train_flags.parse_all_but_launchpads(arguments, values)
+        experiment = apply_settings(experiment, values)
+    experiment.check()
     if experiment.lockstep and topology not in ("single_process", "heavy_env", AUTO):
         raise ConfigError(
             f"lockstep: {topology} serves requests in the order of their arrival; use "

@@ -90,18 +90,23 @@ def _legal(env_spec: EnvironmentSpec) -> Callable[[Nest], jax.Array]:
             f"{ACTION_MASK}: only one DiscreteArray or BoundedArray of integers can be masked, not "
             f"{got}; {hint}"
         )
-    want = (sum(nvec),)
+    flat, rows = (sum(nvec),), (*action.shape, nvec[0])  # rows: of elements with as many values
+    wanted = {flat, rows} if action.shape and len(set(nvec)) == 1 else {flat}
     kind = np.dtype(mask.dtype).kind if specs.is_spec(mask) else ""
-    if kind not in tuple("biuf") or tuple(mask.shape) != want:
+    if kind not in tuple("biuf") or tuple(mask.shape) not in wanted:
         got = f"{np.dtype(mask.dtype)}{list(mask.shape)}" if kind else "a nest"
+        want = " or ".join(str(list(shape)) for shape in sorted(wanted, key=len))
         raise ConfigError(
-            f"{ACTION_MASK}: expected int8 or bool of shape {list(want)}, one for each action, got "
+            f"{ACTION_MASK}: expected int8 or bool of shape {want}, one for each action, got "
             f"{got}; {hint}"
         )
     ends = np.cumsum(nvec)[:-1]
+    ndim = len(mask.shape)
 
     def legal(observation: Nest) -> jax.Array:
-        elements = jnp.split(jnp.asarray(observation[ACTION_MASK]) != 0, ends, axis=-1)
+        values = jnp.asarray(observation[ACTION_MASK]) != 0
+        values = values.reshape(*values.shape[: values.ndim - ndim], *flat)
+        elements = jnp.split(values, ends, axis=-1)
         # At the end of an episode there is often no legal action: all count.
         some = [x | ~jnp.any(x, axis=-1, keepdims=True) for x in elements]
         return jnp.concatenate(some, axis=-1)

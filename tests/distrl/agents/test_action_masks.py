@@ -20,6 +20,7 @@ from distrl.agents.r2d2 import R2D2Config
 from distrl.errors import ConfigError
 from distrl.learning.random_batches import random_windows
 from distrl.random_keys import root
+from distrl.rules import RandomPolicy
 from distrl.specs import EnvironmentSpec
 from distrl.types import StepType, Trajectory
 
@@ -85,6 +86,31 @@ def test_no_illegal_action_is_ever_taken(config):
     assert (counts[1:][mask[1:] != 0] > 0).all()
     greedy = agent.actor_step(root(3), params, timestep, state, evaluation=True)[0].action
     assert (mask[np.arange(16), greedy][1:] == 1).all()
+
+
+def test_a_mask_may_have_a_row_for_each_element():
+    """Which elements must have as many values for: the logits are those of the flat mask."""
+    choices = dm_specs.BoundedArray((2,), np.int32, 0, 2)
+    rows = np.array([[[1, 0, 0], [0, 1, 1]], [[0, 0, 0], [1, 0, 1]]], np.int8)
+    taken = []
+    for mask in (rows, rows.reshape(2, 6)):
+        part = dm_specs.BoundedArray(mask.shape[1:], np.int8, 0, 1)
+        spec = EnvironmentSpec({**OBSERVATION, "action_mask": part}, choices)
+        agent = PPOConfig().make(spec)
+        timestep = specs.zeros(specs.acting_struct(spec), 2)
+        timestep.observation["action_mask"][:] = mask
+        params, state = agent.initial_params(root(1)), agent.initial_state(2)
+        act = jax.vmap(lambda key, a=(agent, params, timestep, state): a[0].actor_step(key, *a[1:]))
+        taken.append(np.asarray(act(jax.random.split(root(2), 100))[0].action))
+        rule = RandomPolicy().make_source(spec, 2, 0)
+        drawn = rule.inference(np.arange(2, dtype=np.int32), timestep).action
+        assert (drawn[0] == [0, 1]).sum() + (drawn[0] == [0, 2]).sum() >= 2 and drawn[1, 1] != 1
+    np.testing.assert_array_equal(*taken)
+    assert (taken[0][:, 0, 0] == 0).all() and (taken[0][:, 0, 1] > 0).all()
+    assert set(taken[0][:, 1, 0]) == {0, 1, 2} and set(taken[0][:, 1, 1]) == {0, 2}
+    spec = spec._replace(action=dm_specs.BoundedArray((2,), np.int32, 0, np.array([2, 3])))
+    with pytest.raises(ConfigError, match=r"of shape \[7\], one for each action, got int8\[6\]"):
+        PPOConfig().make(spec)
 
 
 @pytest.mark.parametrize("config", POLICIES, ids=lambda c: type(c).__name__)

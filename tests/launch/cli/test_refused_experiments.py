@@ -1,9 +1,11 @@
-"""What several tasks, agents and policies cannot be: one line, and exit status 2."""
+"""What an experiment cannot be, most of all one of several policies: one line, exit status 2."""
 
 from pathlib import Path
 
 import pytest
 
+from distrl.errors import ConfigError
+from distrl.launch.cli import train
 from tests.support import experiments
 
 FILE = Path(experiments.__file__).with_name("refused.py")
@@ -15,6 +17,7 @@ SAID = {
     "on_policy_from_another": "PPOConfig learns from its own policy's actions only",
     "more_workers_than_unrolls": "learner.num_gradient_workers=9 is more than learner.batch_size=8",
     "shared_with_nobody": "['third'] are no policies that learn",
+    "more_shards_than_actors": "replay.num_shards=3 is more than actors.num_actors=2",
     "several_updates_summed": "makes several updates from a batch",
 }
 
@@ -28,3 +31,27 @@ def test_an_experiment_that_cannot_be_is_refused_in_one_line(status_of, tmp_path
     assert SAID[name] in err
     assert out == ""
     assert not list(tmp_path.iterdir())  # no run folder
+
+
+@pytest.mark.parametrize(
+    ("flag", "num_shards", "said"),
+    [
+        ("--config.replay.num_shards=4", [], "num_shards=4 is more than actors.num_actors=2"),
+        ("--config.replay.num_shards=2", [2], "seen enough"),
+        ("--config.actors.num_actors=3", [3], "seen enough"),
+    ],
+)
+def test_flags_mend_what_a_file_has(status_of, capsys, monkeypatch, flag, num_shards, said):
+    """An experiment is checked with its flags: what it would be without them does not count."""
+    seen = []
+
+    def resolve(experiment, *_):
+        seen.append(experiment.replay.num_shards)
+        raise ConfigError("seen enough")
+
+    monkeypatch.setattr(train, "resolve", resolve)
+    command = ("train", "--topology=heavy_env", f"--experiment={FILE}:more_shards_than_actors")
+    assert status_of(*command, flag) == 2
+    err = capsys.readouterr().err
+    assert said in err and err.count("\n") == 1
+    assert seen == num_shards

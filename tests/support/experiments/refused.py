@@ -1,4 +1,4 @@
-"""Experiments of several policies that cannot be: each is refused when it is made."""
+"""Experiments that cannot be, most of them of several policies: each is refused when it is made."""
 
 from distrl import envs
 from distrl.agents.dqn import DQNConfig
@@ -6,8 +6,9 @@ from distrl.agents.impala import IMPALAConfig
 from distrl.agents.networks import NetworkConfig
 from distrl.agents.ppo import PPOConfig
 from distrl.agents.r2d2 import R2D2Config
-from distrl.config import LearnerConfig
+from distrl.config import ActorsConfig, LearnerConfig
 from distrl.experiment import Experiment, LearnedPolicy, Shared
+from distrl.replay.config import ReplayConfig
 from distrl.rules import RandomPolicy
 from distrl.testing import CheckingConfig
 
@@ -78,3 +79,11 @@ def several_updates_summed() -> Experiment:
         policy_of=dict(zip(_AGENTS, "ppq", strict=True)),
         shared=shared,
     )
+
+
+def more_shards_than_actors() -> Experiment:
+    """A shard to which no actor would write: three shards, of two actors."""
+    learner = LearnerConfig(batch_size=2)
+    actors = ActorsConfig(num_actors=2, num_envs=2)
+    replay = ReplayConfig(backend="served", num_shards=3, max_size=24)
+    return Experiment(_CARTPOLE, IMPALAConfig(_SMALL), replay, actors, learner=learner)
