@@ -75,7 +75,7 @@ TASKS = (
       for agent in ("a2c", "impala")),
     Task("LunarLander-v2", "dqn", 500_000),
     Task("BipedalWalker-v3", "ppo", 5_000_000),
-    Task("MiniGrid-MemoryS7-v0", "r2d2", 3_000_000, 3),
+    Task("MiniGrid-MemoryS7-v0", "r2d2", 1_000_000, 3),
     *(Task(env, agent, 300_000, 3) for env in ("HalfCheetah-v4", "Hopper-v4", "Walker2d-v4")
       for agent in ("td3", "sac")),
     *(Task("Acrobot-v1", "dqn", 100_000, 5, settings, variant) for variant, settings in (
