@@ -88,7 +88,8 @@ TASKS = (
         ("c51", ("--config.agent.n_step=1", "--config.agent.num_atoms=51",
                  "--config.agent.value_min=-50", "--config.agent.value_max=0")),
     )),
-    *(Task("Pong-v5", agent, 10_000_000, 3) for agent in ("ppo", "impala")),
+    *(Task("Pong-v5", agent, steps, 3, goal=18) for agent, steps in (
+        ("ppo", 2_500_000), ("impala", 10_000_000))),
     Task("Breakout-v5", "ppo", 2_500_000, 1),
     Task("Pong-v5", "dqn", 2_000_000, 1),
     *(Task(env, agent, steps, 3, topology=topology)
