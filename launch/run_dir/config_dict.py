@@ -12,7 +12,7 @@ def as_dict(settings: Any) -> dict[str, Any]:
 
     A value that is no setting, such as a function, is replaced by its name.
     """
-    return {field.name: _plain(getattr(settings, field.name)) for field in setting_fields(settings)}
+    return {field.name: plain(getattr(settings, field.name)) for field in setting_fields(settings)}
 
 
 def setting_fields(settings: Any) -> list[dataclasses.Field[Any]]:
@@ -30,13 +30,14 @@ def is_settings_mapping(value: Any) -> bool:
     return isinstance(value, Mapping) and any(map(dataclasses.is_dataclass, value.values()))
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
+    """Returns a setting as plain data; see `as_dict`."""
     if dataclasses.is_dataclass(value):
         return as_dict(value)
     if is_settings_tuple(value):
         return {part.name: as_dict(part) for part in value}
     if isinstance(value, Mapping):
-        return {name: _plain(part) for name, part in value.items()}
+        return {name: plain(part) for name, part in value.items()}
     if value is None or isinstance(value, (*SCALARS, tuple)):
         return value
     return getattr(value, "__qualname__", repr(value))

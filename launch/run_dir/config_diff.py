@@ -3,6 +3,8 @@
 import dataclasses
 import json
 import re
+import types
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from distrl.agents.action_noise import NoiseSchedule
@@ -11,7 +13,13 @@ from distrl.agents.dqn import DQNConfig
 from distrl.agents.networks import NetworkConfig
 from distrl.config import ActorsConfig, MetricsConfig
 from distrl.experiment import Experiment
-from distrl.launch.run_dir.config_dict import as_dict, is_settings_mapping, setting_fields
+from distrl.launch.run_dir.config_dict import (
+    as_dict,
+    is_settings_mapping,
+    is_settings_tuple,
+    plain,
+    setting_fields,
+)
 from distrl.replay.config import ReplayConfig
 
 # Settings that fix shapes or the meaning of numbers, with all that they contain; and exceptions.
@@ -86,6 +94,27 @@ def _classes(settings: Any, prefix: str) -> dict[str, str]:
     return classes
 
 
+def defaults(settings: Any, prefix: str = "") -> dict[str, Any]:
+    """Returns the defaults of all settings in an experiment, as `flat` returns them from a file.
+
+    They are what a checkpoint had that is older than a setting, unless `_BEFORE` says otherwise.
+    """
+    result = {}
+    for field in setting_fields(settings):
+        value, name = getattr(settings, field.name), f"{prefix}{field.name}"
+        parts = {name: value}
+        if is_settings_tuple(value):
+            parts = {f"{name}.{part.name}": part for part in value}
+        elif is_settings_mapping(value):
+            parts = {f"{name}.{key}": part for key, part in value.items()}
+        for part_name, part in parts.items():
+            if dataclasses.is_dataclass(part):
+                result.update(defaults(part, f"{part_name}."))
+        if field.default is not dataclasses.MISSING:
+            result[name] = json.loads(json.dumps(plain(field.default)))
+    return result
+
+
 def goal(settings: dict[str, Any]) -> Any:
     """Returns the part of what `describe` returned that says when a run ends.
 
@@ -103,12 +132,15 @@ def goal(settings: dict[str, Any]) -> Any:
     return {name: parts for name, parts in given.items() if parts}
 
 
-def compare(old: dict[str, Any], new: dict[str, Any]) -> list[Change]:
+def compare(
+    old: dict[str, Any], new: dict[str, Any], usual: Mapping[str, Any] = types.MappingProxyType({})
+) -> list[Change]:
     """Returns the settings that differ.
 
     Args:
       old: what `describe` returned, read from a file; empty: nothing is known.
       new: the same for the current settings.
+      usual: what `defaults` returned for them.
     """
     if "experiment" not in old:
         return []
@@ -129,7 +161,7 @@ def compare(old: dict[str, Any], new: dict[str, Any]) -> list[Change]:
         was = {**flat(json.loads(json.dumps(as_dict(SHARED))), "agent.network."), **was}
     # It is in the settings of all of DQN's networks, and changes those that are dueling.
     for name in [*now, *(name for name in was if name not in now)]:
-        old_value = was.get(name, _BEFORE.get(name.rpartition(".")[2]))
+        old_value = was.get(name, _BEFORE.get(name.rpartition(".")[2], usual.get(name)))
         if old_value != now.get(name) and not any(_within(name, each) for each in replaced):
             dueling = now.get(name.replace("dueling_streams", "dueling"), True)
             fixed = _of_policy(name) == "agent.dueling_streams" and dueling

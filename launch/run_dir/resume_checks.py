@@ -40,7 +40,7 @@ def check_settings(
     """Returns a line for each changed setting; raises ConfigError if one must not change."""
     tasks = experiment.tasks
     first = next(iter(checkpoints.values()))  # all have the settings
-    changes = config_diff.compare(first.manifest, settings)
+    changes = config_diff.compare(first.manifest, settings, config_diff.defaults(experiment))
     same = set.intersection(
         *(_without_effect(task.env_spec.observation) for task in tasks.values())
     )
@@ -54,8 +54,9 @@ def check_settings(
         except SpecError as error:
             prefix = f"policies.{name}.agent." if experiment.policies else "agent."
             of_agent = [change for change in changes if change.field.startswith(prefix)]
+            since = f"; changed since: {_describe(of_agent)}" if of_agent else ""
             raise ConfigError(
-                f"{checkpoint.path} is of another agent: {_describe(of_agent) or error}"
+                f"{checkpoint.path} is of another agent or environment: {error}{since}"
             ) from error
     return [f"distrl: changed since the checkpoint: {c.field}: {c.was} -> {c.now}" for c in changes]
 

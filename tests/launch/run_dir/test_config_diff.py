@@ -5,6 +5,7 @@ import json
 
 import pytest
 
+from distrl import presets
 from distrl.agents.ddpg import DDPGConfig
 from distrl.agents.dqn import DQNConfig
 from distrl.agents.networks import NetworkConfig
@@ -15,6 +16,10 @@ from distrl.experiment import Experiment
 from distrl.launch.run_dir import config_diff
 from distrl.replay.config import ReplayConfig
 from distrl.testing import CheckingConfig, CountingEnvironment
+
+
+def is_discrete_only(agent):
+    return agent in ("dqn", "r2d2", "impala", "a2c", "ppo", "reinforce")
 
 
 def described(agent):
@@ -57,3 +62,27 @@ def test_a_run_of_before_a_check_of_environments_goes_on():
         old["experiment"].pop(name, None)
         old["experiment"]["environment"].pop(name, None)
     assert not [change for change in config_diff.compare(old, new) if change.fixed]
+
+
+@pytest.mark.parametrize("agent", sorted(presets.AGENTS))
+def test_a_setting_that_a_run_is_older_than_was_its_default_or_what_it_meant_before(agent):
+    """Whichever it is: a new setting that is at its default ends no run of before."""
+    env = "CartPole-v1" if is_discrete_only(agent) else "Pendulum-v1"
+    made = presets.experiment(env, agent)
+    usual = config_diff.defaults(made)
+    new = json.loads(json.dumps(config_diff.describe(made)))
+    for name, default in usual.items():
+        old = json.loads(json.dumps(new))
+        *path, last = name.split(".")
+        part = old["experiment"]
+        for key in path:
+            part = part[key]
+        value = part.pop(last)
+        if isinstance(value, dict):
+            continue
+        before = config_diff._BEFORE.get(last, default)
+        changes = config_diff.compare(old, new, usual)
+        assert [(c.field, c.was, c.now) for c in changes] == (
+            [] if value == before else [(name, before, value)]
+        )
+    assert usual["agent.network.one_hot_integers"] is False
