@@ -69,6 +69,7 @@ TASKS = (
     Task("Pendulum-v1", "ddpg", 20_000),
     Task("LunarLander-v2", "ppo", 1_000_000),
     Task("MiniGrid-DoorKey-5x5-v0", "ppo", 100_000),
+    *(Task("MiniGrid-DoorKey-5x5-v0", agent, 300_000) for agent in ("a2c", "impala")),
     Task("Pendulum-v1", "sac", 20_000),
     *(Task(env, "ppo", 1_000_000) for env in ("Ant-v4", "Humanoid-v4")),
     *(Task(env, agent, 1_000_000) for env in ("Hopper-v4", "Walker2d-v4")

@@ -32,7 +32,7 @@ def check_settings(config: Any) -> None:
     Args:
       config: a dataclass with at least network, discount, learning_rate, anneal_updates,
         anneal_over_budget, max_gradient_norm, entropy_cost, baseline_cost and components; perhaps
-        with optimizer.
+        with optimizer and optimizer_epsilon.
 
     Raises:
       ConfigError: with what would be right.
@@ -40,6 +40,7 @@ def check_settings(config: Any) -> None:
     check_network(config)
     if hasattr(config, "optimizer"):
         check_choice(config, "optimizer", OPTIMIZERS)
+        check_positive_or_none(config, "optimizer_epsilon")
     check_number(config, "discount", lambda x: 0 <= x <= 1, "in [0, 1]")
     check_number(config, "learning_rate", lambda x: x > 0, "above 0")
     for field in ("entropy_cost", "baseline_cost"):
@@ -86,6 +87,7 @@ class ActorCritic(Agent):
             config.max_gradient_norm,
             getattr(config, "optimizer", "adam"),
             self._components,
+            getattr(config, "optimizer_epsilon", None),
         )
 
     def initial_params(self, rng: jax.Array) -> Params:

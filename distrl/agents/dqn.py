@@ -14,6 +14,7 @@ from typing import Any, ClassVar
 from distrl.agents.components import ByName, components_field
 from distrl.agents.defaults import (
     Defaults,
+    has_grid,
     has_pixels,
     on_policy_transforms,
     sampled,
@@ -158,7 +159,8 @@ class DQNConfig(SavedSettings):
         schedule. Elsewhere our own: with a constant rate, solved tasks are lost again at times.
         """
         if not has_pixels(env_spec):
-            return cls(n_step=5, anneal_over_budget=True)
+            network = dataclasses.replace(cls.network, one_hot_integers=has_grid(env_spec))
+            return cls(network, n_step=5, anneal_over_budget=True)
         epsilon = EpsilonSchedule(end=0.01, steps=250_000)
         return cls(learning_rate=1e-4, target_period=1_000, epsilon=epsilon)
 

@@ -122,12 +122,13 @@ class PPOConfig:
 
         Sources: with pixels and for continuous actions openai/baselines'
         baselines/ppo2/defaults.py, as in CleanRL's ppo_atari.py and ppo_continuous_action.py; for
-        MiniGrid lcswillems/rl-starter-files' scripts/train.py.
+        MiniGrid lcswillems/rl-starter-files' scripts/train.py, but for a learning rate that falls.
         """
         if has_pixels(env_spec):
             return cls(learning_rate=2.5e-4, anneal_over_budget=True, clip_ratio=0.1)
         if has_grid(env_spec):
-            return cls(minibatches=8)
+            symbols = NetworkConfig(one_hot_integers=True)
+            return cls(symbols, minibatches=8, anneal_over_budget=True)
         if is_discrete(env_spec):
             return cls()
         return cls(
@@ -148,10 +149,8 @@ class PPOConfig:
 
         A batch is one unroll of every stream: all that one version of the parameters did.
         """
-        if has_pixels(env_spec):
-            num_envs, unroll_length = 4, 128
-        elif has_grid(env_spec):
-            num_envs, unroll_length = 8, 128
+        if has_pixels(env_spec) or has_grid(env_spec):
+            num_envs, unroll_length = 4 if has_pixels(env_spec) else 8, 128
         elif is_discrete(env_spec):
             num_envs, unroll_length = 8, 64
         else:

@@ -5,7 +5,8 @@ Williams 1992, https://doi.org/10.1007/BF00992696; with a baseline: Sutton and B
 """
 
 import dataclasses
-from typing import ClassVar
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -16,7 +17,7 @@ from distrl.agents.defaults import Defaults, has_pixels
 from distrl.agents.losses.means import normalize
 from distrl.agents.losses.returns import gae
 from distrl.agents.networks import NetworkConfig
-from distrl.agents.settings import check_flag
+from distrl.agents.settings import SavedSettings, check_flag
 from distrl.config import ActorsConfig, LearnerConfig
 from distrl.errors import ConfigError
 from distrl.replay.config import ReplayConfig
@@ -25,7 +26,7 @@ from distrl.types import StepType, TimeStep
 
 
 @dataclasses.dataclass(frozen=True)
-class ReinforceConfig:
+class ReinforceConfig(SavedSettings):
     """REINFORCE's settings. Losses are means over the transitions of a batch of whole episodes.
 
     The return of an action is the discounted sum of all rewards that follow it in its episode. It
@@ -42,7 +43,8 @@ class ReinforceConfig:
       learning_rate: the optimiser's.
       anneal_updates: updates over which the learning rate falls linearly to 0; None: constant.
       anneal_over_budget: it falls so over `goal.max_env_steps` instead, if the run has one.
-      optimizer: "adam" (epsilon 1e-5) or "rmsprop", as in A2C.
+      optimizer: "adam" or "rmsprop", as in A2C.
+      optimizer_epsilon: as in IMPALA.
       max_gradient_norm: gradients are scaled down to this global norm; None: never.
       entropy_cost: weight of the entropy bonus.
       baseline_cost: weight of the baseline's loss, half the mean squared error of the return.
@@ -50,6 +52,7 @@ class ReinforceConfig:
     """
 
     on_policy: ClassVar[bool] = True
+    BEFORE: ClassVar[Mapping[str, Any]] = {"optimizer_epsilon": 1e-5}
     whole_episodes: ClassVar[bool] = True
 
     network: NetworkConfig = NetworkConfig()
@@ -60,6 +63,7 @@ class ReinforceConfig:
     anneal_updates: int | None = None
     anneal_over_budget: bool = False
     optimizer: str = "adam"
+    optimizer_epsilon: float | None = None
     max_gradient_norm: float | None = 0.5
     entropy_cost: float = 0.0
     baseline_cost: float = 0.5
