@@ -219,8 +219,8 @@ def jobs_of(only: str, topology: str | None, seeds: list[int] | None) -> list[Jo
       seeds: those; None: each task's own number, from 0 on.
     """
     tasks = list(TASKS)
-    if topology is not None:  # a task may be there under several of them
-        tasks = list(dict.fromkeys(task._replace(topology=topology) for task in TASKS))
+    if topology is not None:
+        tasks = [task._replace(topology=topology) for task in TASKS]
     names = [f"{task.name}/{task.agent}/{task.variant}/{task.topology}" for task in tasks]
     chosen = [
         task
@@ -229,12 +229,14 @@ def jobs_of(only: str, topology: str | None, seeds: list[int] | None) -> list[Jo
     ]
     most = max((task.seeds for task in chosen), default=0)
     numbers = range(most) if seeds is None else seeds
-    return [
+    jobs = [
         Job(task, seed)
         for seed in numbers
         for task in chosen
         if seeds is not None or seed < task.seeds
     ]
+    # A task may be there under several topologies, with other numbers of seeds.
+    return list({job.key: job for job in jobs}.values())
 
 
 def main() -> int:

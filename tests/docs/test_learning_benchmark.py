@@ -54,6 +54,9 @@ def test_runs_are_chosen_by_parts_of_their_names():
         "--env=Hopper-v4", "--agent=ppo", "--topology=light_env", "--max_env_steps=1000000",
         "--config.replay.backend=reverb",
     ]  # fmt: skip
+    # A task that is there under three topologies, with three seeds and with five.
+    jobs = learning.jobs_of("CartPole-v1/a2c", "single_process", None)
+    assert [job.seed for job in jobs] == [0, 1, 2, 3, 4]
 
 
 @pytest.mark.parametrize("agent", sorted(learning_pages.TITLES))
