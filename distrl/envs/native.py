@@ -223,11 +223,8 @@ def _is_discrete(spec: Any) -> bool:
 def _action(spec: Any) -> dm_specs.Array:
     """Returns EnvPool's action spec as dm_env's: discrete, or several integers or float32."""
     shape = [n for n in spec.shape if n != -1]
-    is_discrete = np.issubdtype(spec.dtype, np.integer)
-    if is_discrete and not shape:
+    if np.issubdtype(spec.dtype, np.integer) and not shape:
         if spec.minimum != 0:
             raise ConfigError(f"environment: a discrete action must start at 0, got {spec}")
         return dm_specs.DiscreteArray(int(spec.maximum) + 1, np.int32, "action")
-    minimum, maximum = (np.broadcast_to(np.asarray(b), shape) for b in (spec.minimum, spec.maximum))
-    dtype = np.int32 if is_discrete else np.float32
-    return dm_specs.BoundedArray(shape, dtype, minimum, maximum, "action")
+    return spaces.array_spec(shape, spec.dtype, spec.minimum, spec.maximum, "action")

@@ -102,6 +102,13 @@ def test_actions_of_several_integers():
     np.testing.assert_array_equal(back[2], first[2])  # two half turns
 
 
+@pytest.mark.skipif("Mjlab-Cartpole-Balance-v0" not in envpool_names(), reason="EnvPool is older")
+def test_actions_without_bounds_have_none():
+    """EnvPool declares infinite ones; agents that need bounds say so, the others take it."""
+    action = NativeEnvironment("Mjlab-Cartpole-Balance-v0").spec().action
+    assert type(action) is dm_specs.Array and action.dtype == np.float32
+
+
 def test_few_values_are_discrete_and_bounds_are_kept():
     cards = NativeEnvironment("Blackjack-v1").spec().observation
     assert cards.shape == (3,) and specs.num_values(cards) == [32] * 3
