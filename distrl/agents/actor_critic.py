@@ -40,7 +40,7 @@ def check_settings(config: Any) -> None:
     check_network(config)
     if hasattr(config, "optimizer"):
         check_choice(config, "optimizer", OPTIMIZERS)
-        check_positive_or_none(config, "optimizer_epsilon")
+        check_number(config, "optimizer_epsilon", lambda x: x >= 0, "of at least 0")
     check_number(config, "discount", lambda x: 0 <= x <= 1, "in [0, 1]")
     check_number(config, "learning_rate", lambda x: x > 0, "above 0")
     for field in ("entropy_cost", "baseline_cost"):
@@ -87,7 +87,7 @@ class ActorCritic(Agent):
             config.max_gradient_norm,
             getattr(config, "optimizer", "adam"),
             self._components,
-            getattr(config, "optimizer_epsilon", None),
+            getattr(config, "optimizer_epsilon", 1e-5),
         )
 
     def initial_params(self, rng: jax.Array) -> Params:

@@ -10,9 +10,6 @@ import optax
 from distrl.types import Nest, Params
 
 OPTIMIZERS = ("adam", "rmsprop", "sgd")
-# Adam's, which is added to the root of the mean square of a gradient, is openai/baselines'.
-# RMSProp's, under the root, is in effect none: where rewards are rare, gradients are small.
-_EPSILON = {"adam": 1e-5, "rmsprop": 1e-12}
 Rates = Mapping[str, optax.ScalarOrSchedule]
 
 
@@ -50,7 +47,7 @@ def make_optimizer(
     max_gradient_norm: float | None,
     name: str = "adam",
     components: ByComponent | None = None,
-    epsilon: float | None = None,
+    epsilon: float = 1e-5,
 ) -> optax.GradientTransformationExtraArgs:
     """Returns an optimiser, behind a clip of the gradients' global norm.
 
@@ -63,7 +60,7 @@ def make_optimizer(
       components: a `ByComponent`; None: all parameters alike. The gradients of those that are
         frozen must be 0. The state has the same structure as without, unless a component has
         another optimiser, or is the only one with a schedule.
-      epsilon: Adam's and RMSProp's; None: 1e-5 and 1e-12.
+      epsilon: Adam's and RMSProp's.
     """
     if components is None or not components.configs:
         scale = optax.scale_by_learning_rate(learning_rate)
@@ -80,20 +77,17 @@ def _behind_clip(
     return optax.chain(optax.clip_by_global_norm(max_gradient_norm), optimizer)
 
 
-def _direction(
-    name: str, epsilon: float | None, counts: bool = False
-) -> optax.GradientTransformation:
+def _direction(name: str, epsilon: float, counts: bool = False) -> optax.GradientTransformation:
     """Returns an optimiser without its learning rate.
 
     Args:
       name, epsilon: as of `make_optimizer`.
       counts: RMSProp has a counter in its state, in the place of the argument `count`.
     """
-    if name == "sgd":
-        return optax.identity()
-    epsilon = _EPSILON[name] if epsilon is None else epsilon
     if name == "adam":
         return optax.scale_by_adam(eps=epsilon)
+    if name == "sgd":
+        return optax.identity()
     if counts:
         return optax.scale_by_rms(decay=0.99, eps=epsilon, bias_correction=True)
     return _scale_by_rms(decay=0.99, epsilon=epsilon)
@@ -104,7 +98,7 @@ def _by_component(
     max_gradient_norm: float | None,
     name: str,
     components: ByComponent,
-    epsilon: float | None,
+    epsilon: float,
 ) -> optax.GradientTransformationExtraArgs:
     """Returns the optimiser of parameters whose components differ; see `make_optimizer`."""
 

@@ -5,8 +5,7 @@ Williams 1992, https://doi.org/10.1007/BF00992696; with a baseline: Sutton and B
 """
 
 import dataclasses
-from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -17,7 +16,7 @@ from distrl.agents.defaults import Defaults, has_pixels
 from distrl.agents.losses.means import normalize
 from distrl.agents.losses.returns import gae
 from distrl.agents.networks import NetworkConfig
-from distrl.agents.settings import SavedSettings, check_flag
+from distrl.agents.settings import check_flag
 from distrl.config import ActorsConfig, LearnerConfig
 from distrl.errors import ConfigError
 from distrl.replay.config import ReplayConfig
@@ -26,7 +25,7 @@ from distrl.types import StepType, TimeStep
 
 
 @dataclasses.dataclass(frozen=True)
-class ReinforceConfig(SavedSettings):
+class ReinforceConfig:
     """REINFORCE's settings. Losses are means over the transitions of a batch of whole episodes.
 
     The return of an action is the discounted sum of all rewards that follow it in its episode. It
@@ -52,7 +51,6 @@ class ReinforceConfig(SavedSettings):
     """
 
     on_policy: ClassVar[bool] = True
-    BEFORE: ClassVar[Mapping[str, Any]] = {"optimizer_epsilon": 1e-5}
     whole_episodes: ClassVar[bool] = True
 
     network: NetworkConfig = NetworkConfig()
@@ -63,7 +61,7 @@ class ReinforceConfig(SavedSettings):
     anneal_updates: int | None = None
     anneal_over_budget: bool = False
     optimizer: str = "adam"
-    optimizer_epsilon: float | None = None
+    optimizer_epsilon: float = 1e-5
     max_gradient_norm: float | None = 0.5
     entropy_cost: float = 0.0
     baseline_cost: float = 0.5

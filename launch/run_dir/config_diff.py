@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 from distrl.agents.action_noise import NoiseSchedule
 from distrl.agents.continuous import SHARED
 from distrl.agents.dqn import DQNConfig
-from distrl.agents.impala import IMPALAConfig
 from distrl.agents.networks import NetworkConfig
 from distrl.config import ActorsConfig, MetricsConfig
 from distrl.experiment import Experiment
@@ -40,7 +39,6 @@ _BEFORE = {
     **NetworkConfig.BEFORE,
     "inputs": [],  # as in a file
     **DQNConfig.BEFORE,
-    **IMPALAConfig.BEFORE,
     **NoiseSchedule.BEFORE,
     "whole_episodes": False,
     "burn_in": 0,

@@ -20,7 +20,7 @@ RATE = 1e-3
 PARAMS = {"w": jnp.zeros(3)}
 
 
-def steps(grads, start=0, state=None, epsilon=None):
+def steps(grads, start=0, state=None, epsilon=1e-5):
     optimizer = make_optimizer(RATE, None, "rmsprop", epsilon=epsilon)
     state = optimizer.init(PARAMS) if state is None else state
     for count, grad in enumerate(grads, start):
@@ -36,9 +36,9 @@ def test_the_first_updates_are_as_large_as_the_learning_rate():
 
 
 def test_small_gradients_make_steps_of_full_size():
-    """A larger epsilon makes little of them, as RMSProp's 1e-5 did of MiniGrid's rare rewards."""
+    """With a small epsilon; RMSProp's 1e-5 makes little of them, as of MiniGrid's rare rewards."""
     grads = [np.full(3, 1e-5, np.float32)] * 3
-    for epsilon, size in ((None, 1.0), (1e-5, 1e-5 / 1e-5**0.5)):
+    for epsilon, size in ((1e-12, 1.0), (1e-5, 1e-5 / 1e-5**0.5)):
         for update in steps(grads, epsilon=epsilon):
             np.testing.assert_allclose(update, -RATE * size, rtol=0.01)
 
@@ -48,7 +48,7 @@ def test_small_gradients_make_steps_of_full_size():
 def test_epsilon_is_a_setting(config, name):
     spec = EnvironmentSpec(dm_specs.Array((4,), np.float32), dm_specs.DiscreteArray(3, np.int32))
     moved = []
-    for epsilon in (None, 1e-2):
+    for epsilon in (1e-12, 1e-2):
         settings = config(NetworkConfig(hidden_sizes=()), optimizer=name, optimizer_epsilon=epsilon)
         agent = settings.make(spec)
         params = agent.initial_params(jax.random.PRNGKey(0))
@@ -62,11 +62,11 @@ def test_epsilon_is_a_setting(config, name):
         config(optimizer_epsilon=-1.0)
 
 
-@pytest.mark.parametrize("epsilon", [None, 1e-5])
+@pytest.mark.parametrize("epsilon", [1e-12, 1e-5])
 def test_updates_equal_optaxs_with_its_own_count(epsilon):
     rng = np.random.default_rng(0)
     grads = rng.normal(size=(20, 3)).astype(np.float32)
-    other = optax.rmsprop(RATE, decay=0.99, eps=epsilon or 1e-12, bias_correction=True)
+    other = optax.rmsprop(RATE, decay=0.99, eps=epsilon, bias_correction=True)
     state = other.init(PARAMS)
     for grad, update in zip(grads, steps(grads, epsilon=epsilon), strict=True):
         want, state = other.update({"w": jnp.asarray(grad)}, state, PARAMS)
@@ -88,7 +88,7 @@ def test_a_state_saved_by_uncorrected_rmsprop_loads(tmp_path, norm, rate):
         np.testing.assert_array_equal(old, new)
     updates, _ = optimizer.update({"w": jnp.full(3, 0.5)}, loaded, PARAMS, count=1)
     average = (0.99 * 0.01 + 0.01 * 0.25) / (1 - 0.99**2)
-    np.testing.assert_allclose(updates["w"], -RATE * 0.5 / average**0.5, rtol=1e-5)
+    np.testing.assert_allclose(updates["w"], -RATE * 0.5 / (average + 1e-5) ** 0.5, rtol=1e-5)
 
 
 def test_a_budget_beyond_int32_anneals_all_the_same():
