@@ -19,10 +19,10 @@ DISCRETE, CONTINUOUS = ("CartPole-v1", "Pong-v5"), ("Pendulum-v1",)
 BOTH = ("CartPole-v1", "Pong-v5", "HalfCheetah-v4")
 GRID = "MiniGrid-DoorKey-5x5-v0"
 ENVIRONMENTS = {
-    "a2c": BOTH,
+    "a2c": (*BOTH, GRID),
     "ddpg": CONTINUOUS,
-    "dqn": DISCRETE,
-    "impala": BOTH,
+    "dqn": (*DISCRETE, GRID),
+    "impala": (*BOTH, GRID),
     "ppo": (*BOTH, GRID),
     "r2d2": (*DISCRETE, GRID),
     "reinforce": ("CartPole-v1",),
