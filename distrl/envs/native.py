@@ -25,7 +25,8 @@ _OWN_OPTIONS = {
     "num_threads": "environment.num_threads",
     "max_episode_steps": "environment.max_episode_steps",
 }
-_MOST_DISCRETE = 64  # a number with more values than this is a quantity, such as a count of steps
+# Of a number among others: a direction or a row of a maze has no more values, a count of steps has.
+_MOST_DISCRETE = 64
 _NO_LIMIT = 2**31 - 1  # EnvPool's max_episode_steps of environments without a limit
 # Families (by the names of their specs) whose time limit does nothing but end the episode: with a
 # limit one larger everything else is the same, bit by bit. In others it is part of the game
@@ -119,12 +120,8 @@ class NativeEnvironment:
         raw = self.envpool_spec()
         state = raw.state_array_spec
         observation = {
-            name: _observation(state[key], name or "observation")
-            for name, key in observation_keys(state).items()
+            name: _observation(state[key], name) for name, key in observation_keys(state).items()
         }
-        if "" in observation and _is_discrete(state["obs"]):  # FrozenLake, Taxi
-            values = int(state["obs"].maximum) + 1
-            observation[""] = dm_specs.DiscreteArray(values, np.int32, "observation")
         if type(raw).__name__.startswith("MiniGrid"):  # its spec says 0 to 255, as of brightness
             observation["image"] = minigrid.image_spec(observation["image"])
         action = list(raw.action_array_spec.values())[-1]
@@ -202,22 +199,24 @@ def _array(spec: Any, dtype: Any, name: str) -> dm_specs.Array:
     return dm_specs.Array([n for n in spec.shape if n != -1], dtype, name)
 
 
-def _observation(spec: Any, name: str) -> dm_specs.Array:
-    """Returns an observation's spec: integers that EnvPool bounds are bounded, few are discrete."""
+def _observation(spec: Any, part: str) -> dm_specs.Array:
+    """Returns an observation's spec: integers that EnvPool bounds are bounded, few are discrete.
+
+    Args:
+      spec: EnvPool's.
+      part: its name in a dict; "": it is the observation, and a number is a state (Taxi's).
+    """
+    name = part or "observation"
     array = _array(spec, spaces.narrow(spec.dtype), name)
     if not np.issubdtype(array.dtype, np.integer):
         return array
     low, high, limits = int(np.min(spec.minimum)), int(np.max(spec.maximum)), np.iinfo(array.dtype)
     if low <= limits.min and high >= limits.max:
         return array
-    if not array.shape and low == 0 and high < _MOST_DISCRETE:  # a direction, a row of a maze
+    most = _MOST_DISCRETE if part else limits.max
+    if not array.shape and low == 0 and high < most:
         return dm_specs.DiscreteArray(high + 1, np.int32, name)
     return dm_specs.BoundedArray(array.shape, array.dtype, low, high, name)
-
-
-def _is_discrete(spec: Any) -> bool:
-    one = not [n for n in spec.shape if n != -1] and spec.dtype == np.int32
-    return one and spec.minimum == 0 and spec.maximum < 2**31 - 1
 
 
 def _action(spec: Any) -> dm_specs.Array:
