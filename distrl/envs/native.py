@@ -216,7 +216,7 @@ def _observation(spec: Any, part: str) -> dm_specs.Array:
     most = _MOST_DISCRETE if part else limits.max
     if not array.shape and low == 0 and high < most:
         return dm_specs.DiscreteArray(high + 1, np.int32, name)
-    return dm_specs.BoundedArray(array.shape, array.dtype, low, high, name)
+    return spaces.array_spec(array.shape, spec.dtype, low, high, name)
 
 
 def _action(spec: Any) -> dm_specs.Array:

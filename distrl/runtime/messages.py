@@ -73,6 +73,8 @@ def _early() -> MessageError:
 
 
 def _encode(value: Any, add: _Add, depth: int) -> None:
+    if depth > DEPTH:
+        raise _too_deep()
     write = _WRITERS.get(type(value))
     if write is None:
         write = _writer(value)
@@ -123,16 +125,12 @@ def _write_bytes(value: bytes | bytearray | memoryview, add: _Add, depth: int) -
 
 
 def _write_sequence(value: tuple[Any, ...] | list[Any], add: _Add, depth: int) -> None:
-    if depth > DEPTH:
-        raise _too_deep()
     add(_KIND_AND_SIZE.pack(b"t" if isinstance(value, tuple) else b"l", len(value)))
     for part in value:
         _encode(part, add, depth + 1)
 
 
 def _write_dict(value: dict[Any, Any], add: _Add, depth: int) -> None:
-    if depth > DEPTH:
-        raise _too_deep()
     add(_KIND_AND_SIZE.pack(b"d", len(value)))
     for key, part in value.items():
         _encode(key, add, depth + 1)
@@ -180,6 +178,8 @@ def _too_deep() -> MessageError:
 
 def _read(data: bytes, at: int, depth: int) -> tuple[Any, int]:
     """Returns the value that begins at `at` with its kind, and where it ends."""
+    if depth > DEPTH:
+        raise _too_deep()
     read = _READERS.get(data[at])
     if read is None:
         raise MessageError(f"a message has no value of kind {data[at : at + 1]!r}")
@@ -236,8 +236,6 @@ def _read_bytes(data: bytes, at: int, depth: int) -> tuple[bytes, int]:
 
 
 def _read_list(data: bytes, at: int, depth: int) -> tuple[list[Any], int]:
-    if depth > DEPTH:
-        raise _too_deep()
     at, end = _end(data, at)  # each part has a byte at least
     parts = []
     for _ in range(end - at):
@@ -252,8 +250,6 @@ def _read_tuple(data: bytes, at: int, depth: int) -> tuple[tuple[Any, ...], int]
 
 
 def _read_dict(data: bytes, at: int, depth: int) -> tuple[dict[Any, Any], int]:
-    if depth > DEPTH:
-        raise _too_deep()
     at, end = _end(data, at)
     result = {}
     for _ in range(end - at):

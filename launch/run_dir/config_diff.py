@@ -16,7 +16,6 @@ from distrl.experiment import Experiment
 from distrl.launch.run_dir.config_dict import (
     as_dict,
     is_settings_mapping,
-    is_settings_tuple,
     plain,
     setting_fields,
 )
@@ -76,22 +75,25 @@ def _classes(settings: Any, prefix: str) -> dict[str, str]:
     """Returns the names of the dataclasses in `settings`, by field."""
     classes = {}
     for field in setting_fields(settings):
-        value = getattr(settings, field.name)
-        if is_settings_mapping(value):
-            for name, part in value.items():
-                if dataclasses.is_dataclass(part):
-                    classes[f"{prefix}{field.name}.{name}"] = type(part).__qualname__
-                    classes.update(_classes(part, f"{prefix}{field.name}.{name}."))
-            continue
-        parts = value if isinstance(value, tuple) else (value,)
-        for part in parts:
-            if dataclasses.is_dataclass(part) and not isinstance(part, type):
-                name = f"{prefix}{field.name}"
-                if isinstance(value, tuple):
-                    name += f".{getattr(part, 'name', type(part).__name__)}"
-                classes[name] = type(part).__qualname__
-                classes.update(_classes(part, f"{name}."))
+        parts = _parts(f"{prefix}{field.name}", getattr(settings, field.name))
+        for name, part in parts.items():
+            classes[name] = type(part).__qualname__
+            classes.update(_classes(part, f"{name}."))
     return classes
+
+
+def _parts(name: str, value: Any) -> dict[str, Any]:
+    """Returns the dataclasses that a setting of this name is or has, by name."""
+    parts = {name: value}
+    if is_settings_mapping(value):
+        parts = {f"{name}.{key}": part for key, part in value.items()}
+    elif isinstance(value, tuple):
+        parts = {f"{name}.{getattr(part, 'name', type(part).__name__)}": part for part in value}
+    return {
+        name: part
+        for name, part in parts.items()
+        if dataclasses.is_dataclass(part) and not isinstance(part, type)
+    }
 
 
 def defaults(settings: Any, prefix: str = "") -> dict[str, Any]:
@@ -101,15 +103,9 @@ def defaults(settings: Any, prefix: str = "") -> dict[str, Any]:
     """
     result = {}
     for field in setting_fields(settings):
-        value, name = getattr(settings, field.name), f"{prefix}{field.name}"
-        parts = {name: value}
-        if is_settings_tuple(value):
-            parts = {f"{name}.{part.name}": part for part in value}
-        elif is_settings_mapping(value):
-            parts = {f"{name}.{key}": part for key, part in value.items()}
-        for part_name, part in parts.items():
-            if dataclasses.is_dataclass(part):
-                result.update(defaults(part, f"{part_name}."))
+        name = f"{prefix}{field.name}"
+        for part_name, part in _parts(name, getattr(settings, field.name)).items():
+            result.update(defaults(part, f"{part_name}."))
         if field.default is not dataclasses.MISSING:
             result[name] = json.loads(json.dumps(plain(field.default)))
     return result
