@@ -5,6 +5,7 @@ not shrink are tried once in a while.
 """
 
 import struct
+from collections.abc import Iterable, Iterator
 
 import cramjam
 import numpy as np
@@ -13,6 +14,7 @@ import numpy.typing as npt
 from distrl.runtime.messages import MessageError
 
 CHUNK_BYTES = 1 << 19  # at most; fits into a core's cache
+FIRST_BYTES = 1 << 17  # of a frame's first chunk: the other end wakes while the next is compressed
 AT_ONCE_BYTES = 4 * CHUNK_BYTES  # compressed before they are sent: not all, so that both ends work
 HEAD = struct.Struct("<II")  # before each chunk: its bytes, and its bytes as they are sent
 _LEAST = 1 << 12  # bytes of a chunk that is worth a try
@@ -20,6 +22,15 @@ _WORTH = 0.875  # of its bytes that a compressed chunk has at most
 _MOST_SKIPPED = 63  # chunks that are not tried after one that was not worth it
 
 Bytes = npt.NDArray[np.uint8]
+
+
+def chunks(data: Iterable[Bytes]) -> Iterator[Bytes]:
+    """Yields the chunks of a frame's bytes. Args: data: pieces, uint8 `[n]` each."""
+    most = FIRST_BYTES
+    for piece in data:
+        while piece.nbytes:
+            yield piece[:most]
+            piece, most = piece[most:], CHUNK_BYTES
 
 
 class Compressor:
@@ -57,7 +68,7 @@ class Compressor:
         self._used = 0
 
 
-def decompress(data: Bytes, chunk: Bytes) -> None:
+def decompress(data: memoryview, chunk: Bytes) -> None:
     """Fills a chunk, uint8 `[n]`.
 
     Args:

@@ -6,6 +6,7 @@ frame's sizes are checked before anything is allocated for it.
 
 import contextlib
 import hashlib
+import math
 import os
 import socket
 import struct
@@ -27,7 +28,6 @@ _BUFFER_BYTES = 1 << 20
 _AHEAD_BYTES = 1 << 14  # received with a frame's sizes, if they have come
 _IN_CHUNKS = 1 << 14  # bytes after a message from which on they are sent in chunks
 _SLICE = struct.pack("@ll", 0, 100_000)  # timeval: 0.1 s between two calls of `poll`
-
 _MOST_PIECES = 1024  # sent by one call: the kernel's IOV_MAX
 
 Bytes = npt.NDArray[np.uint8]
@@ -115,13 +115,15 @@ class Room:
     """Memory for the bytes of one frame after the other: new memory has to be cleared first."""
 
     def __init__(self) -> None:
-        self._bytes: Bytes = np.empty(0, np.uint8)
+        self._bytes = self._taken = np.empty(0, np.uint8)
 
     def take(self, nbytes: int) -> Bytes:
-        """Returns uint8 `[nbytes]`, in the place of what it returned before."""
-        if nbytes > self._bytes.nbytes:
-            self._bytes = np.empty(nbytes, np.uint8)
-        return self._bytes[:nbytes]
+        """Returns uint8 `[nbytes]`, in the place of what it returned before: if alike, the same."""
+        if nbytes != self._taken.nbytes:
+            if nbytes > self._bytes.nbytes:
+                self._bytes = np.empty(nbytes, np.uint8)
+            self._taken = self._bytes[:nbytes]
+        return self._taken
 
 
 class FrameSocket:
@@ -171,18 +173,16 @@ class FrameSocket:
             self._send(parts + [piece.data for piece in data], poll)
             return
         # The bytes of the chunks in `parts`: only one is sent first, for the other end to begin.
-        waiting = compression.AT_ONCE_BYTES - compression.CHUNK_BYTES
-        for piece in data:
-            for start in range(0, piece.nbytes, compression.CHUNK_BYTES):
-                chunk = piece[start : start + compression.CHUNK_BYTES]
-                if waiting + chunk.nbytes > compression.AT_ONCE_BYTES:
-                    self._send(parts, poll)
-                    self._compressor.clear()
-                    parts, waiting = [], 0
-                waiting += chunk.nbytes
-                shorter = self._compressor.compressed(chunk)
-                sent = chunk if shorter is None else shorter
-                parts += [memoryview(compression.HEAD.pack(chunk.nbytes, sent.nbytes)), sent.data]
+        waiting = compression.AT_ONCE_BYTES - compression.FIRST_BYTES
+        for chunk in compression.chunks(data):
+            if waiting + chunk.nbytes > compression.AT_ONCE_BYTES:
+                self._send(parts, poll)
+                self._compressor.clear()
+                parts, waiting = [], 0
+            waiting += chunk.nbytes
+            shorter = self._compressor.compressed(chunk)
+            sent = chunk if shorter is None else shorter
+            parts += [memoryview(compression.HEAD.pack(chunk.nbytes, sent.nbytes)), sent.data]
         self._send(parts, poll)
         self._compressor.clear()
 
@@ -245,26 +245,61 @@ class FrameSocket:
             if size == nbytes:
                 self.receive_into(chunk.data, SILENCE, poll)
             else:
-                compressed = self._chunk.take(size)
-                self.receive_into(compressed.data, SILENCE, poll)
+                if size <= len(self._ahead):
+                    compressed = self._taken(size)
+                else:
+                    compressed = self._chunk.take(size).data
+                    self.receive_into(compressed, SILENCE, poll)
                 compression.decompress(compressed, chunk)
 
     def _received(self, count: int, silence: float | None, poll: Callable[[], None]) -> bytes:
         """Returns the next `count` bytes; arguments as of `receive_into`."""
-        ahead = self._ahead
-        if count <= len(ahead):
-            self._ahead = ahead[count:]
-            return bytes(ahead[:count])
+        if not self._ahead:
+            self._ahead = self._room[: self._some(self._room, 0, silence, poll)]
+        if count <= len(self._ahead):
+            return bytes(self._taken(count))
         data = bytearray(count)
-        self.receive_into(memoryview(data), silence, poll)
+        self.receive_into(memoryview(data), SILENCE, poll)
         return bytes(data)
+
+    def _taken(self, count: int) -> memoryview:
+        """Returns at most the next `count` bytes of those that have come ahead."""
+        taken, self._ahead = self._ahead[:count], self._ahead[count:]
+        return taken
+
+    def _some(
+        self,
+        view: memoryview,
+        flags: int,
+        silence: float | None,
+        poll: Callable[[], None],
+        until: float = math.inf,
+    ) -> int:
+        """Receives as many bytes as there are, at least one; arguments as of `receive_into`."""
+        began = time.monotonic()
+        while True:
+            try:
+                count = self.sock.recv_into(view, 0, flags)
+                if count == 0:
+                    raise ConnectionError("the other end closed the connection")
+            except BlockingIOError:  # nothing has come for a slice
+                count = 0
+                if silence is not None and time.monotonic() - began > silence:
+                    raise ConnectionError(
+                        f"the other end was silent for {silence:.0f} s within a frame"
+                    ) from None
+            if time.monotonic() > until:
+                raise ConnectionError("not all came in time")
+            poll()
+            if count:
+                return count
 
     def receive_into(
         self,
         view: memoryview,
         silence: float | None,
         poll: Callable[[], None] = _no,
-        total: float | None = None,
+        total: float = math.inf,
     ) -> None:
         """Fills `view`.
 
@@ -272,37 +307,23 @@ class FrameSocket:
           view: of bytes.
           silence: seconds without a byte after which it fails; None: only once the first has come.
           poll: as in `receive`.
-          total: seconds for all of it; None: no limit.
+          total: seconds for all of it.
 
         Raises:
           OSError: the other end is gone or silent.
         """
-        began = heard = time.monotonic()
+        until = time.monotonic() + total
         while len(view):
             if self._ahead:
-                count = min(len(view), len(self._ahead))
-                view[:count], self._ahead = self._ahead[:count], self._ahead[count:]
-                view = view[count:]
+                taken = self._taken(len(view))
+                view[: len(taken)] = taken
+                view = view[len(taken) :]
                 silence = SILENCE if silence is None else silence
-                continue
-            try:
-                if len(view) < _AHEAD_BYTES:
-                    count = self.sock.recv_into(self._room)
-                    self._ahead = self._room[:count]
-                else:
-                    count = self.sock.recv_into(view, 0, socket.MSG_WAITALL)
-                    view = view[count:]
-                if count == 0:
-                    raise ConnectionError("the other end closed the connection")
-                heard = time.monotonic()
-            except BlockingIOError:  # nothing has come for a slice
-                if silence is not None and time.monotonic() - heard > silence:
-                    raise ConnectionError(
-                        f"the other end was silent for {silence:.0f} s within a frame"
-                    ) from None
-            if total is not None and time.monotonic() - began > total:
-                raise ConnectionError(f"not all came in {total:.0f} s")
-            poll()
+            elif len(view) < _AHEAD_BYTES:
+                count = self._some(self._room, 0, silence, poll, until)
+                self._ahead = self._room[:count]
+            else:
+                view = view[self._some(view, socket.MSG_WAITALL, silence, poll, until) :]
 
     def close(self) -> None:
         """Closes the connection."""

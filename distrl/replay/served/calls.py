@@ -61,6 +61,7 @@ class Client:
       answers: to the last calls by number; of those with data only the last one.
       done: the last call that inserted by way of a server before this one, and its unrolls that are
         in the table; see `NumberedInserts.last`.
+      inserted: the last block, for `Columns.unpack`.
       without_room: whether its last insert was not finished: no later one is made before it.
       connections: that it has.
       left: when it closed the last one.
@@ -72,6 +73,7 @@ class Client:
         self.number = -1
         self.answers: dict[int, Answer] = {}
         self.done: tuple[int, int] | None = None  # not looked up yet
+        self.inserted: Block | None = None
         self.without_room = False
         self.sampled = frames.Room()
         self.connections, self.left = 0, time.monotonic()
@@ -133,8 +135,10 @@ class Calls:
             raise SpecError(f"an insert of {size} unrolls in {data.nbytes} bytes")
         if priorities is not None:
             _, priorities = checked_priorities(np.arange(size, dtype=np.uint64), priorities)
-        columns = self._handle.columns
-        block = columns.unpack(data, size)._replace(priorities=priorities)
+        columns, client = self._handle.columns, self._client
+        block = client.inserted = columns.unpack(data, size, client.inserted)
+        if priorities is not None:
+            block = block._replace(priorities=priorities)
         # Another server may have made the first calls that this one is sent.
         number, done = self._done_before()
         if self._call.number != number:

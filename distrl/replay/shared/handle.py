@@ -27,7 +27,7 @@ from distrl.replay.config import ReplayConfig
 from distrl.replay.sampler import Sampler
 from distrl.replay.shared import clients
 from distrl.replay.shared.numbered import Call
-from distrl.replay.shared.slots import SAMPLES, QueueSlots, RingSlots, Slots
+from distrl.replay.shared.slots import INSERTS, SAMPLES, QueueSlots, RingSlots, Slots
 from distrl.replay.shared.snapshot import SharedSnapshot
 from distrl.replay.shared.table import SharedTable
 from distrl.replay.shared.waits import TableWait
@@ -133,8 +133,11 @@ class TableHandle:
                 with table.lock:
                     if exempt:
                         table.move_bounds(len(slots))
-                    with table.numbered.counted(call, table.count, len(slots)):
-                        store.commit(slots, part.priorities)
+                    if call is not None:
+                        row = table.numbered.begin(call, table.count(INSERTS), len(slots))
+                    store.commit(slots, part.priorities)
+                    if call is not None:
+                        table.numbered.end(row, table.count(INSERTS))
                     slots = None
                     events = table.changed()
             finally:

@@ -8,15 +8,11 @@ at any instruction: a row that is open tells which unrolls are being inserted, a
 may be repeated, turns that into a count.
 """
 
-import contextlib
 import struct
 import time
-from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import numpy as np
-
-from distrl.replay.shared.slots import INSERTS
 
 ROWS, COLUMNS = 1024, 9
 _NUMBER, _DONE = 2, 3
@@ -60,26 +56,14 @@ class NumberedInserts:
         row = self._row(client)
         return (-1, 0) if row is None else (self._ints[row + _NUMBER], self._ints[row + _DONE])
 
-    @contextlib.contextmanager
-    def counted(
-        self, call: Call | None, counts: Callable[[int], int], count: int
-    ) -> Iterator[None]:
-        """Counts what is inserted in the context.
+    def begin(self, call: Call, first: int, count: int) -> int:
+        """Notes what is inserted next; returns the client's row, for `end`.
 
         Args:
-          call: what inserts it; None: it is not counted.
-          counts: returns the table's counts, see `slots.py`.
-          count: unrolls that are to be inserted.
+          call: what inserts it.
+          first: the key of the first unroll.
+          count: unrolls.
         """
-        if call is None:
-            yield
-            return
-        row = self._open(call, counts(INSERTS), count)
-        yield
-        self._close(row, counts(INSERTS))
-
-    def _open(self, call: Call, first: int, count: int) -> int:
-        """Notes what is inserted next, from key `first` on; returns the client's row."""
         ints, row = self._ints, self._row(call.client)
         if row is None:
             row = int(np.argmin(np.asarray(ints)[_USED::COLUMNS])) * COLUMNS
@@ -92,7 +76,8 @@ class NumberedInserts:
         ints[row + _OPEN] = call.number + 1  # last: it opens the row
         return row
 
-    def _close(self, row: int, inserts: int) -> None:
+    def end(self, row: int, inserts: int) -> None:
+        """Counts what was begun. Args: inserts: into the table so far."""
         ints = self._ints
         inserted = min(max(0, inserts - ints[row + _FIRST]), ints[row + _COUNT])
         ints[row + _DONE] = ints[row + _BEFORE] + inserted
@@ -102,7 +87,7 @@ class NumberedInserts:
     def settle(self, inserts: int) -> None:
         """Closes the rows that are open, after a repair. Args: inserts: into the table so far."""
         for index in np.flatnonzero(np.asarray(self._ints)[_OPEN::COLUMNS]).tolist():
-            self._close(index * COLUMNS, inserts)
+            self.end(index * COLUMNS, inserts)
 
     def _row(self, client: bytes) -> int | None:
         """Returns where a client's row begins; None: it has none."""

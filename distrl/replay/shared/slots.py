@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from distrl.replay.sampler import Sampler
 from distrl.replay.table.rate_limiter import RateLimiter
-from distrl.replay.table.ring import Draw, Ring
+from distrl.replay.table.ring import Draw, Ring, span
 from distrl.types import Trajectory
 
 # Indices into the table's `ints`; the first three are RateLimiter's.
@@ -26,14 +26,6 @@ INSERTS, SAMPLES, _DELETES, PENDING, _FREE_FIRST, _FREE_COUNT, _FIRST = range(7)
 # dies, its WRITING slots become FREE, and its TAKEN slots READY.
 FREE, WRITING, READY, TAKEN = range(4)
 _STATE_BITS = 2
-
-
-def _span(first: int, count: int, size: int) -> slice | npt.NDArray[Any]:
-    """Returns the indices of `count` entries from `first` on, in a circular buffer of `size`."""
-    first %= size
-    if first + count <= size:
-        return slice(first, first + count)
-    return np.arange(first, first + count) % size
 
 
 class Slots(abc.ABC):
@@ -84,7 +76,7 @@ class Slots(abc.ABC):
     def reserve(self, client: int, count: int) -> npt.NDArray[Any]:
         """Returns free slots to write to, now reserved: int64 `[count]`."""
         ints, total = self._ints, len(self._free)
-        slots = np.array(self._free[_span(ints[_FREE_FIRST], count, total)])
+        slots = np.array(self._free[span(ints[_FREE_FIRST], count, total)])
         self.key[slots] = -1  # tells readers that their unroll is overwritten
         self.word[slots] = WRITING | client << _STATE_BITS
         ints[_FREE_FIRST] = (ints[_FREE_FIRST] + count) % total
@@ -120,7 +112,7 @@ class Slots(abc.ABC):
             return
         ints, total = self._ints, len(self._free)
         self.word[slots] = FREE
-        self._free[_span(ints[_FREE_FIRST] + ints[_FREE_COUNT], len(slots), total)] = slots
+        self._free[span(ints[_FREE_FIRST] + ints[_FREE_COUNT], len(slots), total)] = slots
         ints[_FREE_COUNT] += len(slots)
 
     def repair(self, gone: Sequence[int]) -> None:
@@ -182,7 +174,7 @@ class QueueSlots(Slots):
     ) -> None:
         ints, count = self._ints, len(slots)
         first = ints[INSERTS]
-        self._order[_span(ints[_FIRST] + self.size, count, len(self._order))] = slots
+        self._order[span(ints[_FIRST] + self.size, count, len(self._order))] = slots
         self.key[slots] = np.arange(first, first + count)
         self._time[slots] = time.monotonic_ns()
         self.word[slots] = READY
@@ -191,12 +183,12 @@ class QueueSlots(Slots):
 
     def ready(self) -> npt.NDArray[Any]:
         """Returns the slots of the unrolls in the queue, the oldest first: int64 `[size]`."""
-        return np.array(self._order[_span(self._ints[_FIRST], self.size, len(self._order))])
+        return np.array(self._order[span(self._ints[_FIRST], self.size, len(self._order))])
 
     def take(self, client: int, count: int) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
         """Takes the oldest unrolls for a client; returns slots and keys, int64 `[count]`."""
         ints, total = self._ints, len(self._order)
-        slots = np.array(self._order[_span(ints[_FIRST], count, total)])
+        slots = np.array(self._order[span(ints[_FIRST], count, total)])
         self.word[slots] = TAKEN | client << _STATE_BITS
         ints[_FIRST] = (ints[_FIRST] + count) % total
         ints[SAMPLES] += count

@@ -14,6 +14,16 @@ from distrl.types import Trajectory
 
 _CHUNK = 1024  # unrolls whose versions are read at a time
 
+Indices = slice | npt.NDArray[np.int64]
+
+
+def span(first: int, count: int, size: int) -> Indices:
+    """Returns the indices of `count` entries from `first` on, in a circular buffer of `size`."""
+    first %= size
+    if first + count <= size:
+        return slice(first, first + count)
+    return np.arange(first, first + count) % size
+
 
 class Draw(NamedTuple):
     """Unrolls chosen for a sample."""
@@ -110,9 +120,7 @@ class Ring:
         # As in Reverb, priority 0 means never, whatever the exponent.
         return np.where(priorities == 0, 0.0, priorities**self._exponent)
 
-    def prepare(
-        self, count: int, priorities: npt.NDArray[np.float64] | None = None
-    ) -> npt.NDArray[Any]:
+    def prepare(self, count: int, priorities: npt.NDArray[np.float64] | None = None) -> Indices:
         """Sets the weights of the next `count` unrolls, at most `max_size`.
 
         Args:
@@ -121,22 +129,22 @@ class Ring:
             likely to be sampled soon (Schaul et al. 2016, algorithm 1).
 
         Returns:
-          Their indices, int64 `[count]`.
+          Their indices, `[count]`.
         """
         first = self.counts.inserts
-        indices = np.arange(first, first + count) % self._max_size
         if self._tree is not None:
+            indices = np.arange(first, first + count) % self._max_size
             if priorities is None:
                 priorities = np.full(count, max(self._initial_priority, self.largest))
             self._priorities[indices] = priorities
             self._tree.set(indices, self._weights(priorities))
-        return indices
+        return span(first, count, self._max_size)
 
-    def oldest(self, count: int) -> npt.NDArray[Any]:
-        """Returns the indices that must be freed before `count` inserts: int64 `[n]`."""
+    def oldest(self, count: int) -> Indices:
+        """Returns the indices that must be freed before `count` inserts: `[n]`."""
         counts = self.counts
         excess = max(0, counts.size + count - self._max_size)
-        return np.arange(counts.deletes, counts.deletes + excess) % self._max_size
+        return span(counts.deletes, excess, self._max_size)
 
     def insert(self, count: int) -> None:
         """Counts the unrolls of the last `prepare`, and the deletion of the oldest ones."""
