@@ -2,8 +2,9 @@
 
 Observations are vectors of normal numbers, and frames of Pong-v5 in random play: servers compress
 what they are sent. Tables are in process, in shared memory, and on servers, each in a process of
-its own as in a program: Reverb's, and that of `replay.backend=served` at a Unix socket (`--kinds`
-has "tcp" too). All alternate in one run, so that a noisy machine affects them alike.
+its own as in a program: Reverb's, and that of `replay.backend=served` at a Unix socket and by TCP.
+All alternate in one run, so that a noisy machine affects them alike: many short rounds are better
+than a few long ones, in one of which a process may be woken on the core of the one that waits.
 
 - add: `ReplayBuffer.add` of T steps of all environments, in microseconds per unroll, as actors do:
   the last insert may be on its way to a server;
@@ -14,10 +15,10 @@ has "tcp" too). All alternate in one run, so that a noisy machine affects them a
   and `np.take` of random indices into new arrays.
 
 The ratios that matter follow, and the cost of an `add` in each tenth of 10^7 steps. A figure is the
-median over rounds of a round's mean. On a busy machine use `--clock=cpu`: the CPU time of this
-process and of the server's.
+median over rounds of a round's mean, a ratio the median of the rounds' ratios. On a busy machine
+use `--clock=cpu`: the CPU time of this process and of the server's.
 
-  python benchmarks/replay.py --rounds=7 --out=benchmarks/replay.md
+  python benchmarks/replay.py --out=benchmarks/replay.md
 """
 
 import argparse
@@ -26,6 +27,7 @@ import statistics
 import time
 from collections.abc import Callable
 
+import report
 from replay_cases import BATCH, KINDS, OBSERVATIONS, Case, Plain, T, observations, struct_of
 
 from distrl.replay.buffer import ReplayConfig
@@ -64,8 +66,8 @@ def measure(
     rounds: int,
     seconds: float,
     clock: Clock,
-) -> dict[str, float]:
-    """Returns microseconds per unroll by name, medians over rounds."""
+) -> dict[str, list[float]]:
+    """Returns microseconds per unroll by name, of each round."""
     struct = struct_of(OBSERVATIONS[observation])
     max_size = max(2 * num_envs, 256 if "uint8" in observation else 4096)
     config = ReplayConfig(table, T, max_size, min_size_to_sample=1)
@@ -86,7 +88,7 @@ def measure(
             costs[name].append(timed(function, seconds, clock, case) / unrolls * 1e6)
     for case in cases:
         case.close()
-    return {name: statistics.median(values) for name, values in costs.items()}
+    return costs
 
 
 RATIOS = (
@@ -98,10 +100,13 @@ RATIOS = (
     ("reverb add", "served add"),
     ("reverb insert", "served insert"),
     ("reverb sample", "served sample"),
+    ("reverb add", "tcp add"),
+    ("reverb insert", "tcp insert"),
+    ("reverb sample", "tcp sample"),
 )
 
 
-def ratios(rows: dict[tuple[str, int], dict[str, float]]) -> list[str]:
+def ratios(rows: dict[tuple[str, int], dict[str, list[float]]]) -> list[str]:
     """Returns a table of ratios, from the figures by observation and number of environments."""
     lines = [
         "",
@@ -110,7 +115,10 @@ def ratios(rows: dict[tuple[str, int], dict[str, float]]) -> list[str]:
     ]
     for (observation, num_envs), figures in rows.items():
         cells = [
-            f"{figures[a] / figures[b]:.2g}" if {a, b} <= figures.keys() else "" for a, b in RATIOS
+            f"{statistics.median(x / y for x, y in zip(figures[a], figures[b])):.2g}"
+            if {a, b} <= figures.keys()
+            else ""
+            for a, b in RATIOS
         ]
         lines.append(f"| {observation} | {num_envs} | {' | '.join(cells)} |")
     return lines
@@ -147,21 +155,21 @@ def long_run(table: str, clock: Clock) -> list[str]:
 def main() -> None:
     """Measures, then prints and writes the tables."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--seconds", type=float, default=0.1, help="duration of a measurement")
+    parser.add_argument("--rounds", type=int, default=31)
+    parser.add_argument("--seconds", type=float, default=0.05, help="duration of a measurement")
     parser.add_argument("--table", default="uniform", choices=("uniform", "prioritized"))
     parser.add_argument("--clock", default="wall", choices=CLOCKS)
     parser.add_argument("--envs", default="1,16,128")
     parser.add_argument("--only", default="", help="part of an observation's name")
-    parser.add_argument("--kinds", default="local,shared,served,reverb", help=",".join(KINDS))
+    parser.add_argument("--kinds", default=",".join(KINDS), help=",".join(KINDS))
     parser.add_argument("--out", default="")
     parser.add_argument("--long", action="store_true", help="measure only the 10^7 steps")
     options = parser.parse_args()
-    clock = CLOCKS[options.clock]
+    clock, load = CLOCKS[options.clock], report.load()
     if options.long:
         print("\n".join(long_run(options.table, clock)))
         return
-    rows: dict[tuple[str, int], dict[str, float]] = {}
+    rows: dict[tuple[str, int], dict[str, list[float]]] = {}
     has_reverb = importlib.util.find_spec("reverb") is not None
     kinds = [kind for kind in options.kinds.split(",") if kind != "reverb" or has_reverb]
     names: list[str] = []
@@ -180,23 +188,19 @@ def main() -> None:
             rows[observation, num_envs] = figures
             if not names:
                 names = list(figures)
-                lines += [
-                    f"µs ({options.clock}) per unroll of {T} steps, table {options.table}, "
-                    f"batches of {BATCH}; medians of {options.rounds} rounds.",
-                    "",
-                    "| observation | environments | " + " | ".join(names) + " |",
-                    "|---" * (len(names) + 2) + "|",
-                ]
+                lines += report.table(["observation", "environments", *names], [])
                 print("\n".join(lines))
-            cells = " | ".join(f"{figures[name]:.3g}" for name in names)
+            cells = " | ".join(f"{statistics.median(figures[name]):.3g}" for name in names)
             lines.append(f"| {observation} | {num_envs} | {cells} |")
             print(lines[-1], flush=True)
     lines += ratios(rows)
     if not options.only:
         lines += long_run(options.table, clock)
-    if options.out:
-        with open(options.out, "w") as file:
-            file.write("\n".join(lines) + "\n")
+    measured = (
+        f"µs ({options.clock}) per unroll of {T} steps, table {options.table}, batches of {BATCH}, "
+        f"medians of {options.rounds} rounds; {load}"
+    )
+    report.write(options.out, "The cost of the replays", __doc__, measured, lines)
 
 
 if __name__ == "__main__":

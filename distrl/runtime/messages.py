@@ -8,7 +8,7 @@ allocates is bounded by its size.
 import math
 import struct
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NoReturn
 
 import ml_dtypes
 import numpy as np
@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from distrl.errors import SpecError
 
-DEPTH = 32  # of collections in each other
+DEPTH = 32  # collections in each other
 _MAX_DIGITS_BYTES = 1024  # of an integer
 _MAX_DIMENSIONS = 32
 _SIZE = struct.Struct("<Q")
@@ -73,11 +73,7 @@ def _early() -> MessageError:
 
 
 def _encode(value: Any, add: _Add, depth: int) -> None:
-    if depth > DEPTH:
-        raise _too_deep()
-    write = _WRITERS.get(type(value))
-    if write is None:
-        write = _writer(value)
+    write = _WRITERS.get(type(value)) or _writer(value)
     write(value, add, depth)
 
 
@@ -126,15 +122,18 @@ def _write_bytes(value: bytes | bytearray | memoryview, add: _Add, depth: int) -
 
 def _write_sequence(value: tuple[Any, ...] | list[Any], add: _Add, depth: int) -> None:
     add(_KIND_AND_SIZE.pack(b"t" if isinstance(value, tuple) else b"l", len(value)))
-    for part in value:
-        _encode(part, add, depth + 1)
+    depth = _inside(depth)
+    for part in value:  # as `_encode`, without a call more
+        write = _WRITERS.get(type(part)) or _writer(part)
+        write(part, add, depth)
 
 
 def _write_dict(value: dict[Any, Any], add: _Add, depth: int) -> None:
     add(_KIND_AND_SIZE.pack(b"d", len(value)))
+    depth = _inside(depth)
     for key, part in value.items():
-        _encode(key, add, depth + 1)
-        _encode(part, add, depth + 1)
+        _encode(key, add, depth)
+        _encode(part, add, depth)
 
 
 def _write_array(value: Any, add: _Add, depth: int) -> None:
@@ -169,8 +168,11 @@ _WRITERS: dict[type, Callable[[Any, _Add, int], None]] = {
 }
 
 
-def _too_deep() -> MessageError:
-    return MessageError(f"a message has collections in each other, more than {DEPTH}")
+def _inside(depth: int) -> int:
+    """Returns the depth of what is in a collection at this depth."""
+    if depth == DEPTH:
+        raise MessageError(f"a message has collections in each other, more than {DEPTH}")
+    return depth + 1
 
 
 # Readers return the value whose bytes, after its kind, begin at `at`, and where they end.
@@ -178,12 +180,12 @@ def _too_deep() -> MessageError:
 
 def _read(data: bytes, at: int, depth: int) -> tuple[Any, int]:
     """Returns the value that begins at `at` with its kind, and where it ends."""
-    if depth > DEPTH:
-        raise _too_deep()
-    read = _READERS.get(data[at])
-    if read is None:
-        raise MessageError(f"a message has no value of kind {data[at : at + 1]!r}")
+    read = _READERS.get(data[at]) or _no_reader(data, at)
     return read(data, at + 1, depth)
+
+
+def _no_reader(data: bytes, at: int) -> NoReturn:
+    raise MessageError(f"a message has no value of kind {data[at : at + 1]!r}")
 
 
 def _end(data: bytes, at: int) -> tuple[int, int]:
@@ -237,9 +239,10 @@ def _read_bytes(data: bytes, at: int, depth: int) -> tuple[bytes, int]:
 
 def _read_list(data: bytes, at: int, depth: int) -> tuple[list[Any], int]:
     at, end = _end(data, at)  # each part has a byte at least
-    parts = []
-    for _ in range(end - at):
-        part, at = _read(data, at, depth + 1)
+    parts, depth = [], _inside(depth)
+    for _ in range(end - at):  # as `_read`, without a call more
+        read = _READERS.get(data[at]) or _no_reader(data, at)
+        part, at = read(data, at + 1, depth)
         parts.append(part)
     return parts, at
 
@@ -251,10 +254,10 @@ def _read_tuple(data: bytes, at: int, depth: int) -> tuple[tuple[Any, ...], int]
 
 def _read_dict(data: bytes, at: int, depth: int) -> tuple[dict[Any, Any], int]:
     at, end = _end(data, at)
-    result = {}
+    result, depth = {}, _inside(depth)
     for _ in range(end - at):
-        key, at = _read(data, at, depth + 1)
-        part, at = _read(data, at, depth + 1)
+        key, at = _read(data, at, depth)
+        part, at = _read(data, at, depth)
         try:
             result[key] = part
         except TypeError as error:
