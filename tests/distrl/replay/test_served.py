@@ -121,6 +121,16 @@ def test_changed_chunks_are_refused_or_other_data_of_the_same_size():
     assert refused > 30
 
 
+@pytest.mark.parametrize("sizes", [(0, 0), (2**20 + 1, 0), (1, 11)])
+def test_a_frame_of_impossible_sizes_is_refused_at_once(sizes):
+    left, right = socket.socketpair()
+    end = frames.FrameSocket(right)
+    with left, contextlib.closing(end):
+        left.sendall(struct.pack("<IQ?", *sizes, False))
+        with pytest.raises(MessageError, match=f"no frame is of {sizes[0]} and {sizes[1]} bytes"):
+            end.receive(10)
+
+
 @make_served
 @pytest.mark.parametrize("pipelined", [False, True])
 def test_a_client_goes_on_after_each_loss_of_its_connection(make_replay, streams, pipelined):
