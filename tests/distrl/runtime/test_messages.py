@@ -64,7 +64,7 @@ def test_what_no_message_can_have_is_refused(value):
         encode([value])
 
 
-def nested(levels):  # in as many lists, an empty one
+def nested(levels):
     value = []
     for _ in range(levels):
         value = [value]
@@ -72,9 +72,9 @@ def nested(levels):  # in as many lists, an empty one
 
 
 def test_the_depth_is_bounded():
-    assert decode(encode(nested(DEPTH - 1))) == nested(DEPTH - 1)
+    assert decode(encode(nested(DEPTH))) == nested(DEPTH)
     with pytest.raises(MessageError, match="in each other"):
-        encode(nested(DEPTH))
+        encode(nested(DEPTH + 1))
     with pytest.raises(MessageError, match="in each other"):
         decode((b"l" + struct.pack("<Q", 1)) * 10_000 + b"N")
 
