@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from distrl.errors import SpecError
 
-DEPTH = 32  # collections in each other
+DEPTH = 32  # of collections in each other
 _MAX_DIGITS_BYTES = 1024  # of an integer
 _MAX_DIMENSIONS = 32
 _SIZE = struct.Struct("<Q")
@@ -122,7 +122,7 @@ def _write_bytes(value: bytes | bytearray | memoryview, add: _Add, depth: int) -
 
 def _write_sequence(value: tuple[Any, ...] | list[Any], add: _Add, depth: int) -> None:
     add(_KIND_AND_SIZE.pack(b"t" if isinstance(value, tuple) else b"l", len(value)))
-    depth = _inside(depth)
+    depth = _inside(depth, len(value))
     for part in value:  # as `_encode`, without a call more
         write = _WRITERS.get(type(part)) or _writer(part)
         write(part, add, depth)
@@ -130,7 +130,7 @@ def _write_sequence(value: tuple[Any, ...] | list[Any], add: _Add, depth: int) -
 
 def _write_dict(value: dict[Any, Any], add: _Add, depth: int) -> None:
     add(_KIND_AND_SIZE.pack(b"d", len(value)))
-    depth = _inside(depth)
+    depth = _inside(depth, len(value))
     for key, part in value.items():
         _encode(key, add, depth)
         _encode(part, add, depth)
@@ -168,9 +168,9 @@ _WRITERS: dict[type, Callable[[Any, _Add, int], None]] = {
 }
 
 
-def _inside(depth: int) -> int:
-    """Returns the depth of what is in a collection at this depth."""
-    if depth == DEPTH:
+def _inside(depth: int, parts: int) -> int:
+    """Returns the depth of what is in a collection of `parts` at this depth."""
+    if depth == DEPTH and parts:
         raise MessageError(f"a message has collections in each other, more than {DEPTH}")
     return depth + 1
 
@@ -239,7 +239,7 @@ def _read_bytes(data: bytes, at: int, depth: int) -> tuple[bytes, int]:
 
 def _read_list(data: bytes, at: int, depth: int) -> tuple[list[Any], int]:
     at, end = _end(data, at)  # each part has a byte at least
-    parts, depth = [], _inside(depth)
+    parts, depth = [], _inside(depth, end - at)
     for _ in range(end - at):  # as `_read`, without a call more
         read = _READERS.get(data[at]) or _no_reader(data, at)
         part, at = read(data, at + 1, depth)
@@ -254,7 +254,7 @@ def _read_tuple(data: bytes, at: int, depth: int) -> tuple[tuple[Any, ...], int]
 
 def _read_dict(data: bytes, at: int, depth: int) -> tuple[dict[Any, Any], int]:
     at, end = _end(data, at)
-    result, depth = {}, _inside(depth)
+    result, depth = {}, _inside(depth, end - at)
     for _ in range(end - at):
         key, at = _read(data, at, depth)
         part, at = _read(data, at, depth)

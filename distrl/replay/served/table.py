@@ -109,8 +109,6 @@ class ServedTable:
 
     def _finish_inserts(self, left: int, stop: threading.Event | None, timeout: float) -> None:
         """Waits until all inserts but the last `left` are done, and none is without room."""
-        if self._are_done(left):
-            return
         wait_until(
             _Asking(self._begin_inserts),
             lambda: self._are_done(left),
