@@ -48,7 +48,7 @@ def loop(agent_name: str, env_name: str, seconds: float) -> float:
     learner_state = jax.tree.map(jax.numpy.copy, agent.initial_learner_state(params))
     key, rng = jax.random.PRNGKey(1), np.random.default_rng(0)
 
-    options = compiler_options(agent.env_spec)  # as distrl compiles them
+    options = compiler_options(agent)  # as distrl compiles them
 
     @functools.partial(jax.jit, compiler_options=options)
     def act(params, key, count, timestep):

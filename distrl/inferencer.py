@@ -144,7 +144,7 @@ class Inferencer:
             table = jax.tree.map(lambda old, now: old.at[slots].set(now), table, after)
             return codec.encode(output), state, table
 
-        options = compiler_options(agent.env_spec)
+        options = compiler_options(agent)
         self._stateless = jax.jit(stateless, compiler_options=options)
         self._stateful = jax.jit(stateful, donate_argnums=4, compiler_options=options)
 

@@ -56,7 +56,7 @@ class _WithDistribution:
 
     def __init__(self, agent: Agent):
         self.env_spec, self._agent = agent.env_spec, agent
-        self.initial_state = agent.initial_state
+        self.initial_params, self.initial_state = agent.initial_params, agent.initial_state
 
     def actor_step(
         self, rng: Any, params: Params, timestep: TimeStep, state: Any, evaluation: bool = False

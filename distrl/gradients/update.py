@@ -38,7 +38,7 @@ class SplitUpdate:
         """Args: allocation: changes the team's workers; None: they stay the same."""
         self._agent, self._team, self._allocation = agent, team, allocation
         self._exchanged_at, self._busy = time.monotonic(), 0.0
-        self._options = compiler_options(agent.env_spec)
+        self._options = compiler_options(agent)
         self._apply = self._compiled(self._combine_and_apply)
 
     def checked(self, check: Callable[[Callable[..., Any]], Callable[..., Any]]) -> "SplitUpdate":

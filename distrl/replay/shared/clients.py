@@ -31,6 +31,7 @@ class Clients:
         names: npt.NDArray[np.uint8],
         waiting: memoryview,
         lost: memoryview,
+        wanted: memoryview,
     ):
         """Args:
         rows: int64 `[MAX_CLIENTS, COLUMNS]`, initially zero. Times are nanoseconds of the
@@ -40,10 +41,12 @@ class Clients:
           upper bound until `recount`.
         lost: int64 `[COLUMNS]`, the id of the last process that asked for it and died; 0 once
           another client asks for it.
+        wanted: int64 `[1]`: waits for `ROOM` want at least so many unrolls; 0: it is not known.
         """
         self._rows, self._names = rows, names
         self.waiting = waiting
         self._lost = lost
+        self._wanted = wanted
 
     def join(self, process: Process, name: str = "") -> int:
         """Registers a client; returns its number.
@@ -96,6 +99,19 @@ class Clients:
         """Records that a client starts or stops waiting for `ROOM` or `SAMPLES`."""
         self.waiting[what] += 1 if waits else -1
         self._rows[client - 1, what] = time.monotonic_ns() if waits else 0
+
+    def want(self, count: int) -> None:
+        """Records that a client waits for `ROOM` for so many unrolls."""
+        self._wanted[0] = min(count, self._wanted[0] or count)
+
+    @property
+    def wanted(self) -> int:
+        """The fewest unrolls for which a client waits for `ROOM`, or less."""
+        return self._wanted[0] or 1
+
+    def forget_wanted(self) -> None:
+        """Before all that wait for `ROOM` are woken: those that wait on call `want` again."""
+        self._wanted[0] = 0
 
     def take_role(self, client: int, what: int) -> None:
         """Records that a client inserts (asks for `ROOM`) or samples (asks for `SAMPLES`)."""

@@ -71,7 +71,7 @@ class TableHandle:
 
     def insert(self, block: Block, stop: _Stop, timeout: float, call: Call | None = None) -> None:
         """As `Table.insert`. Args: call: what inserts, if it may be repeated."""
-        self._insert(block, stop, timeout, self._table.store.can_insert, call=call)
+        self._insert(block, stop, timeout, call=call)
 
     def prefill(self, block: Block, call: Call | None = None) -> None:
         """As `Experience.extend`. Args: call: see `insert`."""
@@ -79,7 +79,7 @@ class TableHandle:
         if isinstance(store, QueueSlots):
             with self._table.lock:
                 reconfigure.check_room(block.size, max(0, store.room(block.size)))
-        self._insert(block, None, _PREFILL_TIMEOUT, store.room, exempt=True, call=call)
+        self._insert(block, None, _PREFILL_TIMEOUT, exempt=True, call=call)
 
     def read(self, indices: slice) -> Block:
         """As `Table.read`."""
@@ -89,24 +89,21 @@ class TableHandle:
     def _insert(
         self,
         block: Block,
-        stop: threading.Event | None,
+        stop: _Stop,
         timeout: float,
-        admit: Callable[[int], int],
         exempt: bool = False,
         call: Call | None = None,
     ) -> None:
         """Inserts a block in as many parts as necessary.
 
         Args:
-          block: the unrolls.
-          stop: set when the program stops.
-          timeout: seconds to wait for room.
-          admit: returns how many of a number of unrolls may be inserted now.
+          stop, timeout: while it waits for room.
           exempt: the unrolls do not count for the rate limiter.
           call: see `insert`.
         """
         table = self._table
         store: Slots = table.store
+        admit = store.room if exempt else store.can_insert  # of a number of unrolls, those that may
         while block.size:
             slots = None
             try:
@@ -115,13 +112,7 @@ class TableHandle:
                     count = admit(block.size)
                     # Below 0 if a dead reader's unrolls came back to a full queue.
                     if count <= 0:
-                        self._wait(
-                            clients.ROOM,
-                            lambda: admit(1) > 0,
-                            "an insert waits for room",
-                            stop,
-                            timeout,
-                        )
+                        self._wait_for_room(block.size, exempt, stop, timeout)
                         count = admit(block.size)
                     slots = store.reserve(self._number, count)
                     if not exempt:
@@ -240,10 +231,22 @@ class TableHandle:
             self._roles.add(what)
             table.take_role(self._number, what)
 
+    def _wait_for_room(self, count: int, exempt: bool, stop: _Stop, timeout: float | None) -> None:
+        store, size = self._table.store, self._table.batch_size
+        done = lambda: (exempt and store.room(1) > 0) or store.has_room(count, size)  # noqa: E731
+        wanted = 1 if exempt else count
+        self._wait(clients.ROOM, done, "an insert waits for room", stop, timeout, wanted)
+
     def _wait(
-        self, what: int, done: Callable[[], bool], wait: str, stop: _Stop, timeout: float | None
+        self,
+        what: int,
+        done: Callable[[], bool],
+        wait: str,
+        stop: _Stop,
+        timeout: float | None,
+        wanted: int = 1,
     ) -> None:
-        """Waits until `done`, with the lock held when it is called. Args: wait: for messages."""
+        """Waits until `done`, with the lock held. Args: wait: for messages; wanted: see `want`."""
         table = self._table
         self._register(what)
         if done():
@@ -251,7 +254,7 @@ class TableHandle:
         table.clients.note_wait(self._number, what, True)
         try:
             wait_until(
-                TableWait(table, what, lambda: may_end(timeout)),
+                TableWait(table, what, lambda: may_end(timeout), wanted),
                 done,
                 stop=stop,
                 timeout=timeout,

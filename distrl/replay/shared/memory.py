@@ -27,8 +27,8 @@ from distrl.shared_memory.process import Process
 from distrl.shared_memory.segment import SharedFile
 from distrl.types import Trajectory
 
-# Indices into `ints`; slots.py has the first ones. The last two begin arrays of `Clients`.
-READERS, CLOSED, _WAITING, _LOST = 8, 9, 10, 16
+# Indices into `ints`; slots.py has the first ones. The last three begin arrays of `Clients`.
+READERS, CLOSED, _WAITING, _LOST, _WANTED = 8, 9, 10, 16, 22
 
 
 class TableMemory:
@@ -63,7 +63,9 @@ class TableMemory:
         self.settings = SharedSettings(views["settings"])
         rows = views["clients"].view(np.int64).reshape(-1, clients.COLUMNS)
         names = views["names"].reshape(-1, clients.NAME_BYTES)
-        self.clients = Clients(rows, names, ints[_WAITING:_LOST], ints[_LOST:])
+        self.clients = Clients(
+            rows, names, ints[_WAITING:_LOST], ints[_LOST:_WANTED], ints[_WANTED:]
+        )
         self.numbered = NumberedInserts(views["numbered"].data.cast("q"))
         arrays = {key: views[key].view(np.int64) for key in SLOT_ARRAYS}
         self.store: QueueSlots | RingSlots

@@ -58,6 +58,10 @@ class Slots(abc.ABC):
     def can_sample(self, count: int) -> bool:
         """Returns whether `count` unrolls can be sampled now."""
 
+    def has_room(self, count: int, batch_size: int) -> bool:
+        """Returns whether a wait to insert `count` unrolls ends."""
+        return self.can_insert(1) > 0
+
     @abc.abstractmethod
     def commit(
         self, slots: npt.NDArray[Any], priorities: npt.NDArray[np.float64] | None = None
@@ -242,6 +246,11 @@ class RingSlots(Slots):
     def can_insert(self, count: int) -> int:
         count = self.room(count)
         return count and self.counts.can_insert(count, self._max_size, self._ints[PENDING])
+
+    def has_room(self, count: int, batch_size: int) -> bool:
+        # Not for each unroll that a sample admits: waking a writer costs as much as the sample.
+        room, admitted = self.room(count), self.can_insert(count)
+        return admitted > 0 and (admitted == room or not self.can_sample(batch_size))
 
     def room(self, count: int) -> int:
         return min(count, self._ints[_FREE_COUNT], self._max_size)

@@ -297,10 +297,11 @@ class SharedTable:
 
     def changed(self) -> list[int]:
         """Marks the events whose waits may end now; `wake` them after releasing the lock."""
-        events = []
-        if self.clients.waiting[clients.ROOM] and self.store.can_insert(1):
+        events, members = [], self.clients
+        if members.waiting[clients.ROOM] and self.store.has_room(members.wanted, self.batch_size):
+            members.forget_wanted()
             events.append(clients.ROOM)
-        if self.clients.waiting[clients.SAMPLES] and self.can_sample():
+        if members.waiting[clients.SAMPLES] and self.can_sample():
             events.append(clients.SAMPLES)
         for what in events:
             self.events[what].change()

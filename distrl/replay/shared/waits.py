@@ -18,14 +18,21 @@ class TableWait:
     The table's lock is its lock, held by the caller.
     """
 
-    def __init__(self, table: SharedTable, what: int, may_end: Callable[[], bool] = lambda: False):
+    def __init__(
+        self,
+        table: SharedTable,
+        what: int,
+        may_end: Callable[[], bool] = lambda: False,
+        wanted: int = 1,
+    ):
         """Args:
         table: the table.
         what: `clients.ROOM` or `clients.SAMPLES`.
         may_end: returns whether somebody is known to be there who may end it, though perhaps
           not yet a client of the table.
+        wanted: for how many unrolls a wait for room is.
         """
-        self._may_end = may_end
+        self._may_end, self._wanted = may_end, wanted
         self._table = table
         self._what = what
         self._event = table.events[what]
@@ -40,6 +47,8 @@ class TableWait:
           Blocked: the wait cannot end.
         """
         table = self._table
+        if self._what == clients.ROOM:
+            table.clients.want(self._wanted)
         seen = self._event.read()
         dead: list[tuple[int, Process]] = []
         checked = False

@@ -1,6 +1,7 @@
 """How agents' functions are compiled."""
 
 import dataclasses
+import types
 
 import jax
 import jax.numpy as jnp
@@ -10,21 +11,32 @@ from dm_env import specs as dm_specs
 
 from distrl import presets
 from distrl.agents import compiling
-from distrl.specs import EnvironmentSpec
 from tests.support.selection import full
 
-ACTION = dm_specs.DiscreteArray(2, np.int32)
+OLDER = {"xla_cpu_use_thunk_runtime": False}
+ONE_THREAD = {**OLDER, "xla_cpu_multi_thread_eigen": False}
 
 
-def options(*shape, dtype=np.float32):
-    return compiling.compiler_options(EnvironmentSpec(dm_specs.Array(shape, dtype), ACTION))
+def options(*shape, dtype=np.float32, layer=64):
+    agent = presets.experiment("CartPole-v1", "impala", 0).make_agent()
+    spec = agent.env_spec._replace(observation=dm_specs.Array(shape, dtype))
+    agent = types.SimpleNamespace(
+        env_spec=spec, initial_params=lambda key: {"w": jnp.zeros((*shape, layer)), "n": key[0]}
+    )
+    return compiling.compiler_options(agent)
 
 
 @pytest.mark.skipif(not compiling._HAS_BOTH, reason="this JAX has one runtime only")
 def test_vectors_have_the_older_runtime_and_large_images_the_newer_one():
-    assert options(4) == {"xla_cpu_use_thunk_runtime": False}
-    assert options(7, 7, 3, dtype=np.uint8) == {"xla_cpu_use_thunk_runtime": False}
+    assert options(4, layer=256) == OLDER
+    assert options(7, 7, 3, dtype=np.uint8, layer=512) == OLDER
     assert options(84, 84, 4, dtype=np.uint8) is None
+
+
+@pytest.mark.skipif(not compiling._HAS_BOTH, reason="later ones ignore it")
+def test_products_with_small_matrices_have_one_thread():
+    assert options(4, layer=64) == options(4, layer=128) == ONE_THREAD
+    assert options(4, layer=129) == options(129, layer=64) == OLDER
 
 
 def test_gpus_have_no_options(monkeypatch):
@@ -59,4 +71,4 @@ def test_updates_from_long_unrolls_of_agents_with_a_memory_are_compiled(name):
 
 def test_updates_of_others_are_compiled_as_their_inferences():
     agent = presets.experiment("CartPole-v1", "impala", 0).make_agent()
-    assert compiling.update_options(agent) == compiling.compiler_options(agent.env_spec)
+    assert compiling.update_options(agent) == compiling.compiler_options(agent)

@@ -13,6 +13,7 @@ import pytest
 
 from distrl.errors import Blocked, ConfigError, DeadlineExceeded, PeerError, SpecError, Stopped
 from distrl.replay.buffer import ReplayConfig
+from distrl.replay.shared import clients
 from distrl.replay.shared.buffer import SharedReplayBuffer
 from distrl.replay.shared.table import SharedTable
 from distrl.runtime.patience import Patience
@@ -295,6 +296,43 @@ def test_more_at_once_than_there_is_room(streams, name):
     assert reader.info()[1:4] == (3, 3, 20)
     seen = [u for _ in range(20) for u in streams.check(reader.sample(1.0).trajectory)]
     assert set(seen) == {(i, 0, 0) for i in (17, 18, 19)}
+    table.close()
+
+
+def test_an_insert_waits_until_all_of_it_is_admitted(streams, name):
+    """Or as much as can be before the samples wait, too. A sample admits one unroll."""
+    config = ReplayConfig("uniform", T, 32, 4, samples_per_insert=4.0, error_buffer=16.0)
+    table = SharedTable.create(streams.struct, config, 4, name)
+    reader, writer = (client(table, streams.struct, config) for _ in range(2))
+    streams.add_to(writer, np.arange(8, dtype=np.int32), T + 1)
+
+    def insert(count):
+        writer = client(table, streams.struct, config)
+        arguments = writer, np.arange(count, dtype=np.int32), T + 1
+        thread = threading.Thread(target=streams.add_to, args=arguments, daemon=True)
+        thread.start()
+        return thread
+
+    def samples_until_woken(inserts):
+        """Begins when an insert waits after so many."""
+        deadline = time.monotonic() + 30.0
+        while table.info().inserts != inserts or not table.clients.waiting[clients.ROOM]:
+            assert time.monotonic() < deadline, f"no insert waits: {table.info()}"
+            time.sleep(0.001)
+        woken, count = table.events[clients.ROOM].read(), 0
+        while table.events[clients.ROOM].read() == woken:
+            reader.sample(10.0)
+            count += 1
+        return count
+
+    first = insert(4)
+    assert samples_until_woken(8) == 4
+    first.join(30.0)
+    second = insert(12)
+    assert samples_until_woken(12) == 8  # of which the last leaves no other
+    assert samples_until_woken(20) == 4
+    second.join(30.0)
+    assert table.info().inserts == 24
     table.close()
 
 
