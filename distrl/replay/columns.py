@@ -166,7 +166,7 @@ class Columns:
         block = self.allocate(len(indices)) if out is None else out
         for stored, column, time in zip(store.columns, block.columns, self.has_time):
             # The indices are in range; mode="raise" would gather into a copy first.
-            np.take(stored, indices, axis=1 if time else 0, out=column, mode="clip")
+            stored.take(indices, axis=1 if time else 0, out=column, mode="clip")
         return block
 
     def versions(self, store: Block, indices: npt.NDArray[Any]) -> npt.NDArray[np.int32]:

@@ -12,9 +12,8 @@ There are more slots than `max_size`, by an eighth or a batch, for unrolls being
 Unrolls being written count as inserted for the rate limiter, so that its bounds always hold.
 """
 
-import contextlib
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -116,7 +115,7 @@ class TableHandle:
                         count = admit(block.size)
                     slots = store.reserve(self._number, count)
                     if not exempt:
-                        table.note_error(inserted=True)
+                        table.note_insert()
                 part, rest = block, None
                 if len(slots) < block.size:
                     part, rest = block.split(len(slots), self.columns.has_time)
@@ -155,30 +154,22 @@ class TableHandle:
             return self._take(store, out, stop, timeout)
         return self._choose(store, out, stop, timeout)
 
-    @contextlib.contextmanager
-    def _admitted_batch(self, stop: _Stop, timeout: float | None) -> Iterator[None]:
-        """Holds the lock once a batch may be sampled; then wakes the waits that this ends."""
+    def _wait_for_batch(self, stop: _Stop, timeout: float | None) -> None:
+        """Waits until a batch may be sampled; with the lock held."""
         table = self._table
-        with table.lock:
-            self._wait(
-                clients.SAMPLES,
-                table.can_sample,
-                f"a batch of {table.batch_size} waits for samples",
-                stop,
-                timeout,
-            )
-            yield
-            table.note_error(inserted=False)
-            events = table.changed()
-        table.wake(events)
+        wait = f"a batch of {table.batch_size} waits for samples"
+        self._wait(clients.SAMPLES, table.can_sample, wait, stop, timeout)
 
     def _take(self, store: QueueSlots, out: Block, stop: _Stop, timeout: float | None) -> Batch:
         table, count = self._table, self._table.batch_size
         slots = None
         try:
-            with self._admitted_batch(stop, timeout):
+            with table.lock:
+                self._wait_for_batch(stop, timeout)
                 slots, keys = store.take(self._number, count)
                 taken = table.count(SAMPLES)
+                events = table.changed()
+            table.wake(events)
             self.columns.take(self._stored, slots, out)
             with table.lock:
                 store.done(slots)
@@ -193,10 +184,13 @@ class TableHandle:
 
     def _choose(self, store: RingSlots, out: Block, stop: _Stop, timeout: float | None) -> Batch:
         table, columns = self._table, self.columns
-        with self._admitted_batch(stop, timeout):
+        with table.lock:
+            self._wait_for_batch(stop, timeout)
             slots, draw = store.choose(table.batch_size, self._sampler, self._unrolls)
             store.counts.samples += table.batch_size
             inserts = store.counts.inserts
+            events = table.sampled(store)
+        table.wake(events)
         columns.take(self._stored, slots, out)
         for attempt in range(_TRIES):
             with table.lock:

@@ -287,13 +287,15 @@ class SharedTable:
         with self.lock:
             return self._margins.get()
 
-    def note_error(self, inserted: bool) -> None:
-        """Updates `observed_margins` after an insert or a sample; with the lock held."""
+    def note_insert(self) -> None:
+        """Updates `observed_margins` when an insert is admitted; with the lock held."""
         if isinstance(self.store, RingSlots):
-            if inserted:
-                self._margins.note_insert(self.store.counts, self._ints[PENDING])
-            else:
-                self._margins.note_sample(self.store.counts)
+            self._margins.note_insert(self.store.counts, self._ints[PENDING])
+
+    def sampled(self, store: RingSlots) -> list[int]:
+        """As `changed`, after a sample. Updates `observed_margins`."""
+        self._margins.note_sample(store.counts)
+        return self.changed()
 
     def changed(self) -> list[int]:
         """Marks the events whose waits may end now; `wake` them after releasing the lock."""
