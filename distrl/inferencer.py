@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from distrl import specs
-from distrl.agents.agent import Agent
+from distrl.agents.agent import Agent, params_struct
 from distrl.agents.compiling import compiler_options
 from distrl.learning.compile_ahead import CompileAhead
 from distrl.lockstep import LockstepVariables
@@ -250,7 +250,7 @@ class Inferencer:
           agent: the agent, for the shapes of its parameters.
           rows: streams of a batch, where batches have one size.
         """
-        params = jax.eval_shape(agent.initial_params, jax.ShapeDtypeStruct((2,), np.uint32))
+        params = params_struct(agent)
         for size in self._batch_sizes[-1:] or [rows]:
             arguments = (params, self._key, 1, self._codec.zeros(size))
             if self._has_state:

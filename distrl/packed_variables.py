@@ -8,7 +8,7 @@ import jax
 import numpy as np
 import numpy.typing as npt
 
-from distrl.agents.agent import Agent
+from distrl.agents.agent import Agent, params_struct
 from distrl.runtime.codec import Codec
 from distrl.shared_memory.published import PublishedVersions, place, read_version
 from distrl.types import Params
@@ -38,8 +38,7 @@ class ParamsCodec:
 
     def __init__(self, agent: Agent):
         """Args: agent: the parameters' agent."""
-        key = jax.ShapeDtypeStruct((2,), np.uint32)
-        self._codec = Codec(jax.eval_shape(agent.initial_params, key), "parameters")
+        self._codec = Codec(params_struct(agent), "parameters")
         self.nbytes = self._codec.row_bytes
         self._split = jax.jit(lambda rows: _first(self._codec.from_rows(rows)))
 

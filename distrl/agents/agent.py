@@ -196,6 +196,11 @@ def params_key(params: Params, purpose: str) -> jax.Array:
     return key
 
 
+def params_struct(agent: Agent) -> Params:
+    """Returns shapes and dtypes of the parameters, as `extras_struct` does."""
+    return jax.eval_shape(agent.initial_params, jax.ShapeDtypeStruct((2,), np.uint32))
+
+
 def extras_struct(agent: Agent) -> Nest:
     """Returns shapes and dtypes of one stream's extras, leaves `jax.ShapeDtypeStruct`.
 

@@ -1,9 +1,8 @@
 """How an agent's functions are compiled."""
 
 import jax
-import numpy as np
 
-from distrl.agents.agent import Agent, has_memory
+from distrl.agents.agent import Agent, has_memory, params_struct
 from distrl.agents.modules import images
 
 _HAS_BOTH = jax.__version_info__ < (0, 6)  # later ones have the new runtime only
@@ -25,9 +24,7 @@ def compiler_options(agent: Agent) -> dict[str, bool] | None:
     if not _HAS_BOTH or not on_cpu or images.has_large(agent.env_spec.observation):
         return None
     options = {"xla_cpu_use_thunk_runtime": False}
-    key = jax.ShapeDtypeStruct((2,), np.uint32)
-    leaves = jax.tree.leaves(jax.eval_shape(agent.initial_params, key))
-    if all(max(leaf.shape, default=0) <= _SMALL for leaf in leaves):
+    if all(max(leaf.shape, default=0) <= _SMALL for leaf in jax.tree.leaves(params_struct(agent))):
         options["xla_cpu_multi_thread_eigen"] = False
     return options
 

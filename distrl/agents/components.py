@@ -9,9 +9,8 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
-from distrl.agents.agent import Agent, Logs
+from distrl.agents.agent import Agent, Logs, params_struct
 from distrl.agents.optimizers import OPTIMIZERS, annealed
 from distrl.agents.settings import check_choice, check_count, check_flag, check_number
 from distrl.errors import ConfigError
@@ -178,8 +177,7 @@ def component_names(labels: Nest) -> tuple[str, ...]:
 
 def components_of(agent: Agent) -> tuple[str, ...]:
     """Returns the names of an agent's components; () if it has none. Initialises no backend."""
-    key = jax.ShapeDtypeStruct((2,), np.uint32)
-    return component_names(agent.components(jax.eval_shape(agent.initial_params, key)))
+    return component_names(agent.components(params_struct(agent)))
 
 
 def components_for(

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from distrl.agents.agent import PRIORITIES, Agent, Logs
+from distrl.agents.agent import PRIORITIES, Agent, Logs, params_struct
 from distrl.agents.compiling import update_options
 from distrl.agents.losses.batch_share import Share, share_of_batch
 from distrl.gradients.layout import Layout
@@ -61,8 +61,7 @@ class ShareGradients:
         """
         self._agent, self._struct, self._length = agent, struct, length
         self.batch_size = batch_size
-        key = jax.ShapeDtypeStruct((2,), np.uint32)
-        params = jax.eval_shape(agent.initial_params, key)
+        params = params_struct(agent)
         state = jax.eval_shape(agent.initial_learner_state, params)
         self._leaves, self._treedef = jax.tree.flatten((params, state))
         scalar = jax.ShapeDtypeStruct((), np.float32)
