@@ -29,7 +29,7 @@ CASES = {
     "IMPALA's ResNet, 84x84x4, 8 unrolls": ("impala_resnet", 84, 8),
 }
 LENGTH = 10
-_ONE_THREAD = "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"
+_ONE_THREAD = {"XLA_FLAGS": "--xla_cpu_multi_thread_eigen=false", "PJRT_NPROC": "1"}
 
 
 def make_agent(case: str) -> Any:
@@ -171,7 +171,7 @@ def measure_in_process(case: str, count: int, seconds: float) -> tuple[float, fl
         text=True,
         check=True,
         timeout=600 + seconds,
-        env={**os.environ, "XLA_FLAGS": _ONE_THREAD, "JAX_PLATFORMS": "cpu"},
+        env={**os.environ, **_ONE_THREAD, "JAX_PLATFORMS": "cpu"},
     )
     speed, per_work = map(float, out.stdout.split()[-2:])
     return speed, per_work

@@ -8,6 +8,7 @@ from typing import Any
 
 from distrl import seeds
 from distrl.agents.agent import Agent
+from distrl.agents.compiling import start_backend
 from distrl.agents.held import without_learning
 from distrl.callbacks import TaskCallbacks
 from distrl.envs.multi_agent.environment import SeveralAgents
@@ -54,7 +55,9 @@ def _print_with_name(printer: Callable[[str], None], name: str, line: str) -> No
 
 def make_sharing(builders: Mapping[str, "Builder"]) -> Sharing:
     """Returns what tasks share, for the builders of the tasks of one process, by name."""
-    shared = next(iter(builders.values())).experiment.shared
+    first = next(iter(builders.values()))
+    first.start_backend()
+    shared = first.experiment.shared
     names = {name for group in shared.values() for name in group.tasks}
     return Sharing(
         {name: group for name, group in shared.items() if set(group.tasks) <= set(builders)},
@@ -117,6 +120,10 @@ class Builder:
         """Returns the seed of a part in one of its lives."""
         return seeds.seed(self.experiment.seed, part, index, life)
 
+    def start_backend(self) -> None:
+        """Makes JAX's clients, as the agents of all tasks want them. Make pools first."""
+        start_backend(task.make_agent() for task in self.experiment.tasks.values())
+
     # Environments.
 
     def make_actor_pool(self, index: int, life: int) -> Pool:
@@ -171,6 +178,7 @@ class Builder:
           life: its node's life.
           batch_sizes, codec: see `Inferencer`.
         """
+        self.start_backend()
         return Inferencer(
             self.agent,
             variables,
@@ -218,6 +226,7 @@ class Builder:
           sharing: the parameters that tasks of this process share, if any do.
           split_update: see `Learner`.
         """
+        self.start_backend()
         config = self.task.learner
         make: Callable[..., Learner] = Learner
         if sharing is not None and sharing.shares(self.task.name):

@@ -10,8 +10,8 @@ from distrl.programs.groups import GROUPS, INFERENCER, LEARNER, NodeGroup
 
 Env = dict[str, str]
 
-# Small networks: XLA's threads would take the cores that other nodes act on.
-_ONE_THREAD = "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"
+_THREADS = "PJRT_NPROC"  # of JAX's client for the CPU
+_ONE_THREAD = "--xla_cpu_multi_thread_eigen=false"  # for products, and of some other code
 _MEMORY = "XLA_PYTHON_CLIENT_MEM_FRACTION"
 _MEMORY_SHARE = 0.75  # of a GPU: what JAX takes at its start unless told otherwise
 
@@ -81,6 +81,7 @@ def _without_gpu(group: NodeGroup) -> Env:
     if group.one_thread:
         flags = os.environ.get("XLA_FLAGS", "")
         environment["XLA_FLAGS"] = f"{flags} {_ONE_THREAD}".strip()
+        environment[_THREADS] = os.environ.get(_THREADS, "1")
     return environment
 
 

@@ -142,6 +142,7 @@ class InferencerNode:
         self._servers = [_courier_server(address) for address in endpoints]
         builder = Builder(experiment, task)
         config = builder.task.inference
+        builder.start_backend()
         check_gpus(min(config.num_gpus, 1), f"inference.num_gpus={config.num_gpus}")
         actors = builder.task.actors  # its streams
         clients = _clients(builder.task, index)

@@ -4,9 +4,14 @@ import os
 import sys
 
 _VARIABLES = (
-    "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS",
-    "BLIS_NUM_THREADS", "VECLIB_MAXIMUM_THREADS",
-)  # fmt: skip
+    "OMP_NUM_THREADS",
+    "OPENBLAS_NUM_THREADS",
+    "MKL_NUM_THREADS",
+    "NUMEXPR_NUM_THREADS",
+    "BLIS_NUM_THREADS",
+    "VECLIB_MAXIMUM_THREADS",
+    "PJRT_NPROC",
+)  # the last is XLA's; fmt: skip
 
 
 def apply(count: int) -> None:
@@ -22,9 +27,9 @@ def apply(count: int) -> None:
         return
     for name in _VARIABLES:
         os.environ[name] = str(count)
-    eigen = "--xla_cpu_multi_thread_eigen=false " if count == 1 else ""
-    flags = f"{eigen}intra_op_parallelism_threads={count}"
-    os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {flags}".strip()
+    if count == 1:
+        flags = os.environ.get("XLA_FLAGS", "")
+        os.environ["XLA_FLAGS"] = f"{flags} --xla_cpu_multi_thread_eigen=false".strip()
     try:
         import threadpoolctl
     except ImportError:

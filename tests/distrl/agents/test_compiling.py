@@ -1,6 +1,9 @@
 """How agents' functions are compiled."""
 
 import dataclasses
+import os
+import subprocess
+import sys
 import types
 
 import jax
@@ -37,6 +40,54 @@ def test_vectors_have_the_older_runtime_and_large_images_the_newer_one():
 def test_products_with_small_matrices_have_one_thread():
     assert options(4, layer=64) == options(4, layer=128) == ONE_THREAD
     assert options(4, layer=129) == options(129, layer=64) == OLDER
+
+
+CORES = os.sched_getaffinity(0)
+THREADS = """
+import os
+import sys
+import jax.numpy as jnp
+from distrl.agents.compiling import start_backend
+from tests.distrl.agents.test_compiling import made
+
+cores, *layers = sys.argv[1:]
+os.sched_setaffinity(0, map(int, cores.split(",")))  # a test before may have kept one
+start_backend(map(made, map(int, layers)))
+start_backend([made(4)])  # later ones do nothing
+jnp.ones(3).sum().block_until_ready()
+print(len(os.listdir("/proc/self/task")), os.environ.get("PJRT_NPROC"))
+"""
+
+
+def made(layer):
+    """An agent with a layer of this width."""
+    params = {"w": jax.ShapeDtypeStruct((4, layer), np.float32)}
+    return types.SimpleNamespace(
+        initial_params=lambda key: jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), params)
+    )
+
+
+def threads(*layers, **environ):
+    """How many threads a process with agents of these widths has, and PJRT_NPROC after all."""
+    done = subprocess.run(
+        [sys.executable, "-c", THREADS, ",".join(map(str, CORES)), *map(str, layers)],
+        env={**os.environ, "JAX_PLATFORMS": "cpu", **environ},
+        capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    count, variable = done.stdout.split()
+    return int(count), variable
+
+
+@pytest.mark.skipif(len(CORES) < 2, reason="one core: one thread anyway")
+def test_small_agents_have_one_thread_of_xla_and_children_may_have_more():
+    (small, left), (wide, _) = threads(64, 128), threads(64, 129)
+    assert small < wide and left == "None"
+
+
+def test_a_number_of_threads_that_a_user_has_set_stays():
+    (one, _), (four, left) = threads(64), threads(64, PJRT_NPROC="4")
+    assert four >= one + 3 and left == "4"
 
 
 def test_gpus_have_no_options(monkeypatch):
