@@ -122,7 +122,10 @@ class Policy:
         self._first[slice(None) if which is None else which] = True
 
     def __call__(self, observation: Nest, reward: Any = 0.0) -> Nest:
-        """Returns the action for an observation; both conform to the environment's spec.
+        """Returns the action for an observation; both are as the environment has them.
+
+        That is, they conform to its spec, but for `Discrete` and `MultiDiscrete` spaces of
+        gymnasium with a `start`, which is theirs.
 
         Continuous actions are clipped to their bounds, as the environments of the training do. The
         agent itself sees its previous action unclipped, as in the training.
@@ -138,8 +141,12 @@ class Policy:
         Raises:
           SpecError: the observation violates the spec of the environment of the training.
         """
-        action, _ = self._act(observation, reward, None)
-        return action
+        observation = specs.raised(observation, self._spec.observation_start, -1)
+        return specs.raised(self.in_pool(observation, reward), self._spec.action_start, 1)
+
+    def in_pool(self, observation: Nest, reward: Any = 0.0) -> Nest:
+        """As a call, with a pool's observation and for its action: those count from 0."""
+        return self._act(observation, reward, None)[0]
 
     def act(self, observation: Nest, reward: Any = 0.0, action: Nest = None) -> PolicyOutput:
         """Returns an action for an observation with its log-probability, in the place of a call.
@@ -154,13 +161,15 @@ class Policy:
           ConfigError: the policy's actions have no known distribution: DDPG's and TD3's, and
             those of an exploration of the user's own.
         """
-        chosen, extras = self._act(observation, reward, action)
+        observation = specs.raised(observation, self._spec.observation_start, -1)
+        start = self._spec.action_start
+        chosen, extras = self._act(observation, reward, specs.raised(action, start, -1))
         if not extras:
             raise ConfigError(
                 f"Policy.act: the actions of {self._name} have no known distribution; call the "
                 "policy itself for the action alone"
             )
-        return PolicyOutput(chosen, *extras)
+        return PolicyOutput(specs.raised(chosen, start, 1), *extras)
 
     def _is_single(self, observation: Nest) -> bool:
         """Returns whether an observation is that of one environment, without a leading axis."""
@@ -193,6 +202,7 @@ class Policy:
             given = specs.zeros(self._spec.action, self._size)
         struct = specs.struct(self._spec.observation)
         specs.check(observation, struct, (self._size,), "observation")
+        specs.check_choices(observation, self._spec.observation)
         first, rewards = self._first, specs.zeros(self._spec.reward, self._size)
         rewards[...] = reward
         rewards[first] = 0.0

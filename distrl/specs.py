@@ -32,6 +32,10 @@ class EnvironmentSpec(NamedTuple):
     reward: specs.Array = specs.Array((), np.float32, "reward")
     env_info: Any = ()  # dict of declared dm_env specs by name; () if there are none
     reward_delay: int = 0  # most steps until an action's reward is known
+    # Nests of what the environment's own values, which may count from another number than 0, are
+    # higher by; None: by nothing. Pools and agents only have what the specs say.
+    observation_start: Nest = None
+    action_start: Nest = None
 
 
 def is_spec(x: Any) -> bool:
@@ -199,6 +203,39 @@ def converted(value: Nest, spec: Nest) -> Nest:
         return jax.tree.map(convert, struct(spec), value)
     except (ValueError, TypeError):  # another structure
         return value
+
+
+def raised(value: Nest, starts: Nest, sign: int) -> Nest:
+    """Returns integers that count from the environment's numbers, or, with sign -1, from 0.
+
+    Args:
+      value: nest of arrays or numbers; of another structure than `starts`: stays as it is.
+      starts: `observation_start` or `action_start` of a spec.
+      sign: 1 or -1.
+    """
+    if value is None or not any(np.any(start) for start in jax.tree.leaves(starts)):
+        return value
+    try:
+        return jax.tree.map(
+            lambda start, leaf: np.asarray(leaf) + sign * start if np.any(start) else leaf,
+            starts,
+            value,
+        )
+    except (ValueError, TypeError):
+        return value
+
+
+def check_choices(value: Nest, spec: Nest) -> None:
+    """Raises SpecError for a number that a DiscreteArray of a spec does not have."""
+    for leaf, array in zip(jax.tree.leaves(spec, is_leaf=is_spec), jax.tree.leaves(value)):
+        if not isinstance(leaf, specs.DiscreteArray):
+            continue
+        wrong = (array < 0) | (array >= leaf.num_values)
+        if np.any(wrong):
+            raise SpecError(
+                f"{leaf.name}: expected one of {leaf.num_values} numbers, from the start of its "
+                f"space on, got its number {array[wrong].flat[0]}"
+            )
 
 
 def batch_size(value: Nest, spec: Nest, where: str) -> int:

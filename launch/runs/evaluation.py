@@ -101,7 +101,7 @@ def _play(
                 break
             if steps:  # in another number of environments than before, all episodes begin anyway
                 policy.reset(timestep.step_type == StepType.FIRST)
-            timestep = pool.step(policy(timestep.observation, timestep.reward))
+            timestep = pool.step(policy.in_pool(timestep.observation, timestep.reward))
             steps += 1
     finally:
         pool.close()

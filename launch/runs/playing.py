@@ -78,7 +78,7 @@ class OneAgent(Game):
         else:
             if last.step_type[0] == StepType.FIRST:
                 self._policy.reset()
-            timestep = self._pool.step(self._policy(last.observation, last.reward))
+            timestep = self._pool.step(self._policy.in_pool(last.observation, last.reward))
         self._timestep = timestep
         ended = self._statistics.add(timestep)
         records = [] if ended is None else ended[1]

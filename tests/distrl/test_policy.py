@@ -7,6 +7,7 @@ from dm_env import specs as dm_specs
 
 from distrl.agents.a2c import A2CConfig
 from distrl.agents.networks import NetworkConfig
+from distrl.errors import SpecError
 from distrl.policy import Policy
 from distrl.random_keys import root
 from distrl.specs import EnvironmentSpec
@@ -51,3 +52,25 @@ def test_the_agent_sees_its_own_action_before_the_clip():
     np.testing.assert_array_equal(policy(observation), [0.5, 0.25])
     policy.reset()
     np.testing.assert_array_equal(policy(observation), [1, 0.25])
+
+
+class Echo(CheckingAgent):
+    """Acts by its observation, a number from 0 on."""
+
+    def actor_step(self, rng, params, timestep, state, evaluation=False):
+        return AgentOutput(timestep.observation % 2, ()), state
+
+
+def test_numbers_count_from_the_start_of_their_spaces():
+    spec = EnvironmentSpec(
+        dm_specs.DiscreteArray(4, np.int32, "observation"),
+        dm_specs.DiscreteArray(2, np.int32, "action"),
+        observation_start=10,
+        action_start=1,
+    )
+    policy = Policy(Echo(spec, False), 0, {"version": np.int32(0)})
+    assert [int(policy(number)) for number in (10, 11, 13)] == [1, 2, 2]
+    np.testing.assert_array_equal(policy([10, 11]), [1, 2])
+    assert [int(policy.in_pool(number)) for number in (0, 3)] == [0, 1]
+    with pytest.raises(SpecError, match=r"observation: expected one of 4 numbers.* number -10$"):
+        policy(0)

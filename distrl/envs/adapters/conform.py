@@ -20,8 +20,8 @@ class SpecViolation(ValueError):
 class LeafCheck:
     """Checks one array.
 
-    The shape must be the spec's, and floats finite. So must the dtype, but floats and signed
-    integers of another width are cast.
+    The shape must be the spec's, and floats finite. Floats of another width are cast, and so is
+    what the spec's dtype can hold: any integer of its range, and for floats those of few bits.
     """
 
     def __init__(self, name: str, shape: tuple[int, ...], dtype: np.dtype[Any], check_finite: bool):
@@ -60,15 +60,19 @@ class LeafCheck:
         return f"{self._dtype}{list(self._shape)}"
 
     def _cast(self, value: Any, array: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """Returns the array with the spec's dtype, if it is of the same kind."""
-        kind = self._dtype.kind
-        if array.dtype.kind != kind or kind not in "fi":
+        """Returns the array with the spec's dtype, if that has its values."""
+        kind, given = self._dtype.kind, array.dtype.kind
+        if kind == "f":
+            fits = given == "f" or np.can_cast(array.dtype, self._dtype)
+        else:
+            fits = kind in "iu" and given in "iub"
+        if not fits:
             raise SpecViolation(
                 f"{self._name}: expected {self._expected()}, got {_show(value, array)}"
             )
         with np.errstate(over="ignore"):  # an infinite result is refused
             cast = array.astype(self._dtype)
-        if kind == "i" and not np.array_equal(cast, array):
+        if kind != "f" and not np.array_equal(cast, array):
             raise SpecViolation(
                 f"{self._name}: a value of the {array.dtype} does not fit {self._dtype}"
             )

@@ -54,6 +54,8 @@ class GymStepper:
             dm_specs.Array(self._reward_shape, np.float32, "reward"),
             self._info.spec,
             int(attribute(self._env, "reward_delay", 0)),
+            spaces.starts(self._env.observation_space),
+            spaces.starts(self._env.action_space),
         )
 
     def reset(self) -> Step:

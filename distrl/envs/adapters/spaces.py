@@ -16,12 +16,17 @@ from distrl.types import Nest
 Reader = Callable[[Any], Nest]  # the environment's value -> distrl's
 Writer = Callable[[Nest], Any]  # distrl's action -> the environment's
 
-_NARROW = {np.dtype(np.float64): np.dtype(np.float32), np.dtype(np.int64): np.dtype(np.int32)}
+_NARROW = {
+    np.dtype(np.float64): np.dtype(np.float32),
+    np.dtype(np.int64): np.dtype(np.int32),
+    np.dtype(np.uint64): np.dtype(np.uint32),
+}
+_LARGEST = np.finfo(np.float32).max
 _KINDS = ("Box", "Discrete", "MultiDiscrete", "MultiBinary", "Dict", "Tuple")
 
 
 def narrow(dtype: Any) -> np.dtype[Any]:
-    """Returns float32 for float64, int32 for int64, as JAX computes with; others unchanged."""
+    """Returns the type of 32 bits for one of 64, as JAX computes with; others unchanged."""
     return _NARROW.get(np.dtype(dtype), np.dtype(dtype))
 
 
@@ -83,21 +88,39 @@ def dm_spec(spec: Any, where: str) -> Nest:
 def array_spec(shape: Any, dtype: Any, low: Any, high: Any, name: str) -> dm_specs.Array:
     """Returns the spec of an array; bounded if one of its bounds is finite.
 
-    A bound that float32 cannot hold is rounded inwards: an action at the bound stays legal.
+    A bound that float32 cannot hold is rounded inwards: an action at the bound stays legal. The
+    largest numbers of float32 and float64 mean that there is no bound.
     """
     narrowed = narrow(dtype)
     low, high = (np.broadcast_to(np.asarray(bound), shape) for bound in (low, high))
+    if narrowed == np.float32:
+        low = np.where(low <= -_LARGEST, -np.inf, low)
+        high = np.where(high >= _LARGEST, np.inf, high)
     if not (np.isfinite(low).any() or np.isfinite(high).any()):
         return dm_specs.Array(shape, narrowed, name)
     if narrowed == np.float32:
-        with np.errstate(over="ignore"):  # float64's largest numbers mean infinity
-            low32, high32 = low.astype(np.float32), high.astype(np.float32)
+        low32, high32 = low.astype(np.float32), high.astype(np.float32)
         low = np.where(low32 < low, np.nextafter(low32, np.float32(np.inf)), low32)
         high = np.where(high32 > high, np.nextafter(high32, np.float32(-np.inf)), high32)
-    elif narrowed == np.int32:
-        bounds = np.iinfo(np.int32)
+    elif narrowed in (np.int32, np.uint32):
+        bounds = np.iinfo(narrowed)
         low, high = np.clip(low, bounds.min, bounds.max), np.clip(high, bounds.min, bounds.max)
     return dm_specs.BoundedArray(shape, narrowed, low, high, name)
+
+
+def starts(space: Any) -> Nest:
+    """Returns what distrl's values have to be raised by to be those of a gymnasium space.
+
+    A nest as of `space_spec` with an int, or int32 array, in the place of each spec.
+    """
+    kind = _kind(space)
+    if kind == "Dict":
+        return {k: starts(v) for k, v in space.spaces.items()}
+    if kind == "Tuple":
+        return tuple(starts(v) for v in space.spaces)
+    if kind == "MultiDiscrete" and np.any(getattr(space, "start", 0)):
+        return np.asarray(space.start, np.int32)
+    return int(getattr(space, "start", 0)) if kind == "Discrete" else 0
 
 
 def reader(space: Any, where: str) -> Reader | None:
@@ -114,7 +137,7 @@ def reader(space: Any, where: str) -> Reader | None:
         return _dict_reader(parts, where)
     if kind == "Tuple":
         rows = [reader(v, f"{where}[{i}]") for i, v in enumerate(space.spaces)]
-        return _tuple_reader(rows, tuple)
+        return _tuple_reader(rows, tuple) or tuple  # a list is taken too
     return None
 
 

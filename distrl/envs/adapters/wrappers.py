@@ -226,7 +226,7 @@ class StackFrames(_Wrapper):
         """See `Stepper`."""
         return self._push(
             self._stepper.step(action),
-            lambda stack, new: np.concatenate([stack[1:], np.asarray(new, stack.dtype)[None]]),
+            lambda stack, new: np.concatenate([stack[1:], np.asarray(new)[None]]),
         )
 
     def _push(self, step: Step, push: Callable[[Any, Any], npt.NDArray[Any]]) -> Step:

@@ -165,6 +165,8 @@ class AgentConversion:
             spaces.space_spec(observation_space, f"observation of {agent}"),
             spaces.space_spec(action_space, f"action of {agent}"),
             env_info=info.spec,
+            observation_start=spaces.starts(observation_space),
+            action_start=spaces.starts(action_space),
         )
         self._read = spaces.reader(observation_space, f"observation of {agent}")
         self.write = spaces.writer(action_space, f"action of {agent}")

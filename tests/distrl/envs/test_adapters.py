@@ -6,12 +6,14 @@ import pickle
 import types
 
 import dm_env
+import jax
 import numpy as np
 import pytest
 from dm_env import specs as dm_specs
 
 from distrl import specs
 from distrl.envs import PythonEnvironment, WrapperConfig
+from distrl.envs.adapters.conform import NestCheck
 from distrl.errors import ConfigError, SpecError
 from distrl.types import StepType
 
@@ -355,3 +357,61 @@ class Counted(Dm):
     def __init__(self, seed):
         super().__init__(seed)
         type(self).built += 1
+
+
+@pytest.mark.parametrize(
+    ("space", "observation"),
+    [
+        (spaces.MultiBinary(3), np.array([True, False, True])),
+        (spaces.Discrete(5), np.uint8(4)),
+        (spaces.Discrete(5, start=3), np.uint8(4)),
+        (spaces.MultiDiscrete([3, 4]), np.array([2, 3], np.uint8)),
+        (spaces.Tuple([spaces.Discrete(2), spaces.Discrete(3)]), [1, 2]),
+        (spaces.Box(0, 300, (2,), np.int32), np.array([7, 255], np.uint8)),
+        (spaces.Box(0, 300, (2,), np.float32), np.array([7, 255], np.uint8)),
+        (spaces.Box(0, 2**31, (1,), np.uint32), np.array([65_535], np.uint16)),
+    ],
+)
+def test_what_a_space_contains_is_taken(space, observation):
+    builder = with_attributes(observation_space=space, _observe=lambda self: observation)
+    environment = PythonEnvironment(builder)
+    spec = environment.spec()
+    first = environment.make_stepper(0).reset()
+    leaves = NestCheck("observation", spec.observation, True)(first.observation)
+    given = jax.tree.leaves(observation)
+    for leaf, start, wanted in zip(leaves, jax.tree.leaves(spec.observation_start), given):
+        np.testing.assert_array_equal(leaf + start, wanted)
+
+
+@pytest.mark.parametrize("dtype", [np.int64, np.uint64])
+def test_numbers_beyond_32_bits_are_refused(dtype):
+    wide = spaces.Box(0, 2**40, (1,), dtype)
+    builder = with_attributes(
+        observation_space=wide, _observe=lambda self: np.array([2**35 + 5], dtype)
+    )
+    with pytest.raises(SpecError, match=r"does not fit u?int32"):
+        PythonEnvironment(builder).spec()
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_the_largest_floats_are_no_bounds(dtype):
+    largest = np.finfo(dtype).max
+    space = spaces.Box(np.array([-largest, 0]), np.array([largest, largest]), dtype=dtype)
+    spec = PythonEnvironment(with_attributes(action_space=space)).spec().action
+    np.testing.assert_array_equal(spec.minimum, [-np.inf, 0])
+    np.testing.assert_array_equal(spec.maximum, [np.inf, np.inf])
+    unbounded = spaces.Box(-largest, largest, (2,), dtype)
+    spec = PythonEnvironment(with_attributes(action_space=unbounded)).spec().action
+    assert type(spec) is dm_specs.Array
+
+
+def test_a_stack_of_frames_keeps_what_they_are():
+    class Growing(Gym):
+        observation_space = spaces.Box(0, 1000, (1,), np.int32)
+
+        def _observe(self):
+            return np.array([7], np.int8) if not self.actions else np.array([301], np.int64)
+
+    stepper, _ = stepper_and_env(Growing, frame_stack=2)
+    stepper.reset()
+    np.testing.assert_array_equal(stepper.step(0).observation, [[7], [301]])

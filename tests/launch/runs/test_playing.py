@@ -28,7 +28,7 @@ class Constant:
     def reset(self):
         self.resets += 1
 
-    def __call__(self, observation, reward):
+    def in_pool(self, observation, reward):
         assert observation.shape == (1, 4)
         return np.full(1, 7, np.int32)
 
