@@ -19,6 +19,7 @@ from distrl.learner_group.group import LearnerGroup, SingleProcessGroup
 from distrl.learning.compile_ahead import CompileAhead
 from distrl.learning.divergence import FAIL, FiniteParams, UpdateCheck
 from distrl.learning.learner_loop import LearnerLoop
+from distrl.learning.own_logs import scalars
 from distrl.learning.policy_lag import PolicyLags
 from distrl.learning.training_state import TrainingState
 from distrl.metrics import Report
@@ -320,11 +321,10 @@ class Learner(LearnerLoop):
         self._diverged = self._check.error(record)
         if self._left or self._learner_group.count == 1:
             self._look()
-        report = self.counts()
-        report.update(self._lags.take())
+        report = self.counts() | self._lags.take()
         if self._check.skips:
             report["updates_skipped"] = self._check.skipped(record)
         if self._split_update is not None:
             report.update(self._split_update.report())
-        report.update({name: float(value) for name, value in self._logs.items()})
+        report.update(scalars(self._logs, report))
         return report

@@ -7,8 +7,12 @@ from dm_env import specs as dm_specs
 from distrl.agents.dqn import DQNConfig
 from distrl.agents.exploration import EpsilonSchedule
 from distrl.agents.networks import NetworkConfig
+from distrl.errors import SpecError
+from distrl.goal import Goal
 from distrl.learner import Learner
+from distrl.learning.own_logs import is_taken
 from distrl.learning.random_batches import random_batch
+from distrl.metrics import Monitor
 from distrl.specs import EnvironmentSpec
 from distrl.transforms import RewardScale, TransformedAgent
 from distrl.types import Sample
@@ -55,3 +59,39 @@ def test_epsilon_follows_the_unrolls_that_reached_the_table():
 
 def test_steps_of_overlapping_unrolls_count_once():
     assert epsilons(Learner(AGENT, NoReplay(), seed=0, period=2), [100]) == pytest.approx([0.8])
+
+
+class Logging:
+    """An agent with logs of its own."""
+
+    def __init__(self, **logs):
+        self._logs = logs
+
+    def __getattr__(self, name):
+        return getattr(AGENT, name)
+
+    def learner_step(self, params, state, batch):
+        params, state, logs = AGENT.learner_step(params, state, batch)
+        return params, state, {**logs, **self._logs}
+
+
+@pytest.mark.parametrize(
+    ("logs", "message"),
+    [
+        ({"env_steps": 1.0}, "'env_steps' has a name of distrl's own"),
+        ({"mean_return": 1.0}, "'mean_return' has a name of distrl's own"),
+        ({"policy_lag_mean": 1.0}, "'policy_lag_mean' has a name of distrl's own"),
+        ({"each": np.ones(3)}, r"'each' must be one number, got an array of shape \[3\]"),
+    ],
+)
+def test_logs_of_an_agent_leave_the_counts_alone(logs, message):
+    learner = Learner(Logging(**logs), NoReplay(), seed=0)
+    learner.update(Sample(random_batch(AGENT, LENGTH, BATCH), KEYS, 20))
+    with pytest.raises(SpecError, match=message):
+        learner.take_report()
+
+
+def test_all_columns_of_metrics_are_distrls_own():
+    ends = []
+    monitor = Monitor(Goal(), lambda *end: ends.append(end), printer=lambda line: None)
+    assert not [name for name in monitor.snapshot() if not is_taken(name)]
