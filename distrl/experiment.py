@@ -24,6 +24,7 @@ from distrl.envs.multi_agent.assignment import Assignment, PolicyOf
 from distrl.envs.multi_agent.environment import SeveralAgents
 from distrl.envs.pool import Environment
 from distrl.errors import ConfigError
+from distrl.experiment_parts import check_parts
 from distrl.goal import Goal
 from distrl.learning.start import started_by
 from distrl.multi_agent import policy_checks
@@ -124,6 +125,7 @@ class Experiment:
     callbacks: Sequence[Callback] = dataclasses.field(default=(), metadata={"setting": False})
 
     def __post_init__(self) -> None:
+        check_parts(self)
         if self.seed < 0:
             raise ConfigError(f"seed must be 0 or more, got {self.seed}")
         if self.learners not in ("each", "one"):

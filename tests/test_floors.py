@@ -49,6 +49,7 @@ ROOMS = """
 
     distrl/presets
     distrl/experiment
+    distrl/experiment_parts
     distrl/multi_agent
     distrl/actor distrl/evaluator distrl/saved_policy distrl/inference
     distrl/policy distrl/policy_streams distrl/rules

@@ -8,6 +8,7 @@ import functools
 import json
 import os
 import pickle
+import platform
 import site
 import sys
 import sysconfig
@@ -19,6 +20,7 @@ from typing import Any
 import cloudpickle
 
 from distrl.errors import ConfigError
+from distrl.runtime.files import read_dict
 from distrl.saved.plain_pickle import load_plain
 from distrl.saved.plain_settings import ForeignError, decode, encode
 from distrl.task import Task
@@ -65,11 +67,25 @@ def read_settings(path: Path, trust: bool) -> dict[str, Any]:
             "could change it, use load_policy(..., trust=True)"
         ) from None
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+        saved_by = _other_python(path)
+        if path.name == PICKLE and saved_by is not None:
+            raise ConfigError(
+                f"{path} has code that only Python {saved_by} can load, which saved it; this is "
+                f"Python {platform.python_version()}"
+            ) from error
         raise ConfigError(f"{path} is damaged: {type(error).__name__}: {error}") from error
     except ImportError as error:
         raise ConfigError(f"{path} needs a package that is not installed here: {error}") from error
     except (pickle.UnpicklingError, EOFError) as error:
         raise ConfigError(f"{path} is damaged: {error}") from error
+
+
+def _other_python(path: Path) -> str | None:
+    """Returns the Python that the run of a checkpoint's file last had, if it is another."""
+    settings = read_dict(path.parent.parent.parent / "config.json") or {}
+    version = str((settings.get("versions") or {}).get("python", ""))
+    same = version.split(".")[:2] == list(platform.python_version_tuple()[:2])
+    return None if same or not version else version
 
 
 def _checked(path: Path, settings: Any) -> dict[str, Any]:

@@ -10,6 +10,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from distrl import presets
 from distrl.callbacks import Callback
 from distrl.errors import ConfigError, TrainingError
@@ -41,12 +43,21 @@ def train(
     """See `distrl.train`."""
     if isinstance(environment, Experiment) and agent is not None:
         raise ConfigError("distrl.train: an Experiment names its agent; leave `agent` out")
+    if not isinstance(environment, (str, Experiment)):
+        raise ConfigError(
+            f"distrl.train: expected an environment's name or an Experiment, got "
+            f"{environment!r:.80}; for an environment of yours make an "
+            "Experiment(environment, agent)"
+        )
     experiment = environment if isinstance(environment, Experiment) else None
     if callbacks:
         experiment = experiment or presets.experiment(str(environment), agent)
         experiment = _with_callbacks(experiment, callbacks)
     name = environment if isinstance(environment, str) else environment.environment.name
-    folder = Path(run_dir) if run_dir is not None else folder_in_runs(f"{name}-{topology}")
+    if run_dir is None:
+        folder = folder_in_runs(f"{name}-{topology}")
+    else:
+        folder = Path(run_dir).expanduser().absolute()
     arguments = [f"--topology={topology}", f"--run_dir={folder}"]
     if experiment is None:
         arguments += [f"--env={environment}", *([f"--agent={agent}"] if agent else [])]
@@ -57,13 +68,25 @@ def train(
         *((f"config.{key}", value) for key, value in (config or {}).items()),
     ):
         if value is not None or flag.startswith("config."):
-            arguments.append(f"--{flag}={value if isinstance(value, str) else repr(value)}")
+            text = value if isinstance(value, str) else repr(_plain(value))
+            arguments.append(f"--{flag}={text}")
     code, last_lines = _run([*arguments, *flags], experiment, quiet)
     if code == EXIT_BAD_INPUT:
         raise ConfigError(last_lines[-1].removeprefix("distrl: ") if last_lines else "bad input")
     if code not in (EXIT_FINISHED, *_EXIT_STOPPED):
         raise TrainingError(_reason(folder, code, last_lines))
     return Run(folder, trust=True)
+
+
+def _plain(value: Any) -> Any:
+    """Returns a value with Python's numbers in the place of NumPy's, whose repr is no literal."""
+    if isinstance(value, (np.generic, np.ndarray)):
+        return _plain(value.tolist())
+    if isinstance(value, (list, tuple)):
+        return type(value)(map(_plain, value))
+    if isinstance(value, dict):
+        return {key: _plain(part) for key, part in value.items()}
+    return value
 
 
 def _with_callbacks(experiment: Experiment, callbacks: Sequence[Callback]) -> Experiment:

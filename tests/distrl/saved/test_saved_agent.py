@@ -5,6 +5,7 @@ import dataclasses
 import json
 import os
 import pickle
+import platform
 from collections import OrderedDict
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -232,3 +233,17 @@ def test_what_is_the_users_own_is_a_pickle(saved: Parts, tmp_path: Path):
     with pytest.raises(ConfigError, match="trust=True"):
         read_settings(tmp_path / PICKLE, trust=False)
     assert type(read_settings(tmp_path / PICKLE, trust=True)["agent"]) is type(saved.agent)
+
+
+@pytest.mark.parametrize(
+    ("python", "message"), [("3.99.1", "only Python 3.99.1 can load"), (None, "is damaged")]
+)
+def test_code_of_another_python_is_named(tmp_path: Path, python: str | None, message: str):
+    path = tmp_path / "checkpoints" / "000001" / PICKLE
+    path.parent.mkdir(parents=True)
+    path.write_bytes(cloudpickle.dumps({}))  # of the right form, and without the settings
+    versions = {"python": python or platform.python_version()}
+    (tmp_path / "config.json").write_text(json.dumps({"versions": versions}))
+    path.write_bytes(b"\x80\x04cnumpy\nint64\n)R(K\x01K\x02t.")  # raises a TypeError or the like
+    with pytest.raises(ConfigError, match=message):
+        read_settings(path, trust=True)

@@ -13,10 +13,11 @@ import pytest
 
 import distrl
 from distrl.callbacks import Callback
-from distrl.envs import PythonEnvironment
+from distrl.envs import PythonEnvironment, suites
 from distrl.errors import ConfigError, TrainingError
 from distrl.experiment import ActorsConfig, EvaluatorConfig, Experiment, LearnerConfig
 from distrl.goal import Goal
+from distrl.launch.python import training
 from distrl.replay.buffer import ReplayConfig
 from distrl.testing import CheckingConfig, CountingEnvironment
 from tests.support.commands import ROOT
@@ -164,10 +165,11 @@ def test_a_run_that_fails_says_why(tmp_path):
 
 SCRIPT = """
 import distrl
-from distrl.envs import PythonEnvironment
+from distrl.envs import PythonEnvironment, suites
 from distrl.testing import CheckingConfig, CountingEnvironment
 from distrl.experiment import ActorsConfig, Experiment, LearnerConfig
 from distrl.goal import Goal
+from distrl.launch.python import training
 from distrl.replay.buffer import ReplayConfig
 from tests.support.selection import full
 
@@ -282,3 +284,17 @@ def test_a_run_ends_and_saves_when_its_caller_is_killed(tmp_path):
     run = distrl.load_run(run_dir)
     assert run.status == "stopped"
     assert run.checkpoints
+
+
+def test_numbers_of_numpy_become_pythons():
+    given = {
+        "a": np.float64(1e-3),
+        "b": (np.int64(3), np.bool_(True)),
+        "c": [np.arange(2)],
+    }
+    assert repr(training._plain(given)) == repr({"a": 0.001, "b": (3, True), "c": [[0, 1]]})
+
+
+def test_an_environment_alone_is_no_experiment():
+    with pytest.raises(ConfigError, match="expected an environment's name or an Experiment"):
+        training.train(suites.make("CartPole-v1"))

@@ -1,0 +1,65 @@
+"""What the parts of an experiment must be, for mistakes that would raise something obscure."""
+
+from typing import Any
+
+from distrl.config import (
+    ActorsConfig,
+    CheckpointConfig,
+    EvaluatorConfig,
+    InferenceConfig,
+    LearnerConfig,
+    MetricsConfig,
+    SupervisionConfig,
+)
+from distrl.errors import ConfigError
+from distrl.goal import Goal
+from distrl.replay.buffer import ReplayConfig
+
+_KINDS: dict[str, type] = {
+    "replay": ReplayConfig,
+    "actors": ActorsConfig,
+    "inference": InferenceConfig,
+    "learner": LearnerConfig,
+    "evaluator": EvaluatorConfig,
+    "supervision": SupervisionConfig,
+    "checkpoint": CheckpointConfig,
+    "metrics": MetricsConfig,
+    "goal": Goal,
+}
+_LISTS = ("transforms", "callbacks")
+_FROM_THE_AGENT = ("actors", "replay", "learner")  # None: the algorithm's defaults
+
+
+def check_parts(experiment: Any) -> None:
+    """Raises ConfigError for a part of another kind. Args: experiment: one that is being made."""
+    for name in ("environment", "evaluation_environment"):
+        _check_environment(name, getattr(experiment, name))
+    agent = experiment.agent
+    if isinstance(agent, type):
+        raise ConfigError(f"agent: {agent.__name__} is a class; write {agent.__name__}()")
+    if agent is not None and not callable(getattr(agent, "make", None)):
+        raise ConfigError(
+            f"agent must be an algorithm's settings, such as PPOConfig(), got {agent!r:.80}"
+        )
+    for name, kind in _KINDS.items():
+        value = getattr(experiment, name)
+        if not isinstance(value, kind) and not (value is None and name in _FROM_THE_AGENT):
+            raise ConfigError(f"{name} must be a {kind.__name__}, got {value!r:.80}")
+    for name in _LISTS:
+        value = getattr(experiment, name)
+        if not isinstance(value, (list, tuple)):
+            raise ConfigError(f"{name} must be a tuple, as in {name}=(x,), got {value!r:.80}")
+
+
+def _check_environment(name: str, environment: Any) -> None:
+    if environment is None and name == "evaluation_environment":
+        return
+    if not isinstance(environment, type) and callable(getattr(environment, "spec", None)):
+        return
+    if isinstance(environment, str):
+        hint = f"write distrl.envs.make({environment!r})"
+    else:
+        hint = "a function that builds yours goes into PythonEnvironment(builder)"
+    raise ConfigError(
+        f"{name} must be an environment of distrl.envs, got {environment!r:.80}; {hint}"
+    )
