@@ -13,6 +13,8 @@ from collections.abc import Callable, Sequence
 from types import FrameType
 from typing import Any, NoReturn
 
+from distrl.runtime import working_folder
+
 _HELP = {
     "train": """usage: distrl train --env=NAME [--agent=NAME] [--topology=NAME] [flags]
        distrl train --experiment=FILE.py[:NAME] [--topology=NAME] [flags]
@@ -122,6 +124,9 @@ _WITH_JAX = (
 )  # fmt: skip
 _RUNNING = ("train", "launch", "sweep")  # these go on when nobody reads what they print
 _HELP_FLAGS = {"-h", "-help", "--help"}
+_PATH_FLAGS = {
+    "config_file", "credentials", "dir", "experiment", "out", "run_dir", "show", "video",
+}  # fmt: skip
 
 
 def main(
@@ -137,12 +142,17 @@ def main(
       is_worker: whether this is a young process with nothing to do but this command.
     """
     signal.signal(signal.SIGINT, _on_interrupt)
+    with contextlib.suppress(FileNotFoundError):  # `_check_folder` says it
+        working_folder.remember()
     arguments = list(sys.argv if argv is None else argv)
     own_process = argv is None or is_worker
-    if arguments[1:2] and arguments[1] in _RUNNING and own_process:
-        from distrl.launch.local.robust_streams import install_robust_streams
+    if own_process:
+        from distrl.launch.local import robust_streams
 
-        install_robust_streams()
+        if arguments[1:2] and arguments[1] in _RUNNING:
+            robust_streams.install_robust_streams()
+        else:
+            robust_streams.escape_what_has_no_encoding()
     if arguments[1:2] == ["train"] and own_process:
         from distrl.launch.local.guard import run_guarded
         from distrl.launch.supervision.signals import interrupt_number
@@ -187,7 +197,7 @@ def _on_interrupt(number: int, frame: FrameType | None) -> NoReturn:
 
     with contextlib.suppress(OSError):  # stderr is closed
         os.write(2, b"distrl: stopped by Ctrl-C\n")
-    announce(code=128 + signal.SIGINT)
+    announce(code=128 + signal.SIGINT, reason=signal.Signals.SIGINT.name)
     os._exit(128 + signal.SIGINT)
 
 
@@ -222,7 +232,8 @@ def _run(argv: list[str], load: Callable[[], Any] | None) -> int:
     from distrl.runtime.process_exit import announce
 
     try:
-        return _call(command, [f"{argv[0]} {command}", *argv[2:]], load)
+        _check_folder()
+        return _call(command, [f"{argv[0]} {command}", *map(_with_home, argv[2:])], load)
     except (ConfigError, SpecError, flags.Error) as error:
         if isinstance(error, flags.UnrecognizedFlagError):
             from distrl.launch.cli.unknown_flags import with_suggestions
@@ -232,6 +243,24 @@ def _run(argv: list[str], load: Callable[[], Any] | None) -> int:
         print(f"distrl: {reason}", file=sys.stderr)
         announce(reason=reason)
         return 2
+
+
+def _check_folder() -> None:
+    """Raises ConfigError if the current folder is gone, which libraries end the process for."""
+    from distrl.errors import ConfigError
+
+    try:
+        os.getcwd()
+    except FileNotFoundError:
+        raise ConfigError("the current folder has been deleted; change to another") from None
+
+
+def _with_home(word: str) -> str:
+    """Expands ~ in a flag that names a file or folder, which shells leave alone after a "="."""
+    flag, equals, value = word.partition("=")
+    if equals and value.startswith("~") and flag.lstrip("-") in _PATH_FLAGS:
+        return f"{flag}={os.path.expanduser(value)}"
+    return word
 
 
 def _call(command: str, arguments: list[str], load: Callable[[], Any] | None) -> int:

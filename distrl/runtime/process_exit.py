@@ -14,7 +14,12 @@ def announce_to(descriptor: int) -> None:
 
 
 def announce(**facts: Any) -> None:
-    """Tells this process's guard plain data, if it has one: `code` is its true exit status."""
+    """Tells this process's guard plain data, if it has one.
+
+    Args:
+      **facts: `code`, the true exit status; `reason`, why it ends; `unsaid`, whether it is the
+        guard's part to print that; `run_dir` and `saved_before`, of its run.
+    """
     if _guard and _guard[0] == os.getpid():
         os.write(_guard[1], json.dumps(facts).encode() + b"\n")
 

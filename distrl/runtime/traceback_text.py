@@ -12,6 +12,7 @@ _FRAME = re.compile(
     r'^  File "(?P<path>[^"\n]+)", line \d+, in .*\n(?:    .*\n|  \[Previous line .*\n)*',
     re.MULTILINE,
 )
+_FAULT = "\ndistrl.errors.EnvironmentFault: "
 _OWN = Path(version.__file__).parent
 _INSTALLED = tuple(sysconfig.get_paths()[name] for name in ("purelib", "platlib"))
 _PYTHON = tuple(sysconfig.get_paths()[name] for name in ("stdlib", "platstdlib"))
@@ -21,14 +22,16 @@ def fold(text: str, where: str) -> str:
     """Returns tracebacks with rows of frames folded into a line that counts them.
 
     Folded are frames of distrl and of installed packages, above the last frame of the user's own
-    code. A traceback without such a frame stays whole.
+    code. A traceback without such a frame stays whole, except where an environment is to blame: it
+    has returned something wrong, and no frame of its own is left.
 
     Args:
       text: what `traceback.format_exception` gives, joined; or more than one of that.
       where: what has the whole text, for the reader.
     """
     frames = list(_FRAME.finditer(text))
-    last = max((i for i, frame in enumerate(frames) if not _package(frame["path"])), default=0)
+    whole = len(frames) if _FAULT in text else 0
+    last = max((i for i, frame in enumerate(frames) if not _package(frame["path"])), default=whole)
     folded, end = [], 0
     for row in _rows(frames[:last]):
         if len(row) >= FEWEST:

@@ -7,7 +7,7 @@ from pathlib import Path
 from distrl.errors import ConfigError
 from distrl.launch.supervision.requests import is_pending, send_requests
 from distrl.launch.supervision.result import EXIT_FAILED, EXIT_FINISHED
-from distrl.launch.supervision.status_file import read_status
+from distrl.launch.supervision.status_file import read_status, suspension
 
 _TIMEOUT_S = 60.0
 _POLL_S = 0.2  # the launcher writes `status.json` every two seconds
@@ -30,7 +30,11 @@ def actors(arguments: list[str]) -> int:
             "actors: name a run folder and a number, as in `distrl actors runs/NAME 4`"
         )
     run, wanted = arguments[1], int(arguments[2])
-    names = [name for name in read_status(run)["nodes"] if name.startswith("actor/")]
+    status = read_status(run)
+    asleep = suspension(status)
+    if asleep is not None:
+        raise ConfigError(f"actors: {asleep}")
+    names = [name for name in status["nodes"] if name.startswith("actor/")]
     if not names:
         raise ConfigError(f"actors: {run} is a run of one process, which has no actors to scale")
     if not 1 <= wanted <= len(names):

@@ -20,6 +20,7 @@ from distrl.launch.supervision.restart_policy import HangLimits, RestartPolicy
 from distrl.launch.supervision.result import EXIT_FINISHED
 from distrl.runtime.jax_import import no_garbage_collection
 from distrl.runtime.process_exit import exit_at_once
+from distrl.runtime.working_folder import shown
 
 USAGE = """usage: distrl launch FILE.py:NAME [flags] [-- flags of the program]
        distrl launch MODULE:NAME [flags] [-- flags of the program]
@@ -79,7 +80,7 @@ def launch(arguments: list[str]) -> int:
 
     debug = Debug.of_flag(values.debug, launch_type)
     run_dir = open_program_folder(values.run_dir, program.name, arguments)
-    print(f"distrl: {program.name}; everything is written to {run_dir}", flush=True)
+    print(f"distrl: {program.name}; everything is written to {shown(run_dir)}", flush=True)
     notice = flags.FLAGS.lp_termination_notice_secs
     result = launch_program(
         program,

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from distrl.errors import ConfigError
 from distrl.launch.live.progress import read_progress, shares_of_nodes, time_text
-from distrl.launch.supervision.status_file import read_status
+from distrl.launch.supervision.status_file import read_status, suspension
 
 
 def status(arguments: list[str]) -> int:
@@ -46,4 +46,7 @@ def status(arguments: list[str]) -> int:
             print(f"{task}: {facts['bottleneck']}" if task else facts["bottleneck"])
     age = time.monotonic() - status_data["monotonic"]
     print(f"written {age:.0f} s ago")
+    asleep = suspension(status_data)
+    if asleep is not None:
+        print(asleep)
     return 0

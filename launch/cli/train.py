@@ -27,6 +27,7 @@ from distrl.programs.program import check_builtin
 from distrl.programs.resources import node_environments
 from distrl.runtime.process_exit import announce, exit_at_once
 from distrl.runtime.provenance import provenance
+from distrl.runtime.working_folder import shown
 
 if TYPE_CHECKING:
     from distrl.programs.learner_processes import ProcessGroupSpec
@@ -157,8 +158,8 @@ def _open_run(
     folder = open_run(values.run_dir, experiment, topology, arguments, _say, origin)
     if folder.ended is not None:
         _say(
-            f"distrl: {folder.path} has already ended: {folder.ended[0]}; to continue, set a "
-            "larger goal"
+            f"distrl: {shown(folder.path)} has already ended: {folder.ended[0]}; to continue, set "
+            "a larger goal"
         )
     else:
         name = experiment.environment.name
@@ -167,7 +168,7 @@ def _open_run(
         if values.snapshot:
             _keep_code(folder.path, experiment, arguments, values)
         announce(run_dir=str(folder.path.absolute()), saved_before=Saved.read(folder.path))
-        _say(f"distrl: {name} in {topology}; everything is written to {folder.path}")
+        _say(f"distrl: {name} in {topology}; everything is written to {shown(folder.path)}")
     return folder
 
 
@@ -178,7 +179,7 @@ def _keep_code(
     try:
         write_snapshot(path, experiment, file, arguments)
     except OSError as error:  # the run itself does not need it
-        _say(f"distrl: no snapshot of the code in {path}: {error}")
+        _say(f"distrl: no snapshot of the code in {shown(path)}: {error}")
 
 
 def _say(line: str) -> None:

@@ -56,6 +56,7 @@ def _wait(pid: int, watched: set[signal.Signals]) -> list[int]:
         if number != signal.SIGCHLD:
             passed_on.append(number)
             os.kill(pid, signals.RELAYED_INTERRUPT if number == signal.SIGINT else number)
+            os.kill(pid, signal.SIGCONT)  # it may have been suspended
     return passed_on
 
 
@@ -110,7 +111,7 @@ def _judge(code: int, facts: dict[str, Any], passed_on: list[int]) -> int:
         result.saved = saved.as_dict()
         result = result.write(run_dir)
         what = f"; {saved.describe(Saved.of_list(facts['saved_before']))}"
-    if "code" in facts:  # the program has said why
+    if "code" in facts and not facts.get("unsaid"):  # the program has said why
         return result.exit_code
     line = f"{result.status}: {result.reason} (exit status {result.exit_code}{what})"
     print(f"distrl: {line}", file=sys.stderr)

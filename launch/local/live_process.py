@@ -17,6 +17,7 @@ from distrl.launch.supervision.usage import Usage, process_usage
 from distrl.progress_line import is_progress_line
 from distrl.runtime.heartbeat import Heartbeat
 from distrl.runtime.process_exit import command_pid
+from distrl.runtime.working_folder import shown
 
 _TICK_S = 1.0
 _NAME = "single_process"
@@ -133,7 +134,9 @@ class LiveProcess:
                 broken = False
             except OSError as error:  # a full disk; training does not depend on it
                 if not broken:
-                    print(f"distrl: {self._run_dir / FILE_NAME}: {error.strerror}", flush=True)
+                    print(
+                        f"distrl: {shown(self._run_dir / FILE_NAME)}: {error.strerror}", flush=True
+                    )
                 broken = True
             if self._stream is not None:
                 size = self._stream.footer_size

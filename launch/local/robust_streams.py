@@ -43,11 +43,23 @@ def install_robust_streams() -> None:
         new = io.TextIOWrapper(
             io.BufferedWriter(_RobustFile(fd, "w", closefd=False)),
             getattr(old, "encoding", None) or "utf-8",
-            getattr(old, "errors", None) or "backslashreplace",
+            _errors(old),
             line_buffering=name == "stderr" or getattr(old, "line_buffering", True),
         )
         setattr(sys, name, new)
         setattr(sys, f"__{name}__", new)
+
+
+def escape_what_has_no_encoding() -> None:
+    """Has stdout and stderr escape characters that their encoding lacks, as µ in ASCII."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors=_errors(stream))
+
+
+def _errors(stream: Any) -> str:
+    errors = getattr(stream, "errors", None)
+    return "backslashreplace" if errors in (None, "strict") else errors
 
 
 def drop_unread_output() -> bool:

@@ -88,7 +88,7 @@ class StopOnSignals:
     def _on_signal(self, number: int) -> None:
         if self.caught:
             if number == signal.SIGINT:
-                announce(code=128 + number, reason="killed by a second Ctrl-C")
+                announce(code=128 + number, reason="killed by a second Ctrl-C", unsaid=True)
                 os._exit(128 + number)
             return
         self.caught.append(number)

@@ -1,15 +1,18 @@
 """The folder that a program writes to: one program at a time."""
 
+import contextlib
 import datetime
 import fcntl
 import os
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 from distrl.errors import ConfigError
 from distrl.launch.supervision.result import RESULT_FILE
 from distrl.runtime.files import make_private_folder, read_json, write_json
 from distrl.runtime.process_exit import command_pid
+from distrl.runtime.working_folder import absolute, shown
 
 CONFIG, LOCK = "config.json", "lock"
 _LOCK_S = 10.0  # for the processes of a killed program to be gone
@@ -27,22 +30,40 @@ def open_program_folder(run_dir: str | None, program: str, command: list[str]) -
     Raises:
       ConfigError: the folder cannot be used, or another program runs in it.
     """
-    path = Path(run_dir) if run_dir is not None else folder_in_runs(program)
+    path = folder_of_flag(run_dir) if run_dir is not None else folder_in_runs(program)
     if make_folder(path) - {LOCK} and not has_config(path, "program"):
         raise ConfigError(
-            f"--run_dir: {path} is not empty and not the folder of such a program; name a new "
-            "folder"
+            f"--run_dir: {shown(path)} is not empty and not the folder of such a program; name "
+            "a new folder"
         )
-    lock(path)
-    (path / RESULT_FILE).unlink(missing_ok=True)  # of the program before
-    write_json(path / CONFIG, {"command": command, "program": program})
+    with refusing(path):
+        lock(path)
+        (path / RESULT_FILE).unlink(missing_ok=True)  # of the program before
+        write_json(path / CONFIG, {"command": command, "program": program})
     return path
 
 
 def folder_in_runs(name: str) -> Path:
     """Returns the path of a folder in runs/ that does not exist yet."""
     now = datetime.datetime.now().strftime("%Y%m%d-%H%M%S")
-    return Path("runs") / f"{now}-{name.replace('/', '-')}-{os.getpid()}"  # ALE/Pong-v5
+    return absolute("runs") / f"{now}-{name.replace('/', '-')}-{os.getpid()}"  # ALE/Pong-v5
+
+
+@contextlib.contextmanager
+def refusing(path: Path) -> Iterator[None]:
+    """Raises ConfigError where the folder cannot be read or written: a full disk, say."""
+    try:
+        yield
+    except OSError as error:
+        file = f" ({error.filename})" if error.filename else ""
+        raise ConfigError(f"--run_dir: {shown(path)}: {error.strerror or error}{file}") from error
+
+
+def folder_of_flag(value: str, flag: str = "--run_dir") -> Path:
+    """Returns the folder that a flag names, absolute. Raises ConfigError: it names none."""
+    if not value:
+        raise ConfigError(f"{flag}: empty; name a folder, or leave it out for a new one in runs/")
+    return absolute(value)
 
 
 def make_folder(path: Path) -> set[str]:
@@ -55,7 +76,9 @@ def make_folder(path: Path) -> set[str]:
         make_private_folder(path)
         return {entry.name for entry in path.iterdir() if not entry.name.startswith(".")}
     except OSError as error:
-        raise ConfigError(f"--run_dir: {path} cannot be a folder: {error.strerror}") from error
+        raise ConfigError(
+            f"--run_dir: {shown(path)} cannot be a folder: {error.strerror}"
+        ) from error
 
 
 def has_config(path: Path, *keys: str) -> bool:
@@ -82,8 +105,8 @@ def lock(path: Path) -> None:
             if alive or time.monotonic() >= deadline:
                 os.close(descriptor)
                 raise ConfigError(
-                    f"--run_dir: process {owner or 'unknown'} runs in {path}, on this machine or "
-                    "another: one program at a time"
+                    f"--run_dir: process {owner or 'unknown'} runs in {shown(path)}, on this "
+                    "machine or another: one program at a time"
                 ) from None
             time.sleep(_POLL_S)
     os.ftruncate(descriptor, 0)

@@ -15,6 +15,7 @@ from distrl.launch.run_dir import config_diff
 from distrl.replay.columns import Columns
 from distrl.replay.table.files import read_facts
 from distrl.runtime.files import TASKS
+from distrl.runtime.working_folder import shown
 from distrl.task import Task
 from distrl.types import Nest
 
@@ -29,8 +30,9 @@ def check_tasks(path: Path, experiment: Experiment) -> None:
     if saved - tasks:
         names = ", ".join(sorted(saved)) or "a single one"
         raise ConfigError(
-            f"--run_dir: {path} is of another run: the policies that it has learned are {names}, "
-            f"and those of this experiment are {', '.join(experiment.tasks)}; name a new folder"
+            f"--run_dir: {shown(path)} is of another run: the policies that it has learned are "
+            f"{names}, and those of this experiment are {', '.join(experiment.tasks)}; name a new "
+            "folder"
         )
 
 

@@ -21,14 +21,17 @@ from distrl.launch.run_dir.folder import (
     CONFIG,
     LOCK,
     folder_in_runs,
+    folder_of_flag,
     has_config,
     lock,
     make_folder,
+    refusing,
 )
 from distrl.launch.run_dir.resume_checks import check_settings, check_tasks, has_table
 from distrl.launch.supervision.result import EXIT_FAILED, EXIT_FINISHED, RESULT_FILE
 from distrl.metrics import Monitor
 from distrl.runtime.files import read_json, write_json
+from distrl.runtime.working_folder import shown
 
 SUBMITTED = ("slurm.sh", "slurm.log")  # of a Slurm job that will run in the folder
 
@@ -69,15 +72,28 @@ def open_run(
       ConfigError: the folder cannot be used, another program runs in it, or it has another run;
         the message names the settings that differ.
     """
-    path = Path(run_dir) if run_dir is not None else new_path(experiment, topology)
+    path = folder_of_flag(run_dir) if run_dir is not None else new_path(experiment, topology)
+    with refusing(path):
+        return _open(path, experiment, topology, command, say, provenance or {})
+
+
+def _open(
+    path: Path,
+    experiment: Experiment,
+    topology: str,
+    command: list[str],
+    say: Callable[[str], None],
+    provenance: dict[str, Any],
+) -> RunFolder:
+    """See `open_run`. Raises OSError: the folder cannot be read or written."""
     settings = json.loads(json.dumps(config_diff.describe(experiment)))
     entries = make_folder(path)
     damage = _damage(path / CONFIG) if entries >= {CONFIG, LOCK} else None
     is_run = damage is not None or has_config(path, "topology", "experiment")
     if not entries <= {LOCK, *SUBMITTED} and not is_run:
         raise ConfigError(
-            f"--run_dir: {path} is not empty and not the folder of a run; name a new folder, or "
-            "the folder of a run to resume"
+            f"--run_dir: {shown(path)} is not empty and not the folder of a run; name a new "
+            "folder, or the folder of a run to resume"
         )
     lock(path)
     if damage is None:
@@ -97,7 +113,7 @@ def open_run(
             file.unlink(missing_ok=True)  # of the program before
         write_json(
             path / CONFIG,
-            {"command": command, "topology": topology, **settings, **(provenance or {})},
+            {"command": command, "topology": topology, **settings, **provenance},
         )
         for task in experiment.tasks:
             checkpoint = folder.resume_point.of_task(task).checkpoint
@@ -121,7 +137,7 @@ def _read_result(path: Path, say: Callable[[str], None]) -> dict[str, Any]:
     if damage is None:
         return dict(read_json(path))
     if path.exists():
-        say(f"distrl: {path} is damaged ({damage}): the checkpoints tell how far the run is")
+        say(f"distrl: {shown(path)} is damaged ({damage}): the checkpoints tell how far the run is")
     return {}
 
 
@@ -150,14 +166,15 @@ def _resume(
     except ConfigError as error:
         raise ConfigError(
             f"--run_dir: {error}; to start from the beginning, name a new --run_dir, or move "
-            f"{path} away; nothing in it was changed"
+            f"{shown(path)} away; nothing in it was changed"
         ) from error
     tasks = experiment.tasks
     several = len(tasks) > 1
     before = last_round([experiment.task_dir(path, task) for task in tasks]) if several else 0
     if not checkpoints:
         what = "checkpoint of every policy" if several else "checkpoint"
-        say(f"distrl: {path} has no {what}: starting from the beginning, appending to its logs")
+        where = f"{shown(path)} has no {what}"
+        say(f"distrl: {where}: starting from the beginning, appending to its logs")
         return RunFolder(path, ResumePoint(settings, last_round=before))
     for line in check_settings(checkpoints, settings, experiment):
         say(line)

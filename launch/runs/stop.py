@@ -34,6 +34,7 @@ def stop(arguments: list[str]) -> int:
     pid = launcher_pid(run.path)
     if pid is None:
         raise ConfigError(f"stop: the program in {run.path} runs on another machine; stop it there")
+    os.kill(pid, signal.SIGCONT)  # it may have been suspended
     os.kill(pid, signal.SIGINT)
     deadline = time.monotonic() + values.timeout
     while is_running(run.path):

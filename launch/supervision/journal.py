@@ -8,6 +8,7 @@ from distrl.launch.supervision.log_file import LogFile
 from distrl.launch.supervision.node_logs import Stream
 from distrl.launch.supervision.result import Failure, Result
 from distrl.runtime.traceback_text import fold
+from distrl.runtime.working_folder import shown
 
 NAME = "distrl"
 LOG_FILE = "supervisor.log"
@@ -87,7 +88,7 @@ class Journal:
                 lines += fold(failure.traceback, ALL_FRAMES).rstrip("\n").split("\n")
             elif tail:
                 lines += [f"its last {len(tail)} lines:", *(f"    {line}" for line in tail)]
-            lines += [f"log: {log}", "----"]
+            lines += [f"log: {shown(log)}", "----"]
         ended_badly = [
             name
             for name, exit_ in result.nodes.items()
@@ -95,12 +96,12 @@ class Journal:
         ]
         if ended_badly and failure is None:  # after a failure that is to be expected
             names = ", ".join(ended_badly)
-            lines.append(f"{NAME}: failed while stopping: {names}; see {self.path}")
+            lines.append(f"{NAME}: failed while stopping: {names}; see {shown(self.path)}")
         if result.hung:
             lines.append(f"{NAME}: still running: {', '.join(result.hung)}")
         lines.append(
             f"{NAME}: {result.status}: {result.reason} (exit status {result.exit_code}; "
-            f"logs in {self.path.parent}{saved and '; '}{saved})"
+            f"logs in {shown(self.path.parent)}{saved and '; '}{saved})"
         )
         for line in lines:
             self.note(line)

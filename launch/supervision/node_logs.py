@@ -13,7 +13,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from distrl.launch.live.footer import Footer
+from distrl.launch.supervision.fatal_dump import FatalDump
 from distrl.launch.supervision.log_file import LogFile
+from distrl.runtime.working_folder import shown
 
 TAIL = 30  # lines kept for the report of a failure; the stacks of a crash take 20
 LINE = 8192  # bytes; a longer line is shown in parts
@@ -165,6 +167,7 @@ class NodeLog:
         self._file = LogFile(path, limit)
         self._stream = stream
         self._hidden = hidden
+        self._fatal_dump = FatalDump(path.name)
         self._shown_limit = limit if stream is not None and stream.is_file else None
         self._shown, self._day = 0, 0  # bytes, on which day of the process
         self._prefix = f"[{name}] "
@@ -218,16 +221,17 @@ class NodeLog:
                 text = text.rstrip("\r").rpartition("\r")[2]
             text = _CONTROL.sub(_visible, text)
             for start in range(0, len(text), LINE) or (0,):
-                texts.append(text[start : start + LINE])
+                texts += self._fatal_dump.shorten(text[start : start + LINE])
         self._tail.extend(texts)
         texts = [text for text in texts if not self._hidden(text)]
         if self._stream is None or not texts or self._is_full():
             return
-        shown = "".join(f"{self._prefix}{text}\n" for text in texts)
-        self._shown += len(shown)
+        output = "".join(f"{self._prefix}{text}\n" for text in texts)
+        self._shown += len(output)
         if self._is_full():
-            shown += f"{self._prefix}[more today only in {self.path}: supervision.log_limit_mb]\n"
-        self._stream.write(shown)
+            where = f"{shown(self.path)}: supervision.log_limit_mb"
+            output += f"{self._prefix}[more today only in {where}]\n"
+        self._stream.write(output)
 
     def _is_full(self) -> bool:
         """Returns whether a terminal that is a file has got enough of this node for today."""

@@ -6,6 +6,7 @@ from distrl.launch.supervision.journal import Journal
 from distrl.launch.supervision.node import SupervisedNode
 from distrl.launch.supervision.outcome import Outcome
 from distrl.launch.supervision.result import NOT_STARTED, Failure
+from distrl.runtime.working_folder import shown
 
 
 class RestartQueue:
@@ -53,7 +54,7 @@ class RestartQueue:
         pause = f" in {delay:.1f} s" if delay >= 1 else ""
         self._journal.say(
             f"{node.name}{separator} {cause}: restarting{pause} "
-            f"(restart {len(node.exit.causes)}); see {node.log.path}"
+            f"(restart {len(node.exit.causes)}); see {shown(node.log.path)}"
         )
         self.plan(node, delay)
         return None

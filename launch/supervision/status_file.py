@@ -1,15 +1,15 @@
 """`status.json` of a run folder: the launcher writes it, `distrl status` and others read it."""
 
-import json
+import os
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
 from distrl.errors import ConfigError
 from distrl.launch.supervision.result import NodeExit
 from distrl.launch.supervision.usage import Usage
-from distrl.runtime.files import write_json
+from distrl.runtime.files import read_dict, write_json
 from distrl.runtime.heartbeat import ABSENT, DOWN, UP, Heartbeat
 
 FILE_NAME = "status.json"
@@ -57,6 +57,7 @@ class StatusFile:
             "time": time.time(),
             "monotonic": now,  # of this machine since its boot: no one can set it
             "launcher": self._launcher,
+            "process": os.getpid(),  # its own; the former passes signals on
             "nodes": {node.name: self._node_status(node, now) for node in nodes},
         }
         write_json(self._path, self._written, durable=False)
@@ -97,8 +98,25 @@ def read_status(run_dir: str) -> dict[str, Any]:
     path = Path(run_dir) / FILE_NAME
     if not path.exists():
         raise ConfigError(f"{run_dir}: no status.json there; name the folder of a run")
-    status = json.loads(path.read_text())
+    status = read_dict(path, lambda data: data.keys() >= {"time", "launcher", "nodes"})
+    if status is None:
+        raise ConfigError(f"{path} is damaged; a running program writes it again within seconds")
     status.setdefault("monotonic", time.monotonic() - (time.time() - status["time"]))
     if not Path(f"/proc/{status['launcher']}").exists():
         raise ConfigError(f"{run_dir}: its program, process {status['launcher']}, has ended")
     return status
+
+
+def suspension(status: Mapping[str, Any]) -> str | None:
+    """Returns a sentence if the launcher is suspended, so that the status is old; else None."""
+    pid = status.get("process", status["launcher"])
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except FileNotFoundError:
+        return None
+    if state not in "Tt":
+        return None
+    return (
+        f"the launcher, process {pid}, is suspended (Ctrl-Z or SIGSTOP), and its nodes are not "
+        f"supervised: `kill -CONT {pid}` wakes it"
+    )

@@ -7,6 +7,7 @@ from distrl.launch.supervision.housekeeping import MAX_FAILURES
 from distrl.launch.supervision.journal import Journal
 from distrl.launch.supervision.node import SupervisedNode
 from distrl.programs.groups import group_of
+from distrl.runtime.working_folder import shown
 
 STOP_S = 3.0  # for the nodes of a phase to end after they were asked to
 STOP_AFTER_FAILURE_S = 1.0  # the same when a node has failed, for nodes with nothing to save
@@ -154,7 +155,7 @@ class StopSequence:
         if failed and not _can_save(node):
             self._journal.note(line)  # it may be waiting for the node that failed
         else:
-            self._journal.say(f"{line}; see its stacks in {node.log.path}")
+            self._journal.say(f"{line}; see its stacks in {shown(node.log.path)}")
 
 
 def _can_save(node: SupervisedNode) -> bool:

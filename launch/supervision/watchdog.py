@@ -7,6 +7,7 @@ from distrl.launch.supervision.node import SupervisedNode
 from distrl.launch.supervision.restart_policy import HangLimits
 from distrl.launch.supervision.usage import Usage
 from distrl.runtime.heartbeat import Heartbeat
+from distrl.runtime.working_folder import shown
 
 _IDLE_CORES = 0.05  # a working node that uses less CPU is idle
 _SILENCE_S = 2.0  # without a heartbeat, which a node sends every second
@@ -51,7 +52,7 @@ class Watchdog:
                 self._warn(node, *detector.near)
             if cause is not None:
                 node.hung_cause, node.hung_since = cause, now
-                self._journal.say(f"{node.name} {cause}; see its stacks in {node.log.path}")
+                self._journal.say(f"{node.name} {cause}; see its stacks in {shown(node.log.path)}")
                 node.show_stacks(also_if_stopped=True)
 
     def _warn(self, node: SupervisedNode, name: str, stuck: float, limit: float) -> None:

@@ -9,6 +9,7 @@ from distrl.errors import ConfigError
 from distrl.launch.cli.train_flags import BUDGETS
 from distrl.launch.run_dir.folder import LOCK, lock, make_folder
 from distrl.runtime.files import read_json, write_json
+from distrl.runtime.working_folder import shown
 
 _FILE = "sweep.json"
 _LOGS = "logs"
@@ -100,7 +101,7 @@ class SweepFolder:
         if old is None:
             if entries:
                 raise ConfigError(
-                    f"--dir: {self.path} is not empty and has no sweep; name a new folder"
+                    f"--dir: {shown(self.path)} is not empty and has no sweep; name a new folder"
                 )
         else:
             self._take_up(old)
@@ -126,8 +127,8 @@ class SweepFolder:
         fixed = sorted(word for word in different if not _is_budget(word))
         if fixed:
             raise ConfigError(
-                f"--dir: {self.path} has a sweep with other flags: {' '.join(fixed)}; name a new "
-                "folder, or leave them as they were"
+                f"--dir: {shown(self.path)} has a sweep with other flags: {' '.join(fixed)}; name "
+                "a new folder, or leave them as they were"
             )
         known = {(_key(trial.settings), trial.seed): trial for trial in old.trials}
         names = {_key(trial.settings): trial.name.partition("-")[0] for trial in old.trials}

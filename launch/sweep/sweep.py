@@ -13,7 +13,7 @@ from distrl.launch.cli.auto import without_measuring
 from distrl.launch.cli.load_experiment import load_experiment
 from distrl.launch.cli.read_command import read_command
 from distrl.launch.cli.train_flags import BUDGETS, joined_flags
-from distrl.launch.run_dir.folder import folder_in_runs
+from distrl.launch.run_dir.folder import folder_in_runs, folder_of_flag
 from distrl.launch.runs.table import print_table
 from distrl.launch.supervision.result import EXIT_FAILED, EXIT_FINISHED
 from distrl.launch.sweep.fit import Slots, busy_cores, gpus_needed
@@ -23,6 +23,7 @@ from distrl.launch.sweep.search import make_search, split_values
 from distrl.launch.sweep.trials import Runner, start_training
 from distrl.programs import AUTO
 from distrl.programs.resources import node_environments
+from distrl.runtime.working_folder import shown
 
 _REPEATED = ("grid", "random", "seeds", "trials", "sweep_seed", "jobs", "by")
 _BY = "mean_return"
@@ -66,7 +67,7 @@ def sweep(arguments: list[str]) -> int:
     wanted = sum(trial.wanted for trial in folder.trials)
     print(
         f"distrl: {wanted} trials, {wanted - todo} of them done, up to {slots.count} at a time; "
-        f"everything is written to {folder.path}",
+        f"everything is written to {shown(folder.path)}",
         flush=True,
     )
     runner = Runner(folder, slots, start_training(folder), lambda line: print(line, flush=True))
@@ -78,9 +79,9 @@ def sweep(arguments: list[str]) -> int:
         print(f"distrl: {error}", flush=True)
         _print(folder, _BY)
     write_table(folder)
-    print(f"all trials: {folder.path / TABLE}", flush=True)
+    print(f"all trials: {shown(folder.path / TABLE)}", flush=True)
     if runner.stopped_by is not None:
-        print(f"distrl: resume it with: distrl sweep --dir={folder.path}", flush=True)
+        print(f"distrl: resume it with: distrl sweep --dir={shown(folder.path)}", flush=True)
         return 128 + runner.stopped_by
     failed = any(trial.wanted and not trial.is_done for trial in folder.trials)
     return EXIT_FAILED if failed else EXIT_FINISHED
@@ -108,12 +109,12 @@ def _folder(own: flags.FlagValues, words: Sequence[str]) -> SweepFolder:
     if not words and not given.keys() - {"jobs", "by"}:
         if own.dir is None:
             raise ConfigError("sweep: say what to try; see `distrl sweep --help`")
-        folder = SweepFolder.read(Path(own.dir))
+        folder = SweepFolder.read(folder_of_flag(own.dir, "--dir"))
         if folder is None:
             raise ConfigError(f"--dir: {own.dir} has no sweep to resume; say what to try")
         folder.command.update(given)
         return folder
-    path = Path(own.dir) if own.dir is not None else folder_in_runs("sweep")
+    path = folder_of_flag(own.dir, "--dir") if own.dir is not None else folder_in_runs("sweep")
     search = make_search(own.grid, own.random, own.trials, own.sweep_seed)
     words = joined_flags(words, flags.FLAGS)
     names = {word.lstrip("-").partition("=")[0] for word in words}

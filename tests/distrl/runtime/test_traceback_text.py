@@ -80,3 +80,8 @@ def test_real_tracebacks_have_the_form_that_is_folded():
     long = texts[0].replace(__file__, str(OWN / "x.py"))
     folded = fold(long.replace(END, "") + USER + END, WHERE)
     assert "frames of distrl" in folded and "Previous" not in folded
+
+
+def test_all_frames_are_folded_where_an_environment_is_to_blame():
+    end = "distrl.errors.EnvironmentFault: Bad: observation: expected float32[3], got float32[1]\n"
+    assert fold(HEAD + RUN + end, WHERE) == f"{HEAD}  ... 3 frames of absl, distrl: {WHERE}\n{end}"

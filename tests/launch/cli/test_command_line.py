@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -81,6 +82,18 @@ BAD = {
     "open ports": (
         ["train", "--coordinator_address=10.0.0.1:4000", "--num_processes=2", "--process_id=0"],
         "--coordinator_address=10.0.0.1:4000: the ports of JAX and gloo or NCCL have no encryption",
+    ),
+    "no folder": (
+        ["train", "--run_dir="],
+        "--run_dir: empty; name a folder, or leave it out for a new one in runs/",
+    ),
+    "no folder of a sweep": (
+        ["sweep", "--dir=", "--grid", "config.agent.discount=0.9,0.99"],
+        "--dir: empty; name a folder, or leave it out for a new one in runs/",
+    ),
+    "file at home": (
+        ["train", "--config_file=~/no_such.json"],
+        f"--config_file: {Path.home()}/no_such.json",
     ),
     "folder": (
         ["train", "--topology=single_process", f"--run_dir={__file__}"],
@@ -171,3 +184,12 @@ def test_every_command_has_its_function(command):
     module, name = main._FUNCTIONS[command]
     path = ROOT / "launch" / f"{module.replace('.', '/')}.py"
     assert f"\ndef {name}(" in path.read_text()
+
+
+def test_a_folder_that_is_gone_is_named(status_of, tmp_path, capsys, monkeypatch):
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    assert status_of("list") == 2
+    message = "distrl: the current folder has been deleted; change to another\n"
+    assert capsys.readouterr().err == message

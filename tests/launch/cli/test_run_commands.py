@@ -2,6 +2,8 @@
 
 import json
 import os
+import signal
+import subprocess
 import threading
 import time
 from pathlib import Path
@@ -146,3 +148,26 @@ def test_actors_that_do_not_come_are_an_error_of_one_line(
         "distrl: actors: not scaled to 2 within 0.1 s; running: actor/0; "
         f"see {run_dir}/logs/supervisor.log"
     )
+
+
+@pytest.mark.parametrize("data", ["", '{"time": 1.0, "nod', "[]", '{"time": 1.0}'])
+@pytest.mark.parametrize("command", [status.status, stacks.stacks])
+def test_a_damaged_status_is_one_line(run_dir: Path, command: Any, data: str):
+    (run_dir / "status.json").write_text(data)
+    with pytest.raises(ConfigError, match=r"status\.json is damaged"):
+        command(["distrl", str(run_dir)])
+
+
+def test_a_suspended_launcher_is_named(run_dir: Path, capsys: pytest.CaptureFixture[str]):
+    with subprocess.Popen(["sleep", "60"]) as launcher:
+        try:
+            launcher.send_signal(signal.SIGSTOP)
+            os.waitpid(launcher.pid, os.WUNTRACED)
+            write_status(run_dir, NODES, launcher.pid)
+            assert status.status(["distrl status", str(run_dir)]) == 0
+            line = capsys.readouterr().out.splitlines()[-1]
+            assert line.startswith(f"the launcher, process {launcher.pid}, is suspended")
+            with pytest.raises(ConfigError, match=f"`kill -CONT {launcher.pid}` wakes it"):
+                actors.actors(["distrl actors", str(run_dir), "2"])
+        finally:
+            launcher.kill()

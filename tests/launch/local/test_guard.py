@@ -124,3 +124,24 @@ def test_a_result_that_the_program_has_not_written(tmp_path, start):
     out, _ = process.communicate(timeout=50)
     assert (process.returncode, out) == (2, "")  # the program has said it
     assert (result(tmp_path)["exit_code"], result(tmp_path)["reason"]) == (2, "no such size")
+
+
+def test_a_suspended_program_is_woken_by_a_signal(start):
+    process = start(
+        "signal.signal(interrupt_number(), lambda *_: exit_at_once(130)); print(os.getpid(), "
+        "flush=True); os.kill(os.getpid(), signal.SIGSTOP); time.sleep(50)"
+    )
+    pid = int(process.stdout.readline())
+    while Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "T":
+        pass
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=20)
+    assert process.returncode == 130
+
+
+def test_an_end_that_the_program_could_not_say_is_said(tmp_path, start):
+    process = start("announce(code=130, reason='killed', unsaid=True); os._exit(130)")
+    out, _ = process.communicate(timeout=50)
+    assert process.returncode == 130
+    assert out == "distrl: failed: killed (exit status 130; nothing was saved)\n"
+    assert result(tmp_path)["reason"] == "killed"

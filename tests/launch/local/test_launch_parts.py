@@ -146,3 +146,17 @@ def test_the_launcher_does_not_import_jax():
         env={**os.environ, "PYTHONPATH": os.getcwd()},
     )
     assert done.stdout == "False\n"
+
+
+def test_the_dump_of_a_crash_is_shortened_to_the_thread_that_died(tmp_path):
+    out = io.StringIO()
+    log = NodeLog("actor/0", tmp_path / "log", Stream(out), 0)
+    frames = [f'  File "f{i}.py", line {i} in f' for i in range(20)]
+    other, mine = "Thread 0x01 (most recent call first):", "Current thread 0x02 (most recent ...):"
+    why, fatal = "Unknown flag", "Fatal Python error: Aborted"
+    dump = [why, fatal, "", other, *frames, "", mine, *frames, "", "Extension modules: a, b", "end"]
+    log.feed("".join(f"{line}\n" for line in dump).encode())
+    log.close()
+    assert (tmp_path / "log").read_text().splitlines() == dump
+    assert log.tail() == [why, fatal, mine, *frames[:8], "  ... all threads: log", "end"]
+    assert len(out.getvalue().splitlines()) == len(log.tail())

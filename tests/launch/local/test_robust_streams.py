@@ -71,3 +71,22 @@ def test_a_command_whose_output_nobody_reads_ends_without_a_word(tmp_path, comma
     os.close(writer)
     assert ended.returncode == 128 + signal.SIGPIPE
     assert not ended.stderr
+
+
+@pytest.mark.parametrize("function", ["install_robust_streams", "escape_what_has_no_encoding"])
+def test_characters_that_the_encoding_lacks_are_escaped(function):
+    program = f"""
+import sys
+from distrl.launch.local.robust_streams import {function}
+{function}()
+print("75 µs ± 1"); print("µ", file=sys.stderr)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=Path(__file__).parents[3],
+        env={**os.environ, "PYTHONIOENCODING": "ascii"},
+        capture_output=True,
+        timeout=50,
+        check=True,
+    )
+    assert (done.stdout, done.stderr) == (rb"75 \xb5s \xb1 1" + b"\n", rb"\xb5" + b"\n")

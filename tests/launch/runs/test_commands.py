@@ -102,7 +102,7 @@ def test_stop_interrupts_the_program_and_waits(tmp_path, capsys, locked, monkeyp
     monkeypatch.setattr(os, "kill", lambda *_: unlock())
     assert stop.stop(["distrl stop", str(run)]) == 0
     assert capsys.readouterr().out == "run: stopped: so\n"
-    assert sent == [(os.getpid(), signal.SIGINT)]
+    assert sent == [(os.getpid(), signal.SIGCONT), (os.getpid(), signal.SIGINT)]
     locked(run)
     (run / "lock").write_text("99999999\n")
     with pytest.raises(ConfigError, match="runs on another machine"):

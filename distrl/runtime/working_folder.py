@@ -1,0 +1,26 @@
+"""The folder in which a command was started. Environments may go to another, as simulators do."""
+
+import os
+from pathlib import Path
+
+_started_in: list[Path] = []
+
+
+def remember() -> None:
+    """Remembers the current folder as that in which the command was started."""
+    _started_in[:] = [Path.cwd()]
+
+
+def absolute(path: str | os.PathLike[str]) -> Path:
+    """Returns a path that a user has given, wherever the process is now."""
+    return _start() / path
+
+
+def shown(path: str | os.PathLike[str]) -> str:
+    """Returns a path as a user would name it: relative if it is below where the command began."""
+    start, path = _start(), Path(path)
+    return str(path.relative_to(start) if path.is_relative_to(start) else path)
+
+
+def _start() -> Path:
+    return _started_in[0] if _started_in else Path.cwd()
