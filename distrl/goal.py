@@ -137,6 +137,11 @@ class Goal:
         """The budgets that the actors keep: environment steps and episodes."""
         return self.max_env_steps, self.max_episodes
 
+    def is_acted(self, env_steps: int, episodes: int) -> bool:
+        """Returns whether a budget that the actors keep is reached."""
+        made = zip((env_steps, episodes), self.acting_budget)
+        return any(budget is not None and count >= budget for count, budget in made)
+
     def _spent(self, progress: Progress) -> str | None:
         """Returns which budget is spent; None if there is some left of each."""
         if progress.acting_over:

@@ -124,16 +124,16 @@ class Monitor:
     def restore(self, state: Mapping[str, Any]) -> None:
         """Continues from what `state` returned, as if no time had passed since."""
         with self._lock:
-            now = time.monotonic()
             self._acted, self._episodes = state["env_steps_acted"], state["episodes"]
+            self._restarts, self._seen = state["env_restarts"], dict(state["seen"])
             self._recent.extend(state["recent"])
-            self._restarts = state["env_restarts"]
             self._learner, self._evaluation = dict(state["learner"]), dict(state["evaluation"])
-            self._began = now - state["seconds"]
+            if SPENT in self._learner and self._goal.is_acted(self._acted, self._episodes):
+                self._learner[SPENT] = self._goal.acting_budget  # smaller than before
+            self._began = time.monotonic() - state["seconds"]
             if state["seconds_learning"] is not None:
-                self._first_update = now - state["seconds_learning"]
-            self._seen = dict(state["seen"])
-            self._last_line = (now, self._acted)
+                self._first_update = time.monotonic() - state["seconds_learning"]
+            self._last_line = (time.monotonic(), self._acted)
             self._writer.resume(self._acted)
 
     @property

@@ -50,6 +50,8 @@ def train(
             "Experiment(environment, agent)"
         )
     experiment = environment if isinstance(environment, Experiment) else None
+    if not isinstance(callbacks, (list, tuple)):
+        raise ConfigError(f"distrl.train: callbacks must be a list, got {callbacks!r:.80}")
     if callbacks:
         experiment = experiment or presets.experiment(str(environment), agent)
         experiment = _with_callbacks(experiment, callbacks)

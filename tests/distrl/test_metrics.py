@@ -132,3 +132,17 @@ def test_a_monitor_continues_from_the_state_of_another():
     assert new.snapshot()["env_steps"] == 14
     assert new.snapshot()["env_restarts"] == 1
     assert len(ends) == 1
+
+
+@pytest.mark.parametrize(("budget", "ended"), [(90, True), (100, True), (104, True), (105, False)])
+def test_a_run_has_ended_if_it_has_more_than_the_budget_of_now(budget, ended):
+    made, _ = monitor(Goal(max_env_steps=100))
+    made.report("actor/0", 0, [{"env_steps": 104, "episodes": []}])
+    made.report("learner/0", 0, [learner(100, **{SPENT: (100, None)})])
+    again, ends = monitor(Goal(max_env_steps=budget))
+    again.restore(made.state())
+    again.judge()
+    assert [reached for _, reached in ends] == [True] * ended
+    # A larger one is spent as soon as the learner says so, not when it is acted.
+    again.report("actor/0", 1, [{"env_steps": 100, "episodes": []}])
+    assert len(ends) == ended

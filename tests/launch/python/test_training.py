@@ -298,3 +298,8 @@ def test_numbers_of_numpy_become_pythons():
 def test_an_environment_alone_is_no_experiment():
     with pytest.raises(ConfigError, match="expected an environment's name or an Experiment"):
         training.train(suites.make("CartPole-v1"))
+
+
+def test_callbacks_are_a_list():
+    with pytest.raises(ConfigError, match="callbacks must be a list, got <"):
+        training.train("CartPole-v1", callbacks=Callback())
