@@ -79,7 +79,10 @@ TASKS = (
     Task("MiniGrid-MemoryS7-v0", "r2d2", 1_000_000, 3),
     *(Task(env, agent, 300_000, 3) for env in ("HalfCheetah-v4", "Hopper-v4", "Walker2d-v4")
       for agent in ("td3", "sac")),
-    *(Task("Acrobot-v1", "dqn", 100_000, 5, settings, variant) for variant, settings in (
+    *(Task(env, "dqn", steps, 5, settings, variant)
+      for env, steps, values in (("Acrobot-v1", 100_000, (-50, 0)),
+                                 ("LunarLander-v2", 200_000, (-200, 250)))
+      for variant, settings in (
         ("plain", ("--config.agent.double=False", "--config.agent.n_step=1")),
         ("double", ("--config.agent.n_step=1",)),
         ("dueling", ("--config.agent.n_step=1", "--config.agent.dueling=True")),
@@ -87,7 +90,7 @@ TASKS = (
         ("noisy", ("--config.agent.n_step=1", "--config.agent.noisy=True",
                    "--config.agent.epsilon.start=0", "--config.agent.epsilon.end=0")),
         ("c51", ("--config.agent.n_step=1", "--config.agent.num_atoms=51",
-                 "--config.agent.value_min=-50", "--config.agent.value_max=0")),
+                 *map("--config.agent.value_{}={}".format, ("min", "max"), values))),
     )),
     *(Task("Pong-v5", agent, steps, 3, goal=18) for agent, steps in (
         ("ppo", 2_500_000), ("impala", 10_000_000))),

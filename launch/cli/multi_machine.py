@@ -1,7 +1,6 @@
 """`distrl train --topology=multi_machine`: its flags, and how the hosts' daemons are started."""
 
 import contextlib
-import os
 import shlex
 import socket
 import sys
@@ -19,6 +18,7 @@ from distrl.launch.cli.load_experiment import experiment_modules
 from distrl.launch.cli.train_flags import without_flags
 from distrl.launch.hosts import kubernetes, manual, ray_cluster, ray_resources, slurm
 from distrl.launch.launch_types import LOCAL_MP
+from distrl.launch.run_dir.folder import folder_of_flag
 from distrl.launch.run_dir.run_dir import new_path
 from distrl.programs.groups import GROUPS
 from distrl.programs.placement import Host, Placement, parse_hosts, place
@@ -317,5 +317,6 @@ def _write_manifests(
 
 
 def _run_dir(experiment: Experiment, values: Any) -> Path:
-    name = new_path(experiment, "multi_machine")
-    return Path(os.path.abspath(values.run_dir or name))
+    if values.run_dir is not None:
+        return folder_of_flag(values.run_dir)
+    return new_path(experiment, "multi_machine")
