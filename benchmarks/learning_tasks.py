@@ -81,7 +81,7 @@ TASKS = (
       for agent in ("td3", "sac")),
     *(Task(env, "dqn", steps, 5, settings, variant)
       for env, steps, values in (("Acrobot-v1", 100_000, (-50, 0)),
-                                 ("LunarLander-v2", 200_000, (-200, 250)))
+                                 ("LunarLander-v2", 500_000, (-200, 250)))
       for variant, settings in (
         ("plain", ("--config.agent.double=False", "--config.agent.n_step=1")),
         ("double", ("--config.agent.n_step=1",)),
