@@ -4,31 +4,60 @@ import dataclasses
 import math
 from typing import Any
 
+from distrl.errors import ConfigError
 from distrl.goal import Goal
 from distrl.learner_config import LearnerConfig
 from distrl.replay.config import ReplayConfig
 
 
-def learner_steps_per_env_step(replay: ReplayConfig, learner: LearnerConfig) -> float | None:
-    """Returns the batches learned from for each environment step; None: no ratio is set."""
+def learner_steps_per_env_step(
+    replay: ReplayConfig, learner: LearnerConfig, streams_per_env: int = 1
+) -> float | None:
+    """Returns the batches learned from for each environment step; None: no ratio is set.
+
+    Args:
+      replay: the table's settings.
+      learner: the learner's.
+      streams_per_env: the agents of an environment, each of which stores its steps.
+    """
     if learner.every_steps is not None:
         return 1 / learner.every_steps
     ratio = 1.0 if replay.table == "queue" else replay.samples_per_insert
     if ratio is None:
         return None
-    return ratio / ((replay.period or replay.unroll_length) * learner.batch_size)
+    steps = (replay.period or replay.unroll_length) * learner.batch_size
+    return ratio * streams_per_env / steps
 
 
 def annealed_over_budget(
-    agent: Any, goal: Goal, replay: ReplayConfig, learner: LearnerConfig
+    agent: Any, goal: Goal, replay: ReplayConfig, learner: LearnerConfig, streams_per_env: int = 1
 ) -> Any:
     """Returns an algorithm's settings with the `anneal_updates` of the goal's environment steps.
 
     They are returned as they are if they do not ask for it (`anneal_over_budget`), if the goal
-    sets no environment steps, or if the updates do not follow from the steps.
+    sets no environment steps, or if no ratio of updates to steps is set.
+
+    Raises:
+      ConfigError: unrolls are whole episodes, whose length is not known.
     """
-    steps, ratio = goal.max_env_steps, learner_steps_per_env_step(replay, learner)
+    steps, ratio = goal.max_env_steps, learner_steps_per_env_step(replay, learner, streams_per_env)
+    inner = getattr(agent, "agent", None)  # of a Tunable
+    if dataclasses.is_dataclass(inner):
+        inner = annealed_over_budget(inner, goal, replay, learner, streams_per_env)
+        return dataclasses.replace(agent, agent=inner)
     if not getattr(agent, "anneal_over_budget", False) or steps is None or ratio is None:
         return agent
+    if replay.whole_episodes:
+        raise ConfigError(
+            "agent.anneal_over_budget: how many updates a budget makes does not follow from its "
+            "steps where unrolls are whole episodes; set agent.anneal_updates"
+        )
     updates = math.ceil(steps * ratio * getattr(agent, "updates_per_batch", 1))
     return dataclasses.replace(agent, anneal_updates=updates)
+
+
+def annealed_agent(task: Any) -> Any:
+    """Returns `annealed_over_budget` of the parts of a `Task`."""
+    return annealed_over_budget(
+        task.agent, task.goal, task.replay, task.learner, task.streams_per_env
+    )

@@ -146,8 +146,7 @@ class Experiment:
             if hasattr(policy, "check"):
                 policy.check(self._env_spec(name), name)
         if self.population is not None:
-            members = {name: task.agent for name, task in self.tasks.items()}
-            check_members(members, list(self.shared))
+            check_members(self.population, self.tasks, list(self.shared))
         for task in self.tasks.values():
             task.check()
         self.evaluator.limited(self.evaluation_environment or self.environment)
@@ -280,6 +279,7 @@ class Experiment:
         return (tuple(names),) if self.learners == "one" else groups_of(self.shared, names)
 
     def _task(self, name: str, index: int, policy: LearnedPolicy) -> Task:
+        per_env = len(self._agents(name)) or 1
         return Task(
             name=name,
             index=index,
@@ -287,7 +287,7 @@ class Experiment:
             evaluation_environment=self.evaluation_environment,
             agent=policy.agent,
             transforms=policy.transforms,
-            replay=started_by(policy.learner, policy.replay, self._streams(name).num_streams),
+            replay=started_by(policy.learner, policy.replay, self.actors.num_streams, per_env),
             learner=policy.learner,
             evaluator=self.evaluator,
             goal=policy.goal_within(self.goal),

@@ -13,8 +13,10 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
+from distrl import specs
 from distrl.agents.tunable import Tunable
 from distrl.errors import ConfigError
+from distrl.task import Task
 
 RECORD = "population.jsonl"
 
@@ -193,11 +195,14 @@ class Evolution:
                 file.write(json.dumps(line) + "\n")
 
 
-def check_members(agents: Mapping[str, Any], shared: Sequence[str] = ()) -> None:
-    """Raises ConfigError unless these agents' settings can be a population.
+def check_members(
+    population: Population, tasks: Mapping[str, Task], shared: Sequence[str] = ()
+) -> None:
+    """Raises ConfigError unless these policies can be a population.
 
     Args:
-      agents: settings of the learned policies' agents, by name.
+      population: its settings.
+      tasks: of the learned policies, by name.
       shared: names of parameters that policies share.
     """
     if shared:
@@ -205,19 +210,33 @@ def check_members(agents: Mapping[str, Any], shared: Sequence[str] = ()) -> None
             f"population: members copy each other's parameters, and cannot share {list(shared)}; "
             "leave shared out"
         )
-    if len(agents) < 2:
+    if len(tasks) < 2:
         raise ConfigError(
-            f"population: it needs at least two learned policies, and there is {list(agents)}"
+            f"population: it needs at least two learned policies, and there is {list(tasks)}"
         )
-    first = next(iter(agents))
-    for name, agent in agents.items():
+    first, one = next(iter(tasks.items()))
+    for name, task in tasks.items():
+        agent = task.agent
         if not isinstance(agent, Tunable):
             raise ConfigError(
                 f"population: the agent of policy {name!r} has no hyperparameters that can change; "
                 f"give it Tunable({type(agent).__name__}(...), ranges={{...}})"
             )
-        if agent != agents[first]:
+        if task.goal.window < population.episodes:
+            raise ConfigError(
+                f"population.episodes={population.episodes}: members are compared by the mean "
+                f"return of goal.window={task.goal.window} episodes; take as many or fewer"
+            )
+        if not task.learner.learning:
+            raise ConfigError(f"population: policy {name!r} has learner.learning=False: no member")
+        if agent != one.agent:
             raise ConfigError(
                 f"population: the agents of policies {first!r} and {name!r} differ, and could not "
                 "copy each other; give all the same Tunable: they begin with random values"
+            )
+        shapes = [specs.struct(each.env_spec[:2]) for each in (one, task)]
+        if task.transforms != one.transforms or shapes[0] != shapes[1]:
+            raise ConfigError(
+                f"population: the transforms, observations or actions of policies {first!r} and "
+                f"{name!r} differ, and they could not copy each other; give all the same"
             )

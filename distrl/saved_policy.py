@@ -204,6 +204,7 @@ class PastSource:
         self._source: SnapshotSource | None = None
         self._loaded: dict[str, SavedAgent] = {}
         self._looked = -np.inf
+        self._told = False  # that there is no checkpoint yet
         self._begun: set[int] = set()  # streams whose episodes have a version of the policy
 
     def inference(
@@ -248,6 +249,10 @@ class PastSource:
                 what = f"PastPolicies({self._policy.path!r})"
                 check_spec(saved.agent.env_spec, self._env_spec, what)
             loaded[path.name] = saved
+        if not loaded and not self._told:
+            self._told = True
+            where = self._policy.path
+            print(f"PastPolicies: no checkpoint in {where} yet: actions are random", flush=True)
         if not loaded or loaded.keys() == self._loaded.keys():
             return
         self._loaded, snapshots = loaded, list(loaded.values())

@@ -6,7 +6,7 @@ from typing import Protocol
 
 from distrl import specs
 from distrl.agents.agent import Agent, extras_struct, state_struct
-from distrl.annealing import annealed_over_budget
+from distrl.annealing import annealed_agent
 from distrl.config import ActorsConfig, EvaluatorConfig, InferenceConfig, LearnerConfig
 from distrl.envs.multi_agent.environment import SeveralAgents
 from distrl.envs.pool import Environment
@@ -231,8 +231,7 @@ class Task:
 
     def make_agent(self) -> Agent:
         """Returns the agent, behind its transforms if there are any."""
-        agent = annealed_over_budget(self.agent, self.goal, self.replay, self.learner)
-        return make_agent(agent, self.transforms, self.env_spec)
+        return make_agent(annealed_agent(self), self.transforms, self.env_spec)
 
     def trajectory_struct(self, agent: Agent | None = None) -> Trajectory:
         """Returns shapes and dtypes of what is stored, for one stream at one step.

@@ -124,7 +124,10 @@ def plans(
       may_divide: whether its environments may be divided among another number of actors.
     """
     task, actors = experiment.only_task, experiment.actors
-    work = Work(actors.num_streams, learner_steps_per_env_step(task.replay, task.learner))
+    work = Work(
+        actors.num_streams,
+        learner_steps_per_env_step(task.replay, task.learner, task.streams_per_env),
+    )
     numbers = [actors.num_actors]
     if may_divide:
         least = max(experiment.inference.num_inferencers, task.replay.num_shards)

@@ -6,10 +6,12 @@ decides when the goal is reached.
 """
 
 import dataclasses
+import re
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from distrl import seeds
+from distrl.annealing import annealed_agent
 from distrl.errors import ConfigError
 from distrl.experiment import Experiment
 from distrl.goal import Goal
@@ -56,29 +58,42 @@ def share_of(experiment: Experiment, place: ProcessGroupSpec) -> Experiment:
     count, index = place.num_processes, place.process_id
     if experiment.lockstep:
         raise ConfigError("lockstep: several learner processes take what comes first; take one")
+    learner, replay = experiment.learner, experiment.replay
+    starts = {
+        name: getattr(learner, name)
+        for name in ("every_steps", "every_unrolls")
+        if getattr(learner, name) is not None
+    }
     for name, value in (
         ("actors.num_actors", experiment.actors.num_actors),
-        ("learner.batch_size", experiment.learner.batch_size),
+        ("learner.batch_size", learner.batch_size),
+        *((f"learner.{name}", value) for name, value in starts.items()),
     ):
         if value % count:
             raise ConfigError(
                 f"{name}={value} does not split over {count} learner processes: {value} / {count} "
                 f"= {value / count:.1f}; take a multiple of {count}"
             )
-    replay = experiment.replay
+    agent = annealed_agent(experiment.only_task)  # by the whole batch, in all processes alike
+    if getattr(agent, "anneal_over_budget", False):
+        agent = dataclasses.replace(agent, anneal_over_budget=False)
     share = dataclasses.replace(
         experiment,
+        agent=agent,
         actors=dataclasses.replace(
             experiment.actors, num_actors=experiment.actors.num_actors // count, max_actors=None
         ),
         learner=dataclasses.replace(
-            experiment.learner, batch_size=experiment.learner.batch_size // count
+            learner,
+            batch_size=learner.batch_size // count,
+            **{name: value // count for name, value in starts.items()},
         ),
         replay=dataclasses.replace(
             replay,
             num_shards=1,  # in one process
             max_size=max(1, replay.max_size // count),
             min_size_to_sample=max(1, replay.min_size_to_sample // count),
+            error_buffer=None if replay.error_buffer is None else replay.error_buffer / count,
         ),
     )
     if place.is_first:
@@ -94,12 +109,18 @@ def share_of(experiment: Experiment, place: ProcessGroupSpec) -> Experiment:
 
 def about(experiment: Experiment) -> dict[str, str]:
     """Returns what must be the same in all processes, from the whole experiment."""
-    return {
-        "environment": experiment.environment.name,
-        "agent": repr(experiment.agent),
-        "transforms": repr(experiment.transforms),
-        "replay.unroll_length": str(experiment.replay.unroll_length),
-        "learner.batch_size": str(experiment.learner.batch_size),
-        "learner.on_nonfinite": experiment.learner.on_nonfinite,
-        "learner.max_policy_lag": str(experiment.learner.max_policy_lag),
+    parts = ("agent", "replay", "learner", "actors", "goal")
+    settings = {
+        f"{part}.{field.name}": _text(getattr(value, field.name))
+        for part in parts
+        for value in [getattr(experiment, part)]
+        if dataclasses.is_dataclass(value)
+        for field in dataclasses.fields(value)
     }
+    rest = {part: _text(getattr(experiment, part)) for part in ("transforms", "seed")}
+    return {"environment": experiment.environment.name, **settings, **rest}
+
+
+def _text(value: Any) -> str:
+    """Returns a setting as text that is the same in all processes: a function has its name."""
+    return re.sub(r" at 0x[0-9a-f]+", "", repr(value))

@@ -39,7 +39,8 @@ def annealed(learning_rate: float, updates: float | None) -> optax.ScalarOrSched
     if not updates:
         return learning_rate
     most = jnp.iinfo(jnp.int32).max  # the updates of an optimiser are counted in int32
-    return optax.linear_schedule(learning_rate, 0.0, min(int(updates), most))
+    schedule = optax.linear_schedule(learning_rate, 0.0, min(int(updates), most))
+    return lambda count: jnp.maximum(schedule(count), 0.0)  # it ends a rounding error below 0
 
 
 def make_optimizer(

@@ -7,7 +7,9 @@ from distrl.errors import ConfigError
 from distrl.replay.config import ReplayConfig
 
 
-def started_by(learner: LearnerConfig, replay: ReplayConfig, num_streams: int) -> ReplayConfig:
+def started_by(
+    learner: LearnerConfig, replay: ReplayConfig, num_envs: int, streams_per_env: int = 1
+) -> ReplayConfig:
     """Returns a table's settings, whose rate limits start the updates as the learner's say.
 
     With B unrolls in a batch, one update for every N unrolls is a ratio of B / N samples per
@@ -16,7 +18,9 @@ def started_by(learner: LearnerConfig, replay: ReplayConfig, num_streams: int) -
     Args:
       learner: the learner's settings.
       replay: the table's own settings.
-      num_streams: streams of all actors, whose unrolls may arrive at once.
+      num_envs: environments of all actors, whose unrolls may arrive at once.
+      streams_per_env: the agents of an environment; `learner.every_steps` counts its steps, not
+        theirs.
 
     Raises:
       ConfigError: the table is a queue.
@@ -24,7 +28,7 @@ def started_by(learner: LearnerConfig, replay: ReplayConfig, num_streams: int) -
     unrolls: float | None = learner.every_unrolls
     name = f"learner.every_unrolls={learner.every_unrolls}"
     if learner.every_steps is not None:
-        unrolls = learner.every_steps / (replay.period or replay.unroll_length)
+        unrolls = learner.every_steps * streams_per_env / (replay.period or replay.unroll_length)
         name = f"learner.every_steps={learner.every_steps}"
     if unrolls is None:
         return replay
@@ -38,7 +42,7 @@ def started_by(learner: LearnerConfig, replay: ReplayConfig, num_streams: int) -
         replay.error_buffer or 0.0,
         0.1 * ratio * replay.min_size_to_sample,
         learner.batch_size * max(1.0, ratio),
-        ratio * num_streams,
+        ratio * num_envs * streams_per_env,
     )
     return dataclasses.replace(
         replay, samples_per_insert=ratio, error_buffer=error, strict_ratio=True

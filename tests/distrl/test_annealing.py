@@ -8,7 +8,10 @@ import numpy as np
 import pytest
 
 from distrl import presets
+from distrl.agents.optimizers import annealed as annealed_rate
+from distrl.agents.tunable import Tunable
 from distrl.annealing import annealed_over_budget
+from distrl.errors import ConfigError
 from distrl.goal import Goal
 from distrl.random_keys import root
 
@@ -80,3 +83,35 @@ def test_every_agents_rates_fall_to_zero(name):
     bounds = [1 - max(0, n - late) / 4 for n in range(4)]
     largest = max(sizes)
     assert all(0 < size <= largest * bound * 1.01 for size, bound in zip(sizes, bounds))
+
+
+def test_each_agent_of_an_environment_makes_updates():
+    made = presets.experiment("CartPole-v1", "impala")
+    config = dataclasses.replace(made.agent, anneal_over_budget=True)
+    goal, parts = Goal(max_env_steps=9_000), (made.replay, made.learner)
+    one, three = (annealed_over_budget(config, goal, *parts, n).anneal_updates for n in (1, 3))
+    steps = made.replay.unroll_length * made.learner.batch_size
+    assert (one, three) == (-(-9_000 // steps), -(-27_000 // steps))
+
+
+def test_a_tunable_agents_rate_falls_too():
+    made = presets.experiment("CartPole-v1", "a2c")
+    config = dataclasses.replace(made.agent, anneal_over_budget=True)
+    tunable = Tunable(config, {"entropy_cost": (0.001, 0.1)})
+    parts = Goal(max_env_steps=9_000), made.replay, made.learner
+    annealed = annealed_over_budget(tunable, *parts)
+    assert annealed.agent == annealed_over_budget(config, *parts) != config
+    assert annealed.ranges == tunable.ranges
+
+
+def test_whole_episodes_are_refused():
+    made = presets.experiment("CartPole-v1", "reinforce")
+    config = dataclasses.replace(made.agent, anneal_over_budget=True)
+    with pytest.raises(ConfigError, match=r"set agent\.anneal_updates"):
+        annealed_over_budget(config, Goal(max_env_steps=100), made.replay, made.learner)
+
+
+def test_a_rate_never_falls_below_zero():
+    schedule = annealed_rate(2e-3, 39)
+    assert schedule(0) == np.float32(2e-3)
+    assert min(float(schedule(count)) for count in range(60)) == 0.0

@@ -11,8 +11,10 @@ from distrl.agents.a2c import A2CConfig
 from distrl.agents.tunable import Tunable
 from distrl.config import ActorsConfig
 from distrl.errors import ConfigError
-from distrl.experiment import Experiment
+from distrl.experiment import Experiment, LearnedPolicy, LearnerConfig
+from distrl.goal import Goal
 from distrl.population import Evolution, Population, Standing
+from distrl.transforms import RewardScale
 
 RANGES = {"rate": (0.01, 1.0)}
 RETURNS = {"a": 5.0, "b": 1.0, "c": 9.0, "d": 7.0, "e": 3.0, "f": 8.0, "g": 2.0, "h": 6.0}
@@ -124,13 +126,23 @@ def test_changed_values_by_hand():
     np.testing.assert_allclose(logs.mean(), math.log(0.1), atol=0.1)
 
 
-def experiment(agents, **settings):
+GOAL = Goal()
+
+
+def experiment(agents, goal=GOAL, learning=True, transforms=(), **settings):
+    def policy(agent, own):
+        learner = LearnerConfig(batch_size=8, learning=learning)
+        return LearnedPolicy(agent, learner=learner, transforms=own)
+
+    if transforms or not learning:
+        agents = [policy(agent, transforms[:k]) for k, agent in enumerate(agents)]
     return Experiment(
         envs.Copies(envs.make("CartPole-v1"), len(agents)),
         policies={f"m{k}": agent for k, agent in enumerate(agents)},
         policy_of={str(k): f"m{k}" for k in range(len(agents))},
         actors=ActorsConfig(num_envs=2),
         population=Population(**settings),
+        goal=goal,
     )
 
 
@@ -144,6 +156,15 @@ OTHER = Tunable(A2CConfig(discount=0.5), {"learning_rate": (1e-4, 1e-2)})
         (lambda: experiment([TUNABLE]), "needs at least two learned policies"),
         (lambda: experiment([TUNABLE, A2CConfig()]), r"give it Tunable\(A2CConfig"),
         (lambda: experiment([TUNABLE, OTHER]), "'m0' and 'm1' differ, and could not copy"),
+        (
+            lambda: experiment([TUNABLE] * 2, goal=Goal(window=9), episodes=10),
+            r"population.episodes=10: .* goal.window=9 episodes; take as many or fewer",
+        ),
+        (lambda: experiment([TUNABLE] * 2, learning=False), "learner.learning=False: no member"),
+        (
+            lambda: experiment([TUNABLE] * 2, transforms=(RewardScale(0.1),)),
+            "transforms, observations or actions of policies 'm0' and 'm1' differ",
+        ),
         (lambda: experiment([TUNABLE] * 2, interval=0), "population.interval must be a whole"),
         (lambda: experiment([TUNABLE] * 2, share=0.7), "population.share must be above 0, 0.5"),
         (lambda: experiment([TUNABLE] * 2, factors=()), "population.factors: expected numbers"),

@@ -14,9 +14,11 @@ from pathlib import Path
 import pytest
 
 from distrl import presets
+from distrl.annealing import annealed_agent
 from distrl.errors import ConfigError
 from distrl.experiment import LearnerConfig
-from distrl.programs.learner_processes import ProcessGroupSpec, share_of
+from distrl.goal import Goal
+from distrl.programs.learner_processes import ProcessGroupSpec, about, share_of
 
 ROOT = Path(__file__).resolve().parents[2]
 EXPERIMENT = presets.experiment("CartPole-v1")
@@ -165,3 +167,36 @@ def test_a_process_whose_partner_dies_ends_and_names_it(start, dies):
     assert other.ends(40.0) == 1
     assert time.monotonic() < began + 30.0
     assert f"PeerError: learner process {dies} (127.0.0.1:" in other.said
+
+
+def test_rates_and_starts_are_those_of_the_whole():
+    agent = dataclasses.replace(presets.experiment("CartPole-v1", "dqn").agent)
+    whole = dataclasses.replace(
+        presets.experiment("CartPole-v1", "dqn"),
+        agent=dataclasses.replace(agent, anneal_over_budget=True),
+        goal=Goal(max_env_steps=8_000),
+    )
+    updates = annealed_agent(whole.only_task).anneal_updates
+    shares = [share_of(whole, ProcessGroupSpec("h:1", 2, index)) for index in (0, 1)]
+    assert [annealed_agent(share.only_task).anneal_updates for share in shares] == [updates] * 2
+    assert shares[0].agent == shares[1].agent
+    learner = dataclasses.replace(whole.learner, every_steps=16)
+    whole = dataclasses.replace(whole, learner=learner)
+    assert share_of(whole, ProcessGroupSpec("h:1", 2, 1)).learner.every_steps == 8
+
+
+@pytest.mark.parametrize(
+    ("part", "change"),
+    [
+        ("replay", {"samples_per_insert": 1.0}),
+        ("actors", {"num_envs": 2}),
+        ("learner", {"every_steps": 16}),
+        ("goal", {"max_env_steps": 7}),
+    ],
+)
+def test_all_settings_must_be_the_same(part, change):
+    one = presets.experiment("CartPole-v1", "dqn")
+    other = dataclasses.replace(one, **{part: dataclasses.replace(getattr(one, part), **change)})
+    (setting,) = change
+    differing = {name for name, text in about(one).items() if about(other)[name] != text}
+    assert differing == {f"{part}.{setting}"}

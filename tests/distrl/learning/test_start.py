@@ -117,3 +117,10 @@ def test_each_policy_has_its_own_schedule():
     assert made.policies["hunters"].replay == UNIFORM  # as given
     with pytest.raises(ConfigError, match="no rounds with environments with several"):
         dataclasses.replace(made, actors=dataclasses.replace(made.actors, min_actors=1))
+
+
+def test_steps_are_the_environments_whatever_the_number_of_agents():
+    learner = LearnerConfig(4, every_steps=6)
+    one, three = (started_by(learner, UNIFORM, 2, agents) for agents in (1, 3))
+    # 6 steps are 2 unrolls of one agent, and 6 of three.
+    assert one.samples_per_insert == 4 / 2 and three.samples_per_insert == 4 / 6
