@@ -21,7 +21,7 @@ class Saved(NamedTuple):
 
     Attributes:
       checkpoint: the checkpoint's folder, by name; None: there is none.
-      learner_steps, env_steps: those of the checkpoint.
+      learner_steps, env_steps: those of the checkpoint; the latter are the actors'.
       time: when the checkpoint was written, in seconds of `time.time()`.
       params: learner steps of `params.npz`; None: it is missing or damaged.
       stamps: change when the checkpoint and `params.npz` are written again; two for each task.
@@ -79,7 +79,7 @@ class Saved(NamedTuple):
         return cls(
             paths[-1].name,
             manifest.get("version"),
-            manifest.get("env_steps"),
+            _env_steps(manifest),
             manifest.get("time", 0.0),
             params,
             (manifest.get("number", 0), params_stamp),
@@ -134,6 +134,13 @@ class Saved(NamedTuple):
             "params_learner_steps": self.params,
             **({} if self.evaluation is None else {"evaluation": self.evaluation}),
         }
+
+
+def _env_steps(manifest: dict[str, Any]) -> int | None:
+    """Returns the actors' steps; those learned from where a checkpoint has nothing else."""
+    monitor = manifest.get("monitor") or {}
+    steps: int | None = monitor.get("env_steps_acted", manifest.get("env_steps"))
+    return steps
 
 
 def _evaluation(manifest: dict[str, Any]) -> dict[str, Any] | None:

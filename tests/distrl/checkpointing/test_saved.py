@@ -53,3 +53,9 @@ def test_damaged_files_count_as_missing(tmp_path):
     (tmp_path / "params.npz").write_bytes(b"PK\3\4 half a file")
     (tmp_path / "checkpoints" / "000007" / "manifest.json").write_text("{")
     assert Saved.read(tmp_path) == Saved()
+
+
+def test_steps_are_the_actors(tmp_path):
+    facts = {"env_steps": 900, "monitor": {"env_steps_acted": 70}}
+    Checkpoints(tmp_path).write(7, lambda part: facts)
+    assert Saved.read(tmp_path).env_steps == 70
