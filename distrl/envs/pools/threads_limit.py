@@ -4,14 +4,10 @@ import os
 import sys
 
 _VARIABLES = (
-    "OMP_NUM_THREADS",
-    "OPENBLAS_NUM_THREADS",
-    "MKL_NUM_THREADS",
-    "NUMEXPR_NUM_THREADS",
-    "BLIS_NUM_THREADS",
-    "VECLIB_MAXIMUM_THREADS",
-    "PJRT_NPROC",
-)  # the last is XLA's; fmt: skip
+    "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS",
+    "BLIS_NUM_THREADS", "VECLIB_MAXIMUM_THREADS",
+    "PJRT_NPROC",  # XLA's
+)  # fmt: skip
 
 
 def apply(count: int) -> None:
