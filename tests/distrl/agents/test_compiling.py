@@ -46,12 +46,12 @@ CORES = os.sched_getaffinity(0)
 THREADS = """
 import os
 import sys
+cores, *layers = sys.argv[1:]
+os.sched_setaffinity(0, map(int, cores.split(",")))  # a test before may have kept one
 import jax.numpy as jnp
 from distrl.agents.compiling import start_backend
 from tests.distrl.agents.test_compiling import made
 
-cores, *layers = sys.argv[1:]
-os.sched_setaffinity(0, map(int, cores.split(",")))  # a test before may have kept one
 start_backend(map(made, map(int, layers)))
 start_backend([made(4)])  # later ones do nothing
 jnp.ones(3).sum().block_until_ready()
