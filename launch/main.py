@@ -141,11 +141,13 @@ def main(
       load: returns the experiment that `train` trains; None: the flags name one.
       is_worker: whether this is a young process with nothing to do but this command.
     """
+    with working_folder.kept():
+        _main(list(sys.argv if argv is None else argv), load, argv is None or is_worker)
+
+
+def _main(arguments: list[str], load: Callable[[], Any] | None, own_process: bool) -> NoReturn:
+    """See `main`. Args: own_process: whether the process has nothing else to do."""
     signal.signal(signal.SIGINT, _on_interrupt)
-    with contextlib.suppress(FileNotFoundError):  # `_check_folder` says it
-        working_folder.remember()
-    arguments = list(sys.argv if argv is None else argv)
-    own_process = argv is None or is_worker
     if own_process:
         from distrl.launch.local import robust_streams
 

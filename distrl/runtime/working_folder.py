@@ -1,14 +1,23 @@
 """The folder in which a command was started. Environments may go to another, as simulators do."""
 
+import contextlib
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 _started_in: list[Path] = []
 
 
-def remember() -> None:
-    """Remembers the current folder as that in which the command was started."""
-    _started_in[:] = [Path.cwd()]
+@contextlib.contextmanager
+def kept() -> Iterator[None]:
+    """In the context the current folder of now is that in which the command was started."""
+    before = _started_in[:]
+    with contextlib.suppress(FileNotFoundError):  # it is gone: the current one, then
+        _started_in[:] = [Path.cwd()]
+    try:
+        yield
+    finally:
+        _started_in[:] = before
 
 
 def absolute(path: str | os.PathLike[str]) -> Path:
