@@ -109,16 +109,14 @@ def share_of(experiment: Experiment, place: ProcessGroupSpec) -> Experiment:
 
 def about(experiment: Experiment) -> dict[str, str]:
     """Returns what must be the same in all processes, from the whole experiment."""
-    parts = ("agent", "replay", "learner", "actors", "goal")
+    parts = {name: getattr(experiment, name) for name in ("replay", "learner", "actors", "goal")}
     settings = {
-        f"{part}.{field.name}": _text(getattr(value, field.name))
-        for part in parts
-        for value in [getattr(experiment, part)]
-        if dataclasses.is_dataclass(value)
-        for field in dataclasses.fields(value)
+        f"{name}.{field.name}": _text(getattr(part, field.name))
+        for name, part in parts.items()
+        for field in dataclasses.fields(part)
     }
-    rest = {part: _text(getattr(experiment, part)) for part in ("transforms", "seed")}
-    return {"environment": experiment.environment.name, **settings, **rest}
+    whole = {name: _text(getattr(experiment, name)) for name in ("agent", "transforms", "seed")}
+    return {"environment": experiment.environment.name, **whole, **settings}
 
 
 def _text(value: Any) -> str:

@@ -192,7 +192,7 @@ def launch(
     Args:
       experiment, placement: from `prepare`.
       substrate: what the program's nodes are made of.
-      run_dir: the run folder.
+      run_dir: the run folder, absolute.
       start: the checkpoint to resume from.
       values: the flags' values.
 
@@ -218,7 +218,6 @@ def launch(
             return slurm.step(host, (), daemon)
         return ssh.ssh(host, shlex.split(values.ssh), daemon)
 
-    run_dir = run_dir.absolute()
     program = multi_machine(
         experiment, str(run_dir), start, placement=placement, substrate=substrate
     )

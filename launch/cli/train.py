@@ -167,7 +167,7 @@ def _open_run(
             name += " (--env names another)"
         if values.snapshot:
             _keep_code(folder.path, experiment, arguments, values)
-        announce(run_dir=str(folder.path.absolute()), saved_before=Saved.read(folder.path))
+        announce(run_dir=str(folder.path), saved_before=Saved.read(folder.path))
         _say(f"distrl: {name} in {topology}; everything is written to {shown(folder.path)}")
     return folder
 

@@ -200,3 +200,11 @@ def test_all_settings_must_be_the_same(part, change):
     (setting,) = change
     differing = {name for name, text in about(one).items() if about(other)[name] != text}
     assert differing == {f"{part}.{setting}"}
+
+
+def test_agents_of_two_kinds_differ_in_one_setting():
+    dqn, impala = (presets.experiment("CartPole-v1", name) for name in ("dqn", "impala"))
+    impala = dataclasses.replace(dqn, agent=impala.agent)
+    one, other = about(dqn), about(impala)
+    assert one.keys() == other.keys()
+    assert {name for name, text in one.items() if other[name] != text} == {"agent"}
