@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from distrl import specs
-from distrl.agents.modules import own_networks, torsos
+from distrl.agents.modules import noisy, own_networks, torsos
 from distrl.agents.modules.inputs import make_inputs
 from distrl.agents.modules.own_networks import OwnCore, check_features, check_outputs
 from distrl.agents.modules.recurrence import reset_unroll
@@ -39,8 +39,8 @@ class Network:
 
       legal: observation [..., *] -> bool [..., num_actions], which actions are legal; None: all.
 
-    `noise` is a raw key, from which noisy layers draw once for all rows and steps; None, the
-    default: they use their means. Without noisy layers it has no effect.
+    `noise` is a raw key, from which noisy layers draw for each stream, once for all its steps;
+    None, the default: they use their means. Without noisy layers it has no effect.
     """
 
     init: Callable[[jax.Array], Params]
@@ -146,24 +146,25 @@ def build(
     def init(rng: jax.Array) -> Params:
         return transformed.init(rng, zeros, initial_state(1))
 
-    def keys(noise: jax.Array | None) -> list[Any]:
-        return [None if noise is None else derive(noise, part) for part in ("torso", "heads")]
+    def apply(part: str, params: Params, noise: jax.Array | None, streams: int, rows: Any) -> Any:
+        key = None if noise is None else derive(noise, part)
+        with noisy.rows_of_streams(streams):
+            return {"torso": embed, "heads": heads}[part](params, key, rows)
 
     def step(
         params: Params, timestep: TimeStep, state: State, noise: jax.Array | None = None
     ) -> tuple[Any, State]:
-        torso_key, heads_key = keys(noise)
-        x = embed(params, torso_key, timestep)
+        batch = len(timestep.step_type)
+        x = apply("torso", params, noise, batch, timestep)
         if recurrent:
             x, state = core(params, None, x, state)
-        return heads(params, heads_key, x), state
+        return apply("heads", params, noise, batch, x), state
 
     def unroll(
         params: Params, timestep: TimeStep, state: State, noise: jax.Array | None = None
     ) -> tuple[Any, State]:
-        torso_key, heads_key = keys(noise)
         length, batch = timestep.step_type.shape
-        x = embed(params, torso_key, merge_steps(timestep))
+        x = apply("torso", params, noise, batch, merge_steps(timestep))
         if recurrent:
             x, state = reset_unroll(
                 lambda inputs, s: core(params, None, inputs, s),
@@ -173,6 +174,7 @@ def build(
                 initial_state(batch),
             )
             x = merge_steps(x)
-        return unmerge_steps(heads(params, heads_key, x), length, batch), state
+        outputs = apply("heads", params, noise, batch, x)
+        return unmerge_steps(outputs, length, batch), state
 
     return Network(init, initial_state, step, unroll, inputs.legal)

@@ -12,6 +12,7 @@ from dm_env import specs as dm_specs
 from distrl import specs
 from distrl.agents.dqn import DQNConfig
 from distrl.agents.exploration import EpsilonSchedule
+from distrl.agents.losses import batch_share
 from distrl.agents.modules.noisy import NoisyLinear, factors
 from distrl.agents.networks import NetworkConfig
 from distrl.errors import ConfigError
@@ -40,9 +41,7 @@ one_kind_quickly = pytest.mark.parametrize(
 
 
 def test_factors_are_the_signed_roots_of_normals():
-    one, other = jax.vmap(lambda key: factors(key, 3, 2))(jax.random.split(KEYS[0], 50_000))
-    assert (one.shape, other.shape) == ((50_000, 3), (50_000, 2))
-    both = np.concatenate([one, other], axis=1)
+    both = np.asarray(factors(KEYS[0], (50_000, 5)))
     normal = np.sign(both) * both**2
     # Five standard deviations are 0.022 of a mean and 0.032 of a variance.
     np.testing.assert_allclose(normal.mean(axis=0), 0, atol=0.022)
@@ -81,7 +80,7 @@ def noise_of(apply, params, key):
     return outputs[1:] - outputs[0], outputs[0]
 
 
-def test_a_layers_noise_is_factorised_and_shared_by_all_rows():
+def test_a_layers_noise_is_factorised_and_shared_by_its_rows():
     apply, params, x = layer()
     on_weights, on_biases = noise_of(apply, params, KEYS[1])
     assert np.abs(on_biases).min() > 1e-3
@@ -153,11 +152,30 @@ def test_actors_explore_by_noise_and_evaluation_is_without(config):
     assert (actions(KEYS[1]) != actions(KEYS[2])).any()
     others = np.mean([actions(key) != greedy for key in jax.random.split(KEYS[3], 100)])
     assert 0.05 < others < 0.8
-    # One draw is one policy: streams that see the same do the same.
+    # Each stream has a draw of its own: those that see the same do different things.
     same = step._replace(observation=np.repeat(step.observation[:1], 500, axis=0))
     for key in KEYS:
-        action = np.asarray(act(key, params, same, state)[0].action)
-        assert (action == action[0]).all()
+        assert len(np.unique(act(key, params, same, state)[0].action)) > 1
+
+
+@each_kind
+def test_a_stream_has_one_noise_for_all_steps_of_an_unroll_and_another_than_others(config):
+    agent = config.make(SPEC)
+    network = agent.initial_params(KEYS[0])["network"]
+    batch = random_batch(agent, 6, 10).timestep
+    same = jax.tree.map(lambda x: np.broadcast_to(x[:1, :1], x.shape), batch)
+    same = same._replace(step_type=np.ones_like(same.step_type))
+    state = jax.tree.map(np.zeros_like, agent.initial_state(10))
+    outputs, _ = jax.jit(agent.network.unroll)(network, same, state, KEYS[1])
+    if agent.config.network.core == "none":  # a memory changes its outputs over time
+        np.testing.assert_allclose(outputs, np.broadcast_to(outputs[:1], outputs.shape), rtol=1e-5)
+    first = np.asarray(outputs[0]).reshape(10, -1)
+    assert len(np.unique(first.round(4), axis=0)) == 10
+    # A part of a batch, whose gradients are computed apart, has its part of the noise.
+    half = jax.tree.map(lambda x: x[:, 4:7], same)
+    with batch_share.share_of_batch(batch_share.Share(3, 10, 4, 1.0, 1.0)):
+        some, _ = agent.network.unroll(network, half, agent.initial_state(3), KEYS[1])
+    np.testing.assert_allclose(some, outputs[:, 4:7], rtol=1e-5, atol=1e-6)
 
 
 @one_kind_quickly
