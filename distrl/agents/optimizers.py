@@ -43,6 +43,21 @@ def annealed(learning_rate: float, updates: float | None) -> optax.ScalarOrSched
     return lambda count: jnp.maximum(schedule(count), 0.0)  # it ends a rounding error below 0
 
 
+def if_made(made: jax.Array, after: Nest, before: Nest) -> Nest:
+    """Returns what an update gave, `after`, or `before` if it was not made, a traced bool.
+
+    Updates that were not made count for schedules of learning rates, and for no other state.
+    """
+
+    def is_schedule(state: Any) -> bool:
+        return isinstance(state, optax.ScaleByScheduleState)
+
+    def choose(new: Any, old: Any) -> Any:
+        return new if is_schedule(new) else jnp.where(made, new, old)
+
+    return jax.tree.map(choose, after, before, is_leaf=is_schedule)
+
+
 def make_optimizer(
     learning_rate: optax.ScalarOrSchedule,
     max_gradient_norm: float | None,

@@ -25,6 +25,7 @@ from distrl.agents.losses.minibatches import minibatch_size, take_minibatch
 from distrl.agents.losses.returns import gae
 from distrl.agents.modules.torsos import has_convolutions
 from distrl.agents.networks import NetworkConfig
+from distrl.agents.optimizers import if_made
 from distrl.agents.settings import check_count, check_flag, check_number, check_positive_or_none
 from distrl.config import ActorsConfig, LearnerConfig
 from distrl.random_keys import derive, numbered
@@ -56,7 +57,7 @@ class PPOConfig:
         clipped. In units of the (transformed) rewards.
       target_kl: no more updates from a batch once the divergence of the new policy from the
         behaviour's, estimated on a minibatch, is above this; None: all of them. Lag of the actors
-        counts. It saves no time: dropped updates are computed too.
+        counts. It saves no time: dropped updates are computed too, and count for `anneal_updates`.
       learning_rate: Adam's (epsilon 1e-5).
       anneal_updates: updates over which the learning rate falls linearly to 0, of which a batch
         makes epochs * minibatches; None: constant.
@@ -182,7 +183,7 @@ class PPOState(NamedTuple):
     """The learner state."""
 
     opt_state: Any
-    updates: jax.Array  # int32, updates made so far
+    updates: jax.Array  # int32, minibatches so far; those that `target_kl` drops count too
     key: jax.Array  # uint32 [2], parent of the next batch's keys
 
 
@@ -302,11 +303,8 @@ class PPO(ActorCritic):
             made = going
             if config.target_kl is not None:  # updates after the first refusal are dropped
                 made = going & (logs["kl_behaviour"] <= config.target_kl)
-                after, after_state = jax.tree.map(
-                    lambda new, old: jnp.where(made, new, old),
-                    (after, after_state),
-                    (params, learner_state),
-                )
+                dropped = params, learner_state._replace(updates=after_state.updates)
+                after, after_state = if_made(made, (after, after_state), dropped)
             return (after, after_state, made), ({**logs, **more}, going, made)
 
         learner_state = learner_state._replace(key=derive(learner_state.key, "next"))

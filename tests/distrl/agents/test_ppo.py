@@ -7,10 +7,12 @@ import threading
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 from dm_env import specs as dm_specs
 
 from distrl import presets, specs
+from distrl.agents.components import ComponentConfig
 from distrl.agents.networks import NetworkConfig
 from distrl.agents.ppo import PPO, PPOConfig, clipped_surrogate
 from distrl.errors import ConfigError
@@ -348,7 +350,7 @@ def test_no_more_updates_once_the_divergence_is_above_its_target(on_policy_batch
     agent, params, batch = make(on_policy_batch, target_kl=1e-5, **settings)
     learner_state = agent.initial_learner_state(params)
     after, state, logs = jax.jit(agent.learner_step)(params, learner_state, batch)
-    assert int(logs["minibatches"]) == int(state.updates) == 1
+    assert int(logs["minibatches"]) == 1 and int(state.updates) == 12
     # One update of Adam moves each parameter by its learning rate at most.
     distance = max(
         float(np.abs(x - y).max())
@@ -370,6 +372,24 @@ def test_the_learning_rate_falls_with_every_update(on_policy_batch):
         rates.append(float(logs["learning_rate"]))
     np.testing.assert_allclose(rates, [6.5e-3, 2.5e-3, 0], rtol=1e-5)
     jax.tree.map(np.testing.assert_array_equal, before, params)
+
+
+@pytest.mark.parametrize("components", [{}, {"torso": ComponentConfig(learning_rate=1e-3)}])
+def test_updates_that_are_dropped_count_for_the_learning_rate_and_for_nothing_else(
+    on_policy_batch, components
+):
+    settings = {"epochs": 2, "minibatches": 2, "learning_rate": 8e-3, "components": components}
+    agent, params, batch = make(on_policy_batch, anneal_updates=8, target_kl=1e-9, **settings)
+    learner_state, step = agent.initial_learner_state(params), jax.jit(agent.learner_step)
+    rates = []
+    for made in (1, 0, 0):
+        params, learner_state, logs = step(params, learner_state, batch)
+        rates.append(float(logs["learning_rate"]))
+        assert int(logs["minibatches"]) == made
+        counts = optax.tree.get_all_with_path(learner_state.opt_state, "count")
+        named = {path[-1].tuple_name: int(count) for path, count in counts}
+        assert named == {"ScaleByAdamState": 1, "ScaleByScheduleState": int(learner_state.updates)}
+    np.testing.assert_allclose(rates, [7.5e-3, 4e-3, 0], rtol=1e-5)
 
 
 @pytest.mark.full
