@@ -1,9 +1,9 @@
 """Learning rates that fall over a run's budget of environment steps."""
 
-import dataclasses
 import math
 from typing import Any
 
+from distrl.agents.settings import algorithm, with_settings
 from distrl.errors import ConfigError
 from distrl.goal import Goal
 from distrl.learner_config import LearnerConfig
@@ -41,19 +41,16 @@ def annealed_over_budget(
       ConfigError: unrolls are whole episodes, whose length is not known.
     """
     steps, ratio = goal.max_env_steps, learner_steps_per_env_step(replay, learner, streams_per_env)
-    inner = getattr(agent, "agent", None)  # of a Tunable
-    if dataclasses.is_dataclass(inner):
-        inner = annealed_over_budget(inner, goal, replay, learner, streams_per_env)
-        return dataclasses.replace(agent, agent=inner)
-    if not getattr(agent, "anneal_over_budget", False) or steps is None or ratio is None:
+    config = algorithm(agent)
+    if not getattr(config, "anneal_over_budget", False) or steps is None or ratio is None:
         return agent
     if replay.whole_episodes:
         raise ConfigError(
             "agent.anneal_over_budget: how many updates a budget makes does not follow from its "
             "steps where unrolls are whole episodes; set agent.anneal_updates"
         )
-    updates = math.ceil(steps * ratio * getattr(agent, "updates_per_batch", 1))
-    return dataclasses.replace(agent, anneal_updates=updates)
+    updates = math.ceil(steps * ratio * getattr(config, "updates_per_batch", 1))
+    return with_settings(agent, anneal_updates=updates)
 
 
 def annealed_agent(task: Any) -> Any:

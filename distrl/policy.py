@@ -1,6 +1,5 @@
 """A trained policy as a function of observations, without the program that trained it."""
 
-import dataclasses
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -10,6 +9,7 @@ import numpy as np
 
 from distrl import specs
 from distrl.agents.agent import Agent
+from distrl.agents.settings import algorithm, with_settings
 from distrl.checkpointing.params_file import load_params
 from distrl.checkpointing.store import MANIFEST, PARAMS, Checkpoint, Checkpoints
 from distrl.errors import ConfigError
@@ -307,8 +307,8 @@ def load_saved(
     checkpoint = find_saved(path, which, caller)
     settings = settings_of(checkpoint, trust)
     config = settings["agent"]
-    if hasattr(config, "evaluation_epsilon"):
-        config = dataclasses.replace(config, evaluation_epsilon=0.0)
+    if hasattr(algorithm(config), "evaluation_epsilon"):
+        config = with_settings(config, evaluation_epsilon=0.0)
     agent = make_agent(config, settings["transforms"], settings["env_spec"])
     like = jax.eval_shape(agent.initial_params, jax.ShapeDtypeStruct((2,), np.uint32))
     version, params = load_params(checkpoint.path / PARAMS, like)

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from distrl import seeds
+from distrl.agents.settings import algorithm, with_settings
 from distrl.annealing import annealed_agent
 from distrl.errors import ConfigError
 from distrl.experiment import Experiment
@@ -75,8 +76,8 @@ def share_of(experiment: Experiment, place: ProcessGroupSpec) -> Experiment:
                 f"= {value / count:.1f}; take a multiple of {count}"
             )
     agent = annealed_agent(experiment.only_task)  # by the whole batch, in all processes alike
-    if getattr(agent, "anneal_over_budget", False):
-        agent = dataclasses.replace(agent, anneal_over_budget=False)
+    if getattr(algorithm(agent), "anneal_over_budget", False):
+        agent = with_settings(agent, anneal_over_budget=False)
     share = dataclasses.replace(
         experiment,
         agent=agent,

@@ -83,8 +83,9 @@ class A2CConfig:
     def preset(cls, env_spec: EnvironmentSpec) -> "A2CConfig":
         """Returns settings that suit an environment.
 
-        Sources: with pixels openai/baselines' baselines/a2c/a2c.py; for continuous actions
-        rl-baselines3-zoo's hyperparams/a2c.yml, MuJoCo.
+        Sources: with pixels openai/baselines' baselines/a2c/a2c.py, but for the weight of the
+        value loss, which is rl-baselines3-zoo's (hyperparams/a2c.yml, Atari: 0.25 of the squared
+        error, as here half of its half); for continuous actions the latter's learning rate.
         """
         if has_pixels(env_spec):
             return cls(gae_lambda=1.0, learning_rate=7e-4, anneal_over_budget=True)

@@ -65,6 +65,15 @@ class ContinuousDefaults(InputSettings):
         check_count(self, "burn_in", least=0)
         check_memory(self.burn_in, self.network)
 
+    @property
+    def untunable(self) -> dict[str, str]:
+        """See `Tunable`."""
+        reasons = {"initial_temperature": "the temperature begins with it, and is learned"}
+        exploration = getattr(self, "exploration", None)
+        if exploration is not None and not exploration.is_constant:
+            reasons["exploration_noise"] = "the schedule of `exploration` only begins with it"
+        return reasons
+
     def check_replay(self, replay: ReplayConfig, batch_size: int) -> None:
         """Raises ConfigError if unrolls are too short for `burn_in`."""
         check_unrolls(self.burn_in, 1, replay.unroll_length)

@@ -1,5 +1,6 @@
 """Checks of agents' settings. All raise ConfigError, which says what would be right."""
 
+import dataclasses
 import math
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
@@ -125,3 +126,16 @@ def check_choice(
     value = getattr(settings, field)
     if value not in choices:
         raise ConfigError(f"{prefix}.{field}: expected one of {', '.join(choices)}; got {value!r}")
+
+
+def algorithm(config: Any) -> Any:
+    """Returns an algorithm's settings: `config`, or what is in it if it is a `Tunable`."""
+    inner = getattr(config, "agent", None)
+    return inner if dataclasses.is_dataclass(inner) else config
+
+
+def with_settings(config: Any, **settings: Any) -> Any:
+    """Returns `config` with other settings of its `algorithm`, as `dataclasses.replace`."""
+    if algorithm(config) is not config:
+        settings = {"agent": dataclasses.replace(config.agent, **settings)}
+    return dataclasses.replace(config, **settings)

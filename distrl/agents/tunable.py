@@ -9,6 +9,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from distrl.agents.action_distribution import ActionDistribution
 from distrl.agents.agent import Agent, LearnerState, Logs
 from distrl.agents.defaults import Defaults, defaults_of
 from distrl.config import ActorsConfig, LearnerConfig
@@ -27,7 +28,8 @@ class Tunable:
     """An algorithm's settings, some of which are parameters of the agent: see TunableAgent.
 
     Attributes:
-      agent: the algorithm's settings.
+      agent: the algorithm's settings. Numbers in them that would have no effect are named by their
+        property `untunable`, if there is one, with the reason.
       ranges: by name of a setting that is a number, such as "learning_rate", its least and largest
         value, both above 0.
       draw: begin with random values, uniform in their logarithm, that follow from the run's seed;
@@ -53,6 +55,12 @@ class Tunable:
                 raise ConfigError(
                     f"Tunable: {type(self.agent).__name__}.{name} is not a number that can change "
                     f"while it learns; those are {', '.join(numbers)}"
+                )
+            fixed = getattr(self.agent, "untunable", {})
+            if name in fixed:
+                raise ConfigError(
+                    f"Tunable: {type(self.agent).__name__}.{name} cannot change while it learns: "
+                    f"{fixed[name]}"
                 )
             if not (len(ends) == 2 and 0 < ends[0] < ends[1] < math.inf):
                 raise ConfigError(
@@ -153,6 +161,18 @@ class TunableAgent(Agent):
         """See `Agent`."""
         agent = self._with_values(params)
         return agent.actor_step(rng, params["agent"], timestep, state, evaluation)
+
+    def action_distribution(
+        self,
+        rng: jax.Array,
+        params: Params,
+        timestep: TimeStep,
+        state: State,
+        evaluation: bool = False,
+    ) -> ActionDistribution | None:
+        """See `Agent`."""
+        agent = self._with_values(params)
+        return agent.action_distribution(rng, params["agent"], timestep, state, evaluation)
 
     def with_env_steps(self, params: Params, env_steps: int) -> Params:
         """See `Agent`."""

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from distrl import specs
 from distrl.agents.agent import Agent, extras_struct
 from distrl.agents.losses.batch_share import draw
-from distrl.agents.settings import check_number
+from distrl.agents.settings import algorithm, check_number
 from distrl.errors import ConfigError
 from distrl.replay.config import ReplayConfig
 from distrl.specs import EnvironmentSpec
@@ -144,7 +144,7 @@ class Hindsight(Transform):
                 f"hindsight with {type(config).__name__}: each transition is relabelled by itself, "
                 "without the steps before it that the agent's memory needs; use one without memory"
             )
-        n_step = getattr(config, "n_step", 1)
+        n_step = getattr(algorithm(config), "n_step", 1)
         if n_step != 1:
             raise ConfigError(
                 f"agent.n_step={n_step} with hindsight: each transition has its own goal, so that "

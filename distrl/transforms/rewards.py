@@ -13,7 +13,7 @@ from dm_env import specs as dm_specs
 
 from distrl import specs
 from distrl.agents.agent import Agent
-from distrl.agents.settings import check_number
+from distrl.agents.settings import algorithm, check_number
 from distrl.errors import ConfigError
 from distrl.replay.config import ReplayConfig
 from distrl.specs import EnvironmentSpec
@@ -275,7 +275,12 @@ class PotentialShaping(_Shaping):
 
     def check(self, config: Any, agent: Agent, replay: ReplayConfig) -> None:
         """See `Transform`. Refuses another discount than the agent's."""
-        discount = getattr(config, "discount", self.discount)
+        if "discount" in getattr(config, "ranges", {}):
+            raise ConfigError(
+                "potential_shaping with Tunable: agent.discount would change, and "
+                "potential_shaping.discount would not; leave one of the two out"
+            )
+        discount = getattr(algorithm(config), "discount", self.discount)
         if discount != self.discount:
             raise ConfigError(
                 f"potential_shaping.discount={self.discount:g} is not agent.discount={discount:g}, "

@@ -7,11 +7,16 @@ import numpy as np
 import pytest
 from dm_env import specs as dm_specs
 
+from distrl import specs
+from distrl.agents import settings
 from distrl.agents.a2c import A2CConfig
+from distrl.agents.action_noise import NoiseSchedule
 from distrl.agents.ddpg import DDPGConfig
 from distrl.agents.networks import NetworkConfig
 from distrl.agents.ppo import PPOConfig
 from distrl.agents.r2d2 import R2D2Config
+from distrl.agents.sac import SACConfig
+from distrl.agents.td3 import TD3Config
 from distrl.agents.tunable import Tunable, hyperparameters, with_hyperparameters
 from distrl.errors import ConfigError
 from distrl.learning.random_batches import random_batch
@@ -68,6 +73,27 @@ def test_updates_are_those_of_the_plain_agent(plain, spec, values, on_policy_bat
     assert any(np.abs(np.asarray(x) - np.asarray(y)).max() > 1e-6 for x, y in pairs)
 
 
+def test_its_actions_are_those_of_the_plain_agent():
+    plain = DDPGConfig((8,), exploration_noise=0.3)
+    tunable = Tunable(plain, {"exploration_noise": (0.01, 1.0)}).make(CONTINUOUS)
+    params = with_hyperparameters(tunable.initial_params(KEY), {"exploration_noise": 0.3})
+    step = specs.zeros(specs.acting_struct(CONTINUOUS), 5)
+    got, _ = jax.jit(tunable.actor_step)(KEY, params, step, ())
+    want, _ = plain.make(CONTINUOUS).actor_step(KEY, params["agent"], step, ())
+    close(got, want)
+    tunable, agent = Tunable(A2CConfig(SMALL), RANGES).make(SPEC), A2CConfig(SMALL).make(SPEC)
+    params, step = tunable.initial_params(KEY), specs.zeros(specs.acting_struct(SPEC), 5)
+
+    @jax.jit
+    def both(params):
+        known = tunable.action_distribution(KEY, params, step, ())
+        return known.parameters, agent.action_distribution(
+            KEY, params["agent"], step, ()
+        ).parameters
+
+    close(*both(params))
+
+
 def test_it_begins_with_random_values_of_the_seed():
     agent = Tunable(A2CConfig(SMALL), RANGES).make(SPEC)
     init = jax.jit(agent.initial_params)
@@ -91,6 +117,17 @@ def test_behind_transforms():
     assert hyperparameters(params) != hyperparameters(changed)
 
 
+def test_settings_of_the_algorithm_in_it_can_be_replaced():
+    plain = R2D2Config(LSTM, evaluation_epsilon=0.5)
+    tunable = Tunable(plain, {"learning_rate": (1e-4, 1e-1)})
+    assert settings.algorithm(plain) is settings.algorithm(tunable) is plain
+    for config in (plain, tunable):
+        changed = settings.with_settings(config, evaluation_epsilon=0.0)
+        assert type(changed) is type(config)
+        assert settings.algorithm(changed).evaluation_epsilon == 0.0
+        assert settings.with_settings(changed, evaluation_epsilon=0.5) == config
+
+
 def test_it_can_be_saved():
     config = Tunable(A2CConfig(SMALL), RANGES)
     assert decode(encode(config)) == config
@@ -104,6 +141,16 @@ def test_it_can_be_saved():
         (lambda: Tunable(A2CConfig(), {"discount": (0.0, 0.9)}), "both above 0"),
         (lambda: Tunable(A2CConfig(), {"discount": (0.5, 1.5)}), "agent.discount: expected a num"),
         (lambda: Tunable("a2c", RANGES), "must be an algorithm's settings"),
+        (
+            lambda: Tunable(SACConfig(), {"initial_temperature": (0.1, 1.0)}),
+            "SACConfig.initial_temperature cannot change while it learns: .* is learned",
+        ),
+        (
+            lambda: Tunable(
+                TD3Config(exploration=NoiseSchedule(end=0.0)), {"exploration_noise": (0.1, 1.0)}
+            ),
+            "TD3Config.exploration_noise cannot change while it learns: the schedule",
+        ),
     ],
 )
 def test_what_cannot_change_is_refused(make, message):

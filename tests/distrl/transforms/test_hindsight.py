@@ -20,6 +20,7 @@ from distrl.agents.impala import IMPALAConfig
 from distrl.agents.networks import NetworkConfig
 from distrl.agents.ppo import PPOConfig
 from distrl.agents.r2d2 import R2D2Config
+from distrl.agents.tunable import Tunable
 from distrl.errors import ConfigError
 from distrl.experiment import Experiment
 from distrl.replay.config import ReplayConfig
@@ -343,6 +344,12 @@ QUEUE = ReplayConfig("queue", unroll_length=20, max_size=512)
         (IMPALAConfig(), QUEUE, (), "hindsight with IMPALAConfig: .* nobody acted for the new go"),
         (A2CConfig(), QUEUE, (), "hindsight with A2CConfig: .* off-policy agent: DQN, DDPG, TD3"),
         (DQNConfig(n_step=3), UNROLLS, (), "agent.n_step=3 .* own goal, .*; use agent.n_step=1"),
+        (
+            Tunable(DQNConfig(n_step=3), {"learning_rate": (1e-4, 1e-2)}),
+            UNROLLS,
+            (),
+            "agent.n_step=3 .* use agent.n_step=1",
+        ),
         (DQNConfig(LSTM), UNROLLS, (), "hindsight with DQNConfig: .* the agent's memory needs"),
         (R2D2Config(), UNROLLS, (), "hindsight with R2D2Config: .* use one without memory"),
         (DQNConfig(), UNROLLS, (FrameStack(2),), "hindsight with frame_stack: .* leave one of"),

@@ -9,6 +9,7 @@ from dm_env import specs as dm_specs
 
 from distrl.agents.dqn import DQNConfig
 from distrl.agents.impala import IMPALAConfig
+from distrl.agents.tunable import Tunable
 from distrl.envs import PythonEnvironment
 from distrl.errors import ConfigError
 from distrl.experiment import Experiment
@@ -241,3 +242,9 @@ def test_another_discount_than_the_agents_is_refused():
     shaping.check(DQNConfig(discount=0.9), None, replay)
     with pytest.raises(ConfigError, match=r"discount=0\.9 is not agent\.discount=0\.95, so that"):
         shaping.check(DQNConfig(discount=0.95), None, replay)
+    tunable = Tunable(DQNConfig(discount=0.95), {"learning_rate": (1e-4, 1e-2)})
+    with pytest.raises(ConfigError, match=r"discount=0\.9 is not agent\.discount=0\.95, so that"):
+        shaping.check(tunable, None, replay)
+    tunable = Tunable(DQNConfig(discount=0.9), {"discount": (0.8, 0.99)})
+    with pytest.raises(ConfigError, match=r"potential_shaping with Tunable: agent\.discount would"):
+        shaping.check(tunable, None, replay)
