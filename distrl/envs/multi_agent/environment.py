@@ -58,7 +58,8 @@ class MultiAgentEnvironment(SeveralAgents):
         `seed`, or one required parameter; otherwise without arguments. A PettingZoo environment
         also gets the seed in its first `reset`.
       name: name for messages and run folders; the builder's name unless given.
-      wrappers: `clip_actions` and `max_episode_steps` (joint steps) hold for such environments too.
+      wrappers: `clip_actions` and `max_episode_steps` (joint steps; not of a `ControlFlow`) hold
+        for such environments too.
       pool: how several environments are stepped, and what happens if one misbehaves.
       return_threshold: mean return at which the environment counts as solved; None: unknown.
     """
@@ -113,7 +114,12 @@ class MultiAgentEnvironment(SeveralAgents):
         Args:
           seed: the environment's seed, in [0, 2**31).
         """
-        return wrap(self._make_adapter(seed), self.spec(), self.wrappers)
+        stepper, wrappers = self._make_adapter(seed), self.wrappers
+        if isinstance(
+            stepper, TurnStepper
+        ):  # has the limit itself: agents that wait end there, too
+            wrappers = dataclasses.replace(wrappers, max_episode_steps=None)
+        return wrap(stepper, self.spec(), wrappers)
 
     def make_pool(self, num_envs: int, wait_num: int, seeds: Sequence[int]) -> Pool:
         """See `Environment`. It steps joint steps, of which `AgentPool` makes the agents'."""
@@ -121,11 +127,19 @@ class MultiAgentEnvironment(SeveralAgents):
 
     def _make_adapter(self, seed: int) -> "ParallelStepper | TurnStepper | ControlFlowStepper":
         env = call_builder(self.builder, seed)
+        limit = self.wrappers.max_episode_steps
         if isinstance(env, ControlFlow):
+            if limit is not None:
+                raise ConfigError(
+                    f"environment.wrappers.max_episode_steps={limit}: the rewards of agents that "
+                    f"wait would be lost; {type(env).__name__} knows them: let it end episodes"
+                )
             return ControlFlowStepper(env)
         if not hasattr(env, "possible_agents"):
             raise ConfigError(
                 "environment.builder must return a PettingZoo environment with possible_agents, or "
                 f"a ControlFlow; got a {type(env).__name__}"
             )
-        return TurnStepper(env, seed) if hasattr(env, "agent_iter") else ParallelStepper(env, seed)
+        if hasattr(env, "agent_iter"):
+            return TurnStepper(env, seed, limit)
+        return ParallelStepper(env, seed)

@@ -16,9 +16,15 @@ class TurnStepper:
     ends without ever having had a turn has no time step in that episode.
     """
 
-    def __init__(self, env: Any, seed: int):
-        """Args: env: the environment. seed: seed of its first reset."""
+    def __init__(self, env: Any, seed: int, max_episode_steps: int | None = None):
+        """Args:
+        env: the environment.
+        seed: seed of its first reset.
+        max_episode_steps: a time limit, in turns; None: no limit beyond the environment's own.
+        """
         self._env = env
+        self._limit = max_episode_steps
+        self._elapsed = 0
         self._seed: int | None = seed
         self._agents = agent_conversions(env, env.possible_agents)
         self.joint_spec = JointSpec({agent: c.spec for agent, c in self._agents.items()})
@@ -32,6 +38,7 @@ class TurnStepper:
         else:
             self._env.reset(seed=self._seed)
         self._seed = None
+        self._elapsed = 0
         self._begun.clear()
         step = self._joint_step(StepType.FIRST)
         if step.step_type == StepType.LAST:
@@ -42,6 +49,9 @@ class TurnStepper:
         """See `Stepper`."""
         agent = self._env.agent_selection
         self._env.step(self._agents[agent].write(action[agent]))
+        self._elapsed += 1
+        if self._elapsed == self._limit:
+            return self._ends_of_all()
         return self._joint_step(StepType.MID)
 
     def close(self) -> None:
@@ -68,4 +78,21 @@ class TurnStepper:
                     AgentStep(agent, StepType.LAST, reward, discount, observation, info)
                 )
             self._env.step(None)
+        return self._joint.step(StepType.LAST, agent_steps)
+
+    def _ends_of_all(self) -> Step:
+        """Returns the last joint step, with what each agent has got since its own last turn."""
+        env, agent_steps = self._env, []
+        for agent in filter(self._begun.__contains__, env.agents):
+            conversion = self._agents[agent]
+            agent_steps.append(
+                AgentStep(
+                    agent,
+                    StepType.LAST,
+                    env._cumulative_rewards[agent],  # as in its `last`
+                    0.0 if env.terminations[agent] else 1.0,
+                    conversion.read(env.observe(agent)),
+                    conversion.info(env.infos[agent], False),
+                )
+            )
         return self._joint.step(StepType.LAST, agent_steps)

@@ -181,14 +181,21 @@ class Turns:
         self.agents = ["x", "y"]
         self.agent_selection = "x"
         self._count = 0
-        self._reward = {"x": 0.0, "y": 0.0}
+        self._cumulative_rewards = {"x": 0.0, "y": 0.0}
+        self.infos = {"x": {}, "y": {}}
         self._dead = set()
+
+    @property
+    def terminations(self):
+        return {agent: agent == "y" and agent in self._dead for agent in self.agents}
+
+    def observe(self, agent):
+        return np.array([self._count], np.float32)
 
     def last(self):
         agent = self.agent_selection
-        dead = agent in self._dead
-        observation = np.array([self._count], np.float32)
-        return observation, self._reward[agent], dead and agent == "y", dead, {}
+        reward, dead = self._cumulative_rewards[agent], agent in self._dead
+        return self.observe(agent), reward, self.terminations[agent], dead, {}
 
     def step(self, action):
         agent = self.agent_selection
@@ -198,9 +205,9 @@ class Turns:
             if self.agents:
                 self.agent_selection = self.agents[0]
             return
-        self._reward[agent] = 0.0
+        self._cumulative_rewards[agent] = 0.0
         for each in self.agents:
-            self._reward[each] += 1.0  # every agent gets 1 for every turn
+            self._cumulative_rewards[each] += 1.0  # every agent gets 1 for every turn
         self._count += 1
         if self._count == 4:
             self._dead = {"y"}
@@ -231,6 +238,35 @@ def test_turns_give_the_reward_since_the_last_turn():
     assert y[:3] == [(first, 0, 1, 1), (mid, 2, 1, 3), (last, 1, 0, 4)]
     assert x[5:7] == x[:2]
     assert y[3] == y[0]
+
+
+@pytest.mark.parametrize(
+    ("limit", "x", "y"),
+    [
+        (1, [(2, 1, 1, 1)], []),
+        (3, [(1, 2, 1, 2), (2, 1, 1, 3)], [(2, 2, 1, 3)]),
+        (4, [(1, 2, 1, 2), (2, 2, 1, 4)], [(1, 2, 1, 3), (2, 1, 0, 4)]),
+        (5, [(1, 2, 1, 2), (1, 2, 1, 4), (2, 1, 1, 5)], [(1, 2, 1, 3), (2, 1, 0, 4)]),
+    ],
+)
+def test_at_a_time_limit_an_agent_that_waits_has_what_it_got_since_its_turn(limit, x, y):
+    environment = MultiAgentEnvironment(
+        Turns, wrappers=WrapperConfig(max_episode_steps=limit), pool=PoolConfig(kind="loop")
+    )
+    assignment = Assignment(environment.agents(), ["p"], {"x": "p", "y": "p"})
+    history = _run(make_agent_pool(environment, 1, 1, [0], assignment), ["p"], 14)
+    for stream, first, episode in ((0, (0, 0, 1, 0), x), (1, (0, 0, 1, 1), y)):
+        steps = [(*step[:3], step[3][0]) for step in history.get(("p", stream), [])]
+        if episode:
+            assert steps[: len(episode) + 2] == [first, *episode, first]
+        else:
+            assert not steps
+
+
+def test_a_control_flow_ends_its_episodes_itself():
+    limited = MultiAgentEnvironment(Hierarchy, wrappers=WrapperConfig(max_episode_steps=3))
+    with pytest.raises(ConfigError, match=r"max_episode_steps=3: .* Hierarchy knows them: let it"):
+        limited.agents()
 
 
 class Hierarchy(ControlFlow):
