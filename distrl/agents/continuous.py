@@ -205,7 +205,8 @@ def make_critics(
 ) -> FeedForward:
     """Returns independent critics with values `apply(params, observation, action)`.
 
-    The values are [..., num_critics]; actions are in the environment's units.
+    The values are [..., num_critics]; actions are in the environment's units. Those beyond their
+    bounds, as some policies' of which others learn are, count as the bounds, which were done.
 
     Raises:
       ConfigError: observations are not scalars or vectors, or a nest of them.
@@ -220,7 +221,8 @@ def make_critics(
         return hk.Linear(1, w_init=torsos.scaled(1.0), name="value_head")(make_torso()(x))
 
     def forward(observation: Nest, action: jax.Array) -> jax.Array:
-        x = {"action": actions.encode(action), "observation": observation}
+        done = jnp.clip(actions.encode(action), -1, 1)
+        x = {"action": done, "observation": observation}
         values = [hk.to_module(critic)(name=f"critic_{number}")(x) for number in range(num_critics)]
         return jnp.concatenate(values, axis=-1)
 

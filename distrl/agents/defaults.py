@@ -18,7 +18,8 @@ FRAMES = 4
 """Frames in a stack of the presets for Atari (Mnih et al. 2015)."""
 
 NORMALIZERS = ("observation_normalizer", "reward_normalizer", "reward_scale")
-"""Transforms for continuous control: VecNormalize of openai/baselines and rl-baselines3-zoo."""
+"""Transforms for continuous control, in the place of VecNormalize of openai/baselines and
+rl-baselines3-zoo, which divides rewards by the deviation of discounted returns."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -172,7 +172,7 @@ def vtrace(
     def one_stream(*arrays: jax.Array) -> Any:
         return rlax.vtrace_td_error_and_advantage(
             *arrays,
-            lambda_=config.vtrace_lambda,
+            lambda_=jnp.float32(config.vtrace_lambda),
             clip_rho_threshold=config.clip_rho,
             clip_pg_rho_threshold=config.clip_pg_rho,
         )

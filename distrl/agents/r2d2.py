@@ -94,8 +94,8 @@ class R2D2Config(SavedSettings):
     def preset(cls, env_spec: EnvironmentSpec) -> "R2D2Config":
         """Returns settings that suit an environment.
 
-        Sources: with pixels the paper's learning rate and burn-in; its 2,500 updates between
-        copies of the target network are of batches four times as large. For MiniGrid the burn-in
+        Sources: with pixels the paper's learning rate and burn-in, but copies of the target network
+        after 250 updates, not 2,500: far fewer are made here. For MiniGrid the burn-in
         of Acme's examples/baselines/rl_discrete/run_r2d2.py, the paper's epsilons, and symbols that
         are one-hot: with an epsilon that falls for all streams alike, no policy went to look at
         what it must remember. Without pixels the learning rate falls

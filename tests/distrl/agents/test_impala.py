@@ -1,5 +1,6 @@
 """The IMPALA agent as a whole: shapes, masks, learning, settings, and no backend before a fork."""
 
+import dataclasses
 import subprocess
 import sys
 from collections.abc import Callable
@@ -263,6 +264,16 @@ def test_settings_that_cannot_work_are_refused_in_one_line(setting):
     with pytest.raises(ConfigError, match=f"agent.{field}: expected .* got") as error:
         IMPALAConfig(**setting)
     assert "\n" not in str(error.value)
+
+
+def test_whole_numbers_are_settings_too(case):
+    agent, _, params, batch = case
+    losses = []
+    for one in (1, 1.0):
+        settings = {"vtrace_lambda": one, "discount": one, "clip_rho": one}
+        changed = dataclasses.replace(agent.config, **settings).make(agent.env_spec)
+        losses.append(float(jax.jit(changed.loss)(params, batch)[0]))
+    assert losses[0] == pytest.approx(losses[1], rel=1e-6)
 
 
 def test_a_reward_that_is_no_number_is_refused():

@@ -296,6 +296,16 @@ def test_actions_lie_inside_the_bounds_and_evaluation_takes_the_middle():
     np.testing.assert_allclose(mode.action[:1], want, rtol=1e-4, atol=1e-5)
 
 
+def test_actions_beyond_the_bounds_have_the_value_of_the_bounds():
+    agent, params = make()[:2]
+    middle, half = (LOW + HIGH) / 2, (HIGH - LOW) / 2
+    actions = np.stack([middle + share * half for share in (0, 0.5, 1, 2)]).astype(np.float32)
+    observations = np.zeros((4, *SPEC.observation.shape), np.float32)
+    values = np.asarray(agent.critics.apply(params["critics"], observations, actions))
+    np.testing.assert_array_equal(values[2], values[3])
+    assert len(np.unique(values[:3, 0])) == 3
+
+
 def test_the_gradient_norm_covers_all_parameters():
     agent, params, _, _ = make()
     state = agent.initial_learner_state(params)
