@@ -9,6 +9,7 @@ from absl import flags
 
 from distrl.errors import ConfigError, SpecError
 from distrl.experiment import Experiment
+from distrl.launch.cli import config_file
 from distrl.launch.cli.auto import without_measuring
 from distrl.launch.cli.load_experiment import load_experiment
 from distrl.launch.cli.read_command import read_command
@@ -33,6 +34,8 @@ _NOT_OF_TRIALS = {
     "coordinator_address": "each trial is a process of its own",
     "terminal": "the output of each trial is in a file of the sweep's folder",
 }
+_SEED = "config.seed"
+_OF_SEEDS = "for seeds of the trials use --seeds=3, or --seeds=1,5,7"
 
 
 class _Need(NamedTuple):
@@ -121,9 +124,9 @@ def _folder(own: flags.FlagValues, words: Sequence[str]) -> SweepFolder:
     for name in (*search.grid, *search.random, *names):
         if name in _NOT_OF_TRIALS:
             raise ConfigError(f"sweep: --{name} is not for a sweep: {_NOT_OF_TRIALS[name]}")
+        if name == _SEED or (name == "seed" and name not in names):
+            raise ConfigError(f"sweep: --{name}: {_OF_SEEDS}")
     for name in (*search.grid, *search.random):
-        if name == "seed":
-            raise ConfigError("sweep: for several seeds use --seeds=3, or --seeds=1,5,7")
         if name in names:
             raise ConfigError(f"sweep: --{name} is given for all trials, and to be tried too")
     first = next((word.partition("=")[2] for word in words if word.startswith("--seed=")), "0")
@@ -179,6 +182,8 @@ def _experiment(
     if key not in loaded and values.config_file is None:
         loaded[key] = load_experiment(values)
     base = loaded.get(key)
+    if values.config_file is not None:
+        _check_file(values)
     values = copy.deepcopy(flags.FLAGS)
     experiment, topology, _ = read_command(
         arguments, values, None if base is None else lambda: base
@@ -200,6 +205,14 @@ def _experiment(
     if topology != "single_process":
         node_environments(experiment, topology)
     return experiment, topology
+
+
+def _check_file(values: flags.FlagValues) -> None:
+    """Raises ConfigError if a file of settings has a seed; that of a run is left out."""
+    stored = config_file.read(values.config_file, values)
+    words = {word.lstrip("-").partition("=")[0] for word in stored.words}
+    if not stored.of_run and {"seed", _SEED} & {*words, *stored.settings}:
+        raise ConfigError(f"--config_file: {values.config_file} has a seed: {_OF_SEEDS}")
 
 
 def _show(path: Path, by: str, words: Sequence[str]) -> int:

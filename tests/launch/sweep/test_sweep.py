@@ -229,7 +229,10 @@ def test_as_many_as_fit(monkeypatch):
         ([*BASE, "--random", f"{LR}=uniform:-1:0", "--trials=1"], "agent.learning_rate: expected"),
         ([*BASE, "--seeds=x"], "--seeds=x: expected a number of seeds, or seeds with commas"),
         ([*BASE, "--seeds=0"], "--seeds must be 1 or more, got 0"),
-        ([*BASE, "--grid", "seed=1,2"], "sweep: for several seeds use --seeds=3"),
+        ([*BASE, "--grid", "seed=1,2"], "sweep: --seed: for seeds of the trials use --seeds=3"),
+        ([*BASE, "--grid", "config.seed=3,4"], "sweep: --config.seed: for seeds of the trials"),
+        ([*BASE, "--config.seed=7"], "sweep: --config.seed: for seeds of the trials use --seeds=3"),
+        ([*BASE, "--random", "config.seed=int:1:9", "--trials=2"], "sweep: --config.seed: for"),
         ([*BASE, "--grid", "agent=ppo,dqn"], "--agent is given for all trials, and to be tried"),
         ([*BASE, "--run_dir=x"], "sweep: --run_dir is not for a sweep: a sweep names its trials'"),
         ([*BASE[:3], "--seeds=2"], "a trial whose goal is out of reach would never end; give all"),
@@ -244,6 +247,15 @@ def test_bad_sweeps_are_refused_before_anything_starts(tmp_path, monkeypatch, wo
         sweep.sweep(["distrl sweep", *words])
     assert message in str(caught.value)
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("data", [{"seed": 7}, {"config": {"seed": 7}}])
+def test_a_seed_in_a_file_of_settings_is_refused(tmp_path, data):
+    (tmp_path / "own.json").write_text(json.dumps(data))
+    words = ["distrl sweep", *BASE, f"--config_file={tmp_path}/own.json", f"--dir={tmp_path}/s"]
+    with flagsaver.flagsaver(), pytest.raises(ConfigError, match="has a seed: for seeds of the"):
+        sweep.sweep(words)
+    assert not (tmp_path / "s").exists()
 
 
 @pytest.mark.full
