@@ -141,13 +141,15 @@ def _folder(own: flags.FlagValues, words: Sequence[str]) -> SweepFolder:
 def _seeds(text: str, first: str) -> list[int]:
     """Returns the seeds: `text` has their number, or the seeds themselves."""
     parts = split_values(text)
-    if not all(part.lstrip("-").isdecimal() for part in (*parts, first)):
+    if not all(part.removeprefix("-").isdecimal() for part in (*parts, first)):
         raise ConfigError(f"--seeds={text}: expected a number of seeds, or seeds with commas")
-    if len(parts) > 1:
-        return list(dict.fromkeys(map(int, parts)))
-    if int(text) < 1:
+    if len(parts) == 1 and int(text) < 1:
         raise ConfigError(f"--seeds must be 1 or more, got {text}")
-    return [int(first) + k for k in range(int(text))]
+    seeds = [*map(int, parts)] if len(parts) > 1 else [int(first) + k for k in range(int(text))]
+    if min(seeds) < 0:
+        flag = f"--seeds={text}" if len(parts) > 1 else f"--seed={first}"
+        raise ConfigError(f"{flag}: a seed must be 0 or more, got {min(seeds)}")
+    return list(dict.fromkeys(seeds))
 
 
 def check(folder: SweepFolder) -> _Need:
