@@ -15,6 +15,7 @@ from distrl.launch.runs.compare import differences
 from distrl.launch.runs.run import Run, load_run
 
 _POINTS = 200  # at which the runs of a curve are averaged
+_LONGEST_VALUE = 40  # characters of a setting in a label
 
 
 class Curve(NamedTuple):
@@ -102,13 +103,45 @@ def _points(run: Run, x: str, y: str) -> npt.NDArray[np.float64]:
 
 
 def _labels(runs: Sequence[Run]) -> list[str]:
-    """Returns for each run what tells it from the others, in a few words."""
+    """Returns for each run what tells it from the others, in a few words.
+
+    These are the algorithm and the environment, then settings where labels are equal without.
+    """
     labels = [[] if run.task is None else [run.task] for run in runs]
+    settings = [run.flat_settings for run in runs]
+    agents = [
+        each.get(f"policies.{run.task}.agent", each.get("agent"))
+        for run, each in zip(runs, settings, strict=True)
+    ]
+    environments = [each.get("environment.name") for each in settings]
+    for names in (agents, environments):
+        if len(set(names)) > 1:
+            for label, name in zip(labels, names, strict=True):
+                label += [] if name is None else [str(name)]
     for name, *values in differences(runs):
-        if name != "seed" and len(" ".join(values)) < 40 * len(runs):
-            for label, value in zip(labels, values, strict=True):
-                label.append(f"{name.rpartition('.')[2]}={value}")
-    return [", ".join(label[:4]) or run.path.name for label, run in zip(labels, runs, strict=True)]
+        short = name.rpartition(".")[2]
+        if name != "seed" and short != "agent" and name != "environment.name":
+            _separate(labels, values, f"{short}=")
+    _separate(labels, [run.run_dir.name for run in runs], limit=None)
+    _separate(labels, [str(run.run_dir) for run in runs], limit=None)
+    return [", ".join(label) or run.path.name for label, run in zip(labels, runs, strict=True)]
+
+
+def _separate(
+    labels: Sequence[list[str]],
+    values: Sequence[str],
+    prefix: str = "",
+    limit: int | None = _LONGEST_VALUE,
+) -> None:
+    """Adds values to those labels that are equal, where the values differ and are not too long."""
+    groups: dict[tuple[str, ...], list[int]] = {}
+    for index, label in enumerate(labels):
+        groups.setdefault(tuple(label), []).append(index)
+    for group in groups.values():
+        of_group = {values[index] for index in group}
+        if len(of_group) > 1 and (limit is None or max(map(len, of_group)) <= limit):
+            for index in group:
+                labels[index].append(f"{prefix}{values[index]}")
 
 
 def _draw(curves: Sequence[Curve], x: str, y: str, out: Path) -> None:

@@ -57,10 +57,15 @@ class Run:
 
     @property
     def flat_settings(self) -> dict[str, Any]:
-        """The settings by their dotted names, and the topology."""
+        """The settings by their dotted names, with the topology and the algorithms."""
         config = self.config
+        agents = {
+            name: cls.removesuffix("Config")
+            for name, cls in (config.get("classes") or {}).items()
+            if name.rpartition(".")[2] == "agent"
+        }
         settings = flat(config.get("experiment") or {}, "")
-        return {"topology": config.get("topology"), **settings}
+        return {"topology": config.get("topology"), **agents, **settings}
 
     @property
     def last_rows(self) -> list[dict[str, float]]:

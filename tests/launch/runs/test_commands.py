@@ -16,14 +16,17 @@ from distrl.launch.runs.run import load_run
 pytest.importorskip("matplotlib")
 
 
-def make_run(folder, seed=0, rate=1e-3, rows=5, status="finished"):
+def make_run(folder, seed=0, rate=1e-3, rows=5, status="finished", agent="PPO", **more):
     folder.mkdir(parents=True)
     experiment = {
         "seed": seed,
         "environment": {"name": "CartPole-v1"},
-        "agent": {"learning_rate": rate, "network": {"hidden_sizes": [32]}},
+        "agent": {"learning_rate": rate, "network": {"hidden_sizes": [32]}, **more},
     }
-    config = {"command": [], "topology": "single_process", "experiment": experiment}
+    config = {
+        "command": [], "topology": "single_process", "experiment": experiment,
+        "classes": {"agent": f"{agent}Config"},
+    }  # fmt: skip
     (folder / "config.json").write_text(json.dumps(config))
     lines = ["seconds,env_steps,mean_return"]
     lines += [f"{k},{1000 * (k + 1)},{10 * k + seed}" for k in range(rows)]
@@ -118,6 +121,29 @@ def test_compare_names_what_differs(tmp_path, capsys):
     assert ["seed", "0", "7"] in lines
     assert not [line for line in lines if line[0] == "topology"]
     assert ["at", "the", "end:", "mean_return", "40", "47"] in lines
+
+
+def test_compare_names_the_algorithms(tmp_path, capsys):
+    paths = [make_run(tmp_path / name, agent=name) for name in ("TD3", "DDPG")]
+    assert compare.compare(["distrl compare", *map(str, paths)]) == 0
+    assert ["agent", "TD3", "DDPG"] in [
+        line.split() for line in capsys.readouterr().out.split("\n")
+    ]
+
+
+def test_labels_tell_all_curves_apart(tmp_path):
+    def labels(*paths):
+        runs = [load_run(path) for path in paths]
+        return [curve.label for curve in plot.make_curves(runs, "env_steps", "mean_return")]
+
+    a, b = make_run(tmp_path / "a"), make_run(tmp_path / "b", rate=1e-4)
+    c = make_run(tmp_path / "c", agent="DQN", p=1, q=2, r=3, s=4, t=5)
+    assert labels(a, b, c) == ["PPO, learning_rate=0.001", "PPO, learning_rate=0.0001", "DQN"]
+    grid = [make_run(tmp_path / f"{x}{y}", rate=x, x=0, y=y) for x in (1, 2) for y in (1, 2)]
+    assert labels(*grid[:2]) == ["y=1", "y=2"]
+    assert labels(*grid) == [f"learning_rate={x}, y={y}" for x in (1, 2) for y in (1, 2)]
+    long = [make_run(tmp_path / word, inputs=50 * word) for word in "de"]
+    assert labels(*long) == ["d", "e"]
 
 
 def test_a_curve_is_the_mean_over_seeds(tmp_path, capsys):
