@@ -2,7 +2,8 @@
 
 import itertools
 import json
-from collections.abc import Sequence
+import sys
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -13,6 +14,7 @@ from distrl.errors import ConfigError
 from distrl.launch.runs.arguments import Parser
 from distrl.launch.runs.compare import differences
 from distrl.launch.runs.run import Run, load_run
+from distrl.launch.runs.state import is_running
 
 _POINTS = 200  # at which the runs of a curve are averaged
 _LONGEST_VALUE = 40  # characters of a setting in a label
@@ -34,6 +36,18 @@ class Curve(NamedTuple):
     least: npt.NDArray[np.float64]
     most: npt.NDArray[np.float64]
     num_runs: int
+
+
+class _Member(NamedTuple):
+    """A run of a curve. Attributes: points: float `[n, 2]`, x and y."""
+
+    run: Run
+    points: npt.NDArray[np.float64]
+
+    @property
+    def end(self) -> float:
+        """The last x."""
+        return float(self.points[-1, 0])
 
 
 def plot(arguments: list[str]) -> int:
@@ -62,26 +76,40 @@ def plot(arguments: list[str]) -> int:
     return 0
 
 
-def make_curves(runs: Sequence[Run], x: str, y: str) -> list[Curve]:
+def _warn(line: str) -> None:
+    print(f"distrl: {line}", file=sys.stderr)
+
+
+def make_curves(
+    runs: Sequence[Run], x: str, y: str, say: Callable[[str], None] = _warn
+) -> list[Curve]:
     """Returns a curve for each group of runs whose settings are the same but for the seed.
 
     A run of several policies counts as one for each. A curve ends where its shortest run does.
 
     Args:
-      runs: the runs.
+      runs: the runs; those with fewer than two rows are left out.
       x, y: columns of `metrics.csv`.
+      say: takes a line for the user.
 
     Raises:
-      ConfigError: a run has no such column, or fewer than two rows of it.
+      ConfigError: a run has no such column, or all have fewer than two rows of it.
     """
-    groups: dict[str, list[tuple[Run, npt.NDArray[np.float64]]]] = {}
+    groups: dict[str, list[_Member]] = {}
     for run in itertools.chain.from_iterable(each.parts for each in runs):
+        points = _points(run, x, y)
+        if len(points) < 2:
+            say(f"{run.path} is left out: it has fewer than two rows with {x} and {y}")
+            continue
         key = json.dumps([run.task, {**run.flat_settings, "seed": None}], sort_keys=True)
-        groups.setdefault(key, []).append((run, _points(run, x, y)))
-    labels = _labels([members[0][0] for members in groups.values()])
+        groups.setdefault(key, []).append(_Member(run, points))
+    if not groups:
+        raise ConfigError(f"plot: no run has two rows with {x} and {y}")
+    labels = _labels([members[0].run for members in groups.values()])
     curves = []
     for label, members in zip(labels, groups.values(), strict=True):
-        tables = [table for _, table in members]
+        _check_ends(label, members, x, say)
+        tables = [member.points for member in members]
         begin, end = max(t[0, 0] for t in tables), min(t[-1, 0] for t in tables)
         grid = np.linspace(begin, max(begin, end), _POINTS)
         each = np.stack([np.interp(grid, table[:, 0], table[:, 1]) for table in tables])
@@ -96,10 +124,21 @@ def _points(run: Run, x: str, y: str) -> npt.NDArray[np.float64]:
             known = ", ".join(rows[0])
             raise ConfigError(f"plot: {run.path} has no column {name!r}; it has {known}")
     points = np.array([(row[x], row[y]) for row in rows], np.float64).reshape(-1, 2)
-    points = points[np.isfinite(points).all(1)]
-    if len(points) < 2:
-        raise ConfigError(f"plot: {run.path} has {len(points)} rows with {x} and {y}: too few")
-    return points
+    return points[np.isfinite(points).all(1)]
+
+
+def _check_ends(label: str, members: Sequence[_Member], x: str, say: Callable[[str], None]) -> None:
+    """Tells where a curve is cut because a run has not finished."""
+    shortest = min(members, key=lambda member: member.end)
+    longest = max(member.end for member in members)
+    if shortest.end < longest:
+        run_dir = shortest.run.run_dir
+        status = "running" if is_running(run_dir) else shortest.run.status
+        if status != "finished":
+            say(
+                f"{label}: the curve ends at {x} {shortest.end:,.0f} of {longest:,.0f}, where "
+                f"{run_dir} does, which is {status}"
+            )
 
 
 def _labels(runs: Sequence[Run]) -> list[str]:

@@ -164,8 +164,24 @@ def test_a_curve_is_the_mean_over_seeds(tmp_path, capsys):
         plot.plot(["distrl plot", str(paths[0]), "--y=los"])
     with pytest.raises(ConfigError, match=r"name a \.png, \.svg or \.pdf file"):
         plot.plot(["distrl plot", str(paths[0]), "--out=c.doc"])
-    with pytest.raises(ConfigError, match="1 rows with env_steps and mean_return: too few"):
-        plot.plot(["distrl plot", str(make_run(tmp_path / "short", rows=1))])
+
+
+def test_a_plot_leaves_out_what_has_no_rows_and_says_where_a_curve_is_cut(tmp_path, capsys):
+    short = str(make_run(tmp_path / "short", rows=1))
+    with pytest.raises(ConfigError, match=r"^plot: no run has two rows with env_steps and mean_"):
+        plot.plot(["distrl plot", short])
+    whole, cut = make_run(tmp_path / "a"), make_run(tmp_path / "b", seed=1, rows=3, status="failed")
+    capsys.readouterr()
+    words = ["distrl plot", short, str(whole), str(cut), f"--out={tmp_path / 'c.svg'}"]
+    assert plot.plot(words) == 0
+    out, err = capsys.readouterr()
+    assert "1 curves of 2 runs" in out
+    assert err.splitlines() == [
+        f"distrl: {short} is left out: it has fewer than two rows with env_steps and mean_return",
+        f"distrl: a: the curve ends at env_steps 3,000 of 5,000, where {cut} does, which is failed",
+    ]
+    (cut / "result.json").write_text('{"status": "finished"}')
+    assert plot.plot(words) == 0 and "ends at" not in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
