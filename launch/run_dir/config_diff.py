@@ -13,6 +13,7 @@ from distrl.agents.dqn import DQNConfig
 from distrl.agents.networks import NetworkConfig
 from distrl.config import ActorsConfig, MetricsConfig
 from distrl.experiment import Experiment
+from distrl.launch.run_dir.code_digest import code_digest
 from distrl.launch.run_dir.config_dict import (
     as_dict,
     is_settings_mapping,
@@ -67,8 +68,15 @@ class Change(NamedTuple):
 
 
 def describe(experiment: Experiment) -> dict[str, Any]:
-    """Returns the settings as plain data: "experiment", nested, and "classes" by field."""
-    return {"experiment": as_dict(experiment), "classes": _classes(experiment, "")}
+    """Returns the settings as plain data.
+
+    These are "experiment", nested, "classes" by field, and "functions": their digests by field.
+    """
+    return {
+        "experiment": as_dict(experiment),
+        "classes": _classes(experiment, ""),
+        "functions": _functions(experiment, ""),
+    }
 
 
 def _classes(settings: Any, prefix: str) -> dict[str, str]:
@@ -80,6 +88,23 @@ def _classes(settings: Any, prefix: str) -> dict[str, str]:
             classes[name] = type(part).__qualname__
             classes.update(_classes(part, f"{name}."))
     return classes
+
+
+def _functions(settings: Any, prefix: str) -> dict[str, str]:
+    """Returns the digests of the functions in `settings`, by field."""
+    digests = {}
+    for field in setting_fields(settings):
+        name, value = f"{prefix}{field.name}", getattr(settings, field.name)
+        values = {name: value}
+        if isinstance(value, Mapping):
+            values = {f"{name}.{key}": part for key, part in value.items()}
+        for each, part in values.items():
+            digest = code_digest(part)
+            if digest is not None:
+                digests[each] = digest
+        for part_name, part in _parts(name, value).items():
+            digests.update(_functions(part, f"{part_name}."))
+    return digests
 
 
 def _parts(name: str, value: Any) -> dict[str, Any]:
@@ -162,7 +187,17 @@ def compare(
             dueling = now.get(name.replace("dueling_streams", "dueling"), True)
             fixed = _of_policy(name) == "agent.dueling_streams" and dueling
             changes.append(_change(name, old_value, now.get(name), fixed))
-    return changes
+    return [*changes, *_changed_code(old, new, {change.field for change in changes})]
+
+
+def _changed_code(old: dict[str, Any], new: dict[str, Any], others: set[str]) -> list[Change]:
+    """Returns the functions whose name is as it was and their code is not. Code may be mended."""
+    was, now = old.get("functions", {}), new.get("functions", {})
+    return [
+        Change(name, f"code {was[name]}", f"code {now[name]}", False)
+        for name in now
+        if was.get(name, now[name]) != now[name] and name not in others
+    ]
 
 
 def _is_agent(name: str) -> bool:

@@ -28,6 +28,7 @@ class Curve(NamedTuple):
       x: float `[n]`.
       mean, least, most: float `[n]`, over the runs.
       num_runs: number of runs.
+      num_seeds: number of their distinct seeds.
     """
 
     label: str
@@ -36,6 +37,7 @@ class Curve(NamedTuple):
     least: npt.NDArray[np.float64]
     most: npt.NDArray[np.float64]
     num_runs: int
+    num_seeds: int
 
 
 class _Member(NamedTuple):
@@ -109,11 +111,13 @@ def make_curves(
     curves = []
     for label, members in zip(labels, groups.values(), strict=True):
         _check_ends(label, members, x, say)
+        seeds = _seeds(label, members, say)
         tables = [member.points for member in members]
         begin, end = max(t[0, 0] for t in tables), min(t[-1, 0] for t in tables)
         grid = np.linspace(begin, max(begin, end), _POINTS)
         each = np.stack([np.interp(grid, table[:, 0], table[:, 1]) for table in tables])
-        curves.append(Curve(label, grid, each.mean(0), each.min(0), each.max(0), len(tables)))
+        spread = each.mean(0), each.min(0), each.max(0)
+        curves.append(Curve(label, grid, *spread, len(tables), len(seeds)))
     return curves
 
 
@@ -139,6 +143,17 @@ def _check_ends(label: str, members: Sequence[_Member], x: str, say: Callable[[s
                 f"{label}: the curve ends at {x} {shortest.end:,.0f} of {longest:,.0f}, where "
                 f"{run_dir} does, which is {status}"
             )
+
+
+def _seeds(label: str, members: Sequence[_Member], say: Callable[[str], None]) -> list[Any]:
+    """Returns the distinct seeds of a curve's runs, and tells which occur more than once."""
+    folders: dict[Any, list[str]] = {}
+    for member in members:
+        folders.setdefault(member.run.flat_settings.get("seed"), []).append(str(member.run.run_dir))
+    for seed, names in folders.items():
+        if len(names) > 1:
+            say(f"{label}: {len(names)} runs have the seed {seed}: {', '.join(names)}")
+    return list(folders)
 
 
 def _labels(runs: Sequence[Run]) -> list[str]:
@@ -195,7 +210,11 @@ def _draw(curves: Sequence[Curve], x: str, y: str, out: Path) -> None:
         raise ConfigError(f"plot: --out={out}: name a .png, .svg or .pdf file")
     figure, axes = pyplot.subplots(figsize=(8, 5), layout="constrained")
     for curve in curves:
-        label = curve.label + (f" ({curve.num_runs} seeds)" if curve.num_runs > 1 else "")
+        label = curve.label
+        if curve.num_seeds < curve.num_runs:
+            label += f" ({curve.num_runs} runs, distinct seeds: {curve.num_seeds})"
+        elif curve.num_runs > 1:
+            label += f" ({curve.num_runs} seeds)"
         (line,) = axes.plot(curve.x, curve.mean, label=label)
         if curve.num_runs > 1:
             axes.fill_between(

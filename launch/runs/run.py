@@ -57,7 +57,7 @@ class Run:
 
     @property
     def flat_settings(self) -> dict[str, Any]:
-        """The settings by their dotted names, with the topology and the algorithms."""
+        """The settings by dotted names, with the topology, algorithms, and code of functions."""
         config = self.config
         agents = {
             name: cls.removesuffix("Config")
@@ -65,7 +65,9 @@ class Run:
             if name.rpartition(".")[2] == "agent"
         }
         settings = flat(config.get("experiment") or {}, "")
-        return {"topology": config.get("topology"), **agents, **settings}
+        functions = config.get("functions") or {}
+        code = {f"{name} (code)": digest for name, digest in functions.items()}
+        return {"topology": config.get("topology"), **agents, **settings, **code}
 
     @property
     def last_rows(self) -> list[dict[str, float]]:

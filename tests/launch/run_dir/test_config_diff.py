@@ -2,6 +2,9 @@
 
 import dataclasses
 import json
+import os
+import subprocess
+import sys
 
 import pytest
 
@@ -14,6 +17,7 @@ from distrl.agents.td3 import TD3Config
 from distrl.envs import NativeEnvironment, PythonEnvironment
 from distrl.experiment import Experiment
 from distrl.launch.run_dir import config_diff
+from distrl.launch.run_dir.code_digest import code_digest
 from distrl.replay.config import ReplayConfig
 from distrl.testing import CheckingConfig, CountingEnvironment
 
@@ -62,6 +66,52 @@ def test_a_run_of_before_a_check_of_environments_goes_on():
         old["experiment"].pop(name, None)
         old["experiment"]["environment"].pop(name, None)
     assert not [change for change in config_diff.compare(old, new) if change.fixed]
+
+
+FUNCTIONS = """
+import functools
+from distrl.launch.run_dir.code_digest import code_digest
+
+def make(width, more=frozenset("abcdef")):
+    def torso(x, scale=2.0):
+        return [width * scale, more, object, (lambda y: y in {"p", "q", "r", "s"})(x)]
+    return torso
+"""
+DIGESTS = "[code_digest(f) for f in (make(4), make(8), functools.partial(make, 4), make)]"
+
+
+def test_digests_tell_functions_of_one_name_apart_and_are_the_same_in_every_process():
+    here = {}
+    exec(FUNCTIONS, here)
+    digests = eval(DIGESTS, here)
+    assert len(set(digests)) == 4
+    for seed in "12":
+        code = FUNCTIONS.replace("import functools", "import functools\n\n", 1)
+        line = subprocess.run(
+            [sys.executable, "-c", f"{code}print(*{DIGESTS})"],
+            env={**os.environ, "PYTHONHASHSEED": seed}, capture_output=True, text=True, check=True,
+        ).stdout  # fmt: skip
+        assert line.split() == digests
+    assert code_digest(dict) is None and code_digest("torso") is None
+    nested = []
+    nested.append(nested)
+    assert code_digest(lambda: nested) is not None
+
+
+def test_changed_code_of_a_function_is_told_and_ends_no_run():
+    def of(width):
+        def torso(x):
+            return width * x
+
+        return described(DQNConfig(network=NetworkConfig(torso=torso)))
+
+    old, new = of(4), of(256)
+    (change,) = config_diff.compare(old, new)
+    assert (change.field, change.fixed) == ("agent.network.torso", False)
+    assert change.was.startswith("code ") and change.was != change.now
+    assert config_diff.compare(old, of(4)) == []
+    del old["functions"]  # of before
+    assert config_diff.compare(old, new) == []
 
 
 @pytest.mark.parametrize("agent", sorted(presets.AGENTS))

@@ -166,6 +166,20 @@ def test_a_curve_is_the_mean_over_seeds(tmp_path, capsys):
         plot.plot(["distrl plot", str(paths[0]), "--out=c.doc"])
 
 
+def test_runs_of_other_code_are_other_curves_and_a_seed_counts_once(tmp_path, capsys):
+    paths = [make_run(tmp_path / f"{name}{k}", seed=k // 2) for name in "ab" for k in range(3)]
+    for path in paths[3:]:
+        config = json.loads((path / "config.json").read_text())
+        (path / "config.json").write_text(json.dumps({**config, "functions": {"agent.f": "12ab"}}))
+    curves = plot.make_curves([load_run(path) for path in paths], "env_steps", "mean_return")
+    assert [(c.label, c.num_runs, c.num_seeds) for c in curves] == [
+        ("f (code)=-", 3, 2), ("f (code)=12ab", 3, 2),
+    ]  # fmt: skip
+    assert capsys.readouterr().err.splitlines()[0] == (
+        f"distrl: f (code)=-: 2 runs have the seed 0: {paths[0]}, {paths[1]}"
+    )
+
+
 def test_a_plot_leaves_out_what_has_no_rows_and_says_where_a_curve_is_cut(tmp_path, capsys):
     short = str(make_run(tmp_path / "short", rows=1))
     with pytest.raises(ConfigError, match=r"^plot: no run has two rows with env_steps and mean_"):
