@@ -18,7 +18,7 @@ from distrl.errors import ConfigError, TrainingError
 from distrl.experiment import Experiment
 from distrl.launch.paths import python_command
 from distrl.launch.python import worker
-from distrl.launch.run_dir.folder import folder_in_runs
+from distrl.launch.run_dir.folder import make_folder_in_runs
 from distrl.launch.runs.run import Run
 from distrl.launch.supervision.result import EXIT_BAD_INPUT, EXIT_FINISHED
 
@@ -57,7 +57,7 @@ def train(
         experiment = _with_callbacks(experiment, callbacks)
     name = environment if isinstance(environment, str) else environment.environment.name
     if run_dir is None:
-        folder = folder_in_runs(f"{name}-{topology}")
+        folder = make_folder_in_runs(f"{name}-{topology}")
     else:
         folder = Path(run_dir).expanduser().absolute()
     arguments = [f"--topology={topology}", f"--run_dir={folder}"]
@@ -72,7 +72,12 @@ def train(
         if value is not None or flag.startswith("config."):
             text = value if isinstance(value, str) else repr(_plain(value))
             arguments.append(f"--{flag}={text}")
-    code, last_lines = _run([*arguments, *flags], experiment, quiet)
+    try:
+        code, last_lines = _run([*arguments, *flags], experiment, quiet)
+    finally:
+        if run_dir is None:  # bad input leaves it empty
+            with contextlib.suppress(OSError):
+                folder.rmdir()
     if code == EXIT_BAD_INPUT:
         raise ConfigError(last_lines[-1].removeprefix("distrl: ") if last_lines else "bad input")
     if code not in (EXIT_FINISHED, *_EXIT_STOPPED):

@@ -3,6 +3,7 @@
 import contextlib
 import datetime
 import fcntl
+import itertools
 import os
 import time
 from collections.abc import Iterator
@@ -30,7 +31,7 @@ def open_program_folder(run_dir: str | None, program: str, command: list[str]) -
     Raises:
       ConfigError: the folder cannot be used, or another program runs in it.
     """
-    path = folder_of_flag(run_dir) if run_dir is not None else folder_in_runs(program)
+    path = folder_of_flag(run_dir) if run_dir is not None else make_folder_in_runs(program)
     if make_folder(path) - {LOCK} and not has_config(path, "program"):
         raise ConfigError(
             f"--run_dir: {shown(path)} is not empty and not the folder of such a program; name "
@@ -47,6 +48,26 @@ def folder_in_runs(name: str) -> Path:
     """Returns the path of a folder in runs/ that does not exist yet."""
     now = datetime.datetime.now().strftime("%Y%m%d-%H%M%S")
     return absolute("runs") / f"{now}-{name.replace('/', '-')}-{os.getpid()}"  # ALE/Pong-v5
+
+
+def make_folder_in_runs(name: str) -> Path:
+    """Makes a folder in runs/ that no other program has, and returns its path.
+
+    Raises:
+      ConfigError: it cannot be made.
+    """
+    first = path = folder_in_runs(name)
+    try:
+        first.parent.mkdir(parents=True, exist_ok=True)
+        for number in itertools.count(2):
+            try:
+                path.mkdir(mode=0o700)
+                break
+            except FileExistsError:  # another thread's, of the same second
+                path = first.with_name(f"{first.name}-{number}")
+    except OSError as error:
+        raise _no_folder(path, error) from error
+    return path
 
 
 @contextlib.contextmanager
@@ -76,9 +97,11 @@ def make_folder(path: Path) -> set[str]:
         make_private_folder(path)
         return {entry.name for entry in path.iterdir() if not entry.name.startswith(".")}
     except OSError as error:
-        raise ConfigError(
-            f"--run_dir: {shown(path)} cannot be a folder: {error.strerror}"
-        ) from error
+        raise _no_folder(path, error) from error
+
+
+def _no_folder(path: Path, error: OSError) -> ConfigError:
+    return ConfigError(f"--run_dir: {shown(path)} cannot be a folder: {error.strerror}")
 
 
 def has_config(path: Path, *keys: str) -> bool:

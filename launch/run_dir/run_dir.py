@@ -25,6 +25,7 @@ from distrl.launch.run_dir.folder import (
     has_config,
     lock,
     make_folder,
+    make_folder_in_runs,
     refusing,
 )
 from distrl.launch.run_dir.resume_checks import check_settings, check_tasks, has_table
@@ -72,7 +73,10 @@ def open_run(
       ConfigError: the folder cannot be used, another program runs in it, or it has another run;
         the message names the settings that differ.
     """
-    path = folder_of_flag(run_dir) if run_dir is not None else new_path(experiment, topology)
+    if run_dir is not None:
+        path = folder_of_flag(run_dir)
+    else:
+        path = make_folder_in_runs(_name(experiment, topology))
     with refusing(path):
         return _open(path, experiment, topology, command, say, provenance or {})
 
@@ -143,7 +147,11 @@ def _read_result(path: Path, say: Callable[[str], None]) -> dict[str, Any]:
 
 def new_path(experiment: Experiment, topology: str) -> Path:
     """Returns the path of a folder in runs/ that does not exist yet."""
-    return folder_in_runs(f"{experiment.environment.name}-{topology}")
+    return folder_in_runs(_name(experiment, topology))
+
+
+def _name(experiment: Experiment, topology: str) -> str:
+    return f"{experiment.environment.name}-{topology}"
 
 
 def _resume(
