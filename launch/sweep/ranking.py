@@ -22,9 +22,11 @@ class Standing(NamedTuple):
     Attributes:
       settings: words by flag.
       trials: one for each seed.
-      values: the figure to rank by, of those trials that have it.
-      figures: means of others by column, NaN where nothing is known.
+      values: the figure to rank by, of those trials that are done and have it; of the others where
+        none is.
+      figures: means of others by column over the same trials, NaN where nothing is known.
       running: number of trials in progress.
+      ranked: whether the values are of trials that are done.
     """
 
     settings: dict[str, str]
@@ -32,6 +34,7 @@ class Standing(NamedTuple):
     values: list[float]
     figures: dict[str, float]
     running: int
+    ranked: bool
 
     @property
     def mean(self) -> float:
@@ -47,7 +50,8 @@ class Standing(NamedTuple):
 def standings(folder: SweepFolder, by: str) -> list[Standing]:
     """Returns the standing of each combination of settings, the best first, the unknown last.
 
-    The figure of a run is that of its newest row; of one with several policies, their mean.
+    Those of which no trial is done come after the others. The figure of a run is that of its newest
+    row; of one with several policies, their mean.
 
     Args:
       folder: the sweep.
@@ -66,17 +70,24 @@ def standings(folder: SweepFolder, by: str) -> list[Standing]:
     if known and column not in known:
         raise ConfigError(f"--by={by}: the runs have no column {column!r}; they have "
                           f"{', '.join(known)}")  # fmt: skip
-    table = [
-        Standing(
-            trials[0].settings,
-            trials,
-            _known(last, trials, column),
-            {name: _mean(_known(last, trials, name)) for name in _FIGURES if name != column},
-            sum(is_running(folder.run_dir(trial)) for trial in trials),
+    table = []
+    for trials in groups.values():
+        done = [trial for trial in trials if trial.is_done]
+        ranked = bool(_known(last, done, column))
+        counted = done if ranked else trials
+        table.append(
+            Standing(
+                trials[0].settings,
+                trials,
+                _known(last, counted, column),
+                {name: _mean(_known(last, counted, name)) for name in _FIGURES if name != column},
+                sum(is_running(folder.run_dir(trial)) for trial in trials),
+                ranked,
+            )
         )
-        for trials in groups.values()
-    ]
-    return sorted(table, key=lambda s: (not s.values, -sign * s.mean if s.values else 0.0))
+    return sorted(
+        table, key=lambda s: (not s.ranked, not s.values, -sign * s.mean if s.values else 0.0)
+    )
 
 
 def last_row(folder: SweepFolder, trial: Trial) -> dict[str, float]:
@@ -110,7 +121,7 @@ def rows(table: Sequence[Standing], by: str) -> list[tuple[str, ...]]:
             mean += f" ± {each.std:,.3g}"
         lines.append(
             (
-                f"{rank}" if each.values else "-",
+                f"{rank}" if each.ranked else "-",
                 *(each.settings.get(name, "-") for name in names),
                 mean,
                 f"{sum(t.is_done for t in each.trials)}/{len(each.trials)}",

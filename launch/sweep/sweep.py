@@ -60,7 +60,7 @@ def sweep(arguments: list[str]) -> int:
     own = _define_flags()
     words = own(arguments, known_only=True)[1:]
     if own.show is not None:
-        return _show(Path(own.show), own.by, words)
+        return _show(Path(own.show), own.by if own["by"].present else None, words)
     folder = _folder(own, words)
     need = check(folder)
     command = folder.command
@@ -217,13 +217,14 @@ def _check_file(values: flags.FlagValues) -> None:
         raise ConfigError(f"--config_file: {values.config_file} has a seed: {_OF_SEEDS}")
 
 
-def _show(path: Path, by: str, words: Sequence[str]) -> int:
+def _show(path: Path, by: str | None, words: Sequence[str]) -> int:
+    """Prints a sweep's table. Args: by: column to rank by; None: the sweep's own."""
     if words:
         raise ConfigError(f"sweep: unexpected {words[0]!r} with --show, which takes --by only")
     folder = SweepFolder.read(path)
     if folder is None:
         raise ConfigError(f"--show: {path} has no sweep")
-    _print(folder, by)
+    _print(folder, str(folder.command["by"]) if by is None else by)
     return EXIT_FINISHED
 
 
@@ -231,7 +232,7 @@ def _print(folder: SweepFolder, by: str) -> None:
     """Prints the table, and the best settings."""
     table = standings(folder, by)
     print_table(rows(table, by))
-    best = table[0] if table and table[0].values else None
+    best = table[0] if table and table[0].ranked else None
     if best is not None and best.settings:
         words = " ".join(f"--{name}={value}" for name, value in best.settings.items())
         print(f"best: {words}", flush=True)
