@@ -3,6 +3,7 @@
 import base64
 import html
 import shlex
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from distrl.launch.runs.charts import short
 from distrl.launch.runs.default_settings import changed_settings
 from distrl.launch.runs.run import Run, load_run
 from distrl.launch.runs.state import is_running
+from distrl.launch.supervision.result import RESULT_FILE
 from distrl.runtime.files import read_dict
 
 _VIDEOS = {".mp4": "video/mp4", ".gif": "image/gif"}
@@ -47,6 +49,8 @@ def report(arguments: list[str]) -> int:
         out.write_text(text, encoding="utf-8")
     except OSError as error:
         raise ConfigError(f"report: --out={out}: {error.strerror}") from error
+    if run.has_damaged_result:
+        print(f"distrl: {run.path / RESULT_FILE} is damaged: the page lacks it", file=sys.stderr)
     print(f"{out}: {len(text) / 1e6:.1f} MB")
     return 0
 

@@ -11,7 +11,7 @@ from distrl.errors import ConfigError
 from distrl.launch.run_dir.config_diff import flat
 from distrl.launch.run_dir.folder import CONFIG
 from distrl.launch.supervision.result import RESULT_FILE
-from distrl.runtime.files import TASKS, read_json
+from distrl.runtime.files import TASKS, read_dict, read_json
 from distrl.sinks.sinks import METRICS
 
 if TYPE_CHECKING:
@@ -83,15 +83,24 @@ class Run:
     def result(self) -> dict[str, Any]:
         """What `result.json` has: "status", "reason", "exit_code", "saved"; empty: it still runs.
 
-        It is empty as well if the launcher itself was killed.
+        It is empty as well if the launcher itself was killed, or the file is damaged.
         """
+        return read_dict(self.run_dir / RESULT_FILE) or {}
+
+    @property
+    def has_damaged_result(self) -> bool:
+        """Whether there is a `result.json` that cannot be read."""
         path = self.run_dir / RESULT_FILE
-        return dict(read_json(path)) if path.exists() else {}
+        return path.exists() and read_dict(path) is None
 
     @property
     def status(self) -> str:
-        """How the run ended: "finished", "failed" or "stopped"; "unfinished" if it has not."""
-        return str(self.result.get("status", "unfinished"))
+        """How the run ended: "finished", "failed" or "stopped".
+
+        "unfinished" if it has not; "damaged" if its `result.json` cannot be read.
+        """
+        other = "damaged" if self.has_damaged_result else "unfinished"
+        return str(self.result.get("status", other))
 
     @property
     def rows(self) -> list[dict[str, float]]:

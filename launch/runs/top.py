@@ -13,7 +13,7 @@ from distrl.launch.runs.state import is_running
 from distrl.launch.supervision.node_logs import Stream
 from distrl.launch.supervision.result import RESULT_FILE
 from distrl.launch.supervision.status_file import read_status
-from distrl.runtime.files import read_json
+from distrl.runtime.files import read_dict
 
 _INTERVAL_S = 1.0
 _WIDTH, _HEIGHT = 120, 200  # where there is no terminal
@@ -48,7 +48,7 @@ def top(arguments: list[str]) -> int:
     finally:
         signal.signal(signal.SIGINT, before)
     if not ended.is_set():
-        result = read_json(run_dir / RESULT_FILE) or {"status": "ended", "reason": "no result"}
+        result = read_dict(run_dir / RESULT_FILE) or {"status": "ended", "reason": "no result"}
         print(f"{run_dir}: {result['status']}: {result['reason']}")
     return 0
 

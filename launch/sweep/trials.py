@@ -15,7 +15,7 @@ from distrl.goal import MISSED
 from distrl.launch.paths import python_command
 from distrl.launch.python import worker
 from distrl.launch.runs.run import Run
-from distrl.launch.supervision.result import EXIT_FAILED, EXIT_FINISHED
+from distrl.launch.supervision.result import EXIT_FAILED, EXIT_FINISHED, RESULT_FILE
 from distrl.launch.supervision.signals import Signals, run_once
 from distrl.launch.supervision.usage import process_usage
 from distrl.launch.sweep.fit import Slots
@@ -154,10 +154,13 @@ def ending(run_dir: Path, log: Path, code: int, stopped: bool) -> tuple[str, str
       code: the exit status; negative: the signal that ended it.
       stopped: whether it was asked to stop.
     """
-    result = Run(run_dir).result if run_dir.is_dir() else {}
+    run = Run(run_dir)
+    result = run.result
     if result.get("exit_code") != code:
         result = {}  # of the time before
     reason = str(result.get("reason") or _last_line(log) or f"exit status {code}")
+    if run.has_damaged_result:
+        reason += f" ({RESULT_FILE} is damaged)"
     if code == EXIT_FINISHED:
         return "finished", reason
     if code == EXIT_FAILED and reason.startswith(MISSED):

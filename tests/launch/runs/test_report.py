@@ -102,6 +102,16 @@ def test_a_run_without_rows_has_a_page(tmp_path):
         report.report(["distrl report", str(run.path), "--video=nothing.mp4"])
 
 
+@pytest.mark.parametrize("text", ["", '{"status": "fin', "[]", "null"])
+def test_a_damaged_result_costs_a_line(tmp_path, capsys, text):
+    run = make_run(tmp_path / "run")
+    (run.path / "result.json").write_text(text)
+    assert (run.status, run.result) == ("damaged", {}) and "status='damaged'" in repr(run)
+    assert report.report(["distrl report", str(run.path)]) == 0
+    err = capsys.readouterr().err
+    assert err == f"distrl: {run.path}/result.json is damaged: the page lacks it\n"
+
+
 def test_settings_of_an_experiment_without_names(tmp_path):
     run = make_run(tmp_path / "run")
     config = run.config

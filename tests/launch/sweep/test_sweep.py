@@ -178,6 +178,10 @@ def test_ends_of_trials(tmp_path):
     assert ending(tmp_path, log, 0, stopped=False) == ("finished", "old")
     assert ending(tmp_path, tmp_path / "none", -9, stopped=False) == ("failed", "exit status -9")
     assert ending(tmp_path, log, 130, stopped=True) == ("stopped", "last line")
+    (tmp_path / "result.json").write_text('{"exit_co')
+    assert ending(tmp_path, log, 0, stopped=False) == (
+        "finished", "last line (result.json is damaged)",
+    )  # fmt: skip
 
 
 def test_the_order_of_the_table(tmp_path):
