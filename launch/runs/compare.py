@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 
 from distrl.launch.runs.arguments import Parser
 from distrl.launch.runs.run import Run, load_run
-from distrl.launch.runs.table import print_table
+from distrl.launch.runs.table import number, print_table
 
 _FIGURES = ("seconds", "env_steps", "learner_steps", "episodes", "mean_return")
 
@@ -41,7 +41,6 @@ def _figures(runs: Sequence[Run]) -> Iterator[tuple[str, ...]]:
     last_rows = [run.last_rows for run in runs]
     for name in _FIGURES:
         values = [
-            "/".join(f"{row[name]:,.6g}" for row in rows if name in row) or "-"
-            for rows in last_rows
+            "/".join(number(row[name]) for row in rows if name in row) or "-" for rows in last_rows
         ]
         yield f"at the end: {name}", *values

@@ -17,6 +17,7 @@ from distrl.launch.runs.charts import short
 from distrl.launch.runs.default_settings import changed_settings
 from distrl.launch.runs.run import Run, load_run
 from distrl.launch.runs.state import is_running
+from distrl.launch.runs.table import number
 from distrl.launch.supervision.result import RESULT_FILE
 from distrl.runtime.files import read_dict
 
@@ -103,7 +104,7 @@ def _figures(run: Run) -> list[tuple[str, str]]:
     for name in _FIGURES:
         known = [row[name] for row in rows if row.get(name, float("nan")) == row.get(name)]
         if known:
-            found.append((name.replace("_", " "), " / ".join(f"{x:,.6g}" for x in known)))
+            found.append((name.replace("_", " "), " / ".join(map(number, known))))
     if rows and rows[0].get("seconds", 0) > 0:
         row = rows[0]
         found.append(("running time", _duration(row["seconds"])))
@@ -178,7 +179,7 @@ def _evaluations(run: Run) -> list[str]:
         for row in part.rows:
             score = tuple(row.get(f"evaluation_{name}", float("nan")) for name in _SCORES)
             if score[0] == score[0] and str(score) != str(before):
-                figures = [f"{value:,.6g}".replace("nan", "") for value in score]
+                figures = [number(value).replace("nan", "") for value in score]
                 rows.append([part.task or "", f"{row['env_steps']:,.0f}", *figures])
                 before = score
     shown = [f"{len(rows)} evaluations; the last {_MOST_ROWS}:"] if len(rows) > _MOST_ROWS else []

@@ -9,6 +9,7 @@ from typing import NamedTuple
 from distrl.errors import ConfigError
 from distrl.launch.runs.run import Run
 from distrl.launch.runs.state import is_running
+from distrl.launch.runs.table import number
 from distrl.launch.sweep.folder import SweepFolder, Trial
 from distrl.runtime.files import replacing
 
@@ -116,9 +117,9 @@ def rows(table: Sequence[Standing], by: str) -> list[tuple[str, ...]]:
     head = ("", *short_names(names), by.lstrip("-"), "seeds", *figures, "")
     lines = [head]
     for rank, each in enumerate(table, 1):
-        mean = "-" if not each.values else f"{each.mean:,.6g}"
+        mean = "-" if not each.values else number(each.mean)
         if not math.isnan(each.std):
-            mean += f" ± {each.std:,.3g}"
+            mean += f" ± {number(each.std, 3)}"
         lines.append(
             (
                 f"{rank}" if each.ranked else "-",

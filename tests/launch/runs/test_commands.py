@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from distrl.errors import ConfigError
-from distrl.launch.runs import compare, evaluate, list_runs, logs, plot, stop
+from distrl.launch.runs import compare, evaluate, list_runs, logs, plot, stop, table
 from distrl.launch.runs.run import load_run
 
 pytest.importorskip("matplotlib")
@@ -121,6 +121,18 @@ def test_compare_names_what_differs(tmp_path, capsys):
     assert ["seed", "0", "7"] in lines
     assert not [line for line in lines if line[0] == "topology"]
     assert ["at", "the", "end:", "mean_return", "40", "47"] in lines
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (2_216_437, "2,216,437"), (999_999.7, "1,000,000"), (1_234.5678, "1,234.57"),
+        (0.25, "0.25"), (-3e9, "-3,000,000,000"), (1e30, "1e+30"), (1e-9, "1e-09"),
+        (float("nan"), "nan"),
+    ],
+)  # fmt: skip
+def test_numbers_of_tables_have_all_digits_of_counts(value, text):
+    assert table.number(value) == text
 
 
 def test_compare_names_the_algorithms(tmp_path, capsys):
