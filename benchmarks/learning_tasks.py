@@ -75,7 +75,12 @@ TASKS = (
     *(Task(env, agent, 1_000_000) for env in ("Hopper-v4", "Walker2d-v4")
       for agent in ("a2c", "impala")),
     Task("LunarLander-v2", "dqn", 500_000),
-    Task("BipedalWalker-v3", "ppo", 5_000_000),
+    Task("BipedalWalker-v3", "ppo", 5_000_000, settings=(  # rl-baselines3-zoo's
+        "--config.actors.num_actors=1", "--config.actors.num_envs=32",
+        "--config.replay.unroll_length=2048", "--config.agent.minibatches=1024",
+        "--config.agent.discount=0.999", "--config.agent.clip_ratio=0.18",
+        "--config.agent.anneal_over_budget=False",
+    )),
     Task("MiniGrid-MemoryS7-v0", "r2d2", 1_000_000, 3),
     *(Task(env, agent, 300_000, 3) for env in ("HalfCheetah-v4", "Hopper-v4", "Walker2d-v4")
       for agent in ("td3", "sac")),
