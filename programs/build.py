@@ -194,14 +194,14 @@ class Builder:
             return replay
         return LockstepWriter(replay, self.schedule, self.task.replay.unroll_length, actor)
 
-    def make_rounds(self, life: int) -> CollectionRounds | None:
-        """Returns what begins and ends rounds; None: there are none. Args: life: the learner's."""
+    def make_rounds(self, life: int, gone: Callable[[], frozenset[int]]) -> CollectionRounds | None:
+        """Returns `CollectionRounds` with these arguments; None: there are no rounds."""
         actors = self.experiment.actors
         if actors.min_actors is None:
             return None
         keep_late = actors.late_data == "keep"
         return CollectionRounds(
-            actors.num_actors, actors.min_actors, actors.round_grace, keep_late, life
+            actors.num_actors, actors.min_actors, actors.round_grace, keep_late, life, gone=gone
         )
 
     # Learning.

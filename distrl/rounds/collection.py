@@ -3,7 +3,8 @@
 In a round every actor makes an unroll of each of its streams, all with the parameters that the
 round began with. It ends when `min_actors` have delivered and the grace time is over, or all have.
 Data of an actor that delivers later is kept or dropped, by rule, and counted. An actor that was
-late joins the round that is open when it has delivered.
+late joins the round that is open when it has delivered. Rounds do not wait for actors that have
+left; of fewer than `min_actors`, all must deliver.
 """
 
 import threading
@@ -30,23 +31,25 @@ class CollectionRounds:
         keep_late: bool,
         life: int = 0,
         clock: Callable[[], float] = time.monotonic,
+        gone: Callable[[], frozenset[int]] = frozenset,
     ):
         """Args:
-        num_actors: actors of the program.
+        num_actors: actors that the program begins with.
         min_actors: of these, how many must have delivered before a round ends.
         grace: seconds that the others then have.
         keep_late: keep late data; otherwise drop it.
         life: of the learner's process, whose rounds have other numbers than those of earlier lives.
         clock: the monotonic clock.
+        gone: returns the actors that have ended and are not restarted.
         """
-        self._num_actors, self._min_actors = num_actors, min_actors
+        self._min_actors, self._gone = min_actors, gone
         self._grace, self._keep_late, self._clock = grace, keep_late, clock
         self._changed = threading.Condition()
         self._round = life << 32
         self._open = False
         self._version = 0
         self._delivered: set[int] = set()  # actors, in this round
-        self._left: set[int] = set()  # actors that act no more
+        self._members = set(range(num_actors))  # actors, without those that have left
         # Actors whose offer was taken in this round and that have not delivered. It waits for them:
         # else what they insert after its end would be late, and kept by a rule that drops.
         self._promised: set[int] = set()
@@ -92,17 +95,18 @@ class CollectionRounds:
             self._counts["rounds"] += 1
 
     def _is_over(self) -> bool:
-        expected = self._num_actors - len(self._left)
-        delivered = len(self._delivered)
-        if self._promised:
+        gone = self._gone()
+        acting = self._members - gone
+        if not acting or self._promised - gone:  # with no actor left, the next round has no data
             return False
-        if delivered < min(self._min_actors, expected):
+        if len(self._delivered) < min(self._min_actors, len(acting)):
             return False
-        return delivered >= expected or self._clock() - self._enough_since >= self._grace
+        return acting <= self._delivered or self._clock() - self._enough_since >= self._grace
 
     def _describe(self) -> str:
+        acting = len(self._members - self._gone())
         return (
-            f"a round waits for {self._min_actors} of {self._num_actors} actors "
+            f"a round waits for {min(self._min_actors, acting)} of {acting} actors "
             f"(actors.min_actors); {len(self._delivered)} have delivered: "
             f"{sorted(self._delivered)}, and {sorted(self._promised)} are at it"
         )
@@ -123,7 +127,7 @@ class CollectionRounds:
             return self._open and self._round != after and actor not in self._delivered
 
         with self._changed:
-            self._left.discard(actor)
+            self._members.add(actor)
             if actor in self._promised:  # by its earlier life
                 self._promised.remove(actor)
                 self._changed.notify_all()
@@ -172,6 +176,6 @@ class CollectionRounds:
     def leave(self, actor: int) -> None:
         """Notes that an actor acts no more: no round waits for it."""
         with self._changed:
-            self._left.add(actor)
+            self._members.discard(actor)
             self._promised.discard(actor)
             self._changed.notify_all()

@@ -28,7 +28,7 @@ from distrl.programs.remote import Reporter
 from distrl.programs.replay_clients import ReplayHandle, learner_client, server_folder
 from distrl.programs.running.acting_budget import ActingWatch, has_budget
 from distrl.programs.running.gradient_workers import split_update
-from distrl.programs.running.progress import patience
+from distrl.programs.running.progress import gone_nodes, patience
 from distrl.programs.running.save_rounds import RemoteRounds
 from distrl.programs.running.saving import make_checkpointer
 from distrl.programs.substrate import here
@@ -101,7 +101,9 @@ class TaskLearner:
         self.patience = patience(
             self.task.learner.timeout, ACTOR.name, INFERENCER.name, task=self.task
         )
-        collection = self._collection = builder.make_rounds(current_heartbeat().life)
+        collection = self._collection = builder.make_rounds(
+            current_heartbeat().life, gone_nodes(ACTOR.name)
+        )
         collector = None if collection is None else RoundReader(reader, collection, self._stop)
         self._split_update = split_update(builder, gradient_workers, monitor, self._stop)
         self._learner = builder.make_learner(

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from distrl.programs.build import print_line
 from distrl.replay.config import ReplayConfig
-from distrl.runtime.heartbeat import DOWN, UP, Heartbeat, current_heartbeat
+from distrl.runtime.heartbeat import DOWN, GONE, UP, Heartbeat, current_heartbeat
 from distrl.runtime.patience import Patience
 from distrl.task import Task
 
@@ -24,6 +24,18 @@ def patience(limit: float, *groups: str, task: Task | None = None) -> float:
         return limit
     nodes = {name: row for label in groups for name, row in table.group(label).items()}
     return Patience(limit, NodeProgress(nodes, task), print_line)
+
+
+def gone_nodes(group: str) -> Callable[[], frozenset[int]]:
+    """Returns what returns the indices of a group's nodes that have ended and are not restarted.
+
+    Scaling down leaves such nodes. Without our launcher none are known.
+    """
+    table = current_heartbeat().table
+    if table is None:
+        return frozenset
+    rows = {int(name.rpartition("/")[2]): row for name, row in table.group(group).items()}
+    return lambda: frozenset(index for index, row in rows.items() if row.status == GONE)
 
 
 class NodeProgress:

@@ -6,6 +6,7 @@ import signal
 
 import pytest
 
+from distrl.launch.cli import actors
 from tests.support.commands import EXPERIMENTS, Command
 from tests.support.selection import full, slow
 
@@ -47,6 +48,33 @@ def test_rounds_go_on_when_a_node_dies(tmp_path, topology, name, node):
         assert command.wait(60.0) == 130, command.output
     finally:
         command.end()
+    check(command)
+
+
+@pytest.mark.full
+@pytest.mark.timeout(200)
+def test_rounds_go_on_with_fewer_actors_than_min_actors(tmp_path):
+    command = Command(
+        tmp_path,
+        f"--experiment={EXPERIMENTS / 'checking.py'}:rounds",
+        "--topology=heavy_env",
+        "--max_trained_steps=1000000000",
+    )
+    try:
+        command.wait_for_training()
+        for wanted in ("1", "3"):
+            assert actors.actors(["distrl actors", str(command.run_dir), wanted]) == 0
+            before = command.learner_steps()
+            command.wait_for(lambda before=before: command.learner_steps() > before + 3, "rounds")
+        command.interrupt()
+        assert command.wait(60.0) == 130, command.output
+    finally:
+        command.end()
+    check(command)
+
+
+def check(command):
+    """Checks the last row of the metrics."""
     with open(command.run_dir / "metrics.csv") as file:
         row = list(csv.DictReader(file))[-1]
     assert not [key for key, value in row.items() if key.startswith("wrong_") and float(value)]

@@ -28,7 +28,15 @@ class Table:
 
     def __init__(self, min_actors, grace=0.0, keep_late=True):
         self.now = 0.0
-        self.rounds = CollectionRounds(3, min_actors, grace, keep_late, clock=lambda: self.now)
+        self.gone = set()
+        self.rounds = CollectionRounds(
+            3,
+            min_actors,
+            grace,
+            keep_late,
+            clock=lambda: self.now,
+            gone=lambda: self.gone,
+        )
         self._after = [-1, -1, -1]
 
     def collect(self, version=0):
@@ -157,6 +165,52 @@ def test_no_round_waits_for_those_that_left_nor_joins_them_twice():
     assert not table.collect()
 
 
+@pytest.mark.parametrize("min_actors", [2, 3])
+def test_rounds_go_on_with_the_actors_that_scaling_leaves(min_actors):
+    table = Table(min_actors, grace=5.0)
+    table.collect()
+    number, _ = table.join(0)
+    assert table.rounds.offer(2, 0, number, UNROLLS)  # and ends before it delivers
+    table.finish(0, number)
+    assert not table.collect()
+    table.gone = {1, 2}
+    assert table.collect()
+    assert not table.collect()
+    table.gone = {1}  # one is back
+    for actor in (0, 2):
+        assert table.join(actor) is not None
+    table.finish(0, number + 1)
+    assert not table.collect()
+    table.finish(2, number + 1)
+    assert table.collect()
+
+
+def test_rounds_wait_for_actors_that_scaling_adds():
+    table = Table(min_actors=2, grace=5.0)
+    table.collect()
+    number = 1
+    assert table.rounds.join(3, -1) == (number, 0)
+    for actor in range(3):
+        table.finish(actor, number)
+    assert not table.collect()
+    table.finish(3, number)
+    assert table.collect()
+    assert not table.collect()
+    table.gone = {1, 2, 3}
+    table.finish(0, number + 1)
+    assert table.collect()
+
+
+def test_no_round_ends_without_an_actor():
+    table = Table(min_actors=1)
+    table.gone = {0, 1, 2}
+    assert not table.collect()
+    table.gone = set()
+    for actor in range(3):
+        table.rounds.leave(actor)
+    assert not table.collect()
+
+
 def test_an_actor_that_died_in_a_round_makes_its_part_in_its_next_life():
     table = Table(min_actors=3)
     table.collect()
@@ -236,7 +290,7 @@ def test_one_round_acts_on_one_version(late_data):
     )
     builder, stop, held = Builder(made), threading.Event(), threading.Event()
     table = LocalTable(builder.struct, made.replay, 4, seed=0)
-    rounds = builder.make_rounds(0)
+    rounds = builder.make_rounds(0, frozenset)
     buffers = [LocalReplayBuffer(table, builder.struct, made.replay, 4, stop) for _ in range(4)]
     samples = []
 
