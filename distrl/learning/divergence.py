@@ -252,9 +252,17 @@ class FiniteParams:
             return [made.version for made in self._recent]
 
     def of_version(self, version: int) -> Params | None:
-        """Returns the parameters of a known version; None if they are not finite."""
+        """Returns the parameters of a known version; None if they are not finite.
+
+        Raises:
+          LookupError: the version is older, or not made yet.
+        """
         with self._changed:
-            made = next(made for made in self._recent if made.version == version)
+            made = {made.version: made for made in self._recent}.get(version)
+        if made is None:
+            raise LookupError(
+                f"the parameters of {version} updates are not kept; those of {self.versions()} are"
+            )
         return made.params if self._check.is_finite(made.record) else None
 
 

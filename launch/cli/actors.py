@@ -5,9 +5,11 @@ import time
 from pathlib import Path
 
 from distrl.errors import ConfigError
+from distrl.launch.run_dir.folder import CONFIG
 from distrl.launch.supervision.requests import is_pending, send_requests
 from distrl.launch.supervision.result import EXIT_FAILED, EXIT_FINISHED
 from distrl.launch.supervision.status_file import read_status, suspension
+from distrl.runtime.files import read_dict
 
 _TIMEOUT_S = 60.0
 _POLL_S = 0.2  # the launcher writes `status.json` every two seconds
@@ -23,7 +25,7 @@ def actors(arguments: list[str]) -> int:
       The exit status: 1 if the actors do not start or stop in time.
 
     Raises:
-      ConfigError: see `read_status`; or a number that the program cannot have.
+      ConfigError: see `read_status`; the program cannot have this number, or is in lockstep.
     """
     if len(arguments) != 3 or not arguments[2].isdecimal():
         raise ConfigError(
@@ -37,6 +39,11 @@ def actors(arguments: list[str]) -> int:
     names = [name for name in status["nodes"] if name.startswith("actor/")]
     if not names:
         raise ConfigError(f"actors: {run} is a run of one process, which has no actors to scale")
+    if _in_lockstep(Path(run)):
+        raise ConfigError(
+            f"actors: {run} runs in lockstep, whose schedule counts on all of its {len(names)} "
+            "actors; their number cannot change"
+        )
     if not 1 <= wanted <= len(names):
         raise ConfigError(
             f"actors: cannot scale to {wanted}; this program can have 1 to {len(names)} actors "
@@ -58,3 +65,8 @@ def actors(arguments: list[str]) -> int:
             )
             return EXIT_FAILED
         time.sleep(_POLL_S)
+
+
+def _in_lockstep(run: Path) -> bool:
+    config = read_dict(run / CONFIG) or {}
+    return bool((config.get("experiment") or {}).get("lockstep"))

@@ -142,6 +142,8 @@ def test_only_finite_parameters_are_published():
     assert made.versions() == [2, 3, 4]
     assert weights(made.of_version(2)) == [3.0] * 3
     assert made.of_version(3) is None and made.of_version(4) is None
+    with pytest.raises(LookupError, match=r"of 1 updates are not kept; those of \[2, 3, 4\] are"):
+        made.of_version(1)
 
 
 @pytest.mark.parametrize(

@@ -120,6 +120,12 @@ def test_actors_are_at_least_one_and_at_most_max_actors(run_dir: Path, number: s
         actors.actors(["distrl actors", str(run_dir), "many"])
 
 
+def test_actors_of_a_run_in_lockstep_are_not_scaled(run_dir: Path):
+    (run_dir / "config.json").write_text(json.dumps({"experiment": {"lockstep": True}}))
+    with pytest.raises(ConfigError, match="in lockstep, whose schedule counts on all of its 3 "):
+        actors.actors(["distrl actors", str(run_dir), "2"])
+
+
 def test_actors_waits_until_they_run(run_dir: Path, capsys: pytest.CaptureFixture[str]):
     taken: list[tuple[str, Any]] = []
 
