@@ -1,11 +1,12 @@
 """What a user wants to happen while a policy learns: calls at updates, evaluations, checkpoints."""
 
+import contextlib
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from distrl.errors import ConfigError
+from distrl.errors import CallbackError, ConfigError
 from distrl.types import Params
 
 
@@ -77,8 +78,8 @@ class SavedCheckpoint(NamedTuple):
 class Callback:
     """Called in the process that learns, in its main thread, between two updates.
 
-    Training waits while a method runs, and an exception of one ends the run as an error of the
-    learner. A learner that is restarted begins with callbacks as they were when the program
+    Training waits while a method runs, and an exception of one ends the run, which is saved
+    first. A learner that is restarted begins with callbacks as they were when the program
     started. Subclasses override what they need.
     """
 
@@ -129,7 +130,8 @@ class TaskCallbacks:
         def call(learner_steps: int, trained_steps: int, logs: Any, params: Params) -> None:
             update = Update(self.task, learner_steps, trained_steps, logs, params)
             for callback in listening:
-                callback.on_update(update)
+                with _naming(callback, "on_update"):
+                    callback.on_update(update)
 
         return call if listening else None
 
@@ -139,7 +141,8 @@ class TaskCallbacks:
             return
         scores = EvaluationScores.of_report(self.task, report)
         for callback in self.callbacks:
-            callback.on_evaluation(scores)
+            with _naming(callback, "on_evaluation"):
+                callback.on_evaluation(scores)
 
     def saved(self, path: Path, manifest: Mapping[str, Any]) -> None:
         """Passes on that a checkpoint was written."""
@@ -147,4 +150,16 @@ class TaskCallbacks:
             self.task, path, int(manifest["version"]), manifest["mean_return"]
         )
         for callback in self.callbacks:
-            callback.on_checkpoint(checkpoint)
+            with _naming(callback, "on_checkpoint"):
+                callback.on_checkpoint(checkpoint)
+
+
+@contextlib.contextmanager
+def _naming(callback: Callback, method: str) -> Iterator[None]:
+    """Raises CallbackError for what a callback's method raises."""
+    try:
+        yield
+    except (Exception, SystemExit) as error:
+        what = f"{type(callback).__name__}.{method}"
+        text = " ".join(str(error).split())
+        raise CallbackError(f"{what}: {type(error).__name__}: {text}".rstrip(": ")) from error

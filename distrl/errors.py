@@ -29,6 +29,10 @@ class Diverged(ArithmeticError):
     """Training made what is not finite. One line; to restart from a checkpoint would not help."""
 
 
+class CallbackError(RuntimeError):
+    """A callback raised: the run ends, and is saved. The message names method and exception."""
+
+
 class PeerError(RuntimeError):
     """A call to another node failed. The message names the node and the method."""
 

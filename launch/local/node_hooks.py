@@ -9,7 +9,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any
 
-from distrl.errors import ConfigError, Diverged, EnvironmentFault, SpecError, Stopped
+from distrl.errors import CallbackError, ConfigError, Diverged, EnvironmentFault, SpecError, Stopped
 from distrl.launch.local.debugging import explain_quit
 from distrl.launch.supervision.journal import ALL_FRAMES
 from distrl.launch.supervision.node import Message
@@ -88,7 +88,9 @@ class NodeReporter:
         text = "".join(traceback.format_exception(type(error), error, error.__traceback__))
         sys.stderr.write(fold(text, ALL_FRAMES))
         sys.stderr.flush()
-        self._send(Message(now, self._node, "failure", reason, False, text[-TRACEBACK_LIMIT:]))
+        text = text[-TRACEBACK_LIMIT:]
+        final = isinstance(error, CallbackError)
+        self._send(Message(now, self._node, "failure", reason, False, text, final=final))
 
 
 def one_line(error: BaseException) -> str:

@@ -24,8 +24,8 @@ class Message:
       finished: whether a stop means that the goal is reached.
       traceback: of a failure.
       bad_input: whether a failure is the user's to fix, with a separate exit status; it is final.
-      final: whether a failure ends the program at once, because a restart would not help; its one
-        line says all.
+      final: whether a failure ends the program at once, because a restart would not help; without a
+        traceback its one line says all.
     """
 
     time: float

@@ -93,8 +93,9 @@ class Judge:
         self._decisive = first
         if first.kind == "ended":
             return Outcome.failed(Failure(first.node, ENDED))
+        says_all = first.final and not first.traceback
         failure = Failure(
-            first.node, first.reason, first.traceback, first.bad_input, final=first.final
+            first.node, first.reason, first.traceback, first.bad_input, final=says_all
         )
         return Outcome.failed(failure, f"{first.node}: {first.reason}")
 

@@ -8,7 +8,7 @@ from distrl.checkpointing.resume_point import (
     ResumePoint,
 )
 from distrl.checkpointing.rounds import when_all
-from distrl.errors import PeerError
+from distrl.errors import CallbackError, PeerError
 from distrl.experiment import Experiment
 from distrl.multi_agent.turns import run_in_turn
 from distrl.packed_variables import Packed
@@ -155,6 +155,10 @@ class LearnerNode(MemberCalls):
                 self._abandon()
                 raise
             print_line(f"distrl: the last reports are lost: {error}")  # saving matters more
+        except CallbackError:
+            current_heartbeat().wait()
+            self._save()
+            raise
         except BaseException:
             self._abandon()
             raise
@@ -177,6 +181,14 @@ class LearnerNode(MemberCalls):
         stop, turn = stop_and_tick(self._stop), parts[0].turn
         used_up = turn.learner.run(stop, turn.report, acting_over=turn.acting_over)
         return [turn.name] if used_up else []
+
+    def _save(self) -> None:
+        """Saves for the last time, before the program fails."""
+        for part in self._tasks.values():
+            try:
+                part.checkpointer.close()
+            except Exception as error:  # what made the program fail matters more
+                print_line(f"distrl: {type(error).__name__}: {error}")
 
     def _abandon(self) -> None:
         for part in self._tasks.values():

@@ -2,7 +2,7 @@
 
 import pytest
 
-from distrl.errors import ConfigError, Diverged, SpecError
+from distrl.errors import CallbackError, ConfigError, Diverged, SpecError
 from distrl.launch.local.node_hooks import NodeReporter
 
 
@@ -22,3 +22,14 @@ def test_failures_whose_one_line_says_all_are_final(error, final, bad_input, cap
     assert (message.kind, message.final, message.bad_input) == ("failure", final, bad_input)
     assert message.reason.endswith(f"{type(error).__name__}: no")
     assert (message.traceback is None) == final == (capsys.readouterr().err == "")
+
+
+def test_a_callbacks_failure_is_final_and_has_its_traceback(capsys):
+    messages = []
+    try:
+        raise CallbackError("Plot.on_update: KeyError: 'loss'") from KeyError("loss")
+    except CallbackError as error:
+        NodeReporter("learner/0", messages.append).failure(error)
+    (message,) = messages
+    assert message.final and not message.bad_input
+    assert "KeyError: 'loss'" in message.traceback and "KeyError" in capsys.readouterr().err

@@ -98,6 +98,35 @@ def test_callbacks_hear_of_every_update_evaluation_and_checkpoint(tmp_path, topo
         assert [each for each in heard if each[0] == "evaluation"]
 
 
+class Fails(Callback):
+    """Fails at the twentieth update of the first process that comes to it."""
+
+    def __init__(self, mark):
+        self._mark = mark
+
+    def on_update(self, update):
+        if update.learner_steps == 20 and not self._mark.exists():
+            self._mark.touch()
+            raise ConnectionError("dashboard is down")
+
+
+@pytest.mark.timeout(200)
+@pytest.mark.parametrize("topology", ["single_process", full("heavy_env")])
+def test_an_exception_of_a_callback_ends_the_run_which_is_saved(tmp_path, topology):
+    message = r"CallbackError: Fails\.on_update: ConnectionError: dashboard is down; its output"
+    with pytest.raises(TrainingError, match=message):
+        distrl.train(
+            counting(10**9),
+            topology=topology,
+            callbacks=[Fails(tmp_path / "mark")],
+            run_dir=tmp_path / "run",
+            quiet=True,
+        )
+    run = distrl.load_run(tmp_path / "run")
+    assert run.status == "failed"
+    assert [int(each.name) for each in run.checkpoints] == [20]
+
+
 @pytest.mark.timeout(200)
 def test_a_run_is_trained_evaluated_and_loaded_again(tmp_path, capsys):
     run = distrl.train(

@@ -309,6 +309,16 @@ def test_training_that_has_diverged_is_not_restarted(world):
     assert learner.times("start") == [0.0] and world.said == []
 
 
+def test_a_learner_is_not_restarted_after_a_failure_of_a_callback(world):
+    world.use(learner=POLICY)
+    learner = world.nodes["learner/0"]
+    world.at(5.0, lambda: learner.fail("CallbackError: Plot.on_update", "traceback", final=True))
+    outcome = world.run()
+    assert (outcome.reason, outcome.exit_code) == ("learner/0: CallbackError: Plot.on_update", 1)
+    assert learner.times("start") == [0.0]
+    assert outcome.failure.traceback == "traceback" and not outcome.failure.final  # it is shown
+
+
 def test_nothing_is_restarted_once_the_program_stops(world):
     world.use(actor=POLICY)
     actor = world.nodes["actor/0"]
