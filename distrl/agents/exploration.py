@@ -6,9 +6,11 @@ from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from distrl.agents.schedules import Schedule
 from distrl.agents.settings import check_number
+from distrl.errors import ConfigError
 from distrl.random_keys import derive
 
 
@@ -139,15 +141,46 @@ def explore_legal(
     rng: jax.Array,
     values: jax.Array,
     epsilon: jax.typing.ArrayLike,
-    legal: jax.Array,
+    legal: jax.Array | None,
 ) -> jax.Array:
-    """Returns the actions of a user's own exploration; in the place of illegal ones the best legal.
+    """Returns the actions of a user's own exploration.
+
+    In the place of actions that are illegal or do not exist it has the best legal one.
 
     Args:
       explore: (rng, values, epsilon) -> int [...]. Values of illegal actions are -infinity.
       others: as in `epsilon_greedy`.
     """
-    values = jnp.where(legal, values, -jnp.inf)
+    if legal is not None:
+        values = jnp.where(legal, values, -jnp.inf)
     action = explore(rng, values, epsilon)
-    allowed = jnp.take_along_axis(legal, action[..., None], axis=-1)[..., 0]
+    allowed = (action >= 0) & (action < values.shape[-1])
+    if legal is not None:
+        allowed &= jnp.take_along_axis(legal, action[..., None], axis=-1)[..., 0]
     return jnp.where(allowed, action, jnp.argmax(values, axis=-1))
+
+
+def check_explore(explore: Callable[..., Any], num_actions: int, spread: bool) -> None:
+    """Raises ConfigError unless a user's own exploration gives whole numbers `[B]`.
+
+    Args:
+      explore: see `explore_legal`. JAX traces it, which makes no backend.
+      num_actions: number of actions.
+      spread: whether epsilon is `[B]`; otherwise it is a scalar.
+    """
+    size = num_actions + 1  # another than that of the actions
+    values = jax.ShapeDtypeStruct((size, num_actions), np.float32)
+    epsilon = jax.ShapeDtypeStruct((size,) if spread else (), np.float32)
+    takes = "it must take (rng, values [B, A], epsilon) in JAX"
+    try:
+        got = jax.eval_shape(explore, jax.ShapeDtypeStruct((2,), np.uint32), values, epsilon)
+    except Exception as error:
+        line = f"{type(error).__name__}: {error}".strip().splitlines()[0]
+        raise ConfigError(f"agent.explore: {takes}; {line}") from error
+    shape, dtype = getattr(got, "shape", None), getattr(got, "dtype", None)
+    if shape != (size,) or dtype is None or not jnp.issubdtype(dtype, jnp.integer):
+        gives = f"{dtype} {list(shape)}" if shape is not None and dtype is not None else repr(got)
+        raise ConfigError(
+            f"agent.explore: for values [{size}, {num_actions}] it must give integers [{size}], "
+            f"and gives {gives}"
+        )

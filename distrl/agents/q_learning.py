@@ -11,7 +11,7 @@ from dm_env import specs as dm_specs
 from distrl.agents import action_distribution, networks
 from distrl.agents.agent import PRIORITIES, Agent, Logs, params_key
 from distrl.agents.components import components_for, network_labels
-from distrl.agents.exploration import epsilon_greedy, explore_legal
+from distrl.agents.exploration import check_explore, epsilon_greedy, explore_legal
 from distrl.agents.losses.action_values import make_action_values, select
 from distrl.agents.losses.means import mean_over
 from distrl.agents.losses.prioritized import importance_weights, unroll_priorities
@@ -57,6 +57,8 @@ class DQN(Agent):
         self.config = config
         self.env_spec = env_spec
         num_actions, dtype = int(env_spec.action.num_values), env_spec.action.dtype
+        if config.explore is not None:
+            check_explore(config.explore, num_actions, config.epsilon.spread > 0)
         self._actions = distributions.Categorical(num_actions, dtype)
         self.network = networks.make_q_network(
             config.network,
@@ -94,8 +96,6 @@ class DQN(Agent):
         key, legal = derive(rng, "exploration"), self._legal(timestep)
         if evaluation or self.config.explore is None:
             action = epsilon_greedy(key, values, epsilon, legal)
-        elif legal is None:
-            action = self.config.explore(key, values, epsilon)
         else:
             action = explore_legal(self.config.explore, key, values, epsilon, legal)
         return AgentOutput(action.astype(self._actions.dtype), ()), state

@@ -12,6 +12,7 @@ from distrl.agents.settings import SavedSettings, check_choice, check_count, che
 from distrl.errors import ConfigError
 
 SHAPES = ("linear", "exponential", "piecewise")
+_CHECKED_SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)  # at which a function's values are checked
 
 
 class Schedule(SavedSettings):
@@ -45,6 +46,7 @@ class Schedule(SavedSettings):
             check_count(self, "updates", self.PREFIX)
         check_function(self, "function", "(share)", self.PREFIX)
         if self.function is not None:
+            self._check_function(most)
             return
         if self.shape == "exponential" and not (first > 0 and last > 0):
             raise ConfigError(
@@ -57,6 +59,38 @@ class Schedule(SavedSettings):
             raise ConfigError(
                 f"{self.PREFIX}.at and .values are for shape=piecewise, not for {self.shape}"
             )
+
+    def _check_function(self, most: float) -> None:
+        """Refuses a function with a value that cannot be, up to share 1.
+
+        JAX traces it, which makes no backend. Values that it computes with JAX are not known then.
+        """
+        want = "a number of at least 0" if math.isinf(most) else f"a number from 0 to {most:g}"
+        name = f"{self.PREFIX}.function"
+
+        def evaluate(share: jax.Array) -> Any:
+            for at in _CHECKED_SHARES:
+                value = self.function(at)
+                if isinstance(value, jax.core.Tracer):
+                    continue
+                if np.shape(value) != () or not 0 <= float(value) <= most:
+                    raise ConfigError(f"{name}: expected {want}, got {value!r} for share {at:g}")
+            return self.function(share) if self.updates is not None else 0.0
+
+        try:
+            result = jax.eval_shape(evaluate, jax.ShapeDtypeStruct((), np.float32))
+        except ConfigError:
+            raise
+        except Exception as error:
+            if isinstance(error, jax.errors.JAXTypeError) and self.updates is None:
+                return  # it is not traced when steps are counted
+            line = f"{type(error).__name__}: {error}".strip().splitlines()[0]
+            traced = "JAX can trace it" if self.updates is not None else "a share is a number"
+            raise ConfigError(
+                f"{name}: it must give {want} for a share; {traced}; {line}"
+            ) from error
+        if getattr(result, "shape", ()) != ():
+            raise ConfigError(f"{name}: expected {want}, got shape {list(result.shape)}")
 
     def _check_points(self, most: float) -> None:
         at, values = self.at, self.values

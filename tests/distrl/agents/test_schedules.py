@@ -10,7 +10,7 @@ from distrl import specs
 from distrl.agents.action_noise import NoiseSchedule, noisy_action
 from distrl.agents.ddpg import DDPGConfig
 from distrl.agents.dqn import DQNConfig
-from distrl.agents.exploration import EpsilonSchedule
+from distrl.agents.exploration import EpsilonSchedule, explore_legal
 from distrl.agents.networks import NetworkConfig
 from distrl.agents.r2d2 import R2D2Config
 from distrl.agents.td3 import TD3Config
@@ -76,6 +76,13 @@ def test_shapes_by_hand(shape):
         ({"shape": "piecewise", "at": (0.5,), "values": (2.0,)}, "numbers from 0 to 1"),
         ({"at": (0.5,), "values": (0.1,)}, "are for shape=piecewise, not for linear"),
         ({"function": 0.5}, "expected a function"),
+        ({"function": lambda share: 2.0}, r"function: expected a number from 0 to 1, got 2.0 for "),
+        ({"function": lambda share: -share}, r"got -0.25 for share 0.25"),
+        ({"function": lambda share: share * np.nan}, "got nan for share 0"),
+        ({"function": lambda: 0.5}, "function: it must give a number from 0 to 1 .*TypeError"),
+        ({"function": lambda share: [0.5]}, r"got \[0.5\] for share 0"),
+        ({"function": lambda share: float(np.exp(-share)), "updates": 9}, "JAX can trace it"),
+        ({"function": lambda share: jnp.ones(3), "updates": 9}, r"got shape \[3\]"),
         ({"steps": 0}, "steps: expected a whole number"),
     ],
 )
@@ -102,6 +109,46 @@ def test_what_cannot_work_is_refused(settings, message):
 def test_noise_that_cannot_work_is_refused(make, message):
     with pytest.raises(ConfigError, match=message):
         make()
+
+
+def test_functions_may_be_of_any_kind_and_leave_their_range_later():
+    for function in (
+        lambda share: 1 - share,
+        lambda share: float(np.exp(-share)),
+        lambda share: jnp.exp(-share),
+        lambda share: float(jnp.exp(-share)),
+    ):
+        assert float(EpsilonSchedule(function=function).initial()) == 1.0
+    schedule = EpsilonSchedule(function=lambda share: jnp.exp(-share), updates=10)
+    assert float(schedule.after_updates(10, 0.0)) == pytest.approx(np.exp(-1.0))
+
+
+@pytest.mark.parametrize(
+    ("explore", "message"),
+    [
+        (lambda rng, values: values, "must take .*rng, values .* in JAX; TypeError: "),
+        (lambda rng, values, epsilon: np.argmax(np.asarray(values), -1), "in JAX; Tracer"),
+        (lambda rng, values, epsilon: jnp.argmax(values), r"integers \[4\], and gives int32"),
+        (lambda rng, values, epsilon: values[:, 0], r"and gives float32 \[4\]"),
+        (lambda rng, values, epsilon: None, "and gives None"),
+    ],
+)
+def test_exploration_of_ones_own_that_cannot_work_is_refused(explore, message):
+    for config in (DQNConfig(SMALL, explore=explore), R2D2Config(explore=explore)):
+        with pytest.raises(ConfigError, match=rf"^agent\.explore: .*{message}"):
+            config.make(SPEC)
+
+
+@pytest.mark.parametrize("legal", [None, np.asarray([[True, False, True]] * 4)])
+def test_the_best_action_is_taken_where_ones_own_exploration_gives_none(legal):
+    values = np.asarray([[3.0, 9.0, 1.0]] * 4, np.float32)
+    best = 1 if legal is None else 0
+
+    def explore(rng, values, epsilon):
+        return jnp.asarray([2, 3, -1, 1])
+
+    action = explore_legal(explore, KEY, values, 0.1, legal)
+    np.testing.assert_array_equal(action, [2, best, best, 1 if legal is None else 0])
 
 
 def test_settings_are_saved():
