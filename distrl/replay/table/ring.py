@@ -1,5 +1,6 @@
 """The index of a uniform or prioritized table: the unrolls that it holds and samples."""
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -69,6 +70,7 @@ class Ring:
     def use(self, config: ReplayConfig) -> None:
         """Samples as `config` says from now on; if that is a change, `rebuild` must follow."""
         self._exponent = config.priority_exponent
+        self._all_zero_said = False
         self._initial_priority = config.initial_priority
         if config.table != "prioritized":
             self._tree = None
@@ -208,6 +210,11 @@ class Ring:
             probability = (self._tree.get(indices) / total).astype(np.float32)
             keys = oldest + (indices - oldest) % self._max_size
         else:
+            if self._tree is not None and not self._all_zero_said:
+                self._all_zero_said = True
+                logging.getLogger(__name__).warning(
+                    "all %d unrolls in the table have priority 0: they are sampled uniformly", size
+                )
             keys = oldest + self._rng.integers(size, size=count)
             indices = keys % self._max_size
             probability = np.full(count, 1.0 / size, np.float32)

@@ -45,6 +45,18 @@ def test_unrolls_are_sampled_by_what_is_in_them(make_replay, streams, take):
     assert chi_square < 23.5  # 4 degrees of freedom: once in 10,000 runs
 
 
+def test_unrolls_that_all_have_priority_0_are_sampled_uniformly(make_replay, streams, caplog):
+    replay = make_replay(config(priority_of=lambda unrolls: np.zeros(6)), 60)
+    actor, learner = replay.client(), replay.client()
+    streams.add_to(actor, np.arange(6, dtype=np.int32), T + 1)
+    actor.flush()
+    for _ in range(2):
+        np.testing.assert_allclose(learner.sample(5.0).trajectory.probability, 1 / 6, rtol=1e-5)
+    said = [record.message for record in caplog.records if "priority 0" in record.message]
+    assert said in ([], ["all 6 unrolls in the table have priority 0: they are sampled uniformly"])
+    assert said or not hasattr(actor, "experience")  # Reverb does not say it
+
+
 def test_unrolls_put_into_a_table_by_hand_count_too(make_replay, streams):
     replay = make_replay(config(), 60)
     actor = replay.client()
