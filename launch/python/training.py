@@ -108,6 +108,7 @@ def _run(
     Its output goes to `sys.stdout`, which in a notebook is the cell's. An interrupt is passed on,
     and raised again when the run has saved.
     """
+    order = worker.order(arguments, experiment)
     process = subprocess.Popen(
         python_command(worker.__name__),
         stdin=subprocess.PIPE,
@@ -121,7 +122,7 @@ def _run(
     interrupted = False
     try:
         with contextlib.suppress(BrokenPipeError):  # it has ended: its output says why
-            process.stdin.write(worker.order(arguments, experiment))
+            process.stdin.write(order)
             process.stdin.close()
         while True:
             try:

@@ -17,11 +17,34 @@ def order(arguments: list[str], experiment: Any) -> bytes:
     Args:
       arguments: flags of `distrl train`.
       experiment: an Experiment; None: the flags name one.
+
+    Raises:
+      ConfigError: the experiment cannot be pickled.
     """
+    pickled = None if experiment is None else _pickled(experiment)
+    return pickle.dumps((os.getpid(), list(sys.path), arguments, pickled))
+
+
+def _pickled(experiment: Any) -> bytes:
     import cloudpickle
 
-    pickled = None if experiment is None else cloudpickle.dumps(experiment)
-    return pickle.dumps((os.getpid(), list(sys.path), arguments, pickled))
+    from distrl.errors import ConfigError
+
+    try:
+        return cloudpickle.dumps(experiment)
+    except Exception as error:
+        what, advice = "the experiment", "what it is made of must be picklable"
+        for callback in experiment.callbacks:
+            try:
+                cloudpickle.dumps(callback)
+            except Exception:
+                what = f"callback {type(callback).__name__}"
+                advice = "open files, locks and connections in one of its methods, not in __init__"
+                break
+        raise ConfigError(
+            f"distrl.train: {what} cannot be sent to the process that trains: "
+            f"{type(error).__name__}: {' '.join(str(error).split())}; {advice}"
+        ) from error
 
 
 def main() -> None:

@@ -1,5 +1,6 @@
 """distrl.train, evaluate and load_run: from a script, after JAX was used, more than once."""
 
+import dataclasses
 import json
 import os
 import signal
@@ -327,6 +328,29 @@ def test_numbers_of_numpy_become_pythons():
 def test_an_environment_alone_is_no_experiment():
     with pytest.raises(ConfigError, match="expected an environment's name or an Experiment"):
         training.train(suites.make("CartPole-v1"))
+
+
+class Locks(Callback):
+    def __init__(self):
+        self._lock = threading.Lock()
+
+
+def test_what_cannot_be_pickled_is_named(tmp_path):
+    where = {"run_dir": tmp_path / "run", "quiet": True}
+    message = (
+        r"callback Locks cannot be sent .*: TypeError: cannot pickle '_thread.lock' object; open"
+    )
+    with pytest.raises(ConfigError, match=message):
+        training.train(counting(), callbacks=[Callback(), Locks()], **where)
+    lock = threading.Lock()
+
+    def make(seed):
+        assert lock is not None
+        return CountingEnvironment(seed)
+
+    made = dataclasses.replace(counting(), environment=PythonEnvironment(make, "locks"))
+    with pytest.raises(ConfigError, match=r"train: the experiment cannot be sent .*thread.lock"):
+        training.train(made, **where)
 
 
 def test_callbacks_are_a_list():
