@@ -89,8 +89,15 @@ def checked_choice(
     Raises:
       SpecError: the choice breaks the contract of `Sampler.choose`.
     """
-    indices, probability = map(np.asarray, sampler.choose(rng, count, view))
+    choice = sampler.choose(rng, count, view)
     name = f"replay.sampler {type(sampler).__name__}.choose"
+    try:
+        indices, probability = map(np.asarray, choice)
+    except (TypeError, ValueError):
+        got = " ".join(repr(choice).split())
+        raise SpecError(
+            f"{name}: must return indices and probabilities, each [{count}]; got {got:.80}"
+        ) from None
     for what, array in (("indices", indices), ("probabilities", probability)):
         if array.shape != (count,):
             raise SpecError(f"{name}: {what} must have shape [{count}], got {list(array.shape)}")

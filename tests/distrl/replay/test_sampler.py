@@ -62,6 +62,8 @@ def test_a_custom_sampler(make_replay, streams):
         (lambda view: ([0, view.size], [1.0, 1.0]), "integers from 0 to 3, got int64 from 0 to 4"),
         (lambda view: ([0.0, 1.0], [1.0, 1.0]), "indices must be integers"),
         (lambda view: ([0, 1], [0.0, 1.0]), "above 0 and at most 1"),
+        (lambda view: np.arange(3), r"must return indices and prob.*; got array\(\[0, 1, 2\]\)"),
+        (lambda view: 0, "must return indices and probabilities, each .*; got 0"),
     ],
 )
 @both
