@@ -43,6 +43,13 @@ class CsvFile:
                 self._file.flush()
                 cut_lines(self._path, is_beyond, keep=1)
 
+    def clear(self) -> None:
+        """Drops all rows, and the names of the columns."""
+        with self._told():
+            if self._file is not None:
+                self._file.truncate(0)
+                self.header = []
+
     def append(self, row: Mapping[str, Any]) -> None:
         """Writes a row, under the names of the file's first one."""
         self.extend([row])

@@ -16,6 +16,7 @@ from distrl.sinks.csv_file import CsvFile, cut_lines
 
 METRICS, LINES, EPISODES = "metrics.csv", "metrics.jsonl", "episodes.csv"
 TENSORBOARD = "tensorboard"  # a folder
+LEARNED = "loss"  # a column that the learner brings; all agents have it
 _EPISODES_BYTES = 100_000_000
 _ROWS = 200  # of a run with a budget, at least
 _LEAST_STEPS = 500  # of a row that does not wait for its time
@@ -58,6 +59,8 @@ class MetricsCsv:
         """See `Sink`. An old file's `env_steps` are the transitions trained on."""
         if self._is_old:
             row = {**row, "env_steps_acted": row["env_steps"], "env_steps": row["trained_steps"]}
+        elif LEARNED in row and self._file.header and LEARNED not in self._file.header:
+            self._file.clear()  # of a program that ended before the first update
         self._file.append(row)
 
     def close(self) -> None:
@@ -188,6 +191,7 @@ class MetricsWriter:
         """
         self._sinks, self._episodes, self._budget = sinks, episodes, budget
         self._last = 0  # environment steps at the last row
+        self._early: Mapping[str, Any] | None = None  # the last row, while no learner has reported
         self._unwritten: list[dict[str, Any]] = []
 
     def is_due(self, env_steps: int) -> bool:
@@ -218,17 +222,28 @@ class MetricsWriter:
         self._unwritten.append({**row, **{f"return_{i}": r for i, r in enumerate(record[3:])}})
 
     def write(self, row: Mapping[str, Any]) -> None:
-        """Writes a row of metrics, if the learner has reported, and the episodes before it."""
+        """Writes a row of metrics and the episodes before it.
+
+        Before the learner has reported, whose columns the rows need, `close` writes the last one.
+        """
         self._last = int(row["env_steps"])
-        if "loss" in row:
-            for sink in self._sinks:
-                sink.append(row)
+        if LEARNED in row:
+            self._early = None
+            self._append(row)
+        elif self._last > 0:
+            self._early = row
         if self._episodes is not None:
             self._episodes.extend(self._unwritten)
             self._unwritten.clear()
 
+    def _append(self, row: Mapping[str, Any]) -> None:
+        for sink in self._sinks:
+            sink.append(row)
+
     def close(self) -> None:
         """Closes all."""
+        if self._early is not None:
+            self._append(self._early)
         for sink in self._sinks:
             sink.close()
         if self._episodes is not None:

@@ -51,6 +51,27 @@ def test_rows_follow_the_steps_however_fast_they_came(tmp_path):
     assert (rows[0]["min_return"], rows[0]["max_return"]) == ("3.0", "4.0")
 
 
+def test_a_run_without_an_update_has_a_row(tmp_path):
+    monitor = make_monitor(tmp_path)
+    monitor.report("learner/0", 0, [{"learner_steps": 0, "env_steps": 0}])
+    monitor.close()
+    assert read(tmp_path / "metrics.csv") == []  # nothing has happened
+    monitor = make_monitor(tmp_path)
+    act(monitor, 7)
+    monitor.close()
+    (row,) = read(tmp_path / "metrics.csv")
+    assert (row["env_steps"], row["episodes"], row["learner_steps"]) == ("700", "7", "0")
+    assert (row["mean_return"], "loss" in row) == ("5.5", False)
+
+    monitor = make_monitor(tmp_path)  # it is resumed, and learns
+    act(monitor, 7)
+    monitor.report("learner/0", 0, [LEARNED])
+    act(monitor, 5, first=7)
+    monitor.close()
+    rows = read(tmp_path / "metrics.csv")
+    assert [(row["env_steps"], row["loss"]) for row in rows] == [("1000", "0.5"), ("1200", "0.5")]
+
+
 def test_a_large_budget_has_as_many_rows(tmp_path):
     monitor = make_monitor(tmp_path, budget=10**7)
     monitor.report("learner/0", 0, [LEARNED])
