@@ -63,9 +63,8 @@ class DQNConfig(SavedSettings):
         returns, evenly spaced from value_min to value_max (C51; 51 in the paper).
       noisy: the network explores by learned noise on its fully connected layers; epsilon is then
         normally 0: `EpsilonSchedule(0.0, 0.0)`. An actor draws noise at each step, for each of
-        its streams. An update draws for each unroll (the paper: once for the batch), once for the
-        online network, whose draw also chooses the action of double Q-learning (the paper draws
-        again for that), and once for the target network. Evaluation is without noise.
+        its streams; an update for each step of each unroll, for the online and for the target
+        network (the paper: once for a batch). Evaluation is without noise.
       value_min, value_max: bounds of returns; for distributions only.
       huber_delta: errors above it count linearly; None: half the squared error everywhere. Not
         for distributions.

@@ -39,8 +39,8 @@ class Network:
 
       legal: observation [..., *] -> bool [..., num_actions], which actions are legal; None: all.
 
-    `noise` is a raw key, from which noisy layers draw for each stream, once for all its steps;
-    None, the default: they use their means. Without noisy layers it has no effect.
+    `noise` is a raw key, from which noisy layers draw for each step of each stream; None, the
+    default: they use their means. Without noisy layers it has no effect.
     """
 
     init: Callable[[jax.Array], Params]

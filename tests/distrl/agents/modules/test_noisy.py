@@ -76,11 +76,12 @@ def noise_of(apply, params, key):
     zeros = {**params["layer"], "w": np.zeros((3, 2)), "b": np.zeros(2)}
     ones = {**zeros, "w_sigma": np.ones((3, 2)), "b_sigma": np.ones(2)}
     probes = np.concatenate([np.zeros((1, 3)), np.eye(3)]).astype(np.float32)
-    outputs = np.asarray(apply({"layer": ones}, key, probes), np.float64)
+    outputs = np.concatenate([apply({"layer": ones}, key, probe[None]) for probe in probes])
+    outputs = outputs.astype(np.float64)
     return outputs[1:] - outputs[0], outputs[0]
 
 
-def test_a_layers_noise_is_factorised_and_shared_by_its_rows():
+def test_a_layers_noise_is_factorised_and_each_row_has_its_own():
     apply, params, x = layer()
     on_weights, on_biases = noise_of(apply, params, KEYS[1])
     assert np.abs(on_biases).min() > 1e-3
@@ -91,8 +92,11 @@ def test_a_layers_noise_is_factorised_and_shared_by_its_rows():
     weights["w_sigma"] = weights["w_sigma"] * np.arange(1, 7).reshape(3, 2)
     bias = weights["b"] + weights["b_sigma"] * on_biases
     want = x @ (weights["w"] + weights["w_sigma"] * on_weights) + bias
-    got = apply({"layer": jax.tree.map(jnp.float32, weights)}, KEYS[1], x)
+    layers = {"layer": jax.tree.map(jnp.float32, weights)}
+    got = np.concatenate([apply(layers, KEYS[1], row[None]) for row in x])
     np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5)
+    same = apply(layers, KEYS[1], np.repeat(x[:1], 3, axis=0))
+    assert len(np.unique(np.asarray(same)[:, 0].round(4))) == 3
     # What a mistake would give is not what we give.
     without = x @ weights["w"] + weights["b"]
     np.testing.assert_allclose(apply({"layer": weights}, None, x), without, rtol=1e-5, atol=1e-6)
@@ -159,22 +163,18 @@ def test_actors_explore_by_noise_and_evaluation_is_without(config):
 
 
 @each_kind
-def test_a_stream_has_one_noise_for_all_steps_of_an_unroll_and_another_than_others(config):
+def test_each_step_of_each_stream_has_a_noise_of_its_own(config):
     agent = config.make(SPEC)
     network = agent.initial_params(KEYS[0])["network"]
     batch = random_batch(agent, 6, 10).timestep
     same = jax.tree.map(lambda x: np.broadcast_to(x[:1, :1], x.shape), batch)
     same = same._replace(step_type=np.ones_like(same.step_type))
-    state = jax.tree.map(np.zeros_like, agent.initial_state(10))
-    outputs, _ = jax.jit(agent.network.unroll)(network, same, state, KEYS[1])
-    if agent.config.network.core == "none":  # a memory changes its outputs over time
-        np.testing.assert_allclose(outputs, np.broadcast_to(outputs[:1], outputs.shape), rtol=1e-5)
-    first = np.asarray(outputs[0]).reshape(10, -1)
-    assert len(np.unique(first.round(4), axis=0)) == 10
+    outputs, _ = jax.jit(agent.network.unroll)(network, same, agent.initial_state(10), KEYS[1])
+    assert len(np.unique(outputs.reshape(70, -1).round(5), axis=0)) == 70
     # A part of a batch, whose gradients are computed apart, has its part of the noise.
-    half = jax.tree.map(lambda x: x[:, 4:7], same)
+    part = jax.tree.map(lambda x: x[:, 4:7], same)
     with batch_share.share_of_batch(batch_share.Share(3, 10, 4, 1.0, 1.0)):
-        some, _ = agent.network.unroll(network, half, agent.initial_state(3), KEYS[1])
+        some, _ = agent.network.unroll(network, part, agent.initial_state(3), KEYS[1])
     np.testing.assert_allclose(some, outputs[:, 4:7], rtol=1e-5, atol=1e-6)
 
 
