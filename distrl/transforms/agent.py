@@ -11,7 +11,7 @@ from distrl.agents.action_distribution import ActionDistribution
 from distrl.agents.agent import Agent, LearnerState, Logs, params_key
 from distrl.random_keys import derive
 from distrl.specs import EnvironmentSpec
-from distrl.transforms.base import Transform, specs_seen
+from distrl.transforms.base import Transform, check_step, specs_seen
 from distrl.types import AgentOutput, Nest, Params, State, TimeStep, Trajectory
 
 
@@ -43,7 +43,9 @@ class TransformedAgent(Agent):
         """
         self.env_spec = env_spec
         self.agent = agent
-        self._seen = list(zip(transforms, specs_seen(transforms, env_spec), strict=False))
+        seen = specs_seen(transforms, env_spec)
+        self._seen = list(zip(transforms, seen, strict=False))
+        self._after = {each.name: spec for each, spec in zip(transforms, seen[1:], strict=True)}
         self._stateful = {
             transform.name
             for transform, spec in self._seen
@@ -104,7 +106,9 @@ class TransformedAgent(Agent):
         for transform, _ in self._seen:
             name = transform.name
             statistics = params["statistics"].get(name, ())
-            timestep, part = transform.step(statistics, self._part(state, name), timestep)
+            before = timestep
+            timestep, part = transform.step(statistics, self._part(state, name), before)
+            check_step(transform, before, timestep, self._after[name])
             if name in self._stateful:
                 after[name] = part
         return timestep, after

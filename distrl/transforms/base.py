@@ -130,6 +130,12 @@ def check_order(transforms: Sequence[Transform]) -> None:
     for later, transform in enumerate(transforms):
         if not isinstance(transform, Transform):
             raise ConfigError(f"transforms: {transform!r} is not a distrl.transforms.Transform")
+        unknown = sorted(set(transform.changes) - {"observation", "reward"})
+        if unknown:
+            raise ConfigError(
+                f"transforms: {transform.name}.changes has {unknown[0]!r}; there is 'observation' "
+                "and 'reward'"
+            )
         for earlier in transforms[:later]:
             if earlier.name == transform.name:
                 raise ConfigError(f"transforms: there are two of the name {transform.name!r}")
@@ -161,6 +167,42 @@ def specs_seen(
     for transform in transforms:
         seen.append(transform.spec(seen[-1]))
     return tuple(seen)
+
+
+def check_step(
+    transform: Transform, before: TimeStep, after: TimeStep, env_spec: EnvironmentSpec
+) -> None:
+    """Refuses what a transform has made of a time step, if it is not what it says.
+
+    Args:
+      transform: the transform.
+      before, after: time steps `[*leading, ...]`, perhaps traced.
+      env_spec: the spec after the transform.
+
+    Raises:
+      ConfigError: the step does not conform to the spec, or a part that differs is not among the
+        transform's `changes`.
+    """
+    name = transform.name
+    if not isinstance(after, TimeStep):
+        raise ConfigError(f"transforms: {name} must return a TimeStep, and returns {after!r}")
+    leading = before.step_type.shape
+    for part, spec in (("observation", env_spec.observation), ("reward", env_spec.reward)):
+        value = getattr(after, part)
+        want = jax.tree.map(lambda leaf: (*leading, *leaf.shape), spec, is_leaf=specs.is_spec)
+        got = jax.tree.map(np.shape, value)
+        if got != want:
+            raise ConfigError(
+                f"transforms: {name} must give {part}s of shape {want}, as its `spec` says, and "
+                f"gives {got}"
+            )
+        old, new = jax.tree.leaves(getattr(before, part)), jax.tree.leaves(value)
+        same = len(old) == len(new) and all(x is y for x, y in zip(old, new, strict=True))
+        if not same and part not in transform.changes:
+            raise ConfigError(
+                f"transforms: {name} changes the {part}, which others must know: declare "
+                f"`changes = frozenset({{{part!r}}})`"
+            )
 
 
 def require_scalar_reward(name: str, env_spec: EnvironmentSpec) -> None:

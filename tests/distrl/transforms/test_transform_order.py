@@ -28,6 +28,7 @@ from distrl.transforms import (
     RewardScale,
     RewardShaping,
     RewardWeights,
+    Stepwise,
     TransformedAgent,
     by_name,
     check_order,
@@ -175,6 +176,51 @@ def test_an_experiment_checks_its_transforms():
         experiment(RewardClip(), RewardNormalizer())
     with pytest.raises(ConfigError, match=r"reward_weights.weights has 1 numbers"):
         experiment(RewardWeights((1.0,)))
+
+
+class Own(Stepwise):
+    """A user's transform: `function` of the time step."""
+
+    name = "own"
+
+    def __init__(self, function, changes=("observation", "reward")):
+        self.function, self.changes = function, frozenset(changes)
+
+    def apply(self, statistics, timestep):
+        return self.function(timestep)
+
+
+def doubled(timestep):
+    return timestep._replace(reward=2 * timestep.reward)
+
+
+@pytest.mark.parametrize(
+    ("transform", "message"),
+    [
+        (Own(lambda step: None), "own must return a TimeStep, and returns None"),
+        (
+            Own(lambda step: step._replace(observation=step.observation[..., :2])),
+            r"own must give observations of shape \(.*, 4\), as its `spec` .* gives \(.*, 2\)",
+        ),
+        (
+            Own(lambda step: step._replace(reward=0.0)),
+            r"own must give rewards of shape .* gives \(\)",
+        ),
+        (
+            Own(doubled, ()),
+            r"own changes the reward, .*: declare `changes = frozenset\({'reward'}\)`",
+        ),
+        (
+            Own(doubled, ("rewards",)),
+            "own.changes has 'rewards'; there is 'observation' and 'reward'",
+        ),
+    ],
+)
+def test_a_transform_of_ones_own_that_is_not_what_it_says_is_named(transform, message):
+    with pytest.raises(ConfigError, match=message) as error:
+        experiment(transform)
+    assert "\n" not in str(error.value)
+    experiment(Own(doubled, ("reward",)))
 
 
 def test_the_agent_is_made_for_what_it_sees():
