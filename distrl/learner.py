@@ -18,6 +18,7 @@ from distrl.learner_group.devices import Devices
 from distrl.learner_group.group import LearnerGroup, SingleProcessGroup
 from distrl.learning.compile_ahead import CompileAhead
 from distrl.learning.divergence import FAIL, FiniteParams, UpdateCheck
+from distrl.learning.inserted_steps import InsertedSteps
 from distrl.learning.learner_loop import LearnerLoop
 from distrl.learning.own_logs import scalars
 from distrl.learning.policy_lag import PolicyLags
@@ -117,7 +118,7 @@ class Learner(LearnerLoop):
         self.on_update: Callable[[int, int, Mapping[str, Any], Params], None] | None = None
         self._acted = self.acted_elsewhere = 0
         self.ahead: CompileAhead | None = None
-        self._lags = PolicyLags()
+        self._lags, self._inserted = PolicyLags(), InsertedSteps()
 
     def compile_ahead(self, batch: Trajectory) -> None:
         """Begins to compile the update in another thread, for batches of these shapes."""
@@ -161,6 +162,7 @@ class Learner(LearnerLoop):
         """
         params, agent = self._devices.replicate((state.params, state.agent))
         self._state = state._replace(params=params, agent=agent)
+        self._inserted.restart(state.inserted)
         if self._age_bound is not None:
             self._age_bound.dropped = state.too_old
         self._renew_record()
@@ -180,16 +182,12 @@ class Learner(LearnerLoop):
     def share(self) -> None:
         """Takes process 0's state. All processes call it once, before their first update."""
         group, state = self._learner_group, self._state
-        numbers = (state.version, state.env_steps, state.consumed, state.inserted)
-        version, env_steps, consumed, inserted = group.agree(
-            True, numbers if group.index == 0 else [0] * 4
-        ).sums
+        mine = state.version, state.env_steps, state.consumed, state.inserted
+        sums = group.agree(True, mine if group.index == 0 else [0] * 4).sums
+        version, env_steps, consumed, inserted = sums
         params, agent = group.broadcast((state.params, state.agent))
-        self.restore(
-            TrainingState(
-                version, params, agent, env_steps, consumed, state.waited, inserted, *state[7:]
-            )
-        )
+        counts = env_steps, consumed, state.waited, inserted
+        self.restore(TrainingState(version, params, agent, *counts, *state[7:]))
 
     def leave(self) -> None:
         """Ends the updates of all of the learner's processes, unless they have ended already."""
@@ -225,7 +223,7 @@ class Learner(LearnerLoop):
         state, trajectory = self._state, sample.trajectory
         real = trajectory.timestep.step_type[:-1] != StepType.LAST
         env_steps, consumed = int(np.count_nonzero(real)), len(sample.key)
-        # Below 0 where the table began again, or was restored from an older checkpoint.
+        # Below 0 where the table was restored from an older checkpoint.
         inserted = max(0, sample.inserts - state.inserts) * (self._period or len(real))
         acted = self.count_acted() - self._acted
         counts = (env_steps, consumed, acted, inserted, int(self._diverged is not None))
@@ -237,7 +235,7 @@ class Learner(LearnerLoop):
             self._look()
         self._acted += acted
         self.acted_elsewhere += acted_by_all - acted
-        inserted += state.inserted
+        self._inserted.add(inserted, consumed * len(real), env_steps)
         account = current_account()
         before = account.switch(TRANSFER)
         batch = self._devices.put(trajectory)
@@ -245,7 +243,7 @@ class Learner(LearnerLoop):
         if self.ahead is not None:
             self.ahead.wait("first unrolls")
             self.ahead = None
-        params = self._agent.with_env_steps(state.params, inserted)
+        params = self._agent.with_env_steps(state.params, self._inserted.total)
         params, (agent_state, self._record), self._logs = self._update(
             params, (state.agent, self._record), batch
         )
@@ -256,7 +254,7 @@ class Learner(LearnerLoop):
             state.env_steps + env_steps,
             state.consumed + consumed,
             state.waited + self.waited,
-            inserted,
+            self._inserted.total,
             sample.inserts,
             state.too_old if self._age_bound is None else self._age_bound.dropped,
         )

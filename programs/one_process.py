@@ -62,7 +62,8 @@ class TaskParts:
         self.resumed: dict[str, dict[str, Any]] = {}
         if resume_point.checkpoint is not None:
             checkpoint = Path(resume_point.checkpoint)
-            self.resumed["learner"] = restore_learner(self.learner, checkpoint)
+            inserts = None if resume_point.table() is not None else self.replay.info().inserts
+            self.resumed["learner"] = restore_learner(self.learner, checkpoint, inserts)
             self.resumed["table"] = table_counts(self.replay.info())
         self.learner.share()
         self.learner.compile_ahead(builder.task.batch_struct(builder.struct))

@@ -79,8 +79,16 @@ def check_agent(agent: Agent, checkpoint: Path) -> None:
     load_nest(checkpoint / LEARNER, state, "learner state")
 
 
-def restore_learner(learner: Learner, checkpoint: Path) -> dict[str, Any]:
+def restore_learner(
+    learner: Learner, checkpoint: Path, inserts: int | None = None
+) -> dict[str, Any]:
     """Restores the learner's state from a checkpoint.
+
+    Args:
+      learner: the learner.
+      checkpoint: the checkpoint's folder.
+      inserts: unrolls that a table which was not loaded has received; if these are fewer than the
+        checkpoint's, it has begun again. None: it was loaded.
 
     Returns:
       What the learner has now, under the names of the manifest.
@@ -90,6 +98,7 @@ def restore_learner(learner: Learner, checkpoint: Path) -> dict[str, Any]:
         parameters are not finite.
     """
     manifest = Checkpoint.read_manifest(checkpoint)
+    saved = manifest.get("inserts", (manifest["table"] or {}).get("inserts", 0))
     like = learner.state()
     version, params = load_params(checkpoint / PARAMS, like.params)
     agent = load_nest(checkpoint / LEARNER, like.agent, "learner state")
@@ -102,9 +111,9 @@ def restore_learner(learner: Learner, checkpoint: Path) -> dict[str, Any]:
             manifest["env_steps"],
             manifest["consumed"],
             manifest["seconds_waiting"],
-            # Older checkpoints lack these.
+            # Older checkpoints lack some.
             manifest.get("inserted_steps", manifest["monitor"].get("env_steps_acted", 0)),
-            manifest.get("inserts", (manifest["table"] or {}).get("inserts", 0)),
+            0 if inserts is not None and inserts < saved else saved,
             manifest.get("unrolls_too_old", 0),
         )
     )

@@ -113,12 +113,14 @@ class AgeBound(ReplayReader):
         held, version = self._held, self._version()
         if held is None:
             return
-        ages = version - held.trajectory.version[:-1].min(axis=0)
-        young = ages <= self._max_lag
+        versions = held.trajectory.version[:-1]
+        ages = version - versions.min(axis=0)
+        # Versions that are yet to come were lost with an earlier life of the learner.
+        young = (ages <= self._max_lag) & (versions.max(axis=0) <= version)
         if young.all():
             return
         self.dropped += int(np.count_nonzero(~young))
-        self._youngest = int(ages[~young].min())
+        self._youngest = max(0, int(ages[~young].min()))
         self._replay.discard(held.key[~young], version - self._max_lag)
         self._held = _chosen(held, np.flatnonzero(young)) if young.any() else None
 

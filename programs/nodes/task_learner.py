@@ -156,7 +156,8 @@ class TaskLearner:
     def _resume(self, resume_point: ResumePoint) -> None:
         assert resume_point.checkpoint is not None
         checkpoint, table = Path(resume_point.checkpoint), resume_point.table()
-        note_resumed(self._run_dir, "learner", restore_learner(self._learner, checkpoint))
+        inserts = None if table is not None else self._replay.info().inserts
+        note_resumed(self._run_dir, "learner", restore_learner(self._learner, checkpoint, inserts))
         if self._collection is not None:
             manifest = resume_point.manifest() or {}
             self._collection.restore(manifest["monitor"]["learner"])

@@ -1,5 +1,7 @@
 """The learner counts the environment steps of all actors, and epsilon follows them."""
 
+import itertools
+
 import numpy as np
 import pytest
 from dm_env import specs as dm_specs
@@ -7,6 +9,9 @@ from dm_env import specs as dm_specs
 from distrl.agents.dqn import DQNConfig
 from distrl.agents.exploration import EpsilonSchedule
 from distrl.agents.networks import NetworkConfig
+from distrl.checkpointing.checkpointer import Checkpointer
+from distrl.checkpointing.resume_point import restore_learner
+from distrl.config import CheckpointConfig
 from distrl.errors import SpecError
 from distrl.goal import Goal
 from distrl.learner import Learner
@@ -15,7 +20,7 @@ from distrl.learning.random_batches import random_batch
 from distrl.metrics import Monitor
 from distrl.specs import EnvironmentSpec
 from distrl.transforms import RewardScale, TransformedAgent
-from distrl.types import Sample
+from distrl.types import Sample, StepType
 
 SPEC = EnvironmentSpec(dm_specs.Array((4,), np.float32), dm_specs.DiscreteArray(3, np.int32))
 EPSILON = EpsilonSchedule(1.0, 0.0, steps=1_000)
@@ -34,11 +39,19 @@ class NoReplay:
     is_prioritized = False
 
 
-def epsilons(learner, inserts):
+def batch_with_resets(resets):
+    """A batch of which so many rows, of 30, lead from one episode's end to the next one's start."""
+    batch = random_batch(AGENT, LENGTH, BATCH)
+    step_type = np.full_like(batch.timestep.step_type, StepType.MID)
+    step_type[0, :resets], step_type[1, :resets] = StepType.LAST, StepType.FIRST
+    return batch._replace(timestep=batch.timestep._replace(step_type=step_type))
+
+
+def epsilons(learner, inserts, resets=()):
     """Returns epsilon of the parameters that actors get, after a sample at each of `inserts`."""
-    batch, seen = random_batch(AGENT, LENGTH, BATCH), []
-    for count in inserts:
-        learner.update(Sample(batch, KEYS, count))
+    seen = []
+    for count, number in itertools.zip_longest(inserts, resets, fillvalue=0):
+        learner.update(Sample(batch_with_resets(number), KEYS, count))
         seen.append(float(learner.variables[1]["agent"]["epsilon"]))
     return seen
 
@@ -55,6 +68,33 @@ def test_epsilon_follows_the_unrolls_that_reached_the_table():
     again = Learner(AGENT, NoReplay(), seed=1)
     again.restore(saved)
     assert epsilons(again, [120]) == pytest.approx([0.4])
+
+
+def test_rows_between_episodes_are_no_steps():
+    learner = Learner(AGENT, NoReplay(), seed=0)
+    # 100 rows inserted, 30 of them learned from, of which 6 are resets; then 200 and 60, with 6.
+    assert epsilons(learner, [20, 40, 60], [6, 0, 3]) == pytest.approx([0.92, 0.82, 0.73])
+    saved = learner.state()
+    assert saved.inserted == 270
+    again = Learner(AGENT, NoReplay(), seed=1)
+    again.restore(saved)
+    assert epsilons(again, [80, 100], [3, 3]) == pytest.approx([0.64, 0.55])
+    # The estimate of a table that is sampled from may fall: epsilon does not rise.
+    assert epsilons(again, [101, 102], [6, 6])[0] < 0.5501
+
+
+def test_a_table_that_begins_again_when_a_run_resumes_has_its_steps_counted(tmp_path):
+    learner = Learner(AGENT, NoReplay(), seed=0)
+    epsilons(learner, [100])
+    counters = {"mean_return": None, "full_window": False}
+    checkpoints = Checkpointer(
+        tmp_path, CheckpointConfig(replay=False), learner, None, lambda: counters, {}
+    )
+    path = checkpoints.save()
+    for inserts, want in ((None, 0.5), (0, 0.45), (99, 0.45), (100, 0.5)):
+        again = Learner(AGENT, NoReplay(), seed=1)
+        restore_learner(again, path, inserts)
+        assert epsilons(again, [10]) == pytest.approx([want]), inserts
 
 
 def test_steps_of_overlapping_unrolls_count_once():

@@ -138,6 +138,17 @@ def test_a_batch_that_is_young_enough_is_passed_on_as_it_is():
     assert (bound.dropped, source.discarded) == (0, 0)
 
 
+def test_versions_that_are_yet_to_come_were_lost_and_are_dropped():
+    now = 5
+    source = Source(9)
+    bound = AgeBound(source, 10, lambda: now)
+    with pytest.raises(DeadlineExceeded, match="max_policy_lag=10: all"):
+        bound.sample(0.02)
+    assert bound.dropped
+    now = 9
+    assert bound.sample(1.0).trajectory.version.max() == 9
+
+
 def test_a_table_that_lost_unrolls_is_filled_like_a_new_one():
     fresh = RateLimits(2.0, 10, 16.0, 24.0)
     limiter = RateLimiter(fresh)
