@@ -4,6 +4,7 @@ import math
 from typing import Any
 
 from distrl.agents.settings import algorithm, with_settings
+from distrl.envs.multi_agent.environment import steps_per_env_step
 from distrl.errors import ConfigError
 from distrl.goal import Goal
 from distrl.learner_config import LearnerConfig
@@ -11,14 +12,14 @@ from distrl.replay.config import ReplayConfig
 
 
 def learner_steps_per_env_step(
-    replay: ReplayConfig, learner: LearnerConfig, streams_per_env: int = 1
+    replay: ReplayConfig, learner: LearnerConfig, per_env_step: float = 1
 ) -> float | None:
     """Returns the batches learned from for each environment step; None: no ratio is set.
 
     Args:
       replay: the table's settings.
       learner: the learner's.
-      streams_per_env: the agents of an environment, each of which stores its steps.
+      per_env_step: time steps that are stored of an environment step; see `steps_per_env_step`.
     """
     if learner.every_steps is not None:
         return 1 / learner.every_steps
@@ -26,11 +27,11 @@ def learner_steps_per_env_step(
     if ratio is None:
         return None
     steps = (replay.period or replay.unroll_length) * learner.batch_size
-    return ratio * streams_per_env / steps
+    return ratio * per_env_step / steps
 
 
 def annealed_over_budget(
-    agent: Any, goal: Goal, replay: ReplayConfig, learner: LearnerConfig, streams_per_env: int = 1
+    agent: Any, goal: Goal, replay: ReplayConfig, learner: LearnerConfig, per_env_step: float = 1
 ) -> Any:
     """Returns an algorithm's settings with the `anneal_updates` of the goal's environment steps.
 
@@ -40,7 +41,7 @@ def annealed_over_budget(
     Raises:
       ConfigError: unrolls are whole episodes, whose length is not known.
     """
-    steps, ratio = goal.max_env_steps, learner_steps_per_env_step(replay, learner, streams_per_env)
+    steps, ratio = goal.max_env_steps, learner_steps_per_env_step(replay, learner, per_env_step)
     config = algorithm(agent)
     if not getattr(config, "anneal_over_budget", False) or steps is None or ratio is None:
         return agent
@@ -55,6 +56,5 @@ def annealed_over_budget(
 
 def annealed_agent(task: Any) -> Any:
     """Returns `annealed_over_budget` of the parts of a `Task`."""
-    return annealed_over_budget(
-        task.agent, task.goal, task.replay, task.learner, task.streams_per_env
-    )
+    per_env_step = steps_per_env_step(task.environment, task.agents)
+    return annealed_over_budget(task.agent, task.goal, task.replay, task.learner, per_env_step)

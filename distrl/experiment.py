@@ -21,7 +21,7 @@ from distrl.config import (
     SupervisionConfig,
 )
 from distrl.envs.multi_agent.assignment import Assignment, PolicyOf
-from distrl.envs.multi_agent.environment import SeveralAgents
+from distrl.envs.multi_agent.environment import SeveralAgents, steps_per_env_step
 from distrl.envs.pool import Environment
 from distrl.errors import ConfigError
 from distrl.experiment_parts import check_parts
@@ -248,9 +248,8 @@ class Experiment:
 
     def _agents(self, task: str) -> tuple[str, ...]:
         """Returns the agents that a task acts for; () if the environment has one."""
-        if self.assignment is None:
-            return ()
-        return tuple(self.assignment.agents_of(self.actor_of(task)))
+        assignment = self.assignment
+        return () if assignment is None else tuple(assignment.agents_of(self.actor_of(task)))
 
     def _env_spec(self, task: str) -> EnvironmentSpec:
         if not isinstance(self.environment, SeveralAgents):
@@ -279,7 +278,8 @@ class Experiment:
         return (tuple(names),) if self.learners == "one" else groups_of(self.shared, names)
 
     def _task(self, name: str, index: int, policy: LearnedPolicy) -> Task:
-        per_env = len(self._agents(name)) or 1
+        agents, streams = self._agents(name), self._streams(name)
+        per_env = steps_per_env_step(self.environment, agents)
         return Task(
             name=name,
             index=index,
@@ -287,13 +287,13 @@ class Experiment:
             evaluation_environment=self.evaluation_environment,
             agent=policy.agent,
             transforms=policy.transforms,
-            replay=started_by(policy.learner, policy.replay, self.actors.num_streams, per_env),
+            replay=started_by(policy.learner, policy.replay, streams.num_streams, per_env),
             learner=policy.learner,
             evaluator=self.evaluator,
             goal=policy.goal_within(self.goal),
-            actors=self._streams(name),
+            actors=streams,
             inference=self.inference,
-            agents=self._agents(name),
+            agents=agents,
             learns_from=policy.learns_from,
         )
 

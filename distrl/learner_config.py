@@ -29,7 +29,7 @@ class LearnerConfig:
         sampling, once it holds `replay.min_size_to_sample`, in the place of
         `replay.samples_per_insert`. None: updates are made as the table admits them.
       every_steps: likewise, by this many steps of the actors: exactly in one process, and as
-        unrolls arrive in others.
+        unrolls arrive in others, where the rows between episodes count too.
       num_gradient_workers: nodes that compute the gradients of a batch, a share each; 0: the
         learner does. Those of several policies are moved between them as their load moves; this is
         the number at the start.

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from distrl.agents.agent import has_memory
 from distrl.annealing import learner_steps_per_env_step
-from distrl.envs.multi_agent.environment import SeveralAgents
+from distrl.envs.multi_agent.environment import SeveralAgents, steps_per_env_step
 from distrl.envs.pool import on_cores
 from distrl.errors import ConfigError
 from distrl.experiment import Experiment
@@ -126,7 +126,9 @@ def plans(
     task, actors = experiment.only_task, experiment.actors
     work = Work(
         actors.num_streams,
-        learner_steps_per_env_step(task.replay, task.learner, task.streams_per_env),
+        learner_steps_per_env_step(
+            task.replay, task.learner, steps_per_env_step(task.environment, task.agents)
+        ),
     )
     numbers = [actors.num_actors]
     if may_divide:

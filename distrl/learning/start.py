@@ -8,7 +8,7 @@ from distrl.replay.config import ReplayConfig
 
 
 def started_by(
-    learner: LearnerConfig, replay: ReplayConfig, num_envs: int, streams_per_env: int = 1
+    learner: LearnerConfig, replay: ReplayConfig, num_streams: int, steps_per_env_step: float = 1
 ) -> ReplayConfig:
     """Returns a table's settings, whose rate limits start the updates as the learner's say.
 
@@ -18,9 +18,9 @@ def started_by(
     Args:
       learner: the learner's settings.
       replay: the table's own settings.
-      num_envs: environments of all actors, whose unrolls may arrive at once.
-      streams_per_env: the agents of an environment; `learner.every_steps` counts its steps, not
-        theirs.
+      num_streams: streams of all actors, whose unrolls may arrive at once.
+      steps_per_env_step: time steps that are stored of an environment step, several if it has
+        several agents; `learner.every_steps` counts the latter.
 
     Raises:
       ConfigError: the table is a queue.
@@ -28,7 +28,7 @@ def started_by(
     unrolls: float | None = learner.every_unrolls
     name = f"learner.every_unrolls={learner.every_unrolls}"
     if learner.every_steps is not None:
-        unrolls = learner.every_steps * streams_per_env / (replay.period or replay.unroll_length)
+        unrolls = learner.every_steps * steps_per_env_step / (replay.period or replay.unroll_length)
         name = f"learner.every_steps={learner.every_steps}"
     if unrolls is None:
         return replay
@@ -42,7 +42,7 @@ def started_by(
         replay.error_buffer or 0.0,
         0.1 * ratio * replay.min_size_to_sample,
         learner.batch_size * max(1.0, ratio),
-        ratio * num_envs * streams_per_env,
+        ratio * num_streams,
     )
     return dataclasses.replace(
         replay, samples_per_insert=ratio, error_buffer=error, strict_ratio=True

@@ -64,7 +64,7 @@ class Copies(SeveralAgents):
     def agents(self) -> JointSpec:
         """Returns the environment's spec for each copy's agent."""
         spec = self.environment.spec()
-        return JointSpec({str(k): spec for k in range(self.count)})
+        return JointSpec({str(k): spec for k in range(self.count)}, in_turns=True)
 
     def spec(self) -> specs.EnvironmentSpec:
         """Returns the spec of one copy."""

@@ -48,6 +48,17 @@ class SeveralAgents(abc.ABC):
         return AgentPool(pool, self.agents(), assignment, first_environment)
 
 
+def steps_per_env_step(environment: object, agents: Sequence[str]) -> float:
+    """Returns the time steps that some agents have in an environment step: 1 if it has one agent.
+
+    Of agents with an order of their own, in a `ControlFlow`, it is the most that they can have.
+    """
+    if not isinstance(environment, SeveralAgents):
+        return 1.0
+    spec = environment.agents()
+    return len(agents) / len(spec.agents) if spec.in_turns else float(len(agents))
+
+
 @dataclasses.dataclass(frozen=True)
 class MultiAgentEnvironment(SeveralAgents):
     """An environment with several agents, written in Python.

@@ -44,9 +44,11 @@ class JointSpec:
 
     Attributes:
       agents: the spec of each agent that the environment may ever have, by id.
+      in_turns: whether one agent acts in an environment step, and not all.
     """
 
     agents: Mapping[str, specs.EnvironmentSpec]
+    in_turns: bool = False
 
     def __post_init__(self) -> None:
         if not self.agents:

@@ -27,7 +27,8 @@ class TurnStepper:
         self._elapsed = 0
         self._seed: int | None = seed
         self._agents = agent_conversions(env, env.possible_agents)
-        self.joint_spec = JointSpec({agent: c.spec for agent, c in self._agents.items()})
+        agents = {agent: c.spec for agent, c in self._agents.items()}
+        self.joint_spec = JointSpec(agents, in_turns=True)
         self._joint = JointSteps(self.joint_spec)
         self._begun: set[str] = set()  # agents that have had a turn in this episode
 

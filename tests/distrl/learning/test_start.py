@@ -121,6 +121,7 @@ def test_each_policy_has_its_own_schedule():
 
 def test_steps_are_the_environments_whatever_the_number_of_agents():
     learner = LearnerConfig(4, every_steps=6)
-    one, three = (started_by(learner, UNIFORM, 2, agents) for agents in (1, 3))
-    # 6 steps are 2 unrolls of one agent, and 6 of three.
-    assert one.samples_per_insert == 4 / 2 and three.samples_per_insert == 4 / 6
+    # 6 steps are 2 unrolls of one agent, 6 of three, and 1 of one that acts every other time.
+    for agents, unrolls in ((1, 2), (3, 6), (0.5, 1)):
+        replay = started_by(learner, UNIFORM, 2, agents)
+        assert replay.samples_per_insert == 4 / unrolls

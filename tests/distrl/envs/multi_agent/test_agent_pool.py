@@ -13,11 +13,13 @@ from distrl import specs
 from distrl.envs.adapters.wrappers import WrapperConfig
 from distrl.envs.multi_agent.assignment import Assignment, Episode
 from distrl.envs.multi_agent.control_flow import Act, ControlFlow, End
-from distrl.envs.multi_agent.environment import MultiAgentEnvironment
+from distrl.envs.multi_agent.copies import Copies
+from distrl.envs.multi_agent.environment import MultiAgentEnvironment, steps_per_env_step
 from distrl.envs.multi_agent.pool import AgentPool
 from distrl.envs.pool_config import PoolConfig
 from distrl.envs.python import PythonEnvironment
 from distrl.errors import ConfigError, EnvironmentFault, SpecError
+from distrl.testing import CountingEnvironment
 from distrl.types import StepType
 from tests.support.selection import full
 
@@ -261,6 +263,16 @@ def test_at_a_time_limit_an_agent_that_waits_has_what_it_got_since_its_turn(limi
             assert steps[: len(episode) + 2] == [first, *episode, first]
         else:
             assert not steps
+
+
+def test_an_environment_step_has_a_time_step_of_each_agent_or_of_the_one_whose_turn_it_is():
+    together, turns = MultiAgentEnvironment(Lifetimes), MultiAgentEnvironment(Turns)
+    copies = Copies(PythonEnvironment(CountingEnvironment), 4)
+    assert steps_per_env_step(PythonEnvironment(CountingEnvironment), ()) == 1
+    assert steps_per_env_step(together, ("short", "long")) == 2
+    assert steps_per_env_step(turns, ("x",)) == 0.5
+    assert steps_per_env_step(turns, ("x", "y")) == 1
+    assert steps_per_env_step(copies, ("2",)) == 0.25
 
 
 def test_a_control_flow_ends_its_episodes_itself():
