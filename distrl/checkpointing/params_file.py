@@ -2,6 +2,7 @@
 
 import zlib
 from pathlib import Path
+from typing import Any
 
 import jax
 import numpy as np
@@ -88,7 +89,7 @@ def _nest(path: Path, arrays: dict[str, Array], like: Nest, what: str) -> Nest:
                 f"{path}: no {what}{name}, expected {expected}; it was saved by another agent, "
                 "network or other transforms"
             )
-        array = arrays.pop(name)
+        array = _with_type(arrays.pop(name), np.dtype(leaf.dtype))
         if array.shape != leaf.shape or array.dtype != leaf.dtype:
             raise SpecError(
                 f"{path}: {what}{name}: expected {expected}, got {array.dtype}{list(array.shape)}"
@@ -100,6 +101,12 @@ def _nest(path: Path, arrays: dict[str, Array], like: Nest, what: str) -> Nest:
             "saved by another agent, network or other transforms"
         )
     return structure.unflatten(leaves)
+
+
+def _with_type(array: Array, dtype: np.dtype[Any]) -> Array:
+    """Returns a loaded array with its type: files have bfloat16, as no type of NumPy, as bytes."""
+    is_foreign = array.dtype.kind == "V" and dtype.kind == "V"
+    return array.view(dtype) if is_foreign and array.dtype.itemsize == dtype.itemsize else array
 
 
 def checksum(nest: Nest) -> str:

@@ -12,6 +12,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -187,3 +188,16 @@ def test_another_shape_is_refused(saved):
     np.savez(path, a=np.zeros(3))
     with pytest.raises(SpecError, match="has no version; it is not a file of parameters"):
         load_params(path, params)
+
+
+def test_parameters_of_a_type_that_numpy_lacks_are_loaded(tmp_path):
+    path = tmp_path / "params.npz"
+    params = {"w": jnp.array([[1.5, -2.0, 3.0]], jnp.bfloat16), "b": jnp.ones((), jnp.bfloat16)}
+    save_params(path, 7, params)
+    _, loaded = load_params(path, params)
+    for name, leaf in params.items():
+        assert loaded[name].dtype == leaf.dtype
+        np.testing.assert_array_equal(loaded[name], leaf)
+    like = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, np.float16), params)
+    with pytest.raises(SpecError, match=r"params\['b'\]: expected float16\[\], got "):
+        load_params(path, like)
