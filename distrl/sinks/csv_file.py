@@ -2,10 +2,13 @@
 
 import contextlib
 import csv
+import io
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TextIO
+
+from distrl.runtime.files import replacing, sync
 
 
 class CsvFile:
@@ -43,19 +46,12 @@ class CsvFile:
                 self._file.flush()
                 cut_lines(self._path, is_beyond, keep=1)
 
-    def clear(self) -> None:
-        """Drops all rows, and the names of the columns."""
-        with self._told():
-            if self._file is not None:
-                self._file.truncate(0)
-                self.header = []
-
     def append(self, row: Mapping[str, Any]) -> None:
-        """Writes a row, under the names of the file's first one."""
+        """Writes a row; see `extend`."""
         self.extend([row])
 
     def extend(self, rows: Sequence[Mapping[str, Any]]) -> None:
-        """Writes rows, under the names of the file's first one."""
+        """Writes rows, each with the names of the first; the file gets columns for new names."""
         if self._is_full or not rows:
             return
         with self._told():
@@ -66,6 +62,8 @@ class CsvFile:
             if not self.header:
                 self.header = list(rows[0])
                 writer.writerow(self.header)
+            elif new := [name for name in rows[0] if name not in self.header]:
+                writer = csv.writer(self._widen(new))
             writer.writerows([row.get(name) for name in self.header] for row in rows)
             self._file.flush()
             self._broken = False
@@ -94,6 +92,25 @@ class CsvFile:
             if file is not None:
                 with contextlib.suppress(OSError):  # what it could not write
                     file.close()
+
+    def _widen(self, names: Sequence[str]) -> TextIO:
+        """Adds columns, which are empty in the rows so far, and returns the open file."""
+        assert self._file is not None
+        self._file.flush()
+        header = [*self.header, *names]
+        text = io.StringIO()
+        csv.writer(text).writerow(header)
+        _, *lines = self._path.read_bytes().splitlines()
+        part = self._path.with_name(f".{self._path.name}.{os.getpid()}.new")
+        with replacing(self._path, part):  # who reads the file sees the old one or the new one
+            with open(part, "wb") as file:
+                file.write(text.getvalue().encode())
+                file.writelines(line + b"," * len(names) + b"\r\n" for line in lines)
+            sync(part)
+        self._file.close()
+        self._file = open(self._path, "a", newline="")  # noqa: SIM115
+        self.header = header
+        return self._file
 
     def _open(self) -> None:
         with open(self._path, "a+b") as binary:

@@ -58,9 +58,9 @@ class MetricsCsv:
     def append(self, row: Mapping[str, Any]) -> None:
         """See `Sink`. An old file's `env_steps` are the transitions trained on."""
         if self._is_old:
-            row = {**row, "env_steps_acted": row["env_steps"], "env_steps": row["trained_steps"]}
-        elif LEARNED in row and self._file.header and LEARNED not in self._file.header:
-            self._file.clear()  # of a program that ended before the first update
+            trained = row["trained_steps"]
+            row = {name: value for name, value in row.items() if name != "trained_steps"}
+            row = {**row, "env_steps_acted": row["env_steps"], "env_steps": trained}
         self._file.append(row)
 
     def close(self) -> None:

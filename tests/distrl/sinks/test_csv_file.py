@@ -26,9 +26,41 @@ def append(path, lines, rows=1):
 
 def test_a_file_is_continued_under_its_own_header(tmp_path, lines):
     path = tmp_path / "metrics.csv"
-    path.write_text("loss,other\n3.0,4\n5.")  # torn in the middle of a row
-    assert append(path, lines) == "loss,other\n3.0,4\n2.0,\n"
+    path.write_text("loss,other,seconds\n3.0,4,1\n5.")  # torn in the middle of a row
+    assert append(path, lines) == "loss,other,seconds\n3.0,4,1\n2.0,,1.5\n"
     assert lines == []
+
+
+def test_new_names_get_columns(tmp_path, lines):
+    path = tmp_path / "metrics.csv"
+    path.write_text("loss,other\n3.0,4\n")
+    file = CsvFile(path, lines.append)
+    file.append(ROW)
+    file.append({"entropy": 0.5, **ROW})
+    file.resume("loss", 2)  # the rows beyond are cut in the new file
+    file.append({"loss": 1.0})
+    file.close()
+    text = "loss,other,seconds,entropy\n3.0,4,,\n2.0,,1.5,\n2.0,,1.5,0.5\n1.0,,,\n"
+    assert path.read_text().replace("\r", "") == text
+    assert list(tmp_path.iterdir()) == [path] and lines == []
+
+
+def test_a_disk_too_full_for_new_columns_costs_the_row(tmp_path, lines, monkeypatch):
+    path = tmp_path / "metrics.csv"
+    path.write_text("loss\n3.0\n")
+    file = CsvFile(path, lines.append)
+
+    def full(path):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr("distrl.sinks.csv_file.sync", full)
+    file.append(ROW)
+    assert path.read_text() == "loss\n3.0\n" and list(tmp_path.iterdir()) == [path]
+    assert lines == [f"distrl: {path}: {os.strerror(errno.ENOSPC)}: rows will be missing"]
+    monkeypatch.undo()
+    file.append(ROW)
+    file.close()
+    assert path.read_text().replace("\r", "") == "loss,seconds\n3.0,\n2.0,1.5\n"
 
 
 @pytest.mark.parametrize("content", [b"\xff\xfe\0junk\n1,2\n", b"\0\0\0\n"])

@@ -63,13 +63,41 @@ def test_a_run_without_an_update_has_a_row(tmp_path):
     assert (row["env_steps"], row["episodes"], row["learner_steps"]) == ("700", "7", "0")
     assert (row["mean_return"], "loss" in row) == ("5.5", False)
 
+    state = monitor.state()
     monitor = make_monitor(tmp_path)  # it is resumed, and learns
-    act(monitor, 7)
+    monitor.restore(state)
+    monitor.report("learner/0", 1, [LEARNED])
+    act(monitor, 7, first=7)
+    monitor.close()
+    rows = [(row["env_steps"], row["loss"]) for row in read(tmp_path / "metrics.csv")]
+    assert rows == [("700", ""), ("1200", "0.5"), ("1400", "0.5")]
+
+
+def test_a_column_that_comes_with_a_resume_is_added(tmp_path):
+    state = None
+    for k, more in enumerate([{}, {"rho": 1.0}]):
+        monitor = make_monitor(tmp_path)
+        if state is not None:
+            monitor.restore(state)
+        monitor.report("learner/0", k, [{**LEARNED, **more}])
+        act(monitor, 5, first=5 * k)
+        monitor.close()
+        state = monitor.state()
+    rows = [(row["env_steps"], row["rho"]) for row in read(tmp_path / "metrics.csv")]
+    assert rows == [("500", ""), ("500", ""), ("1000", "1.0"), ("1000", "1.0")]
+
+
+def test_an_old_file_keeps_the_meaning_of_its_columns(tmp_path):
+    (tmp_path / "metrics.csv").write_text("env_steps,env_steps_acted\n10,100\n")
+    monitor = make_monitor(tmp_path)
     monitor.report("learner/0", 0, [LEARNED])
-    act(monitor, 5, first=7)
+    act(monitor, 10)
     monitor.close()
     rows = read(tmp_path / "metrics.csv")
-    assert [(row["env_steps"], row["loss"]) for row in rows] == [("1000", "0.5"), ("1200", "0.5")]
+    assert [(row["env_steps"], row["env_steps_acted"]) for row in rows] == [
+        ("10", "100"), ("10", "500"), ("10", "1000"), ("10", "1000"),
+    ]  # fmt: skip
+    assert "trained_steps" not in rows[0] and rows[-1]["loss"] == "0.5"
 
 
 def test_a_large_budget_has_as_many_rows(tmp_path):
