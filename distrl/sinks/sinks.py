@@ -16,7 +16,6 @@ from distrl.sinks.csv_file import CsvFile, cut_lines
 
 METRICS, LINES, EPISODES = "metrics.csv", "metrics.jsonl", "episodes.csv"
 TENSORBOARD = "tensorboard"  # a folder
-LEARNED = "loss"  # a column that the learner brings; all agents have it
 _EPISODES_BYTES = 100_000_000
 _ROWS = 200  # of a run with a budget, at least
 _LEAST_STEPS = 500  # of a row that does not wait for its time
@@ -191,7 +190,7 @@ class MetricsWriter:
         """
         self._sinks, self._episodes, self._budget = sinks, episodes, budget
         self._last = 0  # environment steps at the last row
-        self._early: Mapping[str, Any] | None = None  # the last row, while no learner has reported
+        self._early: Mapping[str, Any] | None = None  # the last row, before the first update
         self._unwritten: list[dict[str, Any]] = []
 
     def is_due(self, env_steps: int) -> bool:
@@ -224,10 +223,11 @@ class MetricsWriter:
     def write(self, row: Mapping[str, Any]) -> None:
         """Writes a row of metrics and the episodes before it.
 
-        Before the learner has reported, whose columns the rows need, `close` writes the last one.
+        Before the first update, when columns of the learner are missing, `close` writes the last
+        one.
         """
         self._last = int(row["env_steps"])
-        if LEARNED in row:
+        if row["learner_steps"] > 0:
             self._early = None
             self._append(row)
         elif self._last > 0:

@@ -73,6 +73,17 @@ def test_a_run_without_an_update_has_a_row(tmp_path):
     assert rows == [("700", ""), ("1200", "0.5"), ("1400", "0.5")]
 
 
+def test_an_agent_without_a_loss_has_rows(tmp_path):
+    config = MetricsConfig(json_lines=True)
+    monitor = make_monitor(tmp_path, config)
+    monitor.report("learner/0", 0, [{"learner_steps": 1, "env_steps": 10, "policy_loss": 0.5}])
+    act(monitor, 7)
+    monitor.close()
+    rows = [(row["env_steps"], row["policy_loss"]) for row in read(tmp_path / "metrics.csv")]
+    assert rows == [("500", "0.5"), ("700", "0.5")]
+    assert len((tmp_path / "metrics.jsonl").read_text().splitlines()) == 2
+
+
 def test_a_column_that_comes_with_a_resume_is_added(tmp_path):
     state = None
     for k, more in enumerate([{}, {"rho": 1.0}]):
