@@ -37,6 +37,11 @@ def evaluate_run(arguments: list[str]) -> int:
             seed=values.seed,
         )
         print(scores)
+        if len(scores.returns) < episodes:
+            print(
+                f"distrl: ended after --max_steps={max_steps}: {len(scores.returns)} of {episodes} "
+                "episodes"
+            )
         return EXIT_FINISHED
     game = player.game(player.environment)
     with interruptible() as stopped:

@@ -1,0 +1,55 @@
+"""Scores of policies: how many episodes, in which environments, and what is refused."""
+
+import dm_env
+import jax
+import numpy as np
+
+from distrl.agents.a2c import A2CConfig
+from distrl.agents.networks import NetworkConfig
+from distrl.envs import PythonEnvironment
+from distrl.launch.runs import evaluate
+from distrl.policy import Policy
+from distrl.task import make_agent
+from distrl.testing import CountingEnvironment
+
+
+class TwoActions(CountingEnvironment):
+    """Has two actions."""
+
+    num_actions = 2
+
+    def action_spec(self):
+        return dm_env.specs.DiscreteArray(self.num_actions, np.int32, "action")
+
+
+class ThreeActions(TwoActions):
+    """Has three actions."""
+
+    num_actions = 3
+
+
+ENVIRONMENT = PythonEnvironment(TwoActions)
+CONFIG = A2CConfig(NetworkConfig(hidden_sizes=(8,)))
+
+
+def make_policy(**options):
+    agent = make_agent(CONFIG, (), ENVIRONMENT.spec())
+    return Policy(agent, 1, agent.initial_params(jax.random.PRNGKey(0)), **options)
+
+
+def test_eval_says_when_max_steps_ended_it(tmp_path, monkeypatch, capsys):
+    class Plays:
+        has_several_agents, environment, policy = False, ENVIRONMENT, staticmethod(make_policy)
+
+        def __init__(self, command, values):
+            pass
+
+    monkeypatch.setattr(evaluate, "Player", Plays)
+    assert evaluate.evaluate_run(["eval", str(tmp_path), "--episodes=64", "--max_steps=9"]) == 0
+    scores, said = capsys.readouterr().out.splitlines()
+    count = int(scores.split(" over ")[1].split()[0])
+    assert 0 < count < 64
+    assert said == f"distrl: ended after --max_steps=9: {count} of 64 episodes"
+    assert evaluate.evaluate_run(["eval", str(tmp_path), "--episodes=64"]) == 0
+    (scores,) = capsys.readouterr().out.splitlines()
+    assert " over 64 episodes" in scores
