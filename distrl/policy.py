@@ -77,6 +77,8 @@ class Policy:
 
     Attributes:
       version: of the parameters, the number of updates that made them.
+      batch_size: number of environments that it acts in at once; None: any.
+      env_spec: of the environment of the training.
     """
 
     def __init__(
@@ -91,12 +93,12 @@ class Policy:
     ):
         """Args: see `load_policy`."""
         self.version = version
-        self._fixed_size = batch_size
+        self.batch_size = batch_size
         self._variables = VariableClient(_ConstantSource(version, jax.device_put(params)), 2**62)
         self._name = type(getattr(agent, "agent", agent)).__name__
         self._agent: Any = _WithDistribution(agent)
         self._greedy, self._seed = greedy, seed
-        self._spec = agent.env_spec
+        self.env_spec = agent.env_spec
         self._begin(1 if batch_size is None else batch_size)
 
     def _begin(self, size: int) -> None:
@@ -111,7 +113,7 @@ class Policy:
         )
         self._streams = np.arange(size, dtype=np.int32)
         self._first = np.ones(size, bool)
-        self._prev_action = specs.zeros(self._spec.action, size)
+        self._prev_action = specs.zeros(self.env_spec.action, size)
 
     def reset(self, which: Any = None) -> None:
         """Declares that the next observation is the first of an episode.
@@ -141,8 +143,8 @@ class Policy:
         Raises:
           SpecError: the observation violates the spec of the environment of the training.
         """
-        observation = specs.raised(observation, self._spec.observation_start, -1)
-        return specs.raised(self.in_pool(observation, reward), self._spec.action_start, 1)
+        observation = specs.raised(observation, self.env_spec.observation_start, -1)
+        return specs.raised(self.in_pool(observation, reward), self.env_spec.action_start, 1)
 
     def in_pool(self, observation: Nest, reward: Any = 0.0) -> Nest:
         """As a call, with a pool's observation and for its action: those count from 0."""
@@ -161,8 +163,8 @@ class Policy:
           ConfigError: the policy's actions have no known distribution: DDPG's and TD3's, and
             those of an exploration of the user's own.
         """
-        observation = specs.raised(observation, self._spec.observation_start, -1)
-        start = self._spec.action_start
+        observation = specs.raised(observation, self.env_spec.observation_start, -1)
+        start = self.env_spec.action_start
         chosen, extras = self._act(observation, reward, specs.raised(action, start, -1))
         if not extras:
             raise ConfigError(
@@ -173,37 +175,37 @@ class Policy:
 
     def _is_single(self, observation: Nest) -> bool:
         """Returns whether an observation is that of one environment, without a leading axis."""
-        if self._fixed_size is not None:
+        if self.batch_size is not None:
             return False
         leaves = jax.tree.leaves(observation)
-        shapes = [leaf.shape for leaf in jax.tree.leaves(specs.struct(self._spec.observation))]
+        shapes = [leaf.shape for leaf in jax.tree.leaves(specs.struct(self.env_spec.observation))]
         return bool(leaves) and np.shape(leaves[0]) == shapes[0]
 
     def _act(self, observation: Nest, reward: Any, given: Nest) -> tuple[Nest, Any]:
         """Returns the action, and the agent's extras, both without B for one observation."""
         is_given = given is not None
-        observation = specs.converted(observation, self._spec.observation)
+        observation = specs.converted(observation, self.env_spec.observation)
         single = self._is_single(observation)
         if single:
             observation = jax.tree.map(lambda leaf: np.asarray(leaf)[None], observation)
             given = jax.tree.map(lambda leaf: np.asarray(leaf)[None], given)
-        size = specs.batch_size(observation, self._spec.observation, "observation")
-        if size != self._size and self._fixed_size is None:
+        size = specs.batch_size(observation, self.env_spec.observation, "observation")
+        if size != self._size and self.batch_size is None:
             self._begin(size)
         if is_given:
             given = jax.tree.map(np.asarray, given)
             given = jax.tree.map(
                 lambda s, leaf: leaf.astype(s.dtype) if leaf.dtype.kind == s.dtype.kind else leaf,
-                specs.struct(self._spec.action),
+                specs.struct(self.env_spec.action),
                 given,
             )
-            specs.check(given, specs.struct(self._spec.action), (self._size,), "action")
+            specs.check(given, specs.struct(self.env_spec.action), (self._size,), "action")
         else:
-            given = specs.zeros(self._spec.action, self._size)
-        struct = specs.struct(self._spec.observation)
+            given = specs.zeros(self.env_spec.action, self._size)
+        struct = specs.struct(self.env_spec.observation)
         specs.check(observation, struct, (self._size,), "observation")
-        specs.check_choices(observation, self._spec.observation)
-        first, rewards = self._first, specs.zeros(self._spec.reward, self._size)
+        specs.check_choices(observation, self.env_spec.observation)
+        first, rewards = self._first, specs.zeros(self.env_spec.reward, self._size)
         rewards[...] = reward
         rewards[first] = 0.0
         timestep = TimeStep(
@@ -223,7 +225,7 @@ class Policy:
         (action, extras), _, _ = self._inferencer.infer(timestep, self._size, 0, False)
         self._prev_action = action
         self._first = np.zeros(self._size, bool)
-        action = specs.clip(action, self._spec.action)
+        action = specs.clip(action, self.env_spec.action)
         if single:
             action, extras = jax.tree.map(lambda leaf: leaf[0], (action, extras))
         return action, extras

@@ -82,7 +82,7 @@ def evaluate(
 def _play(
     policy: Policy, environment: Environment, episodes: int, max_steps: int | None, seed: int
 ) -> Evaluation:
-    num_envs = min(episodes, _MOST_ENVS)
+    num_envs = policy.batch_size or min(episodes, _MOST_ENVS)
     share = -(-episodes // num_envs)  # of each environment, so that short episodes count no more
     seeds = environment_seeds(seed, "evaluator", 0, num_envs)
     pool = environment.make_pool(num_envs, num_envs, seeds)

@@ -4,6 +4,7 @@ import dm_env
 import jax
 import numpy as np
 
+import distrl
 from distrl.agents.a2c import A2CConfig
 from distrl.agents.networks import NetworkConfig
 from distrl.envs import PythonEnvironment
@@ -35,6 +36,14 @@ CONFIG = A2CConfig(NetworkConfig(hidden_sizes=(8,)))
 def make_policy(**options):
     agent = make_agent(CONFIG, (), ENVIRONMENT.spec())
     return Policy(agent, 1, agent.initial_params(jax.random.PRNGKey(0)), **options)
+
+
+def test_a_policy_of_a_fixed_size_is_evaluated_in_as_many_environments():
+    policy = make_policy(batch_size=4)
+    many = distrl.evaluate(policy, ENVIRONMENT, episodes=20)
+    assert len(many.returns) == 20
+    few = distrl.evaluate(policy, ENVIRONMENT, episodes=3)
+    np.testing.assert_array_equal(few.lengths, many.lengths[:3])
 
 
 def test_eval_says_when_max_steps_ended_it(tmp_path, monkeypatch, capsys):
