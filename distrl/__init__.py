@@ -103,8 +103,8 @@ def evaluate(
       seed: of the environments.
 
     Raises:
-      ConfigError: there is no such run or environment, or no episode ended.
-      SpecError: the environment's observations are not those of the training.
+      ConfigError: there is no such run or environment, its observations, actions or rewards are not
+        those of the training, or no episode ended.
     """
     _import_jax()
     from distrl.launch.runs import evaluation

@@ -13,6 +13,7 @@ from distrl.errors import ConfigError
 from distrl.launch.runs.environment import environment_of
 from distrl.launch.runs.run import Run, load_run
 from distrl.policy import Policy, load_policy
+from distrl.saved_policy import check_spec
 from distrl.seeds import environment_seeds
 from distrl.types import StepType
 
@@ -76,6 +77,7 @@ def evaluate(
             f"evaluate: {environment.name} has several agents; set evaluator.num_evaluators to "
             "evaluate their policies together while they learn"
         )
+    check_spec(policy.env_spec, environment.spec(), f"evaluate in {environment.name}: the policy")
     return _play(policy, environment, episodes, max_steps, seed)
 
 

@@ -3,11 +3,13 @@
 import dm_env
 import jax
 import numpy as np
+import pytest
 
 import distrl
 from distrl.agents.a2c import A2CConfig
 from distrl.agents.networks import NetworkConfig
 from distrl.envs import PythonEnvironment
+from distrl.errors import ConfigError
 from distrl.launch.runs import evaluate
 from distrl.policy import Policy
 from distrl.task import make_agent
@@ -44,6 +46,15 @@ def test_a_policy_of_a_fixed_size_is_evaluated_in_as_many_environments():
     assert len(many.returns) == 20
     few = distrl.evaluate(policy, ENVIRONMENT, episodes=3)
     np.testing.assert_array_equal(few.lengths, many.lengths[:3])
+
+
+def test_an_environment_with_other_actions_is_refused():
+    other = PythonEnvironment(ThreeActions)
+    with pytest.raises(
+        ConfigError,
+        match=r"^evaluate in .*: the policy was trained with another action: .*; here it is ",
+    ):
+        distrl.evaluate(make_policy(), other)
 
 
 def test_eval_says_when_max_steps_ended_it(tmp_path, monkeypatch, capsys):
