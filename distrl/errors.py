@@ -5,6 +5,17 @@ class ConfigError(ValueError):
     """An invalid setting. The message is one line: what is wrong, and what would be right."""
 
 
+class UntrustedError(ConfigError):
+    """A file has code that must not run unless its reader trusts it.
+
+    Args: the fact, and what lets the code run.
+    """
+
+    def __str__(self) -> str:
+        fact, how = self.args
+        return f"{fact}. If you trust whoever wrote this file and could change it, {how}"
+
+
 class SpecError(ValueError):
     """Data that violates its spec. The message names the field, the expected and actual value."""
 

@@ -19,7 +19,7 @@ from typing import Any
 
 import cloudpickle
 
-from distrl.errors import ConfigError
+from distrl.errors import ConfigError, UntrustedError
 from distrl.runtime.files import read_dict
 from distrl.saved.plain_pickle import load_plain
 from distrl.saved.plain_settings import ForeignError, decode, encode
@@ -61,10 +61,10 @@ def read_settings(path: Path, trust: bool) -> dict[str, Any]:
         settings = {name: decode(value) for name, value in document["settings"].items()}
         return _checked(path, settings)
     except ForeignError as error:
-        raise ConfigError(
+        raise UntrustedError(
             f"{path} has code of its own ({error}), because the agent, a transform or the spec is "
-            "not distrl's: loading it runs that code. If you trust whoever wrote this file and "
-            "could change it, use load_policy(..., trust=True)"
+            "not distrl's: loading it runs that code",
+            "load it with trust=True, as in load_policy(..., trust=True)",
         ) from None
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         saved_by = _other_python(path)

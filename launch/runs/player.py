@@ -1,8 +1,9 @@
 """What plays a run: its environment and its policies, as `eval`, `play` and `video` choose them."""
 
 import argparse
+import contextlib
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from distrl import envs
@@ -10,7 +11,7 @@ from distrl.envs.multi_agent.assignment import Assignment
 from distrl.envs.multi_agent.copies import Copies
 from distrl.envs.multi_agent.environment import SeveralAgents
 from distrl.envs.pool import Environment
-from distrl.errors import ConfigError
+from distrl.errors import ConfigError, UntrustedError
 from distrl.inferencer import InferenceSource
 from distrl.launch.runs.arguments import Parser
 from distrl.launch.runs.environment import environment_of, experiment_of
@@ -44,6 +45,15 @@ def positive(text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"expected a whole number from 1 on, got {text!r}")
     return int(text)
+
+
+@contextlib.contextmanager
+def _flag_of_trust() -> Iterator[None]:
+    """Names the flag, in the place of an argument in Python, that runs the code of a policy."""
+    try:
+        yield
+    except UntrustedError as error:
+        raise UntrustedError(error.args[0], "add --trust") from None
 
 
 class Player:
@@ -88,13 +98,14 @@ class Player:
     def policy(self) -> Policy:
         """Returns the policy of an environment with one agent. Raises: see `load_policy`."""
         values = self._values
-        return load_policy(
-            self.run.path,
-            values.which,
-            greedy=not values.sample,
-            seed=values.seed,
-            trust=values.trust,
-        )
+        with _flag_of_trust():
+            return load_policy(
+                self.run.path,
+                values.which,
+                greedy=not values.sample,
+                seed=values.seed,
+                trust=values.trust,
+            )
 
     def game(self, drawn: Environment) -> Game:
         """Returns the environment with what acts in it.
@@ -107,7 +118,8 @@ class Player:
         """
         if isinstance(self.environment, SeveralAgents):
             sources = self._sources(self.environment)
-            return SeveralAgentsGame(self.environment, drawn, sources, self._values.seed)
+            with _flag_of_trust():
+                return SeveralAgentsGame(self.environment, drawn, sources, self._values.seed)
         return OneAgent(drawn, self.policy(), self._values.seed)
 
     def _sources(self, environment: SeveralAgents) -> Sources:

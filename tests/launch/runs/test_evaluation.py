@@ -1,5 +1,7 @@
 """Scores of policies: how many episodes, in which environments, and what is refused."""
 
+import dataclasses
+
 import dm_env
 import jax
 import numpy as np
@@ -8,12 +10,19 @@ import pytest
 import distrl
 from distrl.agents.a2c import A2CConfig
 from distrl.agents.networks import NetworkConfig
+from distrl.checkpointing.params_file import save_params
+from distrl.checkpointing.store import PARAMS, Checkpoints
+from distrl.config import ActorsConfig, LearnerConfig
 from distrl.envs import PythonEnvironment
 from distrl.errors import ConfigError
-from distrl.launch.runs import evaluate
+from distrl.experiment import Experiment
+from distrl.launch.runs import evaluate, player
 from distrl.policy import Policy
+from distrl.replay.config import ReplayConfig
+from distrl.saved.saved_agent import agent_writer
 from distrl.task import make_agent
 from distrl.testing import CountingEnvironment
+from distrl.transforms import RewardScale
 
 
 class TwoActions(CountingEnvironment):
@@ -73,3 +82,29 @@ def test_eval_says_when_max_steps_ended_it(tmp_path, monkeypatch, capsys):
     assert evaluate.evaluate_run(["eval", str(tmp_path), "--episodes=64"]) == 0
     (scores,) = capsys.readouterr().out.splitlines()
     assert " over 64 episodes" in scores
+
+
+@dataclasses.dataclass(frozen=True)
+class Own(RewardScale):
+    """A transform of the user's own."""
+
+
+def test_code_of_a_policy_is_run_by_a_flag_of_the_command_line(tmp_path):
+    parts = (ActorsConfig(1, 2), LearnerConfig(2))
+    made = Experiment(
+        ENVIRONMENT, CONFIG, ReplayConfig(unroll_length=5, max_size=100), parts[0],
+        learner=parts[1], transforms=(Own(0.5),),
+    )  # fmt: skip
+
+    def fill(folder):
+        save_params(folder / PARAMS, 1, {})
+        agent_writer(made.only_task)(folder)
+        return {}
+
+    Checkpoints(tmp_path).write(1, fill)
+    (tmp_path / "config.json").write_text("{}")
+    values = player.player_arguments("eval").parse_args([str(tmp_path), "--env=CartPole-v1"])
+    with pytest.raises(ConfigError, match=r"code of its own .* could change it, add --trust$"):
+        player.Player("eval", values).policy()
+    with pytest.raises(ConfigError, match=r"as in load_policy\(\.\.\., trust=True\)$"):
+        distrl.load_policy(tmp_path)
