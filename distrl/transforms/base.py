@@ -1,6 +1,7 @@
 """The interface of data transforms, between the raw time step and the agent."""
 
 import abc
+import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
@@ -130,6 +131,14 @@ def check_order(transforms: Sequence[Transform]) -> None:
     for later, transform in enumerate(transforms):
         if not isinstance(transform, Transform):
             raise ConfigError(f"transforms: {transform!r} is not a distrl.transforms.Transform")
+        kind = type(transform).__name__
+        if not dataclasses.is_dataclass(transform):
+            raise ConfigError(
+                f"transforms: {kind} must be a dataclass of its settings, which are saved; write "
+                "`@dataclasses.dataclass(frozen=True)` before the class"
+            )
+        if not isinstance(getattr(transform, "name", None), str):
+            raise ConfigError(f"transforms: {kind} must have a `name`, a string")
         unknown = sorted(set(transform.changes) - {"observation", "reward"})
         if unknown:
             raise ConfigError(

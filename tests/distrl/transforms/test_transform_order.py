@@ -1,7 +1,10 @@
 """Transforms that would corrupt each other's data are refused, with the reason and a remedy."""
 
+import dataclasses
 import subprocess
 import sys
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -178,16 +181,34 @@ def test_an_experiment_checks_its_transforms():
         experiment(RewardWeights((1.0,)))
 
 
+@dataclasses.dataclass(frozen=True)
 class Own(Stepwise):
     """A user's transform: `function` of the time step."""
 
+    function: Callable[[Any], Any]
+    changed: tuple[str, ...] = ("observation", "reward")
+
     name = "own"
 
-    def __init__(self, function, changes=("observation", "reward")):
-        self.function, self.changes = function, frozenset(changes)
+    @property
+    def changes(self):
+        return frozenset(self.changed)
 
     def apply(self, statistics, timestep):
         return self.function(timestep)
+
+
+class Plain(Stepwise):
+    name = "plain"
+
+    def apply(self, statistics, timestep):
+        return timestep
+
+
+@dataclasses.dataclass(frozen=True)
+class Nameless(Stepwise):
+    def apply(self, statistics, timestep):
+        return timestep
 
 
 def doubled(timestep):
@@ -197,6 +218,8 @@ def doubled(timestep):
 @pytest.mark.parametrize(
     ("transform", "message"),
     [
+        (Plain(), "Plain must be a dataclass .*write `@dataclasses.dataclass"),
+        (Nameless(), "Nameless must have a `name`, a string"),
         (Own(lambda step: None), "own must return a TimeStep, and returns None"),
         (
             Own(lambda step: step._replace(observation=step.observation[..., :2])),
