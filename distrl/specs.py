@@ -238,6 +238,27 @@ def check_choices(value: Nest, spec: Nest) -> None:
             )
 
 
+def success_code(value: Any, where: str) -> np.int8:
+    """Returns 1 for a success, 0 for a failure, -1 for neither.
+
+    Args:
+      value: True or False, 1 or 0 of any type, or -1 or None for neither.
+      where: what the value is, for messages.
+
+    Raises:
+      SpecError: it is something else, such as a share of 0.3.
+    """
+    if value is None:
+        return np.int8(-1)
+    array = np.asarray(value)
+    if array.size != 1 or array.dtype.kind not in "biuf" or array.item() not in (-1, 0, 1):
+        raise SpecError(
+            f"{where}: expected True or 1, False or 0, or None or -1 for neither, got "
+            f"{value!r:.200}"
+        )
+    return np.int8(array.item())
+
+
 def batch_size(value: Nest, spec: Nest, where: str) -> int:
     """Returns B of a nest of arrays `[B, ...]`.
 

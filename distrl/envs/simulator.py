@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 from dm_env import specs as dm_specs
 
+from distrl import specs
 from distrl.errors import ConfigError, SpecError
 from distrl.types import Nest
 
@@ -112,7 +113,7 @@ class Simulator(dm_env.Environment):
         """See dm_env.
 
         Raises:
-          SpecError: a reward's shape is not that of `reward_spec`.
+          SpecError: a reward's shape is not that of `reward_spec`, or `success` gave a number.
         """
         if self._ended:
             return self.reset()
@@ -129,8 +130,8 @@ class Simulator(dm_env.Environment):
         if not self._ended:
             return dm_env.transition(reward, state)
         if self._reports_success():
-            success = self.success()
-            self._success = -1 if success is None else int(success)
+            where = f"{type(self).__name__}.success()"
+            self._success = int(specs.success_code(self.success(), where))
         if done:
             return dm_env.termination(reward, state)
         return dm_env.truncation(reward, state)

@@ -8,12 +8,13 @@ import numpy as np
 import numpy.typing as npt
 
 from distrl import specs
+from distrl.errors import SpecError
 from distrl.types import Nest
 
 _MAX = float(np.finfo(np.float32).max)
 
 
-class SpecViolation(ValueError):
+class SpecViolation(SpecError):
     """An environment returned something that violates its spec."""
 
 

@@ -52,5 +52,7 @@ class DmStepper:
 
     def _convert(self, step: Any, reward: Any, discount: Any) -> Step:
         observation = step.observation if self._read is None else self._read(step.observation)
-        env_info = self._env.env_info() if self._declares_info else ()
+        env_info: Any = self._env.env_info() if self._declares_info else ()
+        if "success" in (env_info or ()):
+            specs.success_code(env_info["success"], "env_info's success")
         return Step(int(step.step_type), reward, discount, observation, env_info)

@@ -46,6 +46,11 @@ class GymStepper:
         self._info = InfoReader(attribute(env, "info_space", None), success)
         self._any_info = bool(self._info.spec)
 
+    @property
+    def has_seen_success(self) -> bool:
+        """Whether the environment's info had `success` so far."""
+        return self._info.has_seen_success
+
     def spec(self) -> specs.EnvironmentSpec:
         """Returns the spec without wrappers; float32 and int32 in the place of 64 bits."""
         return specs.EnvironmentSpec(

@@ -31,6 +31,7 @@ class InfoReader:
 
     Attributes:
       spec: a dict of specs by name; () if nothing is declared.
+      has_seen_success: whether an info so far had `success`, whatever it said.
     """
 
     def __init__(self, info_space: Any, success: bool):
@@ -38,7 +39,7 @@ class InfoReader:
         info_space: a Dict space of names in the info; None: none.
         success: keep `success`, from the keys `success` or `is_success`.
         """
-        self._success = success
+        self._success, self.has_seen_success = success, False
         self._readers: dict[str, tuple[spaces.Reader | None, Any]] = {}
         declared: dict[str, Any] = {"success": _SUCCESS} if success else {}
         if info_space is not None:
@@ -58,14 +59,17 @@ class InfoReader:
           first: at an episode's FIRST, where what is missing is 0: infos of resets are often empty.
 
         Raises:
-          SpecError: a step's info lacks a declared name.
+          SpecError: a step's info lacks a declared name, or `success` is none.
         """
         if self.spec == ():
             return ()
         env_info: dict[str, Any] = {}
         if self._success:
-            success = next((info[name] for name in _SUCCESS_NAMES if name in info), None)
-            env_info["success"] = np.int8(-1 if success is None else bool(success))
+            env_info["success"] = np.int8(-1)
+            said = next((name for name in _SUCCESS_NAMES if name in info), None)
+            if said is not None:
+                self.has_seen_success = True
+                env_info["success"] = specs.success_code(info[said], "info's success")
         for name, (read, empty) in self._readers.items():
             if name not in info:
                 if not first:

@@ -62,8 +62,9 @@ def environment_spec(builder: Builder, name: str, wrappers: WrapperConfig) -> sp
         stepper = wrap(adapter, spec, wrappers)
         first = stepper.reset()
         second = stepper.step(_any_action(spec.action))
-        silent = isinstance(adapter, GymStepper) and not adapter.reports_success
-        if silent and all(step.env_info["success"] < 0 for step in (first, second)):
+        if isinstance(adapter, GymStepper) and not (
+            adapter.reports_success or adapter.has_seen_success
+        ):
             env_info = {k: v for k, v in spec.env_info.items() if k != "success"}
             spec = spec._replace(env_info=env_info or ())
         check = NestCheck("observation", spec.observation, False)

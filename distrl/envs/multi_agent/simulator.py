@@ -129,7 +129,8 @@ class MultiAgentSimulator(ControlFlow):
         for agent, count in steps.items():
             late = self._late_rewards(agent, count, ended=True)
             success = self.success(agent) if self._reports_success() else None
-            info = self._info(late, -1 if success is None else int(success))
+            where = f"{type(self).__name__}.success({agent!r})"
+            info = self._info(late, int(specs.success_code(success, where)))
             state = self.get_state(agent)
             ends.append(End(agent, state, float(late.sum()), truncated and not done, info))
         yield ends

@@ -7,6 +7,7 @@ from typing import Any
 from distrl.envs.adapters.conform import NestCheck, RewardCheck, SpecViolation
 from distrl.envs.adapters.stepper import Stepper
 from distrl.envs.pools.slots import BUSY, DONE, ENV, STARTED, Slots
+from distrl.errors import SpecError
 from distrl.types import StepType
 
 _FIRST, _MID, _LAST = StepType.FIRST, StepType.MID, StepType.LAST
@@ -116,7 +117,7 @@ class Worker:
                     else f"discount: expected 0 or 1, got {discount}"
                 )
             return kind, self._reward(step.reward), discount, observation, info
-        except SpecViolation as violation:
+        except SpecError as violation:
             return self._fault(env_id, env, str(violation))
         except self._catch as error:
             self.error = error

@@ -15,6 +15,7 @@ from distrl import specs
 from distrl.envs import PythonEnvironment, WrapperConfig
 from distrl.envs.adapters.conform import NestCheck
 from distrl.errors import ConfigError, SpecError
+from distrl.testing import CountingEnvironment
 from distrl.types import StepType
 
 gymnasium = pytest.importorskip("gymnasium")
@@ -158,12 +159,46 @@ def test_success_is_kept_where_it_is_declared_or_seen():
     assert PythonEnvironment(with_attributes(ends=ends)).spec().env_info == ()
     declared = with_attributes(ends=ends, reports_success=True)
     seen = with_attributes(ends=((0, False, False, {"success": 0.0}), ends[1]))
-    for builder, mid in ((declared, -1), (seen, 0)):
+    open_yet = with_attributes(ends=((0, False, False, {"success": -1}), ends[1]))
+    for builder, mid in ((declared, -1), (seen, 0), (open_yet, -1)):
         environment = PythonEnvironment(builder)
         assert environment.spec().env_info["success"].dtype == np.int8
         stepper = environment.make_stepper(0)
         steps = [stepper.reset(), stepper.step(np.int32(0)), stepper.step(np.int32(0))]
         assert [int(step.env_info["success"]) for step in steps] == [-1, mid, 1]
+
+
+@pytest.mark.parametrize(
+    ("said", "code"),
+    [(np.True_, 1), (1.0, 1), (np.array([0]), 0), (False, 0), (None, -1), (-1, -1)],
+)
+def test_success_is_a_yes_a_no_or_nothing(said, code):
+    builder = with_attributes(ends=((0, False, False, {"success": said}),), reports_success=True)
+    stepper = PythonEnvironment(builder).make_stepper(0)
+    stepper.reset()
+    assert int(stepper.step(np.int32(0)).env_info["success"]) == code
+
+
+@pytest.mark.parametrize("said", [0.3, float("nan"), 2, "yes", {}])
+def test_what_is_no_success_is_refused_with_its_value(said):
+    builder = with_attributes(ends=((0, False, False, {"success": said}),))
+    with pytest.raises(SpecError) as refused:
+        PythonEnvironment(builder).spec()
+    assert str(refused.value) == (
+        f"info's success: expected True or 1, False or 0, or None or -1 for neither, got {said!r}"
+    )
+
+
+def test_a_dm_environments_success_is_checked_too():
+    class Graded(CountingEnvironment):
+        def env_info_spec(self):
+            return {"success": dm_specs.Array((), np.float32, "success")}
+
+        def env_info(self):
+            return {"success": np.float32(0.3)}
+
+    with pytest.raises(SpecError, match=r"env_info's success: expected .* 0\.3"):
+        PythonEnvironment(Graded).spec()
 
 
 def test_info_space_declares_what_else_is_kept():

@@ -108,6 +108,15 @@ def test_success(length, success):
     assert play(env)[0][1]["success"] == -1  # the next episode's
 
 
+def test_a_share_is_no_success():
+    class Graded(WithSuccess):
+        def success(self):
+            return 0.3
+
+    with pytest.raises(SpecError, match=r"Graded.success\(\): expected True .*, got 0.3"):
+        play(Graded(1, 2))
+
+
 def test_what_is_refused():
     for delay in (-1, 1.5, True):
         with pytest.raises(ConfigError, match=r"Orders.reward_delay must be a whole number"):

@@ -9,7 +9,7 @@ from distrl.envs.multi_agent.environment import MultiAgentEnvironment
 from distrl.envs.multi_agent.pool import AgentPool
 from distrl.envs.multi_agent.simulator import MultiAgentSimulator
 from distrl.envs.pool_config import PoolConfig
-from distrl.errors import ConfigError
+from distrl.errors import ConfigError, EnvironmentFault
 from distrl.types import StepType
 
 NUMBER = dm_specs.Array((), np.float32)
@@ -100,6 +100,15 @@ def test_late_rewards_that_are_never_late():
     fast = _steps(Prompt, 9)[0]
     assert [float(step[1]) for step in fast] == [0, *range(100, 108)]
     assert "late_reward" not in fast[0][4]
+
+
+def test_a_share_is_no_success():
+    class Graded(Warehouses):
+        def success(self, agent):
+            return 0.3
+
+    with pytest.raises(EnvironmentFault, match=r"Graded.success\('fast'\): .*, got 0.3"):
+        _steps(Graded, 9)
 
 
 def test_a_wrong_simulator_is_named():
