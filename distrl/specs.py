@@ -225,6 +225,33 @@ def raised(value: Nest, starts: Nest, sign: int) -> Nest:
         return value
 
 
+def check_integers(value: Nest, spec: Nest, starts: Nest, where: str) -> None:
+    """Raises SpecError for integers beyond the bounds of their specs.
+
+    Args:
+      value: nest of arrays that `check` has accepted, with any leading axes.
+      spec: nest of specs, without leading axes.
+      starts: what the numbers of a message are higher by: see `EnvironmentSpec`.
+      where: what the value is, for the message.
+    """
+    own = jax.tree.leaves(raised(value, starts, 1))
+    leaves = jax.tree.leaves(spec, is_leaf=is_spec)
+    for leaf, array, given in zip(leaves, jax.tree.leaves(value), own, strict=True):
+        if not (isinstance(leaf, specs.BoundedArray) and np.issubdtype(leaf.dtype, np.integer)):
+            continue
+        wrong = (array < leaf.minimum) | (array > leaf.maximum)
+        if np.any(wrong):
+            low, high, got = (
+                np.broadcast_to(number, wrong.shape)[wrong][0]
+                for number in (
+                    leaf.minimum + (given - array),
+                    leaf.maximum + (given - array),
+                    given,
+                )
+            )
+            raise SpecError(f"{where}: expected whole numbers from {low} to {high}, got {got}")
+
+
 def check_choices(value: Nest, spec: Nest) -> None:
     """Raises SpecError for a number that a DiscreteArray of a spec does not have."""
     for leaf, array in zip(jax.tree.leaves(spec, is_leaf=is_spec), jax.tree.leaves(value)):

@@ -14,6 +14,8 @@ from distrl.envs.adapters.stepper import Step, Stepper
 from distrl.errors import ConfigError
 from distrl.types import Nest, StepType
 
+_POST_PROCESS = "environment.wrappers.post_process's action"
+
 
 @dataclasses.dataclass(frozen=True)
 class WrapperConfig:
@@ -32,7 +34,8 @@ class WrapperConfig:
       post_process: a function of your own, (action, observation) -> the action that the environment
         gets. Everybody else sees the agent's own action: it is stored, learned from, and the next
         `prev_action`. The observation is the environment's newest, before other wrappers; the
-        action is clipped before, not after.
+        action is clipped before, not after. Both count as the environment's own spaces do, from
+        the `start` of a Discrete or MultiDiscrete.
     """
 
     clip_actions: bool = True
@@ -86,7 +89,7 @@ def wrap(stepper: Stepper, spec: specs.EnvironmentSpec, config: WrapperConfig) -
       config: the wrappers.
     """
     if config.post_process is not None:
-        stepper = PostProcess(stepper, config.post_process)
+        stepper = PostProcess(stepper, config.post_process, spec)
     if config.clip_actions and any(map(specs.is_clippable, _leaves(spec.action))):
         stepper = ClipAction(stepper, spec.action)
     if config.max_episode_steps is not None:
@@ -137,10 +140,19 @@ class ClipAction(_Wrapper):
 class PostProcess(_Wrapper):
     """Passes actions through a function, with the observation that they answer."""
 
-    def __init__(self, stepper: Stepper, function: Callable[[Nest, Nest], Nest]):
-        """Args: stepper: the stepper to wrap. function: see `WrapperConfig.post_process`."""
+    def __init__(
+        self,
+        stepper: Stepper,
+        function: Callable[[Nest, Nest], Nest],
+        spec: specs.EnvironmentSpec,
+    ):
+        """Args:
+        stepper: the stepper to wrap.
+        function: see `WrapperConfig.post_process`.
+        spec: of the environment.
+        """
         super().__init__(stepper)
-        self._function = function
+        self._function, self._spec = function, spec
         self._observation: Nest = None
 
     def reset(self) -> Step:
@@ -151,9 +163,24 @@ class PostProcess(_Wrapper):
 
     def step(self, action: Nest) -> Step:
         """See `Stepper`."""
-        step = self._stepper.step(self._function(action, self._observation))
+        step = self._stepper.step(self._processed(action))
         self._observation = step.observation
         return step
+
+    def _processed(self, action: Nest) -> Nest:
+        """Returns the function's action, counted from 0, after a check."""
+        spec = self._spec
+        given = self._function(
+            specs.raised(action, spec.action_start, 1),
+            specs.raised(self._observation, spec.observation_start, 1),
+        )
+        converted = specs.converted(given, spec.action)
+        specs.check(converted, spec.action, (), _POST_PROCESS)
+        lowered = specs.raised(converted, spec.action_start, -1)
+        specs.check_integers(lowered, spec.action, spec.action_start, _POST_PROCESS)
+        # Not the converted floats: an environment of 64 bits gets all of them.
+        arrays = jax.tree.map(lambda _, leaf: np.asarray(leaf), converted, given)
+        return specs.raised(arrays, spec.action_start, -1)
 
 
 class TimeLimit(_Wrapper):
