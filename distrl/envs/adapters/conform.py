@@ -6,6 +6,7 @@ from typing import Any
 import jax
 import numpy as np
 import numpy.typing as npt
+from dm_env import specs as dm_specs
 
 from distrl import specs
 from distrl.errors import SpecError
@@ -23,16 +24,19 @@ class LeafCheck:
 
     The shape must be the spec's, and floats finite. Floats of another width are cast, and so is
     what the spec's dtype can hold: any integer of its range, and for floats those of few bits.
+    A DiscreteArray's number must be one of its; other bounds are not checked.
     """
 
-    def __init__(self, name: str, shape: tuple[int, ...], dtype: np.dtype[Any], check_finite: bool):
+    def __init__(self, name: str, spec: Any, check_finite: bool):
         """Args:
         name: name of the array, for messages.
-        shape, dtype: the spec's.
+        spec: the array's spec.
         check_finite: refuse NaN and infinity.
         """
-        self._name, self._shape, self._dtype = name, shape, dtype
-        self._finite = check_finite and dtype.kind == "f"
+        self._name, self._shape, self._dtype = name, tuple(spec.shape), np.dtype(spec.dtype)
+        self._finite = check_finite and self._dtype.kind == "f"
+        discrete = isinstance(spec, dm_specs.DiscreteArray)
+        self._num_values = int(spec.num_values) if discrete else None
 
     def __call__(self, value: Any) -> npt.NDArray[Any]:
         """Returns `value` as an array of the spec's shape and dtype; itself if it is one.
@@ -55,6 +59,11 @@ class LeafCheck:
             what = not_finite(self._name, array)
             if what is not None:
                 raise SpecViolation(what)
+        if self._num_values is not None and not 0 <= array.item() < self._num_values:
+            raise SpecViolation(
+                f"{self._name}: expected one of {self._num_values} numbers, from the start of its "
+                f"space on, got its number {array}"
+            )
         return array
 
     def _expected(self) -> str:
@@ -89,13 +98,12 @@ class NestCheck:
         spec: nest of specs.
         check_finite: refuse NaN and infinity.
         """
-        leaves, self._structure = jax.tree_util.tree_flatten_with_path(specs.struct(spec))
+        self._structure = jax.tree.structure(specs.struct(spec))
+        leaves, _ = jax.tree_util.tree_flatten_with_path(spec, is_leaf=specs.is_spec)
         self._name = name
         self._checks = [
-            LeafCheck(
-                name + jax.tree_util.keystr(path), tuple(s.shape), np.dtype(s.dtype), check_finite
-            )
-            for path, s in leaves
+            LeafCheck(name + jax.tree_util.keystr(path), leaf, check_finite)
+            for path, leaf in leaves
         ]
         self._single = self._structure == jax.tree.structure(0)
         self._empty = not leaves

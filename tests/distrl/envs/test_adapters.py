@@ -47,6 +47,10 @@ class Gym(gymnasium.Env):
         return self.observation_space.sample()
 
 
+def spec_of(space):
+    return PythonEnvironment(with_attributes(observation_space=space)).spec().observation
+
+
 def with_attributes(**attributes):
     return type("Some", (Gym,), attributes)
 
@@ -416,6 +420,20 @@ def test_what_a_space_contains_is_taken(space, observation):
     given = jax.tree.leaves(observation)
     for leaf, start, wanted in zip(leaves, jax.tree.leaves(spec.observation_start), given):
         np.testing.assert_array_equal(leaf + start, wanted)
+
+
+@pytest.mark.parametrize("space", [spaces.Discrete(5), spaces.Discrete(5, start=3)])
+def test_a_number_that_a_discrete_space_lacks_is_refused(space):
+    check = NestCheck("state", {"x": spec_of(space)}, True)
+    for number in (0, 4):
+        assert check({"x": number})[0] == number
+    for number in (-1, 5):
+        with pytest.raises(SpecError, match=rf"state\['x'\]: expected one of 5 .* {number}$"):
+            check({"x": number})
+    wrong = int(space.start) + 5
+    builder = with_attributes(observation_space=space, _observe=lambda self: wrong)
+    with pytest.raises(SpecError, match="first observation: expected one of 5 numbers"):
+        PythonEnvironment(builder).spec()
 
 
 @pytest.mark.parametrize("dtype", [np.int64, np.uint64])
