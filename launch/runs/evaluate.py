@@ -30,7 +30,7 @@ def evaluate_run(arguments: list[str]) -> int:
     episodes, max_steps = values.episodes or _EPISODES, values.max_steps
     if not player.has_several_agents:
         scores = evaluate(
-            player.policy(),
+            player.policy,
             player.environment,
             episodes=episodes,
             max_steps=max_steps,

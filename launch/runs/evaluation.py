@@ -1,5 +1,6 @@
 """`distrl.evaluate`: whole episodes of a policy in an environment."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -51,23 +52,20 @@ class Evaluation(NamedTuple):
 
 
 def evaluate(
-    policy: Policy | Run | str | Path,
+    policy: Policy | Run | str | Path | Callable[[], Policy],
     environment: str | Environment | None = None,
     *,
     episodes: int = 10,
     max_steps: int | None = None,
     seed: int = 0,
 ) -> Evaluation:
-    """See `distrl.evaluate`."""
+    """See `distrl.evaluate`. A function is called for the policy once the pool is made."""
     if episodes < 1:
         raise ConfigError(f"evaluate: episodes must be 1 or more, got {episodes}")
     if isinstance(policy, (str, Path)) and environment is None:
         policy = load_run(policy)
     if isinstance(policy, Run):
         environment = environment or environment_of(policy, trust=policy.trust)
-        policy = policy.policy
-    elif isinstance(policy, (str, Path)):
-        policy = load_policy(policy)
     if environment is None:
         raise ConfigError("evaluate: name the environment, as in evaluate(policy, 'CartPole-v1')")
     if isinstance(environment, str):
@@ -81,14 +79,28 @@ def evaluate(
     return _play(policy, environment, episodes, max_steps, seed)
 
 
+def _loaded(source: Policy | Run | str | Path | Callable[[], Policy]) -> Policy:
+    if isinstance(source, Policy):
+        return source
+    if isinstance(source, Run):
+        return source.policy
+    return load_policy(source) if isinstance(source, (str, Path)) else source()
+
+
 def _play(
-    policy: Policy, environment: Environment, episodes: int, max_steps: int | None, seed: int
+    source: Policy | Run | str | Path | Callable[[], Policy],
+    environment: Environment,
+    episodes: int,
+    max_steps: int | None,
+    seed: int,
 ) -> Evaluation:
     num_envs = policy.batch_size or min(episodes, _MOST_ENVS)
     share = -(-episodes // num_envs)  # of each environment, so that short episodes count no more
     seeds = environment_seeds(seed, "evaluator", 0, num_envs)
+    # Before the policy: a pool of processes forks, and to load parameters starts JAX.
     pool = environment.make_pool(num_envs, num_envs, seeds)
     try:
+        policy = _loaded(source)
         statistics = EpisodeStatistics(num_envs, pool.spec)
         records: list[list[Any]] = [[] for _ in range(num_envs)]
         policy.reset()

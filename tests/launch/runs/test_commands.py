@@ -5,12 +5,22 @@ import json
 import os
 import signal
 import threading
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from distrl.errors import ConfigError
-from distrl.launch.runs import compare, evaluate, list_runs, logs, plot, stop, table
+from distrl.launch.runs import (
+    compare,
+    evaluate,
+    evaluation,
+    list_runs,
+    logs,
+    plot,
+    stop,
+    table,
+)
 from distrl.launch.runs.run import load_run
 
 pytest.importorskip("matplotlib")
@@ -219,3 +229,24 @@ def test_bad_arguments_are_one_line(tmp_path, command, function):
         function([f"distrl {command}"])
     with pytest.raises(ConfigError, match="is not the folder of a run"):
         function([f"distrl {command}", str(tmp_path), *[str(tmp_path)] * (command != "eval")])
+
+
+def test_the_pool_is_made_before_the_policy_is_loaded():  # a pool of processes forks
+    events = []
+
+    class Pool(SimpleNamespace):
+        def close(self):
+            events.append("close")
+
+    class Recorded(SimpleNamespace):
+        def make_pool(self, num_envs, wait_num, seeds):
+            events.append("pool")
+            return Pool()
+
+    def load():
+        events.append("policy")
+        raise ConfigError("no policy today")
+
+    with pytest.raises(ConfigError, match="no policy today"):
+        evaluation.evaluate(load, Recorded(name="Recorded"))
+    assert events == ["pool", "policy", "close"]
