@@ -1,5 +1,6 @@
 """gymnasium environments as steppers."""
 
+import inspect
 from typing import Any
 
 import numpy as np
@@ -65,7 +66,7 @@ class GymStepper:
 
     def reset(self) -> Step:
         """See `Stepper`."""
-        answer = self._env.reset() if self._seed is None else self._env.reset(seed=self._seed)
+        answer = self._env.reset() if self._seed is None else seeded_reset(self._env, self._seed)
         self._seed = None
         if not (isinstance(answer, tuple) and len(answer) == 2 and isinstance(answer[1], dict)):
             raise SpecError(
@@ -102,6 +103,30 @@ class GymStepper:
     def close(self) -> None:
         """See `Stepper`."""
         self._env.close()
+
+
+def seeded_reset(env: Any, seed: int) -> Any:
+    """Returns what `env.reset(seed=seed)` does.
+
+    Raises:
+      SpecError: the environment, or one inside it, has a `reset` that takes no seed.
+    """
+    try:
+        return env.reset(seed=seed)
+    except TypeError:
+        while _takes_seed(env.reset) and hasattr(env, "env"):
+            env = env.env
+        if _takes_seed(env.reset):
+            raise  # raised by the environment's own code
+        raise SpecError(
+            f"{type(env).__name__}.reset must take `seed` and `options`, as gymnasium's: "
+            "def reset(self, *, seed=None, options=None)"
+        ) from None
+
+
+def _takes_seed(reset: Any) -> bool:
+    parameters = inspect.signature(reset).parameters
+    return "seed" in parameters or any(p.kind == p.VAR_KEYWORD for p in parameters.values())
 
 
 def _number(reward: Any) -> float:

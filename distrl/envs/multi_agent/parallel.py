@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from distrl.envs.adapters.gym_stepper import seeded_reset
 from distrl.envs.adapters.stepper import Step
 from distrl.envs.multi_agent.joint import AgentStep, JointSpec, JointSteps, agent_conversions
 from distrl.errors import SpecError
@@ -25,7 +26,7 @@ class ParallelStepper:
         if self._seed is None:
             observations, infos = self._env.reset()
         else:
-            observations, infos = self._env.reset(seed=self._seed)
+            observations, infos = seeded_reset(self._env, self._seed)
         self._seed = None
         self._acting = list(self._env.agents)
         if not self._acting:

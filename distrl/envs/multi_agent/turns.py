@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from distrl.envs.adapters.gym_stepper import seeded_reset
 from distrl.envs.adapters.stepper import Step
 from distrl.envs.multi_agent.joint import AgentStep, JointSpec, JointSteps, agent_conversions
 from distrl.errors import SpecError
@@ -37,7 +38,7 @@ class TurnStepper:
         if self._seed is None:
             self._env.reset()
         else:
-            self._env.reset(seed=self._seed)
+            seeded_reset(self._env, self._seed)
         self._seed = None
         self._elapsed = 0
         self._begun.clear()

@@ -222,6 +222,23 @@ def test_info_space_declares_what_else_is_kept():
         stepper.step(np.int32(0))
 
 
+@pytest.mark.parametrize(
+    "wrap", [lambda env: env, lambda env: gymnasium.wrappers.TimeLimit(env, 9)]
+)
+def test_a_reset_without_a_seed_is_named_in_one_line(wrap):
+    builder = with_attributes(reset=lambda self: (self._observe(), {}))
+    with pytest.raises(SpecError, match=r"^Some.reset must take `seed` and `options`"):
+        PythonEnvironment(lambda: wrap(builder())).spec()
+
+
+def test_a_type_error_of_a_reset_itself_is_its_own():
+    def reset(self, *, seed=None, options=None):
+        return len(seed)
+
+    with pytest.raises(TypeError, match="has no len"):
+        PythonEnvironment(with_attributes(reset=reset)).spec()
+
+
 def test_attributes_are_found_behind_wrappers():
     inner = with_attributes(
         reports_success=True,
