@@ -141,13 +141,23 @@ class _Keeper:
 
     def _draw(self) -> Any:
         if hasattr(self._env, "render"):
-            return self._env.render()
+            try:
+                return self._env.render()
+            except NotImplementedError:
+                if not _inherits_render(self._bare()):
+                    raise
         if hasattr(self._env, "physics"):
             return self._env.physics.render(_HEIGHT, _WIDTH, camera_id=0)
         raise ConfigError(
-            f"{self._name} has no pictures: give {type(self._env).__name__} a method render() that "
-            "returns one, uint8 [H, W, 3]"
+            f"{self._name} has no pictures: give {type(self._bare()).__name__} a method render() "
+            "that returns one, uint8 [H, W, 3]"
         )
 
     def _bare(self) -> Any:
         return getattr(self._env, "unwrapped", self._env)
+
+
+def _inherits_render(env: Any) -> bool:
+    """Returns whether an environment has only the `render` of a library's base class."""
+    module = getattr(getattr(type(env), "render", None), "__module__", None)
+    return module in ("gymnasium.core", "gym.core", "pettingzoo.utils.env")

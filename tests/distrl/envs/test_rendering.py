@@ -42,6 +42,34 @@ class Undrawn(gymnasium.Env):
         return np.zeros((2, 2, 3), np.uint8) if self.render_mode == "rgb_array" else None
 
 
+@pytest.mark.parametrize(
+    "wrap", [lambda env: env, lambda env: gymnasium.wrappers.TimeLimit(env, 9)]
+)
+def test_an_environment_without_render_is_told_to_have_one(wrap):
+    class Bare(Undrawn):
+        render = gymnasium.Env.render
+
+    drawn = rendered(PythonEnvironment(lambda: wrap(Bare()), "bare"))
+    pool = drawn.environment.make_pool(1, 1, [0])
+    timestep = pool.reset()
+    with pytest.raises(ConfigError, match=r"^bare has no pictures: give Bare a method render\(\)"):
+        drawn.picture(timestep)
+    pool.close()
+
+
+def test_an_own_render_that_is_not_implemented_is_the_users():
+    class Later(Undrawn):
+        def render(self):
+            raise NotImplementedError("next week")
+
+    drawn = rendered(PythonEnvironment(Later))
+    pool = drawn.environment.make_pool(1, 1, [0])
+    timestep = pool.reset()
+    with pytest.raises(NotImplementedError, match="next week"):
+        drawn.picture(timestep)
+    pool.close()
+
+
 def test_the_picture_is_that_of_the_newest_step():
     drawn = rendered(PythonEnvironment(Drawn, wrappers=WrapperConfig(action_repeat=2)))
     pool = drawn.environment.make_pool(1, 1, [3])
