@@ -75,7 +75,6 @@ def evaluate(
             f"evaluate: {environment.name} has several agents; set evaluator.num_evaluators to "
             "evaluate their policies together while they learn"
         )
-    check_spec(policy.env_spec, environment.spec(), f"evaluate in {environment.name}: the policy")
     return _play(policy, environment, episodes, max_steps, seed)
 
 
@@ -94,13 +93,15 @@ def _play(
     max_steps: int | None,
     seed: int,
 ) -> Evaluation:
-    num_envs = policy.batch_size or min(episodes, _MOST_ENVS)
+    fixed_size = source.batch_size if isinstance(source, Policy) else None
+    num_envs = fixed_size or min(episodes, _MOST_ENVS)
     share = -(-episodes // num_envs)  # of each environment, so that short episodes count no more
     seeds = environment_seeds(seed, "evaluator", 0, num_envs)
     # Before the policy: a pool of processes forks, and to load parameters starts JAX.
     pool = environment.make_pool(num_envs, num_envs, seeds)
     try:
-        policy = _loaded(source)
+        policy, spec = _loaded(source), environment.spec()
+        check_spec(policy.env_spec, spec, f"evaluate in {environment.name}: the policy")
         statistics = EpisodeStatistics(num_envs, pool.spec)
         records: list[list[Any]] = [[] for _ in range(num_envs)]
         policy.reset()
