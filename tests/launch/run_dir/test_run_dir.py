@@ -1,5 +1,6 @@
 """The run folder: which runs resume, what is refused, and that changed settings are reported."""
 
+import csv
 import dataclasses
 import json
 import os
@@ -204,7 +205,13 @@ def test_a_run_without_a_checkpoint_starts_from_the_beginning(opened, tmp_path):
     assert line.endswith("has no checkpoint: starting from the beginning, appending to its logs")
     assert folder.resume_point.checkpoint is None
     run(folder, made)
-    assert (tmp_path / "run" / "metrics.csv").read_text().startswith("seconds,env_steps\n1,2\n")
+    with open(tmp_path / "run" / "metrics.csv", newline="") as file:
+        first, *others = csv.DictReader(file)
+    assert {name: text for name, text in first.items() if text} == {
+        "seconds": "1",
+        "env_steps": "2",
+    }
+    assert others and all(row["learner_steps"] for row in others)
 
 
 def test_settings_are_compared_by_field():
