@@ -241,13 +241,10 @@ def check_integers(value: Nest, spec: Nest, starts: Nest, where: str) -> None:
             continue
         wrong = (array < leaf.minimum) | (array > leaf.maximum)
         if np.any(wrong):
+            start = given - array
             low, high, got = (
                 np.broadcast_to(number, wrong.shape)[wrong][0]
-                for number in (
-                    leaf.minimum + (given - array),
-                    leaf.maximum + (given - array),
-                    given,
-                )
+                for number in (leaf.minimum + start, leaf.maximum + start, given)
             )
             raise SpecError(f"{where}: expected whole numbers from {low} to {high}, got {got}")
 
@@ -259,10 +256,15 @@ def check_choices(value: Nest, spec: Nest) -> None:
             continue
         wrong = (array < 0) | (array >= leaf.num_values)
         if np.any(wrong):
-            raise SpecError(
-                f"{leaf.name}: expected one of {leaf.num_values} numbers, from the start of its "
-                f"space on, got its number {array[wrong].flat[0]}"
-            )
+            raise SpecError(no_choice(leaf.name, leaf.num_values, array[wrong].flat[0]))
+
+
+def no_choice(name: str, num_values: int, number: Any) -> str:
+    """Returns the message for a number that a DiscreteArray of a spec does not have."""
+    return (
+        f"{name}: expected one of {num_values} numbers, from the start of its space on, got its "
+        f"number {number}"
+    )
 
 
 def success_code(value: Any, where: str) -> np.int8:

@@ -57,9 +57,8 @@ class MetricsCsv:
     def append(self, row: Mapping[str, Any]) -> None:
         """See `Sink`. An old file's `env_steps` are the transitions trained on."""
         if self._is_old:
-            trained = row["trained_steps"]
-            row = {name: value for name, value in row.items() if name != "trained_steps"}
-            row = {**row, "env_steps_acted": row["env_steps"], "env_steps": trained}
+            row = {**row, "env_steps_acted": row["env_steps"], "env_steps": row["trained_steps"]}
+            del row["trained_steps"]
         self._file.append(row)
 
     def close(self) -> None:

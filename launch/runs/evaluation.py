@@ -19,6 +19,7 @@ from distrl.seeds import environment_seeds
 from distrl.types import StepType
 
 _MOST_ENVS = 16
+PolicySource = Policy | Run | str | Path | Callable[[], Policy]
 
 
 class Evaluation(NamedTuple):
@@ -52,7 +53,7 @@ class Evaluation(NamedTuple):
 
 
 def evaluate(
-    policy: Policy | Run | str | Path | Callable[[], Policy],
+    policy: PolicySource,
     environment: str | Environment | None = None,
     *,
     episodes: int = 10,
@@ -78,7 +79,7 @@ def evaluate(
     return _play(policy, environment, episodes, max_steps, seed)
 
 
-def _loaded(source: Policy | Run | str | Path | Callable[[], Policy]) -> Policy:
+def _loaded(source: PolicySource) -> Policy:
     if isinstance(source, Policy):
         return source
     if isinstance(source, Run):
@@ -87,7 +88,7 @@ def _loaded(source: Policy | Run | str | Path | Callable[[], Policy]) -> Policy:
 
 
 def _play(
-    source: Policy | Run | str | Path | Callable[[], Policy],
+    source: PolicySource,
     environment: Environment,
     episodes: int,
     max_steps: int | None,

@@ -60,10 +60,7 @@ class LeafCheck:
             if what is not None:
                 raise SpecViolation(what)
         if self._num_values is not None and not 0 <= array.item() < self._num_values:
-            raise SpecViolation(
-                f"{self._name}: expected one of {self._num_values} numbers, from the start of its "
-                f"space on, got its number {array}"
-            )
+            raise SpecViolation(specs.no_choice(self._name, self._num_values, array))
         return array
 
     def _expected(self) -> str:
