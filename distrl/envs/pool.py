@@ -7,6 +7,7 @@ from typing import Any, Protocol
 import jax
 import numpy as np
 import numpy.typing as npt
+from dm_env import specs as dm_specs
 
 from distrl import specs
 from distrl.types import Nest, StepType, TimeStep
@@ -76,6 +77,13 @@ class Pool(abc.ABC):
         self.env_ids = np.arange(num_envs, dtype=np.int32)
         self._in_flight = 0
         self._prev_action = specs.zeros(spec.action, num_envs)
+        leaves = jax.tree_util.tree_leaves_with_path(spec.action, is_leaf=specs.is_spec)
+        starts = jax.tree.leaves(spec.action_start) or [0] * len(leaves)
+        self._integers = [
+            (i, jax.tree_util.keystr(path), leaf, start)
+            for i, ((path, leaf), start) in enumerate(zip(leaves, starts, strict=True))
+            if isinstance(leaf, dm_specs.BoundedArray) and leaf.dtype.kind in "iu"
+        ]
         self._single_action = not isinstance(self._prev_action, (dict, list, tuple))
 
     def reset(self) -> TimeStep:
@@ -160,6 +168,30 @@ class Pool(abc.ABC):
                 f"{self.name}: {method}() needs a synchronous pool; this one waits for "
                 f"{self.wait_num} of {self.num_envs}: use start(), recv() and send()"
             )
+
+    def _check_choices(
+        self, leaves: list[npt.NDArray[Any]], env_ids: npt.NDArray[np.int32]
+    ) -> None:
+        """Raises SpecError for integers beyond the bounds of the action's spec.
+
+        Args:
+          leaves: of an action whose shapes and dtypes have been checked.
+          env_ids: the environments that it is for.
+        """
+        for i, path, leaf, start in self._integers:
+            given = leaves[i]
+            if isinstance(leaf, dm_specs.DiscreteArray):
+                # `argmax` has no function in Python around it, and of unsigned numbers it finds
+                # negative ones as well, which are large then.
+                row = given.view(f"u{given.itemsize}").argmax()
+                is_wrong = not 0 <= given[row] < leaf.num_values
+            else:
+                outside = (given < leaf.minimum) | (given > leaf.maximum)
+                row = outside.reshape(len(outside), -1).any(axis=1).argmax()
+                is_wrong = outside[row].any()
+            if is_wrong:
+                where = f"action{path} of {self.name}: environment {env_ids[row]}"
+                specs.check_integers(given[row], leaf, start, where)
 
     @abc.abstractmethod
     def _start(self) -> None: ...

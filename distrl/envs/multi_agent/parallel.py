@@ -39,13 +39,25 @@ class ParallelStepper:
         actions = {agent: self._agents[agent].write(action[agent]) for agent in self._acting}
         observations, rewards, terminations, truncations, infos = self._env.step(actions)
         agent_steps = []
+        staying = set(self._env.agents)
         for agent in self._acting:
             observation = self._observation(agent, observations)
-            terminated, truncated = terminations[agent], truncations[agent]
-            kind = StepType.LAST if terminated or truncated else StepType.MID
+            reward = _of(agent, rewards, "reward")
+            terminated = _of(agent, terminations, "termination")
+            truncated = _of(agent, truncations, "truncation")
+            has_ended = bool(terminated or truncated)
+            if has_ended == (agent in staying):
+                raise SpecError(
+                    f"agent {agent!r} has terminated or is truncated, and is still among the "
+                    "environment's agents; an agent that has ended must leave them"
+                    if has_ended
+                    else f"agent {agent!r} has left the environment's agents, neither terminated "
+                    "nor truncated; say which, as what follows its last step depends on it"
+                )
+            kind = StepType.LAST if has_ended else StepType.MID
             discount = 0.0 if terminated else 1.0
             info = self._agents[agent].info(infos.get(agent, {}), False)
-            agent_steps.append(AgentStep(agent, kind, rewards[agent], discount, observation, info))
+            agent_steps.append(AgentStep(agent, kind, reward, discount, observation, info))
         before, self._acting = set(self._acting), list(self._env.agents)
         agent_steps += [
             self._first(agent, observations, infos) for agent in self._acting if agent not in before
@@ -66,9 +78,17 @@ class ParallelStepper:
             raise SpecError(
                 f"agent {agent!r} is not among possible_agents, {list(self._env.possible_agents)}"
             )
-        if agent not in observations:
-            raise SpecError(
-                f"agent {agent!r} has no observation; an agent that acted must get one, "
-                "even if it has ended"
-            )
-        return self._agents[agent].read(observations[agent])
+        return self._agents[agent].read(_of(agent, observations, "observation"))
+
+
+def _of(agent: str, values: Any, name: str) -> Any:
+    """Returns an agent's part of what the environment has given.
+
+    Raises:
+      SpecError: it has none.
+    """
+    if agent not in values:
+        raise SpecError(
+            f"agent {agent!r} has no {name}; an agent that acted must get one, even if it has ended"
+        )
+    return values[agent]

@@ -6,13 +6,12 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from dm_env import specs as dm_specs
 
 from distrl import specs
 from distrl.envs.adapters.conform import not_finite
 from distrl.envs.pool import Pool
 from distrl.envs.pools.envpool_library import envpool, info_keys, observation_keys
-from distrl.errors import EnvironmentFault, SpecError
+from distrl.errors import EnvironmentFault
 from distrl.runtime.host_resources import usable_cores
 from distrl.types import Nest, StepType
 
@@ -89,11 +88,6 @@ class NativePool(Pool):
         if clip_actions and specs.is_clippable(self.spec.action):
             self._bounds = (self.spec.action.minimum, self.spec.action.maximum)
         self._checked = False
-        self._num_actions: int | None = None
-        if isinstance(self.spec.action, dm_specs.DiscreteArray):
-            self._num_actions = int(self.spec.action.num_values)
-        # As unsigned numbers, negative ones are too large: one look finds both.
-        self._unsigned = np.dtype(f"u{self._action_dtype.itemsize}")
         # Environments whose episode the pool has cut: EnvPool may still be in the middle of it.
         self._cut = np.zeros(num_envs, bool)
         self._any_cut = False
@@ -123,14 +117,7 @@ class NativePool(Pool):
             action = np.minimum(clipped, high, out=clipped).astype(self._action_dtype, order="C")
         else:  # EnvPool needs writable memory, which JAX's is not
             action = np.array(action, self._action_dtype, order="C")
-        if self._num_actions is not None:
-            numbers = action.view(self._unsigned)
-            largest = int(numbers.argmax())  # `max` is a Python function around a slower one
-            if numbers[largest] >= self._num_actions:
-                raise SpecError(
-                    f"action of {self.name}: environment {env_ids[largest]}: "
-                    + specs.no_choice("action", self._num_actions, action[largest])
-                )
+        self._check_choices([action], env_ids)
         if self._any_cut:
             cut = self._cut[env_ids]
             if cut.any():

@@ -75,6 +75,7 @@ class PythonPool(Pool):
     def _send(self, action: Nest, env_ids: npt.NDArray[np.int32]) -> None:
         self._check_usable()
         leaves = self._check_action(action, len(env_ids))
+        self._check_choices(leaves, env_ids)
         if np.count_nonzero(self._in_workers[env_ids]):
             busy = env_ids[self._in_workers[env_ids]]
             raise RuntimeError(f"{self.name}: environments {busy} are in flight; recv() them first")

@@ -3,6 +3,7 @@
 import random
 import time
 
+import gymnasium
 import numpy as np
 import pytest
 
@@ -207,6 +208,61 @@ def test_an_action_that_breaks_its_spec_is_refused(kind):
     pool.reset()
     with pytest.raises(SpecError, match=r"action of .*: expected (int|float)32.*, got uint8"):
         pool.step(np.zeros(NUM_ENVS, np.uint8))
+    pool.close()
+
+
+class Choices(gymnasium.Env):
+    """Takes a choice, the first of which is 3, and three bounded numbers."""
+
+    observation_space = gymnasium.spaces.Box(0, 1, (1,), np.float32)
+    action_space = gymnasium.spaces.Dict(
+        choice=gymnasium.spaces.Discrete(2, start=3),
+        numbers=gymnasium.spaces.MultiDiscrete([4, 1, 3]),
+    )
+
+    def reset(self, *, seed=None, options=None):
+        return np.zeros(1, np.float32), {}
+
+    def step(self, action):
+        return np.zeros(1, np.float32), 0.0, False, False, {}
+
+
+@pytest.mark.parametrize("kind", PYTHON)
+@pytest.mark.parametrize(
+    ("part", "wrong", "message"),
+    [
+        ("choice", 2, "from 3 to 4, got 5"),
+        ("choice", -1, "from 3 to 4, got 2"),
+        ("numbers", (0, 1, 0), "from 0 to 0, got 1"),
+        ("numbers", (-1, 0, 0), "from 0 to 3, got -1"),
+    ],
+)
+def test_an_action_that_does_not_exist_is_refused(kind, part, wrong, message):
+    pool = make(kind, 8, lambda seed: Choices())
+    pool.start()
+    step = pool.recv()
+    action = {"choice": np.ones(8, np.int32), "numbers": np.zeros((8, 3), np.int32)}
+    pool.send(action, step.env_id)
+    step = pool.recv()
+    action[part][5] = wrong
+    where = rf"^action\['{part}'\] of .*: environment {step.env_id[5]}: .*{message}$"
+    with pytest.raises(SpecError, match=where):
+        pool.send(action, step.env_id)
+    pool.close()
+
+
+@pytest.mark.parametrize("wait_num", [4, 2])
+@pytest.mark.parametrize("wrong", [2, -1])
+def test_envpool_gets_no_action_that_does_not_exist(wait_num, wrong):
+    """It would take it for one that does, or read beyond its table of actions."""
+    pool = NativeEnvironment("CartPole-v1").make_pool(4, wait_num, range(4))
+    pool.start()
+    step = pool.recv()
+    action = np.ones(wait_num, np.int32)
+    action[1] = wrong
+    message = rf"environment {step.env_id[1]}: expected whole numbers from 0 to 1, got {wrong}$"
+    with pytest.raises(SpecError, match=message):
+        pool.send(action, step.env_id)
     pool.close()
 
 

@@ -112,6 +112,46 @@ def _run(pool, policies, steps, streams=0):
     return history
 
 
+class Lasting(Lifetimes):
+    """Its agents stay when they have ended."""
+
+    def step(self, actions):
+        acted = list(self.agents)
+        answer = super().step(actions)
+        self.agents = list({**dict.fromkeys(acted), **dict.fromkeys(self.agents)})
+        return answer
+
+
+class Vanishing(Lifetimes):
+    """Its agents leave without an end."""
+
+    def step(self, actions):
+        seen, rewards, terminations, truncations, infos = super().step(actions)
+        return seen, rewards, *(dict.fromkeys(x, False) for x in (terminations, truncations)), infos
+
+
+class Unrewarded(Lifetimes):
+    def step(self, actions):
+        seen, _, *others = super().step(actions)
+        return seen, {}, *others
+
+
+@pytest.mark.parametrize(
+    ("builder", "message"),
+    [
+        (Lasting, "'short' has terminated or is truncated, and is still among"),
+        (Vanishing, "'short' has left the environment's agents, neither terminated nor truncated"),
+        (Unrewarded, "'short' has no reward"),
+    ],
+)
+def test_an_agent_without_a_right_end_is_named(builder, message):
+    environment = MultiAgentEnvironment(builder)
+    assignment = Assignment(environment.agents(), ["a"], lambda agent, episode: "a")
+    pool = make_agent_pool(environment, 1, 1, (0,), assignment)
+    with pytest.raises(EnvironmentFault, match=f"agent {message}"):
+        _run(pool, ["a"], 4)
+
+
 @pytest.mark.parametrize("kind", ["loop", "threads", "processes"])
 @pytest.mark.parametrize("wait_num", [3, 2])
 def test_every_agent_has_its_own_steps(kind, wait_num):
