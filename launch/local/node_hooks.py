@@ -16,6 +16,8 @@ from distrl.launch.supervision.node import Message
 from distrl.runtime.traceback_text import fold
 
 TRACEBACK_LIMIT = 30_000  # characters for the supervisor; as JSON they must fit into a message
+# JAX adds a note about its frames to what is raised while it traces.
+_JAX_NOTE = "\n--------------------\nFor simplicity, JAX"
 COURIER_NODE = "launchpad.nodes.courier.node"
 
 
@@ -96,6 +98,7 @@ class NodeReporter:
 def one_line(error: BaseException) -> str:
     """Returns the exception as "Type: message", on one line."""
     text = "".join(traceback.format_exception_only(type(error), error)).strip()
+    text = text.partition(_JAX_NOTE)[0]
     if isinstance(error, EnvironmentFault):  # the environment's own traceback follows
         text = text.partition("\n")[0]
     return " ".join(text.split())[:500] + explain_quit(error)

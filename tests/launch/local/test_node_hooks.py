@@ -1,5 +1,6 @@
 """What a node tells the supervisor about the exception that ends it."""
 
+import jax
 import pytest
 
 from distrl.errors import CallbackError, ConfigError, Diverged, SpecError
@@ -33,3 +34,16 @@ def test_a_callbacks_failure_is_final_and_has_its_traceback(capsys):
     (message,) = messages
     assert message.final and not message.bad_input
     assert "KeyError: 'loss'" in message.traceback and "KeyError" in capsys.readouterr().err
+
+
+def test_the_line_of_what_is_raised_under_jax_ends_with_its_message():
+    def fail(x):
+        raise SpecError("state: expected float32[2]")
+
+    messages = []
+    try:
+        jax.jit(fail)(1.0)
+    except SpecError as error:
+        NodeReporter("learner/0", messages.append).failure(error)
+    (message,) = messages
+    assert message.reason == "distrl.errors.SpecError: state: expected float32[2]"
