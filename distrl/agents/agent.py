@@ -150,7 +150,8 @@ class Agent(abc.ABC):
     ) -> tuple[Params, LearnerState, Logs]:
         """Makes one update from one batch, by the three methods above.
 
-        A learner that combines gradients of several batches calls the three itself.
+        Parameters and learner state keep their structure, shapes and dtypes. A learner that
+        combines gradients of several batches calls the three itself.
         """
         grads, logs = self.compute_gradients(params, learner_state, batch)
         params, opt_state, more_logs = self.apply_gradients(params, learner_state, grads)
@@ -232,6 +233,41 @@ def state_struct(agent: Agent) -> Nest:
 def has_memory(agent: Agent) -> bool:
     """Returns whether an agent has recurrent state."""
     return bool(jax.tree.leaves(state_struct(agent)))
+
+
+def check_kept(before: Nest, after: Nest, name: str, function: str) -> None:
+    """Refuses what a function has made of a nest if a leaf comes or goes, or has another form.
+
+    Args:
+      before, after: nests of arrays, of the function's arguments and of its result; perhaps traced.
+      name: what they are, for the message.
+      function: the function, likewise.
+
+    Raises:
+      SpecError: a leaf's shape or dtype has changed, or the structure.
+    """
+    old, structure = jax.tree_util.tree_flatten_with_path(before)
+    new, new_structure = jax.tree_util.tree_flatten_with_path(after)
+    forms: dict[str, list[str]] = {}
+    for index, leaves in enumerate((old, new)):
+        for path, leaf in leaves:
+            form = f"{jnp.result_type(leaf)}{list(np.shape(leaf))}"
+            forms.setdefault(name + jax.tree_util.keystr(path), ["", ""])[index] = form
+    for leaf_name, (was, now) in forms.items():
+        if was != now:
+            given = f"{leaf_name} as {was}" if was else f"no {leaf_name}"
+            raise SpecError(
+                f"{function} was given {given}, and returns {now or 'none'}: it must keep each "
+                "leaf, with its shape and dtype"
+            )
+    if old and structure != new_structure:  # the leaves have the same names
+        texts = str(structure), str(new_structure)
+        same = next(i for i, (x, y) in enumerate(zip(*texts, strict=False)) if x != y)
+        given, returned = (text[max(0, same - 40) :][:80] for text in texts)
+        raise SpecError(
+            f"{function} was given {name} in the structure ...{given}..., and returns "
+            f"...{returned}...: it must keep the structure"
+        )
 
 
 def _one_stream(batched: Nest, what: str) -> Nest:

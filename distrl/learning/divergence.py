@@ -18,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 import numpy.typing as npt
 
-from distrl.agents.agent import PRIORITIES, LearnerState, Logs
+from distrl.agents.agent import PRIORITIES, LearnerState, Logs, check_kept
 from distrl.errors import Diverged, SpecError
 from distrl.types import Array, Params, Trajectory
 
@@ -26,6 +26,7 @@ FAIL, SKIP = "fail", "skip"
 MAX_SKIPPED = 100
 """Updates in a row that may be skipped: after more of them nothing is learned any more."""
 
+_NAMES = ("params", "learner_state")
 _LOGS = ("loss", "gradient_norm", PRIORITIES)
 # Elements of a record; factors of them, and what is added, after a finite update and another.
 _VERSION, _FIRST, _SKIPPED, _IN_ROW, _CODE = range(5)
@@ -48,6 +49,7 @@ class UpdateCheck:
         on_nonfinite: what to do about an update that is not finite: FAIL or SKIP.
         """
         self.skips = on_nonfinite == SKIP
+        self._struct = jax.eval_shape(lambda: (params, learner_state))
         leaves = _named(params, learner_state)
         self._checked = [_is_finite(leaf) for _, leaf in leaves]
         count = len(leaves) if self.skips else len(jax.tree.leaves(params))
@@ -75,11 +77,15 @@ class UpdateCheck:
 
         It takes and returns `(learner_state, record)` in the place of the learner state. Where
         updates are skipped, one that is not finite returns the old parameters and learner state.
+        While it is traced, and so before anything is published or saved, it raises SpecError if
+        parameters or learner state do not keep their structure, shapes and dtypes.
         """
 
         def step(params: Params, state: Any, batch: Trajectory) -> tuple[Params, Any, Logs]:
             learner_state, record = state
             after, after_state, logs = learner_step(params, learner_state, batch)
+            for name, old, new in zip(_NAMES, self._struct, (after, after_state), strict=True):
+                check_kept(old, new, name, "the update (learner_step)")
             leaves = jax.tree.leaves((after, after_state))
             code = jax.lax.cond(
                 self._all_finite(leaves, logs),
@@ -284,7 +290,7 @@ def check_saved(where: str, params: Params) -> None:
 def _named(params: Params, learner_state: LearnerState) -> list[tuple[str, Any]]:
     """Returns all leaves with names such as params['mlp']['w'], in the order of the two."""
     named = []
-    for what, nest in (("params", params), ("learner_state", learner_state)):
+    for what, nest in zip(_NAMES, (params, learner_state), strict=True):
         leaves, _ = jax.tree_util.tree_flatten_with_path(nest)
         named += [(what + jax.tree_util.keystr(path), leaf) for path, leaf in leaves]
     return named
