@@ -71,7 +71,8 @@ class Agent(abc.ABC):
 
         Returns:
           The action with the extras to store with it, and the state after this step, all
-          [B, ...]. Structure, shapes and dtypes do not depend on `evaluation`.
+          [B, ...]. Structure, shapes and dtypes do not depend on `evaluation`; those of the state
+          are `initial_state`'s.
         """
 
     def action_distribution(
@@ -209,13 +210,16 @@ def extras_struct(agent: Agent) -> Nest:
     fork afterwards.
 
     Raises:
-      SpecError: an extra has no leading batch axis.
+      SpecError: an extra has no leading batch axis, or the state after the step has another
+        structure, shape or dtype than the initial one.
     """
     key = jax.ShapeDtypeStruct((2,), np.uint32)
 
     def extras(rng: jax.Array, timestep: TimeStep) -> Nest:
         params = agent.initial_params(rng)
-        output, _ = agent.actor_step(rng, params, timestep, agent.initial_state(_BATCH))
+        state = agent.initial_state(_BATCH)
+        output, after = agent.actor_step(rng, params, timestep, state)
+        check_kept(state, after, "state", "actor_step")
         return output.extras
 
     timestep = jax.tree.map(

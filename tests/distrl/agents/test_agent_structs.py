@@ -1,0 +1,65 @@
+"""The struct of what an agent stores, and the recurrent state that must keep its own."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from distrl.agents.agent import extras_struct, state_struct
+from distrl.envs import PythonEnvironment
+from distrl.errors import SpecError
+from distrl.testing import CheckingAgent, CountingEnvironment
+
+SPEC = PythonEnvironment(CountingEnvironment, "counting").spec()
+
+
+class Remembering(CheckingAgent):
+    """A CheckingAgent whose state passes through a function after each step."""
+
+    def __init__(self, change, initial=None):
+        super().__init__(SPEC, recurrent=True)
+        self._change, self._initial = change, initial
+
+    def initial_state(self, batch_size):
+        return super().initial_state(batch_size) if self._initial is None else self._initial
+
+    def actor_step(self, rng, params, timestep, state, evaluation=False):
+        memory = CheckingAgent.initial_state(self, timestep.step_type.shape[0])
+        output, memory = super().actor_step(rng, params, timestep, memory, evaluation)
+        return output, self._change(memory)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda state: state[:1], r"state as float32\[3, 2\], and returns float32\[1, 2\]"),
+        (lambda state: jnp.mean(state, axis=0), r"float32\[3, 2\], and returns float32\[2\]"),
+        (lambda state: state.astype(jnp.int32), r"float32\[3, 2\], and returns int32\[3, 2\]"),
+        (lambda state: (), r"state as float32\[3, 2\], and returns none"),
+        (lambda state: {"h": state}, r"state as float32\[3, 2\], and returns none"),
+    ],
+)
+def test_a_state_of_another_form_after_a_step_is_refused(change, message):
+    with pytest.raises(SpecError, match="actor_step was given " + ".*" + message) as error:
+        extras_struct(Remembering(change))
+    assert "\n" not in str(error.value)
+
+
+def test_a_state_of_an_agent_that_declares_none_is_refused():
+    with pytest.raises(SpecError, match=r"given no state, and returns float32\[3, 2\]"):
+        extras_struct(Remembering(lambda state: state, initial=()))
+
+
+def test_no_leaves_are_no_state_whatever_holds_them():
+    assert set(extras_struct(Remembering(lambda state: None, initial=()))) == {"seen"}
+
+
+def test_a_state_that_jax_makes_narrower_is_the_same():
+    class Wide(CheckingAgent):
+        def initial_state(self, batch_size):
+            return np.zeros((batch_size, 2), np.float64)
+
+    agent = Wide(SPEC, recurrent=True)
+    number = jax.ShapeDtypeStruct((), np.float32)
+    assert extras_struct(agent) == {"seen": number}
+    assert state_struct(agent) == jax.ShapeDtypeStruct((2,), np.float32)
