@@ -135,8 +135,9 @@ class Task:
             self.make_agent().check_shares()
         if self.transforms:
             agent = self.make_agent()
-            for transform in self.transforms:
-                transform.check(self.agent, agent, self.replay)
+            assert isinstance(agent, TransformedAgent)
+            batch = self.batch_struct(self.trajectory_struct(agent))
+            agent.check_transforms(self.agent, self.replay, batch)
         self.goal.check(self.env_spec)
         if self.goal.evaluation_return is not None and not self.evaluator.num_evaluators:
             raise ConfigError(

@@ -38,6 +38,7 @@ from distrl.rounds.collection import CollectionRounds
 from distrl.run_status import RunStatus
 from distrl.sharing.learner import Sharing, SharingLearner
 from distrl.sinks.sinks import make_writer
+from distrl.transforms.comparison import check_own_transforms
 from distrl.types import Trajectory
 from distrl.variables import VariableClient
 
@@ -227,6 +228,7 @@ class Builder:
           split_update: see `Learner`.
         """
         self.start_backend()
+        check_own_transforms(self.agent, self.task.replay, self.struct)
         config = self.task.learner
         make: Callable[..., Learner] = Learner
         if sharing is not None and sharing.shares(self.task.name):
@@ -252,8 +254,7 @@ class Builder:
 
     def make_share_gradients(self) -> ShareGradients:
         """Returns what computes gradients of shares of the task's batches."""
-        config = self.task
-        length, batch_size = config.replay.unroll_length, config.learner.batch_size
+        length, batch_size = self.task.replay.unroll_length, self.task.learner.batch_size
         return ShareGradients(self.agent, self.struct, length, batch_size)
 
     def make_local_replay(self, saved: Path | None, stop: Any) -> LocalReplayBuffer:

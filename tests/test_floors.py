@@ -59,10 +59,10 @@ ROOMS = """
     distrl/checkpointing distrl/inferencer distrl/population distrl/saved distrl/sharing
     distrl/agents/actor_critic distrl/agents/continuous distrl/agents/prediction
     distrl/agents/q_learning distrl/agents/tunable
-    distrl/learner distrl/rounds distrl/task
+    distrl/learner distrl/rounds distrl/task distrl/testing
     distrl/callbacks
     distrl/agents/components distrl/agents/defaults distrl/agents/held
-    distrl/gradients distrl/learning distrl/testing distrl/transforms distrl/variables
+    distrl/gradients distrl/learning distrl/transforms distrl/variables
     distrl/variable_relay distrl/variable_frames
     distrl/agents/compiling distrl/packed_variables
     distrl/agents/agent distrl/agents/encoders

@@ -6,12 +6,15 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from distrl.agents.action_distribution import ActionDistribution
 from distrl.agents.agent import Agent, LearnerState, Logs, params_key
 from distrl.random_keys import derive
+from distrl.replay.config import ReplayConfig
 from distrl.specs import EnvironmentSpec
-from distrl.transforms.base import Transform, check_step, specs_seen
+from distrl.transforms.base import Transform, specs_seen
+from distrl.transforms.checks import check_step, check_unroll
 from distrl.types import AgentOutput, Nest, Params, State, TimeStep, Trajectory
 
 
@@ -33,6 +36,9 @@ class TransformedAgent(Agent):
 
     Its gradients are `{"agent": the agent's, "statistics": the batch's}`. Those of several batches
     are combined by averaging the former and merging the latter.
+
+    Attributes:
+      transforms: each with the spec before it, in order.
     """
 
     def __init__(self, agent: Agent, transforms: Sequence[Transform], env_spec: EnvironmentSpec):
@@ -44,28 +50,52 @@ class TransformedAgent(Agent):
         self.env_spec = env_spec
         self.agent = agent
         seen = specs_seen(transforms, env_spec)
-        self._seen = list(zip(transforms, seen, strict=False))
+        self.transforms = list(zip(transforms, seen, strict=False))
         self._after = {each.name: spec for each, spec in zip(transforms, seen[1:], strict=True)}
         self._stateful = {
             transform.name
-            for transform, spec in self._seen
+            for transform, spec in self.transforms
             if jax.tree.leaves(transform.initial_state(spec, 1))
         }
 
+    def check_transforms(self, config: Any, replay: ReplayConfig, batch: Trajectory) -> None:
+        """Refuses transforms that do not suit the algorithm or the table, or what they say.
+
+        Args:
+          config: the algorithm's settings.
+          replay: the table's settings.
+          batch: shapes and dtypes of a batch; it is only traced, and no backend is made.
+
+        Raises:
+          ConfigError: with what would be right.
+        """
+        for transform, _ in self.transforms:
+            transform.check(config, self, replay)
+
+        def traced(statistics: Nest, key: jax.Array, batch: Trajectory) -> Trajectory:
+            return self.transform({"statistics": statistics}, TransformedState((), key), batch)[0]
+
+        key = jax.ShapeDtypeStruct((2,), np.uint32)
+        jax.eval_shape(traced, self._initial_statistics(), key, batch)
+
     def initial_params(self, rng: jax.Array) -> Params:
         """See `Agent`."""
-        statistics = {
-            transform.name: jax.tree.map(jnp.asarray, initial)
-            for transform, spec in self._seen
+        statistics = jax.tree.map(jnp.asarray, self._initial_statistics())
+        return {"agent": self.agent.initial_params(rng), "statistics": statistics}
+
+    def _initial_statistics(self) -> dict[str, Nest]:
+        """Returns NumPy arrays by name, of the transforms that have statistics."""
+        return {
+            transform.name: initial
+            for transform, spec in self.transforms
             if jax.tree.leaves(initial := transform.initial_statistics(spec))
         }
-        return {"agent": self.agent.initial_params(rng), "statistics": statistics}
 
     def initial_state(self, batch_size: int) -> State:
         """See `Agent`."""
         states = {
             transform.name: transform.initial_state(spec, batch_size)
-            for transform, spec in self._seen
+            for transform, spec in self.transforms
             if transform.name in self._stateful
         }
         inner = self.agent.initial_state(batch_size)
@@ -103,7 +133,7 @@ class TransformedAgent(Agent):
     ) -> tuple[TimeStep, dict[str, State]]:
         """Returns the transformed time step, and the states of transforms after it, by name."""
         after = {}
-        for transform, _ in self._seen:
+        for transform, _ in self.transforms:
             name = transform.name
             statistics = params["statistics"].get(name, ())
             before = timestep
@@ -136,20 +166,22 @@ class TransformedAgent(Agent):
         """Returns the batch as the agent learns from it, and its statistics by transform."""
         batch_statistics = {}
         state = batch.state
-        for transform, _ in self._seen:
+        for transform, _ in self.transforms:
             name = transform.name
             statistics = params["statistics"].get(name, ())
             if name in params["statistics"]:
                 batch_statistics[name] = transform.batch_statistics(batch)
             rng = derive(learner_state.key, f"transform {name}")
-            batch = transform.unroll(statistics, self._part(state, name), rng, batch)
+            before = batch
+            batch = transform.unroll(statistics, self._part(state, name), rng, before)
+            check_unroll(transform, before, batch, self._after[name])
         return batch._replace(state=self._part(state, "agent")), batch_statistics
 
     def merge_statistics(self, old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
         """Returns the statistics of the data of both, by transform."""
         return {
             transform.name: transform.merge_statistics(old[transform.name], new[transform.name])
-            for transform, _ in self._seen
+            for transform, _ in self.transforms
             if transform.name in old
         }
 

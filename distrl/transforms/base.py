@@ -20,9 +20,14 @@ class Transform(abc.ABC):
     """A change of the data that an agent sees and learns from; a frozen dataclass of settings.
 
     Raw time steps are stored and sent. A transform's functions are pure and run where the agent
-    runs: `step` where it acts, `unroll` where it learns, with the same result for the same steps
-    (unless the transform is for learning only). Its statistics are part of the agent's versioned
-    parameters, and its state of a stream is part of the recurrent state.
+    runs: `step` where it acts, `unroll` where it learns, with the same result for the same steps.
+    Both leave alone what is not the observation or the reward. A transform without a `step` of its
+    own, or whose `step` changes no time step, is for learning only: its `unroll` may change
+    everything. Its statistics are part of the agent's versioned parameters, and its state of a
+    stream is part of the recurrent state.
+
+    What it gives is checked: shapes and dtypes where an experiment is made, and, unless it is the
+    package's, `step` against `unroll` where a learner starts (`distrl.testing.check_transform`).
 
     By default every method returns its input unchanged.
 
@@ -86,6 +91,10 @@ class Transform(abc.ABC):
           state: `[B, ...]`, this transform's state before the first step.
           rng: raw key (uint32 [2]), for transforms that draw random numbers.
           batch: `[T + 1, B, ...]`, as it reaches this transform.
+
+        Returns:
+          The batch with the shapes and dtypes that `spec` says; T may be another one if the
+          transform is for learning only.
         """
         return batch
 
@@ -176,42 +185,6 @@ def specs_seen(
     for transform in transforms:
         seen.append(transform.spec(seen[-1]))
     return tuple(seen)
-
-
-def check_step(
-    transform: Transform, before: TimeStep, after: TimeStep, env_spec: EnvironmentSpec
-) -> None:
-    """Refuses what a transform has made of a time step, if it is not what it says.
-
-    Args:
-      transform: the transform.
-      before, after: time steps `[*leading, ...]`, perhaps traced.
-      env_spec: the spec after the transform.
-
-    Raises:
-      ConfigError: the step does not conform to the spec, or a part that differs is not among the
-        transform's `changes`.
-    """
-    name = transform.name
-    if not isinstance(after, TimeStep):
-        raise ConfigError(f"transforms: {name} must return a TimeStep, and returns {after!r}")
-    leading = before.step_type.shape
-    for part, spec in (("observation", env_spec.observation), ("reward", env_spec.reward)):
-        value = getattr(after, part)
-        want = jax.tree.map(lambda leaf: (*leading, *leaf.shape), spec, is_leaf=specs.is_spec)
-        got = jax.tree.map(np.shape, value)
-        if got != want:
-            raise ConfigError(
-                f"transforms: {name} must give {part}s of shape {want}, as its `spec` says, and "
-                f"gives {got}"
-            )
-        old, new = jax.tree.leaves(getattr(before, part)), jax.tree.leaves(value)
-        same = len(old) == len(new) and all(x is y for x, y in zip(old, new, strict=True))
-        if not same and part not in transform.changes:
-            raise ConfigError(
-                f"transforms: {name} changes the {part}, which others must know: declare "
-                f"`changes = frozenset({{{part!r}}})`"
-            )
 
 
 def require_scalar_reward(name: str, env_spec: EnvironmentSpec) -> None:

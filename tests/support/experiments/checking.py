@@ -1,4 +1,4 @@
-"""Experiments that check the data path by exact arithmetic; see distrl/testing.py."""
+"""Experiments that check the data path by exact arithmetic; see distrl/testing/."""
 
 import dataclasses
 import threading

@@ -1,4 +1,8 @@
-"""An environment and an agent that check the data path by exact arithmetic."""
+"""What tests parts of one's own, and the data path by exact arithmetic.
+
+`check_transform` and `check_pool` are for parts of one's own; the CountingEnvironment and the
+CheckingAgent check whatever is between them.
+"""
 
 import dataclasses
 from typing import Any
@@ -14,7 +18,22 @@ from gymnasium import spaces
 from distrl.agents.agent import Agent, LearnerState, Logs
 from distrl.envs.simulator import Simulator
 from distrl.specs import EnvironmentSpec
+from distrl.transforms.comparison import check_transform
 from distrl.types import AgentOutput, Params, State, StepType, TimeStep, Trajectory
+
+__all__ = [
+    "COUNT",
+    "ECHO",
+    "SEED",
+    "STEP",
+    "CheckingAgent",
+    "CheckingConfig",
+    "CountingAgents",
+    "CountingEnvironment",
+    "LateCountingEnvironment",
+    "check_transform",
+    "errors",
+]
 
 SEED, COUNT, STEP, ECHO = range(4)
 """Columns of a CountingEnvironment's observation."""
