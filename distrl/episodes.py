@@ -1,5 +1,7 @@
-"""Statistics of a pool's episodes: returns, lengths, and how they ended."""
+"""Statistics of episodes: returns, lengths, and how they ended."""
 
+import collections
+import math
 from typing import Any
 
 import numpy as np
@@ -146,3 +148,64 @@ class EpisodeStatistics:
         self._ended += len(self._episodes)
         self._episodes, self._restarts = [], restarts
         return report
+
+
+class RecentEpisodes:
+    """Figures of the last episodes of a run.
+
+    Attributes:
+      records: of the episodes, the newest last; at most `window`.
+    """
+
+    def __init__(self, window: int, components: int = 0, has_success: bool = False):
+        """Args:
+        window: number of episodes.
+        components: of a vector reward; 0: it is a scalar.
+        has_success: whether the environment reports success.
+        """
+        self.records: collections.deque[Record] = collections.deque(maxlen=window)
+        self._components, self._has_success = components, has_success
+
+    @property
+    def is_full(self) -> bool:
+        """Whether as many episodes have ended as the figures are taken over."""
+        return len(self.records) == self.records.maxlen
+
+    def mean(self, column: int) -> float | None:
+        """Returns the mean of a column of the records, 0 being the return; None of none."""
+        if not self.records:
+            return None
+        # Several times faster than NumPy for so few, which counts after each update.
+        return math.fsum([record[column] for record in self.records]) / len(self.records)
+
+    @property
+    def success_rate(self) -> float | None:
+        """The share that were successes, from 0 to 1; None if not reported, or of none."""
+        return self._rate(Outcome.SUCCESS) if self._has_success else None
+
+    def _rate(self, outcome: int) -> float | None:
+        """Returns the share with this outcome, from 0 to 1."""
+        if not self.records:
+            return None
+        return float(np.mean([record[2] == outcome for record in self.records]))
+
+    def figures(self) -> dict[str, float | None]:
+        """Returns the columns of `metrics.csv`; None for what is not known or not reported."""
+        parts = {f"mean_return_{i}": self.mean(3 + i) for i in range(self._components)}
+        return {
+            "mean_return": self.mean(0),
+            **self._spread(),
+            **parts,
+            "mean_length": self.mean(1),
+            "success_rate": self.success_rate,
+            "failure_rate": self._rate(Outcome.FAILURE) if self._has_success else None,
+            "time_out_rate": self._rate(Outcome.TIME_OUT),
+        }
+
+    def _spread(self) -> dict[str, float | None]:
+        """Returns the spread of the returns."""
+        if not self.records:
+            return dict.fromkeys(("std_return", "min_return", "max_return"))
+        returns = [record[0] for record in self.records]
+        figures = {"min_return": min(returns), "max_return": max(returns)}
+        return {"std_return": float(np.std(returns)), **figures}

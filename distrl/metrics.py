@@ -7,17 +7,24 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import numpy as np
-
-from distrl.episodes import Outcome, Record
+from distrl.episodes import RecentEpisodes
 from distrl.goal import Goal, Progress
 from distrl.progress_line import progress_line
+from distrl.reports import (
+    ACTED,
+    ACTED_BEFORE,
+    EVALUATED,
+    LEARNED,
+    METRICS,
+    checked_metrics,
+    kind_of,
+)
+from distrl.reports import Report as Report  # also under this name
 from distrl.run_status import RunStatus
 from distrl.sinks.sinks import MetricsWriter
 from distrl.specs import EnvironmentSpec
 
 _LIFE_BITS = 32
-Report = dict[str, Any]  # {"env_steps": int, "episodes": [Record, ...], ...}
 SPENT = "spent"
 """In a learner's report: the actors' budgets, when they are spent and all batches are used."""
 
@@ -53,9 +60,10 @@ class Monitor:
         status: tells others how the run is; None: nobody.
         """
         self._goal = goal
-        self._has_success = spec is not None and "success" in spec.env_info
         shape = () if spec is None else spec.reward.shape
         self._components = math.prod(shape) if shape else 0  # of a vector reward
+        has_success = spec is not None and "success" in spec.env_info
+        self._recent = RecentEpisodes(goal.window, self._components, has_success)
         self._agents = agents
         self._status = status or RunStatus(goal, None, printer)
         self._on_end = on_end
@@ -68,11 +76,11 @@ class Monitor:
         self._episodes_by: collections.Counter[str] = collections.Counter()
         self._unreported = 0  # steps of lives that ended before a report; their episodes are lost
         self._episodes = 0
-        self._recent: collections.deque[Record] = collections.deque(maxlen=goal.window)
         self._restarts = 0
         self._learner: dict[str, Any] = {}
         self._evaluation: dict[str, Any] = {}
         self._evaluations = 0  # in this program
+        self._own: dict[str, float | None] = {}  # columns of single nodes
         self._began = time.monotonic()
         self._first_update: float | None = None
         self._last_line = (self._began, 0)
@@ -86,14 +94,22 @@ class Monitor:
           node: the node's name.
           number: of this call, rising from `first_number` of the node's life. A repeated number is
             dropped, because a remote call may arrive twice.
-          reports: from `Actor.take_report`, `Learner.take_report` or `Evaluator.evaluate`.
+          reports: from `Actor.take_report`, `Learner.take_report` or `Evaluator.evaluate`; or of
+            the node's time; each may have "metrics" of the node, which become the columns
+            `NODE/NAME`.
+
+        Raises:
+          SpecError: a report is of no known kind, or of one that other nodes send; none is added.
         """
+        kinds = [kind_of(node, report) for report in reports]
+        own = {name: v for report in reports for name, v in checked_metrics(node, report).items()}
         with self._lock:
             if self._seen.get(node, -1) >= number:
                 return
             self._seen[node] = number
-            for report in reports:
-                self._add(node, number >> _LIFE_BITS, dict(report))
+            self._own.update(own)
+            for kind, report in zip(kinds, reports):
+                self._add(node, number >> _LIFE_BITS, kind, dict(report))
             if time.monotonic() - self._last_line[0] >= self._interval:
                 self.line()
             elif self._writer.is_due(self._acted):
@@ -110,7 +126,7 @@ class Monitor:
             return {
                 "env_steps_acted": self._acted,
                 "episodes": self._episodes,
-                "recent": list(self._recent),
+                "recent": list(self._recent.records),
                 "env_restarts": self._restarts,
                 "learner": dict(self._learner),
                 "evaluation": dict(self._evaluation),
@@ -118,7 +134,7 @@ class Monitor:
                 "seconds_learning": learning,
                 "seen": dict(self._seen),
                 "mean_return": self.mean_return,
-                "full_window": len(self._recent) == self._goal.window,
+                "full_window": self._recent.is_full,
             }
 
     def restore(self, state: Mapping[str, Any]) -> None:
@@ -126,7 +142,7 @@ class Monitor:
         with self._lock:
             self._acted, self._episodes = state["env_steps_acted"], state["episodes"]
             self._restarts, self._seen = state["env_restarts"], dict(state["seen"])
-            self._recent.extend(state["recent"])
+            self._recent.records.extend(state["recent"])
             self._learner, self._evaluation = dict(state["learner"]), dict(state["evaluation"])
             if SPENT in self._learner and self._goal.is_acted(self._acted, self._episodes):
                 self._learner[SPENT] = self._goal.acting_budget  # smaller than before
@@ -141,7 +157,7 @@ class Monitor:
         """Learner steps, recent episodes, and their mean return."""
         with self._lock:
             steps = int(self._learner.get("learner_steps", 0))
-            return steps, len(self._recent), self.mean_return
+            return steps, len(self._recent.records), self.mean_return
 
     @property
     def evaluated(self) -> tuple[int, dict[str, Any]]:
@@ -152,40 +168,41 @@ class Monitor:
     def forget_episodes(self) -> None:
         """Forgets the recent episodes, as they are of another policy than the current one."""
         with self._lock:
-            self._recent.clear()
+            self._recent.records.clear()
 
     def judge(self) -> None:
         """Ends the run if the goal is reached already; for use after `restore`."""
         with self._lock:
             self._judge()
 
-    def _add(self, node: str, life: int, report: Report) -> None:
+    def _add(self, node: str, life: int, kind: str | None, report: Report) -> None:
+        report.pop(METRICS, None)
         if "time" in report:
-            if "learner_steps" in report:
+            if kind == LEARNED:
                 self._status.times.begin()
             self._status.times.add(node, life, report)
             del report["time"]
-        if "acted_before" in report:  # a life begins: how many steps those before it have taken
-            unreported = int(report["acted_before"]) - self._acted_by[node]
+        if kind == ACTED_BEFORE:  # a life begins: how many steps those before it have taken
+            unreported = int(report[ACTED_BEFORE]) - self._acted_by[node]
             self._unreported += unreported
             self._count(node, unreported)
             return
         self._restarts += int(report.get("env_restarts", 0))
-        if "learner_steps" in report:
+        if kind == LEARNED:
             self._learner.update(report)
             if self._first_update is None and report["learner_steps"] > 0:
                 self._first_update = time.monotonic()
                 self._printer(f"first learner step after {self._first_update - self._began:.1f} s")
-        elif "evaluation_return" in report:
+        elif kind == EVALUATED:
             self._evaluation = dict(report)
             self._evaluations += 1
-        elif "env_steps" in report:
+        elif kind == ACTED:
             self._count(node, int(report["env_steps"]))
             # Of environments with several agents; a record is of one of these.
             episodes = int(report.get("env_episodes", len(report["episodes"])))
             self._episodes += episodes
             self._episodes_by[node] += episodes
-            self._recent.extend(report["episodes"])
+            self._recent.records.extend(report["episodes"])
             seconds = time.monotonic() - self._began
             for record in report["episodes"]:
                 self._writer.add_episode(seconds, self._acted, node, record)
@@ -215,25 +232,7 @@ class Monitor:
     @property
     def mean_return(self) -> float | None:
         """The mean return of the last `window` episodes; None before the first one ended."""
-        return self._mean(0)
-
-    @property
-    def success_rate(self) -> float | None:
-        """The success rate of the last `window` episodes; None if not reported."""
-        return self._rate(Outcome.SUCCESS) if self._has_success else None
-
-    def _mean(self, column: int) -> float | None:
-        """Returns the mean of a column of the recent episodes' records."""
-        if not self._recent:
-            return None
-        # Several times faster than NumPy for so few, which counts after each update.
-        return math.fsum([record[column] for record in self._recent]) / len(self._recent)
-
-    def _rate(self, outcome: int) -> float | None:
-        """Returns the share of the recent episodes with this outcome, from 0 to 1."""
-        if not self._recent:
-            return None
-        return float(np.mean([record[2] == outcome for record in self._recent]))
+        return self._recent.mean(0)
 
     def snapshot(self) -> dict[str, Any]:
         """Returns all metrics; None for those that are not known or not reported."""
@@ -247,13 +246,7 @@ class Monitor:
             "trained_steps": int(self._learner.get("env_steps", 0)),
             "learner_steps": int(self._learner.get("learner_steps", 0)),
             "episodes": self._episodes,
-            "mean_return": self.mean_return,
-            **self._spread(),
-            **{f"mean_return_{i}": self._mean(3 + i) for i in components},
-            "mean_length": self._mean(1),
-            "success_rate": self.success_rate,
-            "failure_rate": self._rate(Outcome.FAILURE) if self._has_success else None,
-            "time_out_rate": self._rate(Outcome.TIME_OUT),
+            **self._recent.figures(),
             "env_restarts": self._restarts,
             "evaluation_episodes": self._evaluation.get("evaluation_episodes"),
             "evaluation_return": self._evaluation.get("evaluation_return"),
@@ -266,6 +259,7 @@ class Monitor:
                 for name, value in sorted(self._learner.items())
                 if name not in ("env_steps", "learner_steps", SPENT)
             },
+            **self._own,
         }
 
     def line(self) -> None:
@@ -274,7 +268,7 @@ class Monitor:
         state = self.snapshot()
         speed = (state["env_steps"] - steps_then) / max(now - then, 1e-9)
         self._last_line = (now, state["env_steps"])
-        text = progress_line(state, speed, len(self._recent))
+        text = progress_line(state, speed, len(self._recent.records))
         self._printer(text)
         self._write(state)
 
@@ -287,14 +281,6 @@ class Monitor:
     def _with_clock(self, row: Mapping[str, Any]) -> dict[str, Any]:
         learning = 0.0 if self._first_update is None else time.monotonic() - self._first_update
         return {**row, "seconds_learning": round(learning, 2)}
-
-    def _spread(self) -> dict[str, float | None]:
-        """Returns the spread of the recent episodes' returns."""
-        if not self._recent:
-            return dict.fromkeys(("std_return", "min_return", "max_return"))
-        returns = [record[0] for record in self._recent]
-        figures = {"min_return": min(returns), "max_return": max(returns)}
-        return {"std_return": float(np.std(returns)), **figures}
 
     def close(self) -> None:
         """Prints the last lines and closes the files."""
@@ -319,8 +305,8 @@ class Monitor:
                 learner_steps=int(self._learner.get("learner_steps", 0)),
                 seconds=seconds,
                 mean_return=self.mean_return,
-                success_rate=self.success_rate,
-                full_window=len(self._recent) == self._goal.window,
+                success_rate=self._recent.success_rate,
+                full_window=self._recent.is_full,
                 evaluation_return=self._evaluation.get("evaluation_return"),
                 acting_over=tuple(self._learner.get(SPENT, ())) == self._goal.acting_budget,
             )

@@ -10,6 +10,7 @@ from distrl.errors import PeerError, Stopped
 from distrl.metrics import Report, first_number
 from distrl.programs.program import NodeHandle
 from distrl.programs.substrate import here
+from distrl.reports import checked_metrics, kind_of
 from distrl.runtime.early_deadline import call_again_if_early, passed_early
 from distrl.runtime.heartbeat import DOWN, GONE, UP, current_heartbeat, main_thread_heartbeat
 from distrl.runtime.time_account import current_account
@@ -175,7 +176,10 @@ class Reporter:
 
         Raises:
           PeerError: the monitor failed, or has not answered for long.
+          SpecError: the monitor would refuse the report, see `Monitor.report`.
         """
+        kind_of(self._node, report)  # here, where the traceback shows who made it
+        checked_metrics(self._node, report)
         self._unsent.append(report)
         if self._sending is not None:
             if not self._sending.done():

@@ -68,7 +68,7 @@ ROOMS = """
     distrl/agents/agent distrl/agents/encoders
     distrl/metrics
     distrl/run_status
-    distrl/node_times distrl/progress_line
+    distrl/node_times distrl/progress_line distrl/reports
     distrl/annealing distrl/bottleneck distrl/topology_rates
     distrl/sinks
     distrl/agents/action_distribution distrl/agents/networks distrl/agents/action_noise

@@ -9,6 +9,7 @@ import pytest
 from distrl.config import MetricsConfig
 from distrl.envs import PythonEnvironment
 from distrl.episodes import EpisodeStatistics, Outcome
+from distrl.errors import SpecError
 from distrl.goal import Goal
 from distrl.metrics import SPENT, Monitor, first_number
 from distrl.sinks.sinks import make_writer
@@ -148,3 +149,42 @@ def test_a_run_has_ended_if_it_has_more_than_the_budget_of_now(budget, ended):
     # A larger one is spent as soon as the learner says so, not when it is acted.
     again.report("actor/0", 1, [{"env_steps": 100, "episodes": []}])
     assert len(ends) == ended
+
+
+@pytest.mark.parametrize(
+    ("report", "told"),
+    [
+        ({"probe_value": 3, "time": {"other": 1}}, "probe_value: no known report"),
+        ({}, None),
+        ({"time": {"other": 1}, "batches": [1, 1, 1, 1, 1.0, 1.0]}, None),
+        ({"evaluation_return": 99.0}, "'evaluation_return', as only evaluator nodes may"),
+        ({"env_steps": 99, "episodes": []}, "'env_steps', as only actor nodes may"),
+        ({"acted_before": 99}, "'acted_before', as only actor nodes may"),
+        ({"learner_steps": 99, "env_steps": 99}, "'learner_steps', as only learner nodes may"),
+        ({"metrics": {"size": "3"}}, "the metric 'size' must be a number or None, got '3'"),
+    ],
+)
+def test_reports_of_no_known_kind_and_those_of_other_nodes_are_refused(report, told):
+    made, ends = monitor(Goal(mean_return=None, evaluation_return=90.0, max_learner_steps=90))
+    made.report("evaluator/0", 0, [{"evaluation_return": 1.0, "evaluation_episodes": 1}])
+    if told is None:
+        made.report("probe/0", 0, [report])
+    else:
+        with pytest.raises(SpecError, match=f"^probe/0.*{told}"):
+            made.report("probe/0", 0, [{"metrics": {"size": 1}}, report])
+    state = made.snapshot()
+    assert (state["env_steps"], state["learner_steps"], state["evaluation_return"]) == (0, 0, 1.0)
+    assert "probe/0/size" not in state and not ends
+
+
+def test_a_node_has_columns_of_its_own(tmp_path):
+    made, _ = monitor(Goal(mean_return=None), tmp_path)
+    made.report("probe/0", 0, [{"metrics": {"size": np.int64(3), "loss": 7.0}}])
+    made.report("learner/0", 0, [learner(10, metrics={"size": 4})])
+    made.report("probe/1", 0, [{"metrics": {"size": None}, "time": {"other": 1}}])
+    made.report("probe/0", 1, [{"metrics": {"size": 5}}])
+    made.close()
+    (row, *_) = csv.DictReader((tmp_path / "metrics.csv").read_text().splitlines())
+    assert row["probe/0/size"] == "5.0" and row["probe/0/loss"] == "7.0"
+    assert row["learner/0/size"] == "4.0" and row["probe/1/size"] == ""
+    assert row["loss"] == "0.5" and "metrics" not in row

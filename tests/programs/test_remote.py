@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from distrl.errors import PeerError
+from distrl.errors import PeerError, SpecError
 from distrl.programs.program import NodeHandle
 from distrl.programs.remote import Peer, Reporter
 from distrl.programs.substrate import here
@@ -106,3 +106,11 @@ def test_a_monitor_that_does_not_answer_is_named():
     reporter({"learner_steps": 1})
     with pytest.raises(PeerError, match=r"monitor/0.report\(\) failed"):
         reporter.flush(0.01)
+
+
+@pytest.mark.parametrize("report", [{"probe_value": 3}, {"metrics": {"size": "3"}}])
+def test_a_report_that_the_monitor_would_refuse_is_refused_where_it_is_made(report):
+    monitor = Monitor()
+    with pytest.raises(SpecError, match=r"^probe/0"):
+        Reporter(NodeHandle("monitor/0", monitor), "task", "probe/0")(report)
+    assert not monitor.calls
