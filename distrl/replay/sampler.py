@@ -6,7 +6,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from distrl.errors import SpecError
+from distrl.errors import ConfigError, SpecError
 from distrl.types import Trajectory
 
 
@@ -21,18 +21,21 @@ class TableView:
         self,
         oldest: int,
         size: int,
-        priorities: npt.NDArray[Any],
+        max_size: int,
+        priorities: npt.NDArray[Any] | None,
         read: Callable[[npt.NDArray[Any]], Trajectory],
     ):
         """Args:
         oldest: key of the oldest unroll.
         size: number of unrolls in the table.
-        priorities: float64 `[max_size]`, indexed by key modulo `max_size`.
+        max_size: the table's capacity.
+        priorities: float64 `[max_size]`, indexed by key modulo `max_size`; None: it has none.
         read: returns copies of the unrolls at such indices, int64 `[n]`.
         """
         self._read = read
         self.size = size
         self._oldest = oldest
+        self._max_size = max_size
         self._priorities = priorities
 
     @property
@@ -47,8 +50,13 @@ class TableView:
 
     @property
     def priorities(self) -> npt.NDArray[Any]:
-        """Float64 `[size]`; meaningful for `prioritized` tables only."""
-        return self._priorities[self.keys % len(self._priorities)]
+        """Float64 `[size]`. Raises ConfigError if the table is not `prioritized`: it has none."""
+        if self._priorities is None:
+            raise ConfigError(
+                "replay.sampler reads priorities, which a uniform table does not have; use "
+                "replay.table=prioritized"
+            )
+        return self._priorities[self.keys % self._max_size]
 
     def unrolls(self, indices: npt.ArrayLike) -> Trajectory:
         """Returns copies of unrolls, `[T + 1, n, ...]`, with `probability` 1.
@@ -59,7 +67,7 @@ class TableView:
           indices: integers `[n]` from 0 (the oldest) to `size - 1`.
         """
         keys = self._oldest + np.asarray(indices, np.int64)
-        return self._read(keys % len(self._priorities))
+        return self._read(keys % self._max_size)
 
 
 class Sampler(Protocol):
@@ -71,7 +79,7 @@ class Sampler(Protocol):
         """Chooses unrolls. Called with the table's lock held, so nothing is inserted meanwhile.
 
         Args:
-          rng: the source of all randomness.
+          rng: the source of all randomness: its state is saved with the table's.
           count: number of unrolls to choose; one may be chosen more than once.
           view: the table's contents; valid during this call only.
 

@@ -12,6 +12,7 @@ from distrl.replay.config import RateLimits, ReplayConfig
 from distrl.replay.reverb.calls import ServerCalls
 from distrl.replay.reverb.largest import SUFFIX
 from distrl.replay.table.info import Ages, Contents, TableInfo
+from distrl.replay.table.ring import by_priority
 from distrl.types import Trajectory
 
 
@@ -52,9 +53,9 @@ def reverb_tables(
             limits.min_size_to_sample,
             (limits.min_diff, limits.max_diff),
         )
-    if config.table == "uniform":
-        sampler = reverb.selectors.Uniform()
-    else:
+    weighted = by_priority(config)
+    sampler = reverb.selectors.Uniform()
+    if weighted:
         sampler = reverb.selectors.Prioritized(config.priority_exponent)
     table = reverb.Table(
         name,
@@ -63,7 +64,7 @@ def reverb_tables(
         max_size=config.max_size,
         rate_limiter=limiter,
     )
-    return [table] if config.table == "uniform" else [table, _largest_table(name)]
+    return [table, _largest_table(name)] if weighted else [table]
 
 
 def _largest_table(name: str) -> reverb.Table:

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from distrl.errors import ConfigError
 from distrl.replay.config import ReplayConfig
 from distrl.replay.sampler import Sampler, TableView, checked_choice
 from distrl.replay.table.rate_limiter import RateLimiter
@@ -24,6 +25,16 @@ def span(first: int, count: int, size: int) -> Indices:
     if first + count <= size:
         return slice(first, first + count)
     return np.arange(first, first + count) % size
+
+
+def by_priority(config: ReplayConfig) -> bool:
+    """Returns whether a table samples by priority. Raises ConfigError for one that isn't a ring."""
+    if config.table not in ("uniform", "prioritized"):
+        raise ConfigError(
+            f"replay.table={config.table}: it is not known how to sample from it; uniform and "
+            "prioritized are"
+        )
+    return config.table == "prioritized"
 
 
 class Draw(NamedTuple):
@@ -68,11 +79,15 @@ class Ring:
         self.use(config)
 
     def use(self, config: ReplayConfig) -> None:
-        """Samples as `config` says from now on; if that is a change, `rebuild` must follow."""
+        """Samples as `config` says from now on; if that is a change, `rebuild` must follow.
+
+        Raises:
+          ConfigError: see `by_priority`.
+        """
         self._exponent = config.priority_exponent
         self._all_zero_said = False
         self._initial_priority = config.initial_priority
-        if config.table != "prioritized":
+        if not by_priority(config):
             self._tree = None
         elif self._tree is None:
             self._tree = SumTree(self._max_size, self._sums)
@@ -81,7 +96,11 @@ class Ring:
         """Prepares a change to `config` while the previous settings are still in force.
 
         A table without priorities gives all unrolls that of new ones; existing priorities stay.
+
+        Raises:
+          ConfigError: see `by_priority`; nothing has changed.
         """
+        by_priority(config)
         if self._tree is None:
             self._priorities[:] = max(config.initial_priority, self.largest)
 
@@ -201,7 +220,8 @@ class Ring:
         oldest, size = counts.deletes, counts.size
         if sampler is not None:
             assert read is not None
-            view = TableView(oldest, size, self._priorities, read)
+            priorities = None if self._tree is None else self._priorities
+            view = TableView(oldest, size, self._max_size, priorities, read)
             offsets, probability = checked_choice(sampler, self._rng, count, view)
             keys = oldest + offsets
             indices = keys % self._max_size

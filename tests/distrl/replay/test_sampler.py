@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from distrl.errors import ConfigError, SpecError
+from distrl.replay import config as replay_config
 from distrl.replay.buffer import ReplayConfig
 from tests.support.replay import Streams
 
@@ -121,3 +122,20 @@ def test_a_sampler_sees_what_unrolls_contain(make_replay, streams):
 def test_a_sampler_for_a_reverb_server_is_refused():
     with pytest.raises(ConfigError, match=r"replay\.sampler=ByStream is not for a Reverb server, "):
         ReplayConfig("uniform", T, backend="reverb", sampler=ByStream())
+
+
+@both
+def test_a_uniform_table_has_no_priorities_to_sample_by(make_replay, streams):
+    replay = make_replay(ReplayConfig("uniform", T, sampler=NewestFirst()), 2)
+    client = replay.client()
+    streams.add_to(client, ids(4), T + 1)
+    with pytest.raises(ConfigError, match=r"^replay.sampler reads priorities.*=prioritized$"):
+        client.sample(1.0)
+    client.reconfigure(table="prioritized")  # the table is whole, and has them from now on
+    assert client.sample(5.0).trajectory.probability.shape == (2,)
+
+
+def test_a_table_of_which_only_the_name_is_known_is_refused(make_replay, monkeypatch):
+    monkeypatch.setattr(replay_config, "TABLES", (*replay_config.TABLES, "recent"))
+    with pytest.raises(ConfigError, match=r"^replay.table=recent: .* uniform and prioritized are$"):
+        make_replay(ReplayConfig("recent", T), 2)
