@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from distrl.launch import main
+from distrl.launch.commands import COMMANDS
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = sorted(
@@ -154,7 +154,7 @@ def test_every_setting_and_flag_exists():
 
 def test_every_command_is_described():
     text = "\n".join(map(text_of, PAGES))
-    for command in main._COMMANDS:
+    for command in COMMANDS:
         assert f"distrl {command}" in text
 
 

@@ -12,22 +12,15 @@ from typing import Any
 
 from distrl.errors import ConfigError
 from distrl.launch.cli import completion_words
+from distrl.launch.commands import A_RUN, A_RUN_AND_NODES, A_SHELL, COMMANDS, PATH_FLAGS, RUNS
 from distrl.launch.launch_types import LAUNCH_TYPES, TERMINALS
 from distrl.launch.paths import python_command
 from distrl.programs import TOPOLOGIES
 from distrl.runtime.files import TASKS
 
-_WITH_RUN = {
-    "list", "status", "top", "logs", "stop", "eval", "play", "video", "report", "actors", "stacks",
-    "profile", "graph",
-}  # fmt: skip
-_WITH_RUNS = {"plot", "compare"}
-_WITH_NODES = {"logs", "stacks", "profile"}
-_WITH_TRAIN_FLAGS = {"train", "sweep", "graph"}
 _AS = re.compile(r"\[flags of (?:distrl )?(\w+)\]")  # in a command's help
 _TO_TRY = {"--grid", "--random"}  # of `distrl sweep`: names of flags without their dashes
 _FLAG = re.compile(r"(?<![\w-])(--?[a-z][a-z_]*)(?:(=)([a-z|A-Z]+(?![\w.|]))?)?")
-_PATHS = {"experiment", "out", "dir", "show", "video", "config_file", "credentials"}
 _COLUMNS = {"x", "y", "by"}  # of the metrics of a run
 _METRICS = "metrics.csv"
 _DEFAULT_AGENT = "impala"
@@ -85,12 +78,11 @@ def completion(arguments: list[str]) -> int:
     return 0
 
 
-def complete(line: str, help_of: Mapping[str, str]) -> int:
+def complete(line: str) -> int:
     """Prints how the last word of a command line may go on, a word a line.
 
     Args:
       line: the command line up to the cursor.
-      help_of: the help of each command by its name.
 
     Returns:
       The exit status.
@@ -98,7 +90,7 @@ def complete(line: str, help_of: Mapping[str, str]) -> int:
     words = line.split()
     if line.endswith(" "):
         words.append("")
-    for word in candidates(words[1:], help_of, _read_words()):
+    for word in candidates(words[1:], _read_words()):
         print(word)
     return 0
 
@@ -117,30 +109,25 @@ def _read_words() -> Mapping[str, Any]:
     return words
 
 
-def candidates(
-    words: Sequence[str], help_of: Mapping[str, str], known: Mapping[str, Any]
-) -> list[str]:
+def candidates(words: Sequence[str], known: Mapping[str, Any]) -> list[str]:
     """Returns what the last word may become.
 
     Args:
       words: the words after `distrl`, the last of which may be empty.
-      help_of: the help of each command by its name.
       known: what `completion_words.collect` returned; parts may be missing.
     """
     current = words[-1] if words else ""
     if len(words) < 2:
-        found: Sequence[str] = [*help_of, "--help", "--version"]
+        found: Sequence[str] = [*COMMANDS, "--help", "--version"]
     else:
-        found = _of_command(words, help_of, known)
+        found = _of_command(words, known)
     return sorted({word for word in found if word.startswith(current)})
 
 
-def _of_command(
-    words: Sequence[str], help_of: Mapping[str, str], known: Mapping[str, Any]
-) -> Sequence[str]:
+def _of_command(words: Sequence[str], known: Mapping[str, Any]) -> Sequence[str]:
     command, current = words[0], words[-1]
-    with_train = command in _WITH_TRAIN_FLAGS
-    flags = _own_flags(command, help_of)
+    with_train = _has_train_flags(command)
+    flags = _own_flags(command)
     if with_train and len(words) > 2 and words[-2] in _TO_TRY:
         return _to_try(words, known)
     if current.startswith("-"):
@@ -155,25 +142,36 @@ def _of_command(
         if takes_value or (with_train and f"{before}=" in _train_flags(words, known)):
             return _values(before, current, words, known, flags)
     named = [word for word in words[1:-1] if not word.startswith("-")]
-    if command == "completion":
+    completes = COMMANDS[command].completes if command in COMMANDS else ""
+    if completes == A_SHELL:
         return [] if named else list(SCRIPTS)
-    if command in _WITH_NODES and named:
+    if completes == A_RUN_AND_NODES and named:
         return _nodes(Path(named[0]))
-    if command in _WITH_RUNS or (command in _WITH_RUN and not named):
+    if completes == RUNS or (completes in (A_RUN, A_RUN_AND_NODES) and not named):
         return _runs(current)
     return []
 
 
-def _own_flags(command: str, help_of: Mapping[str, str]) -> dict[str, list[str] | None]:
+def _has_train_flags(command: str) -> bool:
+    """Returns whether a command takes all flags of `distrl train`."""
+    return command == "train" or _same_as(command) == "train"
+
+
+def _same_as(command: str) -> str | None:
+    """Returns the command whose flags another takes, too, as its help says."""
+    found = _AS.search(COMMANDS[command].help) if command in COMMANDS else None
+    return None if found is None else found[1]
+
+
+def _own_flags(command: str) -> dict[str, list[str] | None]:
     """Returns the flags in a command's help, with the values to choose from.
 
     The list is empty for any value, and None for a flag that has none.
     """
-    text = help_of.get(command, "")
-    same_as = _AS.search(text)
+    text = COMMANDS[command].help if command in COMMANDS else ""
     flags: dict[str, list[str] | None] = {}
-    if same_as and same_as[1] not in _WITH_TRAIN_FLAGS:
-        flags = _own_flags(same_as[1], help_of)
+    if (same_as := _same_as(command)) and not _has_train_flags(same_as):
+        flags = _own_flags(same_as)
     for flag, equals, values in _FLAG.findall(text):
         if equals and not flags.get(flag):
             flags[flag] = [value for value in values.split("|") if value.islower()]
@@ -223,7 +221,7 @@ def _values(
         return fixed[name]
     if name == "run_dir":
         return _runs(begin)
-    if name in _PATHS:
+    if name in PATH_FLAGS:
         return _paths(begin)
     named = [Path(word) for word in words[1:-1] if not word.startswith("-")]
     if name in _COLUMNS and named:

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from distrl.launch import main
+from distrl.launch.cli import completion
+from distrl.launch.commands import A_RUN, COMMANDS, Command
 from distrl.version import __version__
 from tests.support.commands import EXPERIMENTS, ROOT, distrl
 
@@ -179,11 +180,36 @@ def test_an_experiment_that_ends_the_command_is_a_failure(status_of, tmp_path, c
     assert "breaking.py" in err and "distrl: failed: " in err
 
 
-@pytest.mark.parametrize("command", main._COMMANDS)
+@pytest.mark.parametrize("command", COMMANDS)
 def test_every_command_has_its_function(command):
-    module, name = main._FUNCTIONS[command]
-    path = ROOT / "launch" / f"{module.replace('.', '/')}.py"
-    assert f"\ndef {name}(" in path.read_text()
+    row = COMMANDS[command]
+    path = ROOT / "launch" / f"{row.module.replace('.', '/')}.py"
+    assert f"\ndef {row.function}(" in path.read_text()
+
+
+def test_the_help_of_every_command(status_of, capsys):
+    assert status_of("help") == 0
+    together = capsys.readouterr().out
+    for name, row in COMMANDS.items():
+        usage = f"distrl {name}"
+        assert usage in together and row.help.startswith(f"usage: {usage}")
+        assert status_of(name, "--help") == 0
+        told = capsys.readouterr().out
+        assert usage in told and (name in ("train", "launch") or told == row.help + "\n")
+
+
+def test_a_row_is_all_that_a_command_takes(status_of, tmp_path, capsys, monkeypatch):
+    (tmp_path / "runs" / "a").mkdir(parents=True)
+    (tmp_path / "runs" / "a" / "config.json").touch()
+    monkeypatch.chdir(tmp_path)
+    text = "usage: distrl names FOLDER\n           List the runs in a folder."
+    row = Command("runs.list_runs", "list_runs", text, completes=A_RUN)
+    monkeypatch.setitem(COMMANDS, "names", row)
+    assert status_of("help") == 0 and "distrl names FOLDER" in capsys.readouterr().out
+    assert status_of("names", "--help") == 0 and capsys.readouterr().out == text + "\n"
+    assert status_of("names", "runs") == 0 and "a" in capsys.readouterr().out
+    assert completion.candidates(["na"], {}) == ["names"]
+    assert completion.candidates(["names", "runs/"], {}) == ["runs/a"]
 
 
 def test_a_folder_that_is_gone_is_named(status_of, tmp_path, capsys, monkeypatch):

@@ -6,7 +6,6 @@ import subprocess
 import pytest
 from absl import flags
 
-from distrl.launch import main
 from distrl.launch.cli import completion, completion_words, config_flags, train_flags
 from distrl.presets import AGENTS, experiment
 
@@ -23,7 +22,7 @@ KNOWN = {
 
 def offered(line: str) -> list[str]:
     words = line.split() + ([""] if line.endswith(" ") else [])
-    return completion.candidates(words[1:], main._HELP, KNOWN)
+    return completion.candidates(words[1:], KNOWN)
 
 
 @pytest.fixture

@@ -9,9 +9,9 @@ from typing import Any, NoReturn
 
 import pytest
 
-from distrl.launch import main
 from distrl.launch.cli import agent, auto, completion, multi_machine, train
 from distrl.launch.cli import launch as launch_command
+from distrl.launch.commands import COMMANDS
 from distrl.launch.graph import graph
 from distrl.launch.runs import tables
 from distrl.launch.sweep import sweep
@@ -68,8 +68,8 @@ def stop_where_programs_start(monkeypatch: pytest.MonkeyPatch) -> None:
     ):
         assert hasattr(module, name)
         monkeypatch.setattr(module, name, start)
-    for path, _ in main._FUNCTIONS.values():
-        module = importlib.import_module(f"distrl.launch.{path}")
+    for command in COMMANDS.values():
+        module = importlib.import_module(f"distrl.launch.{command.module}")
         for name in ("Player", "load_run", "read_status", "run_with_snapshot"):
             if hasattr(module, name):
                 monkeypatch.setattr(module, name, start)
@@ -108,7 +108,7 @@ def check(words: list[str], run: Callable[..., int]) -> str:
 
 def _check_distrl(arguments: list[str], run: Callable[..., int]) -> None:
     arguments = [_FORMS.get(word, word) for word in arguments if not word.endswith("...")]
-    if len(arguments) == 1 and arguments[0] in main._COMMANDS:
+    if len(arguments) == 1 and arguments[0] in COMMANDS:
         return  # only its name
     with contextlib.suppress(Started):
         assert run(*arguments) == 0
