@@ -165,6 +165,12 @@ class ActingBudget:
             self._settle(actor, (env_steps, 0))
             self._lives.pop(actor, None)
 
+    def acted(self, actor: str) -> int:
+        """Returns the environment steps that an actor has told of; 0 without a budget of them."""
+        budget = self._budgets[0]
+        with self._lock:
+            return 0 if budget is None else budget.done(actor)
+
     def finish(self, actor: str, rounds: int = 0) -> None:
         """Notes that an actor acts no more, and that what it made is in the table.
 

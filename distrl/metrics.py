@@ -10,15 +10,7 @@ from typing import Any
 from distrl.episodes import RecentEpisodes
 from distrl.goal import Goal, Progress
 from distrl.progress_line import progress_line
-from distrl.reports import (
-    ACTED,
-    ACTED_BEFORE,
-    EVALUATED,
-    LEARNED,
-    METRICS,
-    checked_metrics,
-    kind_of,
-)
+from distrl.reports import ACTED, EVALUATED, LEARNED, METRICS, checked_metrics, kind_of
 from distrl.reports import Report as Report  # also under this name
 from distrl.run_status import RunStatus
 from distrl.sinks.sinks import MetricsWriter
@@ -118,6 +110,25 @@ class Monitor:
                 self._status.write(self._with_clock(self.snapshot()))
             self._judge()
 
+    def begin_life(self, node: str, life: int, acted: int) -> int:
+        """Counts what an actor's earlier lives have not reported. Repeating a call is harmless.
+
+        Args:
+          node: the actor's name.
+          life: the life that begins; reports of earlier ones are dropped from now on.
+          acted: environment steps of the earlier ones in this program, as far as others know.
+
+        Returns:
+          These steps as they are counted: at least as many as were reported.
+        """
+        with self._lock:
+            self._seen[node] = max(self._seen.get(node, -1), first_number(life) - 1)
+            unreported = max(0, acted - self._acted_by[node])
+            self._unreported += unreported
+            self._count(node, unreported)
+            self._judge()
+            return self._acted_by[node]
+
     def state(self) -> dict[str, Any]:
         """Returns everything known, as plain data for JSON; safe in any thread."""
         with self._lock:
@@ -182,11 +193,6 @@ class Monitor:
                 self._status.times.begin()
             self._status.times.add(node, life, report)
             del report["time"]
-        if kind == ACTED_BEFORE:  # a life begins: how many steps those before it have taken
-            unreported = int(report[ACTED_BEFORE]) - self._acted_by[node]
-            self._unreported += unreported
-            self._count(node, unreported)
-            return
         self._restarts += int(report.get("env_restarts", 0))
         if kind == LEARNED:
             self._learner.update(report)

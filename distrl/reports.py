@@ -8,14 +8,11 @@ from distrl.bottleneck import ACTOR_NODES, LEARNER_NODES, SINGLE_PROCESS
 from distrl.errors import SpecError
 
 Report = dict[str, Any]  # {"env_steps": int, "episodes": [Record, ...], ...}
-ACTED_BEFORE, LEARNED, EVALUATED, ACTED = (
-    "acted_before", "learner_steps", "evaluation_return", "env_steps",
-)  # fmt: skip
+LEARNED, EVALUATED, ACTED = "learner_steps", "evaluation_return", "env_steps"
 METRICS = "metrics"
 """In any report: numbers by name, columns of the node's own."""
 # By the key that tells a kind: the group whose nodes send it. ACTED is last: learners have it, too.
 _SENDERS = {
-    ACTED_BEFORE: ACTOR_NODES,
     LEARNED: LEARNER_NODES,
     EVALUATED: "evaluator",
     ACTED: ACTOR_NODES,
@@ -25,7 +22,7 @@ _ADVICE = f'what is to be a column goes into "{METRICS}": {{"NAME": NUMBER}}'
 
 
 def kind_of(node: str, report: Mapping[str, Any]) -> str | None:
-    """Returns ACTED_BEFORE, LEARNED, EVALUATED or ACTED; None: of the node's time or metrics only.
+    """Returns LEARNED, EVALUATED or ACTED; None: of the node's time or metrics only.
 
     Counts and evaluations decide when a run ends, so that nodes of other groups cannot report them.
 

@@ -68,6 +68,10 @@ class Heartbeat:
         """Records that the node has ended. Args: comes_back: it will be restarted."""
         self._values[_STATUS] = DOWN if comes_back else GONE
 
+    def mirror_acted(self, steps: int) -> None:
+        """Takes over steps that another table has of this node; it may know of more, or of less."""
+        self._values[_ACTED] = max(steps, self._values[_ACTED])
+
     def mirror_activity(self, working: bool, since: float, silent: float | None) -> None:
         """Copies what a node on another host has written.
 

@@ -246,8 +246,8 @@ class HostDaemon:
             if heartbeat is not None and name not in self._local_names:
                 heartbeat.mirror_status(status, life)
 
-    def _on_start(self, node: str, life: int) -> None:
-        self._nodes.start(node, life)
+    def _on_start(self, node: str, life: int, acted: int) -> None:
+        self._nodes.start(node, life, acted)
 
     def _on_wake(self, node: str) -> None:
         self._nodes.signal(node, "wake")

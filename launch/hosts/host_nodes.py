@@ -41,18 +41,24 @@ class HostNodes:
         """Returns whether a node runs."""
         return any(node.alive for node in self.by_name.values())
 
-    def start(self, name: str, life: int) -> None:
-        """Starts a life of a node; a start that is refused is a life that has failed."""
+    def start(self, name: str, life: int, acted: int) -> None:
+        """Starts a life of a node; a start that is refused is a life that has failed.
+
+        Args:
+          name: the node.
+          life: the life.
+          acted: see `Heartbeat.acted`, as the launcher knows it: this daemon may be a new one.
+        """
         node = self.by_name[name]
         self._usages.pop(name, None)
         self._refused = {key: do for key, do in self._refused.items() if key[0] != name}
+        node.heartbeat.mirror_acted(acted)
         node.heartbeat.begin(life)
         try:
             node.start()
         except OSError as error:  # no process or descriptor left
             node.heartbeat.end(False)
-            exit_ = NodeExit(NOT_STARTED, error=str(error))
-            self._send("exit", node=name, **dataclasses.asdict(exit_))
+            self._send_exit(name, NodeExit(NOT_STARTED, error=str(error)))
 
     def signal(self, name: str, method: str) -> None:
         """Wakes, stops or kills a node that runs; `try_again` does if that is refused.
@@ -74,7 +80,7 @@ class HostNodes:
         if node.alive and node.collect():
             self._forward_messages()
             node.heartbeat.end(False)
-            self._send("exit", node=name, **dataclasses.asdict(node.exit))
+            self._send_exit(name, node.exit)
 
     def report(self) -> dict[str, list[Any]]:
         """Returns the state of the nodes that run, for the launcher's `SupervisedRemoteNode`s.
@@ -88,8 +94,10 @@ class HostNodes:
             read = functools.partial(self._read_usage, name)
             self._housekeeping.attempt(f"reading what {name} uses", read)
             if name in self._usages:
-                state = [node.heartbeat.at_work(), node.heartbeat.silent(), node.pid]
-                reports[name] = [*state, dataclasses.asdict(self._usages[name])]
+                heartbeat = node.heartbeat
+                state = [heartbeat.at_work(), heartbeat.silent(), node.pid]
+                usage = dataclasses.asdict(self._usages[name])
+                reports[name] = [*state, usage, heartbeat.acted]
         return reports
 
     def show_stacks(self, name: str, also_if_stopped: bool) -> None:
@@ -110,6 +118,10 @@ class HostNodes:
 
             sweep = functools.partial(segment.sweep, of_this_process=True)
             try_to("removing shared memory", sweep)
+
+    def _send_exit(self, name: str, exit_: NodeExit) -> None:
+        acted = self.by_name[name].heartbeat.acted
+        self._send("exit", node=name, acted=acted, **dataclasses.asdict(exit_))
 
     def _signal(self, name: str, method: str) -> None:
         node = self.by_name[name]

@@ -245,8 +245,8 @@ class RemoteHost:
             node.unavailable_reason = None
 
     def _on_report(self, nodes: dict[str, list[Any]]) -> None:
-        for name, (at_work, silent, pid, usage) in nodes.items():
-            self.nodes[name].reported(at_work, silent, pid, Usage(**usage))
+        for name, (at_work, silent, pid, usage, acted) in nodes.items():
+            self.nodes[name].reported(at_work, silent, pid, Usage(**usage), acted)
 
     def _on_output(self, node: str, data: str) -> None:
         self.nodes[node].log.feed(base64.b64decode(data))
@@ -255,8 +255,8 @@ class RemoteHost:
         message = Message(time.monotonic() - age, kind=node_message, **fields)
         self._session.supervisor.messages.append(message)
 
-    def _on_exit(self, node: str, **exit_fields: Any) -> None:
-        self.nodes[node].exited(exit_fields)
+    def _on_exit(self, node: str, acted: int, **exit_fields: Any) -> None:
+        self.nodes[node].exited(acted, exit_fields)
 
 
 def check_refused(hosts: Sequence[RemoteHost]) -> None:

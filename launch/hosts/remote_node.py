@@ -76,29 +76,36 @@ class SupervisedRemoteNode(SupervisedNode):
         self._exit_fields, self._usage, self.pid = None, None, None
         self.started = time.monotonic()
         self.alive = True
-        self._send("start", node=self.name, life=self.heartbeat.life)
+        heartbeat = self.heartbeat
+        self._send("start", node=self.name, life=heartbeat.life, acted=heartbeat.acted)
 
     def usage(self) -> Usage | None:
         return self._usage
 
-    def reported(self, at_work: float | None, silent: float | None, pid: int, usage: Usage) -> None:
+    def reported(
+        self, at_work: float | None, silent: float | None, pid: int, usage: Usage, acted: int
+    ) -> None:
         """Takes the daemon's report, which comes about once a second.
 
         Args:
           at_work, silent: see `Heartbeat.at_work` and `Heartbeat.silent`.
           pid: the node's process on its host.
           usage: what the process uses.
+          acted: see `Heartbeat.acted`.
         """
         if self.alive:
             self._usage, self.pid = usage, pid
             self.heartbeat.mirror_activity(at_work is not None, at_work or 0.0, silent)
+            self.heartbeat.mirror_acted(acted)
 
-    def exited(self, exit_fields: dict[str, Any]) -> None:
+    def exited(self, acted: int, exit_fields: dict[str, Any]) -> None:
         """Notes that the node has ended.
 
         Args:
+          acted: see `Heartbeat.acted`.
           exit_fields: fields of a `NodeExit`.
         """
+        self.heartbeat.mirror_acted(acted)
         self._exit_fields = exit_fields
 
     def lose(self, reason: str) -> None:

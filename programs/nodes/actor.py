@@ -13,7 +13,7 @@ from distrl.programs.groups import ACTOR, LEARNER
 from distrl.programs.inference_clients import InferenceHandle, inference_client
 from distrl.programs.nodes.process import configure_jax, has_own_process
 from distrl.programs.program import ExperimentProgram, NodeHandle
-from distrl.programs.remote import Reporter, TaskRounds, TaskVariables, stop_and_tick
+from distrl.programs.remote import Peer, Reporter, TaskRounds, TaskVariables, stop_and_tick
 from distrl.programs.replay_clients import ReplayHandle, actor_client
 from distrl.programs.running.acting import make_actor
 from distrl.programs.running.acting_budget import ActorLease, has_budget
@@ -131,6 +131,13 @@ class ActorNode:
                 first_environment=index * config.num_envs,
                 life=heartbeat.life,
             )
+            # The heartbeat has all steps of earlier lives, unless their host was lost.
+            self._before = heartbeat.acted
+            if heartbeat.life:
+                self._before = Peer(monitor).begin_life(
+                    f"actor/{index}", heartbeat.life, self._before
+                )
+                heartbeat.acted = self._before
             self._lease: ActorLease | None = None
             if has_budget(experiment.goal):
                 self._lease = ActorLease(
@@ -139,7 +146,7 @@ class ActorNode:
                     f"actor/{index}",
                     heartbeat.life,
                     config.envs_per_step,
-                    heartbeat.acted,
+                    self._before,
                     stop,
                 )
             self._single = experiment.assignment is None
@@ -154,12 +161,9 @@ class ActorNode:
         with self._opened:
             stopping = stop_and_tick(self._stop)
             actor, lease = self._actor, self._lease
-            before = self._heartbeat.acted
-            for reporter in self._reporters.values():
-                reporter({"acted_before": before})
 
             def should_stop() -> bool:
-                self._heartbeat.acted = before + actor.acted
+                self._heartbeat.acted = self._before + actor.acted
                 return stopping() or not (lease is None or lease.allows(actor))
 
             actor.run(should_stop, self._report, self._report_interval)

@@ -98,6 +98,20 @@ class MonitorNode:
         monitor.report(node, number, reports)
         return monitor.evaluated
 
+    def begin_life(self, actor: str, life: int, acted: int) -> int:
+        """Returns the environment steps of an actor's earlier lives, and has all tasks count them.
+
+        Args:
+          actor: its name.
+          life: the life that begins.
+          acted: these steps as far as the launcher knows: all of them, unless their host was lost.
+        """
+        acted = max(acted, self._budget.acted(actor))
+        monitors = list(self._monitors.values())
+        for monitor in monitors * 2:  # the second time, for what only a later one had heard of
+            acted = monitor.begin_life(actor, life, acted)
+        return acted
+
     def standing(self, task: str) -> tuple[int, int, float | None]:
         """See `Monitor.standing`."""
         return self._monitors[task].standing

@@ -67,6 +67,20 @@ def test_a_repeated_report_is_counted_once():
     assert made.snapshot()["env_steps"] == 10
 
 
+def test_counts_never_fall_when_a_life_begins():
+    made, ends = monitor(Goal(mean_return=None, max_env_steps=20))
+    made.report("actor/0", first_number(3), [{"env_steps": 10, "episodes": []}])
+    assert made.begin_life("actor/0", 4, 0) == 10
+    assert made.begin_life("actor/0", 4, 12) == 12
+    made.report("actor/0", first_number(3) + 1, [{"env_steps": 2, "episodes": []}])  # late
+    row = made.snapshot()
+    assert (row["env_steps"], row["env_steps_unreported"]) == (12, 2)
+    assert made.state()["env_steps_acted"] == 12
+    made.report("actor/0", first_number(4), [{"env_steps": 5, "episodes": []}])
+    assert made.begin_life("actor/0", 4, 12) == made.acted == 17  # the call arrives once more
+    assert not ends
+
+
 def test_budget_without_a_goal_is_success_and_with_one_is_not():
     made, ends = monitor(Goal(mean_return=None, max_trained_steps=100))
     made.report("learner/0", 0, [learner(90)])
@@ -159,7 +173,6 @@ def test_a_run_has_ended_if_it_has_more_than_the_budget_of_now(budget, ended):
         ({"time": {"other": 1}, "batches": [1, 1, 1, 1, 1.0, 1.0]}, None),
         ({"evaluation_return": 99.0}, "'evaluation_return', as only evaluator nodes may"),
         ({"env_steps": 99, "episodes": []}, "'env_steps', as only actor nodes may"),
-        ({"acted_before": 99}, "'acted_before', as only actor nodes may"),
         ({"learner_steps": 99, "env_steps": 99}, "'learner_steps', as only learner nodes may"),
         ({"metrics": {"size": "3"}}, "the metric 'size' must be a number or None, got '3'"),
     ],

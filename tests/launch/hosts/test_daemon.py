@@ -56,6 +56,10 @@ class FakeNode:
             raise OSError(errno.EMFILE, "Too many open files")
         self.calls.append(method)
 
+    def start(self) -> None:
+        self._call("start")
+        self.alive, self.has_ended = True, False
+
     def collect(self) -> bool:
         self._call("collect")
         self.alive = not self.has_ended
@@ -177,6 +181,28 @@ def test_while_a_node_runs_its_launcher_decides(daemon):
     daemon.run()
     assert daemon.ended == 0 and daemon.turns == []
     assert daemon.node.calls[-1] == "destroy"
+
+
+def test_a_node_goes_on_from_the_steps_that_the_launcher_knows_of(daemon):
+    daemon.nodes["actor/0"] = node = daemon.node
+    node.alive = False
+
+    def act_and_end() -> None:
+        node.heartbeat.acted += 20
+        node.has_ended = True
+
+    start = {"node": "actor/0", "life": 3}
+    daemon.turns = [
+        lambda: daemon.say("start", **start, acted=100),
+        *[nothing] * 8,
+        act_and_end,
+        lambda: daemon.say("start", **start, acted=100),  # it knows less than the daemon
+        *[nothing] * 8,
+    ]
+    messages = daemon.run()
+    reports = [message["nodes"] for message in messages if message["kind"] == "report"]
+    assert {report["actor/0"][4] for report in reports if report} == {100, 120}
+    assert [message["acted"] for message in messages if message["kind"] == "exit"] == [120]
 
 
 def test_a_lost_launcher_is_waited_for_again(daemon):

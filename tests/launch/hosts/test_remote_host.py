@@ -102,10 +102,10 @@ class Daemon:
         self.send(kind="wired")
         self.run_until(lambda: self.host.state is HostState.UP)
 
-    def start(self) -> None:
+    def start(self, acted: int = 0) -> None:
         self.node.heartbeat.begin(life=3)
         self.node.start()
-        assert self.receive() == {"kind": "start", "node": "actor/0", "life": 3}
+        assert self.receive() == {"kind": "start", "node": "actor/0", "life": 3, "acted": acted}
 
 
 @pytest.fixture
@@ -120,7 +120,7 @@ def test_a_node_runs_and_ends(daemon: Daemon):
     daemon.bring_up()
     daemon.start()
     assert daemon.changes == [("actor/0", UP)]
-    daemon.send(kind="report", nodes={"actor/0": [0.5, None, 4711, USAGE]})
+    daemon.send(kind="report", nodes={"actor/0": [0.5, None, 4711, USAGE, 8]})
     daemon.send(kind="output", node="actor/0", data=base64.b64encode(b"a line\n").decode())
     daemon.send(kind="message", age=2.0, node_message="running", node="actor/0")
     daemon.run_until(lambda: daemon.messages)
@@ -135,8 +135,11 @@ def test_a_node_runs_and_ends(daemon: Daemon):
     daemon.node.kill()
     daemon.node.show_stacks()
     assert [daemon.receive()["kind"] for _ in range(3)] == ["stop", "kill", "stacks"]
-    daemon.send(kind="exit", node="actor/0", state="failed", code=3, signal=None, error="Oops: no")
+    assert daemon.node.heartbeat.acted == 8
+    end = {"state": "failed", "code": 3, "signal": None, "error": "Oops: no"}
+    daemon.send(kind="exit", node="actor/0", acted=12, **end)
     daemon.run_until(daemon.node.collect)
+    assert daemon.node.heartbeat.acted == 12
     end = daemon.node.exit
     assert (end.state, end.code, end.error, daemon.node.alive) == ("failed", 3, "Oops: no", False)
 
@@ -204,6 +207,21 @@ def test_a_host_that_says_nothing_while_it_starts_is_lost_and_named(
     clock.now = 70.0
     daemon.host.tick()
     assert len(daemon.said) == 1
+
+
+def test_a_daemon_that_is_back_hears_what_its_nodes_have_done(daemon: Daemon):
+    daemon.bring_up()
+    daemon.start()
+    daemon.send(kind="report", nodes={"actor/0": [0.5, None, 4711, USAGE, 100]})
+    daemon.run_until(lambda: daemon.node.heartbeat.acted == 100)
+    daemon.socket.close()
+    daemon.run_until(daemon.node.collect)
+    daemon.bring_up()
+    daemon.start(acted=100)
+    daemon.send(kind="report", nodes={"actor/0": [0.5, None, 4711, USAGE, 0]})  # older than that
+    daemon.send(kind="report", nodes={"actor/0": [0.5, None, 4712, USAGE, 100]})
+    daemon.run_until(lambda: daemon.node.pid == 4712)
+    assert daemon.node.heartbeat.acted == 100
 
 
 def test_a_closed_connection_is_a_lost_host_and_a_goodbye_is_not(daemon: Daemon):
