@@ -85,9 +85,10 @@ class Heartbeat:
         self._values[_WORKING] = working
         self._values[_BEAT] = 0 if silent is None else now - int(silent * 1e9)
 
-    def mirror_status(self, status: int, life: int) -> None:
-        """Copies what the launcher has written about a node on another host."""
+    def mirror_status(self, status: int, life: int, acted: int = 0) -> None:
+        """Copies what the launcher has of a node on another host. Args: see the properties."""
         self._values[_LIFE] = life
+        self.mirror_acted(acted)
         self._values[_STATUS] = status
 
     # Read by anyone.

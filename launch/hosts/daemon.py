@@ -240,11 +240,11 @@ class HostDaemon:
         return Stopper(name, node.send if node is not None else self.messages.append)
 
     def _on_heartbeats(self, heartbeats: dict[str, list[int]]) -> None:
-        """Takes over status and life of nodes on other hosts."""
-        for name, (status, life) in heartbeats.items():
+        """Takes over status, life and steps of nodes on other hosts."""
+        for name, values in heartbeats.items():
             heartbeat = self._heartbeats.of(name)
             if heartbeat is not None and name not in self._local_names:
-                heartbeat.mirror_status(status, life)
+                heartbeat.mirror_status(*values)
 
     def _on_start(self, node: str, life: int, acted: int) -> None:
         self._nodes.start(node, life, acted)

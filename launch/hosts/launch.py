@@ -26,7 +26,7 @@ from distrl.launch.supervision.signals import run_once
 from distrl.programs.groups import group_of
 from distrl.programs.placement import Host, Placement
 from distrl.programs.substrate import AnyProgram, of_program
-from distrl.runtime.heartbeat import Heartbeat, HeartbeatTable
+from distrl.runtime.heartbeat import HeartbeatTable
 
 JOIN_S = 120.0  # for all hosts to join
 BUILD_S = 600.0  # more for their daemons to import and build the program, while they show life
@@ -164,9 +164,9 @@ def _make_nodes(
     """Returns the supervisor's view of each node, by name."""
     heartbeats = HeartbeatTable([node.name for node in session.nodes])
 
-    def send_to_all(name: str, heartbeat: Heartbeat) -> None:
+    def tell_all(name: str) -> None:
         for host in hosts:
-            host.send("heartbeats", heartbeats={name: [heartbeat.status, heartbeat.life]})
+            host.tell_status([name])
 
     by_name = {host.host.name: host for host in hosts}
     nodes = {}
@@ -176,7 +176,7 @@ def _make_nodes(
             program_node.name,
             program_node.label,
             session.logs[program_node.name],
-            RemoteHeartbeat(heartbeats, program_node.name, send_to_all),
+            RemoteHeartbeat(heartbeats, program_node.name, tell_all),
             restart_policies.get(program_node.label, RestartPolicy()),
             host.host.name,
             host.send,
@@ -185,6 +185,8 @@ def _make_nodes(
         node.essential = host.host is placement.hosts[0] or group_of(program_node.label).keeps_data
         host.nodes[program_node.name] = node
         nodes[program_node.name] = node
+    for host in hosts:
+        host.heartbeats = {name: node.heartbeat for name, node in nodes.items()}
     return nodes
 
 

@@ -8,7 +8,7 @@ import pathlib
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from distrl.errors import ConfigError
@@ -21,6 +21,7 @@ from distrl.launch.supervision.session import Session
 from distrl.launch.supervision.signals import run_once
 from distrl.launch.supervision.usage import Usage
 from distrl.programs.placement import Host
+from distrl.runtime.heartbeat import Heartbeat
 
 START_S = 60.0  # without a sign of life from a daemon that is not up; loading a library takes long
 RETRY_S = 3.0  # between two attempts to reach a host
@@ -73,6 +74,7 @@ class RemoteHost:
         self.tunnel_port = 0
         self.address = host.reached_at  # for the other hosts
         self.nodes: dict[str, SupervisedRemoteNode] = {}
+        self.heartbeats: dict[str, Heartbeat] = {}  # of all hosts' nodes
         self._command = command
         self._node_names = node_names
         self._session = session
@@ -114,6 +116,13 @@ class RemoteHost:
         """Sends a message to the daemon, if it is connected."""
         if self._channel is not None:
             self._channel.send(kind, **fields)
+
+    def tell_status(self, names: Iterable[str]) -> None:
+        """Tells the daemon of nodes that run elsewhere; until it is up it has no room for that."""
+        if self.state is HostState.UP:
+            rows = {name: self.heartbeats[name] for name in names}
+            told = {name: [row.status, row.life, row.acted] for name, row in rows.items()}
+            self.send("heartbeats", heartbeats=told)
 
     def wire(self, remote_addresses: Mapping[str, list[tuple[str, int, int]]]) -> None:
         """Sends the addresses of the other hosts' nodes; the host is up when it has answered."""
@@ -241,6 +250,7 @@ class RemoteHost:
 
     def _on_wired(self) -> None:
         self.state = HostState.UP
+        self.tell_status(self.heartbeats)  # later only what changes
         for node in self.nodes.values():
             node.unavailable_reason = None
 

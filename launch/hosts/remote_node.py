@@ -20,11 +20,11 @@ class RemoteHeartbeat(Heartbeat):
     Args:
       heartbeats: the launcher's table.
       name: the node's name.
-      on_change: called with the node's name and this heartbeat.
+      on_change: called with the node's name.
     """
 
     def __init__(
-        self, heartbeats: HeartbeatTable, name: str, on_change: Callable[[str, Heartbeat], None]
+        self, heartbeats: HeartbeatTable, name: str, on_change: Callable[[str], None]
     ) -> None:
         heartbeat = heartbeats.of(name)
         assert heartbeat is not None
@@ -35,12 +35,12 @@ class RemoteHeartbeat(Heartbeat):
     def begin(self, life: int) -> None:
         """See `Heartbeat.begin`."""
         super().begin(life)
-        self._on_change(self._name, self)
+        self._on_change(self._name)
 
     def end(self, comes_back: bool) -> None:
         """See `Heartbeat.end`."""
         super().end(comes_back)
-        self._on_change(self._name, self)
+        self._on_change(self._name)
 
 
 class SupervisedRemoteNode(SupervisedNode):

@@ -19,7 +19,7 @@ from distrl.launch.hosts.remote_host import HostState, RemoteHost
 from distrl.launch.hosts.remote_node import RemoteHeartbeat, SupervisedRemoteNode
 from distrl.launch.supervision.restart_policy import RestartPolicy
 from distrl.programs.placement import Host
-from distrl.runtime.heartbeat import UP, Heartbeat, HeartbeatTable
+from distrl.runtime.heartbeat import DOWN, UP, HeartbeatTable
 
 IDENTITY = {"python": "3.10", "code": "1"}
 HELLO = {"kind": "hello", "identity": IDENTITY, "host": "machine", "cores": 4, "gpus": None}
@@ -47,10 +47,14 @@ class Daemon:
         )  # fmt: skip
         log: Any = types.SimpleNamespace(feed=self.output.extend)
 
-        def on_change(name: str, heartbeat: Heartbeat) -> None:
+        def on_change(name: str) -> None:
             self.changes.append((name, heartbeat.status))
+            self.host.tell_status([name])
 
-        heartbeat = RemoteHeartbeat(HeartbeatTable(["actor/0"]), "actor/0", on_change)
+        table = HeartbeatTable(["actor/0", "learner/0"])
+        heartbeat = RemoteHeartbeat(table, "actor/0", on_change)
+        self.learner = RemoteHeartbeat(table, "learner/0", on_change)
+        self.host.heartbeats = {"actor/0": heartbeat, "learner/0": self.learner}
         self.node = SupervisedRemoteNode(
             "actor/0", "actor", log, heartbeat, RestartPolicy(), "h2", self.host.send
         )
@@ -101,9 +105,11 @@ class Daemon:
         }  # fmt: skip
         self.send(kind="wired")
         self.run_until(lambda: self.host.state is HostState.UP)
+        assert self.receive()["kind"] == "heartbeats"
 
     def start(self, acted: int = 0) -> None:
         self.node.heartbeat.begin(life=3)
+        assert self.receive()["kind"] == "heartbeats"
         self.node.start()
         assert self.receive() == {"kind": "start", "node": "actor/0", "life": 3, "acted": acted}
 
@@ -207,6 +213,28 @@ def test_a_host_that_says_nothing_while_it_starts_is_lost_and_named(
     clock.now = 70.0
     daemon.host.tick()
     assert len(daemon.said) == 1
+
+
+def test_a_daemon_hears_of_all_nodes_when_it_is_up_and_of_none_before(daemon: Daemon):
+    """Before, it has no table."""
+    daemon.connect()
+    daemon.learner.begin(life=7)
+    daemon.learner.acted = 5
+    daemon.send(**HELLO)
+    daemon.send(kind="ready", ports={"actor/0": [15000]}, tunnel_port=7420)
+    daemon.run_until(lambda: daemon.host.state is HostState.READY)
+    daemon.host.wire({})
+    assert [daemon.receive()["kind"] for _ in range(2)] == ["begin", "wire"]
+    daemon.learner.begin(life=8)  # while it is wired
+    daemon.send(kind="wired")
+    daemon.run_until(lambda: daemon.host.state is HostState.UP)
+    assert daemon.receive() == {
+        "kind": "heartbeats", "heartbeats": {"actor/0": [0, 0, 0], "learner/0": [UP, 8, 5]},
+    }  # fmt: skip
+    daemon.learner.end(True)
+    assert daemon.receive() == {
+        "kind": "heartbeats", "heartbeats": {"learner/0": [DOWN, 8, 5]},
+    }  # fmt: skip
 
 
 def test_a_daemon_that_is_back_hears_what_its_nodes_have_done(daemon: Daemon):
