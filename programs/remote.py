@@ -12,7 +12,14 @@ from distrl.programs.program import NodeHandle
 from distrl.programs.substrate import here
 from distrl.reports import checked_metrics, kind_of
 from distrl.runtime.early_deadline import call_again_if_early, passed_early
-from distrl.runtime.heartbeat import DOWN, GONE, UP, current_heartbeat, main_thread_heartbeat
+from distrl.runtime.heartbeat import (
+    DOWN,
+    GONE,
+    LOST,
+    UP,
+    current_heartbeat,
+    main_thread_heartbeat,
+)
 from distrl.runtime.time_account import current_account
 
 RESTART_TIMEOUT_S = 120.0  # that a call waits for a peer that is being restarted
@@ -50,7 +57,7 @@ class PeerWatch:
         """
         heartbeat = self._heartbeat
         deadline = time.monotonic() + RESTART_TIMEOUT_S
-        while heartbeat is not None and heartbeat.status in (UP, DOWN):
+        while heartbeat is not None and heartbeat.status in (UP, DOWN, LOST):
             if heartbeat.status == UP and heartbeat.life != life:
                 return
             # A process that has just died still counts as up for a moment.
@@ -63,6 +70,8 @@ class PeerWatch:
                 raise Stopped(f"{what}: the program stops") from error
         if heartbeat is not None and heartbeat.status == GONE:
             raise PeerError(f"{what}: {self._name} has ended") from error
+        if heartbeat is not None and heartbeat.status == LOST:
+            raise PeerError(f"{what}: the host of {self._name} is lost") from error
         raise PeerError(f"{what}: {error}") from error
 
 

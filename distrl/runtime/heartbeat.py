@@ -9,8 +9,9 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 
-ABSENT, UP, DOWN, GONE = range(4)
-"""A node's status: not started; running; ended and to be restarted; ended for good."""
+ABSENT, UP, DOWN, GONE, LOST = range(5)
+"""A node's status: not started; running; ended and to be restarted; ended for good; ended with its
+host, and to be restarted if that comes back."""
 _STATUS, _LIFE, _BEAT, _WORKING, _SINCE, _ACTED, _STARTS, _COLUMNS = range(8)
 
 
@@ -64,9 +65,14 @@ class Heartbeat:
         values[_WORKING] = 0
         values[_STATUS] = UP
 
-    def end(self, comes_back: bool) -> None:
-        """Records that the node has ended. Args: comes_back: it will be restarted."""
-        self._values[_STATUS] = DOWN if comes_back else GONE
+    def end(self, comes_back: bool, host_lost: bool = False) -> None:
+        """Records that the node has ended.
+
+        Args:
+          comes_back: it will be restarted.
+          host_lost: but not before its host is back.
+        """
+        self._values[_STATUS] = GONE if not comes_back else LOST if host_lost else DOWN
 
     def mirror_acted(self, steps: int) -> None:
         """Takes over steps that another table has of this node; it may know of more, or of less."""
@@ -95,7 +101,7 @@ class Heartbeat:
 
     @property
     def status(self) -> int:
-        """ABSENT, UP, DOWN or GONE."""
+        """ABSENT, UP, DOWN, GONE or LOST."""
         return self._values[_STATUS]
 
     @property

@@ -9,7 +9,7 @@ from distrl.launch.supervision.node_logs import NodeLog
 from distrl.launch.supervision.restart_policy import RestartPolicy
 from distrl.launch.supervision.result import NodeExit
 from distrl.launch.supervision.usage import Usage
-from distrl.runtime.heartbeat import Heartbeat, HeartbeatTable
+from distrl.runtime.heartbeat import DOWN, Heartbeat, HeartbeatTable
 
 SILENT_S = 10.0  # without a message from a host's daemon, which sends one every second
 
@@ -37,9 +37,9 @@ class RemoteHeartbeat(Heartbeat):
         super().begin(life)
         self._on_change(self._name)
 
-    def end(self, comes_back: bool) -> None:
+    def end(self, comes_back: bool, host_lost: bool = False) -> None:
         """See `Heartbeat.end`."""
-        super().end(comes_back)
+        super().end(comes_back, host_lost)
         self._on_change(self._name)
 
 
@@ -113,6 +113,8 @@ class SupervisedRemoteNode(SupervisedNode):
         self.unavailable_reason = reason
         if self.alive and self._exit_fields is None:
             self._exit_fields = {"state": "failed", "error": reason}
+        elif self.heartbeat.status == DOWN:  # it was to be restarted
+            self.heartbeat.end(True, host_lost=True)
 
     def collect(self) -> bool:
         if self._exit_fields is None:

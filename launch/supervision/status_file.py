@@ -10,10 +10,10 @@ from distrl.errors import ConfigError
 from distrl.launch.supervision.result import NodeExit
 from distrl.launch.supervision.usage import Usage
 from distrl.runtime.files import read_dict, write_json
-from distrl.runtime.heartbeat import ABSENT, DOWN, UP, Heartbeat
+from distrl.runtime.heartbeat import ABSENT, DOWN, LOST, UP, Heartbeat
 
 FILE_NAME = "status.json"
-_STATUS_NAMES = {ABSENT: "not started", UP: "up", DOWN: "restarting"}
+_STATUS_NAMES = {ABSENT: "not started", UP: "up", DOWN: "restarting", LOST: "restarting"}
 _WRITE_INTERVAL_S = 2.0
 
 

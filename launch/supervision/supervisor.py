@@ -268,7 +268,7 @@ class Supervisor:
         self._journal.note(f"{node.name} {node.exit.state} {error}".rstrip())
         if node.log.broken is not None:
             self._journal.note(f"{node.log.path} is incomplete: {node.log.broken}")
-        node.heartbeat.end(self._will_restart(node))
+        node.heartbeat.end(self._will_restart(node), node.unavailable_reason is not None)
 
     def _will_restart(self, node: SupervisedNode) -> bool:
         """Plans the restart of a node that has ended, or tells the judge of its end."""

@@ -20,7 +20,7 @@ from distrl.programs.nodes.time_reports import REPORT_S, account_of_process
 from distrl.programs.program import ExperimentProgram, NodeHandle
 from distrl.programs.running.gradient_workers import make_allocator
 from distrl.programs.substrate import here
-from distrl.runtime.heartbeat import ABSENT, GONE, current_heartbeat
+from distrl.runtime.heartbeat import ABSENT, GONE, LOST, current_heartbeat
 
 _SAVE_S = 3.0  # for the learners to ask for the state, where all nodes are stopped at once
 
@@ -162,12 +162,12 @@ class MonitorNode:
         return budget.over, budget.rounds
 
     def _take_back(self, task: str) -> None:
-        """Takes back the leases of actors that are not restarted: they were scaled down."""
+        """Takes back the leases of actors that were scaled down, or whose host is lost."""
         if self._heartbeats is None:
             return
         for actor in self._budget.unfinished:
             heartbeat = self._heartbeats.of(actor)
-            if heartbeat is not None and heartbeat.status in (ABSENT, GONE):
+            if heartbeat is not None and heartbeat.status in (ABSENT, GONE, LOST):
                 reported = self._monitors[task].acted_by(actor)
                 self._budget.lose(actor, max(reported, heartbeat.acted))
 

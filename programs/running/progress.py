@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from distrl.programs.build import print_line
 from distrl.replay.config import ReplayConfig
-from distrl.runtime.heartbeat import DOWN, GONE, UP, Heartbeat, current_heartbeat
+from distrl.runtime.heartbeat import DOWN, GONE, LOST, UP, Heartbeat, current_heartbeat
 from distrl.runtime.patience import Patience
 from distrl.task import Task
 
@@ -29,13 +29,14 @@ def patience(limit: float, *groups: str, task: Task | None = None) -> float:
 def gone_nodes(group: str) -> Callable[[], frozenset[int]]:
     """Returns what returns the indices of a group's nodes that have ended and are not restarted.
 
-    Scaling down leaves such nodes. Without our launcher none are known.
+    Scaling down leaves such nodes, and the loss of a host, until that is back. Without our launcher
+    none are known.
     """
     table = current_heartbeat().table
     if table is None:
         return frozenset
     rows = {int(name.rpartition("/")[2]): row for name, row in table.group(group).items()}
-    return lambda: frozenset(index for index, row in rows.items() if row.status == GONE)
+    return lambda: frozenset(index for index, row in rows.items() if row.status in (GONE, LOST))
 
 
 class NodeProgress:
@@ -87,7 +88,9 @@ class NodeProgress:
         working = sum(row.at_work() is not None for row in up)
         down = sum(row.status == DOWN for row in self._nodes.values())
         state = f"of {_names(self._nodes)}, {working} at work, {len(up) - working} waiting"
+        lost = sum(row.status == LOST for row in self._nodes.values())
         text = f"{state}, {down} being restarted" if down else state
+        text = f"{text}, {lost} lost with their hosts" if lost else text
         acted = self.acted()
         if not acted:
             return text

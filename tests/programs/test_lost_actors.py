@@ -93,3 +93,23 @@ def test_a_life_goes_on_from_all_that_is_known_of_those_before(program, told, kn
         acted[actor] = program.play_on(actor, life, acted[actor])
     assert program.lease("actor/0", 1, acted["actor/0"])[2]
     assert BUDGET <= sum(acted.values()) < BUDGET + STEP
+
+
+def test_the_lease_of_a_lost_host_is_for_the_others_and_not_for_its_next_life(program):
+    row = program.table.of("actor/0")
+    assert program.lease("actor/0", 0, 0)[0] == 250
+    program.report("actor/0", 0, 0, 40)
+    row.end(True)  # restarted where it was: it goes on with its lease
+    others = program.play_on("actor/1", 0, 0)
+    assert BUDGET - 250 <= others < BUDGET - 250 + STEP
+    row.end(True, host_lost=True)
+    row.mirror_acted(44)  # as the launcher has heard
+    assert program.node.acting_over(program.task) == (False, 0)  # the learner asks all the time
+    others = program.play_on("actor/1", 0, others)
+    assert BUDGET - 44 <= others < BUDGET - 44 + STEP
+    program.node.finish(program.task, "actor/1", 0)
+    assert program.node.acting_over(program.task) == (True, 0)
+    row.begin(1)
+    assert program.node.begin_life("actor/0", 1, 44) == 44
+    assert program.play_on("actor/0", 1, 44) == 44
+    assert program.lease("actor/0", 1, 44)[2]

@@ -6,9 +6,11 @@ import threading
 import pytest
 
 from distrl.errors import PeerError, SpecError
+from distrl.programs import remote
 from distrl.programs.program import NodeHandle
 from distrl.programs.remote import Peer, Reporter
 from distrl.programs.substrate import here
+from distrl.runtime.heartbeat import HeartbeatTable, install_heartbeat_lookup
 
 
 class Monitor:
@@ -114,3 +116,32 @@ def test_a_report_that_the_monitor_would_refuse_is_refused_where_it_is_made(repo
     with pytest.raises(SpecError, match=r"^probe/0"):
         Reporter(NodeHandle("monitor/0", monitor), "task", "probe/0")(report)
     assert not monitor.calls
+
+
+class Server:
+    """A client of a node that has died."""
+
+    def ask(self):
+        raise ConnectionError("reset")
+
+
+@pytest.mark.parametrize(
+    ("host_lost", "message"),
+    [(True, r"the host of inferencer/0 is lost"), (False, r"ask\(\) failed: reset")],
+)
+def test_a_call_to_a_lost_host_names_it_when_it_is_not_back_in_time(
+    monkeypatch, host_lost, message
+):
+    monkeypatch.setattr(remote, "RESTART_TIMEOUT_S", 0.0)
+    table = HeartbeatTable(["actor/0", "inferencer/0"])
+    row = table.of("inferencer/0")
+    row.begin(0)
+    row.end(True, host_lost)
+    install_heartbeat_lookup(lambda: (table.of("actor/0"), True))
+    here.new_manager()
+    try:
+        with pytest.raises(PeerError, match=message):
+            Peer(NodeHandle("inferencer/0", Server())).ask()
+    finally:
+        install_heartbeat_lookup(lambda: None)
+        here._here.__dict__.clear()

@@ -19,7 +19,7 @@ from distrl.launch.hosts.remote_host import HostState, RemoteHost
 from distrl.launch.hosts.remote_node import RemoteHeartbeat, SupervisedRemoteNode
 from distrl.launch.supervision.restart_policy import RestartPolicy
 from distrl.programs.placement import Host
-from distrl.runtime.heartbeat import DOWN, UP, HeartbeatTable
+from distrl.runtime.heartbeat import DOWN, GONE, LOST, UP, HeartbeatTable
 
 IDENTITY = {"python": "3.10", "code": "1"}
 HELLO = {"kind": "hello", "identity": IDENTITY, "host": "machine", "cores": 4, "gpus": None}
@@ -213,6 +213,19 @@ def test_a_host_that_says_nothing_while_it_starts_is_lost_and_named(
     clock.now = 70.0
     daemon.host.tick()
     assert len(daemon.said) == 1
+
+
+@pytest.mark.parametrize("comes_back", [True, False])
+def test_a_node_that_was_to_be_restarted_is_lost_with_its_host(daemon: Daemon, comes_back: bool):
+    daemon.bring_up()
+    daemon.start()
+    daemon.send(kind="exit", node="actor/0", acted=0, state="failed", code=1)
+    daemon.run_until(daemon.node.collect)
+    daemon.node.heartbeat.end(comes_back)
+    daemon.socket.close()
+    daemon.run_until(lambda: daemon.said)
+    assert daemon.node.heartbeat.status == (LOST if comes_back else GONE)
+    assert daemon.changes[-1] == ("actor/0", daemon.node.heartbeat.status)
 
 
 def test_a_daemon_hears_of_all_nodes_when_it_is_up_and_of_none_before(daemon: Daemon):

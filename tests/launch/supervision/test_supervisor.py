@@ -14,7 +14,7 @@ from distrl.launch.supervision.restart_policy import HangLimits, RestartPolicy
 from distrl.launch.supervision.result import NodeExit
 from distrl.launch.supervision.supervisor import Supervisor
 from distrl.launch.supervision.usage import Usage
-from distrl.runtime.heartbeat import DOWN, GONE, UP, HeartbeatTable
+from distrl.runtime.heartbeat import DOWN, GONE, LOST, UP, HeartbeatTable
 
 PHASES = [["actor/0", "actor/1"], ["learner/0"], ["replay/0"]]
 NAMES = [name for phase in PHASES for name in phase]
@@ -502,9 +502,13 @@ def test_a_node_of_a_lost_host_is_restarted_when_the_host_is_back(world):
         actor.end(error="host h2 is lost")
 
     world.at(5.0, lose)
+    seen = []
+    for when in (4.0, 6.0, 499.0, 502.0):
+        world.at(when, lambda: seen.append(actor.heartbeat.status))
     world.at(500.0, lambda: setattr(actor, "unavailable_reason", None))
     finish_at(world, 600.0)
     assert world.run().status == "finished"
+    assert seen == [UP, LOST, LOST, UP]
     assert actor.times("start")[0] == 0.0
     assert 500.0 <= actor.times("start")[1] <= 501.0
     assert actor.exit.causes == []  # it is not the node's failure

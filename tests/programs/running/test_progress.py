@@ -8,7 +8,7 @@ from distrl.config import ActorsConfig, LearnerConfig
 from distrl.envs import PythonEnvironment
 from distrl.errors import DeadlineExceeded
 from distrl.experiment import Experiment
-from distrl.programs.running.progress import NodeProgress, unrolls_of_first_batch
+from distrl.programs.running.progress import NodeProgress, gone_nodes, unrolls_of_first_batch
 from distrl.replay.config import ReplayConfig
 from distrl.replay.local.buffer import LocalReplayBuffer
 from distrl.replay.local.table import LocalTable
@@ -39,6 +39,13 @@ class Actors:
         for row in self.rows.values():
             row.tick()
             row.acted += steps
+
+    def gone_nodes(self):
+        install_heartbeat_lookup(lambda: (self.table.of("learner/0"), True))
+        try:
+            return gone_nodes("actor")
+        finally:
+            install_heartbeat_lookup(lambda: None)
 
     def progress(self, task=None):
         return NodeProgress(self.rows, task, lambda: self.now)
@@ -74,6 +81,22 @@ def test_who_works_or_is_restarted_is_busy(actors):
         row.end(False)
     assert actors.rows["actor/0"].status == GONE
     assert (progress.present(), progress.busy()) == (False, False)
+
+
+def test_nobody_waits_for_who_is_lost_with_its_host(actors):
+    actors.begin()
+    gone = actors.gone_nodes()
+    assert gone() == frozenset()
+    actors.rows["actor/1"].end(True, host_lost=True)
+    progress = actors.progress()
+    assert (progress.present(), progress.busy(), gone()) == (True, False, {1})
+    assert progress.describe() == (
+        "of 2 nodes (actor/0 to actor/1), 0 at work, 1 waiting, 1 lost with their hosts"
+    )
+    actors.rows["actor/0"].end(True, host_lost=True)
+    assert (progress.present(), progress.busy()) == (False, False)
+    actors.rows["actor/1"].begin(1)
+    assert (progress.present(), gone()) == (True, {0})
 
 
 def test_a_running_node_on_another_host_counts_as_busy(actors):
