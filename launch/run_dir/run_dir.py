@@ -194,7 +194,8 @@ def _resume(
     if several:
         resume_point = ResumePoint(settings, None, all(with_table), paths, before)
     else:
-        resume_point = ResumePoint(settings, paths[experiment.task], all(with_table))
+        (only,) = paths.values()
+        resume_point = ResumePoint(settings, only, all(with_table))
     states = monitor_states(resume_point, tasks)
     ended = _ended(experiment, states)
     if ended is not None and not saved.complete:

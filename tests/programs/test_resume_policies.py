@@ -5,6 +5,7 @@ import json
 import random
 import shutil
 import signal
+import sys
 import threading
 import time
 from pathlib import Path
@@ -26,7 +27,7 @@ from distrl.programs.running.saving import make_checkpointer
 from distrl.programs.single_process import SingleProcess, single_process
 from distrl.rules import Rule
 from tests.programs.test_resume import OFTEN, Run, check_resumed
-from tests.support.commands import EXPERIMENTS, skip_without_reverb
+from tests.support.commands import EXPERIMENTS, finish, skip_without_reverb
 from tests.support.experiments import agents, tasks
 from tests.support.selection import full, slow
 
@@ -171,6 +172,46 @@ def test_a_run_of_other_policies_is_refused(opened):
         with pytest.raises((ConfigError, SpecError)) as error:
             opened(other)
         assert message in str(error.value)
+
+
+def test_one_learned_policy_beside_a_rule_resumes(tmp_path, monkeypatch):
+    """Its checkpoints are in the run folder, whatever its name."""
+    monkeypatch.setattr(run_dir, "lock", lambda path: None)
+    path, steps = tmp_path / "run", []
+    for budget in (400, 600):
+        made = dataclasses.replace(agents.with_rule(), goal=Goal(max_env_steps=budget))
+        folder = run_dir.open_run(str(path), made, "single_process", ["x"], lambda line: None)
+        before = folder.resume_point.of_task("outer").manifest()
+        steps.append(0 if before is None else before["monitor"]["env_steps_acted"])
+        ended = single_process(
+            made,
+            stop=threading.Event(),
+            run_dir=folder.path,
+            resume_point=folder.resume_point,
+            printer=lambda line: None,
+        )
+        assert ended is not None and ended[1]
+    assert steps == [0, 400]
+    assert json.loads((path / "resumed.json").read_text())["monitor"]["env_steps_acted"] == 400
+    assert Checkpoints(path).latest().manifest["monitor"]["env_steps_acted"] == 600
+
+
+@pytest.mark.full
+def test_one_learned_policy_beside_a_rule_resumes_in_nodes(tmp_path):
+    path = tmp_path / "run"
+    for budget in (400, 600):
+        ended = finish(
+            [
+                *(sys.executable, "-m", "distrl", "train", "--topology=heavy_env"),
+                *(f"--experiment={EXPERIMENTS / 'agents.py'}:with_rule", f"--run_dir={path}"),
+                f"--max_env_steps={budget}",
+            ]
+        )
+        assert ended.returncode == EXIT_FINISHED, ended.stdout + ended.stderr
+        saved_steps = Checkpoints(path).latest().manifest["monitor"]["env_steps_acted"]
+        assert budget <= saved_steps < budget + 4  # less than one step of a pool
+    resumed = json.loads((path / "resumed.json").read_text())
+    assert 400 <= resumed["monitor"]["env_steps_acted"] < 404
 
 
 class PolicyRun:
