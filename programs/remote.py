@@ -159,7 +159,7 @@ class Reporter:
     """Sends a node's reports to the monitor, in order, without waiting for it.
 
     Attributes:
-      evaluated: what the monitor answered last, see `Monitor.evaluated`.
+      answer: what the monitor answered last, see `MonitorNode.report`.
     """
 
     def __init__(self, monitor: NodeHandle, task: str, node: str):
@@ -173,7 +173,7 @@ class Reporter:
         self._node = node
         # Of the last call, above those of earlier lives.
         self._number = first_number(current_heartbeat().life) - 1
-        self.evaluated: tuple[int, Report] = 0, {}
+        self.answer: tuple[int, Report, dict[str, int]] = 0, {}, {}
         self._unsent: list[Report] = []
         self._sending: concurrent.futures.Future[Any] | None = None
         self._sent: list[Report] = []  # the reports that `_sending` is about
@@ -233,7 +233,7 @@ class Reporter:
         if sending is None:
             return
         try:
-            self.evaluated = sending.result(timeout)
+            self.answer = sending.result(timeout)
         except Exception as error:
             if not self._repeated and passed_early(error, self._sent_at, self._monitor.timeout):
                 self._repeated = True

@@ -44,6 +44,7 @@ class Checkpointer:
         about: dict[str, Any],
         *,
         known_counters: dict[str, Any] | None = None,
+        at_least: Callable[[], Mapping[str, int]] = dict,
         task_dir: Path | None = None,
         other_tasks: Sequence[Path] = (),
         rounds: Rounds | None = None,
@@ -61,6 +62,8 @@ class Checkpointer:
         about: entries of the manifest that describe the program; plain data.
         known_counters: what the last checkpoint has in the place of `counters()` if that fails and
           never succeeded; None: that checkpoint is then not written.
+        at_least: returns what is known of these counters without the monitor, which may have heard
+          of less so far.
         task_dir: where to save; None: in the run folder.
         other_tasks: the folders of the program's other tasks.
         rounds: the rounds in which several tasks save; None: every `config.period`.
@@ -81,6 +84,7 @@ class Checkpointer:
         self._replay = replay
         self._counters = counters
         self._known_counters = known_counters
+        self._at_least = at_least
         self._about = about
         self._fill = fill
         self._give_up = give_up
@@ -257,15 +261,17 @@ class Checkpointer:
     def _read_counters(self, last: bool) -> dict[str, Any]:
         """Returns the monitor's state, in the last checkpoint as far as it is known."""
         try:
-            self._known_counters = self._counters()
+            known = self._known_counters = self._counters()
         except (PeerError, DeadlineExceeded) as error:
             if not last or self._known_counters is None:
                 raise
+            known = self._known_counters
             self._printer(
                 f"distrl: the last checkpoint has older counts of episodes: "
                 f"{' '.join(str(error).split())}"
             )
-        return self._known_counters
+        least = {name: max(known[name], count) for name, count in self._at_least().items()}
+        return {**known, **least}
 
 
 def _evaluation(monitor: Mapping[str, Any]) -> dict[str, Any]:

@@ -134,13 +134,16 @@ def restore_learner(
 def monitor_states(start: ResumePoint, tasks: Iterable[str]) -> dict[str, dict[str, Any]]:
     """Returns the monitors' states to resume from, by task; empty if the program starts afresh.
 
-    All tasks count the same environments, and so far as the one counts that was saved last.
+    All tasks count the same environments, and so far as the one counts that was saved last. What
+    the learner did is what it resumes from: the monitor may have heard of less, or of more.
     """
     states = {}
     for task in tasks:
         manifest = start.of_task(task).manifest()
         if manifest is not None:
-            states[task] = dict(manifest["monitor"])
+            state = states[task] = dict(manifest["monitor"])
+            learned = {"learner_steps": manifest["version"], "env_steps": manifest["env_steps"]}
+            state["learner"] = {**state["learner"], **learned}
     for count in ("env_steps_acted", "episodes"):
         most = max((state[count] for state in states.values()), default=0)
         for state in states.values():

@@ -4,9 +4,7 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from distrl.checkpointing.resume_point import (
-    ResumePoint,
-)
+from distrl.checkpointing.resume_point import ResumePoint, monitor_states
 from distrl.checkpointing.rounds import when_all
 from distrl.errors import CallbackError, PeerError
 from distrl.experiment import Experiment
@@ -43,6 +41,9 @@ def add_learners(
       with_relays: whether relays ask them for parameters.
     """
     learners = {}
+    # Now: a learner that is restarted may find that this checkpoint has been removed.
+    states = monitor_states(program.resume_point, program.experiment.tasks).values()
+    acted_before = max((state["env_steps_acted"] for state in states), default=0)
     for tasks in program.experiment.learner_nodes:
         served = program.new_frame_endpoint() if with_relays and program.builtin else None
         node = program.add_courier_node(
@@ -53,6 +54,7 @@ def add_learners(
             {task: replay[task] for task in tasks},
             monitor,
             program.resume_point,
+            acted_before,
             list(gradient_workers),
             program.unique_name,
             served,
@@ -73,6 +75,7 @@ class LearnerNode(MemberCalls):
         replay: Mapping[str, ReplayHandle],
         monitor: NodeHandle,
         resume_point: ResumePoint,
+        acted_before: int = 0,
         gradient_workers: Sequence[NodeHandle] = (),
         unique_name: str = "",
         served: FrameEndpoint | None = None,
@@ -84,6 +87,7 @@ class LearnerNode(MemberCalls):
         replay: the tables by task.
         monitor: takes reports, and gives counters for checkpoints.
         resume_point: the checkpoint to resume from, if any.
+        acted_before: environment steps of the run's programs before.
         gradient_workers: all that may compute for its tasks.
         unique_name: the program's; "": parameters are served as bytes only.
         served: where relays ask for parameters by frames; None: nowhere.
@@ -106,6 +110,7 @@ class LearnerNode(MemberCalls):
                 give_up,
                 gradient_workers,
                 unique_name,
+                acted_before,
             )
             for task, builder in builders.items()
         }

@@ -92,11 +92,12 @@ class MonitorNode:
 
     def report(
         self, task: str, node: str, number: int, reports: list[Report]
-    ) -> tuple[int, Report]:
-        """See `Monitor.report`. Returns `Monitor.evaluated`."""
+    ) -> tuple[int, Report, dict[str, int]]:
+        """See `Monitor.report`. Returns `Monitor.evaluated`, and counts as in `Monitor.state`."""
         monitor = self._monitors[task]
         monitor.report(node, number, reports)
-        return monitor.evaluated
+        counts = {"env_steps_acted": monitor.acted, "episodes": monitor.episodes}
+        return (*monitor.evaluated, counts)
 
     def begin_life(self, actor: str, life: int, acted: int) -> int:
         """Returns the environment steps of an actor's earlier lives, and has all tasks count them.

@@ -28,7 +28,7 @@ from distrl.programs.remote import Reporter
 from distrl.programs.replay_clients import ReplayHandle, learner_client, server_folder
 from distrl.programs.running.acting_budget import ActingWatch, has_budget
 from distrl.programs.running.gradient_workers import split_update
-from distrl.programs.running.progress import gone_nodes, patience
+from distrl.programs.running.progress import gone_nodes, patience, steps_of
 from distrl.programs.running.save_rounds import RemoteRounds
 from distrl.programs.running.saving import make_checkpointer
 from distrl.programs.substrate import here
@@ -71,6 +71,7 @@ class TaskLearner:
         give_up: Callable[[], None],
         gradient_workers: Sequence[NodeHandle],
         unique_name: str,
+        acted_before: int,
     ):
         """Args:
         builder: of the task.
@@ -82,6 +83,7 @@ class TaskLearner:
         give_up: see `Checkpointer`.
         gradient_workers: all that may compute for it.
         unique_name: the program's; "": parameters are served as bytes only.
+        acted_before: environment steps of the run's programs before.
         """
         self._stop = here.stop_event()
         self.task, experiment = builder.task, builder.experiment
@@ -92,6 +94,7 @@ class TaskLearner:
         self._replay = learner_client(builder, replay, self._stop)
         self._monitor = monitor
         self.reporter = Reporter(monitor, task, f"learner/{self.task.index}")
+        self._acted_before, self._steps_of_actors = acted_before, steps_of(ACTOR.name)
         checkpoint = experiment.checkpoint
         if not stops_in_order():
             grace = min(checkpoint.grace, _GRACE_AT_ONCE_S)
@@ -150,6 +153,7 @@ class TaskLearner:
             give_up,
             checkpoint,
             rounds,
+            self._least_counts,
         )
         self.checkpointer.start(self._stop)
 
@@ -197,6 +201,15 @@ class TaskLearner:
         except Exception as error:
             raise PeerError(f"{self._monitor.name}.state() failed: {error!r}") from error
 
+    def _least_counts(self) -> dict[str, int]:
+        """See `at_least` of `Checkpointer`.
+
+        Actors count each step where a crash of theirs, or the monitor's, does not lose it.
+        """
+        _, _, heard = self.reporter.answer
+        acted = self._acted_before + self._steps_of_actors()
+        return {**heard, "env_steps_acted": max(heard.get("env_steps_acted", 0), acted)}
+
     def report_spent(self) -> None:
         """Reports that the actors' budget is spent, and nothing is left to learn from."""
         self.reporter({**self._learner.counts(), SPENT: self.task.goal.acting_budget})
@@ -224,7 +237,7 @@ class TaskLearner:
         if isinstance(self._replay, SharedReplayBuffer):
             report["table_size"] = self._replay.info().size
         self.reporter({**report, "time": current_account().totals()})
-        number, scores = self.reporter.evaluated
+        number, scores, _ = self.reporter.answer
         if self._callbacks and number > self._evaluations:
             self._callbacks.evaluated(scores)
         self._evaluations = number

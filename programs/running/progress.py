@@ -39,6 +39,16 @@ def gone_nodes(group: str) -> Callable[[], frozenset[int]]:
     return lambda: frozenset(index for index, row in rows.items() if row.status in (GONE, LOST))
 
 
+def steps_of(group: str) -> Callable[[], int]:
+    """Returns what returns the environment steps that a group has taken in this program.
+
+    Those of nodes on other hosts are not known here, and without our launcher none are.
+    """
+    table = current_heartbeat().table
+    rows = [] if table is None else list(table.group(group).values())
+    return lambda: sum(row.acted for row in rows)
+
+
 class NodeProgress:
     """The progress of some nodes, as their heartbeats tell; `distrl.runtime.patience.Workers`.
 

@@ -1,6 +1,6 @@
 """Makes what saves a task, for one process and for nodes alike."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -24,12 +24,13 @@ def make_checkpointer(
     give_up: Callable[[], None],
     config: CheckpointConfig | None = None,
     rounds: Rounds | None = None,
+    at_least: Callable[[], Mapping[str, int]] = dict,
 ) -> Checkpointer:
     """Returns what saves the task of a builder; see `Checkpointer`.
 
     Args:
       builder: of the task.
-      run_dir, learner, replay, counters, give_up, rounds: see `Checkpointer`.
+      run_dir, learner, replay, counters, give_up, rounds, at_least: see `Checkpointer`.
       resume_point: what the run was resumed with.
       config: None: the experiment's.
     """
@@ -42,6 +43,7 @@ def make_checkpointer(
         counters,
         {"task": name, "seed": experiment.seed, **resume_point.settings},
         known_counters=_known_counters(builder, resume_point),
+        at_least=at_least,
         task_dir=experiment.task_dir(run_dir, name),
         other_tasks=[
             experiment.task_dir(run_dir, other) for other in experiment.tasks if other != name

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from distrl.checkpointing.store import Checkpoints
 from tests.support.commands import EXPERIMENTS, ROOT, Command, skip_without_reverb
 from tests.support.experiments.counted import NUM_ENVS, total
 
@@ -95,6 +96,27 @@ def test_counters_stay_true_and_no_unroll_mixes_two_lives(start, tmp_path):
         before = command.learner_steps()
         command.wait_for(lambda before=before: command.learner_steps() > before + 3, "training")
     check(command, tmp_path, 2, ends=4 + 2 + 1)
+
+
+@pytest.mark.full
+@pytest.mark.timeout(200)
+def test_no_step_is_lost_with_the_monitor(start, tmp_path):
+    """The last checkpoint counts what the actors did, though the monitor cannot tell any more."""
+    command = start(f"--experiment={EXPERIMENT}", "--topology=heavy_env")
+    command.wait_for_training()
+    heard = command.learner_steps()
+    command.wait_for(lambda: command.learner_steps() > heard, "reports")
+    os.kill(command.pid("monitor/0"), signal.SIGKILL)
+    assert command.wait(60.0) == 1
+    manifest = Checkpoints(command.run_dir).latest().manifest
+    counted, true = manifest["monitor"]["env_steps_acted"], total(tmp_path / "counts")
+    print(f"saved {counted}, the environments' own count {true}")
+    assert manifest["env_steps"] <= counted
+    assert 0 <= true - counted <= 4 * NUM_ENVS  # a step of each actor that its end interrupts
+    with open(command.run_dir / "metrics.csv") as file:
+        row = list(csv.DictReader(file))[-1]
+    assert int(row["env_steps"]) <= counted
+    assert manifest["monitor"]["episodes"] > 0  # of which the learner had heard
 
 
 @pytest.mark.slow

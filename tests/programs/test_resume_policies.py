@@ -150,6 +150,20 @@ def test_policies_that_were_saved_at_different_moments_count_alike(opened):
     assert [state["env_steps_acted"] for state in states.values()] == [steps, steps]
 
 
+def test_what_the_learner_did_is_what_it_resumes_from(opened):
+    """Whatever the monitor had heard of when the checkpoint was written."""
+    folder, _ = opened(experiment(10**6))
+    path = Path(folder.resume_point.of_task("inner").checkpoint) / "manifest.json"
+    manifest = json.loads(path.read_text())
+    learner = manifest["monitor"]["learner"]
+    learner["learner_steps"] = learner["env_steps"] = 0
+    path.write_text(json.dumps(manifest))
+    state = monitor_states(opened(experiment(10**6))[0].resume_point, TASKS)["inner"]["learner"]
+    assert state["learner_steps"] == manifest["version"] > 0
+    assert state["env_steps"] == manifest["env_steps"] > 0
+    assert state["checked"] == learner["checked"]
+
+
 def _three(observation):
     return 3
 

@@ -40,7 +40,7 @@ def checkpointer(tmp_path):
     )
     lines = []
 
-    def make(replay=None, counters=lambda: COUNTERS, known=None):
+    def make(replay=None, counters=lambda: COUNTERS, known=None, at_least=dict):
         made = Checkpointer(
             tmp_path,
             CheckpointConfig(grace=30.0),
@@ -49,6 +49,7 @@ def checkpointer(tmp_path):
             counters,
             {},
             known_counters=known,
+            at_least=at_least,
             printer=lines.append,
         )
         made.lines = lines
@@ -117,6 +118,19 @@ def test_it_prefers_the_counts_of_the_checkpoint_before(tmp_path, checkpointer):
     made.save()
     made.close()
     assert manifest(tmp_path)["monitor"] == newer
+
+
+@pytest.mark.parametrize("is_silent", [False, True])
+def test_no_count_is_below_what_is_known_without_the_monitor(tmp_path, checkpointer, is_silent):
+    counters = {**COUNTERS, "env_steps_acted": 20}
+    made = checkpointer(
+        counters=fail_with(PeerError("silent")) if is_silent else lambda: counters,
+        known=counters,
+        at_least=lambda: {"env_steps_acted": 36, "episodes": 4},
+    )
+    made.close()
+    assert manifest(tmp_path)["monitor"] == {**counters, "env_steps_acted": 36}
+    assert Saved.read(tmp_path).env_steps == 36
 
 
 def test_other_checkpoints_are_whole_or_not_written(tmp_path, checkpointer):

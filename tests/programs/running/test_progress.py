@@ -8,7 +8,12 @@ from distrl.config import ActorsConfig, LearnerConfig
 from distrl.envs import PythonEnvironment
 from distrl.errors import DeadlineExceeded
 from distrl.experiment import Experiment
-from distrl.programs.running.progress import NodeProgress, gone_nodes, unrolls_of_first_batch
+from distrl.programs.running.progress import (
+    NodeProgress,
+    gone_nodes,
+    steps_of,
+    unrolls_of_first_batch,
+)
 from distrl.replay.config import ReplayConfig
 from distrl.replay.local.buffer import LocalReplayBuffer
 from distrl.replay.local.table import LocalTable
@@ -194,3 +199,16 @@ def test_a_learner_waits_while_actors_work_and_fails_when_none_does(actors):
     assert len(looks) >= 5
     assert set(looks) == {None}  # it waits: whoever waits for it must not take that for work
     assert learner.at_work() is not None
+
+
+def test_the_steps_of_a_group(actors):
+    assert steps_of("actor")() == 0  # without a launcher
+    actors.begin()
+    install_heartbeat_lookup(lambda: (actors.table.of("learner/0"), True))
+    try:
+        steps = steps_of("actor")
+    finally:
+        install_heartbeat_lookup(lambda: None)
+    actors.act(5, 1.0)
+    actors.rows["actor/0"].acted += 1
+    assert steps() == 11
