@@ -143,16 +143,15 @@ class Monitor:
                 "evaluation": dict(self._evaluation),
                 "seconds": now - self._began,
                 "seconds_learning": learning,
-                "seen": dict(self._seen),
                 "mean_return": self.mean_return,
                 "full_window": self._recent.is_full,
             }
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Continues from what `state` returned, as if no time had passed since."""
-        with self._lock:
+        with self._lock:  # reports are numbered anew: only nodes of this program reach its monitor
             self._acted, self._episodes = state["env_steps_acted"], state["episodes"]
-            self._restarts, self._seen = state["env_restarts"], dict(state["seen"])
+            self._restarts = state["env_restarts"]
             self._recent.records.extend(state["recent"])
             self._learner, self._evaluation = dict(state["learner"]), dict(state["evaluation"])
             if SPENT in self._learner and self._goal.is_acted(self._acted, self._episodes):

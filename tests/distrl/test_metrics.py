@@ -142,13 +142,23 @@ def test_a_monitor_continues_from_the_state_of_another():
     before, after = old.snapshot(), new.snapshot()
     assert after.pop("seconds") >= 0.0 and before.pop("seconds") >= 0.0
     assert after == before
-    # Reports of the old life count once, and all of the new life's.
-    new.report("actor/0", 0, [{"env_steps": 9, "episodes": [], "env_restarts": 0}])
-    assert new.snapshot()["env_steps"] == 9
-    new.report("actor/0", first_number(1), [{"env_steps": 5, "episodes": [[4.0, 1, 0]] * 3}])
+    for _ in range(2):  # a repeated report counts once
+        new.report("actor/0", first_number(1), [{"env_steps": 5, "episodes": [[4.0, 1, 0]] * 3}])
     assert new.snapshot()["env_steps"] == 14
     assert new.snapshot()["env_restarts"] == 1
     assert len(ends) == 1
+
+
+def test_a_node_may_have_had_more_lives_in_the_program_before():
+    """With one learner's node for two tasks, both report by its life; with two, each by its own."""
+    old, _ = monitor(Goal(mean_return=None))
+    old.report("learner/1", first_number(5), [learner(100)])
+    state = json.loads(json.dumps(old.state()))
+    for saved in (state, {**state, "seen": {"learner/1": first_number(5)}}):  # as it was formerly
+        new, _ = monitor(Goal(mean_return=None))
+        new.restore(saved)
+        new.report("learner/1", first_number(2), [learner(200)])
+        assert new.snapshot()["trained_steps"] == 200
 
 
 @pytest.mark.parametrize(("budget", "ended"), [(90, True), (100, True), (104, True), (105, False)])

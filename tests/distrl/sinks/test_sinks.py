@@ -147,7 +147,7 @@ def test_a_run_that_lost_steps_goes_on_in_the_same_curves(tmp_path):
         first = monitor.acted // 100
         monitor.report("learner/0", 0, [LEARNED])
         act(monitor, 20, first=first)
-        state = {**monitor.state(), "seen": {}}
+        state = monitor.state()
         act(monitor, 13, first=first + 20)  # is killed before the next checkpoint
         # As if killed: nothing is closed.
     seconds = [read(tmp_path / name) for name in ("metrics.csv", "episodes.csv")]
