@@ -299,7 +299,8 @@ def find_saved(path: str | Path, which: str, caller: str) -> Checkpoint:
 def settings_of(checkpoint: Checkpoint, trust: bool) -> dict[str, Any]:
     """Returns "agent", "transforms" and "env_spec" of a checkpoint. Raises: see `load_policy`."""
     name = SETTINGS if SETTINGS in checkpoint.manifest["files"] else PICKLE
-    return read_settings(checkpoint.path / name, trust)
+    programs = checkpoint.manifest.get("programs") or {}
+    return read_settings(checkpoint.path / name, trust, str(programs.get("python", "")))
 
 
 def load_saved(

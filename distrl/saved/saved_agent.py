@@ -8,7 +8,6 @@ import functools
 import json
 import os
 import pickle
-import platform
 import site
 import sys
 import sysconfig
@@ -21,6 +20,7 @@ import cloudpickle
 
 from distrl.errors import ConfigError, UntrustedError
 from distrl.runtime.files import read_dict
+from distrl.saved.bytecode import has_bytecode, other_python
 from distrl.saved.plain_pickle import load_plain
 from distrl.saved.plain_settings import ForeignError, decode, encode
 from distrl.task import Task
@@ -32,7 +32,7 @@ _FORMAT = 1
 _KEYS = {"agent", "transforms", "env_spec"}
 
 
-def read_settings(path: Path, trust: bool) -> dict[str, Any]:
+def read_settings(path: Path, trust: bool, saved_by: str = "") -> dict[str, Any]:
     """Reads what `agent_writer` wrote.
 
     Nothing of a JSON file, and nothing of a pickle without `trust`, is executed: such a pickle may
@@ -41,14 +41,19 @@ def read_settings(path: Path, trust: bool) -> dict[str, Any]:
     Args:
       path: the file.
       trust: run the code that a pickle has.
+      saved_by: the version of Python that wrote it; "": the one that its run last had.
 
     Returns:
       "agent", "transforms" and "env_spec" of the experiment.
 
     Raises:
-      ConfigError: the file is damaged, of another version, or needs `trust`.
+      ConfigError: the file is damaged, of another version, has bytecode of another Python, or needs
+        `trust`.
     """
     data = path.read_bytes()
+    other = other_python(path, saved_by or _runs_python(path)) if path.name == PICKLE else None
+    if other is not None and has_bytecode(data):
+        raise other
     try:
         if path.name == PICKLE:
             return _checked(path, pickle.loads(data) if trust else load_plain(data))
@@ -67,12 +72,8 @@ def read_settings(path: Path, trust: bool) -> dict[str, Any]:
             "load it with trust=True, as in load_policy(..., trust=True)",
         ) from None
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
-        saved_by = _other_python(path)
-        if path.name == PICKLE and saved_by is not None:
-            raise ConfigError(
-                f"{path} has code that only Python {saved_by} can load, which saved it; this is "
-                f"Python {platform.python_version()}"
-            ) from error
+        if other is not None:
+            raise other from error
         raise ConfigError(f"{path} is damaged: {type(error).__name__}: {error}") from error
     except ImportError as error:
         raise ConfigError(f"{path} needs a package that is not installed here: {error}") from error
@@ -80,12 +81,10 @@ def read_settings(path: Path, trust: bool) -> dict[str, Any]:
         raise ConfigError(f"{path} is damaged: {error}") from error
 
 
-def _other_python(path: Path) -> str | None:
-    """Returns the Python that the run of a checkpoint's file last had, if it is another."""
+def _runs_python(path: Path) -> str:
+    """Returns the version of Python that the run of a checkpoint's file last had; "": unknown."""
     settings = read_dict(path.parent.parent.parent / "config.json") or {}
-    version = str((settings.get("versions") or {}).get("python", ""))
-    same = version.split(".")[:2] == list(platform.python_version_tuple()[:2])
-    return None if same or not version else version
+    return str((settings.get("versions") or {}).get("python", ""))
 
 
 def _checked(path: Path, settings: Any) -> dict[str, Any]:

@@ -15,8 +15,9 @@ from distrl.envs.python import PythonEnvironment, WrapperConfig
 from distrl.envs.suites import DmControlBuilder, GymBuilder
 from distrl.errors import ConfigError
 from distrl.experiment import Experiment
-from distrl.launch.run_dir.snapshot import pickled_experiment
+from distrl.launch.run_dir.snapshot import pickled_experiment, read_about
 from distrl.launch.runs.run import Run
+from distrl.saved.bytecode import has_bytecode, other_python
 
 _CLASSES = {
     cls.__qualname__: cls
@@ -120,8 +121,13 @@ def _imported(file: str) -> Experiment:
 def _unpickled(path: Path) -> Experiment:
     import cloudpickle
 
+    data = path.read_bytes()
+    packages = read_about(path.parent).get("packages") or {}
+    other = other_python(path, str(packages.get("python", "")))
+    if other is not None and has_bytecode(data):
+        raise other
     try:
-        experiment = cloudpickle.loads(path.read_bytes())
+        experiment = cloudpickle.loads(data)
     except Exception as error:  # of any kind: it names classes of other versions, or of the user's
         raise ConfigError(f"{path} cannot be read: {type(error).__name__}: {error}") from error
     if not isinstance(experiment, Experiment):

@@ -18,8 +18,10 @@ from dm_env import specs
 from distrl import presets
 from distrl.agents.exploration import EpsilonSchedule
 from distrl.agents.networks import NetworkConfig
+from distrl.checkpointing.store import Checkpoint
 from distrl.envs import suites
 from distrl.errors import ConfigError
+from distrl.policy import settings_of
 from distrl.saved.plain_settings import ForeignError, decode, encode
 from distrl.saved.saved_agent import PICKLE, SETTINGS, agent_writer, read_settings
 from distrl.specs import EnvironmentSpec
@@ -247,3 +249,30 @@ def test_code_of_another_python_is_named(tmp_path: Path, python: str | None, mes
     path.write_bytes(b"\x80\x04cnumpy\nint64\n)R(K\x01K\x02t.")  # raises a TypeError or the like
     with pytest.raises(ConfigError, match=message):
         read_settings(path, trust=True)
+
+
+@pytest.mark.parametrize("trust", [False, True])
+@pytest.mark.parametrize("noted", ["manifest", "config"])
+def test_nothing_of_a_pickle_with_bytecode_of_another_python_runs(
+    tmp_path: Path, noted: str, trust: bool
+):
+    marker, path = tmp_path / "marker", tmp_path / "checkpoints" / "000001" / PICKLE
+    path.parent.mkdir(parents=True)
+    path.write_bytes(cloudpickle.dumps([Reduced(os.mkdir, str(marker)), lambda x: x + 1]))
+    by_manifest = noted == "manifest"
+    last = platform.python_version() if by_manifest else "3.99.1"  # it was resumed since
+    (tmp_path / "config.json").write_text(json.dumps({"versions": {"python": last}}))
+    programs = {"programs": {"python": "3.99.1"}} if by_manifest else {}
+    checkpoint = Checkpoint(path.parent, {"files": {PICKLE: {}}, **programs})
+    with pytest.raises(ConfigError, match=r"agent.pkl has code that only Python 3.99.1 can load"):
+        settings_of(checkpoint, trust)
+    assert not marker.exists()
+
+
+def test_a_pickle_without_bytecode_is_loaded_in_any_python(tmp_path: Path):
+    saved = Parts(NetworkConfig())
+    settings = {"agent": saved.agent, "transforms": (), "env_spec": SPEC._replace(reward_delay=1)}
+    path = tmp_path / PICKLE
+    path.write_bytes(cloudpickle.dumps(settings))
+    for trust in (False, True):
+        assert plain(read_settings(path, trust, "3.99.1")) == plain(settings)

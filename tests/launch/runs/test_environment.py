@@ -10,7 +10,7 @@ from distrl.envs import Copies, NativeEnvironment, PoolConfig, PythonEnvironment
 from distrl.errors import ConfigError
 from distrl.experiment import Experiment
 from distrl.launch.run_dir.config_diff import describe
-from distrl.launch.run_dir.snapshot import write_snapshot
+from distrl.launch.run_dir.snapshot import ABOUT, write_snapshot
 from distrl.launch.runs.environment import environment_of
 from distrl.launch.runs.run import Run, load_run
 from distrl.testing import CheckingConfig, CountingEnvironment
@@ -90,3 +90,18 @@ def test_an_experiment_of_a_script_is_in_the_snapshot(tmp_path):
     found = environment_of(run, trust=True)
     assert found.builder.__name__ == "Mine"
     assert found.return_threshold == 3.0
+
+
+def test_an_experiment_with_bytecode_of_another_python_is_not_unpickled(tmp_path):
+    class Mine(CountingEnvironment):
+        def reset(self):
+            return super().reset()
+
+    environment = PythonEnvironment(Mine)
+    run = make_run(tmp_path / "run", environment)
+    about = write_snapshot(run.path, Experiment(environment, CheckingConfig()), None, []) / ABOUT
+    known = json.loads(about.read_text())
+    known["packages"]["python"] = "3.99.1"
+    about.write_text(json.dumps(known))
+    with pytest.raises(ConfigError, match=r"experiment.pkl has code that only Python 3.99.1 can"):
+        environment_of(run, trust=True)
