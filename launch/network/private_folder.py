@@ -1,5 +1,6 @@
 """Folders for Unix sockets: with short paths, and closed to other users."""
 
+import contextlib
 import os
 import pathlib
 import re
@@ -32,7 +33,8 @@ def new_folder() -> pathlib.Path:
         if not _PARENT.fullmatch(parent):
             reasons.append(f"{parent}: its path is too long, or has unusual characters")
             continue
-        _sweep(parent)
+        with contextlib.suppress(OSError):  # a folder may be entered and not listed
+            _sweep(parent)
         try:
             folder = pathlib.Path(tempfile.mkdtemp(prefix=prefix, dir=parent))
         except OSError as error:

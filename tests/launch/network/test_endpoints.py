@@ -1,9 +1,11 @@
 """Servers that only their own user reaches."""
 
 import os
+import shutil
 import socket
 import subprocess
 import sys
+import tempfile
 import textwrap
 from collections.abc import Iterator
 from pathlib import Path
@@ -166,3 +168,15 @@ def test_a_folder_is_private_and_short_and_outlives_no_process(
         elsewhere.rmdir()
     second.rmdir()
     third.rmdir()
+
+
+def test_a_folder_that_may_be_entered_and_not_listed_is_as_good(monkeypatch: pytest.MonkeyPatch):
+    parent = Path(tempfile.mkdtemp(dir="/tmp"))  # those above pytest's are closed to other users
+    parent.chmod(0o1333)
+    monkeypatch.setattr("tempfile.tempdir", str(parent))
+    if os.geteuid() == 0:  # may list any
+        assert as_another_user(lambda: new_folder().parent) == str(parent)
+    else:
+        assert new_folder().parent == parent
+    parent.chmod(0o700)
+    shutil.rmtree(parent)
