@@ -1,11 +1,14 @@
 """A stdout and a stderr that never fail: their reader may be gone, the terminal or the disk too."""
 
+import codecs
 import io
 import os
 import select
 import sys
 from typing import Any
 
+_ESCAPE = "backslashreplace"
+_WITH_SURROGATES = "distrl.surrogateescape"
 _FULL_S = 1.0  # that a reader may take to make room in a pipe that was set to not block
 
 
@@ -50,6 +53,17 @@ def install_robust_streams() -> None:
         setattr(sys, f"__{name}__", new)
 
 
+def _escaped(error: UnicodeError) -> tuple[bytes, int]:
+    """Returns the bytes that surrogates stand for, and escapes of other characters."""
+    assert isinstance(error, UnicodeEncodeError)
+    characters = error.object[error.start : error.end]
+    encoded = [
+        each.encode("ascii", "surrogateescape" if "\udc80" <= each <= "\udcff" else _ESCAPE)
+        for each in characters
+    ]
+    return b"".join(encoded), error.end
+
+
 def escape_what_has_no_encoding() -> None:
     """Has stdout and stderr escape characters that their encoding lacks, as µ in ASCII."""
     for stream in (sys.stdout, sys.stderr):
@@ -59,7 +73,10 @@ def escape_what_has_no_encoding() -> None:
 
 def _errors(stream: Any) -> str:
     errors = getattr(stream, "errors", None)
-    return "backslashreplace" if errors in (None, "strict") else errors
+    if errors == "surrogateescape":  # of the locale C: file names come out as they are
+        codecs.register_error(_WITH_SURROGATES, _escaped)
+        return _WITH_SURROGATES
+    return _ESCAPE if errors in (None, "strict") else errors
 
 
 def drop_unread_output() -> bool:

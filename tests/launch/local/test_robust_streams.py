@@ -90,3 +90,22 @@ print("75 µs ± 1"); print("µ", file=sys.stderr)
         check=True,
     )
     assert (done.stdout, done.stderr) == (rb"75 \xb5s \xb1 1" + b"\n", rb"\xb5" + b"\n")
+
+
+@pytest.mark.parametrize("function", ["install_robust_streams", "escape_what_has_no_encoding"])
+def test_in_the_locale_c_names_of_files_are_printed_as_they_are(function):
+    program = f"""
+import sys
+from distrl.launch.local.robust_streams import {function}
+{function}()
+print(sys.argv[1], "\\xb1", "\\ud800")
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program, b"f\xc3\xa4r"],
+        cwd=Path(__file__).parents[3],
+        env={**os.environ, "LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"},
+        capture_output=True,
+        timeout=50,
+        check=True,
+    )
+    assert done.stdout == b"f\xc3\xa4r " + rb"\xb1 \ud800" + b"\n"
