@@ -29,9 +29,10 @@ def _pickled(experiment: Any) -> bytes:
     import cloudpickle
 
     from distrl.errors import ConfigError
+    from distrl.launch.python.pickling import dumps
 
     try:
-        return cloudpickle.dumps(experiment)
+        return dumps(experiment)
     except Exception as error:
         what, advice = "the experiment", "what it is made of must be picklable"
         for callback in experiment.callbacks:

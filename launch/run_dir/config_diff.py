@@ -13,7 +13,7 @@ from distrl.agents.dqn import DQNConfig
 from distrl.agents.networks import NetworkConfig
 from distrl.config import ActorsConfig, MetricsConfig
 from distrl.experiment import Experiment
-from distrl.launch.run_dir.code_digest import code_digest
+from distrl.launch.run_dir.code_digest import are_alike, code_digest
 from distrl.launch.run_dir.config_dict import (
     as_dict,
     is_settings_mapping,
@@ -191,12 +191,17 @@ def compare(
 
 
 def _changed_code(old: dict[str, Any], new: dict[str, Any], others: set[str]) -> list[Change]:
-    """Returns the functions whose name is as it was and their code is not. Code may be mended."""
+    """Returns the functions whose name is as it was and their code is not. Code may be mended.
+
+    Whether it is, is not known of a checkpoint whose digests are of an older version.
+    """
     was, now = old.get("functions", {}), new.get("functions", {})
     return [
         Change(name, f"code {was[name]}", f"code {now[name]}", False)
         for name in now
-        if was.get(name, now[name]) != now[name] and name not in others
+        if was.get(name, now[name]) != now[name]
+        and are_alike(was[name], now[name])
+        and name not in others
     ]
 
 

@@ -3,11 +3,14 @@
 import dataclasses
 import json
 import os
+import pickle
 import signal
 import subprocess
 import sys
 import threading
+import types
 
+import cloudpickle
 import jax
 import numpy as np
 import pytest
@@ -18,7 +21,7 @@ from distrl.envs import PythonEnvironment, suites
 from distrl.errors import ConfigError, TrainingError
 from distrl.experiment import ActorsConfig, EvaluatorConfig, Experiment, LearnerConfig
 from distrl.goal import Goal
-from distrl.launch.python import training
+from distrl.launch.python import training, worker
 from distrl.replay.buffer import ReplayConfig
 from distrl.testing import CheckingConfig, CountingEnvironment
 from tests.support.commands import ROOT
@@ -199,7 +202,7 @@ from distrl.envs import PythonEnvironment, suites
 from distrl.testing import CheckingConfig, CountingEnvironment
 from distrl.experiment import ActorsConfig, Experiment, LearnerConfig
 from distrl.goal import Goal
-from distrl.launch.python import training
+from distrl.launch.python import training, worker
 from distrl.replay.buffer import ReplayConfig
 from tests.support.selection import full
 
@@ -351,6 +354,27 @@ def test_what_cannot_be_pickled_is_named(tmp_path):
     made = dataclasses.replace(counting(), environment=PythonEnvironment(make, "locks"))
     with pytest.raises(ConfigError, match=r"train: the experiment cannot be sent .*thread.lock"):
         training.train(made, **where)
+
+
+def test_functions_of_a_script_keep_the_name_of_its_file(monkeypatch):
+    def torso(x):
+        return x
+
+    table = cloudpickle.Pickler._dispatch_table
+    reduced = table[types.CodeType]
+
+    def without_file(code):  # as from cloudpickle 3.1.3 on
+        return reduced(code.replace(co_filename="<dynamic-code>"))
+
+    monkeypatch.setitem(table, types.CodeType, without_file)
+    cloudpickle.register_pickle_by_value(sys.modules[__name__])
+    try:
+        known, lost = pickle.loads(worker._pickled(torso)), pickle.loads(cloudpickle.dumps(torso))
+    finally:
+        cloudpickle.unregister_pickle_by_value(sys.modules[__name__])
+    assert known(3) == 3
+    assert known.__code__.co_filename == torso.__code__.co_filename
+    assert lost.__code__.co_filename == "<dynamic-code>"
 
 
 def test_callbacks_are_a_list():

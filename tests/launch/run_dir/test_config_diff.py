@@ -1,11 +1,14 @@
 """Settings that are newer than a run: what they meant before is compared."""
 
 import dataclasses
+import functools
+import importlib.util
 import json
 import os
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 
 from distrl import presets
@@ -96,6 +99,65 @@ def test_digests_tell_functions_of_one_name_apart_and_are_the_same_in_every_proc
     nested = []
     nested.append(nested)
     assert code_digest(lambda: nested) is not None
+
+
+SOURCE = """
+def make(width):
+    def torso(x, scale=2.0):
+        # This is a comment.
+        return f"{x:>{width}}", x * scale, width, {"a", "b"}
+    return torso
+
+def other(width):
+    def torso(x, scale=2.0):
+        return f"{x:>{width}}", x * scale, width, {"a", "c"}
+    return torso
+
+two = [lambda x: x + 1, lambda x: x + 2]
+"""
+
+
+def imported(path, source):
+    path.write_text(source)
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_digests_are_of_the_source_and_the_same_under_every_python(tmp_path):
+    first = imported(tmp_path / "first.py", SOURCE)
+    known = code_digest(first.make(4))
+    assert (known, code_digest(first.make)) == ("fd93c350c3", "a1a034a699")
+    assert known not in {code_digest(first.make(8)), code_digest(first.other(4))}
+    moved = SOURCE.replace("        # This is a comment.\n", "\n")
+    moved = f"import os\n{moved}".replace("x * scale", "(x * scale)")
+    second = imported(tmp_path / "second.py", moved)
+    assert code_digest(second.make(4)) == known
+    one, two = map(code_digest, first.two)  # which is which, the source does not say
+    assert one != two
+    (tmp_path / "first.py").write_text(SOURCE.replace("x * scale", "x + scale"))
+    changed = code_digest(first.make(4))  # what runs is not what the file has
+    assert changed not in {known, code_digest(imported(tmp_path / "first.py", SOURCE).other(4))}
+
+
+def test_values_of_numpy_count_by_their_bytes(tmp_path):
+    make = imported(tmp_path / "mine.py", SOURCE).make
+
+    def of(scale):
+        return code_digest(functools.partial(make, scale))
+
+    assert of(np.float32(2)) == of(np.float32(2)) != of(np.float32(3))
+    assert of(np.float32(2)) != of(np.float64(2))
+    assert of(np.float64(2)) == "b180a08f88"  # NumPy 1 and 2 write it in two ways
+
+
+def test_a_digest_of_an_older_version_says_nothing(tmp_path):
+    torso = imported(tmp_path / "mine.py", SOURCE).make(4)
+    old = described(DQNConfig(network=NetworkConfig(torso=torso)))
+    new = json.loads(json.dumps(old))
+    old["functions"]["agent.network.torso"] = "0123abcd"
+    assert config_diff.compare(old, new) == []
 
 
 def test_changed_code_of_a_function_is_told_and_ends_no_run():
