@@ -110,23 +110,22 @@ class Monitor:
                 self._status.write(self._with_clock(self.snapshot()))
             self._judge()
 
-    def begin_life(self, node: str, life: int, acted: int) -> int:
-        """Counts what an actor's earlier lives have not reported. Repeating a call is harmless.
+    def close_books(self, node: str, life: int, acted: int) -> int:
+        """Counts what a node whose life has ended never reported. Repeating a call is harmless.
 
         Args:
-          node: the actor's name.
-          life: the life that begins; reports of earlier ones are dropped from now on.
-          acted: environment steps of the earlier ones in this program, as far as others know.
+          node: the node's name.
+          life: the life. A report of it that still comes is dropped: its steps are counted now.
+          acted: environment steps of all the node's lives in this program, as far as others know.
 
         Returns:
           These steps as they are counted: at least as many as were reported.
         """
         with self._lock:
-            self._seen[node] = max(self._seen.get(node, -1), first_number(life) - 1)
+            self._seen[node] = max(self._seen.get(node, -1), first_number(life + 1) - 1)
             unreported = max(0, acted - self._acted_by[node])
             self._unreported += unreported
             self._count(node, unreported)
-            self._judge()
             return self._acted_by[node]
 
     def state(self) -> dict[str, Any]:
@@ -209,8 +208,7 @@ class Monitor:
             self._episodes_by[node] += episodes
             self._recent.records.extend(report["episodes"])
             seconds = time.monotonic() - self._began
-            for record in report["episodes"]:
-                self._writer.add_episode(seconds, self._acted, node, record)
+            self._writer.add_episodes(seconds, self._acted, node, report["episodes"])
 
     def _count(self, node: str, steps: int) -> None:
         self._acted += steps

@@ -35,6 +35,8 @@ def progress_line(row: Mapping[str, Any], rate: float, window: int) -> str:
         text += f" (success {100 * row['evaluation_success_rate']:.0f} %)"
     if row.get("updates_skipped"):
         text += f"  updates skipped {row['updates_skipped']:,}"
+    if row.get("env_steps_unreported"):
+        text += f"  unreported steps {row['env_steps_unreported']:,}"
     if row["env_restarts"]:
         text += f"  environments restarted {row['env_restarts']}"
     return text

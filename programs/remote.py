@@ -8,6 +8,7 @@ from typing import Any
 
 from distrl.errors import PeerError, Stopped
 from distrl.metrics import Report, first_number
+from distrl.programs.build import print_line
 from distrl.programs.program import NodeHandle
 from distrl.programs.substrate import here
 from distrl.reports import checked_metrics, kind_of
@@ -215,6 +216,13 @@ class Reporter:
             self._send()
         while self._sending is not None:
             self._finish(timeout)
+
+    def close(self, timeout: float = 2.0) -> None:
+        """As `flush`, at the end of the node's life; says what is lost if the monitor is late."""
+        try:
+            self.flush(timeout)
+        except PeerError as error:
+            print_line(f"distrl: the last reports are lost: {error}")
 
     def _send(self) -> None:
         self._sent, self._unsent = self._unsent, []

@@ -40,7 +40,8 @@ ROOMS = """
     programs/inference_clients programs/replay_clients
     programs/running
     programs/auto programs/costs
-    programs/build programs/remote
+    programs/remote
+    programs/build
     programs/program
     programs/substrate programs/placement programs/resources
     programs/diagram

@@ -46,25 +46,40 @@ class CsvFile:
                 self._file.flush()
                 cut_lines(self._path, is_beyond, keep=1)
 
+    @property
+    def is_full(self) -> bool:
+        """Whether further rows are left out, as the file has its largest size."""
+        return self._is_full
+
     def append(self, row: Mapping[str, Any]) -> None:
         """Writes a row; see `extend`."""
-        self.extend([row])
+        line = io.StringIO()
+        csv.writer(line).writerow(row.values())
+        self.extend(list(row), line.getvalue())
 
-    def extend(self, rows: Sequence[Mapping[str, Any]]) -> None:
-        """Writes rows, each with the names of the first; the file gets columns for new names."""
-        if self._is_full or not rows:
+    def extend(self, names: Sequence[str], lines: str) -> None:
+        """Writes rows; the file gets columns for new names.
+
+        Args:
+          names: of the columns.
+          lines: the rows, as the module `csv` writes them.
+        """
+        if self._is_full or not lines:
             return
         with self._told():
             if self._file is None:
                 self._open()
             assert self._file is not None
-            writer = csv.writer(self._file)
             if not self.header:
-                self.header = list(rows[0])
-                writer.writerow(self.header)
-            elif new := [name for name in rows[0] if name not in self.header]:
-                writer = csv.writer(self._widen(new))
-            writer.writerows([row.get(name) for name in self.header] for row in rows)
+                self.header = list(names)
+                csv.writer(self._file).writerow(self.header)
+            elif new := [name for name in names if name not in self.header]:
+                self._widen(new)
+            if self.header != list(names):  # else nothing is to be read again, row by row
+                rows = csv.DictReader(io.StringIO(lines, newline=""), names)
+                csv.writer(self._file).writerows(map(row.get, self.header) for row in rows)
+            else:
+                self._file.write(lines)
             self._file.flush()
             self._broken = False
             if self._max_bytes is not None and self._file.tell() >= self._max_bytes:
@@ -93,8 +108,8 @@ class CsvFile:
                 with contextlib.suppress(OSError):  # what it could not write
                     file.close()
 
-    def _widen(self, names: Sequence[str]) -> TextIO:
-        """Adds columns, which are empty in the rows so far, and returns the open file."""
+    def _widen(self, names: Sequence[str]) -> None:
+        """Adds columns, which are empty in the rows so far."""
         assert self._file is not None
         self._file.flush()
         header = [*self.header, *names]
@@ -110,7 +125,6 @@ class CsvFile:
         self._file.close()
         self._file = open(self._path, "a", newline="")  # noqa: SIM115
         self.header = header
-        return self._file
 
     def _open(self) -> None:
         with open(self._path, "a+b") as binary:

@@ -19,6 +19,7 @@ TENSORBOARD = "tensorboard"  # a folder
 _EPISODES_BYTES = 100_000_000
 _ROWS = 200  # of a run with a budget, at least
 _LEAST_STEPS = 500  # of a row that does not wait for its time
+_EPISODE = ("seconds", "env_steps", "node", "return", "length", "outcome")  # names of columns
 _OUTCOMES = {
     Outcome.END: "end",
     Outcome.TIME_OUT: "time_out",
@@ -190,7 +191,8 @@ class MetricsWriter:
         self._sinks, self._episodes, self._budget = sinks, episodes, budget
         self._last = 0  # environment steps at the last row
         self._early: Mapping[str, Any] | None = None  # the last row, before the first update
-        self._unwritten: list[dict[str, Any]] = []
+        self._components = 0  # of a vector reward
+        self._unwritten: list[str] = []  # lines of episodes
 
     def is_due(self, env_steps: int) -> bool:
         """Returns whether so many steps were taken that there is a row, however fast they came."""
@@ -205,19 +207,28 @@ class MetricsWriter:
         if self._episodes is not None:
             self._episodes.resume("env_steps", env_steps)
 
-    def add_episode(self, seconds: float, env_steps: int, node: str, record: Record) -> None:
-        """Notes an episode, whose row is written with the next one of metrics."""
-        if self._episodes is None:
+    def add_episodes(
+        self, seconds: float, env_steps: int, node: str, records: Sequence[Record]
+    ) -> None:
+        """Notes a node's episodes, whose rows are written with the next one of metrics.
+
+        There may be 100,000 a second: a row is one line from the beginning.
+        """
+        if self._episodes is None or self._episodes.is_full or not records:
             return
-        row = {
-            "seconds": round(seconds, 2),
-            "env_steps": env_steps,
-            "node": node,
-            "return": record[0],
-            "length": record[1],
-            "outcome": _OUTCOMES[int(record[2])],
-        }
-        self._unwritten.append({**row, **{f"return_{i}": r for i, r in enumerate(record[3:])}})
+        begin = f"{round(seconds, 2)},{env_steps},{node}"
+        if not (components := len(records[0]) - 3):
+            lines = [
+                f"{begin},{total},{length},{_OUTCOMES[outcome]}\r\n"
+                for total, length, outcome in records
+            ]
+        else:
+            lines = [
+                f"{begin},{total},{length},{_OUTCOMES[outcome]},{','.join(map(str, parts))}\r\n"
+                for total, length, outcome, *parts in records
+            ]
+        self._components = components
+        self._unwritten += lines
 
     def write(self, row: Mapping[str, Any]) -> None:
         """Writes a row of metrics and the episodes before it.
@@ -232,7 +243,8 @@ class MetricsWriter:
         elif self._last > 0:
             self._early = row
         if self._episodes is not None:
-            self._episodes.extend(self._unwritten)
+            names = [*_EPISODE, *(f"return_{i}" for i in range(self._components))]
+            self._episodes.extend(names, "".join(self._unwritten))
             self._unwritten.clear()
 
     def _append(self, row: Mapping[str, Any]) -> None:

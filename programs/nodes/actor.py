@@ -172,7 +172,7 @@ class ActorNode:
             for replay in self._replays.values():
                 replay.close()
             for reporter in self._reporters.values():
-                reporter.flush()
+                reporter.close()
 
     def _report(self, report: Any) -> None:
         times = current_account().totals()

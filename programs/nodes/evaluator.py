@@ -67,4 +67,4 @@ class EvaluatorNode:
                 with in_state(IDLE):
                     self._stop.wait(max(0.0, due - time.monotonic()))
             for reporter in self._reporters.values():
-                reporter.flush()
+                reporter.close()

@@ -14,13 +14,13 @@ from distrl.experiment import Experiment
 from distrl.goal import joined
 from distrl.metrics import Report, first_number
 from distrl.programs.build import Builder, print_line
-from distrl.programs.groups import MONITOR
+from distrl.programs.groups import ACTOR, MONITOR
 from distrl.programs.nodes.process import stops_in_order
 from distrl.programs.nodes.time_reports import REPORT_S, account_of_process
 from distrl.programs.program import ExperimentProgram, NodeHandle
 from distrl.programs.running.gradient_workers import make_allocator
 from distrl.programs.substrate import here
-from distrl.runtime.heartbeat import ABSENT, GONE, LOST, current_heartbeat
+from distrl.runtime.heartbeat import ABSENT, DOWN, GONE, LOST, current_heartbeat
 
 _SAVE_S = 3.0  # for the learners to ask for the state, where all nodes are stopped at once
 
@@ -79,6 +79,7 @@ class MonitorNode:
 
     def state(self, task: str) -> str:
         """Returns `Monitor.state` of a task, as JSON."""
+        self._close_books(task)
         state = json.dumps(self._monitors[task].state())
         with self._saved:
             if self._stop.is_set():
@@ -110,7 +111,8 @@ class MonitorNode:
         acted = max(acted, self._budget.acted(actor))
         monitors = list(self._monitors.values())
         for monitor in monitors * 2:  # the second time, for what only a later one had heard of
-            acted = monitor.begin_life(actor, life, acted)
+            acted = monitor.close_books(actor, life - 1, acted)
+            monitor.judge()
         return acted
 
     def standing(self, task: str) -> tuple[int, int, float | None]:
@@ -172,6 +174,14 @@ class MonitorNode:
                 reported = self._monitors[task].acted_by(actor)
                 self._budget.lose(actor, max(reported, heartbeat.acted))
 
+    def _close_books(self, task: str) -> None:
+        """Counts the steps of actors that have ended before the monitor had all their reports."""
+        if self._heartbeats is None:
+            return
+        for actor, heartbeat in self._heartbeats.group(ACTOR.name).items():
+            if heartbeat.status in (DOWN, LOST, GONE):
+                self._monitors[task].close_books(actor, heartbeat.life, heartbeat.acted)
+
     def run(self) -> None:
         """Waits for the program's end, and notes its own time meanwhile."""
         make_report, number = account_of_process(), first_number(current_heartbeat().life)
@@ -183,5 +193,6 @@ class MonitorNode:
         if not stops_in_order():  # the learners' last checkpoints ask for the state now
             with self._saved:
                 self._saved.wait_for(lambda: not self._unsaved, _SAVE_S)
-        for monitor in self._monitors.values():
+        for task, monitor in self._monitors.items():
+            self._close_books(task)
             monitor.close()

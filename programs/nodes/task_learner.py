@@ -216,10 +216,7 @@ class TaskLearner:
 
     def close(self) -> None:
         """Sends the last reports, and saves."""
-        try:
-            self.reporter.flush()
-        except PeerError as error:
-            print_line(f"distrl: the last reports are lost: {error}")
+        self.reporter.close(self._counters_timeout)
         self.checkpointer.close()
         self._replay.close()
         self.variables.close()

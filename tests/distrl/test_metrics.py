@@ -70,15 +70,35 @@ def test_a_repeated_report_is_counted_once():
 def test_counts_never_fall_when_a_life_begins():
     made, ends = monitor(Goal(mean_return=None, max_env_steps=20))
     made.report("actor/0", first_number(3), [{"env_steps": 10, "episodes": []}])
-    assert made.begin_life("actor/0", 4, 0) == 10
-    assert made.begin_life("actor/0", 4, 12) == 12
+    assert made.close_books("actor/0", 3, 0) == 10
+    assert made.close_books("actor/0", 3, 12) == 12
     made.report("actor/0", first_number(3) + 1, [{"env_steps": 2, "episodes": []}])  # late
     row = made.snapshot()
     assert (row["env_steps"], row["env_steps_unreported"]) == (12, 2)
     assert made.state()["env_steps_acted"] == 12
     made.report("actor/0", first_number(4), [{"env_steps": 5, "episodes": []}])
-    assert made.begin_life("actor/0", 4, 12) == made.acted == 17  # the call arrives once more
+    assert made.close_books("actor/0", 3, 12) == made.acted == 17  # the call arrives once more
     assert not ends
+
+
+def test_what_was_never_reported_counts_when_the_books_are_closed():
+    lines = []
+    made = Monitor(Goal(mean_return=None), lambda *_: None, printer=lines.append)
+    made.close_books("actor/0", 2, 0)
+    made.report("actor/0", first_number(3), [{"env_steps": 100, "episodes": [[1.0, 1, 0]]}])
+    made.close_books("actor/1", 0, 0)  # it never acted
+    for _ in range(2):
+        made.close_books("actor/0", 3, 250)
+        assert made.state()["env_steps_acted"] == made.acted_by("actor/0") == 250
+    made.report("actor/0", first_number(3) + 1, [{"env_steps": 150, "episodes": []}])  # late
+    assert made.close_books("actor/0", 3, 250) == 250
+    made.report("actor/0", first_number(4), [{"env_steps": 5, "episodes": []}])
+    row = made.snapshot()
+    assert (row["env_steps"], row["env_steps_unreported"], row["episodes"]) == (255, 150, 1)
+    made.close_books("actor/0", 4, 254)  # the count of steps is one behind a report
+    assert made.acted == 255
+    made.close()
+    assert "env steps        255 " in lines[-1] and "  unreported steps 150" in lines[-1]
 
 
 def test_budget_without_a_goal_is_success_and_with_one_is_not():

@@ -1,12 +1,17 @@
 """Reports on their way to the monitor."""
 
 import concurrent.futures
+import json
 import threading
 
 import pytest
 
+from distrl import metrics
 from distrl.errors import PeerError, SpecError
+from distrl.goal import Goal
 from distrl.programs import remote
+from distrl.programs.nodes import monitor as monitor_module
+from distrl.programs.nodes.monitor import MonitorNode
 from distrl.programs.program import NodeHandle
 from distrl.programs.remote import Peer, Reporter
 from distrl.programs.substrate import here
@@ -145,3 +150,45 @@ def test_a_call_to_a_lost_host_names_it_when_it_is_not_back_in_time(
     finally:
         install_heartbeat_lookup(lambda: None)
         here._here.__dict__.clear()
+
+
+class Node(MonitorNode):
+    """A monitor's node with one task, without the rest of it, whose replies can be lost."""
+
+    def __init__(self, table):
+        self._stop, self._heartbeats = threading.Event(), table
+        self._saved, self._unsaved = threading.Condition(), {"task"}
+        self.lines, self.futures, self.lost = [], self, False
+        goal = Goal(mean_return=None)
+        self._monitors = {"task": metrics.Monitor(goal, print, printer=self.lines.append)}
+
+    def report(self, *arguments):
+        future = concurrent.futures.Future()
+        if not self.lost:
+            future.set_result(super().report(*arguments))
+        return future
+
+
+def test_counts_are_right_where_the_last_report_is_lost(monkeypatch, capsys):
+    table = HeartbeatTable(["actor/0", "actor/1", "monitor/0"])
+    acting, other, own = map(table.of, ("actor/0", "actor/1", "monitor/0"))
+    for heartbeat in (acting, other, own):
+        heartbeat.begin(life=5)
+    node = Node(table)
+    monkeypatch.setattr(remote, "current_heartbeat", lambda: acting)
+    reporter = Reporter(NodeHandle("monitor/0", node), "task", "actor/0")
+    reporter({"env_steps": 100, "episodes": [[1.0, 1, 0]] * 100})
+    node.lost = True
+    reporter({"env_steps": 70, "episodes": [[1.0, 1, 0]] * 70})
+    acting.acted, other.acted = 170, 30
+    reporter.close(timeout=0.01)
+    assert "the last reports are lost: monitor/0.report() failed" in capsys.readouterr().out
+    assert json.loads(node.state("task"))["env_steps_acted"] == 100  # it may still come
+    acting.end(comes_back=False)
+    assert json.loads(node.state("task"))["env_steps_acted"] == 170  # what a checkpoint has
+    other.end(comes_back=False)
+    monkeypatch.setattr(monitor_module, "current_heartbeat", lambda: own)
+    node._stop.set()
+    node.run()
+    assert "env steps        200 " in node.lines[-1]
+    assert "episodes 100 " in node.lines[-1] and "  unreported steps 100" in node.lines[-1]

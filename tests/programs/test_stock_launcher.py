@@ -46,7 +46,7 @@ class Node(monitor_module.MonitorNode):
     """A monitor of two tasks, without the rest of a node."""
 
     def __init__(self):
-        self._stop = threading.Event()
+        self._stop, self._heartbeats = threading.Event(), None
         self._saved, self._unsaved = threading.Condition(), {"a", "b"}
         counts = types.SimpleNamespace(state=lambda: {"episodes": 3}, close=lambda: None)
         self._monitors = {"a": counts, "b": counts}

@@ -13,6 +13,7 @@ from distrl.episodes import Outcome
 from distrl.errors import ConfigError
 from distrl.goal import Goal
 from distrl.metrics import Monitor
+from distrl.sinks import sinks
 from distrl.sinks.csv_file import CsvFile, cut_lines
 from distrl.sinks.sinks import check_sinks, make_writer
 
@@ -183,10 +184,65 @@ def test_a_file_of_rows_has_a_limit(tmp_path):
     lines = []
     file = CsvFile(tmp_path / "rows.csv", lines.append, max_bytes=100)
     for k in range(100):
-        file.extend([{"k": k}, {"k": k}])
+        file.extend(["k"], f"{k}\r\n{k}\r\n")
     file.close()
     assert 100 <= (tmp_path / "rows.csv").stat().st_size < 120
     assert len(lines) == 1 and lines[0].endswith("no further rows")
+
+
+@pytest.mark.parametrize("components", [0, 2])
+def test_many_episodes_are_written_in_their_order(tmp_path, components):
+    monitor = make_monitor(tmp_path)
+    outcomes = [Outcome.END, Outcome.TIME_OUT, Outcome.FAILURE, Outcome.SUCCESS]
+    episodes = [
+        [k / 3, k, float(outcomes[k % 4]), *[k / 7] * components] for k in range(10_000)
+    ]  # a pool's outcomes are its discounts, and floats
+    monitor.report("actor/0", 0, [{"env_steps": 60, "episodes": episodes[:6000]}])
+    monitor.report("actor/1", 0, [{"env_steps": 40, "episodes": episodes[6000:]}])
+    monitor.close()
+    rows = read(tmp_path / "episodes.csv")
+    names = ["end", "time_out", "failure", "success"]
+    parts = [f"return_{i}" for i in range(components)]
+    assert list(rows[0]) == ["seconds", "env_steps", "node", "return", "length", "outcome", *parts]
+    for k, row in enumerate(rows):
+        assert (row["env_steps"], row["node"]) == (
+            ("60", "actor/0") if k < 6000 else ("100", "actor/1")
+        )
+        assert (float(row["return"]), row["length"], row["outcome"]) == (
+            k / 3,
+            str(k),
+            names[k % 4],
+        )
+        assert all(float(row[part]) == k / 7 for part in parts)
+    assert len(rows) == 10_000
+    # A file of another program may have other columns.
+    (tmp_path / "episodes.csv").write_text("node,more,return\nactor/7,1,2.0\n")
+    monitor = make_monitor(tmp_path)
+    monitor.report("actor/0", 0, [{"env_steps": 60, "episodes": episodes[:2]}])
+    monitor.close()
+    rows = read(tmp_path / "episodes.csv")
+    assert [row["node"] for row in rows] == ["actor/7", "actor/0", "actor/0"]
+    assert [float(row["return"]) for row in rows] == [2.0, 0.0, 1 / 3]
+    assert [row["outcome"] for row in rows] == ["", "end", "time_out"]
+
+
+def test_a_full_file_costs_nothing(tmp_path, monkeypatch):
+    monkeypatch.setattr(sinks, "_EPISODES_BYTES", 100)
+    monitor = make_monitor(tmp_path)
+    act(monitor, 10)
+    size = (tmp_path / "episodes.csv").stat().st_size
+    assert size >= 100
+
+    class Unread(list):
+        """Episodes that are counted, and of which no rows are made."""
+
+        def __getitem__(self, index):
+            raise AssertionError
+
+    episodes = Unread([[1.0, 1, Outcome.END]])
+    monitor.report("actor/0", 10, [{"env_steps": 10, "episodes": episodes}])
+    monitor.close()
+    assert monitor.episodes == 11 and (tmp_path / "episodes.csv").stat().st_size == size
 
 
 def test_json_lines_have_no_number_that_is_none(tmp_path):
