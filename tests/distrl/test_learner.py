@@ -18,6 +18,7 @@ from distrl.learner import Learner
 from distrl.learning.own_logs import is_taken
 from distrl.learning.random_batches import random_batch
 from distrl.metrics import Monitor
+from distrl.rounds.collection import CollectionRounds
 from distrl.specs import EnvironmentSpec
 from distrl.transforms import RewardScale, TransformedAgent
 from distrl.types import Sample, StepType
@@ -120,6 +121,8 @@ class Logging:
     [
         ({"env_steps": 1.0}, "'env_steps' has a name of distrl's own"),
         ({"mean_return": 1.0}, "'mean_return' has a name of distrl's own"),
+        ({"rounds": 1.0}, "'rounds' has a name of distrl's own"),
+        ({"acted_before": 1.0}, "'acted_before' has a name of distrl's own"),
         ({"policy_lag_mean": 1.0}, "'policy_lag_mean' has a name of distrl's own"),
         ({"each": np.ones(3)}, r"'each' must be one number, got an array of shape \[3\]"),
     ],
@@ -134,4 +137,6 @@ def test_logs_of_an_agent_leave_the_counts_alone(logs, message):
 def test_all_columns_of_metrics_are_distrls_own():
     ends = []
     monitor = Monitor(Goal(), lambda *end: ends.append(end), printer=lambda line: None)
-    assert not [name for name in monitor.snapshot() if not is_taken(name)]
+    rounds = CollectionRounds(2, min_actors=1, grace=0.0, keep_late=True)
+    names = [*monitor.snapshot(), *rounds.counts()]
+    assert not [name for name in names if not is_taken(name)]
