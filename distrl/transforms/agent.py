@@ -14,7 +14,7 @@ from distrl.random_keys import derive
 from distrl.replay.config import ReplayConfig
 from distrl.specs import EnvironmentSpec
 from distrl.transforms.base import Transform, specs_seen
-from distrl.transforms.checks import check_step, check_unroll
+from distrl.transforms.checks import check_statistics, check_step, check_unroll
 from distrl.types import AgentOutput, Nest, Params, State, TimeStep, Trajectory
 
 
@@ -46,11 +46,16 @@ class TransformedAgent(Agent):
         agent: the agent, made for transformed time steps.
         transforms: the transforms, in order, from the raw time step to the agent.
         env_spec: raw spec of the environment.
+
+        Raises:
+          ConfigError: the statistics of a transform would never change.
         """
         self.env_spec = env_spec
         self.agent = agent
         seen = specs_seen(transforms, env_spec)
         self.transforms = list(zip(transforms, seen, strict=False))
+        for transform, spec in self.transforms:
+            check_statistics(transform, spec)
         self._after = {each.name: spec for each, spec in zip(transforms, seen[1:], strict=True)}
         self._stateful = {
             transform.name

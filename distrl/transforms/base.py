@@ -66,6 +66,9 @@ class Transform(abc.ABC):
     def initial_statistics(self, env_spec: EnvironmentSpec) -> Nest:
         """Returns the statistics before any data, NumPy arrays; `()` for a transform without any.
 
+        A transform with statistics has the two methods below, too; `distrl.transforms.statistics`
+        has running means and variances.
+
         Args: env_spec: the spec before this transform.
         """
         return ()
@@ -109,7 +112,7 @@ class Transform(abc.ABC):
         return ()
 
     def merge_statistics(self, old: Nest, new: Nest) -> Nest:
-        """Returns the statistics of the data of both."""
+        """Returns the statistics of the data of both, with the structure and dtypes of `old`."""
         return ()
 
 

@@ -15,6 +15,8 @@ from distrl.types import TIME_FIELDS, Nest, TimeStep, Trajectory
 OTHERS = ("step_type", "discount", "prev_action")
 """Fields of a time step that a transform leaves alone, unless it is for learning only."""
 
+_STATISTICS = ("initial_statistics", "batch_statistics", "merge_statistics")
+
 
 def has_step(transform: Transform) -> bool:
     """Whether a transform has a `step` of its own; one without is for learning only."""
@@ -71,6 +73,32 @@ def check_unroll(
         old, new = getattr(before, field), getattr(after, field)
         rows = leading[0] if field in TIME_FIELDS else None
         check_same(f"{name}.unroll", field, old, new, rows)
+
+
+def check_statistics(transform: Transform, env_spec: EnvironmentSpec) -> None:
+    """Refuses a transform whose statistics would never change.
+
+    Args:
+      transform: the transform.
+      env_spec: the spec before it.
+
+    Raises:
+      ConfigError: it has some of the methods for statistics and not all, or its initial ones are
+        None.
+    """
+    name, kind = transform.name, type(transform)
+    own = [each for each in _STATISTICS if getattr(kind, each) is not getattr(Transform, each)]
+    missing = [each for each in _STATISTICS if each not in own]
+    if own and missing:
+        raise ConfigError(
+            f"transforms: {name} has {own[0]}, and no {missing[0]}: statistics need "
+            f"{', '.join(_STATISTICS)}"
+        )
+    if transform.initial_statistics(env_spec) is None:
+        raise ConfigError(
+            f"transforms: {name}.initial_statistics returns None, so that nothing is counted: "
+            "return NumPy arrays, or () for no statistics"
+        )
 
 
 def _check_timestep(

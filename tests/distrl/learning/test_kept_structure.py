@@ -1,6 +1,9 @@
 """An update that does not keep the structure of what it got ends before anything is published."""
 
+import dataclasses
 import re
+from collections.abc import Callable
+from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
@@ -14,6 +17,7 @@ from distrl.learner import Learner
 from distrl.sharing.config import Shared
 from distrl.sharing.learner import Sharing, SharingLearner
 from distrl.specs import EnvironmentSpec
+from distrl.transforms import Stepwise, TransformedAgent
 from distrl.types import Sample
 from tests.support.gradient_workers import share_gradients
 from tests.support.product_agent import ProductAgent, ProductConfig, batch_of
@@ -116,6 +120,44 @@ def test_another_structure_of_the_same_leaves_is_refused():
     line = refusal(alone(agent), agent)
     assert re.search(r"learner_state in the structure .*\(\*,\).* returns .*\[\*\]", line)
     assert len(line) < 400
+
+
+@dataclasses.dataclass(frozen=True)
+class Largest(Stepwise):
+    """Learns the largest observation and counts batches; `merged` is what merging makes of them."""
+
+    merged: Callable[[Any], Any]
+
+    name = "largest"
+
+    def apply(self, statistics, timestep):
+        return timestep
+
+    def initial_statistics(self, env_spec):
+        return {"top": np.zeros(4, np.float32), "batches": np.zeros((), np.int32)}
+
+    def batch_statistics(self, batch):
+        return {"top": batch.timestep.observation[:-1].max((0, 1)), "batches": jnp.int32(1)}
+
+    def merge_statistics(self, old, new):
+        top = jnp.maximum(old["top"], new["top"])
+        return self.merged({"top": top, "batches": old["batches"] + new["batches"]})
+
+
+@pytest.mark.parametrize("make", [alone, split])
+@pytest.mark.parametrize(
+    ("merged", "message"),
+    [
+        (lambda s: {"top": s["top"]}, "['batches'] as int32[], and returns none:"),
+        (
+            lambda s: {**s, "top": s["top"][None]},
+            "['top'] as float32[4], and returns float32[1, 4]:",
+        ),
+    ],
+)
+def test_the_statistics_of_a_transform_are_parameters_too(make, merged, message):
+    agent = TransformedAgent(ProductConfig().make(SPEC), (Largest(merged),), SPEC)
+    assert f"params['statistics']['largest']{message}" in refusal(make(agent), agent)
 
 
 @pytest.mark.parametrize("make", LEARNERS)

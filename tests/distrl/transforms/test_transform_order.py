@@ -246,6 +246,51 @@ def test_a_transform_of_ones_own_that_is_not_what_it_says_is_named(transform, me
     experiment(Own(doubled, ("reward",)))
 
 
+@dataclasses.dataclass(frozen=True)
+class Counting(Stepwise):
+    """A transform with the statistics `initial`."""
+
+    initial: Any
+
+    name = "counting"
+
+    def apply(self, statistics, timestep):
+        return timestep
+
+    def initial_statistics(self, env_spec):
+        return self.initial
+
+    def batch_statistics(self, batch):
+        return self.initial
+
+    def merge_statistics(self, old, new):
+        return old
+
+
+@dataclasses.dataclass(frozen=True)
+class Forgetful(Own):
+    def batch_statistics(self, batch):
+        return {"steps": np.float32(1)}
+
+
+@pytest.mark.parametrize(
+    ("transform", "message"),
+    [
+        (Counting(None), r"counting.initial_statistics returns None, .*: return NumPy arrays, or "),
+        (
+            Forgetful(doubled, ("reward",)),
+            "own has batch_statistics, and no initial_statistics: statistics need initial_stat.*,",
+        ),
+    ],
+)
+def test_statistics_that_would_never_change_are_refused(transform, message):
+    with pytest.raises(ConfigError, match=message) as error:
+        experiment(transform)
+    assert "\n" not in str(error.value)
+    experiment(Counting(()))
+    experiment(Counting({"steps": np.zeros((), np.float32)}))
+
+
 def test_the_agent_is_made_for_what_it_sees():
     made = experiment(FrameStack(3)).make_agent()
     assert isinstance(made, TransformedAgent)
