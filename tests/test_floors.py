@@ -94,7 +94,7 @@ ROOMS = """
     distrl/replay/stream_columns
     distrl/frame_sockets
     distrl/runtime distrl/shared_memory
-    distrl/agents/optimizers distrl/envs/pool_config distrl/envs/simulator
+    distrl/agents/optimizers distrl/envs/pool_config distrl/envs/simulator distrl/random_values
     distrl/replay/columns distrl/replay/sampler distrl/seeds distrl/specs
     distrl/envs/minigrid distrl/random_keys distrl/replay/__init__
     distrl/replay/stream_index distrl/errors distrl/types distrl/version

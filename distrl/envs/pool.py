@@ -1,7 +1,7 @@
 """The interface of batched environments, synchronous and asynchronous."""
 
 import abc
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Protocol
 
 import jax
@@ -10,7 +10,10 @@ import numpy.typing as npt
 from dm_env import specs as dm_specs
 
 from distrl import specs
+from distrl.errors import SpecError
 from distrl.types import Nest, StepType, TimeStep
+
+_RECEIVED = ("step_type", "reward", "discount", "observation", "env_id", "env_info")
 
 
 class Environment(Protocol):
@@ -76,6 +79,8 @@ class Pool(abc.ABC):
         self.is_async = wait_num != num_envs
         self.env_ids = np.arange(num_envs, dtype=np.int32)
         self._in_flight = 0
+        self._unchecked = 2  # of the next calls of `recv`, whose arrays are looked at
+        self._first: list[tuple[str, Any, bytes]] = []
         self._prev_action = specs.zeros(spec.action, num_envs)
         leaves = jax.tree_util.tree_leaves_with_path(spec.action, is_leaf=specs.is_spec)
         starts = jax.tree.leaves(spec.action_start) or [0] * len(leaves)
@@ -132,7 +137,10 @@ class Pool(abc.ABC):
     def recv(self) -> TimeStep:
         """Returns the first `wait_num` environments that are ready, `[wait_num]`, by `env_id`.
 
+        Its arrays do not change afterwards.
+
         Raises:
+          SpecError: the first steps are not what the spec says, or their arrays have changed.
           RuntimeError: fewer than `wait_num` are in flight; it would wait forever.
           EnvironmentFault: an environment misbehaved, and the policy was to fail.
         """
@@ -141,7 +149,10 @@ class Pool(abc.ABC):
                 f"{self.name}: recv() waits for {self.wait_num} environments and only "
                 f"{self._in_flight} are in flight; send() actions first"
             )
-        step_type, reward, discount, observation, env_id, env_info = self._recv()
+        received = self._recv()
+        if self._unchecked:
+            self._check_received(received)
+        step_type, reward, discount, observation, env_id, env_info = received
         self._in_flight -= self.wait_num
         any_first = StepType.FIRST in step_type.tobytes()  # faster than in a small array
         if self._single_action and not self.is_async:
@@ -157,6 +168,23 @@ class Pool(abc.ABC):
                 for leaf in jax.tree.leaves(prev):
                     leaf[step_type == StepType.FIRST] = 0
         return TimeStep(step_type, reward, discount, observation, prev, env_id, env_info)
+
+    def _check_received(self, received: tuple[Any, ...]) -> None:
+        """Checks the arrays of the first steps, and with the second ones that they are still so."""
+        self._unchecked -= 1
+        if self._unchecked:
+            self._first = check_received(self, received)
+            for row, step in enumerate(zip(*received[:3], strict=True)):
+                kind, reward, discount = step
+                if kind != StepType.FIRST or np.any(reward) or discount != 1:
+                    raise SpecError(
+                        f"{self.name}: the first step of an environment must be FIRST (0), with "
+                        f"reward 0 and discount 1; environment {received[4][row]} begins with step "
+                        f"type {kind}, reward {reward} and discount {discount}"
+                    )
+        else:
+            check_unchanged(self.name, self._first)
+            self._first = []
 
     @abc.abstractmethod
     def close(self) -> None:
@@ -194,13 +222,78 @@ class Pool(abc.ABC):
                 specs.check_integers(given[row], leaf, start, where)
 
     @abc.abstractmethod
-    def _start(self) -> None: ...
+    def _start(self) -> None:
+        """Starts to reset every environment."""
 
     @abc.abstractmethod
-    def _send(self, action: Nest, env_ids: npt.NDArray[np.int32]) -> None: ...
+    def _send(self, action: Nest, env_ids: npt.NDArray[np.int32]) -> None:
+        """Starts to step the environments `env_ids`; see `send`."""
 
     @abc.abstractmethod
     def _recv(
         self,
     ) -> tuple[npt.NDArray[Any], npt.NDArray[Any], npt.NDArray[Any], Nest, npt.NDArray[Any], Nest]:
-        """Returns `(step_type, reward, discount, observation, env_id, env_info)`."""
+        """Returns `(step_type, reward, discount, observation, env_id, env_info)`.
+
+        int8 `[wait_num]`, float32 `[wait_num, *reward.shape]`, float32 `[wait_num]`, the spec's
+        nest `[wait_num, ...]`, int32 `[wait_num]`, and the spec's dict `[wait_num, ...]` or (); in
+        the order of the environments if the pool is synchronous.
+
+        The arrays are the caller's, and must never change: an actor sends the next actions before
+        it stores the step that they answer, and may hold several steps. A pool that writes its
+        steps into buffers returns copies.
+        """
+
+
+def check_received(pool: Pool, received: tuple[Any, ...]) -> list[tuple[str, Any, bytes]]:
+    """Checks the structure, shapes and dtypes of what a pool's `_recv` returned, and the ids.
+
+    Returns:
+      The arrays for `check_unchanged`.
+
+    Raises:
+      SpecError: they are not what `_recv` should return.
+    """
+    if not isinstance(received, tuple) or len(received) != len(_RECEIVED):
+        got = f"a tuple of {len(received)}" if isinstance(received, tuple) else f"{type(received)}"
+        raise SpecError(
+            f"{pool.name}: _recv must return a tuple ({', '.join(_RECEIVED)}), got {got}"
+        )
+    parts = dict(zip(_RECEIVED, received, strict=True))
+    scalar = {
+        name: jax.ShapeDtypeStruct((), dtype)
+        for name, dtype in (("step_type", np.int8), ("discount", np.float32), ("env_id", np.int32))
+    }
+    spec = pool.spec
+    wanted = {**scalar, "reward": spec.reward, "observation": spec.observation}
+    if spec.env_info:
+        wanted["env_info"] = spec.env_info
+    for name, each in wanted.items():
+        specs.check(parts[name], each, (pool.wait_num,), f"{name} of {pool.name}")
+    ids = np.asarray(parts["env_id"])
+    known = len(np.unique(ids)) == len(ids) and np.isin(ids, pool.env_ids).all()
+    if not (known if pool.is_async else np.array_equal(ids, pool.env_ids)):
+        expected = "different numbers" if pool.is_async else "the numbers in order"
+        raise SpecError(
+            f"env_id of {pool.name}: expected {expected} from 0 to {pool.num_envs - 1}, got {ids}"
+        )
+    return [
+        (name, leaf, np.asarray(leaf).tobytes())
+        for name, part in parts.items()
+        for leaf in jax.tree.leaves(part)
+    ]
+
+
+def check_unchanged(pool_name: str, arrays: Iterable[tuple[str, Any, bytes]]) -> None:
+    """Raises SpecError if arrays are no longer what they were when a pool returned them.
+
+    Args:
+      pool_name: name of the pool, for the message.
+      arrays: name, array and former content, from `check_received`.
+    """
+    for name, array, content in arrays:
+        if np.asarray(array).tobytes() != content:
+            raise SpecError(
+                f"{name} of {pool_name}: the array that recv returned changed when the next step "
+                "was taken, before it was stored: _recv must return new arrays, or copies"
+            )

@@ -18,6 +18,7 @@ from gymnasium import spaces
 from distrl.agents.agent import Agent, LearnerState, Logs
 from distrl.envs.simulator import Simulator
 from distrl.specs import EnvironmentSpec
+from distrl.testing.pools import check_pool
 from distrl.transforms.comparison import check_transform
 from distrl.types import AgentOutput, Params, State, StepType, TimeStep, Trajectory
 
@@ -31,6 +32,7 @@ __all__ = [
     "CountingAgents",
     "CountingEnvironment",
     "LateCountingEnvironment",
+    "check_pool",
     "check_transform",
     "errors",
 ]

@@ -6,11 +6,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import numpy.typing as npt
-from dm_env import specs as dm_specs
 
 from distrl import specs
 from distrl.agents.agent import Agent
 from distrl.errors import ConfigError
+from distrl.random_values import random_values
 from distrl.replay.config import ReplayConfig
 from distrl.specs import EnvironmentSpec
 from distrl.transforms import TRANSFORMS
@@ -195,13 +195,7 @@ def _random_batch(
     true_end = (step_type == StepType.LAST) & (random.random(step_type.shape) < 0.5)
 
     def drawn(nest: Nest) -> Nest:
-        return jax.tree_util.tree_map_with_path(
-            lambda path, leaf: _random_leaf(
-                random, leaf, specs.path_name(path), (length, _STREAMS)
-            ),
-            nest,
-            is_leaf=specs.is_spec,
-        )
+        return random_values(random, nest, length, _STREAMS)
 
     def unless_first(leaf: npt.NDArray[Any]) -> npt.NDArray[Any]:
         mask = first.reshape(*first.shape, *[1] * (leaf.ndim - 2))
@@ -219,31 +213,6 @@ def _random_batch(
     version = np.zeros((length, _STREAMS), np.int32)
     one = np.ones(_STREAMS, np.float32)
     return Trajectory(timestep, action, drawn(extras), version, (), ids, 0 * ids, one)
-
-
-def _random_leaf(
-    random: np.random.Generator, leaf: Any, name: str, leading: tuple[int, ...]
-) -> npt.NDArray[Any]:
-    shape, dtype = (*leading, *leaf.shape), np.dtype(leaf.dtype)
-    if dtype.kind == "b":
-        value: npt.NDArray[Any] = random.random(shape) < 0.5
-    elif np.issubdtype(dtype, np.integer):
-        low, high = _bounds(leaf, 0, 9)
-        low = np.clip(-128, low, high)
-        value = random.integers(low, np.minimum(high, low + 255) + 1, shape)
-    else:
-        low, high = _bounds(leaf, -np.inf, np.inf)
-        value = np.clip(2 * random.normal(size=shape), low, high)
-    if name == specs.ACTION_MASK:
-        value[..., 0] = 1  # some action is legal
-    return value.astype(dtype)
-
-
-def _bounds(leaf: Any, low: float, high: float) -> tuple[Any, Any]:
-    if not isinstance(leaf, dm_specs.BoundedArray):
-        return low, high
-    kind = np.float64 if np.issubdtype(leaf.dtype, np.floating) else np.int64
-    return leaf.minimum.astype(kind), leaf.maximum.astype(kind)
 
 
 def _rows(nest: Any, rows: int | slice) -> Any:
