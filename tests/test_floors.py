@@ -209,11 +209,26 @@ def test_imports_go_down_only():
     assert not found, "the floors are broken:\n" + "\n".join(found)
 
 
+def missing(room: str, graph: rooms.Graph, rows: list[list[str]], row_of: dict[str, int]) -> str:
+    """Says where in ROOMS a room belongs that is not there."""
+    below = [row_of[other] for other in graph[room] if other in row_of]
+    above = [row_of[other] for other, others in graph.items() if room in others and other in row_of]
+    says = f"{room} is not in ROOMS of tests/test_floors.py: add it to a row"
+    if below:
+        says += f' above "{" ".join(rows[min(below)])}", the highest that it imports'
+    if above:
+        says += f', below "{" ".join(rows[max(above)])}", the lowest that imports it'
+    return says
+
+
 def test_rooms_import_only_rooms_below():
     rows = [line.split() for line in ROOMS.splitlines() if line.strip()]
     row_of = {room: number for number, row in enumerate(rows) for room in row}
     graph = rooms.rooms(rooms.files_imported())
-    assert set(graph) == set(row_of), "ROOMS lists the rooms that there are"
+    gone = sorted(row_of.keys() - graph.keys())
+    assert not gone, f"these are in ROOMS, and do not exist: take them out: {gone}"
+    new = [missing(room, graph, rows, row_of) for room in sorted(graph.keys() - row_of.keys())]
+    assert not new, "\n".join(new)
     up = [
         f"{room} imports {other}"
         for room, others in graph.items()
@@ -221,6 +236,16 @@ def test_rooms_import_only_rooms_below():
         if row_of[other] <= row_of[room]
     ]
     assert not up
+
+
+def test_a_new_room_is_told_its_place():
+    rows = [["top"], ["a", "b"], ["c"], ["d"]]
+    row_of = {room: number for number, row in enumerate(rows) for room in row}
+    graph = {"top": frozenset({"new"}), "new": frozenset({"d", "c"}), "a": frozenset({"d"})}
+    assert missing("new", graph, rows, row_of) == (
+        'new is not in ROOMS of tests/test_floors.py: add it to a row above "c", the highest that '
+        'it imports, below "top", the lowest that imports it'
+    )
 
 
 def test_no_files_import_each_other_in_a_circle():

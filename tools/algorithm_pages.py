@@ -1,10 +1,19 @@
 """Writes the tables of docs/algorithms/: settings from the presets, results from docs/results.md.
 
-python tools/algorithm_pages.py
+    python tools/algorithm_pages.py
+
+A page has two places for them, and names the environments whose presets it shows:
+
+    <!-- made by tools/algorithm_pages.py: settings of CartPole-v1, Pong-v5 -->
+    <!-- end -->
+
+    <!-- made by tools/algorithm_pages.py: results -->
+    <!-- end -->
 """
 
 import re
 import textwrap
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,22 +23,10 @@ from distrl.launch.cli import config_flags
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = ROOT / "docs" / "algorithms"
-START, END = "<!-- made by tools/algorithm_pages.py: {} -->", "<!-- end -->"
-DISCRETE, CONTINUOUS = ("CartPole-v1", "Pong-v5"), ("Pendulum-v1",)
-BOTH = ("CartPole-v1", "Pong-v5", "HalfCheetah-v4")
-GRID = "MiniGrid-DoorKey-5x5-v0"
-ENVIRONMENTS = {
-    "a2c": (*BOTH, GRID),
-    "ddpg": CONTINUOUS,
-    "dqn": (*DISCRETE, GRID),
-    "impala": (*BOTH, GRID),
-    "ppo": (*BOTH, GRID),
-    "r2d2": (*DISCRETE, GRID),
-    "reinforce": ("CartPole-v1",),
-    "sac": ("Pendulum-v1", "CarRacing-v2"),
-    "td3": CONTINUOUS,
-}
-"""Environments whose presets a page shows."""
+MADE = "<!-- made by tools/algorithm_pages.py: "
+SETTINGS = re.compile(re.escape(MADE) + r"settings of (.+) -->")
+RESULTS = re.compile(re.escape(MADE) + r"results -->")
+END = "<!-- end -->"
 PARTS = (
     "actors.num_actors", "actors.num_envs", "learner.batch_size", "replay.table",
     "replay.unroll_length", "replay.max_size", "replay.min_size_to_sample",
@@ -59,9 +56,8 @@ def settings(experiment: Experiment) -> dict[str, tuple[Any, str]]:
     return rows
 
 
-def settings_table(agent: str) -> str:
-    """Returns the table of an algorithm's settings in the presets of `distrl train`."""
-    names = ENVIRONMENTS[agent]
+def settings_table(agent: str, names: Sequence[str]) -> str:
+    """Returns the table of an algorithm's settings in the presets of some environments."""
     by_env = [settings(presets.experiment(name, agent)) for name in names]
     lines = [f"| setting | {' | '.join(names)} | |", f"|---|{'---|' * len(names)}---|"]
     for name, (_, doc) in by_env[0].items():
@@ -87,12 +83,18 @@ def results_table(agent: str) -> str:
 
 def updated(agent: str, text: str) -> str:
     """Returns a page with its two tables written anew."""
-    for name, table in (("settings", settings_table(agent)), ("results", results_table(agent))):
-        start = START.format(name)
-        before, found, rest = text.partition(start)
-        if not found:
-            raise ValueError(f"{agent}.md has no {start}")
-        text = before + start + "\n\n" + table + "\n\n" + END + rest.partition(END)[2]
+    for place in (SETTINGS, RESULTS):
+        found = place.search(text)
+        if found is None:
+            raise ValueError(f"{agent}.md has no line {place.pattern!r}")
+        if place is SETTINGS:
+            table = settings_table(agent, found[1].split(", "))
+        else:
+            table = results_table(agent)
+        _, end, rest = text[found.end() :].partition(END)
+        if not end:
+            raise ValueError(f"{agent}.md has no {END} after {found[0]}")
+        text = text[: found.end()] + "\n\n" + table + "\n\n" + END + rest
     return text
 
 

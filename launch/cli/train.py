@@ -188,6 +188,9 @@ def _say(line: str) -> None:
 
 def _print_help(arguments: list[str], values: flags.FlagValues) -> int:
     """Prints our flags, without those that absl's own modules define."""
+    from distrl.presets import AGENTS
+
+    train_flags.name_agents(AGENTS, values)
     values(train_flags.without_help(arguments), known_only=True)
     experiment = load_experiment(values)
     config_flags.define_flags(experiment)

@@ -1,7 +1,7 @@
 """The flags of `distrl train`, besides the experiment's settings and those of several machines."""
 
 import re
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from absl import flags
 
@@ -22,12 +22,8 @@ flags.DEFINE_string(
     "Pong-v5, MiniGrid-Empty-5x5-v0, cartpole-swingup. A prefix selects one suite: envpool:, gym:, "
     "dm_control:, minigrid:, ale:. CartPole-v1 unless given.",
 )
-AGENTS = ("a2c", "ddpg", "dqn", "impala", "ppo", "r2d2", "reinforce", "sac", "td3")
-flags.DEFINE_string(
-    "agent",
-    None,
-    f"Algorithm name: {', '.join(AGENTS)}; impala unless given, or ppo for continuous actions.",
-)
+_AGENT_HELP = "Algorithm name{}; impala unless given, or ppo for continuous actions."
+flags.DEFINE_string("agent", None, _AGENT_HELP.format(""))
 flags.DEFINE_string(
     "experiment",
     None,
@@ -118,6 +114,11 @@ flags.DEFINE_enum(  # Launchpad defines it again when it is imported
     "single_process.",
     allow_override=True,
 )
+
+
+def name_agents(names: Iterable[str], values: flags.FlagValues) -> None:
+    """Names the algorithms in the help of --agent; apart, as importing them takes seconds."""
+    values["agent"].help = _AGENT_HELP.format(f": {', '.join(names)}")
 
 
 def without_flags(

@@ -9,6 +9,7 @@ import pytest
 
 from distrl.launch.cli import completion
 from distrl.launch.commands import A_RUN, COMMANDS, Command
+from distrl.presets import AGENTS
 from distrl.version import __version__
 from tests.support.commands import EXPERIMENTS, ROOT, distrl
 
@@ -170,6 +171,7 @@ def test_help_lists_the_settings(tmp_path):
     assert "--config.agent." in done.stdout
     assert "(default: '64')" in done.stdout
     assert "pdb_post_mortem" not in done.stdout  # absl's own
+    assert f"Algorithm name: {', '.join(AGENTS)}; impala" in " ".join(done.stdout.split())
 
 
 @pytest.mark.parametrize("what", ["raise SystemExit(0)", "raise KeyboardInterrupt"])

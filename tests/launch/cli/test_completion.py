@@ -6,7 +6,7 @@ import subprocess
 import pytest
 from absl import flags
 
-from distrl.launch.cli import completion, completion_words, config_flags, train_flags
+from distrl.launch.cli import completion, completion_words, config_flags
 from distrl.presets import AGENTS, experiment
 
 KNOWN = {
@@ -97,10 +97,6 @@ def test_settings_are_those_of_the_dataclasses():
     assert found["config.actors.late_data"] == ["keep", "drop"]
     assert found["config.actors.pin"] == ["True", "False"]
     assert found["config.learner.batch_size"] == []
-
-
-def test_the_help_names_all_agents():
-    assert set(train_flags.AGENTS) == AGENTS.keys()
 
 
 def test_every_setting_has_an_explanation():
