@@ -70,20 +70,8 @@ GRADIENT_WORKER = NodeGroup("gradient_worker", stop_phase=3, restartable=True, o
 MONITOR = NodeGroup("monitor", stop_phase=3, oom_score=100)
 REPLAY = NodeGroup("replay", stop_phase=5, restartable=True, keeps_data=True, oom_score=100)
 
-GROUPS = {
-    group.name: group
-    for group in (
-        REPLAY,
-        MONITOR,
-        GRADIENT_WORKER,
-        LEARNER,
-        EVALUATOR,
-        POPULATION,
-        INFERENCER,
-        RELAY,
-        ACTOR,
-    )
-}
+GROUPS = {group.name: group for group in tuple(globals().values()) if isinstance(group, NodeGroup)}
+"""Every row above, by name."""
 
 # What flows where a group calls another: from the caller, and back to it.
 _PARAMETERS = ("", "parameters")
