@@ -11,6 +11,7 @@ from distrl.programs.nodes.evaluator import add_evaluator
 from distrl.programs.nodes.gradient_worker import add_gradient_workers
 from distrl.programs.nodes.learner import add_learners
 from distrl.programs.nodes.monitor import add_monitor
+from distrl.programs.nodes.population import add_population
 from distrl.programs.nodes.relay import add_relay
 from distrl.programs.nodes.replay import add_replay
 from distrl.programs.placement import (
@@ -60,6 +61,7 @@ def multi_machine(
     hosts = relay_hosts(placement)
     learner = add_learners(program, replay, monitor, workers, with_relays=bool(hosts))
     add_evaluator(program, learner, monitor)
+    add_population(program, learner, monitor)
     relay = {
         host: {
             name: add_relay(program, name, learner[name], monitor)

@@ -163,6 +163,8 @@ def place(experiment: Experiment, hosts: Sequence[Host], light: bool) -> Placeme
     wanted = LEARNER.num_gpus(experiment)
     if experiment.evaluator.num_evaluators:
         nodes["evaluator/0"] = first.name
+    if experiment.population is not None:
+        nodes["population/0"] = first.name
     if light:
         wanted += INFERENCER.num_gpus(experiment)
         count = experiment.inference.num_inferencers * len(acting_tasks(experiment))

@@ -4,9 +4,13 @@ import dataclasses
 
 import pytest
 
-from distrl import presets
+from distrl import envs, presets
+from distrl.agents.a2c import A2CConfig
+from distrl.agents.tunable import Tunable
 from distrl.config import CheckpointConfig, InferenceConfig
 from distrl.errors import ConfigError
+from distrl.experiment import Experiment
+from distrl.population import Population
 from distrl.programs.placement import Host, asks_on_one_host, parse_hosts, place
 from tests.support.commands import SUBSTRATES
 from tests.support.experiments import agents
@@ -165,6 +169,31 @@ def test_nodes_of_several_policies():
     assert [node for node in in_turn.nodes if node.startswith("learner")] == ["learner/0"]
 
 
+def nodes_of(program):
+    return {
+        f"{label}/{index}" for label, group in program.groups.items() for index in range(len(group))
+    }
+
+
+@pytest.mark.parametrize("substrate", SUBSTRATES)
+@pytest.mark.parametrize("light", [False, True])
+def test_a_population_is_compared_on_the_first_host(tmp_path, light, substrate):
+    from distrl.programs.multi_machine import multi_machine, over_network
+
+    agent = Tunable(A2CConfig(), {"learning_rate": (1e-4, 1e-2)})
+    made = Experiment(
+        envs.Copies(envs.make("CartPole-v1"), 2),
+        policies={"m0": agent, "m1": agent},
+        policy_of={"0": "m0", "1": "m1"},
+        population=Population(),
+    )
+    made = over_network(made, substrate)
+    placement = place(made, parse_hosts("h1,h2"), light)
+    assert placement.nodes["population/0"] == "h1"
+    program = multi_machine(made, str(tmp_path), placement=placement, substrate=substrate)
+    assert nodes_of(program) == set(placement.nodes)
+
+
 @pytest.mark.parametrize("substrate", SUBSTRATES)
 @pytest.mark.parametrize("light", [False, True])
 def test_the_program_has_the_nodes_that_were_placed(tmp_path, light, substrate):
@@ -179,10 +208,7 @@ def test_the_program_has_the_nodes_that_were_placed(tmp_path, light, substrate):
     made = dataclasses.replace(made, evaluator=evaluator)
     placement = place(made, parse_hosts("h1,h2,h3"), light)
     program = multi_machine(made, str(tmp_path), placement=placement, substrate=substrate)
-    nodes = {
-        f"{label}/{index}" for label, group in program.groups.items() for index in range(len(group))
-    }
-    assert nodes == set(placement.nodes)
+    assert nodes_of(program) == set(placement.nodes)
 
 
 def several(**changes):
