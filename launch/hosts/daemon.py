@@ -4,7 +4,6 @@ Run as a module, its stdin and stdout are the connection to the launcher. It end
 that it has started, when the connection ends or is silent for `LEASE_S`.
 """
 
-import base64
 import collections
 import contextlib
 import dataclasses
@@ -18,7 +17,7 @@ import socket
 import time
 import traceback
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from distrl.launch.hosts.channel import JsonLineChannel
 from distrl.launch.hosts.code_identity import identity
@@ -30,10 +29,13 @@ from distrl.launch.network.private_folder import new_folder
 from distrl.launch.network.tunnel_process import SealedTunnel, end_tunnel
 from distrl.launch.supervision.housekeeping import Housekeeping
 from distrl.launch.supervision.signals import Signals, run_once
-from distrl.runtime.files import make_private_folder
+
+if TYPE_CHECKING:
+    from distrl.launch.hosts.host_program import RemoteAddresses
 
 LEASE_S = 10.0  # without a message from the launcher, which sends one every second
 REPORT_S = 1.0
+TUNNEL_ENDED = "its tunnel to the other hosts has ended"
 SLOW = ("begin", "wire")  # messages that take long: importing everything, building the program
 
 
@@ -153,85 +155,50 @@ class HostDaemon:
           tunnel_port: the launcher's choice of a port for the other hosts; 0: any free one.
           credentials: the program's, which only the tunnel's process can open.
         """
-        import cloudpickle
-
         from distrl.runtime.compilation_cache import use_compilation_cache
 
         use_compilation_cache()
-        from distrl.launch import launchpad_adapter
-        from distrl.launch.network.endpoints import Endpoints
-        from distrl.programs.resources import node_environments
+        from distrl.launch.hosts.host_program import HostProgram
 
-        self._program, experiment, topology, run_dir = cloudpickle.loads(base64.b64decode(payload))
         self._sealed = credentials
-        self._program_nodes = launchpad_adapter.named_nodes(self._program)
-        self._local_names = set(nodes)
-        self._environments = node_environments(experiment, topology)
-        make_private_folder(pathlib.Path(run_dir))
-        self._endpoints = Endpoints(self._folder)
-        self._node_ports = {
-            node.name: [self._endpoints.take() for _ in node.node.addresses]
-            for node in self._program_nodes
-            if node.name in self._local_names
-        }
+        self._program = HostProgram(payload, nodes, self._folder)
         self._listener = socket.create_server(("", self._tunnel_port or tunnel_port), backlog=128)
         port = self._listener.getsockname()[1]
-        self._channel.send("ready", ports=self._node_ports, tunnel_port=port)
+        self._channel.send("ready", ports=self._program.ports, tunnel_port=port)
 
-    def _on_wire(self, remote_addresses: dict[str, list[list[Any]]]) -> None:
-        """Resolves the program's addresses, starts the tunnel and prepares this host's nodes.
-
-        Args:
-          remote_addresses: for each node of another host and each of its addresses: the host, its
-            tunnel's port, and the port of the server there.
-        """
-        from distrl.launch import launchpad_adapter
-        from distrl.launch.launch_types import LOCAL_MP
+    def _on_wire(self, remote_addresses: "RemoteAddresses") -> None:
+        """Resolves the program's addresses, starts the tunnel and prepares this host's nodes."""
         from distrl.launch.local import processes
         from distrl.launch.network import loopback
         from distrl.launch.supervision.restart_policy import RestartPolicy
-        from distrl.programs.substrate import BUILTIN, of_program
-        from distrl.runtime.heartbeat import HeartbeatTable
-
-        forwards: dict[str, tuple[str, int, int]] = {}
-        open_ports: dict[int, str] = {}
-
-        def address(name: str, number: int, port_name: str) -> str:
-            if name in self._local_names:
-                port = self._node_ports[name][number]
-                open_ports[port] = self._endpoints.address(port, port_name)
-                return open_ports[port]
-            path = str(self._folder / str(len(forwards)))
-            if name in remote_addresses:
-                host, tunnel_port, port = remote_addresses[name][number]
-                forwards[path] = host, tunnel_port, port
-            return f"unix:{path}"
 
         processes.check_can_fork()
         loopback.check()
-        if of_program(self._program) != BUILTIN:
-            launchpad_adapter.prepare_launchpad()
-        self._heartbeats = HeartbeatTable([node.name for node in self._program_nodes])
-        for node in self._program_nodes:
-            if node.name not in self._local_names:
-                continue
-            heartbeat = self._heartbeats.of(node.name)
-            assert heartbeat is not None
+        for node, heartbeat, environment in self._program.own_nodes():
             self._nodes.by_name[node.name] = processes.SupervisedProcess(
                 node,
                 ForwardedLog(node.name, self._channel),
                 self,
-                self._environments.get(node.name, self._environments.get(node.label, {})),
+                environment,
                 None,
                 self._fds,
                 heartbeat,
                 RestartPolicy(),
                 stop_signal=signal.SIGUSR1,  # Slurm sends SIGTERM to all processes of a job
             )
-        launchpad_adapter.wire(self._program, LOCAL_MP, self._stopper, address)
+        self._program.wire(self._stopper)
         assert self._tunnel is not None
-        self._tunnel.start(self._listener, self._sealed, open_ports, forwards)
+        forwards = self._program.forwards(remote_addresses)
+        self._tunnel.start(self._listener, self._sealed, self._program.open_ports, forwards)
         self._channel.send("wired")
+
+    def _on_rewire(self, remote_addresses: "RemoteAddresses") -> None:
+        """Has new connections go to where the servers of other hosts are now."""
+        assert self._tunnel is not None
+        try:
+            self._tunnel.forward_to(self._program.forwards(remote_addresses))
+        except OSError:
+            self._leave(TUNNEL_ENDED)
 
     def _stopper(self, name: str) -> Any:
         from distrl.launch.local.node_hooks import Stopper
@@ -240,11 +207,7 @@ class HostDaemon:
         return Stopper(name, node.send if node is not None else self.messages.append)
 
     def _on_heartbeats(self, heartbeats: dict[str, list[int]]) -> None:
-        """Takes over status, life and steps of nodes on other hosts."""
-        for name, values in heartbeats.items():
-            heartbeat = self._heartbeats.of(name)
-            if heartbeat is not None and name not in self._local_names:
-                heartbeat.mirror_status(*values)
+        self._program.mirror(heartbeats)
 
     def _on_start(self, node: str, life: int, acted: int) -> None:
         self._nodes.start(node, life, acted)
@@ -279,7 +242,7 @@ class HostDaemon:
     def _check_tunnel(self) -> None:
         if self._tunnel and os.waitpid(self._tunnel.pid, os.WNOHANG) != (0, 0):
             self._tunnel = None
-            self._leave("its tunnel to the other hosts has ended")
+            self._leave(TUNNEL_ENDED)
 
     # Processes.
 
@@ -287,7 +250,9 @@ class HostDaemon:
         """Yields the descriptors that a node's process closes."""
         yield from self._signals.fds()
         yield from self._channel.fds()
-        yield from self._endpoints.fds()
+        yield from self._program.fds()
+        if self._tunnel:
+            yield from self._tunnel.fds()
         yield self._listener.fileno()
         yield self.selector.fileno()  # type: ignore[attr-defined]
         for node in self._nodes.by_name.values():

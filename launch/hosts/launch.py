@@ -191,10 +191,10 @@ def _make_nodes(
 
 
 def _wire_hosts(hosts: Sequence[RemoteHost], host: RemoteHost) -> None:
-    """Sends addresses to the ready hosts once the addresses of all hosts are known."""
+    """Sends addresses to the hosts once those of all are known, and again when some are new."""
     if not all(each.ports for each in hosts):
         return
-    for ready in [each for each in hosts if each.state is HostState.READY]:
+    for ready in [each for each in hosts if each.state in (HostState.READY, HostState.UP)]:
         remote_addresses = {
             name: [(other.address, other.tunnel_port, port) for port in ports]
             for other in hosts

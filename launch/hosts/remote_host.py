@@ -85,6 +85,7 @@ class RemoteHost:
         self._error_log = error_log
         self._process: subprocess.Popen[bytes] | None = None
         self._channel: JsonLineChannel | None = None
+        self._wired = False  # it has been sent the other hosts' addresses
         self._last_heard = self._last_ping = 0.0
         self._next_attempt = 0.0
 
@@ -125,8 +126,12 @@ class RemoteHost:
             self.send("heartbeats", heartbeats=told)
 
     def wire(self, remote_addresses: Mapping[str, list[tuple[str, int, int]]]) -> None:
-        """Sends the addresses of the other hosts' nodes; the host is up when it has answered."""
-        self.send("wire", remote_addresses=remote_addresses)
+        """Sends the addresses of the other hosts' nodes, again if they have changed.
+
+        The host is up when it has answered the first time.
+        """
+        self.send("rewire" if self._wired else "wire", remote_addresses=remote_addresses)
+        self._wired = True
 
     def close(self, timeout: float = 5.0) -> None:
         """Says goodbye, waits for the daemon to end, and closes the connection."""
@@ -173,6 +178,7 @@ class RemoteHost:
         self._channel = channel
         self._last_heard = self._last_ping = time.monotonic()
         self.state = HostState.STARTING
+        self._wired = False
 
     def _disconnect(self, timeout: float) -> None:
         if self._channel is not None:

@@ -15,6 +15,7 @@ import asyncio
 import collections
 import contextlib
 import errno
+import json
 import os
 import socket
 import stat
@@ -39,6 +40,7 @@ HANDSHAKE_SLOT_S = 15.0  # to wait for one of these; gRPC gives up a connection 
 WATCH_S = 1.0
 LOG_INTERVAL_S = 10.0  # between two log lines of one kind
 
+LENGTH = struct.Struct("!I")
 _HEADER = struct.Struct("!6sH")  # _MAGIC, the server's port
 _MAGIC = b"distrl"
 _UNIX = "unix:"
@@ -52,6 +54,7 @@ def run(
     open_ports: Mapping[int, str],
     forwards: Mapping[str, tuple[str, int, int]],
     ready: Callable[[], None] = lambda: None,
+    changes: socket.socket | None = None,
 ) -> None:
     """Carries connections until the process is killed.
 
@@ -63,13 +66,14 @@ def run(
       forwards: for the path of each Unix socket to make: the other host, its open port, and the
         port of the server there. Only this user may be able to enter the paths' folder.
       ready: called when the port and all sockets accept connections.
+      changes: from which new `forwards`, of the same paths, arrive as JSON after their `LENGTH`.
 
     Raises:
       ConfigError: a path that cannot be used.
     """
     for path in forwards:
         _check(path)
-    asyncio.run(_Tunnel(credentials, open_ports).run(listener, forwards, ready))
+    asyncio.run(_Tunnel(credentials, open_ports, forwards).run(listener, ready, changes))
 
 
 def _check(path: str) -> None:
@@ -98,11 +102,17 @@ _FAILURES = (OSError, asyncio.TimeoutError, _Refused)  # of one connection; the 
 
 
 class _Tunnel:
-    def __init__(self, credentials: Credentials, open_ports: Mapping[int, str]) -> None:
+    def __init__(
+        self,
+        credentials: Credentials,
+        open_ports: Mapping[int, str],
+        forwards: Mapping[str, tuple[str, int, int]],
+    ) -> None:
         self._credentials = credentials
         self._as_server = tls.server_context(credentials)
         self._as_client = tls.client_context(credentials)
         self._open_ports = dict(open_ports)
+        self._forwards = dict(forwards)
         self._tasks: Tasks = {}
         self._unauthenticated: Tasks = {}
         self._carried: set[TlsEnd] = set()
@@ -115,20 +125,20 @@ class _Tunnel:
     async def run(
         self,
         listener: socket.socket,
-        forwards: Mapping[str, tuple[str, int, int]],
         ready: Callable[[], None],
+        changes: socket.socket | None,
     ) -> None:
         running = [self._watch(), self._accept(listener, self._admit)]
-        for path, (host, port, target) in forwards.items():
+        if changes is not None:
+            running.append(self._follow(changes))
+        for path in self._forwards:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(path)  # left by a tunnel that was killed
             unix = socket.socket(socket.AF_UNIX)
             unix.bind(path)
 
-            def forward(
-                sock: socket.socket, host: str = host, port: int = port, target: int = target
-            ) -> Coroutine[Any, Any, None]:
-                return self._forward(sock, host, port, target)
+            def forward(sock: socket.socket, path: str = path) -> Coroutine[Any, Any, None]:
+                return self._forward(sock, *self._forwards[path])
 
             running.append(self._accept(unix, forward))
         ready()
@@ -238,6 +248,14 @@ class _Tunnel:
                 handshakes.release()
             failed.pop_all()
             self._carried.add(secure)
+
+    async def _follow(self, changes: socket.socket) -> None:
+        """Takes over where new connections go to: a host that was lost is back at other ports."""
+        reader, writer = await asyncio.open_connection(sock=changes)
+        with contextlib.closing(writer), contextlib.suppress(asyncio.IncompleteReadError):
+            while True:  # until the other end is closed
+                (size,) = LENGTH.unpack(await reader.readexactly(LENGTH.size))
+                self._forwards.update(json.loads(await reader.readexactly(size)))
 
     async def _watch(self) -> None:
         """Breaks connections to hosts that do not answer: a cut cable causes no error."""

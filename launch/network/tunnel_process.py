@@ -5,7 +5,6 @@ import json
 import os
 import signal
 import socket
-import struct
 import traceback
 from collections.abc import Callable, Mapping
 
@@ -13,9 +12,8 @@ from distrl.errors import ConfigError
 from distrl.launch import posix
 from distrl.launch.network.credentials import Credentials, read_credentials
 from distrl.launch.network.sealing import Opener
-from distrl.launch.network.tunnel import run
+from distrl.launch.network.tunnel import LENGTH, run
 
-_LENGTH = struct.Struct("!I")
 _START_S = 20.0  # for a new process to answer
 _ANSWER, _ERROR = b"=", b"!"
 
@@ -51,14 +49,24 @@ class SealedTunnel:
           listener, open_ports, forwards: see `tunnel.run`.
           sealed: credentials for `public_key`.
         """
-        with self._socket as connection:
-            socket.send_fds(connection, [b"."], [listener.fileno()])
-            arguments = [sealed, list(open_ports.items()), dict(forwards)]
-            _send(connection, json.dumps(arguments).encode())
+        socket.send_fds(self._socket, [b"."], [listener.fileno()])
+        arguments = [sealed, list(open_ports.items()), dict(forwards)]
+        _send(self._socket, json.dumps(arguments).encode())
+
+    def forward_to(self, forwards: Mapping[str, tuple[str, int, int]]) -> None:
+        """Has new connections go elsewhere.
+
+        Args:
+          forwards: as of `start`, with the same paths.
+
+        Raises:
+          OSError: the process has ended.
+        """
+        _send(self._socket, json.dumps(dict(forwards)).encode())
 
     def fds(self) -> list[int]:
         """Returns the descriptors that a forked child has to close."""
-        return [self._socket.fileno()] if self._socket.fileno() >= 0 else []
+        return [self._socket.fileno()]
 
 
 def _run_sealed(connection: socket.socket) -> None:
@@ -69,8 +77,7 @@ def _run_sealed(connection: socket.socket) -> None:
         return  # the other end has given up
     listener = socket.socket(fileno=descriptors[0])
     sealed, open_ports, forwards = json.loads(_receive(connection))
-    connection.close()
-    run(listener, opener.open(sealed), dict(open_ports), forwards)
+    run(listener, opener.open(sealed), dict(open_ports), forwards, changes=connection)
 
 
 def start_tunnel(
@@ -165,12 +172,12 @@ def _fork(work: Callable[[], None], keep: set[int]) -> int:
 
 
 def _send(connection: socket.socket, data: bytes) -> None:
-    connection.sendall(_LENGTH.pack(len(data)) + data)
+    connection.sendall(LENGTH.pack(len(data)) + data)
 
 
 def _receive(connection: socket.socket) -> bytes:
     """Returns what `_send` sent. Raises OSError."""
-    (size,) = _LENGTH.unpack(_exactly(connection, _LENGTH.size))
+    (size,) = LENGTH.unpack(_exactly(connection, LENGTH.size))
     return _exactly(connection, size)
 
 

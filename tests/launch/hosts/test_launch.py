@@ -46,6 +46,34 @@ def test_a_host_that_has_joined_may_take_longer_to_start(monkeypatch: pytest.Mon
     assert wait(monkeypatch, up_at=400.0) == 400.0
 
 
+def test_hosts_hear_where_one_that_is_back_is_now():
+    wired: dict[str, Any] = {}
+
+    def host(name: str, state: HostState, port: int) -> Any:
+        made = types.SimpleNamespace(
+            state=state, address=name, tunnel_port=port, ports={f"actor/{name}": [port + 1]}
+        )
+        made.wire = lambda addresses: wired.update({name: addresses})
+        return made
+
+    hosts = [
+        host("h1", HostState.UP, 100),
+        host("h2", HostState.READY, 200),
+        host("h3", HostState.AWAY, 300),
+        host("h4", HostState.STARTING, 400),
+    ]
+    launch._wire_hosts(hosts, hosts[1])
+    others = {f"actor/h{i}": [(f"h{i}", 100 * i, 100 * i + 1)] for i in range(1, 5)}
+    assert wired == {
+        name: {actor: at for actor, at in others.items() if actor != f"actor/{name}"}
+        for name in ("h1", "h2")
+    }
+    wired.clear()
+    hosts[3].ports = {}  # it has not been ready yet
+    launch._wire_hosts(hosts, hosts[1])
+    assert not wired
+
+
 def test_that_wait_ends_too(monkeypatch: pytest.MonkeyPatch):
     with pytest.raises(ConfigError, match="not all hosts joined in time: h2: starting"):
         wait(monkeypatch, up_at=800.0)

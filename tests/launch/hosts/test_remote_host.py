@@ -228,6 +228,19 @@ def test_a_node_that_was_to_be_restarted_is_lost_with_its_host(daemon: Daemon, c
     assert daemon.changes[-1] == ("actor/0", daemon.node.heartbeat.status)
 
 
+def test_addresses_that_change_are_sent_again(daemon: Daemon):
+    daemon.bring_up()
+    for port in (7421, 7422):  # another host came back twice
+        addresses = {"gradient_worker/0": [("h3", port, 15001)]}
+        daemon.host.wire(addresses)
+        assert daemon.receive() == {
+            "kind": "rewire", "remote_addresses": {"gradient_worker/0": [["h3", port, 15001]]},
+        }  # fmt: skip
+    daemon.socket.close()
+    daemon.run_until(lambda: daemon.said)
+    daemon.bring_up()  # a new daemon is wired
+
+
 def test_a_daemon_hears_of_all_nodes_when_it_is_up_and_of_none_before(daemon: Daemon):
     """Before, it has no table."""
     daemon.connect()

@@ -4,6 +4,7 @@ import base64
 import contextlib
 import os
 import re
+import select
 import socket
 import subprocess
 import sys
@@ -100,7 +101,7 @@ def test_a_tunnel_carries_with_credentials_that_its_parent_has_never_had():
         pids.append(serving.pid)
         sealed = seal(credentials, serving.public_key)
         serving.start(listener, sealed, {7: f"unix:{folder}/server"}, {})
-        assert not serving.fds()
+        assert len(serving.fds()) == 1  # by which it hears where servers are
         path = folder / "credentials.pem"
         write_credentials(path, credentials)
         with socket.create_server(("127.0.0.1", 0)) as unused:
@@ -116,6 +117,59 @@ def test_a_tunnel_carries_with_credentials_that_its_parent_has_never_had():
     finally:
         for pid in pids:
             end_tunnel(pid)
+        for each in folder.iterdir():
+            each.unlink()
+        folder.rmdir()
+
+
+@pytest.mark.timeout(60)
+def test_new_connections_go_to_where_a_server_is_now():
+    """Two hosts in turn have it, at different ports; what one carries stays there."""
+    credentials = make_credentials()
+    folder = new_folder()
+    tunnels = [SealedTunnel() for _ in range(3)]
+    forwarding = tunnels[2]
+    servers, targets = [], []
+    try:
+        for number, tunnel in enumerate(tunnels[:2]):
+            server = socket.socket(socket.AF_UNIX)
+            server.bind(f"{folder}/server{number}")
+            server.listen()
+            server.settimeout(20.0)
+            servers.append(server)
+            listener = socket.create_server(("127.0.0.1", 0))
+            sealed = seal(credentials, tunnel.public_key)
+            tunnel.start(listener, sealed, {7 + number: f"unix:{folder}/server{number}"}, {})
+            targets.append(("127.0.0.1", listener.getsockname()[1], 7 + number))
+        path = f"{folder}/client"
+        unused = socket.create_server(("127.0.0.1", 0))
+        sealed = seal(credentials, forwarding.public_key)
+        forwarding.start(unused, sealed, {}, {path: targets[0]})
+        first = connect(path)
+        accepted, _ = servers[0].accept()
+        accepted.settimeout(20.0)
+        forwarding.forward_to({path: targets[1]})
+        for server in servers:
+            server.setblocking(False)
+        moved = []
+        while not moved:  # it takes the change over at once, but beside its connections
+            clients = [connect(path)]
+            ready, _, _ = select.select(servers, [], [], 20.0)
+            assert ready
+            connection, _ = ready[0].accept()
+            moved += clients if ready[0] is servers[1] else []
+        connection.settimeout(20.0)
+        moved[0].sendall(b"moved")
+        assert connection.recv(5) == b"moved"
+        first.sendall(b"first")
+        assert accepted.recv(5) == b"first"
+        end_tunnel(forwarding.pid)
+        with pytest.raises((BrokenPipeError, ConnectionResetError)):
+            forwarding.forward_to({path: targets[0]})
+    finally:
+        for tunnel in tunnels:
+            with contextlib.suppress(ProcessLookupError):
+                end_tunnel(tunnel.pid)
         for each in folder.iterdir():
             each.unlink()
         folder.rmdir()

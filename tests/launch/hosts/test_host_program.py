@@ -1,0 +1,62 @@
+"""The program as a host's daemon has it."""
+
+import base64
+import dataclasses
+from collections.abc import Iterator
+from pathlib import Path
+
+import cloudpickle
+import pytest
+
+from distrl import presets
+from distrl.launch.hosts.host_program import HostProgram
+from distrl.launch.network import loopback
+from distrl.programs.multi_machine import multi_machine, over_network
+from distrl.programs.placement import parse_hosts, place
+from distrl.runtime.heartbeat import DOWN, Heartbeat
+
+SUBSTRATE = "builtin"
+
+
+@pytest.fixture
+def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[HostProgram]:
+    """That of the learner's host, with an actor and its relay on the other."""
+    monkeypatch.setattr(loopback, "SOCKETS", {})
+    made = presets.experiment("CartPole-v1", "impala")
+    actors = dataclasses.replace(made.actors, num_actors=1, num_envs=4)
+    experiment = over_network(dataclasses.replace(made, actors=actors), SUBSTRATE)
+    placement = place(experiment, parse_hosts("h1,h2"), light=False)
+    run_dir = str(tmp_path / "run")
+    built = multi_machine(experiment, run_dir, placement=placement, substrate=SUBSTRATE)
+    payload = base64.b64encode(cloudpickle.dumps((built, experiment, "heavy_env", run_dir)))
+    host = HostProgram(payload.decode(), placement.on("h1"), tmp_path)
+    yield host
+    host._endpoints.close()
+
+
+def heartbeats(program: HostProgram) -> dict[str, Heartbeat]:
+    return {node.name: heartbeat for node, heartbeat, _ in program.own_nodes()}
+
+
+def test_a_wired_program_reaches_servers_wherever_they_are_now(program: HostProgram):
+    assert set(program.ports) == set(heartbeats(program)) == {"replay/0", "monitor/0", "learner/0"}
+    program.wire(lambda name: lambda: None)
+    own = [port for ports in program.ports.values() for port in ports]
+    assert sorted(program.open_ports) == sorted(own)
+
+    def forwards(host: str, tunnel_port: int, port: int) -> dict[str, tuple[str, int, int]]:
+        some = range(port, port + 9)  # at least as many as a node has addresses
+        at = [(host, tunnel_port, each) for each in some]
+        return program.forwards({"relay/0": at, "actor/0": at})
+
+    before, after = forwards("h2", 1, 20), forwards("h9", 5, 60)
+    assert {Path(path).name for path in before} == {str(i) for i in range(len(before))} != set()
+    assert {path: ("h9", 5, port + 40) for path, (_, _, port) in before.items()} == after
+
+
+def test_the_launcher_tells_of_nodes_elsewhere_only(program: HostProgram):
+    row = heartbeats(program)["learner/0"]
+    program.mirror({"actor/0": [DOWN, 3, 70], "learner/0": [DOWN, 3, 70], "other/0": [DOWN, 3, 70]})
+    actor = row.table.of("actor/0") if row.table is not None else None
+    assert actor is not None and (actor.status, actor.life, actor.acted) == (DOWN, 3, 70)
+    assert (row.status, row.life, row.acted) == (0, 0, 0)
