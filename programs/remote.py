@@ -90,6 +90,7 @@ class Peer:
         self._name = peer.name
         self._timeout = peer.timeout
         self._watch = PeerWatch(peer)
+        self._life = self._watch.life  # at the last call
 
     def __getattr__(self, method: str) -> Callable[..., Any]:
         remote = getattr(self._client, method)
@@ -98,14 +99,16 @@ class Peer:
             caller, account = main_thread_heartbeat(), current_account()
             caller.wait()
             state = account.wait()
+            # A restart since the last call has ended the connection, which shows only now.
+            life, self._life = self._life, self._watch.life
             try:
                 while True:
-                    life = self._watch.life
                     try:
                         return call_again_if_early(lambda: remote(*args), self._timeout)
                     except Exception as error:
                         what = f"{self._name}.{method}() failed"
                         self._watch.wait_for_restart(life, what, error)
+                        life = self._life = self._watch.life
             finally:
                 account.switch(state)
                 caller.tick()

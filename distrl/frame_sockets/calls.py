@@ -1,6 +1,9 @@
 """Calls of a node by frames: one answer to each, and a call that fails may have been made.
 
-A call is a message, a tuple that begins with a name, and an array of bytes; so is its answer.
+A call is a message, a tuple that begins with a name, and an array of bytes; so is its answer. A
+client's first question on a connection is whether a server is there: a tunnel to another host
+accepts connections to a server that does not listen yet, and closes them. No call has been sent
+then, so that another connection can be tried.
 """
 
 import logging
@@ -16,9 +19,10 @@ from distrl.frame_sockets.listener import FrameListener
 from distrl.runtime.messages import MessageError
 
 _CONNECT_S = 5.0
-_RETRY_S = 0.05  # between two attempts to connect
-_STOPPING_S = 5.0  # that a call waits for a server once the program stops
+_RETRY_S, _MOST_RETRY_S = 0.05, 0.5  # between two attempts to connect, at first and at most
+_STOPPING_S = 5.0  # that a call waits for its answer once the program stops
 _TEXT_LIMIT = 10_000  # characters of an error
+_IS_THERE, _THERE = ("is there",), ("there",)
 
 _LOG = logging.getLogger(__name__)
 
@@ -67,6 +71,8 @@ class FrameCallServer:
                 if not isinstance(error, self._expected):
                     _LOG.exception("a call of %s failed", self._what)
                 answer = ("error", f"{type(error).__name__}: {error}"[:_TEXT_LIMIT]), ()
+            if answer is None and message == _IS_THERE:
+                answer = _THERE, ()
             if answer is None:
                 raise MessageError("a frame is no call")
             connection.send(*answer, poll=check_open)
@@ -79,7 +85,7 @@ class FrameCallServer:
 class FrameCallClient:
     """A client of a `FrameCallServer`, which makes one call after the other.
 
-    After a connection is lost, the next call connects again.
+    After a connection is lost, the next call connects again. A call is sent once.
     """
 
     def __init__(
@@ -97,6 +103,7 @@ class FrameCallClient:
         self._timeout, self._stop = timeout, stop
         self._greeting = frames.greeting(key, os.urandom(frames.ID_BYTES), "")
         self._sock: frames.FrameSocket | None = None
+        self._failure = ""  # why the last attempt to connect failed, for messages
         self._lock = threading.Lock()
 
     def call(
@@ -107,7 +114,7 @@ class FrameCallClient:
         Raises:
           Stopped: the program stops.
           DeadlineExceeded: the server was not there, or did not answer.
-          PeerError: the server failed, or the connection was lost.
+          PeerError: the server failed, or the connection was lost after the call was sent.
         """
         with self._lock:
             poll, answered = self._deadline(), False
@@ -137,23 +144,45 @@ class FrameCallClient:
     def _deadline(self) -> Callable[[], None]:
         """Begins a call; returns what raises when it may wait no longer."""
         began, limit = time.monotonic(), self._timeout
+        self._failure = ""
 
         def poll() -> None:
             waited = time.monotonic() - began
             if self._stop.is_set() and waited > _STOPPING_S:
                 raise Stopped(f"a call of {self._what}")
             if waited > limit:
-                raise DeadlineExceeded(f"{self._what} has not answered in {limit:g} s")
+                raise DeadlineExceeded(
+                    f"{self._what} has not answered in {limit:g} s{self._failure}"
+                )
 
         return poll
 
     def _connected(self, poll: Callable[[], None]) -> frames.FrameSocket:
+        """Returns the connection; waits for a server, as long as `poll` does not raise.
+
+        Raises:
+          MessageError: what is there is no server of calls.
+        """
+        pause = _RETRY_S
         while self._sock is None:
             try:
                 self._sock = frames.connect(self._address, self._greeting, _CONNECT_S)
-            except OSError:  # no server yet, or not again
+                self._sock.send(_IS_THERE, (), poll)
+                answer, _ = self._sock.receive(0, poll)
+            except (DeadlineExceeded, Stopped):
+                raise
+            except OSError as error:  # no server yet, or not again
+                self._hang_up()
+                if self._stop.is_set():  # none will be started again
+                    raise Stopped(f"a call of {self._what}") from None
+                self._failure = f": no server: {error}"
                 poll()
-                time.sleep(_RETRY_S)
+                time.sleep(pause)  # a tunnel makes a TLS handshake for each attempt
+                pause = min(2 * pause, _MOST_RETRY_S)
+                continue
+            if answer != _THERE:
+                raise MessageError("it answered what is no answer")
+            self._failure = ""
         return self._sock
 
     def _hang_up(self) -> None:

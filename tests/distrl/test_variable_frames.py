@@ -14,6 +14,7 @@ from distrl.frame_sockets import frames
 from distrl.runtime.messages import MessageError
 from distrl.variable_frames import FrameVariableClient, FrameVariableServer
 from distrl.variable_relay import VariableRelay
+from tests.support.waiting import in_thread
 
 KEY = "the key of a program"
 
@@ -99,6 +100,53 @@ def test_silence_has_a_deadline(tmp_path):
     with pytest.raises(DeadlineExceeded, match=r"has not answered in 0\.3 s"):
         client(address, timeout=0.3).get_variables(-1, "task")
     listener.close()
+
+
+def closes(listener, connections):
+    """As a tunnel to a server that does not listen yet: closes so many connections, one by one."""
+    for _ in range(connections):
+        listener.accept()[0].close()
+
+
+def test_a_call_waits_for_a_server_behind_a_tunnel_that_accepts_for_it(tmp_path):
+    address, versions, answers = f"unix:{tmp_path}/parameters", Versions(8), []
+    tunnel = frames.listen(address)
+    reader = client(address)
+    caller, raised = in_thread(lambda: answers.append(reader.get_variables(-1, "task")))
+    closes(tunnel, 3)
+    server = FrameVariableServer(versions.get_variables, address, KEY)
+    tunnel.close()
+    caller.join(20.0)
+    assert not raised and answers == [(0, b"\0" * 8)]
+    assert versions.calls == 1
+    reader.close()
+    server.close()
+
+
+def test_the_wait_behind_a_tunnel_has_a_deadline_that_says_why(tmp_path):
+    tunnel = frames.listen(f"unix:{tmp_path}/parameters")
+    closing, _ = in_thread(lambda: closes(tunnel, 1))
+    with pytest.raises(DeadlineExceeded, match=r"has not answered in 0\.5 s: no server: "):
+        client(f"unix:{tmp_path}/parameters", timeout=0.5).get_variables(-1, "task")
+    closing.join(20.0)
+    tunnel.close()
+
+
+def test_a_call_that_a_server_may_have_begun_is_not_sent_again():
+    calls = []
+
+    def dies(newer_than, task):
+        calls.append(newer_than)
+        reader._calls._sock.sock.shutdown(socket.SHUT_RDWR)
+
+    with tempfile.TemporaryDirectory() as folder:
+        server = FrameVariableServer(dies, f"unix:{folder}/parameters", KEY)
+        reader = client(f"unix:{folder}/parameters")
+        with pytest.raises(PeerError, match="the other end closed the connection"):
+            reader.get_variables(-1, "task")
+        assert calls == [-1]
+        reader.close()
+        server.close()
 
 
 def test_strangers_and_frames_that_are_no_calls_reach_nothing():

@@ -3,6 +3,7 @@
 import concurrent.futures
 import json
 import threading
+from types import SimpleNamespace
 
 import pytest
 
@@ -15,7 +16,7 @@ from distrl.programs.nodes.monitor import MonitorNode
 from distrl.programs.program import NodeHandle
 from distrl.programs.remote import Peer, Reporter
 from distrl.programs.substrate import here
-from distrl.runtime.heartbeat import HeartbeatTable, install_heartbeat_lookup
+from distrl.runtime.heartbeat import UP, HeartbeatTable, install_heartbeat_lookup
 
 
 class Monitor:
@@ -106,6 +107,31 @@ def test_a_call_whose_deadline_passes_early_is_made_again(monkeypatch):
     with pytest.raises(PeerError, match=r"learner/0.get_variables\(\) failed"):
         Peer(NodeHandle("learner/0", Learner(), 0.0)).get_variables(6)
     assert calls == [6]
+
+
+def test_a_call_after_a_restart_between_two_calls_is_made_again(monkeypatch):
+    """The connection of before is lost, and the peer is up: no other restart will follow."""
+    learner = SimpleNamespace(status=UP, life=0)
+    lives = SimpleNamespace(table=SimpleNamespace(of={"learner/0": learner}.get))
+    monkeypatch.setattr(remote, "current_heartbeat", lambda: lives)
+    monkeypatch.setattr(here, "stop_event", threading.Event)
+    calls = []
+
+    class Learner:
+        connected_to = 0
+
+        def get_variables(self, newer_than):
+            calls.append(newer_than)
+            lost, self.connected_to = self.connected_to != learner.life, learner.life
+            if lost:
+                raise PeerError("the other end closed the connection")
+            return newer_than + 1, b"params"
+
+    peer = Peer(NodeHandle("learner/0", Learner(), 60.0))
+    assert peer.get_variables(6) == (7, b"params")
+    learner.life = 1
+    assert peer.get_variables(7) == (8, b"params")
+    assert calls == [6, 7, 7]
 
 
 def test_a_monitor_that_does_not_answer_is_named():
