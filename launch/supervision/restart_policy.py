@@ -3,8 +3,11 @@
 import dataclasses
 import re
 
+from distrl.errors import PeerError
+
 MAX_SAME_FAILURES = 3  # lives in a row that end alike before the program ends
 _FRAME = re.compile(r'^  File "(.*)", line (\d+), in (.*)$', re.MULTILINE)
+_OF_PEER = f"{PeerError.__module__}.{PeerError.__qualname__}:"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,7 +76,9 @@ class RestartHistory:
         policy = self._policy
         self.causes.append(cause)
         failure = _frames(traceback) or cause
-        counts = traceback is not None or (node_at_fault and seconds < policy.stable_after)
+        # A node that ran well and then lost another one is not what fails.
+        own = traceback is not None and not cause.startswith(_OF_PEER)
+        counts = own or (node_at_fault and seconds < policy.stable_after)
         same = counts and failure == self._last_failure
         self._same_failures = self._same_failures + 1 if same else 1
         self._last_failure = failure if counts else ""

@@ -55,3 +55,13 @@ def test_a_crash_at_once_counts_as_the_same_and_a_kill_from_outside_does_not():
     assert isinstance(
         [history.next_delay("was killed by SIGKILL", None, 1.0, False) for _ in range(4)][-1], float
     )
+
+
+def test_the_loss_of_another_node_counts_in_short_lives_only():
+    cause = "distrl.errors.PeerError: relay/0.get_variables() failed: it does not answer"
+    history = RestartHistory(POLICY)
+    for _ in range(5):
+        assert isinstance(history.next_delay(cause, traceback(3), 10.0), float)
+    history = RestartHistory(POLICY)
+    delays = [history.next_delay(cause, traceback(3), 9.0) for _ in range(3)]
+    assert delays[-1] == "3 times in a row"
