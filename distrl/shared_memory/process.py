@@ -16,19 +16,23 @@ class Process(NamedTuple):
     @classmethod
     def this(cls) -> "Process":
         """Returns this process."""
-        pid = os.getpid()
+        process = cls.of(os.getpid())
+        assert process is not None
+        return process
+
+    @classmethod
+    def of(cls, pid: int) -> "Process | None":
+        """Returns the process that has an id now; None if there is none, or it has ended."""
         start = _start(pid)
-        assert start is not None
-        return cls(pid, start)
+        return None if start is None else cls(pid, start)
 
     @classmethod
     def parent(cls) -> "Process":
         """Returns the process that started this one."""
-        pid = os.getppid()
-        start = _start(pid)
-        if start is None:  # it has just died, and we follow
+        process = cls.of(pid := os.getppid())
+        if process is None:  # it has just died, and we follow
             raise Stopped(f"process {pid}, which started this one, has ended")
-        return cls(pid, start)
+        return process
 
     def lives(self) -> bool:
         """Returns False once the process has ended, with all its threads."""

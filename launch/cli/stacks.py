@@ -7,7 +7,7 @@ from pathlib import Path
 from distrl.errors import ConfigError
 from distrl.launch.supervision.requests import STACKS, send_requests
 from distrl.launch.supervision.stack_dump import DUMP_S, dump
-from distrl.launch.supervision.status_file import read_status
+from distrl.launch.supervision.status_file import launcher_in, read_status
 
 _POLL_S = 0.2
 
@@ -29,10 +29,13 @@ def stacks(arguments: list[str]) -> int:
             "stacks: name a run folder, as in `distrl stacks runs/NAME` or "
             "`distrl stacks runs/NAME actor/0`"
         )
-    nodes = read_status(arguments[1])["nodes"]
+    status = read_status(arguments[1])
+    nodes, launcher = status["nodes"], launcher_in(status)
     for name in arguments[2:]:
         if name not in nodes:
             raise ConfigError(f"stacks: unknown node {name!r}; choose from: {', '.join(nodes)}")
+    if launcher.is_elsewhere and not all(nodes[name]["host"] for name in arguments[2:] or nodes):
+        raise ConfigError(f"stacks: {arguments[1]} runs as {launcher.name}; ask there")
     shown: set[int] = set()
     remote = [name for name in arguments[2:] or nodes if nodes[name]["host"] and nodes[name]["pid"]]
     for name, text in _remote_stacks(Path(arguments[1]), remote):

@@ -16,7 +16,6 @@ from distrl.launch.supervision.status_file import FILE_NAME, StatusFile
 from distrl.launch.supervision.usage import Usage, process_usage
 from distrl.progress_line import is_progress_line
 from distrl.runtime.heartbeat import Heartbeat
-from distrl.runtime.process_exit import command_pid
 from distrl.runtime.working_folder import shown
 
 _TICK_S = 1.0
@@ -126,7 +125,7 @@ class LiveProcess:
 
     def _run(self) -> None:
         assert self._run_dir is not None
-        file, this = StatusFile(self._run_dir / FILE_NAME, command_pid()), _ThisProcess()
+        file, this = StatusFile(self._run_dir / FILE_NAME), _ThisProcess()
         view, broken = View(self._run_dir), False
         while True:
             try:

@@ -10,12 +10,18 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from distrl.errors import ConfigError
+from distrl.launch.supervision.launcher_process import (
+    LOCK,
+    LOCK_BYTES,
+    LauncherProcess,
+    lock_text,
+    parse_lock,
+)
 from distrl.launch.supervision.result import RESULT_FILE
 from distrl.runtime.files import make_private_folder, read_json, write_json
-from distrl.runtime.process_exit import command_pid
 from distrl.runtime.working_folder import absolute, shown
 
-CONFIG, LOCK = "config.json", "lock"
+CONFIG = "config.json"
 _LOCK_S = 10.0  # for the processes of a killed program to be gone
 _POLL_S = 0.1
 
@@ -122,15 +128,14 @@ def lock(path: Path) -> None:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             break
         except BlockingIOError:
-            owner = os.pread(descriptor, 100, 0).decode().strip()
-            alive = owner.isdecimal() and Path(f"/proc/{owner}").is_dir()
+            owner = parse_lock(os.pread(descriptor, LOCK_BYTES, 0))
             # The forks of an owner that was killed are gone in a moment.
-            if alive or time.monotonic() >= deadline:
+            if (owner and owner.lives) or time.monotonic() >= deadline:
                 os.close(descriptor)
                 raise ConfigError(
-                    f"--run_dir: process {owner or 'unknown'} runs in {shown(path)}, on this "
-                    "machine or another: one program at a time"
+                    f"--run_dir: {owner.name if owner else 'a process'} runs in {shown(path)}: one "
+                    "program at a time"
                 ) from None
             time.sleep(_POLL_S)
     os.ftruncate(descriptor, 0)
-    os.pwrite(descriptor, f"{command_pid()}\n".encode(), 0)  # stays open until the process ends
+    os.pwrite(descriptor, lock_text(LauncherProcess.this()), 0)  # stays open until the process ends

@@ -19,7 +19,6 @@ from distrl.goal import joined
 from distrl.launch.run_dir import config_diff
 from distrl.launch.run_dir.folder import (
     CONFIG,
-    LOCK,
     folder_in_runs,
     folder_of_flag,
     has_config,
@@ -29,6 +28,7 @@ from distrl.launch.run_dir.folder import (
     refusing,
 )
 from distrl.launch.run_dir.resume_checks import check_settings, check_tasks, has_table
+from distrl.launch.supervision.launcher_process import LOCK
 from distrl.launch.supervision.result import EXIT_FAILED, EXIT_FINISHED, RESULT_FILE
 from distrl.metrics import Monitor
 from distrl.runtime.files import read_json, write_json

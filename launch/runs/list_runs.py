@@ -7,8 +7,8 @@ from distrl.errors import ConfigError
 from distrl.launch.run_dir.folder import CONFIG
 from distrl.launch.runs.arguments import Parser
 from distrl.launch.runs.run import Run
-from distrl.launch.runs.state import is_running
 from distrl.launch.runs.table import print_table
+from distrl.launch.supervision.launcher_process import is_running
 
 _COLUMNS = ("run", "status", "topology", "env steps", "return", "started")
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from distrl.errors import ConfigError
 from distrl.launch.runs.arguments import Parser
 from distrl.launch.runs.run import load_run
-from distrl.launch.runs.state import is_running
+from distrl.launch.supervision.launcher_process import is_running
 
 _POLL_S = 0.2
 

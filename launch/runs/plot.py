@@ -14,7 +14,7 @@ from distrl.errors import ConfigError
 from distrl.launch.runs.arguments import Parser
 from distrl.launch.runs.compare import differences
 from distrl.launch.runs.run import Run, load_run
-from distrl.launch.runs.state import is_running
+from distrl.launch.supervision.launcher_process import is_running
 
 _POINTS = 200  # at which the runs of a curve are averaged
 _LONGEST_VALUE = 40  # characters of a setting in a label

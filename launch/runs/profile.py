@@ -9,7 +9,7 @@ from distrl.errors import ConfigError
 from distrl.launch.local.tracing import PERFETTO, order_trace, takes_orders
 from distrl.launch.runs.arguments import Parser
 from distrl.launch.runs.run import Run, load_run
-from distrl.launch.runs.state import is_running, launcher_pid
+from distrl.launch.supervision.launcher_process import is_running, local_launcher
 from distrl.launch.supervision.result import EXIT_FAILED, EXIT_FINISHED
 from distrl.launch.supervision.stack_dump import py_spy
 from distrl.launch.supervision.status_file import read_status
@@ -60,12 +60,9 @@ def _process(run: Run, node: str | None) -> tuple[str, int]:
     if not is_running(run.path):
         raise ConfigError(f"profile: nothing runs in {run.path}")
     if run.config.get("topology") == "single_process":
-        pid = launcher_pid(run.path)
         if node not in (None, "single_process"):
             raise ConfigError(f"profile: {run.path} is one process; leave {node!r} out")
-        if pid is None:
-            raise ConfigError(f"profile: the program in {run.path} runs on another machine")
-        return "single_process", _guarded(pid)
+        return "single_process", _guarded(local_launcher(run.path, "profile").pid)
     nodes = read_status(str(run.path))["nodes"]
     if node not in nodes:
         what = "name a node" if node is None else f"unknown node {node!r}; choose from"
@@ -77,6 +74,7 @@ def _process(run: Run, node: str | None) -> tuple[str, int]:
         )
     if nodes[node]["pid"] is None:
         raise ConfigError(f"profile: {node} is not running ({nodes[node]['status']})")
+    local_launcher(run.path, "profile")  # of the same host as its nodes
     return str(node), int(nodes[node]["pid"])
 
 

@@ -16,8 +16,8 @@ from distrl.launch.runs.arguments import Parser
 from distrl.launch.runs.charts import short
 from distrl.launch.runs.default_settings import changed_settings
 from distrl.launch.runs.run import Run, load_run
-from distrl.launch.runs.state import is_running
 from distrl.launch.runs.table import number
+from distrl.launch.supervision.launcher_process import is_running
 from distrl.launch.supervision.result import RESULT_FILE
 from distrl.runtime.files import read_dict
 

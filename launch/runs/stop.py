@@ -5,10 +5,9 @@ import signal
 import sys
 import time
 
-from distrl.errors import ConfigError
 from distrl.launch.runs.arguments import Parser
 from distrl.launch.runs.run import load_run
-from distrl.launch.runs.state import is_running, launcher_pid
+from distrl.launch.supervision.launcher_process import is_running, local_launcher
 from distrl.launch.supervision.result import EXIT_FAILED
 
 _POLL_S = 0.1
@@ -29,11 +28,7 @@ def stop(arguments: list[str]) -> int:
     parser = Parser("stop").add("run").add("--timeout", type=float, default=120.0)
     values = parser.parse_args(arguments[1:])
     run = load_run(values.run)
-    if not is_running(run.path):
-        raise ConfigError(f"stop: nothing runs in {run.path}")
-    pid = launcher_pid(run.path)
-    if pid is None:
-        raise ConfigError(f"stop: the program in {run.path} runs on another machine; stop it there")
+    pid = local_launcher(run.path, "stop").pid
     os.kill(pid, signal.SIGCONT)  # it may have been suspended
     os.kill(pid, signal.SIGINT)
     deadline = time.monotonic() + values.timeout

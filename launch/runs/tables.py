@@ -6,7 +6,7 @@ from typing import Any
 
 from distrl.errors import ConfigError, DeadlineExceeded, Stopped
 from distrl.launch.cli import config_flags
-from distrl.launch.runs.state import is_running, launcher_pid
+from distrl.launch.supervision.launcher_process import is_running, launcher_of
 from distrl.replay.buffer import ReplayConfig
 from distrl.replay.shared.table import SharedTable
 from distrl.replay.table import reconfigure
@@ -77,10 +77,10 @@ def _tables_of_run(run_dir: str, files: Mapping[str, SharedFile]) -> list[str]:
     Raises:
       ConfigError: no program runs there, or it has no table here.
     """
-    launcher = launcher_pid(Path(run_dir))
-    if launcher is None or not is_running(Path(run_dir)):
+    launcher = launcher_of(Path(run_dir))
+    if launcher is None or not launcher.lives or not is_running(Path(run_dir)):
         raise ConfigError(f"tables: {run_dir}: no program of this machine runs there")
-    names = [name for name in sorted(files) if launcher in _ancestors(files[name].creator.pid)]
+    names = [name for name in sorted(files) if launcher.pid in _ancestors(files[name].creator.pid)]
     if not names:
         raise ConfigError(
             f"tables: {run_dir}: its program has no table that others can read: it has just "

@@ -9,7 +9,7 @@ from types import FrameType
 from distrl.errors import ConfigError
 from distrl.launch.live.view import View
 from distrl.launch.runs.arguments import Parser
-from distrl.launch.runs.state import is_running
+from distrl.launch.supervision.launcher_process import is_running
 from distrl.launch.supervision.node_logs import Stream
 from distrl.launch.supervision.result import RESULT_FILE
 from distrl.launch.supervision.status_file import read_status

@@ -29,7 +29,6 @@ from distrl.programs.substrate import AnyProgram
 from distrl.progress_line import is_progress_line
 from distrl.runtime import incarnations
 from distrl.runtime.files import make_private_folder
-from distrl.runtime.process_exit import command_pid
 
 if TYPE_CHECKING:
     from distrl.launch.live.view import View
@@ -118,7 +117,7 @@ class Session(contextlib.ExitStack):
         self.signals = self.enter_context(Signals())
         journal = Journal(folder / LOG_FILE, self._log_limit)
         self.journal = self.enter_context(contextlib.closing(journal))
-        self._status = StatusFile(self._run_dir / FILE_NAME, command_pid())
+        self._status = StatusFile(self._run_dir / FILE_NAME)
         self._requests = Requests(self._run_dir, self.journal.say)
         self.housekeeping = Housekeeping(self.journal)
         supervisor = Supervisor(

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from distrl.errors import ConfigError
+from distrl.launch.supervision.launcher_process import LauncherProcess, is_running
 from distrl.launch.supervision.result import NodeExit
 from distrl.launch.supervision.usage import Usage
 from distrl.runtime.files import read_dict, write_json
@@ -37,12 +38,11 @@ class StatusFile:
 
     Args:
       path: the file.
-      launcher: pid of the launcher.
     """
 
-    def __init__(self, path: Path, launcher: int) -> None:
+    def __init__(self, path: Path) -> None:
         self._path = path
-        self._launcher = launcher
+        self._launcher = LauncherProcess.this()
         self._next_write = 0.0
         self._written: dict[str, Any] = {}
         self._cpu: dict[str, tuple[float, float]] = {}  # by node: time and CPU seconds, last write
@@ -56,7 +56,8 @@ class StatusFile:
         self._written = {
             "time": time.time(),
             "monotonic": now,  # of this machine since its boot: no one can set it
-            "launcher": self._launcher,
+            "launcher": self._launcher.pid,
+            "launched_as": self._launcher._asdict(),
             "process": os.getpid(),  # its own; the former passes signals on
             "nodes": {node.name: self._node_status(node, now) for node in nodes},
         }
@@ -74,7 +75,7 @@ class StatusFile:
             if node.unavailable_reason
             else _STATUS_NAMES.get(heartbeat.status, "ended"),
             "host": node.host,
-            "pid": getattr(node, "pid", self._launcher) if node.alive else None,
+            "pid": getattr(node, "pid", self._launcher.pid) if node.alive else None,
             "life": heartbeat.life,
             "restarts": len(node.exit.causes),
         }
@@ -101,15 +102,26 @@ def read_status(run_dir: str) -> dict[str, Any]:
     status = read_dict(path, lambda data: data.keys() >= {"time", "launcher", "nodes"})
     if status is None:
         raise ConfigError(f"{path} is damaged; a running program writes it again within seconds")
+    launcher = launcher_in(status)
+    if launcher.is_elsewhere:  # so is its clock since boot
+        del status["monotonic"]
     status.setdefault("monotonic", time.monotonic() - (time.time() - status["time"]))
-    if not Path(f"/proc/{status['launcher']}").exists():
-        raise ConfigError(f"{run_dir}: its program, process {status['launcher']}, has ended")
+    if not (is_running(Path(run_dir)) if launcher.is_elsewhere else launcher.lives):
+        raise ConfigError(f"{run_dir}: its program, {launcher.name}, has ended")
     return status
+
+
+def launcher_in(status: Mapping[str, Any]) -> LauncherProcess:
+    """Returns the process that a status file's program was started as."""
+    launcher = LauncherProcess.parsed(status.get("launched_as"))
+    return launcher or LauncherProcess(status["launcher"])  # of an older version
 
 
 def suspension(status: Mapping[str, Any]) -> str | None:
     """Returns a sentence if the launcher is suspended, so that the status is old; else None."""
     pid = status.get("process", status["launcher"])
+    if launcher_in(status).is_elsewhere:
+        return None
     try:
         state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except FileNotFoundError:

@@ -7,7 +7,8 @@ from typing import Any
 
 from distrl.errors import ConfigError
 from distrl.launch.cli.train_flags import BUDGETS
-from distrl.launch.run_dir.folder import LOCK, lock, make_folder
+from distrl.launch.run_dir.folder import lock, make_folder
+from distrl.launch.supervision.launcher_process import LOCK
 from distrl.runtime.files import read_json, write_json
 from distrl.runtime.working_folder import shown
 

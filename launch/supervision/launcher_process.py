@@ -1,0 +1,139 @@
+"""The process that runs in a folder, as the folder's lock names it to this host and to others."""
+
+import fcntl
+import json
+import os
+import socket
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from distrl.errors import ConfigError
+from distrl.runtime.process_exit import command_pid
+from distrl.shared_memory.process import Process
+
+LOCK, LOCK_BYTES = "lock", 1000  # a folder's file, and most bytes in it
+
+
+class LauncherProcess(NamedTuple):
+    """The process that a program was started as, which the user may signal.
+
+    Process ids have meaning in their namespace only: hosts that share a run folder have others.
+
+    Attributes:
+      pid: its id.
+      start: see `Process`; None: not known, as of programs of an older version.
+      host: the name of its host; "": not known.
+      boot: the kernel's id of its host's boot; "": not known.
+      namespace: number of its PID namespace.
+    """
+
+    pid: int
+    start: int | None = None
+    host: str = ""
+    boot: str = ""
+    namespace: int = 0
+
+    @classmethod
+    def this(cls) -> "LauncherProcess":
+        """Returns the process that this program was started as."""
+        process = Process.of(command_pid())
+        start = None if process is None else process.start
+        return cls(command_pid(), start, socket.gethostname(), _boot(), _namespace())
+
+    @classmethod
+    def parsed(cls, data: Any) -> "LauncherProcess | None":
+        """Returns the one of `_asdict()`, or of an older version's pid; None: data is neither."""
+        match data:
+            case int(pid):
+                return cls(pid)
+            case {"pid": int(), "start": _, "host": str(), "boot": str(), "namespace": int()}:
+                return cls(**{name: data[name] for name in cls._fields})
+        return None
+
+    @property
+    def is_elsewhere(self) -> bool:
+        """Whether its id is another host's or container's."""
+        return bool(self.boot) and (self.boot, self.namespace) != (_boot(), _namespace())
+
+    @property
+    def lives(self) -> bool:
+        """Whether it is a process of this host that has not ended."""
+        if self.is_elsewhere:
+            return False
+        process = Process.of(self.pid)
+        return process is not None and self.start in (None, process.start)
+
+    @property
+    def name(self) -> str:
+        """Returns "process 7 on host h1", for messages."""
+        return f"process {self.pid}{f' on host {self.host}' if self.host else ''}"
+
+
+def _boot() -> str:
+    return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+
+
+def _namespace() -> int:
+    return os.stat("/proc/self/ns/pid").st_ino
+
+
+def is_running(run_dir: Path) -> bool:
+    """Returns whether a program on this machine, or on one that shares the folder, runs there."""
+    try:
+        descriptor = os.open(run_dir / LOCK, os.O_RDWR)
+    except OSError:  # another user's, or no run folder
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(descriptor)
+    return False
+
+
+def launcher_of(run_dir: Path) -> LauncherProcess | None:
+    """Returns the process that the last program in a folder was started as; None: not known."""
+    try:
+        return parse_lock((run_dir / LOCK).read_bytes())
+    except OSError:
+        return None
+
+
+def lock_text(launcher: LauncherProcess) -> bytes:
+    """Returns a lock's text."""
+    return json.dumps(launcher._asdict()).encode() + b"\n"
+
+
+def parse_lock(text: bytes) -> LauncherProcess | None:
+    """Returns what a lock names; None: nothing yet."""
+    try:
+        return LauncherProcess.parsed(json.loads(text))
+    except ValueError:
+        return None
+
+
+def local_launcher(run_dir: Path, command: str) -> LauncherProcess:
+    """Returns the process that a running program was started as, if that is on this host.
+
+    Args:
+      run_dir: its folder.
+      command: what needs it, for messages.
+
+    Raises:
+      ConfigError: nothing runs there, or not on this host.
+    """
+    if not is_running(run_dir):
+        raise ConfigError(f"{command}: nothing runs in {run_dir}")
+    launcher = launcher_of(run_dir)
+    if launcher is None or not launcher.lives:
+        raise ConfigError(f"{command}: the program in {run_dir} {_where_else(launcher, command)}")
+    return launcher
+
+
+def _where_else(launcher: LauncherProcess | None, command: str) -> str:
+    if launcher is None or not launcher.boot:  # of an older version, it has ended or is elsewhere
+        return f"runs on another machine; {command} it there"
+    if launcher.is_elsewhere:
+        return f"runs as {launcher.name}; {command} it there"
+    return f"was {launcher.name}, which has ended, and its nodes do so now"

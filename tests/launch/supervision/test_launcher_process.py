@@ -1,0 +1,102 @@
+"""Who runs in a folder, on this host or on another one that shares the folder."""
+
+import fcntl
+import json
+import os
+
+import pytest
+
+from distrl.errors import ConfigError
+from distrl.launch.cli.stacks import stacks
+from distrl.launch.runs import stop
+from distrl.launch.supervision.launcher_process import (
+    LOCK,
+    LauncherProcess,
+    launcher_of,
+    local_launcher,
+    lock_text,
+)
+from distrl.launch.supervision.status_file import StatusFile, read_status, suspension
+
+OTHER_CLOCK = -1e6  # seconds since another host's boot
+HERE = LauncherProcess.this()
+ELSEWHERE = {
+    "another host": HERE._replace(host="h2", boot="another boot"),
+    "another container": HERE._replace(host="h2", namespace=HERE.namespace + 1),
+}
+
+
+@pytest.fixture
+def locked(tmp_path):
+    """A run's folder whose lock is held; a function that sets whom the lock names."""
+    (tmp_path / "config.json").write_text(json.dumps({"topology": "heavy_env"}))
+    with open(tmp_path / LOCK, "w+b") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+
+        def held_by(launcher):
+            text = launcher if isinstance(launcher, bytes) else lock_text(launcher)
+            (tmp_path / LOCK).write_bytes(text)
+            return tmp_path
+
+        yield held_by
+
+
+def test_a_process_is_found_again(locked):
+    assert launcher_of(locked(HERE)) == HERE
+    assert HERE.pid == os.getpid() and HERE.lives and not HERE.is_elsewhere
+    assert local_launcher(locked(HERE), "stop") == HERE
+
+
+def test_a_lock_of_an_older_version_has_the_number_only(locked):
+    run = locked(f"{os.getpid()}\n".encode())
+    assert local_launcher(run, "stop") == LauncherProcess(os.getpid())
+    for text in (b"", b"{", b"[1]", b'{"pid": 7}'):
+        assert launcher_of(locked(text)) is None
+
+
+@pytest.mark.parametrize("launcher", ELSEWHERE.values(), ids=ELSEWHERE)
+def test_a_process_of_another_host_with_a_number_of_this_one_is_left_alone(
+    locked, launcher, monkeypatch
+):
+    monkeypatch.setattr(os, "kill", lambda *arguments: pytest.fail(f"kill{arguments}"))
+    run = locked(launcher)
+    with pytest.raises(ConfigError) as refused:
+        stop.stop(["distrl stop", str(run)])
+    assert str(refused.value) == (
+        f"stop: the program in {run} runs as process {os.getpid()} on host h2; stop it there"
+    )
+
+
+def test_a_process_that_has_the_number_of_one_that_has_ended_is_left_alone(locked, monkeypatch):
+    monkeypatch.setattr(os, "kill", lambda *arguments: pytest.fail(f"kill{arguments}"))
+    run = locked(HERE._replace(start=HERE.start - 1))
+    with pytest.raises(ConfigError, match=f"was process {HERE.pid} on host .*, which has ended"):
+        stop.stop(["distrl stop", str(run)])
+
+
+def write_status(run, launcher, node_host):
+    StatusFile(run / "status.json").write([])
+    data = json.loads((run / "status.json").read_text())
+    assert data["launched_as"] == HERE._asdict()
+    nodes = {"actor/0": {"host": node_host, "pid": os.getpid()}}
+    data.update(launched_as=launcher._asdict(), nodes=nodes, monotonic=OTHER_CLOCK)
+    (run / "status.json").write_text(json.dumps(data))
+
+
+@pytest.mark.parametrize("launcher", ELSEWHERE.values(), ids=ELSEWHERE)
+def test_the_status_of_a_program_on_another_host(locked, launcher):
+    launcher = launcher._replace(pid=1 << 30)  # of no process here
+    run = locked(launcher)
+    write_status(run, launcher, node_host="")
+    status = read_status(str(run))
+    assert status["monotonic"] != OTHER_CLOCK
+    assert suspension(status) is None
+    with pytest.raises(ConfigError, match=r"^stacks: .* runs as process \d+ on host h2; ask there"):
+        stacks(["distrl stacks", str(run)])
+
+
+def test_a_program_of_another_host_has_ended_when_its_lock_is_free(tmp_path):
+    (tmp_path / LOCK).write_bytes(lock_text(ELSEWHERE["another host"]))
+    write_status(tmp_path, ELSEWHERE["another host"], node_host="h2")
+    with pytest.raises(ConfigError, match=r"its program, process \d+ on host h2, has ended"):
+        read_status(str(tmp_path))
