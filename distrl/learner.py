@@ -125,7 +125,7 @@ class Learner(LearnerLoop):
         if not self._devices.several:  # whose arrays are placed: other arguments for JAX
             state = self._state
             params = self._agent.with_env_steps(state.params, state.inserted)
-            self.ahead = CompileAhead(self._update, params, (state.agent, self._record), batch)
+            self.ahead = CompileAhead(self._update, params, (state.agent, state.record), batch)
 
     @property
     def variables(self) -> tuple[int, Params]:
@@ -170,8 +170,9 @@ class Learner(LearnerLoop):
     def _renew_record(self) -> None:
         """Begins a record of the updates' check at the current state, which is finite."""
         version, params = self._state[:2]
-        self._record = self._devices.replicate(self._check.new_record(version))
-        self.published.restart(version, *self._devices.first_replica((params, self._record)))
+        record = self._devices.replicate(self._check.renewed(self._state.record, version))
+        self._state = self._state._replace(record=record)
+        self.published.restart(version, *self._devices.first_replica((params, record)))
 
     def check(self, state: TrainingState) -> None:
         """Raises Diverged if a state from `state` is not finite. Safe in any thread."""
@@ -185,9 +186,9 @@ class Learner(LearnerLoop):
         mine = state.version, state.env_steps, state.consumed, state.inserted
         sums = group.agree(True, mine if group.index == 0 else [0] * 4).sums
         version, env_steps, consumed, inserted = sums
-        params, agent = group.broadcast((state.params, state.agent))
+        params, agent, record = group.broadcast((state.params, state.agent, state.record))
         counts = env_steps, consumed, state.waited, inserted
-        self.restore(TrainingState(version, params, agent, *counts, *state[7:]))
+        self.restore(TrainingState(version, params, agent, *counts, *state[7:-1], record))
 
     def leave(self) -> None:
         """Ends the updates of all of the learner's processes, unless they have ended already."""
@@ -244,8 +245,8 @@ class Learner(LearnerLoop):
             self.ahead.wait("first unrolls")
             self.ahead = None
         params = self._agent.with_env_steps(state.params, self._inserted.total)
-        params, (agent_state, self._record), self._logs = self._update(
-            params, (state.agent, self._record), batch
+        params, (agent_state, record), self._logs = self._update(
+            params, (state.agent, state.record), batch
         )
         self._state = TrainingState(
             state.version + 1,
@@ -257,9 +258,10 @@ class Learner(LearnerLoop):
             self._inserted.total,
             sample.inserts,
             state.too_old if self._age_bound is None else self._age_bound.dropped,
+            record,
         )
         account.switch(PUBLISH)
-        made = self._devices.first_replica((params, self._record))
+        made = self._devices.first_replica((params, record))
         self.published.append(self._state.version, *made)
         account.switch(before)
         self.waited = 0.0

@@ -16,6 +16,7 @@ from distrl.checkpointing.store import LEARNER, PARAMS, TABLE, Checkpoint, Check
 from distrl.config import CheckpointConfig
 from distrl.errors import DeadlineExceeded, PeerError, SaveError
 from distrl.learner import Learner
+from distrl.learning.divergence import UpdateCheck
 from distrl.learning.training_state import TrainingState
 from distrl.replay.buffer import ReplayAdministration
 from distrl.runtime.incarnations import lives
@@ -233,6 +234,7 @@ class Checkpointer:
             "inserted_steps": state.inserted,
             "inserts": state.inserts,
             "unrolls_too_old": state.too_old,
+            "updates_skipped": UpdateCheck.skipped(state.record),
             "params_checksum": checksum(state.params),
             "learner_checksum": checksum(state.agent),
             "table": table,

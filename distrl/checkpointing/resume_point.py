@@ -12,7 +12,7 @@ from distrl.checkpointing.params_file import checksum, load_nest, load_params
 from distrl.checkpointing.store import LEARNER, PARAMS, TABLE, Checkpoint, Checkpoints
 from distrl.errors import SpecError
 from distrl.learner import Learner
-from distrl.learning.divergence import check_saved
+from distrl.learning.divergence import UpdateCheck, check_saved
 from distrl.learning.training_state import TrainingState
 from distrl.replay.table.info import TableInfo
 from distrl.runtime.files import update_json
@@ -115,6 +115,7 @@ def restore_learner(
             manifest.get("inserted_steps", manifest["monitor"].get("env_steps_acted", 0)),
             0 if inserts is not None and inserts < saved else saved,
             manifest.get("unrolls_too_old", 0),
+            UpdateCheck.new_record(version, manifest.get("updates_skipped", 0)),
         )
     )
     state = Learner.state(learner)  # its own: parameters that tasks share may be newer elsewhere

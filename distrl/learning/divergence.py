@@ -68,9 +68,15 @@ class UpdateCheck:
         self._codes = [0, *itertools.accumulate(sizes)]
         self._names = [leaves[index][0] for index in self._large + small]
 
-    def new_record(self, version: int) -> npt.NDArray[np.int32]:
-        """Returns the record before the first update, of parameters with this version."""
-        return np.array([version, 0, 0, 0, _NONE], np.int32)
+    @staticmethod
+    def new_record(version: int, skipped: int = 0) -> npt.NDArray[np.int32]:
+        """Returns the record before the next update.
+
+        Args:
+          version: of the parameters.
+          skipped: updates that were skipped so far; those in a row are counted anew.
+        """
+        return np.array([version, 0, skipped, 0, _NONE], np.int32)
 
     def checked(self, learner_step: Callable[..., Any]) -> Callable[..., Any]:
         """Returns `Agent.learner_step` with the check.
@@ -133,9 +139,15 @@ class UpdateCheck:
         """Returns whether the parameters that come with a record are finite."""
         return self.skips or int(np.asarray(record)[_FIRST]) == 0
 
-    def skipped(self, record: Array) -> int:
-        """Returns the number of updates that were skipped."""
-        return int(np.asarray(record)[_SKIPPED])
+    @classmethod
+    def renewed(cls, record: Array | None, version: int) -> npt.NDArray[np.int32]:
+        """Returns the record that follows one, for parameters that were replaced by finite ones."""
+        return cls.new_record(version, cls.skipped(record))
+
+    @staticmethod
+    def skipped(record: Array | None) -> int:
+        """Returns the number of updates that were skipped. Args: record: None: of no update."""
+        return 0 if record is None else int(np.asarray(record)[_SKIPPED])
 
     def error(self, record: Array) -> Diverged | None:
         """Returns what ends training, if anything does."""

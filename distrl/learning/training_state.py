@@ -17,3 +17,4 @@ class TrainingState(NamedTuple):
     inserted: int = 0  # environment steps of all actors, in unrolls that the table has received
     inserts: int = 0  # the table's own count of these unrolls
     too_old: int = 0  # unrolls that were dropped, as they were older than `max_policy_lag`
+    record: Any = None  # of the updates' check, see `UpdateCheck`; None: of no update

@@ -173,6 +173,35 @@ def test_skipping_ends_where_nothing_is_learned_any_more():
         learner.take_report()
 
 
+def test_the_skipped_updates_of_a_resumed_run_are_counted_from_the_start(tmp_path):
+    learner = Learner(Summing(loss=np.nan), Table(), seed=0, on_nonfinite="skip")
+    store = Checkpointer(
+        tmp_path, CheckpointConfig(replay=False), learner, None, lambda: COUNTERS, {}
+    )
+    learn(learner, 1.0, -1.0, -1.0)
+    path = store.save()
+    resumed = Learner(Summing(loss=np.nan), Table(), seed=0, on_nonfinite="skip")
+    restore_learner(resumed, path)
+    assert resumed.take_report()["updates_skipped"] == 2
+    learn(resumed, -1.0, 1.0)
+    assert resumed.take_report()["updates_skipped"] == 3
+    resumed.restore(resumed.state())  # as for a copy of another's parameters
+    learn(resumed, -1.0)
+    assert resumed.take_report()["updates_skipped"] == 4
+    resumed.share()
+    assert resumed.take_report()["updates_skipped"] == 4
+    # Those in a row are of parameters that are no longer there.
+    learn(resumed, *[-1.0] * (divergence.MAX_SKIPPED - 1))
+    resumed.take_report()
+    # A checkpoint of before they were saved.
+    file = path / "manifest.json"
+    manifest = json.loads(file.read_text())
+    del manifest["updates_skipped"]
+    file.write_text(json.dumps(manifest))
+    restore_learner(resumed, path)
+    assert resumed.take_report()["updates_skipped"] == 0
+
+
 def test_nothing_is_saved_that_is_not_finite(tmp_path):
     learner = Learner(Summing(state=np.nan), Table(), seed=0)
     store = Checkpointer(
