@@ -20,6 +20,9 @@ from distrl.task import make_agent
 from distrl.types import AgentOutput, Nest, Params, StepType, TimeStep
 from distrl.variables import VariableClient
 
+POLICY_FILES = (PARAMS, (SETTINGS, PICKLE))
+"""The files of a checkpoint that make a policy; see `Checkpoint.read`."""
+
 
 class _ConstantSource:
     """A `distrl.variables.VariableSource` of constant parameters."""
@@ -279,13 +282,12 @@ def find_saved(path: str | Path, which: str, caller: str) -> Checkpoint:
     if which not in ("latest", "best"):
         raise ConfigError(f"{caller}: which must be 'latest' or 'best', got {which!r}")
     path = Path(path)
-    needed = (PARAMS, (SETTINGS, PICKLE))
     if (path / MANIFEST).exists():
-        checkpoint: Checkpoint | None = Checkpoint.read(path, needed)
+        checkpoint: Checkpoint | None = Checkpoint.read(path, POLICY_FILES)
     elif which == "best":
-        checkpoint = Checkpoints(path).best(needed)
+        checkpoint = Checkpoints(path).best(POLICY_FILES)
     else:
-        checkpoint = Checkpoints(path).latest(only=needed)
+        checkpoint = Checkpoints(path).latest(only=POLICY_FILES)
     if checkpoint is None:
         tasks = path / TASKS
         policies = sorted(each.name for each in tasks.iterdir()) if tasks.is_dir() else []
@@ -307,7 +309,11 @@ def load_saved(
     path: str | Path, which: str = "latest", *, trust: bool = False, caller: str = "load_policy"
 ) -> SavedAgent:
     """Loads the agent and parameters of a checkpoint. Args, raises: see `load_policy`."""
-    checkpoint = find_saved(path, which, caller)
+    return load_agent(find_saved(path, which, caller), trust)
+
+
+def load_agent(checkpoint: Checkpoint, trust: bool) -> SavedAgent:
+    """Loads agent and parameters of a checkpoint whose files were checked. Raises: as above."""
     settings = settings_of(checkpoint, trust)
     config = settings["agent"]
     if hasattr(algorithm(config), "evaluation_epsilon"):

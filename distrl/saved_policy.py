@@ -10,10 +10,17 @@ import numpy as np
 import numpy.typing as npt
 
 from distrl import specs
-from distrl.checkpointing.store import Checkpoints
+from distrl.checkpointing.store import Checkpoint, Checkpoints
 from distrl.errors import ConfigError
 from distrl.inferencer import Inferencer, InferenceSource
-from distrl.policy import SavedAgent, find_saved, load_saved, settings_of
+from distrl.policy import (
+    POLICY_FILES,
+    SavedAgent,
+    find_saved,
+    load_agent,
+    load_saved,
+    settings_of,
+)
 from distrl.rules import RandomPolicy
 from distrl.specs import EnvironmentSpec
 from distrl.types import Inference, Params, StepType, TimeStep
@@ -61,7 +68,7 @@ class PastPolicies:
 
     They are the checkpoints of a run folder, which may be that of the run itself. Before the first
     one the actions are random. `checkpoint.period` and `checkpoint.keep` of that run say how far
-    apart they are, and how many there are.
+    apart they are, and how many there are. Damaged ones are left out.
 
     Attributes:
       path: the run folder; of a run of several policies, `RUN/tasks/NAME`.
@@ -204,6 +211,7 @@ class PastSource:
         self._source: SnapshotSource | None = None
         self._loaded: dict[str, SavedAgent] = {}
         self._looked = -np.inf
+        self._damaged: set[str] = set()  # names of checkpoints
         self._told = False  # that there is no checkpoint yet
         self._begun: set[int] = set()  # streams whose episodes have a version of the policy
 
@@ -235,20 +243,14 @@ class PastSource:
     def _look(self) -> None:
         """Loads checkpoints that have come since, and drops those that are too old."""
         self._looked = time.monotonic()
-        paths = self._checkpoints.paths()[-self._policy.newest :]
         loaded: dict[str, SavedAgent] = {}
-        for path in paths:
-            saved = self._loaded.get(path.name)
-            if saved is None:
-                try:
-                    saved = load_saved(path, trust=self._policy.trust, caller="PastPolicies")
-                except ConfigError:
-                    if path.exists():
-                        raise
-                    continue  # the run has removed it meanwhile
-                what = f"PastPolicies({self._policy.path!r})"
-                check_spec(saved.agent.env_spec, self._env_spec, what)
-            loaded[path.name] = saved
+        for path in reversed(self._checkpoints.paths()):
+            saved = self._loaded.get(path.name) or self._load(path)
+            if saved is not None:
+                loaded[path.name] = saved
+            if len(loaded) == self._policy.newest:
+                break
+        loaded = dict(reversed(loaded.items()))
         if not loaded and not self._told:
             self._told = True
             where = self._policy.path
@@ -261,3 +263,24 @@ class PastSource:
                 snapshots[0], self._max_streams, self._seed, self._policy.greedy
             )
         self._source.offer(snapshots)
+
+    def _load(self, path: Path) -> SavedAgent | None:
+        """Returns a checkpoint's agent; None if it is damaged, or the run has removed it."""
+        if path.name in self._damaged:
+            return None
+        try:
+            checkpoint = Checkpoint.read(path, POLICY_FILES)
+        except ConfigError as error:
+            if path.exists():
+                self._damaged.add(path.name)
+                print(f"PastPolicies: checkpoint skipped: {error}", flush=True)
+            return None
+        try:
+            saved = load_agent(checkpoint, self._policy.trust)
+        except (ConfigError, OSError):
+            if path.exists():
+                raise
+            return None
+        what = f"PastPolicies({self._policy.path!r})"
+        check_spec(saved.agent.env_spec, self._env_spec, what)
+        return saved

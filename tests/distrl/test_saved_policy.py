@@ -15,7 +15,7 @@ from distrl.experiment import Experiment, LearnedPolicy
 from distrl.policy import load_policy
 from distrl.programs.single_process import SingleProcess
 from distrl.replay.config import ReplayConfig
-from distrl.saved.saved_agent import agent_writer
+from distrl.saved.saved_agent import PICKLE, agent_writer
 from distrl.saved_policy import PastPolicies, SavedPolicy
 from distrl.task import make_agent
 from distrl.testing import CheckingConfig, CountingAgents, CountingEnvironment
@@ -114,6 +114,27 @@ def test_each_episode_has_one_earlier_version(tmp_path):
                 assert action[row] == allowed[stream]
     assert versions == {(40, False), (80, False), (80, True), (120, True)}
     assert random > 50
+
+
+def test_damaged_checkpoints_are_no_past_policies(tmp_path, capsys):
+    run = tmp_path / "run"
+    paths = [save(run, CheckingConfig(), version) for version in (1, 2, 3)]
+    (paths[1] / PARAMS).write_bytes(b"damaged")
+    policy = PastPolicies(str(run), newest=2, refresh=0.0, trust=True)
+    source = policy.make_source(ENVIRONMENT.spec(), 5, 1)
+    seen = set()
+    for ids, timestep in steps(np.random.default_rng(1), 60, 5, ENVIRONMENT.spec()):
+        timestep = with_previous(timestep, np.zeros(len(ids), np.float32))
+        seen.update(source.inference(ids, timestep).action.tolist())
+    assert seen == {1.0, 3.0}
+    (line,) = capsys.readouterr().out.splitlines()
+    assert line.startswith(f"PastPolicies: checkpoint skipped: {paths[1]} is damaged: params.npz")
+    (paths[2] / PICKLE).unlink()  # loaded already: it stays
+    source.inference(ids, timestep)
+    assert not capsys.readouterr().out
+    unread = PastPolicies(str(run), newest=2, refresh=0.0)  # a setting, not damage
+    with pytest.raises(ConfigError, match="has code of its own"):
+        unread.make_source(ENVIRONMENT.spec(), 5, 1).inference(ids, timestep)
 
 
 def test_in_an_experiment(tmp_path):
