@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from distrl import envs
+from distrl.checkpointing.saved import Saved
+from distrl.checkpointing.store import PARAMS
 from distrl.envs.multi_agent.assignment import Assignment
 from distrl.envs.multi_agent.copies import Copies
 from distrl.envs.multi_agent.environment import SeveralAgents
@@ -16,8 +18,8 @@ from distrl.inferencer import InferenceSource
 from distrl.launch.runs.arguments import Parser
 from distrl.launch.runs.environment import environment_of, experiment_of
 from distrl.launch.runs.playing import Game, OneAgent, SeveralAgentsGame, Sources
-from distrl.launch.runs.run import load_run
-from distrl.policy import Policy, load_policy
+from distrl.launch.runs.run import Run, load_run
+from distrl.policy import Policy, find_saved, load_policy
 from distrl.saved_policy import SavedPolicy
 from distrl.specs import EnvironmentSpec
 
@@ -97,11 +99,10 @@ class Player:
 
     def policy(self) -> Policy:
         """Returns the policy of an environment with one agent. Raises: see `load_policy`."""
-        values = self._values
+        values, path = self._values, self._checkpoint(self.run)
         with _flag_of_trust():
             return load_policy(
-                self.run.path,
-                values.which,
+                path,
                 greedy=not values.sample,
                 seed=values.seed,
                 trust=values.trust,
@@ -128,7 +129,7 @@ class Player:
             name = self.run.task or "task"
             assignment = Assignment(agents, [name], dict.fromkeys(agents.agents, name))
             spec = next(iter(agents.agents.values()))
-            return Sources(assignment, {name: self._saved(self.run.path, spec)})
+            return Sources(assignment, {name: self._saved(self.run, spec)})
         values = self._values
         experiment = experiment_of(self.run, file=values.experiment, trust=values.trust)
         if experiment is None or experiment.assignment is None:
@@ -143,11 +144,31 @@ class Player:
             if name in experiment.fixed:
                 make[name] = functools.partial(experiment.fixed[name].make_source, spec)
             else:
-                make[name] = self._saved(tasks[name].path, spec)
+                make[name] = self._saved(tasks[name], spec)
         return Sources(experiment.assignment, make)
 
-    def _saved(self, path: Path, spec: EnvironmentSpec) -> Callable[[int, int], InferenceSource]:
+    def _saved(self, run: Run, spec: EnvironmentSpec) -> Callable[[int, int], InferenceSource]:
         """Returns what makes the actions of a saved policy for agents of a spec."""
-        values = self._values
-        policy = SavedPolicy(str(path), values.which, greedy=not values.sample, trust=values.trust)
+        values, path = self._values, self._checkpoint(run)
+        policy = SavedPolicy(str(path), greedy=not values.sample, trust=values.trust)
         return functools.partial(policy.make_source, spec)
+
+    def _checkpoint(self, run: Run) -> Path:
+        """Returns the folder of the checkpoint to play, and prints which it is."""
+        which = self._values.which
+        checkpoint = find_saved(run.path, which, self._command)
+        version = checkpoint.manifest["version"]
+        of_policy = "" if run.task is None else f" of {run.task}"
+        print(
+            f"distrl: the policy{of_policy} is checkpoint {checkpoint.path.name}: "
+            f"{version:,} learner steps",
+            flush=True,
+        )
+        params = Saved.read(run.path).params or 0
+        if which == "latest" and params > version:
+            print(
+                f"distrl: {run.path / PARAMS} is newer: {params:,} learner steps, of which there "
+                "is no checkpoint; distrl.checkpointing.params_file.load_params reads it",
+                flush=True,
+            )
+        return checkpoint.path

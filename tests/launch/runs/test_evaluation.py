@@ -108,3 +108,32 @@ def test_code_of_a_policy_is_run_by_a_flag_of_the_command_line(tmp_path):
         player.Player("eval", values).policy()
     with pytest.raises(ConfigError, match=r"as in load_policy\(\.\.\., trust=True\)$"):
         distrl.load_policy(tmp_path)
+
+
+def test_the_checkpoint_is_named_and_newer_parameters_are_told(tmp_path, capsys):
+    made = Experiment(ENVIRONMENT, CONFIG, ReplayConfig(unroll_length=5, max_size=100))
+    params = made.make_agent().initial_params(jax.random.PRNGKey(0))
+
+    def fill(folder, score):
+        save_params(folder / PARAMS, 0, params)
+        agent_writer(made.only_task)(folder)
+        return {"mean_return": score}
+
+    store = Checkpoints(tmp_path)
+    store.write(1000, lambda folder: fill(folder, 2.0))
+    store.write(2000, lambda folder: fill(folder, 1.0))
+    save_params(tmp_path / PARAMS, 2000, params)
+    (tmp_path / "config.json").write_text("{}")
+
+    def said(*flags):
+        arguments = [str(tmp_path), "--env=CartPole-v1", *flags]
+        player.Player("eval", player.player_arguments("eval").parse_args(arguments)).policy()
+        return capsys.readouterr().out.splitlines()
+
+    latest = "distrl: the policy is checkpoint 002000: 2,000 learner steps"
+    best = "distrl: the policy is checkpoint 001000: 1,000 learner steps"
+    assert (said(), said("--which=best")) == ([latest], [best])
+    save_params(tmp_path / PARAMS, 2500, params)  # the checkpoint with them was not written
+    assert (said("--which=best"), said()[0]) == ([best], latest)
+    newer = f"distrl: {tmp_path / PARAMS} is newer: 2,500 learner steps, of which there is no chec"
+    assert said()[1].startswith(newer)
