@@ -8,6 +8,7 @@ address. The requests of an inference service are in `distrl.NAME.PID.START.requ
 parameters in `distrl.NAME.PID.START.version`, and the newest one in `distrl.NAME.PID.START.board`.
 """
 
+import importlib.util
 import json
 import mmap
 import os
@@ -40,26 +41,38 @@ class Kind(NamedTuple):
     Attributes:
       noun: for messages.
       suffix: of the file's name.
-      advice: what to do where there is no memory for it.
+      advice: what to do where there is no memory for it, in the words of settings.
+      elsewhere: a setting that keeps it elsewhere, and the package that this needs.
     """
 
     noun: str
     suffix: str
-    advice: str
+    advice: tuple[str, ...] = ("give it more memory",)
+    elsewhere: tuple[str, str] | None = None
+
+    def choices(self) -> str:
+        """Returns what to do where there is no memory for it, with what is installed here."""
+        choices = list(self.advice)
+        if self.elsewhere is not None and importlib.util.find_spec(self.elsewhere[1]) is not None:
+            choices.append(f"use {self.elsewhere[0]}")
+        *first, last = choices
+        return f"{', '.join(first)}, or {last}" if first else last
 
 
 TABLE = Kind(
     "table",
     "",
-    "use a smaller replay.max_size, give it more memory, or use replay.backend=reverb",
+    ("use a smaller replay.max_size", "give it more memory", "take --topology=single_process"),
+    ("replay.backend=reverb", "reverb"),
 )
 REQUESTS = Kind(
     "request file",
     _REQUESTS,
-    "use a smaller actors.num_envs, give it more memory, or use inference.transport=courier",
+    ("use a smaller actors.num_envs", "give it more memory", "take --topology=heavy_env"),
+    ("inference.transport=courier", "courier"),
 )
-VERSION = Kind("file of parameters", _VERSION, "give it more memory")
-BOARD = Kind("board of parameters", _BOARD, "give it more memory")
+VERSION = Kind("file of parameters", _VERSION)
+BOARD = Kind("board of parameters", _BOARD)
 
 
 class SharedFile(NamedTuple):
@@ -154,7 +167,7 @@ def check_room(name: str, nbytes: int, kind: Kind = TABLE) -> None:
     if nbytes > free:
         raise ConfigError(
             f"{kind.noun} {name!r} needs {nbytes / 1e6:,.1f} MB of {FOLDER}, which has "
-            f"{free / 1e6:,.1f} MB left: {kind.advice}"
+            f"{free / 1e6:,.1f} MB left: {kind.choices()}"
         )
 
 

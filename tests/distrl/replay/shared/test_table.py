@@ -190,6 +190,25 @@ def test_too_little_memory_is_refused(streams, name):
     assert not left(name)
 
 
+@pytest.mark.parametrize("installed", [False, True])
+def test_what_has_no_room_is_advised_what_is_installed(monkeypatch, installed):
+    def find_spec(name):
+        assert name in {"reverb", "courier"}
+        return object() if installed else None
+
+    monkeypatch.setattr("importlib.util.find_spec", find_spec)
+    for kind, advice, elsewhere in (
+        (segment.TABLE, "--topology=single_process", "replay.backend=reverb"),
+        (segment.REQUESTS, "--topology=heavy_env", "inference.transport=courier"),
+    ):
+        with pytest.raises(ConfigError) as refused:
+            segment.check_room("x", 1 << 60, kind)
+        assert advice in str(refused.value)
+        assert (elsewhere in str(refused.value)) == installed
+    with pytest.raises(ConfigError, match=r"left: give it more memory$"):
+        segment.check_room("x", 1 << 60, segment.BOARD)
+
+
 def test_both_sides_blocked_is_an_error_with_the_inequality(streams, name, monkeypatch):
     """`ReplayConfig.check` refuses such settings; if it misses one, no call waits forever."""
     monkeypatch.setattr(ReplayConfig, "check", lambda *arguments: None)
