@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
+from pathlib import Path
 from typing import NamedTuple
 
 from distrl.errors import ConfigError
@@ -16,12 +17,14 @@ from distrl.launch.network.endpoints import Endpoints
 from distrl.launch.supervision.result import EXIT_FAILED, EXIT_FINISHED
 from distrl.programs import substrate
 from distrl.programs.substrate.builtin import ADDRESS_NAME
+from distrl.runtime.host_resources import usable_cores
 from distrl.runtime.provenance import versions
 from distrl.shared_memory import segment
 
 _ENV_S = 60.0  # for a new Python to import a package on a busy machine
 _LEAST_SHM = 256 << 20
 _LEAST_FILES = 1024  # descriptors
+_LEAST_THREADS = 1024  # free ones: a node has some ten, and more where there are many cores
 _PARTS = ("jax", "haiku", "optax", "rlax", "gymnasium", "envpool")
 
 
@@ -137,17 +140,41 @@ def check_shared_memory() -> Finding:
 
 
 def check_limits() -> Finding:
-    """Whether the process may open files and start processes as needed."""
+    """Whether the process may open files and start processes and threads as needed."""
     files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    processes, _ = resource.getrlimit(resource.RLIMIT_NPROC)
+    threads, _ = resource.getrlimit(resource.RLIMIT_NPROC)  # the kernel counts threads by it
     shown = [
         "unlimited" if limit == resource.RLIM_INFINITY else f"{limit:,}"
-        for limit in (files, processes)
+        for limit in (files, threads)
     ]
-    said = f"{shown[0]} open files, {shown[1]} processes, {len(os.sched_getaffinity(0))} cores"
-    if files == resource.RLIM_INFINITY or files >= _LEAST_FILES:
+    raised = []
+    if files != resource.RLIM_INFINITY and files < _LEAST_FILES:
+        raised.append(f"ulimit -n {_LEAST_FILES}")
+    if os.getuid() == 0:
+        shown[1] = "unlimited"  # whatever is set
+    elif threads != resource.RLIM_INFINITY:
+        used = _threads()
+        shown[1] += f" (of which you have {used:,})"
+        if threads - used < _LEAST_THREADS:
+            raised.append(f"ulimit -u {used + _LEAST_THREADS}")
+    said = f"{shown[0]} open files, {shown[1]} processes and threads, {usable_cores()} cores"
+    if not raised:
         return Finding("limits", "ok", said)
-    return Finding("limits", "note", said, f"for many actors: ulimit -n {_LEAST_FILES}")
+    return Finding("limits", "note", said, f"for many actors: {'; '.join(raised)}")
+
+
+def _threads(proc: Path = Path("/proc")) -> int:
+    """Returns the number of threads of all processes of this user."""
+    count = 0
+    for path in proc.glob("[0-9]*/status"):
+        try:
+            lines = path.read_text(errors="replace").splitlines()
+        except (FileNotFoundError, ProcessLookupError):  # it has ended
+            continue
+        fields = dict(line.split(":", 1) for line in lines if ":" in line)
+        if int(fields["Uid"].split()[0]) == os.getuid():
+            count += int(fields["Threads"])
+    return count
 
 
 def check_ports() -> Finding:

@@ -1,5 +1,6 @@
 """What `distrl doctor` finds, and what it says about what does not work."""
 
+import os
 import resource
 import shutil
 from typing import NamedTuple
@@ -103,6 +104,38 @@ def test_no_shared_memory_is_a_fault(monkeypatch, tmp_path):
 def test_few_open_files_are_a_note(monkeypatch, files, state):
     monkeypatch.setattr(resource, "getrlimit", lambda which: (files, files))
     assert doctor.check_limits().state == state
+
+
+@pytest.mark.parametrize(
+    ("user", "limit", "advice"),
+    [
+        (1000, 1500, "for many actors: ulimit -u 1724"),
+        (1000, 1724, ""),
+        (1000, resource.RLIM_INFINITY, ""),
+        (0, 1500, ""),  # root is exempt
+    ],
+)
+def test_few_threads_are_a_note(monkeypatch, user, limit, advice):
+    limits = {resource.RLIMIT_NOFILE: 4096, resource.RLIMIT_NPROC: limit}
+    monkeypatch.setattr(resource, "getrlimit", lambda which: (limits[which], limits[which]))
+    monkeypatch.setattr(os, "getuid", lambda: user)
+    monkeypatch.setattr(doctor, "_threads", lambda: 700)
+    monkeypatch.setattr(doctor, "usable_cores", lambda: 3)  # of more, by a quota
+    found = doctor.check_limits()
+    assert (found.state, found.advice) == ("note" if advice else "ok", advice)
+    assert found.said.endswith(", 3 cores")
+    assert ("1,500 (of which you have 700) processes" in found.said) == bool(advice)
+
+
+def test_threads_of_a_user_are_counted(tmp_path):
+    mine, other = os.getuid(), os.getuid() + 1
+    for number, (user, threads) in enumerate(((mine, 3), (other, 50), (mine, 4))):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        text = f"Name:\ta: b\nUid:\t{user}\t0\t0\t0\nThreads:\t{threads}\n"
+        (folder / "status").write_text(text)
+    (tmp_path / "9").mkdir()  # has ended
+    assert doctor._threads(tmp_path) == 7
 
 
 def test_nodes_can_listen():
