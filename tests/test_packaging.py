@@ -7,6 +7,7 @@ import subprocess
 import sys
 import tarfile
 import zipfile
+from importlib import metadata
 from pathlib import Path
 
 import pytest
@@ -72,6 +73,17 @@ def test_the_changelog_has_this_version():
 
 
 @pytest.mark.full
+def test_the_extra_video_has_what_gymnasium_draws_with_and_is_pinned():
+    (line,) = re.findall(r"^video = \[(.*)\]$", (ROOT / "pyproject.toml").read_text(), re.MULTILINE)
+    video = set(re.findall(r'"([\w-]+)', line))
+    lines = [each for each in metadata.requires("gymnasium") or () if "classic-control" in each]
+    needed = {re.split(r"[^\w-]", each)[0] for each in lines}
+    assert needed and needed <= video
+    for name in ("py310.txt", "py311plus.txt"):
+        pins = (ROOT / "requirements" / name).read_text()
+        assert video <= set(re.findall(r"^([\w-]+)==", pins, re.MULTILINE))
+
+
 def test_the_wheel_has_the_three_floors_and_nothing_else(wheel):
     expected = {
         (name / path.relative_to(floor)).as_posix()
