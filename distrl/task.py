@@ -13,8 +13,8 @@ from distrl.envs.pool import Environment
 from distrl.errors import ConfigError
 from distrl.goal import Goal
 from distrl.lockstep import LockstepSchedule
+from distrl.replay import room
 from distrl.replay.buffer import ReplayConfig
-from distrl.runtime.host_resources import memory_limit
 from distrl.transforms.agent import TransformedAgent
 from distrl.transforms.base import Transform, check_order, specs_seen
 from distrl.types import Trajectory
@@ -89,16 +89,14 @@ class Task:
         largest = num_envs * self.streams_per_env
         return tuple(-(-largest // part) for part in (8, 4, 2, 1)) if self.agents else ()
 
+    @property
+    def table_bytes(self) -> int:
+        """Memory of the full table."""
+        return self.replay.nbytes(self.trajectory_struct())
+
     def check_memory(self) -> None:
-        """Raises ConfigError if the table does not fit; an agent's checks come with its shapes."""
-        max_size = self.replay.max_size
-        memory = self.replay.nbytes(self.trajectory_struct())
-        if memory > (limit := memory_limit()):
-            raise ConfigError(
-                f"replay.max_size={max_size} unrolls of {memory / max_size / 1e6:.1f} MB need "
-                f"{memory / 1e9:.1f} GB, and this machine has {limit / 1e9:.1f} GB; at most "
-                f"{int(limit / (memory / max_size))} unrolls fit"
-            )
+        """Raises ConfigError if the table can't fit; an agent's checks come with its shapes."""
+        room.check_memory(self.replay.max_size, self.table_bytes)
 
     def batch_struct(self, struct: Trajectory) -> Trajectory:
         """Returns shapes and dtypes of the learner's batches, from those of a step of a stream."""

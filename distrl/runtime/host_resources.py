@@ -92,16 +92,28 @@ def memory_limit(root: Path = Path("/")) -> int:
     Args:
       root: the folder that contains `proc` and `sys`.
     """
-    limit = next(
-        int(line.split()[1]) * 1024
-        for line in (root / "proc/meminfo").read_text().splitlines()
-        if line.startswith("MemTotal:")
-    )
+    limit = _meminfo("MemTotal", root)
     for group in _cgroups(root):
-        text = _read(group / "memory.max").strip()
-        if text.isdecimal():  # else "max", or no such file
-            limit = min(limit, int(text))
-    return limit
+        limit = min(limit, _memory_max(group))
+    return int(limit)
+
+
+def free_memory(root: Path = Path("/")) -> int:
+    """Returns how many bytes of memory this process, or one that it starts, may still take.
+
+    What the machine has available, or what the limits of its cgroup and of those above it leave
+    where that is less. What caches files counts as free.
+
+    Args:
+      root: the folder that contains `proc` and `sys`.
+    """
+    free = _meminfo("MemAvailable", root)
+    for group in _cgroups(root):
+        used = _read(group / "memory.current")
+        if used:
+            cached = _named(_read(group / "memory.stat")).get("inactive_file", 0)
+            free = min(free, _memory_max(group) - int(used) + cached)
+    return max(0, int(free))
 
 
 def oom_kills(root: Path = Path("/")) -> int:
@@ -115,8 +127,8 @@ def oom_kills(root: Path = Path("/")) -> int:
     for group in reversed(list(_cgroups(root))):
         text = _read(group / "memory.events")
         if text:
-            return _oom_count(text)
-    return _oom_count(_read(root / "proc/vmstat"))
+            return _named(text).get("oom_kill", 0)
+    return _named(_read(root / "proc/vmstat")).get("oom_kill", 0)
 
 
 def raise_oom_score(by: int, process: Path = Path("/proc/self")) -> None:
@@ -134,10 +146,24 @@ def raise_oom_score(by: int, process: Path = Path("/proc/self")) -> None:
         path.write_text(str(min(1000, int(path.read_text()) + by)))
 
 
-def _oom_count(text: str) -> int:
-    """Returns the number after `oom_kill` in a file of names and numbers."""
-    counts = dict(line.split() for line in text.splitlines())
-    return int(counts.get("oom_kill", 0))
+def _named(text: str) -> dict[str, int]:
+    """Returns the numbers in a file of names and numbers."""
+    return {name: int(number) for name, number in map(str.split, text.splitlines())}
+
+
+def _meminfo(name: str, root: Path) -> float:
+    """Returns a number of bytes from the machine's `proc/meminfo`."""
+    return next(
+        int(line.split()[1]) * 1024
+        for line in (root / "proc/meminfo").read_text().splitlines()
+        if line.startswith(f"{name}:")
+    )
+
+
+def _memory_max(group: Path) -> float:
+    """Returns the limit of one cgroup's folder, which may not exist; infinite if there is none."""
+    text = _read(group / "memory.max").strip()
+    return int(text) if text.isdecimal() else math.inf
 
 
 def _quota(root: Path) -> float:

@@ -161,7 +161,11 @@ def sweep(of_this_process: bool = False) -> list[str]:
 
 
 def check_room(name: str, nbytes: int, kind: Kind = TABLE) -> None:
-    """Raises ConfigError if there is not enough memory for a file of `nbytes`."""
+    """Raises ConfigError if there is not enough memory for a file of `nbytes`.
+
+    Files that dead creators have left take none: they are removed.
+    """
+    sweep()
     folder = os.statvfs(FOLDER)
     free = folder.f_bavail * folder.f_frsize
     if nbytes > free:

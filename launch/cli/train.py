@@ -25,6 +25,7 @@ from distrl.launch.supervision.result import EXIT_FINISHED
 from distrl.programs import substrate
 from distrl.programs.program import check_builtin
 from distrl.programs.resources import node_environments
+from distrl.replay.room import shortage
 from distrl.runtime.process_exit import announce, exit_at_once
 from distrl.runtime.provenance import provenance
 from distrl.runtime.working_folder import shown
@@ -169,6 +170,10 @@ def _open_run(
             _keep_code(folder.path, experiment, arguments, values)
         announce(run_dir=str(folder.path), saved_before=Saved.read(folder.path))
         _say(f"distrl: {name} in {topology}; everything is written to {shown(folder.path)}")
+        if topology != "multi_machine":  # where the table is on another machine
+            short = shortage(sum(task.table_bytes for task in experiment.tasks.values()))
+            if short is not None:
+                _say(f"distrl: warning: {short}")
     return folder
 
 

@@ -1,13 +1,12 @@
 """How many trials fit on this machine at a time: its cores, its GPUs, its memory."""
 
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 
 from distrl.errors import ConfigError
 from distrl.experiment import Experiment
 from distrl.programs.groups import GROUPS
 from distrl.programs.resources import visible_gpus
-from distrl.runtime.host_resources import memory_limit, usable_cores
+from distrl.runtime.host_resources import free_memory, usable_cores
 
 AUTO = "auto"
 _ASSUMED = 1 << 30  # bytes that a trial needs, before one has been seen
@@ -72,20 +71,3 @@ class Slots:
           used: bytes that those which run have used at most.
         """
         return not used or self._room is None or self._room() >= max(_ASSUMED, *used)
-
-
-def free_memory(root: Path = Path("/")) -> int:
-    """Returns the bytes of memory that processes may still take, in a container less."""
-    available = next(
-        int(line.split()[1]) * 1024
-        for line in (root / "proc/meminfo").read_text().splitlines()
-        if line.startswith("MemAvailable:")
-    )
-    try:
-        used = int((root / "sys/fs/cgroup/memory.current").read_text())
-    except (OSError, ValueError):  # no cgroup of its own
-        return available
-    limit = memory_limit(root)
-    files = (root / "sys/fs/cgroup/memory.stat").read_text().splitlines()
-    cached = sum(int(line.split()[1]) for line in files if line.startswith("inactive_file "))
-    return min(available, limit - used + cached)

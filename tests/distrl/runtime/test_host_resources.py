@@ -7,6 +7,7 @@ import sys
 import pytest
 
 from distrl.runtime.host_resources import (
+    free_memory,
     idle_seconds,
     memory_limit,
     oom_kills,
@@ -101,6 +102,41 @@ MEMINFO = {"proc/meminfo": "MemTotal:       1000 kB\nMemFree:        100 kB\n"}
 )
 def test_the_smallest_memory_limit_counts(tmp_path, files, limit):
     assert memory_limit(tree(tmp_path, {**MEMINFO, **files})) == limit
+
+
+AVAILABLE = {"proc/meminfo": "MemTotal: 1000 kB\nMemAvailable: 500 kB\n"}
+MINE = "sys/fs/cgroup/jobs/mine"
+
+
+@pytest.mark.parametrize(
+    ("files", "free"),
+    [
+        ({}, 512_000),
+        ({**V2, f"{MINE}/memory.max": "max\n", f"{MINE}/memory.current": "9000000\n"}, 512_000),
+        ({**V2, f"{MINE}/memory.max": "9000\n", f"{MINE}/memory.current": "2000\n"}, 7000),
+        (
+            {
+                **V2,
+                f"{MINE}/memory.max": "9000\n",
+                f"{MINE}/memory.current": "8000\n",
+                f"{MINE}/memory.stat": "anon 5000\nactive_file 1000\ninactive_file 2000\n",
+            },
+            3000,
+        ),
+        (
+            {
+                **V2,
+                "sys/fs/cgroup/jobs/memory.max": "9000\n",
+                "sys/fs/cgroup/jobs/memory.current": "9500\n",
+                f"{MINE}/memory.max": "9000\n",
+                f"{MINE}/memory.current": "1000\n",
+            },
+            0,
+        ),
+    ],
+)
+def test_the_least_free_memory_counts(tmp_path, files, free):
+    assert free_memory(tree(tmp_path, {**AVAILABLE, **files})) == free
 
 
 EVENTS = "low 0\nhigh 2\nmax 3\noom 4\noom_kill {}\noom_group_kill 0\n"

@@ -6,6 +6,7 @@ import pytest
 
 from distrl.errors import ConfigError
 from distrl.launch.cli import train
+from distrl.replay import room
 from tests.support import experiments
 
 FILE = Path(experiments.__file__).with_name("refused.py")
@@ -55,3 +56,20 @@ def test_flags_mend_what_a_file_has(status_of, capsys, monkeypatch, flag, num_sh
     err = capsys.readouterr().err
     assert said in err and err.count("\n") == 1
     assert seen == num_shards
+
+
+@pytest.mark.parametrize(("free", "warnings"), [(1 << 50, 0), (1 << 10, 1)])
+def test_a_table_for_which_memory_is_short_now_is_warned_of(
+    status_of, tmp_path, capsys, monkeypatch, free, warnings
+):
+    def start(*_):
+        raise ConfigError("seen enough")
+
+    monkeypatch.setattr(train, "run_single_process", start)
+    monkeypatch.setattr(room, "free_memory", lambda: free)
+    folder = f"--run_dir={tmp_path / 'run'}"
+    command = ("train", "--topology=single_process", "--env=CartPole-v1", folder, "--nosnapshot")
+    assert status_of(*command) == 2
+    out, err = capsys.readouterr()
+    assert "seen enough" in err
+    assert out.count("distrl: warning: the full replay table needs ") == warnings

@@ -152,6 +152,14 @@ def test_a_dead_owner(creator, streams, name):
     assert not left(name)
 
 
+def test_what_a_crashed_program_has_left_takes_no_room(creator, streams, name):
+    assert left(name)
+    creator.kill()
+    creator.wait(timeout=10)
+    SharedTable.check_room(streams.struct, CONFIG, 4)
+    assert not left(name)
+
+
 def test_open_waits_for_the_table(streams, name):
     began = time.monotonic()
     with pytest.raises(DeadlineExceeded, match=f"no table '{name}' in /dev/shm after 0.2 s"):
