@@ -11,11 +11,13 @@ from distrl.launch.local.debugging import Debug
 from distrl.launch.local.launch import launch
 from distrl.launch.supervision.restart_policy import HangLimits, RestartPolicy
 from distrl.launch.supervision.result import Result
-from distrl.programs.groups import group_of
+from distrl.launch.supervision.stop_sequence import STOP_S
+from distrl.programs.groups import REPLAY, group_of
 from distrl.programs.placement import Host, Placement
 from distrl.programs.resources import describe_gpus, node_environments
 from distrl.programs.substrate import AnyProgram
 
+_FREE_S_PER_GB = 2.0  # for the kernel to free a table: it clears 1 to 4 GB a second
 _AFTER_STEP_S = 30.0  # for a pool to report a step that took too long, before the watchdog does
 
 
@@ -103,12 +105,21 @@ def _supervision(program: AnyProgram, experiment: Experiment) -> dict[str, Any]:
     return {
         "restart_policies": {label: RestartPolicy(config.restarts) for label in restartable},
         "limits": _hang_limits(experiment),
-        "stop_grace": {
-            label: experiment.checkpoint.grace for label in program.groups if group_of(label).saves
-        },
+        "stop_grace": _stop_grace(program, experiment),
         "log_limit": None if config.log_limit_mb is None else int(config.log_limit_mb * 1e6),
         "active": {"actor": experiment.actors.num_actors},
     }
+
+
+def _stop_grace(program: AnyProgram, experiment: Experiment) -> dict[str, float]:
+    """Returns, by group, the seconds that nodes have to stop: to save, or to free a large table."""
+    grace = {
+        label: experiment.checkpoint.grace for label in program.groups if group_of(label).saves
+    }
+    if REPLAY.name in program.groups:
+        tables = sum(task.table_bytes for task in experiment.tasks.values())
+        grace[REPLAY.name] = STOP_S + _FREE_S_PER_GB * tables / 1e9
+    return grace
 
 
 def _hang_limits(experiment: Experiment) -> HangLimits:

@@ -1,14 +1,17 @@
 """The settings of an experiment that a launch gets."""
 
+import dataclasses
 import math
+import types
 
 import pytest
 
 from distrl.config import SupervisionConfig
 from distrl.envs import PoolConfig, PythonEnvironment
 from distrl.experiment import Experiment
-from distrl.launch.launcher import _hang_limits
+from distrl.launch.launcher import _hang_limits, _stop_grace
 from distrl.launch.supervision.restart_policy import HangLimits
+from distrl.replay.config import ReplayConfig
 from distrl.testing import CheckingConfig, CountingEnvironment
 
 
@@ -29,3 +32,16 @@ def test_a_step_that_its_pool_allows_is_no_hang(step_timeout, settings, limits):
     supervision = SupervisionConfig(**settings)
     experiment = Experiment(environment, CheckingConfig(), supervision=supervision)
     assert _hang_limits(experiment) == limits
+
+
+def test_the_kernel_has_time_to_free_a_large_table():
+    environment = PythonEnvironment(CountingEnvironment, "counting")
+    small = Experiment(environment, CheckingConfig(), replay=ReplayConfig(max_size=1000))
+    program = types.SimpleNamespace(groups={"actor": [], "learner": [], "replay": []})
+    table = small.only_task.table_bytes
+    grace = _stop_grace(program, small)
+    assert grace == {"learner": 30.0, "replay": pytest.approx(3.0 + 2.0 * table / 1e9)}
+    large = dataclasses.replace(small, replay=ReplayConfig(max_size=1_000_000))
+    assert _stop_grace(program, large)["replay"] == pytest.approx(3.0 + 2000 * table / 1e9)
+    del program.groups["replay"]
+    assert _stop_grace(program, small) == {"learner": 30.0}
