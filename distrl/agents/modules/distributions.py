@@ -226,10 +226,7 @@ def _for_leaf(spec: Any, where: str) -> Categorical | MultiCategorical | Diagona
     if values:
         return MultiCategorical(spec)
     if isinstance(spec, dm_specs.Array) and np.issubdtype(spec.dtype, np.floating):
-        if isinstance(spec, dm_specs.BoundedArray):
-            return DiagonalNormal(spec)
-        # Without bounds nothing is clipped: they only say that its unit is 1, around 0.
-        return DiagonalNormal(dm_specs.BoundedArray(spec.shape, spec.dtype, -1.0, 1.0, spec.name))
+        return DiagonalNormal(spec)
     raise ConfigError(
         f"{where}: expected a DiscreteArray, a BoundedArray, an Array of floats, or a nest, "
         f"got {' '.join(repr(spec).split())}"

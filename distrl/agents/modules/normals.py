@@ -1,4 +1,4 @@
-"""Normal policies over bounded continuous actions: pure functions of the policy head's outputs.
+"""Normal policies over continuous actions: pure functions of the policy head's outputs.
 
 Leading axes are arbitrary: `[B]` in an actor, `[T, B]` in a learner.
 """
@@ -50,11 +50,12 @@ class NormalParams(NamedTuple):
     log_std: jax.Array
 
 
-class BoundedActions:
-    """A bounded continuous action of any shape with D elements, and its units.
+class ActionUnits:
+    """The units of a continuous action of any shape with D elements.
 
-    In networks it is [..., D] in units of half its range around its centre: the bounds are -1 and
-    1.
+    In networks it is [..., D], in units of half its range around its centre: the bounds are -1 and
+    1. Where a bound is missing the unit is 1: one bound is a unit from the centre, and without any
+    the centre is 0.
 
     Attributes:
       size: D.
@@ -62,19 +63,29 @@ class BoundedActions:
         by this than one in the networks' units.
     """
 
-    def __init__(self, spec: dm_specs.BoundedArray):
-        low = np.broadcast_to(spec.minimum, spec.shape).astype(np.float32).reshape(-1)
-        high = np.broadcast_to(spec.maximum, spec.shape).astype(np.float32).reshape(-1)
-        if not (np.all(np.isfinite(low)) and np.all(np.isfinite(high)) and np.all(low < high)):
+    def __init__(self, spec: dm_specs.Array):
+        """Args: spec: of the action, of floats.
+
+        Raises:
+          ConfigError: a minimum is not below its maximum.
+        """
+        bounds = getattr(spec, "minimum", -np.inf), getattr(spec, "maximum", np.inf)
+        low, high = (
+            np.broadcast_to(bound, spec.shape).astype(np.float32).astype(np.float64).reshape(-1)
+            for bound in bounds
+        )
+        if not np.all(low < high):
             raise ConfigError(
-                "action: a continuous action needs finite bounds with minimum < maximum in every "
+                "action: a continuous action needs bounds with minimum < maximum in every "
                 f"element, got minimum {low.tolist()} and maximum {high.tolist()}"
             )
+        low = np.where(np.isfinite(low), low, np.where(np.isfinite(high), high - 2, -1))
+        high = np.where(np.isfinite(high), high, low + 2)
         self.shape = tuple(spec.shape)
         self.dtype = np.dtype(spec.dtype)
         self.size = low.size
-        self._centre = (low + high) / 2
-        self._half = (high - low) / 2
+        self._centre = ((low + high) / 2).astype(np.float32)
+        self._half = ((high - low) / 2).astype(np.float32)
         self.log_half = float(np.sum(np.log(self._half)))
 
     def encode(self, action: jax.typing.ArrayLike) -> jax.Array:
@@ -97,8 +108,27 @@ class BoundedActions:
         }
 
 
-class DiagonalNormal(BoundedActions):
-    """Independent Normals over a bounded continuous action.
+class BoundedActions(ActionUnits):
+    """The units of an action that has both bounds in every element."""
+
+    def __init__(self, spec: dm_specs.BoundedArray):
+        """Args: spec: of the action.
+
+        Raises:
+          ConfigError: a bound is missing, or a minimum is not below its maximum.
+        """
+        super().__init__(spec)
+        missing = ~(np.isfinite(spec.minimum) & np.isfinite(spec.maximum))
+        if missing.any():
+            raise ConfigError(
+                "action: this algorithm needs finite bounds in every element, got minimum "
+                f"{spec.minimum.tolist()} and maximum {spec.maximum.tolist()}; impala and ppo "
+                "need none"
+            )
+
+
+class DiagonalNormal(ActionUnits):
+    """Independent Normals over a continuous action, with or without bounds.
 
     Samples are not clipped to the bounds, so that their log-probabilities are exact; the
     environment's wrapper clips. Log-probabilities and entropy are densities in the action's units.

@@ -149,10 +149,27 @@ def test_without_bounds_the_unit_is_one():
     np.testing.assert_allclose(distribution.log_prob(params, action), [want], rtol=1e-5)
 
 
+def test_each_element_has_the_bounds_that_it_has():
+    """Both: half the range is 1 and 5; one: it is a unit from the centre; none: the centre is 0."""
+    low, high = [-1, 0, -np.inf, 0, -np.inf, 1e6], [1, 10, np.inf, np.inf, 3, np.inf]
+    distribution = distributions.for_action(dm_specs.BoundedArray((6,), np.float32, low, high))
+    zero, one = (NormalParams(np.full(6, x, "f4"), np.full(6, 0.0, "f4")) for x in (0.0, 1.0))
+    np.testing.assert_array_equal(distribution.mode(zero), np.array([0, 5, 0, 1, 2, 1e6 + 1], "f4"))
+    np.testing.assert_array_equal(distribution.mode(one), np.array([1, 10, 1, 2, 3, 1e6 + 2], "f4"))
+    actions = np.array([0.5, 2.5, -3.0, 0.25, 2.5, 1e6], "f4")
+    encoded = np.array([0.5, -0.5, -3.0, -0.75, 0.5, -1.0], "f4")
+    np.testing.assert_array_equal(distribution.encode(actions), encoded)
+    want = scipy.stats.norm().logpdf(encoded).sum() - np.log(5)
+    np.testing.assert_allclose(distribution.log_prob(zero, actions), want, rtol=1e-6)
+    np.testing.assert_array_equal(
+        distribution.named_parameters(zero)["std"], np.array([1, 5, 1, 1, 1, 1], "f4")
+    )
+
+
 @pytest.mark.parametrize(
     "spec",
     [
-        dm_specs.BoundedArray((2,), np.float32, -np.inf, 1.0),
+        dm_specs.BoundedArray((2,), np.float32, [-np.inf, 1.0], [np.inf, 1.0]),
         dm_specs.BoundedArray((2,), np.float32, 1.0, 1.0),
         dm_specs.BoundedArray((2,), np.int32, 0, 2**30),
         dm_specs.Array((2,), np.int32),
