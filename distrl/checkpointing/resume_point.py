@@ -1,6 +1,7 @@
 """The start of a program, from scratch or from a checkpoint, and loading that checkpoint."""
 
-from collections.abc import Iterable, Mapping
+import socket
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -9,8 +10,9 @@ import numpy as np
 
 from distrl.agents.agent import Agent
 from distrl.checkpointing.params_file import checksum, load_nest, load_params
+from distrl.checkpointing.rounds import last_round
 from distrl.checkpointing.store import LEARNER, PARAMS, TABLE, Checkpoint, Checkpoints
-from distrl.errors import SpecError
+from distrl.errors import ConfigError, SpecError
 from distrl.learner import Learner
 from distrl.learning.divergence import UpdateCheck, check_saved
 from distrl.learning.training_state import TrainingState
@@ -69,6 +71,28 @@ class ResumePoint(NamedTuple):
             return None
         path = Path(self.checkpoint) / TABLE
         return path if path.is_dir() else None
+
+
+def check_seen(folders: Sequence[Path], start: ResumePoint) -> None:
+    """Checks that a program does not start afresh beside checkpoints that its launcher missed.
+
+    The launcher looks into its own host's run folder, which the learner's host may not share.
+
+    Args:
+      folders: the folders of the tasks of a learner's node.
+      start: where the program starts.
+
+    Raises:
+      ConfigError: there are checkpoints that the launcher has not seen.
+    """
+    paths = [path for folder in folders for path in Checkpoints(folder).paths()[-1:]]
+    fresh = start.checkpoint is None and not start.checkpoints
+    if fresh and paths and (not start.last_round or last_round(folders) > start.last_round):
+        raise ConfigError(
+            f"--run_dir: host {socket.gethostname()}, the learner's, has {paths[0]}, and the "
+            f"launcher's host has no checkpoint: to resume, copy {paths[0].parent} to the same "
+            "place there; to start afresh, name a new --run_dir"
+        )
 
 
 def check_agent(agent: Agent, checkpoint: Path) -> None:

@@ -2,9 +2,10 @@
 
 import os
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
-from distrl.checkpointing.resume_point import ResumePoint, monitor_states
+from distrl.checkpointing.resume_point import ResumePoint, check_seen, monitor_states
 from distrl.checkpointing.rounds import when_all
 from distrl.errors import CallbackError, PeerError
 from distrl.experiment import Experiment
@@ -91,7 +92,12 @@ class LearnerNode(MemberCalls):
         gradient_workers: all that may compute for its tasks.
         unique_name: the program's; "": parameters are served as bytes only.
         served: where relays ask for parameters by frames; None: nowhere.
+
+        Raises:
+          ConfigError: see `check_seen`.
         """
+        if not current_heartbeat().restarted:
+            check_seen([experiment.task_dir(Path(run_dir), task) for task in tasks], resume_point)
         configure_jax()
         start_up.begin("launcher", os.getppid() if has_own_process() else None)
         self._stop = here.stop_event()

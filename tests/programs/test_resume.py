@@ -9,10 +9,14 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from distrl.checkpointing.resume_point import ResumePoint
 from distrl.checkpointing.store import Checkpoint, Checkpoints
+from distrl.errors import ConfigError
+from distrl.programs.nodes.learner import LearnerNode
 from tests.support.commands import EXPERIMENTS, ROOT, skip_without_reverb
 from tests.support.selection import full, slow
 
@@ -235,3 +239,12 @@ def test_what_was_killed_learns_on(run):
     made.start()
     assert made.process.wait(WAIT_S) == 0
     assert "has already ended" in made.output
+
+
+def test_a_learner_does_not_start_afresh_beside_checkpoints(tmp_path):
+    """The launcher, on a host that does not share the run folder, has not seen them."""
+    saved = tmp_path / "checkpoints" / "000007"
+    saved.mkdir(parents=True)
+    experiment = SimpleNamespace(task_dir=lambda run_dir, task: run_dir)
+    with pytest.raises(ConfigError, match=f"has {saved}, and the launcher's host has no"):
+        LearnerNode(experiment, ["task"], str(tmp_path), {}, None, ResumePoint())
