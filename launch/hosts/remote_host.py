@@ -88,6 +88,7 @@ class RemoteHost:
         self._wired = False  # it has been sent the other hosts' addresses
         self._last_heard = self._last_ping = 0.0
         self._next_attempt = 0.0
+        self._failure_told = False  # since the host was up
 
     def tick(self) -> None:
         """Pings the daemon, notices its silence, or reconnects; called about once a second."""
@@ -135,7 +136,7 @@ class RemoteHost:
 
     def close(self, timeout: float = 5.0) -> None:
         """Says goodbye, waits for the daemon to end, and closes the connection."""
-        self.state = HostState.AWAY  # so that its end is no loss
+        self.state, self._failure_told = HostState.AWAY, True  # so that its end is no loss
         self.send("bye")
         deadline = time.monotonic() + timeout
         while self._channel is not None and time.monotonic() < deadline:
@@ -201,6 +202,12 @@ class RemoteHost:
         self.away_because = f"host {self.host.name} is lost: {reason}{self.last_errors()}"
         if shown or previous is HostState.UP:
             self._session.journal.say(self.away_because)
+        elif not self._failure_told and self.refused is None:
+            then = "trying again" if self._command else "waiting for its daemon"
+            self._session.journal.say(
+                f"host {self.host.name}: {reason}{self.last_errors()}; {then}"
+            )
+        self._failure_told = True
         if previous is HostState.UP:
             for node in self.nodes.values():
                 node.lose(self.away_because)
@@ -257,6 +264,7 @@ class RemoteHost:
     def _on_wired(self) -> None:
         self.state = HostState.UP
         self.tell_status(self.heartbeats)  # later only what changes
+        self._failure_told = False
         for node in self.nodes.values():
             node.unavailable_reason = None
 

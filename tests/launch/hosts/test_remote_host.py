@@ -305,3 +305,26 @@ def test_a_daemon_that_fails_is_refused(daemon: Daemon):
     daemon.run_until(lambda: daemon.host.refused)
     assert daemon.host.refused == "host h2: ImportError: no jax"
     assert daemon.host.state is HostState.AWAY
+
+
+@pytest.mark.parametrize(
+    ("command", "then"), [(["ssh", "h2"], "trying again"), ([], "waiting for its daemon")]
+)
+def test_the_first_failure_of_a_host_that_was_not_up_is_told(
+    daemon: Daemon, tmp_path: Path, command: list[str], then: str
+):
+    daemon.host._command = command
+    (tmp_path / "host-h2.log").write_text("nobody@h2: Permission denied\n")
+    for _ in range(2):
+        daemon.connect()
+        daemon.socket.close()
+        daemon.run_until(lambda: daemon.host.state is HostState.AWAY)
+    reason = "the connection was closed (nobody@h2: Permission denied)"
+    assert daemon.said == [f"host h2: {reason}; {then}"]
+    daemon.bring_up()
+    daemon.socket.close()
+    daemon.run_until(lambda: daemon.host.state is HostState.AWAY)
+    daemon.connect()
+    daemon.socket.close()
+    daemon.run_until(lambda: daemon.host.state is HostState.AWAY)
+    assert daemon.said[1:] == [f"host h2 is lost: {reason}"]
