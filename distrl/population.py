@@ -7,7 +7,7 @@ perturbation or resampling.
 import dataclasses
 import json
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
@@ -16,6 +16,7 @@ import numpy as np
 from distrl import specs
 from distrl.agents.tunable import Tunable
 from distrl.errors import ConfigError
+from distrl.runtime.files import replacing
 from distrl.task import Task
 
 RECORD = "population.jsonl"
@@ -118,6 +119,9 @@ class Member(Protocol):
     def adopt(self, state: Any, values: Mapping[str, float]) -> None:
         """Replaces its state by another member's, with these hyperparameters."""
 
+    def forget_episodes(self) -> None:
+        """Forgets the recent episodes, which are of another policy than the current one."""
+
 
 class Evolution:
     """Compares members, and has the worst copy the best. Who copies whom follows from the seed."""
@@ -136,8 +140,9 @@ class Evolution:
         ranges: of the hyperparameters, see `Tunable`.
         members: the members, by name, in order.
         seed: seed of all choices.
-        record: file to which each copy adds a line of JSON; None: no file.
-        printer: takes a line for each copy.
+        record: file to which each copy, and each restart of a learner, adds a line of JSON; None:
+          no file.
+        printer: takes such lines as text.
         """
         self._population, self._ranges = population, ranges
         self._members = dict(members)
@@ -145,13 +150,24 @@ class Evolution:
         self._seed = seed
         self._record = record
         self._printer = printer
-        self._turns: dict[str, int] = {}  # of each member, comparisons that were due so far
+        self._versions: dict[str, int] = {}  # of the members, when they were last looked at
         self._scores: dict[str, float] = {}  # a copy has the other's until it has its own
 
     def run_once(self) -> None:
         """Compares the members whose turn it is."""
-        standings = {name: member.standing() for name, member in self._members.items()}
-        due = list(self._due(standings))
+        standings, due = {}, []
+        for name, member in self._members.items():
+            standing = member.standing()
+            version = standing.version
+            before = self._versions.get(name, version)  # a resumed member has had its turn
+            self._versions[name] = version
+            if version < before:
+                self._step_back(name, version, before)
+                standing = Standing(version, 0, None)
+            standings[name] = standing
+            turn = version // self._population.interval
+            if turn > before // self._population.interval:
+                due.append((name, turn))
         if not due:
             return
         for name, standing in standings.items():
@@ -166,14 +182,15 @@ class Evolution:
             if donor is not None:
                 self._copy(rng, name, donor, standings[name].version)
 
-    def _due(self, standings: Mapping[str, Standing]) -> Iterator[tuple[str, int]]:
-        """Gives the members whose turn it is, and the turn's number."""
-        for name, standing in standings.items():
-            turn = standing.version // self._population.interval
-            before = self._turns.setdefault(name, turn)  # a resumed member has had it
-            if turn > before:
-                self._turns[name] = turn
-                yield name, turn
+    def _step_back(self, name: str, version: int, before: int) -> None:
+        """Forgets what was known of a member whose learner has lost updates in a restart."""
+        self._scores.pop(name, None)
+        self._members[name].forget_episodes()
+        self._printer(
+            f"population: the learner of {name} was restarted: it is back from learner step "
+            f"{before} to {version}, without the copies that it made in between"
+        )
+        self._note({"member": name, "learner_step": version, "restarted_after": before})
 
     def _copy(self, rng: np.random.Generator, name: str, donor: str, version: int) -> None:
         state, values = self._members[donor].copy()
@@ -186,13 +203,39 @@ class Evolution:
             f"population: {name} (return {worse:.1f}, learner step {version}) copies {donor} "
             f"(return {better:.1f}): {text}"
         )
+        self._note({
+            "member": name, "learner_step": version, "return": worse, "copies": donor,
+            "its_return": better, "from": values, "to": changed,
+        })  # fmt: skip
+
+    def _note(self, line: Mapping[str, Any]) -> None:
         if self._record is not None:
-            line = {
-                "member": name, "learner_step": version, "return": worse, "copies": donor,
-                "its_return": better, "from": values, "to": changed,
-            }  # fmt: skip
             with self._record.open("a") as file:
                 file.write(json.dumps(line) + "\n")
+
+
+def drop_lost(record: Path, versions: Mapping[str, int]) -> None:
+    """Drops a record's lines that a resumed run has lost: those from after its checkpoints.
+
+    Args:
+      record: the file, if there is one. A line that cannot be read, as a kill has cut it, goes too.
+      versions: learner steps from which the members resume.
+    """
+    if not record.exists():
+        return
+    lines = record.read_text().splitlines(keepends=True)
+    kept = [line for line in lines if line.endswith("\n") and not _is_lost(line, versions)]
+    part = record.with_name(f".{record.name}.new")
+    with replacing(record, part):
+        part.write_text("".join(kept))
+
+
+def _is_lost(line: str, versions: Mapping[str, int]) -> bool:
+    try:
+        noted = json.loads(line)
+        return noted["learner_step"] > versions[noted["member"]]
+    except (ValueError, LookupError, TypeError):
+        return True
 
 
 def check_members(

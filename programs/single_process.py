@@ -214,7 +214,8 @@ def single_process(
                 name: LocalMember(parts.tasks[name].learner, run.monitor)
                 for name, run in runs.items()
             }
-            evolution = make_evolution(experiment, members, run_dir, printer)
+            versions = {name: part.learner.version for name, part in parts.tasks.items()}
+            evolution = make_evolution(experiment, members, run_dir, printer, versions)
         waiting = _Waiting(parts.actor, printer)
         has_budget = experiment.goal.acting_budget != (None, None)
 

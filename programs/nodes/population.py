@@ -13,6 +13,7 @@ from distrl.programs.program import ExperimentProgram, NodeHandle
 from distrl.programs.remote import Peer, stop_and_tick
 from distrl.programs.running.population import make_evolution
 from distrl.programs.substrate import here
+from distrl.runtime.heartbeat import current_heartbeat
 from distrl.runtime.time_account import IDLE, in_state
 
 _POLL_S = 0.2  # between two looks at the members
@@ -22,10 +23,17 @@ def add_population(
     program: ExperimentProgram, learners: Mapping[str, NodeHandle], monitor: NodeHandle
 ) -> None:
     """Adds the node, if the experiment has a population."""
-    if program.experiment.population is not None:
-        program.add_courier_node(
-            POPULATION, PopulationNode, program.run_dir, dict(learners), monitor
-        )
+    if program.experiment.population is None:
+        return
+    manifests = {task: program.resume_point.of_task(task).manifest() or {} for task in learners}
+    program.add_courier_node(
+        POPULATION,
+        PopulationNode,
+        program.run_dir,
+        dict(learners),
+        monitor,
+        {task: manifest.get("version", 0) for task, manifest in manifests.items()},
+    )
 
 
 class PopulationNode:
@@ -37,14 +45,21 @@ class PopulationNode:
         run_dir: str,
         learners: Mapping[str, NodeHandle],
         monitor: NodeHandle,
+        versions: Mapping[str, int],
     ):
-        """Args: see `add_population`."""
+        """Args: versions: learner steps of the tasks at the start. Others: see `add_population`."""
         self._stop = here.stop_event()
         peer = Peer(monitor)
         members = {
             task: RemoteMember(task, Peer(learner), peer) for task, learner in learners.items()
         }
-        self._evolution = make_evolution(experiment, members, Path(run_dir), print_line)
+        self._evolution = make_evolution(
+            experiment,
+            members,
+            Path(run_dir),
+            print_line,
+            None if current_heartbeat().restarted else versions,
+        )
         first = next(iter(experiment.tasks))
         self._times = TimeReports(monitor, first, f"{POPULATION.name}/0", thread_times)
 
@@ -77,4 +92,8 @@ class RemoteMember:
     def adopt(self, state: Any, values: Mapping[str, float]) -> None:
         """See `Member`."""
         self._learner.adopt_member(state, dict(values), self._task)
+        self.forget_episodes()
+
+    def forget_episodes(self) -> None:
+        """See `Member`."""
         self._monitor.forget_episodes(self._task)

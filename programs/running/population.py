@@ -14,7 +14,7 @@ from distrl.errors import ConfigError
 from distrl.experiment import Experiment
 from distrl.learner import Learner
 from distrl.metrics import Monitor, Report
-from distrl.population import RECORD, Evolution, Member, Standing
+from distrl.population import RECORD, Evolution, Member, Standing, drop_lost
 from distrl.runtime.codec import Codec
 
 
@@ -23,6 +23,7 @@ def make_evolution(
     members: Mapping[str, Member],
     run_dir: Path | None,
     printer: Callable[[str], None],
+    versions: Mapping[str, int] | None,
 ) -> Evolution:
     """Returns what compares the members of an experiment's population.
 
@@ -31,7 +32,10 @@ def make_evolution(
       members: by task, in order.
       run_dir: the run folder, for the record of copies; None: no record.
       printer: takes a line for each copy.
+      versions: learner steps from which the members start; None: the program has started before.
     """
+    if run_dir is not None and versions is not None:
+        drop_lost(run_dir / RECORD, versions)
     assert experiment.population is not None
     first = next(iter(experiment.tasks.values())).agent
     assert isinstance(first, Tunable)
@@ -64,6 +68,10 @@ class LocalMember:
     def adopt(self, state: Any, values: Mapping[str, float]) -> None:
         """See `Member`."""
         adopt_state(self._learner, state, values)
+        self.forget_episodes()
+
+    def forget_episodes(self) -> None:
+        """See `Member`."""
         self._monitor.forget_episodes()
 
 

@@ -13,7 +13,7 @@ from distrl.config import ActorsConfig
 from distrl.errors import ConfigError
 from distrl.experiment import Experiment, LearnedPolicy, LearnerConfig
 from distrl.goal import Goal
-from distrl.population import Evolution, Population, Standing
+from distrl.population import Evolution, Population, Standing, drop_lost
 from distrl.transforms import RewardScale
 
 RANGES = {"rate": (0.01, 1.0)}
@@ -35,6 +35,9 @@ class Fake:
 
     def adopt(self, state, values):
         self.state, self.values = state, dict(values)
+
+    def forget_episodes(self):
+        self.episodes, self.mean_return = 0, None
 
 
 def evolve(population, returns=RETURNS, turns=1, seed=3, record=None):
@@ -101,6 +104,49 @@ def test_a_resumed_member_has_had_its_turn():
     members["b"].version = 40
     evolution.run_once()
     assert members["b"].state != "b" and members["g"].state == "g"
+
+
+def test_a_member_whose_learner_was_restarted_is_compared_again(tmp_path):
+    """At its next turn, though it has had that one before; by returns of the policy that it has."""
+    record, lines = tmp_path / "record", []
+    members = {name: Fake(name, value) for name, value in RETURNS.items()}
+    member = members["b"]
+    evolution = Evolution(Population(interval=10), RANGES, members, 0, record, lines.append)
+    evolution.run_once()
+    for version in (15, 25, 95):
+        member.version = version
+        evolution.run_once()
+    assert member.state in ("c", "f")
+    lines.clear()
+    member.version, member.state, member.mean_return, member.episodes = 7, "b", 9.5, 20
+    evolution.run_once()  # 9.5 is the return of what it has lost
+    assert (member.episodes, member.mean_return, member.state) == (0, None, "b")
+    assert lines == [
+        "population: the learner of b was restarted: it is back from learner step 95 to 7, without "
+        "the copies that it made in between"
+    ]
+    noted = {"member": "b", "learner_step": 7, "restarted_after": 95}
+    assert json.loads(record.read_text().splitlines()[-1]) == noted
+    member.version = 13
+    evolution.run_once()
+    assert member.state == "b" and len(lines) == 1  # it has no episodes yet
+    member.version, member.mean_return, member.episodes = 21, 1.0, 20
+    evolution.run_once()
+    assert member.state in ("c", "f")
+    assert json.loads(record.read_text().splitlines()[-1])["learner_step"] == 21
+
+
+def test_a_resumed_run_drops_what_it_has_lost_from_the_record(tmp_path):
+    record = tmp_path / "record"
+    drop_lost(record, {"a": 0})
+    assert not record.exists()
+    noted = [("a", 10), ("b", 10), ("a", 20), ("b", 20), ("b", 30)]
+    lines = [json.dumps({"member": name, "learner_step": step}) + "\n" for name, step in noted]
+    record.write_text("".join(lines) + lines[0][:9])
+    drop_lost(record, {"a": 10, "b": 20})
+    assert record.read_text() == "".join([lines[0], lines[1], lines[3]])
+    drop_lost(record, {"a": 0, "b": 0})
+    assert record.read_text() == ""
 
 
 def test_members_without_episodes_are_not_compared():
