@@ -66,7 +66,8 @@ def launch(
       terminal: "current_terminal" shows nodes' output with their names, "live" the program's status
         below it, if stdout is a terminal; "output_to_files" neither.
       stop_grace: by group, seconds that its nodes have to end when the program is stopped; see
-        `StopSequence` for other groups. After a node's failure, only those that save have it.
+        `StopSequence` for other groups. After a node's failure, those that save have it, and others
+        2 s less.
       node_setup: called first in each node's process or thread, with the node's name.
       restart_policies: by group, when its nodes are restarted; nodes of other groups never are.
       limits: how long nodes may hang; None: the defaults of `HangLimits`.

@@ -92,7 +92,7 @@ class StopSequence:
             now = self._clock()
             if self._deadline is None:
                 haste = failed and not any(map(_can_save, alive))
-                self._grace_s = STOP_AFTER_FAILURE_S if haste else self._grace_of(names)
+                self._grace_s = self._grace_of(names, haste)
                 self._deadline = now + self._grace_s
                 self._stacks_shown = haste
                 for node in alive:
@@ -145,8 +145,11 @@ class StopSequence:
                 refused.append(node)
         return refused
 
-    def _grace_of(self, names: Sequence[str]) -> float:
+    def _grace_of(self, names: Sequence[str], haste: bool) -> float:
         labels = {self._nodes[name].label for name in names}
+        if haste:  # what a group has beyond the usual, such as to free memory, it still needs
+            own = [self._grace.get(label, STOP_S) for label in labels if not group_of(label).saves]
+            return STOP_AFTER_FAILURE_S + max([STOP_S, *own]) - STOP_S
         usual = {label: SAVE_S if group_of(label).saves else STOP_S for label in labels}
         return max(self._grace.get(label, usual[label]) for label in labels)
 

@@ -674,6 +674,15 @@ def test_after_a_failure_nodes_that_save_nothing_get_little_time(world):
     assert "actor/1 did not stop within 1 s" in world.noted
 
 
+def test_after_a_failure_a_large_table_has_its_time_to_be_freed(world):
+    world.nodes["replay/0"].stops_in = 7.5  # of ten seconds, less two
+    world.at(5.0, lambda: world.nodes["actor/0"].end(signal="SIGSEGV"))
+    world.run(grace={"replay": 10.0})
+    (asked,) = world.nodes["replay/0"].times("stop")
+    assert world.now == asked + 7.5 and world.nodes["replay/0"].exit.state == "ended"
+    assert world.said == ["actor/0 failed: stopping the other nodes"]
+
+
 @pytest.mark.parametrize("failed", ["actor/0", "replay/0"])
 def test_the_learner_has_its_time_to_save_after_a_failure_of_another_node(world, failed):
     world.nodes["learner/0"].stops_in = 59.0
