@@ -135,6 +135,7 @@ class Monitor:
             learning = None if self._first_update is None else now - self._first_update
             return {
                 "env_steps_acted": self._acted,
+                "env_steps_unreported": self._unreported,
                 "episodes": self._episodes,
                 "recent": list(self._recent.records),
                 "env_restarts": self._restarts,
@@ -150,6 +151,7 @@ class Monitor:
         """Continues from what `state` returned, as if no time had passed since."""
         with self._lock:  # reports are numbered anew: only nodes of this program reach its monitor
             self._acted, self._episodes = state["env_steps_acted"], state["episodes"]
+            self._unreported = state.get("env_steps_unreported", 0)  # older ones have none
             self._restarts = state["env_restarts"]
             self._recent.records.extend(state["recent"])
             self._learner, self._evaluation = dict(state["learner"]), dict(state["evaluation"])
