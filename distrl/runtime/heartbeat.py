@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 ABSENT, UP, DOWN, GONE, LOST = range(5)
 """A node's status: not started; running; ended and to be restarted; ended for good; ended with its
 host, and to be restarted if that comes back."""
-_STATUS, _LIFE, _BEAT, _WORKING, _SINCE, _ACTED, _STARTS, _COLUMNS = range(8)
+_STATUS, _LIFE, _BEAT, _WORKING, _SINCE, _ACTED, _STARTS, _ENDED, _COLUMNS = range(9)
 
 
 class Heartbeat:
@@ -72,6 +72,7 @@ class Heartbeat:
           comes_back: it will be restarted.
           host_lost: but not before its host is back.
         """
+        self._values[_ENDED] = self._values[_LIFE] + 1
         self._values[_STATUS] = GONE if not comes_back else LOST if host_lost else DOWN
 
     def mirror_acted(self, steps: int) -> None:
@@ -95,6 +96,8 @@ class Heartbeat:
         """Copies what the launcher has of a node on another host. Args: see the properties."""
         self._values[_LIFE] = life
         self.mirror_acted(acted)
+        if status in (DOWN, GONE, LOST):
+            self._values[_ENDED] = life + 1
         self._values[_STATUS] = status
 
     # Read by anyone.
@@ -108,6 +111,16 @@ class Heartbeat:
     def life(self) -> int:
         """0 for the first life, and more after each restart."""
         return self._values[_LIFE]
+
+    @property
+    def ended(self) -> tuple[int, int] | None:
+        """The life that has ended, and `acted` at its end; None: none has, or another has begun.
+
+        The two belong together, also while the launcher begins the next life: it writes the life
+        before the status, and before the node acts.
+        """
+        life, acted = self._values[_ENDED] - 1, self._values[_ACTED]
+        return (life, acted) if 0 <= life == self._values[_LIFE] else None
 
     @property
     def activity_known(self) -> bool:

@@ -20,7 +20,7 @@ from distrl.programs.nodes.time_reports import REPORT_S, account_of_process
 from distrl.programs.program import ExperimentProgram, NodeHandle
 from distrl.programs.running.gradient_workers import make_allocator
 from distrl.programs.substrate import here
-from distrl.runtime.heartbeat import ABSENT, DOWN, GONE, LOST, current_heartbeat
+from distrl.runtime.heartbeat import ABSENT, GONE, LOST, current_heartbeat
 
 _SAVE_S = 3.0  # for the learners to ask for the state, where all nodes are stopped at once
 
@@ -179,8 +179,9 @@ class MonitorNode:
         if self._heartbeats is None:
             return
         for actor, heartbeat in self._heartbeats.group(ACTOR.name).items():
-            if heartbeat.status in (DOWN, LOST, GONE):
-                self._monitors[task].close_books(actor, heartbeat.life, heartbeat.acted)
+            ended = heartbeat.ended
+            if ended is not None:
+                self._monitors[task].close_books(actor, *ended)
 
     def run(self) -> None:
         """Waits for the program's end, and notes its own time meanwhile."""

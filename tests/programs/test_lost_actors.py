@@ -113,3 +113,19 @@ def test_the_lease_of_a_lost_host_is_for_the_others_and_not_for_its_next_life(pr
     assert program.node.begin_life("actor/0", 1, 44) == 44
     assert program.play_on("actor/0", 1, 44) == 44
     assert program.lease("actor/0", 1, 44)[2]
+
+
+def test_a_checkpoint_while_a_life_begins_does_not_close_its_books(program):
+    row = program.table.of("actor/0")
+    program.report("actor/0", 0, 0, 40)
+    row.acted = 44
+    row.end(True)
+    row.tick = program.counts  # the launcher has written the life, and not yet its status
+    row.begin(1)
+    assert program.node.begin_life("actor/0", 1, 44) == 44
+    program.report("actor/0", 1, 0, 12)
+    row.acted = 60
+    assert program.counts() == (56, 4)
+    row.end(False)
+    program.node.state(program.task)
+    assert program.counts() == (60, 8)
