@@ -152,6 +152,29 @@ def test_an_agent_without_a_right_end_is_named(builder, message):
         _run(pool, ["a"], 4)
 
 
+class Numbered(Lifetimes):
+    """Its actions are whole numbers above 0."""
+
+    def action_space(self, agent):
+        return spaces.Box(1, 3, (), np.int32)
+
+
+def test_actions_of_agents_that_do_not_act_yet_are_within_their_bounds():
+    environment = MultiAgentEnvironment(Numbered)
+    assignment = Assignment(environment.agents(), ["a"], lambda agent, episode: "a")
+    pool = make_agent_pool(environment, 1, 1, (0,), assignment)
+    pool.start()
+    for _ in range(20):
+        timestep = pool.recv().get("a")
+        actions = {}
+        if timestep is not None:
+            begun = timestep.step_type != StepType.FIRST
+            np.testing.assert_array_equal(timestep.prev_action, np.where(begun, 2, 0))
+            actions["a"] = np.full(len(begun), 2, np.int32)
+        pool.send(actions)
+    assert pool.episodes == 2
+
+
 @pytest.mark.parametrize("kind", ["loop", "threads", "processes"])
 @pytest.mark.parametrize("wait_num", [3, 2])
 def test_every_agent_has_its_own_steps(kind, wait_num):
