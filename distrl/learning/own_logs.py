@@ -12,7 +12,8 @@ COLUMNS = frozenset({
     "mean_return", "std_return", "min_return", "max_return", "mean_length", "success_rate",
     "failure_rate", "time_out_rate", "env_restarts", "unrolls", "seconds_waiting",
     "unrolls_too_old", "updates_skipped", "table_size", "rounds", "unrolls_in_time",
-    "unrolls_late_kept", "unrolls_late_dropped", "acted_before", "time", "spent", "bottleneck",
+    "unrolls_late_kept", "unrolls_late_dropped", "bottleneck", "spent", "time", "batches",
+    "metrics",
 })  # fmt: skip
 _FAMILIES = ("mean_return_", "evaluation_", "time_")
 
