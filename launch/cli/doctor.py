@@ -169,7 +169,7 @@ def _threads(proc: Path = Path("/proc")) -> int:
     for path in proc.glob("[0-9]*/status"):
         try:
             lines = path.read_text(errors="replace").splitlines()
-        except (FileNotFoundError, ProcessLookupError):  # it has ended
+        except OSError:  # it has ended, or is another user's, where /proc hides these
             continue
         fields = dict(line.split(":", 1) for line in lines if ":" in line)
         if int(fields["Uid"].split()[0]) == os.getuid():

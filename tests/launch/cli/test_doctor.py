@@ -135,6 +135,7 @@ def test_threads_of_a_user_are_counted(tmp_path):
         text = f"Name:\ta: b\nUid:\t{user}\t0\t0\t0\nThreads:\t{threads}\n"
         (folder / "status").write_text(text)
     (tmp_path / "9").mkdir()  # has ended
+    (tmp_path / "8" / "status").mkdir(parents=True)  # cannot be read
     assert doctor._threads(tmp_path) == 7
 
 
