@@ -57,7 +57,7 @@ class HostNodes:
         try:
             node.start()
         except OSError as error:  # no process or descriptor left
-            node.heartbeat.end(False)
+            node.heartbeat.end(True)
             self._send_exit(name, NodeExit(NOT_STARTED, error=str(error)))
 
     def signal(self, name: str, method: str) -> None:
@@ -79,7 +79,7 @@ class HostNodes:
         node = self.by_name[name]
         if node.alive and node.collect():
             self._forward_messages()
-            node.heartbeat.end(False)
+            node.heartbeat.end(True)  # unless the launcher says that it is not
             self._send_exit(name, node.exit)
 
     def report(self) -> dict[str, list[Any]]:

@@ -13,7 +13,7 @@ from distrl.launch.network.endpoints import Endpoints
 from distrl.programs.resources import node_environments
 from distrl.programs.substrate import BUILTIN, of_program
 from distrl.runtime.files import make_private_folder
-from distrl.runtime.heartbeat import Heartbeat, HeartbeatTable
+from distrl.runtime.heartbeat import DOWN, GONE, Heartbeat, HeartbeatTable
 
 RemoteAddresses = Mapping[str, Sequence[Sequence[Any]]]
 """For each node of another host and each of its addresses: the host, its tunnel's port, and the
@@ -85,11 +85,19 @@ class HostProgram:
         return forwards
 
     def mirror(self, heartbeats: Mapping[str, Sequence[int]]) -> None:
-        """Takes over status, life and steps of nodes on other hosts."""
-        for name, values in heartbeats.items():
+        """Takes over status, life and steps of nodes on other hosts.
+
+        Of this host's own, whether one that has ended is not restarted: until then it counts as one
+        that is.
+        """
+        for name, (status, life, acted) in heartbeats.items():
             heartbeat = self._heartbeats.of(name)
-            if heartbeat is not None and name not in self.ports:
-                heartbeat.mirror_status(*values)
+            if heartbeat is None:
+                continue
+            if name not in self.ports:
+                heartbeat.mirror_status(status, life, acted)
+            elif (status, heartbeat.status, heartbeat.life) == (GONE, DOWN, life):
+                heartbeat.end(False)
 
     def fds(self) -> Iterator[int]:
         """Yields the descriptors that a node's process closes."""

@@ -146,6 +146,24 @@ def test_shards_of_the_replay_on_two_hosts(hosts: Hosts, tmp_path: Path, substra
     nothing_is_left(hosts)
 
 
+@pytest.mark.slow
+def test_a_node_waits_for_one_of_its_own_host_that_is_restarted(hosts: Hosts, tmp_path: Path):
+    program = Program(
+        hosts, tmp_path, *CARTPOLE, *FOR_EVER, "--light", "--substrate=builtin",
+        "--config.actors.num_actors=1",
+        hosts_flag="h1",
+    )  # fmt: skip
+    program.wait_for_training()
+    (service,) = [each.pid for each in hosts.processes("h1") if each.name == "distrl:infere/0"]
+    os.kill(service, signal.SIGKILL)
+    program.wait_for(lambda: "SIGKILL: restarting" in program.output, "restarting", 30.0)
+    program.gets_on()
+    assert "inferencer/0 has ended" not in program.output
+    program.signal(signal.SIGINT)
+    assert program.process.wait(60.0) == 128 + signal.SIGINT
+    nothing_is_left(hosts)
+
+
 def test_other_code_is_refused(tmp_path: Path):
     own = tmp_path / "own"
     own.mkdir()

@@ -13,7 +13,7 @@ from distrl.launch.hosts.host_program import HostProgram
 from distrl.launch.network import loopback
 from distrl.programs.multi_machine import multi_machine, over_network
 from distrl.programs.placement import parse_hosts, place
-from distrl.runtime.heartbeat import DOWN, Heartbeat
+from distrl.runtime.heartbeat import ABSENT, DOWN, GONE, UP, Heartbeat
 
 SUBSTRATE = "builtin"
 
@@ -60,3 +60,18 @@ def test_the_launcher_tells_of_nodes_elsewhere_only(program: HostProgram):
     actor = row.table.of("actor/0") if row.table is not None else None
     assert actor is not None and (actor.status, actor.life, actor.acted) == (DOWN, 3, 70)
     assert (row.status, row.life, row.acted) == (0, 0, 0)
+
+
+def test_a_node_of_this_host_is_to_be_restarted_until_the_launcher_says_no(program: HostProgram):
+    row = heartbeats(program)["learner/0"]
+
+    def told(status: int, life: int) -> int:
+        program.mirror({"learner/0": [status, life, 0]})
+        return row.status
+
+    assert told(GONE, 2) == ABSENT  # as of a daemon that has come back
+    row.begin(3)
+    assert told(UP, 3) == told(GONE, 2) == UP
+    row.end(True)
+    assert told(GONE, 2) == told(DOWN, 3) == DOWN
+    assert told(GONE, 3) == GONE
