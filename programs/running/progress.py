@@ -42,7 +42,8 @@ def gone_nodes(group: str) -> Callable[[], frozenset[int]]:
 def steps_of(group: str) -> Callable[[], int]:
     """Returns what returns the environment steps that a group has taken in this program.
 
-    Those of nodes on other hosts are not known here, and without our launcher none are.
+    Of nodes on other hosts only those of lives that have ended are known here, and without our
+    launcher none are.
     """
     table = current_heartbeat().table
     rows = [] if table is None else list(table.group(group).values())
