@@ -104,7 +104,7 @@ def read_status(run_dir: str) -> dict[str, Any]:
         raise ConfigError(f"{path} is damaged; a running program writes it again within seconds")
     launcher = launcher_in(status)
     if launcher.is_elsewhere:  # so is its clock since boot
-        del status["monotonic"]
+        status.pop("monotonic", None)
     status.setdefault("monotonic", time.monotonic() - (time.time() - status["time"]))
     if not (is_running(Path(run_dir)) if launcher.is_elsewhere else launcher.lives):
         raise ConfigError(f"{run_dir}: its program, {launcher.name}, has ended")

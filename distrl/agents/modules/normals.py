@@ -122,8 +122,8 @@ class BoundedActions(ActionUnits):
         if missing.any():
             raise ConfigError(
                 "action: this algorithm needs finite bounds in every element, got minimum "
-                f"{spec.minimum.tolist()} and maximum {spec.maximum.tolist()}; impala and ppo "
-                "need none"
+                f"{spec.minimum.tolist()} and maximum {spec.maximum.tolist()}; impala, ppo, a2c "
+                "and reinforce need none"
             )
 
 
