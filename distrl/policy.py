@@ -135,7 +135,8 @@ class Policy:
         Continuous actions are clipped to their bounds, as the environments of the training do. The
         agent itself sees its previous action unclipped, as in the training.
 
-        A list, an array of 64 bits, or an integer in the place of a float is converted. If the
+        A list, an array of 64 bits, or an integer in the place of a float is converted, and so is
+        any mapping in the place of a dict, or sequence in that of a tuple. If the
         number of observations is another than in the call before, all episodes begin.
 
         Args:
@@ -146,8 +147,8 @@ class Policy:
         Raises:
           SpecError: the observation violates the spec of the environment of the training.
         """
-        observation = specs.raised(observation, self.env_spec.observation_start, -1)
-        return specs.raised(self.in_pool(observation, reward), self.env_spec.action_start, 1)
+        action = self.in_pool(self._lowered(observation), reward)
+        return specs.raised(action, self.env_spec.action_start, 1)
 
     def in_pool(self, observation: Nest, reward: Any = 0.0) -> Nest:
         """As a call, with a pool's observation and for its action: those count from 0."""
@@ -166,15 +167,20 @@ class Policy:
           ConfigError: the policy's actions have no known distribution: DDPG's and TD3's, and
             those of an exploration of the user's own.
         """
-        observation = specs.raised(observation, self.env_spec.observation_start, -1)
         start = self.env_spec.action_start
-        chosen, extras = self._act(observation, reward, specs.raised(action, start, -1))
+        given = specs.raised(specs.rebuilt(action, self.env_spec.action), start, -1)
+        chosen, extras = self._act(self._lowered(observation), reward, given)
         if not extras:
             raise ConfigError(
                 f"Policy.act: the actions of {self._name} have no known distribution; call the "
                 "policy itself for the action alone"
             )
         return PolicyOutput(specs.raised(chosen, start, 1), *extras)
+
+    def _lowered(self, observation: Nest) -> Nest:
+        """Returns an environment's observation as a pool has it."""
+        observation = specs.rebuilt(observation, self.env_spec.observation)
+        return specs.raised(observation, self.env_spec.observation_start, -1)
 
     def _is_single(self, observation: Nest) -> bool:
         """Returns whether an observation is that of one environment, without a leading axis."""

@@ -4,7 +4,7 @@ Leaves are dm_env's specs (`Array`, `BoundedArray`, `DiscreteArray`), or `jax.Sh
 if only shape and dtype matter; always for one stream at one step, without leading axes.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -175,6 +175,19 @@ def check(value: Nest, spec: Nest, leading: tuple[int, ...], where: str) -> None
                 else f"a {type(array).__name__}"
             )
             raise SpecError(f"{name}: expected {leaf.dtype}{list(shape)}, got {got}")
+
+
+def rebuilt(value: Nest, spec: Nest) -> Nest:
+    """Returns a nest in its spec's containers: its mappings as dicts, its sequences as tuples.
+
+    What is of another structure stays as it is, for `check` to say what is wrong.
+    """
+    if isinstance(spec, dict) and isinstance(value, Mapping) and value.keys() == spec.keys():
+        return {name: rebuilt(value[name], part) for name, part in spec.items()}
+    if isinstance(spec, tuple) and isinstance(value, Sequence) and len(value) == len(spec):
+        parts = map(rebuilt, value, spec)
+        return type(spec)(*parts) if hasattr(spec, "_fields") else tuple(parts)
+    return value
 
 
 def converted(value: Nest, spec: Nest) -> Nest:

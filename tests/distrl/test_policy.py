@@ -1,5 +1,8 @@
 """A policy's actions are within the spec, whatever its agent samples."""
 
+import collections
+
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -74,3 +77,29 @@ def test_numbers_count_from_the_start_of_their_spaces():
     assert [int(policy.in_pool(number)) for number in (0, 3)] == [0, 1]
     with pytest.raises(SpecError, match=r"observation: expected one of 4 numbers.* number -10$"):
         policy(0)
+
+
+class EchoChoice(CheckingAgent):
+    """Acts by the parts of its observation."""
+
+    def actor_step(self, rng, params, timestep, state, evaluation=False):
+        seen = timestep.observation
+        return AgentOutput({"move": (seen["pair"][0] + seen["pair"][1], seen["count"])}, ()), state
+
+
+def test_an_observation_may_have_other_containers_than_its_spec():
+    """dm_control gives ordered dicts; gymnasium's Tuple spaces take lists as well."""
+
+    def number(name):
+        return dm_specs.DiscreteArray(9, np.int32, name)
+
+    spec = EnvironmentSpec(
+        {"count": number("count"), "pair": (number("a"), number("b"))},
+        {"move": (number("sum"), number("same"))},
+        observation_start={"count": 5, "pair": (0, 1)},
+    )
+    policy = Policy(EchoChoice(spec, False), 0, {"version": np.int32(0)})
+    seen = collections.OrderedDict(pair=[2, 4], count=7)
+    assert jax.tree.map(int, policy(seen)) == {"move": (5, 2)}
+    with pytest.raises(SpecError, match="expected the structure"):
+        policy(collections.OrderedDict(pair=[2, 4, 6], count=7))
