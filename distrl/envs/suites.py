@@ -100,6 +100,14 @@ class GymBuilder:
     name: str
     options: tuple[Any, ...] = ()
 
+    def __post_init__(self) -> None:
+        own = {
+            "max_episode_steps": "use environment.wrappers.max_episode_steps",
+            "disable_env_checker": "distrl has checks of its own",
+        }
+        for name in own.keys() & dict(self.options):
+            raise ConfigError(f"environment: {self.name} takes no option {name}: {own[name]}")
+
     @property
     def registered(self) -> Any:
         """gymnasium's spec of the environment."""

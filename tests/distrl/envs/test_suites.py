@@ -203,6 +203,12 @@ def test_nothing_is_printed_where_there_is_no_display():
         ),
         ("CartPole-v1", {"pool": PoolConfig("processes")}, r"takes no pool settings; write gym:"),
         ("Pong-v5", {"stack_nm": 2}, r"near matches: .*stack_num"),
+        (
+            "gym:CartPole-v1",
+            {"max_episode_steps": 5},
+            r"takes no option max_episode_steps: use environment\.wrappers\.max_episode_steps",
+        ),
+        ("gym:CartPole-v1", {"disable_env_checker": False}, r"takes no option disable_env_checker"),
         ("Pong-v5", {"seed": 2}, r"environment\.options: seed is set by the experiment's seed"),
     ],
 )
