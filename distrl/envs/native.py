@@ -2,7 +2,7 @@
 
 import dataclasses
 import difflib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -27,6 +27,9 @@ _OWN_OPTIONS = {
 }
 # Of a number among others: a direction or a row of a maze has no more values, a count of steps has.
 _MOST_DISCRETE = 64
+# Of Craftax's names: such an environment starts the next episode in the step that ends one, so that
+# neither the true last observation nor a FIRST is seen.
+_AUTO_RESET = "-AutoReset-"
 _NO_LIMIT = 2**31 - 1  # EnvPool's max_episode_steps of environments without a limit
 # Families (by the names of their specs) whose time limit does nothing but end the episode: with a
 # limit one larger everything else is the same, bit by bit. In others it is part of the game
@@ -68,9 +71,14 @@ class NativeEnvironment:
     def __post_init__(self) -> None:
         names = envpool().list_all_envs()
         if self.name not in names:
-            near = difflib.get_close_matches(self.name, names, n=3, cutoff=0.5)
-            hint = f"; did you mean {' or '.join(near)}?" if near else ""
-            raise ConfigError(f"environment: EnvPool has no {self.name!r}{hint}")
+            raise ConfigError(
+                f"environment: EnvPool has no {self.name!r}{did_you_mean(self.name, names)}"
+            )
+        if _AUTO_RESET in self.name:
+            raise ConfigError(
+                f"environment: EnvPool's {self.name} shows the next episode in the last step of "
+                f"one, and has no first steps; use {self.name.replace(_AUTO_RESET, '-')}"
+            )
         if self.num_threads is not None and self.num_threads < 0:
             raise ConfigError(
                 f"environment.num_threads must be 0 (one a core) or more, or None (by "
@@ -193,6 +201,13 @@ class NativeEnvironment:
             clean_rewards=self.rewards_are_clean,
             check_finite=self.check_finite,
         )
+
+
+def did_you_mean(name: str, names: Iterable[str]) -> str:
+    """Returns the end of a message about an unknown name: similar ones, or "" if none is."""
+    usable = {each for each in names if _AUTO_RESET not in each}
+    near = difflib.get_close_matches(name, usable, n=3, cutoff=0.5)
+    return f"; did you mean {' or '.join(near)}?" if near else ""
 
 
 def _array(spec: Any, dtype: Any, name: str) -> dm_specs.Array:

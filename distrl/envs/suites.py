@@ -2,7 +2,6 @@
 
 import copy
 import dataclasses
-import difflib
 import functools
 import importlib
 import importlib.util
@@ -15,7 +14,7 @@ from typing import Any
 from distrl.envs import minigrid
 from distrl.envs.multi_agent import pettingzoo
 from distrl.envs.multi_agent.environment import MultiAgentEnvironment
-from distrl.envs.native import NativeEnvironment
+from distrl.envs.native import NativeEnvironment, did_you_mean
 from distrl.envs.pool import Environment
 from distrl.envs.pools.envpool_library import envpool_names
 from distrl.envs.python import PoolConfig, PythonEnvironment, WrapperConfig
@@ -194,7 +193,7 @@ def _find(name: str) -> tuple[str, str]:
         names = names_in(prefix)
         if rest in names or (prefix == "gym" and ":" in rest):
             return prefix, rest
-        raise ConfigError(f"environment: {prefix} has no {rest!r}{_near(rest, names)}")
+        raise ConfigError(f"environment: {prefix} has no {rest!r}{did_you_mean(rest, names)}")
     if name in envpool_names():
         return "envpool", name
     seen = sorted(envpool_names())
@@ -208,7 +207,7 @@ def _find(name: str) -> tuple[str, str]:
         if name in names:
             return suite, name
         seen += names
-    raise ConfigError(f"environment: there is no {name!r}{_near(name, seen)}")
+    raise ConfigError(f"environment: there is no {name!r}{did_you_mean(name, seen)}")
 
 
 def _native(
@@ -268,11 +267,6 @@ def names_in(suite: str) -> list[str]:
     if suite in _REGISTERED:
         names = [name for name in names if name.startswith(_REGISTERED[suite])]
     return names
-
-
-def _near(name: str, names: list[str]) -> str:
-    near = difflib.get_close_matches(name, set(names), n=3, cutoff=0.5)
-    return f"; did you mean {' or '.join(near)}?" if near else ""
 
 
 def _require(suite: str) -> None:

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from dm_env import specs as dm_specs
 
-from distrl import specs
+from distrl import envs, specs
 from distrl.envs import NativeEnvironment, native
 from distrl.envs.pools.envpool_library import envpool_names
 from distrl.errors import ConfigError, EnvironmentFault, SpecError
@@ -118,6 +118,19 @@ def test_few_values_are_discrete_and_bounds_are_kept():
 def test_wrong_names_have_near_matches():
     with pytest.raises(ConfigError, match=r"did you mean .*CartPole-v1"):
         NativeEnvironment("CartPol-v1")
+
+
+@pytest.mark.parametrize("kind", ["Pixels", "Symbolic"])
+def test_environments_that_reset_themselves_are_refused_and_not_proposed(kind):
+    if f"Craftax-{kind}-AutoReset-v1" not in envpool_names():
+        pytest.skip("EnvPool is older than 1.2")
+    for make in (NativeEnvironment, envs.make):
+        with pytest.raises(ConfigError, match=rf"no first steps; use Craftax-{kind}-v1$"):
+            make(f"Craftax-{kind}-AutoReset-v1")
+        with pytest.raises(ConfigError, match=rf"did you mean Craftax-{kind}-v1 or ") as wrong:
+            make(f"Craftax-{kind}-AutoRese-v1")
+        assert "-AutoReset-" not in str(wrong.value)
+    assert NativeEnvironment(f"Craftax-{kind}-v1").spec().action.num_values > 1
 
 
 class Faulty:
