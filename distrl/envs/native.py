@@ -124,7 +124,7 @@ class NativeEnvironment:
             raise ConfigError(refusal) from error
 
     def spec(self) -> specs.EnvironmentSpec:
-        """Returns the spec of one environment; float64 becomes float32, except in `env_info`."""
+        """Returns the spec of one environment; 64 bits become 32, except in `env_info`."""
         raw = self.envpool_spec()
         state = raw.state_array_spec
         observation = {

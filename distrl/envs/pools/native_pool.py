@@ -79,8 +79,14 @@ class NativePool(Pool):
             at["info:env_id"], at["reward"], at["elapsed_step"]
         )  # fmt: skip
         self._discount, self._step_type, self._trunc = at["discount"], at["step_type"], at["trunc"]
-        self._observations = [(name, at[key]) for name, key in observation_keys(at).items()]
         self._single = at.get("obs")
+        # Parts of the observation: name ("" of the whole), index in the state, dtype to cast to.
+        leaves = {"": self.spec.observation} if self._single is not None else self.spec.observation
+        raw = self._env.spec.state_array_spec
+        self._observations = [
+            (name, at[key], _cast(raw[key].dtype, leaves[name].dtype))
+            for name, key in observation_keys(at).items()
+        ]
         self._infos = [(name, at[key]) for name, key in info_keys(at).items()]
         raw_action = list(self._env.spec.action_array_spec.values())[-1]
         self._action_dtype = np.dtype(raw_action.dtype)
@@ -157,11 +163,12 @@ class NativePool(Pool):
             discount[state[self._trunc]] = 1.0
         if self._stale_rewards and np.count_nonzero(step_type) != len(step_type):
             reward[step_type == StepType.FIRST] = 0.0
-        observation: Any
+        observation: Any = {
+            name: state[i] if dtype is None else state[i].astype(dtype)
+            for name, i, dtype in self._observations
+        }
         if self._single is not None:
-            observation = _narrow(state[self._single])
-        else:
-            observation = {name: _narrow(state[i]) for name, i in self._observations}
+            observation = observation[""]
         if self._check_finite:
             self._check_numbers(reward, observation, env_id, state[self._elapsed])
         env_info: Nest = ()
@@ -230,5 +237,6 @@ def _merge(
     return merged
 
 
-def _narrow(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    return array.astype(np.float32) if array.dtype == np.float64 else array
+def _cast(raw: Any, dtype: np.dtype[Any]) -> np.dtype[Any] | None:
+    """Returns the dtype of a spec if EnvPool's own differs; None: there is nothing to cast."""
+    return None if np.dtype(raw) == dtype else dtype

@@ -149,6 +149,25 @@ class Faulty:
         return state
 
 
+@pytest.mark.skipif(
+    "DmcCmuHumanoidGoToTarget-v1" not in envpool_names(), reason="EnvPool is older than 1.2"
+)
+def test_observations_of_64_bits_are_cast_as_the_spec_says():
+    environment = NativeEnvironment("DmcCmuHumanoidGoToTarget-v1")
+    spec = environment.spec()
+    pool = environment.make_pool(2, 2, [5])
+    step = pool.reset()
+    specs.check(step.observation, spec.observation, (2,), "observation")
+    pool._env = Faulty(pool._env, "obs:discrete", 1, -7)
+    step = pool.step(np.zeros((2, *spec.action.shape), np.float32))
+    specs.check(step.observation, spec.observation, (2,), "observation")
+    assert step.observation["discrete"].dtype == np.int32
+    assert step.observation["discrete"].tolist() == [[0], [-7]]
+    raw = environment.envpool_spec().state_array_spec
+    assert raw["obs:discrete"].dtype == np.int64  # else this tests nothing
+    pool.close()
+
+
 @pytest.mark.parametrize(
     "key, value, what",
     [
