@@ -11,7 +11,7 @@ from distrl import specs
 from distrl.envs.adapters.conform import not_finite
 from distrl.envs.pool import Pool
 from distrl.envs.pools.envpool_library import envpool, info_keys, observation_keys
-from distrl.errors import EnvironmentFault
+from distrl.errors import ConfigError, EnvironmentFault
 from distrl.runtime.host_resources import usable_cores
 from distrl.types import Nest, StepType
 
@@ -55,6 +55,9 @@ class NativePool(Pool):
         clip_actions: clip continuous actions to their bounds.
         clean_rewards: EnvPool gives reward 0 at FIRST.
         check_finite: refuse NaN and infinite observations and rewards.
+
+        Raises:
+          ConfigError: EnvPool cannot make the environment.
         """
         super().__init__(name, spec, num_envs, wait_num)
         self.seeds = tuple((seed + i) % 2**31 for i in range(num_envs))  # as EnvPool counts
@@ -65,15 +68,19 @@ class NativePool(Pool):
         self.one_thread = threads == 1
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            self._env = envpool().make(
-                name,
-                env_type="gymnasium",
-                num_envs=num_envs,
-                batch_size=wait_num,
-                num_threads=threads,
-                seed=seed % 2**31,
-                **options,
-            )
+            try:
+                self._env = envpool().make(
+                    name,
+                    env_type="gymnasium",
+                    num_envs=num_envs,
+                    batch_size=wait_num,
+                    num_threads=threads,
+                    seed=seed % 2**31,
+                    **options,
+                )
+            except RuntimeError as error:  # ViZDoom's for some games of several players
+                text = " ".join(str(error).split())
+                raise ConfigError(f"environment: EnvPool cannot make {name}: {text}") from error
         at = {key: i for i, key in enumerate(self._env.spec._state_keys)}
         self._env_id, self._reward, self._elapsed = (
             at["info:env_id"], at["reward"], at["elapsed_step"]

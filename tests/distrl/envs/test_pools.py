@@ -1,11 +1,14 @@
 """EnvPool's pools: time limits and true ends, clipped actions, refusals. See test_pool_contract."""
 
+import types
+
 import numpy as np
 import pytest
 from dm_env import specs as dm_specs
 
 from distrl import envs, specs
 from distrl.envs import NativeEnvironment, native
+from distrl.envs.pools import native_pool
 from distrl.envs.pools.envpool_library import envpool_names
 from distrl.errors import ConfigError, EnvironmentFault, SpecError
 from distrl.types import StepType
@@ -71,6 +74,18 @@ def test_a_library_that_envpool_lacks_is_named_in_one_line(monkeypatch):
     with pytest.raises(ConfigError) as error:
         NativeEnvironment("CartPole-v1")
     assert str(error.value).endswith("EnvPool cannot make CartPole-v1: Procgen requires Qt")
+
+
+def test_an_environment_that_envpool_cannot_start_is_named_in_one_line(monkeypatch):
+    """As EnvPool 0.8's MultiDuel-v1, whose spec can be made."""
+
+    def make(name, **options):
+        raise RuntimeError("No player 1 start\n")
+
+    monkeypatch.setattr(native_pool, "envpool", lambda: types.SimpleNamespace(make=make))
+    with pytest.raises(ConfigError) as error:
+        NativeEnvironment("CartPole-v1").make_pool(2, 2, [5])
+    assert str(error.value) == "environment: EnvPool cannot make CartPole-v1: No player 1 start"
 
 
 def test_envpool_refuses_actions_of_another_type():
