@@ -60,7 +60,7 @@ class PythonEnvironment:
     @functools.cached_property
     def _spec(self) -> specs.EnvironmentSpec:
         # Cached in the instance and pickled with it, so that workers do not build another one.
-        return environment_spec(self.builder, self.name, self.wrappers)
+        return environment_spec(self.builder, self.name, self.wrappers, self.pool.check_finite)
 
     def make_stepper(self, seed: int) -> Stepper:
         """Returns one environment with its wrappers, for a pool's worker.

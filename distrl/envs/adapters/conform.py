@@ -10,8 +10,9 @@ from dm_env import specs as dm_specs
 
 from distrl import specs
 from distrl.errors import SpecError
-from distrl.types import Nest
+from distrl.types import Nest, StepType
 
+_FIRST, _MID, _LAST = StepType.FIRST, StepType.MID, StepType.LAST
 _MAX = float(np.finfo(np.float32).max)
 
 
@@ -150,6 +151,34 @@ class RewardCheck:
         if self._finite and not np.isfinite(array).all():
             raise SpecViolation(f"reward: expected finite numbers, got {value}")
         return array
+
+
+def check_first(step_type: int) -> None:
+    """Raises SpecViolation if a step of `reset` is not FIRST."""
+    if step_type != _FIRST:
+        raise SpecViolation(f"step_type: reset() gave {step_type}, expected FIRST ({_FIRST})")
+
+
+def check_last(step_type: int, discount: Any) -> None:
+    """Raises SpecViolation if a step is not LAST with a discount of 0 or 1.
+
+    For every step after FIRST except those of the middle, MID with discount 1.
+    """
+    if step_type == _LAST:
+        if discount != 0 and discount != 1:
+            raise SpecViolation(
+                f"discount: expected 0 (a true end) or 1 (a time limit) at LAST, got {discount}; "
+                "gamma is agent.discount"
+            )
+    elif step_type != _MID:
+        raise SpecViolation(
+            f"step_type: step() gave {step_type}, expected MID ({_MID}) or LAST ({_LAST})"
+        )
+    else:
+        raise SpecViolation(
+            f"discount: expected 1 in the middle of an episode, got {discount}; distrl takes 0 "
+            "(at a true end, which is LAST) and 1; gamma is agent.discount"
+        )
 
 
 def not_finite(name: str, array: npt.NDArray[Any]) -> str | None:

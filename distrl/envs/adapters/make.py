@@ -10,13 +10,19 @@ from dm_env import specs as dm_specs
 
 from distrl import specs
 from distrl.envs.adapters.builder import Builder, build, is_gymnasium
-from distrl.envs.adapters.conform import NestCheck, SpecViolation
+from distrl.envs.adapters.conform import (
+    NestCheck,
+    RewardCheck,
+    SpecViolation,
+    check_first,
+    check_last,
+)
 from distrl.envs.adapters.dm_stepper import DmStepper
 from distrl.envs.adapters.gym_stepper import GymStepper
-from distrl.envs.adapters.stepper import Stepper
+from distrl.envs.adapters.stepper import Step, Stepper
 from distrl.envs.adapters.wrappers import WrapperConfig, wrap, wrapped_spec
 from distrl.errors import SpecError
-from distrl.types import Nest
+from distrl.types import Nest, StepType
 
 LOG = logging.getLogger("distrl.envs")
 
@@ -41,13 +47,16 @@ def make_stepper(
     return wrap(stepper, spec, wrappers)
 
 
-def environment_spec(builder: Builder, name: str, wrappers: WrapperConfig) -> specs.EnvironmentSpec:
+def environment_spec(
+    builder: Builder, name: str, wrappers: WrapperConfig, check_finite: bool
+) -> specs.EnvironmentSpec:
     """Builds one environment, resets and steps it once, closes it, and returns its spec.
 
     Args:
       builder: see `PythonEnvironment`.
       name: name of the environment, for messages.
       wrappers: its wrappers; the spec is the one behind them.
+      check_finite: refuse NaN and infinity.
 
     Raises:
       ConfigError: distrl cannot use the environment, or not with these wrappers.
@@ -62,23 +71,38 @@ def environment_spec(builder: Builder, name: str, wrappers: WrapperConfig) -> sp
         stepper = wrap(adapter, spec, wrappers)
         first = stepper.reset()
         second = stepper.step(_any_action(spec.action))
+        _check(first, second, spec, name, check_finite)
         if isinstance(adapter, GymStepper) and not (
             adapter.reports_success or adapter.has_seen_success
         ):
             env_info = {k: v for k, v in spec.env_info.items() if k != "success"}
             spec = spec._replace(env_info=env_info or ())
-        check = NestCheck("observation", spec.observation, False)
-        for step, which in ((first, "first"), (second, "second")):
-            try:
-                check(step.observation)
-            except SpecViolation as violation:
-                raise SpecError(f"{name}: {which} {violation}") from None
         return spec
     finally:
         try:
             env.close()
         except Exception:  # as in a pool: what it has given was right
             LOG.exception("%s: closing it raised", name)
+
+
+def _check(
+    first: Step, second: Step, spec: specs.EnvironmentSpec, name: str, check_finite: bool
+) -> None:
+    """Raises SpecError if the first two steps are not what a pool's worker takes."""
+    observation = NestCheck("observation", spec.observation, check_finite)
+    env_info = NestCheck("env_info", spec.env_info, check_finite)
+    for step, which in ((first, "first"), (second, "second")):
+        try:
+            observation(step.observation)
+            env_info(step.env_info)
+            if step is first:
+                check_first(step.step_type)
+                continue
+            if step.discount != 1 or step.step_type != StepType.MID:
+                check_last(step.step_type, step.discount)
+            RewardCheck(spec.reward, check_finite)(step.reward)
+        except SpecViolation as violation:
+            raise SpecError(f"{name}: {which} {violation}") from None
 
 
 def _any_action(spec: Nest) -> Nest:

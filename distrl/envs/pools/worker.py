@@ -4,13 +4,13 @@ import time
 import traceback
 from typing import Any
 
-from distrl.envs.adapters.conform import NestCheck, RewardCheck, SpecViolation
+from distrl.envs.adapters.conform import NestCheck, RewardCheck, check_first, check_last
 from distrl.envs.adapters.stepper import Stepper
 from distrl.envs.pools.slots import BUSY, DONE, ENV, STARTED, Slots
 from distrl.errors import SpecError
 from distrl.types import StepType
 
-_FIRST, _MID, _LAST = StepType.FIRST, StepType.MID, StepType.LAST
+_MID = StepType.MID
 
 Outcome = Any
 """The outcome of a step: `(step_type, reward, discount, observation leaves, info leaves)`, checked
@@ -95,27 +95,12 @@ class Worker:
             observation = self._observation(step.observation)
             info = self._info(step.env_info)
             if env.ended:
-                if kind != _FIRST:
-                    raise SpecViolation(
-                        f"step_type: reset() gave {kind}, expected FIRST ({_FIRST})"
-                    )
+                check_first(kind)
                 env.ended = False
                 return kind, 0.0, 1.0, observation, info
-            if kind == _LAST:
-                if discount != 0 and discount != 1:
-                    raise SpecViolation(f"discount: expected 0 or 1, got {discount}")
+            if discount != 1 or kind != _MID:
+                check_last(kind, discount)
                 env.ended = True
-            elif kind != _MID:
-                raise SpecViolation(
-                    f"step_type: step() gave {kind}, expected MID ({_MID}) or LAST ({_LAST})"
-                )
-            elif discount != 1:
-                raise SpecViolation(
-                    f"discount: expected 1 in the middle of an episode, got {discount}; a true "
-                    "end is LAST with discount 0"
-                    if discount == 0
-                    else f"discount: expected 0 or 1, got {discount}"
-                )
             return kind, self._reward(step.reward), discount, observation, info
         except SpecError as violation:
             return self._fault(env_id, env, str(violation))

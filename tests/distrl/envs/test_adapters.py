@@ -12,7 +12,7 @@ import pytest
 from dm_env import specs as dm_specs
 
 from distrl import specs
-from distrl.envs import PythonEnvironment, WrapperConfig
+from distrl.envs import PoolConfig, PythonEnvironment, WrapperConfig
 from distrl.envs.adapters.conform import NestCheck
 from distrl.errors import ConfigError, SpecError
 from distrl.testing import CountingEnvironment
@@ -370,6 +370,48 @@ def test_dm_env_environments():
     assert env.action.dtype == np.float64
     assert type(last.observation) is dict
     np.testing.assert_array_equal(last.reward, [1, -1])
+
+
+@pytest.mark.parametrize(
+    ("step", "said"),
+    [
+        (dm_env.transition(1.0, 0.0, 0.95), r"discount: expected 1 in .*0\.95; .*agent\.discount"),
+        (dm_env.transition(1.0, 0.0, 0.0), r"discount: expected 1 in .*true end, which is LAST"),
+        (dm_env.truncation(1.0, 0.0, 0.5), r"discount: expected 0 .* or 1 .* at LAST, got 0\.5"),
+        (dm_env.transition(None, 0.0), "reward: expected .*got a NoneType"),
+        (dm_env.transition(np.nan, 0.0), "reward: expected finite numbers, got nan"),
+        (dm_env.transition(1.0, np.inf), "observation: expected finite numbers, got 1 of 1"),
+        (dm_env.restart(0.0)._replace(reward=1.0, discount=1.0), r"step_type: step\(\) gave 0"),
+    ],
+)
+def test_what_no_run_would_take_is_refused_when_the_spec_is_read(step, said):
+    class Scripted(Dm):
+        reward_spec = dm_env.Environment.reward_spec
+
+        def reset(self):
+            return dm_env.restart(0.0)
+
+        def step(self, action):
+            return given
+
+        def observation_spec(self):
+            return dm_specs.Array((), np.float64)
+
+    given = step
+    with pytest.raises(SpecError, match=f"^Scripted: second {said}"):
+        PythonEnvironment(Scripted).spec()
+    broken = type("Late", (Scripted,), {"reset": lambda self: step._replace(step_type=1)})
+    with pytest.raises(SpecError, match=r"^Late: first (step_type|observation)"):
+        PythonEnvironment(broken).spec()
+    strange = type("Strange", (Scripted,), {"env_info": lambda self: {"asked": 0.5}})
+    with pytest.raises(SpecError, match=r"^Strange: first env_info\['asked'\]: expected int32"):
+        PythonEnvironment(strange).spec()
+    unchecked = PythonEnvironment(Scripted, pool=PoolConfig(check_finite=False))
+    if "finite" in said:
+        unchecked.spec()
+    else:
+        with pytest.raises(SpecError, match="second"):
+            unchecked.spec()
 
 
 def test_how_a_builder_takes_its_seed():
