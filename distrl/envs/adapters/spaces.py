@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 from dm_env import specs as dm_specs
 
+from distrl import specs
+from distrl.envs.adapters.conform import LeafCheck
 from distrl.errors import ConfigError, SpecError
 from distrl.types import Nest
 
@@ -124,14 +126,17 @@ def starts(space: Any) -> Nest:
 
 
 def reader(space: Any, where: str) -> Reader | None:
-    """Returns the conversion of a gymnasium space's values to distrl's; None if there is none."""
+    """Returns the conversion of a gymnasium space's values to distrl's; None if there is none.
+
+    It raises SpecError for numbers that a MultiDiscrete or MultiBinary lacks: its spec is that of a
+    Box of integers, whose bounds are not checked.
+    """
     kind = _kind(space)
     if kind == "Discrete":
         start = int(getattr(space, "start", 0))
         return (lambda value: value - start) if start else None
-    if kind == "MultiDiscrete":
-        first = np.asarray(getattr(space, "start", 0))
-        return (lambda value: value - first) if first.any() else None
+    if kind in ("MultiDiscrete", "MultiBinary"):
+        return _bounded_reader(space, where)
     if kind == "Dict":
         parts = {k: reader(v, f"{where}[{k!r}]") for k, v in space.spaces.items()}
         return _dict_reader(parts, where)
@@ -193,6 +198,23 @@ def _discrete(num_values: int, name: str) -> dm_specs.DiscreteArray:
     if num_values > 2**31 - 1:
         raise ConfigError(f"{name}: {num_values} values; distrl's integers have 32 bits")
     return dm_specs.DiscreteArray(num_values, np.int32, name)
+
+
+def _bounded_reader(space: Any, where: str) -> Reader:
+    """Returns a reader of MultiDiscrete or MultiBinary, which refuses numbers beyond its bounds."""
+    spec, start = space_spec(space, where), starts(space)
+    check, raised = LeafCheck(where, spec, False), bool(np.any(start))
+    unsigned = np.dtype(f"u{spec.dtype.itemsize}")
+    high = spec.maximum.astype(unsigned)
+
+    def read(value: Any) -> Nest:
+        array = check(value - start if raised else value)
+        # All count from 0, and without a sign what is below it is beyond the upper bounds.
+        if np.count_nonzero(array.view(unsigned) > high):
+            specs.check_integers(array, spec, start, where)  # raises
+        return array
+
+    return read
 
 
 def _dict_reader(parts: Mapping[str, Reader | None], where: str) -> Reader:

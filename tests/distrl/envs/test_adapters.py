@@ -495,6 +495,44 @@ def test_a_number_that_a_discrete_space_lacks_is_refused(space):
         PythonEnvironment(builder).spec()
 
 
+@pytest.mark.parametrize(
+    ("space", "right", "wrong", "said"),
+    [
+        (spaces.MultiBinary(3), [0, 1, 1], [0, 2, 1], "from 0 to 1, got 2"),
+        (spaces.MultiBinary(3), [0, 1, 1], [0, -1, 1], "from 0 to 1, got -1"),
+        (spaces.MultiDiscrete([3, 4]), [2, 3], [2, 4], "from 0 to 3, got 4"),
+        (spaces.MultiDiscrete([3, 4], start=[1, 2]), [3, 5], [0, 5], "from 1 to 3, got 0"),
+    ],
+)
+def test_numbers_that_a_multi_space_lacks_are_refused(space, right, wrong, said):
+    class Given(Gym):
+        observation_space = spaces.Dict({"x": space})
+        info_space = spaces.Dict({"y": space})
+        observed, info = right, right
+
+        def _observe(self):
+            return {"x": np.array(self.observed)}
+
+        def step(self, action):
+            return self._observe(), 0.0, False, False, {"y": np.array(self.info)}
+
+    environment = PythonEnvironment(Given, wrappers=WrapperConfig(frame_stack=2))
+    stepper = environment.make_stepper(0)
+    stepper.reset()
+    step = stepper.step(np.int32(0))
+    start = np.asarray(getattr(space, "start", 0))
+    np.testing.assert_array_equal(step.observation["x"] + start, [right, right])
+    np.testing.assert_array_equal(step.env_info["y"] + start, right)
+    said = f": expected whole numbers {said}$"
+    Given.info = wrong
+    with pytest.raises(SpecError, match=f"^y{said}"):
+        stepper.step(np.int32(0))
+    Given.observed = wrong
+    for act in (lambda: stepper.step(np.int32(0)), stepper.reset):
+        with pytest.raises(SpecError, match=rf"^observation\['x'\]{said}"):
+            act()
+
+
 @pytest.mark.parametrize("dtype", [np.int64, np.uint64])
 def test_numbers_beyond_32_bits_are_refused(dtype):
     wide = spaces.Box(0, 2**40, (1,), dtype)
