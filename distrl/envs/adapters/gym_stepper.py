@@ -27,13 +27,17 @@ class GymStepper:
 
     Attributes:
       reports_success: the environment's attribute of this name; False without it.
+      inherits_reward: its `reward_space` is that of an environment inside it.
     """
 
-    def __init__(self, env: Any, seed: int, success: bool):
+    def __init__(
+        self, env: Any, seed: int, success: bool, reward_shape: tuple[int, ...] | None = None
+    ):
         """Args:
         env: the environment.
         seed: seed of its first reset, and of its action space.
         success: keep `env_info["success"]`.
+        reward_shape: shape of its rewards; None: that of its `reward_space`, or a scalar.
         """
         self._env = env
         self._seed: int | None = seed
@@ -41,7 +45,12 @@ class GymStepper:
             env.action_space.seed(seed)
         self._read = spaces.reader(env.observation_space, "observation")
         self._write = spaces.writer(env.action_space, "action")
-        self._reward_shape = getattr(attribute(env, "reward_space", None), "shape", ())
+        if reward_shape is None:
+            reward_shape = getattr(attribute(env, "reward_space", None), "shape", ())
+        self._reward_shape = reward_shape
+        self.inherits_reward = not (
+            hasattr(type(env), "reward_space") or "reward_space" in getattr(env, "__dict__", ())
+        )
         self._vector = bool(self._reward_shape)
         self.reports_success = bool(attribute(env, "reports_success", False))
         self._info = InfoReader(attribute(env, "info_space", None), success)

@@ -41,7 +41,7 @@ def make_stepper(
     env = build(builder, seed)
     stepper: Stepper
     if is_gymnasium(env):
-        stepper = GymStepper(env, seed, "success" in spec.env_info)
+        stepper = GymStepper(env, seed, "success" in spec.env_info, tuple(spec.reward.shape))
     else:
         stepper = DmStepper(env)
     return wrap(stepper, spec, wrappers)
@@ -71,6 +71,13 @@ def environment_spec(
         stepper = wrap(adapter, spec, wrappers)
         first = stepper.reset()
         second = stepper.step(_any_action(spec.action))
+        if (
+            isinstance(adapter, GymStepper)
+            and adapter.inherits_reward
+            and not np.ndim(second.reward)
+        ):
+            # A wrapper may make one number of the vector that is declared inside it.
+            spec = spec._replace(reward=dm_specs.Array((), np.float32, "reward"))
         _check(first, second, spec, name, check_finite)
         if isinstance(adapter, GymStepper) and not (
             adapter.reports_success or adapter.has_seen_success

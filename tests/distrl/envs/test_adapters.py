@@ -250,6 +250,31 @@ def test_attributes_are_found_behind_wrappers():
     assert list(environment.spec().env_info) == ["success"]
 
 
+@pytest.mark.parametrize("repeat", [1, 2])
+def test_a_wrapper_may_make_one_number_of_a_vector_reward(repeat):
+    class Sum(gymnasium.RewardWrapper):
+        def reward(self, reward):
+            return reward.sum()
+
+    inner = with_attributes(
+        reward_space=spaces.Box(0, 9, (2,)),
+        ends=((np.array([1.0, 2.0]), False, False, {}),) * 4,
+    )
+    environment = PythonEnvironment(
+        lambda: gymnasium.wrappers.TimeLimit(Sum(inner()), 9),
+        wrappers=WrapperConfig(action_repeat=repeat),
+    )
+    spec = environment.spec()
+    assert (spec.reward.shape, spec.reward.dtype) == ((), np.float32)
+    stepper = environment.make_stepper(0)
+    stepper.reset()
+    reward = stepper.step(np.int32(0)).reward
+    assert (type(reward), reward) == (float, 3.0 * repeat)
+    own = with_attributes(reward_space=spaces.Box(0, 9, (2,)))
+    with pytest.raises(SpecError, match=r"second reward: expected float32\[2\], got int64\[\]"):
+        PythonEnvironment(own).spec()
+
+
 def test_what_is_no_environment_is_refused():
     with pytest.raises(ConfigError, match=r"neither observation_space nor observation_spec"):
         PythonEnvironment(lambda: types.SimpleNamespace()).spec()
