@@ -1,6 +1,5 @@
 """Checks of what one environment returns, fast enough for every step."""
 
-import math
 from typing import Any
 
 import jax
@@ -13,6 +12,7 @@ from distrl.errors import SpecError
 from distrl.types import Nest, StepType
 
 _FIRST, _MID, _LAST = StepType.FIRST, StepType.MID, StepType.LAST
+_NUMBERS = (int, np.int32, np.int64)
 _MAX = float(np.finfo(np.float32).max)
 
 
@@ -45,6 +45,10 @@ class LeafCheck:
         Raises:
           SpecViolation: it violates the spec.
         """
+        if self._num_values is not None and type(value) in _NUMBERS:  # faster than an array
+            if not 0 <= value < self._num_values:
+                raise SpecViolation(specs.no_choice(self._name, self._num_values, value))
+            return np.array(value, self._dtype)
         try:
             array = value if type(value) is np.ndarray else np.asarray(value)
         except ValueError as error:  # a ragged list
@@ -53,10 +57,12 @@ class LeafCheck:
             raise SpecViolation(
                 f"{self._name}: expected {self._expected()}, got {_show(value, array)}"
             )
+        # The sum of squares is cheap, and small only if all numbers are finite, also as float32.
+        if self._finite and array.dtype.kind == "f" and np.vdot(array, array) < _MAX:
+            return array.astype(self._dtype, copy=False)
         if array.dtype != self._dtype:
             array = self._cast(value, array)
-        # The sum of squares is cheap, and finite only if all of them are.
-        if self._finite and not math.isfinite(np.vdot(array, array)):
+        if self._finite:
             what = not_finite(self._name, array)
             if what is not None:
                 raise SpecViolation(what)
@@ -78,9 +84,11 @@ class LeafCheck:
             raise SpecViolation(
                 f"{self._name}: expected {self._expected()}, got {_show(value, array)}"
             )
-        with np.errstate(over="ignore"):  # an infinite result is refused
-            cast = array.astype(self._dtype)
-        if kind != "f" and not np.array_equal(cast, array):
+        if kind == "f":
+            with np.errstate(over="ignore"):  # an infinite result is refused
+                return array.astype(self._dtype)
+        cast = array.astype(self._dtype)
+        if not (cast == array).all():
             raise SpecViolation(
                 f"{self._name}: a value of the {array.dtype} does not fit {self._dtype}"
             )
