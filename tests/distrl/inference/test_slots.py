@@ -148,7 +148,7 @@ def test_files_are_checked_and_removed():
             slot_client(agent, file, 0).inference(np.arange(3, dtype=np.int32), timestep(3))
     with pytest.raises(DeadlineExceeded, match="no request file"):
         SlotFile.open(file.name, file.sizes, 0.0)
-    with pytest.raises(ConfigError, match=r"needs .* use inference\.transport=courier"):
+    with pytest.raises(ConfigError, match=r"needs .* take --topology=heavy_env"):
         SlotFile.create("large", Sizes(messages, 2**20, 2**20), Process.this())
     dead = Process(2**22 + 1, 1)
     SlotFile.create("of-the-dead", Sizes(messages, 1, 1), dead)
