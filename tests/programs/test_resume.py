@@ -4,6 +4,7 @@ import json
 import os
 import random
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -219,7 +220,8 @@ def test_a_second_program_in_the_folder_is_refused(run, tmp_path):
     try:
         assert other.process.wait(WAIT_S) == 2
         assert other.output.count("\n") == 1
-        assert f"process {made.process.pid} runs in {made.run_dir}" in other.output
+        who = f"process {made.process.pid} on host {socket.gethostname()}"
+        assert f"{who} runs in {made.run_dir}" in other.output
     finally:
         other.close()
 
