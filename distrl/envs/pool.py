@@ -84,8 +84,16 @@ class Pool(abc.ABC):
         self._prev_action = specs.zeros(spec.action, num_envs)
         leaves = jax.tree_util.tree_leaves_with_path(spec.action, is_leaf=specs.is_spec)
         starts = jax.tree.leaves(spec.action_start) or [0] * len(leaves)
+        # Of each leaf of integers: index, name, spec, start, unsigned dtype, number of choices.
         self._integers = [
-            (i, jax.tree_util.keystr(path), leaf, start)
+            (
+                i,
+                jax.tree_util.keystr(path),
+                leaf,
+                start,
+                np.dtype(f"u{leaf.dtype.itemsize}"),
+                int(leaf.num_values) if isinstance(leaf, dm_specs.DiscreteArray) else 0,
+            )
             for i, ((path, leaf), start) in enumerate(zip(leaves, starts, strict=True))
             if isinstance(leaf, dm_specs.BoundedArray) and leaf.dtype.kind in "iu"
         ]
@@ -206,13 +214,16 @@ class Pool(abc.ABC):
           leaves: of an action whose shapes and dtypes have been checked.
           env_ids: the environments that it is for.
         """
-        for i, path, leaf, start in self._integers:
+        for i, path, leaf, start, unsigned, num_choices in self._integers:
             given = leaves[i]
-            if isinstance(leaf, dm_specs.DiscreteArray):
+            if not len(given):
+                continue
+            if num_choices:
                 # `argmax` has no function in Python around it, and of unsigned numbers it finds
                 # negative ones as well, which are large then.
-                row = given.view(f"u{given.itemsize}").argmax()
-                is_wrong = not 0 <= given[row] < leaf.num_values
+                numbers = given.view(unsigned)
+                row = numbers.argmax()
+                is_wrong = numbers.item(row) >= num_choices
             else:
                 outside = (given < leaf.minimum) | (given > leaf.maximum)
                 row = outside.reshape(len(outside), -1).any(axis=1).argmax()
