@@ -36,6 +36,7 @@ class LeafCheck:
         """
         self._name, self._shape, self._dtype = name, tuple(spec.shape), np.dtype(spec.dtype)
         self._finite = check_finite and self._dtype.kind == "f"
+        self._largest = float(np.finfo(self._dtype).max) if self._finite else 0.0
         discrete = isinstance(spec, dm_specs.DiscreteArray)
         self._num_values = int(spec.num_values) if discrete else None
 
@@ -57,8 +58,8 @@ class LeafCheck:
             raise SpecViolation(
                 f"{self._name}: expected {self._expected()}, got {_show(value, array)}"
             )
-        # The sum of squares is cheap, and small only if all numbers are finite, also as float32.
-        if self._finite and array.dtype.kind == "f" and np.vdot(array, array) < _MAX:
+        # The sum of squares is cheap, and small only if all are finite, and stay so in a cast.
+        if self._finite and array.dtype.kind == "f" and np.vdot(array, array) < self._largest:
             return array.astype(self._dtype, copy=False)
         if array.dtype != self._dtype:
             array = self._cast(value, array)

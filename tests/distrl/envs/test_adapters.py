@@ -13,7 +13,7 @@ from dm_env import specs as dm_specs
 
 from distrl import specs
 from distrl.envs import PoolConfig, PythonEnvironment, WrapperConfig
-from distrl.envs.adapters.conform import NestCheck
+from distrl.envs.adapters.conform import LeafCheck, NestCheck
 from distrl.errors import ConfigError, SpecError
 from distrl.testing import CountingEnvironment
 from distrl.types import StepType
@@ -590,3 +590,13 @@ def test_a_stack_of_frames_keeps_what_they_are():
     stepper, _ = stepper_and_env(Growing, frame_stack=2)
     stepper.reset()
     np.testing.assert_array_equal(stepper.step(0).observation, [[7], [301]])
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32])
+def test_a_number_that_a_cast_makes_infinite_is_refused(dtype):
+    check = LeafCheck("x", dm_specs.Array((2,), dtype), True)
+    largest = float(np.finfo(dtype).max)
+    for fits in (1.0, largest**0.25, largest):
+        np.testing.assert_array_equal(check(np.array([0.0, fits])), np.array([0.0, fits], dtype))
+    with pytest.raises(SpecError, match="x: expected finite numbers"):
+        check(np.array([0.0, 2 * largest]))
