@@ -70,7 +70,7 @@ def environment_spec(
         spec = wrapped_spec(raw, wrappers)
         stepper = wrap(adapter, spec, wrappers)
         first = stepper.reset()
-        second = stepper.step(_any_action(spec.action))
+        second = stepper.step(any_action(spec.action))
         if (
             isinstance(adapter, GymStepper)
             and adapter.inherits_reward
@@ -112,11 +112,11 @@ def _check(
             raise SpecError(f"{name}: {which} {violation}") from None
 
 
-def _any_action(spec: Nest) -> Nest:
-    """Returns a legal action: zeros, or the values within the bounds that are nearest to them."""
+def any_action(spec: Nest, *leading: int) -> Nest:
+    """Returns legal actions `[*leading, ...]`: the values within the bounds nearest to zeros."""
 
     def one(leaf: Any) -> npt.NDArray[Any]:
-        zeros = np.zeros(leaf.shape, leaf.dtype)
+        zeros = np.zeros((*leading, *leaf.shape), leaf.dtype)
         if not isinstance(leaf, dm_specs.BoundedArray):
             return zeros
         return np.clip(zeros, leaf.minimum, leaf.maximum).astype(leaf.dtype)

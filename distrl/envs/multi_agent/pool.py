@@ -6,9 +6,8 @@ from typing import Any
 import jax
 import numpy as np
 import numpy.typing as npt
-from dm_env import specs as dm_specs
 
-from distrl import specs
+from distrl.envs.adapters.make import any_action
 from distrl.envs.multi_agent.assignment import Assignment, Episode
 from distrl.envs.multi_agent.joint import (
     AGENT_INFO,
@@ -62,7 +61,8 @@ class AgentPool:
             self._policy[:] = assignment.fixed
         self.step_types = np.zeros(pool.num_envs, np.int64)
         self._episodes = np.full(pool.num_envs, -1, np.int64)
-        self._action = _any_action(spec.joint().action, pool.num_envs)  # each agent's last one
+        # Each agent's last one. Nobody takes those of agents that do not act, but pools check them.
+        self._action = any_action(spec.joint().action, pool.num_envs)
         self._columns = {
             name: np.array([self._agents.index(a) for a in assignment.agents_of(name)])
             for name in assignment.policies
@@ -212,15 +212,3 @@ class AgentPool:
             for leaf in jax.tree.leaves(prev):
                 leaf[first] = 0
         return prev
-
-
-def _any_action(spec: Nest, num_envs: int) -> Nest:
-    """Returns actions for agents that do not act yet: nobody takes them, but pools check bounds."""
-
-    def fill(leaf: Any) -> npt.NDArray[Any]:
-        action = specs.zeros(leaf, num_envs)
-        if isinstance(leaf, dm_specs.BoundedArray) and leaf.dtype.kind in "iu":
-            action = np.clip(action, leaf.minimum, leaf.maximum).astype(leaf.dtype)
-        return action
-
-    return jax.tree.map(fill, spec, is_leaf=specs.is_spec)
