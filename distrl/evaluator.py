@@ -10,7 +10,7 @@ import numpy.typing as npt
 from distrl.envs.pool import Pool
 from distrl.episodes import EpisodeStatistics, Outcome, Record
 from distrl.inferencer import Inferencer
-from distrl.metrics import Report
+from distrl.reports import Report
 from distrl.types import StepType
 from distrl.variables import VariableClient
 

@@ -23,10 +23,10 @@ from distrl.learning.learner_loop import LearnerLoop
 from distrl.learning.own_logs import scalars
 from distrl.learning.policy_lag import PolicyLags
 from distrl.learning.training_state import TrainingState
-from distrl.metrics import Report
 from distrl.random_keys import derive, root
 from distrl.replay.age_bound import AgeBound
 from distrl.replay.buffer import ReplayReader
+from distrl.reports import Report
 from distrl.runtime.time_account import (
     COMPUTE,
     PUBLISH,

@@ -10,8 +10,7 @@ from typing import Any
 from distrl.episodes import RecentEpisodes
 from distrl.goal import Goal, Progress
 from distrl.progress_line import progress_line
-from distrl.reports import ACTED, EVALUATED, LEARNED, METRICS, checked_metrics, kind_of
-from distrl.reports import Report as Report  # also under this name
+from distrl.reports import ACTED, EVALUATED, LEARNED, METRICS, Report, checked_metrics, kind_of
 from distrl.run_status import RunStatus
 from distrl.sinks.sinks import MetricsWriter
 from distrl.specs import EnvironmentSpec

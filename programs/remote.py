@@ -7,11 +7,11 @@ from collections.abc import Callable
 from typing import Any
 
 from distrl.errors import PeerError, Stopped
-from distrl.metrics import Report, first_number
+from distrl.metrics import first_number
 from distrl.programs.build import print_line
 from distrl.programs.program import NodeHandle
 from distrl.programs.substrate import here
-from distrl.reports import checked_metrics, kind_of
+from distrl.reports import Report, checked_metrics, kind_of
 from distrl.runtime.early_deadline import call_again_if_early, passed_early
 from distrl.runtime.heartbeat import (
     DOWN,

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from distrl.metrics import Report
+from distrl.reports import Report
 from distrl.types import Trajectory
 
 _QUANTILES = {"p5": 5, "p25": 25, "p50": 50, "p75": 75, "p95": 95}

@@ -9,8 +9,8 @@ import numpy.typing as npt
 from distrl.envs.multi_agent.pool import AgentPool
 from distrl.episodes import Outcome, Record
 from distrl.evaluator import Play, spread_of
-from distrl.metrics import Report
 from distrl.policy_streams import PolicyStreams
+from distrl.reports import Report
 from distrl.types import StepType
 from distrl.variables import VariableClient
 

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from distrl.errors import DeadlineExceeded, Stopped
 from distrl.learner import Learner
-from distrl.metrics import Report
+from distrl.reports import Report
 from distrl.runtime.heartbeat import main_thread_heartbeat
 from distrl.runtime.patience import Deadline
 from distrl.runtime.time_account import SAMPLE_WAIT, in_state

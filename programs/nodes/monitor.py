@@ -12,7 +12,7 @@ from distrl.checkpointing.resume_point import ResumePoint, monitor_states, note_
 from distrl.checkpointing.rounds import ClockRounds
 from distrl.experiment import Experiment
 from distrl.goal import joined
-from distrl.metrics import Report, first_number
+from distrl.metrics import first_number
 from distrl.programs.build import Builder, print_line
 from distrl.programs.groups import ACTOR, MONITOR
 from distrl.programs.nodes.process import stops_in_order
@@ -20,6 +20,7 @@ from distrl.programs.nodes.time_reports import REPORT_S, account_of_process
 from distrl.programs.program import ExperimentProgram, NodeHandle
 from distrl.programs.running.gradient_workers import make_allocator
 from distrl.programs.substrate import here
+from distrl.reports import Report
 from distrl.runtime.heartbeat import ABSENT, GONE, LOST, current_heartbeat
 
 _SAVE_S = 3.0  # for the learners to ask for the state, where all nodes are stopped at once

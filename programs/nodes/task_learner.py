@@ -18,7 +18,7 @@ from distrl.checkpointing.resume_point import (
 )
 from distrl.errors import PeerError
 from distrl.learner_group.devices import check_gpus
-from distrl.metrics import SPENT, Report
+from distrl.metrics import SPENT
 from distrl.multi_agent.turns import Turn
 from distrl.programs.build import Builder, print_line
 from distrl.programs.groups import ACTOR, INFERENCER
@@ -33,6 +33,7 @@ from distrl.programs.running.save_rounds import RemoteRounds
 from distrl.programs.running.saving import make_checkpointer
 from distrl.programs.substrate import here
 from distrl.replay.shared.buffer import SharedReplayBuffer
+from distrl.reports import Report
 from distrl.rounds.clients import RoundReader
 from distrl.rounds.collection import CollectionRounds
 from distrl.runtime import start_up
