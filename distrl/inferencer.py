@@ -14,11 +14,14 @@ from distrl.agents.agent import Agent, params_struct
 from distrl.agents.compiling import compiler_options
 from distrl.learning.compile_ahead import CompileAhead
 from distrl.lockstep import LockstepVariables
+from distrl.param_versions import stored_version
 from distrl.random_keys import derive, numbered, root
 from distrl.rounds.clients import RoundVariables
 from distrl.specs import EnvironmentSpec
 from distrl.types import AgentOutput, Inference, Nest, State, StepType, TimeStep
 from distrl.variables import VariableClient
+
+_MOST_CALLS = 2**31 - 1  # whose numbers int32 holds
 
 
 class InferenceSource(Protocol):
@@ -112,7 +115,7 @@ class Inferencer:
         self._ahead: CompileAhead | None = None
         self._max_streams = max_streams
         self._batch_sizes = sorted(batch_sizes)
-        self._key = derive(root(seed), "act")
+        self._key = derive(root(seed), "act")  # parent of the keys of `_MOST_CALLS` calls
         self._calls = 0
         self._lives = np.full(max_streams + 1, -1, np.int64)
         self._slots: dict[int, int] = {}
@@ -221,8 +224,8 @@ class Inferencer:
     ) -> tuple[Any, int, State | None]:
         """Does what `infer` does; the output is padded and on the device."""
         self._variables.update()
-        version, params = self._variables.version, self._variables.params
-        self._calls += 1
+        version, params = stored_version(self._variables.version), self._variables.params
+        self._count_call()
         size = self.padded_size(n)
         padded = data if size == n or is_padded else _pad(data, size)
         if not self._has_state:
@@ -242,6 +245,11 @@ class Inferencer:
         if with_state:
             state = jax.tree.map(lambda leaf: np.asarray(leaf)[:n], before)
         return output, version, state
+
+    def _count_call(self) -> None:
+        self._calls += 1
+        if self._calls == _MOST_CALLS:
+            self._key, self._calls = numbered(self._key, 0), 1
 
     def compile_ahead(self, agent: Agent, rows: int) -> None:
         """Begins to compile in another thread, before there are parameters.

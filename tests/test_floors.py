@@ -97,7 +97,7 @@ ROOMS = """
     distrl/agents/optimizers distrl/envs/pool_config distrl/envs/simulator distrl/random_values
     distrl/replay/columns distrl/replay/sampler distrl/seeds distrl/specs
     distrl/envs/minigrid distrl/random_keys distrl/replay/__init__
-    distrl/replay/stream_index distrl/errors distrl/types distrl/version
+    distrl/replay/stream_index distrl/errors distrl/param_versions distrl/types distrl/version
 """
 
 LONGEST = 330  # lines of a file

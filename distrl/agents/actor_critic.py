@@ -163,7 +163,9 @@ class ActorCritic(Agent):
 
     def update_learner_state(self, params: Params, opt_state: Any, learner_state: Any) -> Any:
         """See `Agent`."""
-        return learner_state._replace(opt_state=opt_state, updates=learner_state.updates + 1)
+        return learner_state._replace(
+            opt_state=opt_state, updates=optax.safe_increment(learner_state.updates)
+        )
 
     def _total_loss(
         self,

@@ -38,9 +38,9 @@ def annealed(learning_rate: float, updates: float | None) -> optax.ScalarOrSched
     """Returns a learning rate that falls linearly to 0 within so many updates; None: as it is."""
     if not updates:
         return learning_rate
-    most = jnp.iinfo(jnp.int32).max  # the updates of an optimiser are counted in int32
-    schedule = optax.linear_schedule(learning_rate, 0.0, min(int(updates), most))
-    return lambda count: jnp.maximum(schedule(count), 0.0)  # it ends a rounding error below 0
+    # As a float: there may be more of them than an optimiser counts, which stops at 2**31 - 1.
+    whole = float(int(updates))
+    return lambda count: learning_rate * jnp.maximum(1 - count / whole, 0.0)
 
 
 def if_made(made: jax.Array, after: Nest, before: Nest) -> Nest:

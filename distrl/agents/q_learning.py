@@ -18,6 +18,7 @@ from distrl.agents.losses.prioritized import importance_weights, unroll_prioriti
 from distrl.agents.modules import distributions
 from distrl.agents.modules.recurrence import burn_in, learned_from
 from distrl.agents.optimizers import annealed, make_optimizer
+from distrl.agents.schedules import next_count
 from distrl.agents.settings import check_scalar_reward
 from distrl.errors import ConfigError
 from distrl.random_keys import derive
@@ -203,12 +204,14 @@ class DQN(Agent):
     ) -> tuple[Params, Any, Logs]:
         grads, network = self._components.trained(grads["network"]), params["network"]
         updates, opt_state = self._optimizer.update(grads, learner_state.opt_state, network)
-        epsilon = self.config.epsilon.after_updates(learner_state.updates + 1, params["epsilon"])
+        count = next_count(learner_state.updates, self.config.target_period)
+        epsilon = self.config.epsilon.after_updates(count, params["epsilon"])
         params = {"network": optax.apply_updates(network, updates), "epsilon": epsilon}
         return params, opt_state, {"gradient_norm": optax.tree.norm(grads), "epsilon": epsilon}
 
     def update_learner_state(self, params: Params, opt_state: Any, learner_state: Any) -> DQNState:
-        updates, config = learner_state.updates + 1, self.config
+        config = self.config
+        updates = next_count(learner_state.updates, config.target_period)
         due = updates % config.target_period == 0
         target = optax.incremental_update(
             params["network"], learner_state.target, jnp.where(due, config.target_tau, 0.0)

@@ -15,6 +15,20 @@ SHAPES = ("linear", "exponential", "piecewise")
 _CHECKED_SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)  # at which a function's values are checked
 
 
+MOST_UPDATES = 2**30  # that a schedule lasts
+
+
+def next_count(updates: jax.Array, period: int = 1) -> jax.Array:
+    """Returns a number of updates after one more, int32, which never overflows.
+
+    Near the end of int32 it goes back by a multiple of `period`, to more than `MOST_UPDATES`: what
+    is due every `period` updates stays so, and schedules stay at their ends.
+    """
+    last = jnp.iinfo(jnp.int32).max
+    back = (last - MOST_UPDATES) // period * period
+    return jnp.where(updates == last, last - back, updates) + 1
+
+
 class Schedule(SavedSettings):
     """A value that goes from `first` to `last` within `steps` or `updates`, and stays there.
 
@@ -44,6 +58,10 @@ class Schedule(SavedSettings):
         check_count(self, "steps", self.PREFIX)
         if self.updates is not None:
             check_count(self, "updates", self.PREFIX)
+            if self.updates > MOST_UPDATES:
+                raise ConfigError(
+                    f"{self.PREFIX}.updates: expected at most 2**30 updates, got {self.updates}"
+                )
         check_function(self, "function", "(share)", self.PREFIX)
         if self.function is not None:
             self._check_function(most)

@@ -31,6 +31,7 @@ from distrl.agents.modules.normals import BoundedActions
 from distrl.agents.modules.recurrence import learned_from
 from distrl.agents.networks import NetworkConfig
 from distrl.agents.optimizers import annealed, make_optimizer
+from distrl.agents.schedules import next_count
 from distrl.agents.settings import (
     check_annealing,
     check_choice,
@@ -151,8 +152,7 @@ class TD3(Agent):
         self.encoder = make_encoder(config.network, env_spec, self.actions)
         self._networks = ("policy", "critics", *self.encoder.names)
         seen = self.encoder.env_spec
-        sizes, activation = config.hidden_sizes, config.activation
-        scaled = config.scale_integers
+        sizes, activation, scaled = config.hidden_sizes, config.activation, config.scale_integers
         self.policy = continuous.make_policy(seen, sizes, activation, self.actions.size, scaled)
         self.critics = continuous.make_critics(
             seen, self.actions, sizes, activation, config.num_critics, scaled
@@ -219,9 +219,10 @@ class TD3(Agent):
         target = {name: params[name] for name in self._networks}
         return TD3State(opt_state, jnp.zeros((), jnp.int32), target, params_key(params, "learner"))
 
-    def _is_due(self, learner_state: TD3State) -> jax.Array:
-        """Returns whether the next update changes the policy and the targets."""
-        return (learner_state.updates + 1) % self.config.policy_delay == 0
+    def _after(self, learner_state: TD3State) -> tuple[jax.Array, jax.Array]:
+        """Returns the updates after the next one, and if that changes policy and targets."""
+        count = next_count(learner_state.updates, self.config.policy_delay)
+        return count, count % self.config.policy_delay == 0
 
     def compute_gradients(
         self, params: Params, learner_state: TD3State, batch: Trajectory
@@ -236,7 +237,7 @@ class TD3(Agent):
         learned = {name: params[name] for name in self._networks if name != "policy"}
         grads, (logs, seen) = jax.grad(loss, has_aux=True)(learned)
         policy = jax.lax.cond(
-            self._is_due(learner_state),
+            self._after(learner_state)[1],
             lambda: jax.grad(self.policy_loss)(params["policy"], params["critics"], seen),
             lambda: jax.tree.map(jnp.zeros_like, params["policy"]),
         )
@@ -267,8 +268,7 @@ class TD3(Agent):
         mean = mean_over(real)
         x = self.act(target["policy"], then)
         limit = config.target_noise_clip
-        noise = config.target_noise * draw(jax.random.normal, rng, x.shape)
-        noise = jnp.clip(noise, -limit, limit)
+        noise = jnp.clip(config.target_noise * draw(jax.random.normal, rng, x.shape), -limit, limit)
         action = self.actions.decode(jnp.clip(x + noise, -1, 1))
         value = jnp.min(self.critics.apply(target["critics"], then, action), axis=-1)
         targets = timestep.reward[1:] + config.discount * timestep.discount[1:] * value
@@ -290,8 +290,7 @@ class TD3(Agent):
         """Returns minus the mean of the first critic's values of the policy's actions."""
         now, _ = continuous.now_and_then(batch.timestep.observation)
         real = batch.timestep.step_type[:-1] != StepType.LAST
-        action = self.actions.decode(self.act(policy, now))
-        value = self.critics.apply(critics, now, action)[..., 0]
+        value = self.critics.apply(critics, now, self.actions.decode(self.act(policy, now)))[..., 0]
         return -mean_over(real)(value)
 
     def num_real(self, batch: Trajectory) -> int:
@@ -307,24 +306,25 @@ class TD3(Agent):
                 trained[name], learner_state.opt_state[name], params[name]
             )
             after[name] = optax.apply_updates(params[name], updates)
-        due = self._is_due(learner_state)
+        count, due = self._after(learner_state)
         after["policy"], opt_state["policy"] = jax.tree.map(
             lambda new, old: jnp.where(due, new, old),
             (after["policy"], opt_state["policy"]),
             (params["policy"], learner_state.opt_state["policy"]),
         )
-        scalars = self._exploration.after_updates(params, learner_state.updates + 1)
+        scalars = self._exploration.after_updates(params, count)
         logs = {"gradient_norm": optax.tree.norm(trained), **scalars}
         return {**after, **scalars}, opt_state, logs
 
     def update_learner_state(
         self, params: Params, opt_state: Any, learner_state: TD3State
     ) -> TD3State:
-        share = jnp.where(self._is_due(learner_state), self.config.target_tau, 0.0)
+        count, due = self._after(learner_state)
+        share = jnp.where(due, self.config.target_tau, 0.0)
         networks = {name: params[name] for name in self._networks}
         return TD3State(
             opt_state,
-            learner_state.updates + 1,
+            count,
             optax.incremental_update(networks, learner_state.target, share),
             derive(learner_state.key, "next"),
         )

@@ -20,6 +20,7 @@ import numpy.typing as npt
 
 from distrl.agents.agent import PRIORITIES, LearnerState, Logs, check_kept
 from distrl.errors import Diverged, SpecError
+from distrl.param_versions import stored_version
 from distrl.types import Array, Params, Trajectory
 
 FAIL, SKIP = "fail", "skip"
@@ -76,7 +77,7 @@ class UpdateCheck:
           version: of the parameters.
           skipped: updates that were skipped so far; those in a row are counted anew.
         """
-        return np.array([version, 0, skipped, 0, _NONE], np.int32)
+        return np.array([stored_version(version), 0, skipped, 0, _NONE], np.int32)
 
     def checked(self, learner_step: Callable[..., Any]) -> Callable[..., Any]:
         """Returns `Agent.learner_step` with the check.
@@ -157,7 +158,7 @@ class UpdateCheck:
             what = self._names[bisect.bisect_right(self._codes, int(numbers[_CODE])) - 1]
         else:
             what = _LOGS[min(log, len(_LOGS) - 1)]
-        step = f"learner step {numbers[_FIRST]}: {what} is not finite"
+        step = f"learner step {int(numbers[_FIRST]) % 2**32}: {what} is not finite"
         advice = "lower the learning rate or agent.max_gradient_norm"
         if not self.skips and numbers[_FIRST]:
             return Diverged(

@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from distrl.param_versions import lags
 from distrl.reports import Report
 from distrl.types import Trajectory
 
@@ -25,18 +26,18 @@ class PolicyLags:
           trajectory: the batch `[T + 1, B]`; its last step is only bootstrapped from.
         """
         # Negative if the version was lost with an earlier life of the learner.
-        self._lags.append(np.maximum(version - trajectory.version[:-1], 0))
+        self._lags.append(np.maximum(lags(version, trajectory.version[:-1]), 0))
 
     def take(self) -> Report:
         """Returns mean, minimum, quantiles and maximum since the last call; {} if none came."""
         if not self._lags:
             return {}
-        lags = np.concatenate([lag.ravel() for lag in self._lags])
+        taken = np.concatenate([lag.ravel() for lag in self._lags])
         self._lags = []
-        quantiles = np.percentile(lags, list(_QUANTILES.values()))
+        quantiles = np.percentile(taken, list(_QUANTILES.values()))
         return {
-            "policy_lag_mean": float(lags.mean()),
-            "policy_lag_min": float(lags.min()),
+            "policy_lag_mean": float(taken.mean()),
+            "policy_lag_min": float(taken.min()),
             **{f"policy_lag_{name}": float(q) for name, q in zip(_QUANTILES, quantiles)},
-            "policy_lag_max": float(lags.max()),
+            "policy_lag_max": float(taken.max()),
         }

@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from distrl.errors import DeadlineExceeded
+from distrl.param_versions import lags
 from distrl.replay.buffer import ReplayReader
 from distrl.runtime.patience import Deadline, Unless
 from distrl.types import TIME_FIELDS, Sample, Trajectory
@@ -113,10 +114,10 @@ class AgeBound(ReplayReader):
         held, version = self._held, self._version()
         if held is None:
             return
-        versions = held.trajectory.version[:-1]
-        ages = version - versions.min(axis=0)
+        lag = lags(version, held.trajectory.version[:-1])
+        ages = lag.max(axis=0)
         # Versions that are yet to come were lost with an earlier life of the learner.
-        young = (ages <= self._max_lag) & (versions.max(axis=0) <= version)
+        young = (ages <= self._max_lag) & (lag.min(axis=0) >= 0)
         if young.all():
             return
         self.dropped += int(np.count_nonzero(~young))

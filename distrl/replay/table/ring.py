@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from distrl.errors import ConfigError
+from distrl.param_versions import lags
 from distrl.replay.config import ReplayConfig
 from distrl.replay.sampler import Sampler, TableView, checked_choice
 from distrl.replay.table.rate_limiter import RateLimiter
@@ -196,7 +197,7 @@ class Ring:
         size, count, step = self.counts.size, 0, 1
         while count < size:
             indices = self.front(min(count + step, size))[count:]
-            old = versions(indices).min(axis=0) < oldest
+            old = lags(oldest, versions(indices)).max(axis=0) > 0
             if not old.all():
                 return count + int(old.argmin())
             count += len(indices)

@@ -21,6 +21,7 @@ from distrl.agents.exploration import EpsilonSchedule, epsilon_greedy
 from distrl.agents.losses.returns import n_step_targets
 from distrl.agents.networks import NetworkConfig
 from distrl.agents.r2d2 import R2D2Config
+from distrl.agents.schedules import MOST_UPDATES
 from distrl.errors import ConfigError
 from distrl.goal import Goal
 from distrl.learning.random_batches import random_windows
@@ -275,6 +276,23 @@ def test_the_target_network_is_copied_at_its_period():
     for (_, learner_state), copied in zip(history, copied_at, strict=True):
         assert same(learner_state.target, networks[copied])
     assert [int(state.updates) for _, state in history] == list(range(8))
+
+
+def test_after_2_to_the_31_updates_all_is_as_before():
+    """The target network's period keeps its phase, and epsilon stays at its end."""
+    epsilon = EpsilonSchedule(start=1.0, end=0.2, updates=4)
+    agent = DQNConfig(network=SMALL, target_period=3, epsilon=epsilon).make(SPEC)
+    params = agent.initial_params(KEY)
+    last = 2**31 - 1
+    state = agent.initial_learner_state(params)._replace(updates=np.int32(last - 2))
+    step, copied = jax.jit(agent.learner_step), []
+    for number in range(last - 1, last + 6):
+        params, state, _ = step(params, state, make_batch(agent))
+        assert params["epsilon"] == pytest.approx(0.2)
+        assert (int(state.updates) - number) % 3 == 0
+        assert int(state.updates) > MOST_UPDATES
+        copied.append(same(state.target, params["network"]))
+    assert copied == [number % 3 == 0 for number in range(last - 1, last + 6)]
 
 
 def test_the_target_network_as_a_moving_average():

@@ -91,6 +91,17 @@ def make(agent, **options):
     return Inferencer(agent, variables, seed=3, max_streams=8, **options)
 
 
+def test_after_2_to_the_31_calls_others_numbers_are_drawn():
+    """Of a policy that acts at random only, each call's actions are its own."""
+    agent = DQNConfig(NETWORK, epsilon=EpsilonSchedule(1.0, 1.0)).make(SPEC)
+    ids, step = np.arange(256, dtype=np.int32), first_step(256)
+    inferencer = make(agent, batch_sizes=(256,))
+    seen = [inferencer.inference(ids, step).action.tobytes() for _ in range(3)]
+    inferencer._calls = 2**31 - 4
+    seen += [inferencer.inference(ids, step).action.tobytes() for _ in range(6)]
+    assert len(set(seen)) == 9
+
+
 def first_step(n):
     """The same step of n streams, their first, so that the greedy action is always the same."""
     step = specs.zeros(specs.timestep_struct(SPEC), n)

@@ -84,6 +84,7 @@ def test_shapes_by_hand(shape):
         ({"function": lambda share: float(np.exp(-share)), "updates": 9}, "JAX can trace it"),
         ({"function": lambda share: jnp.ones(3), "updates": 9}, r"got shape \[3\]"),
         ({"steps": 0}, "steps: expected a whole number"),
+        ({"updates": 3_000_000_000}, r"updates: expected at most 2\*\*30 updates, got 3000000000"),
     ],
 )
 def test_what_cannot_work_is_refused(settings, message):

@@ -1,6 +1,7 @@
 """TD3: its losses against NumPy, the delay, target noise, exploration, boundaries."""
 
 import dataclasses
+import itertools
 
 import jax
 import jax.numpy as jnp
@@ -214,6 +215,15 @@ def test_policy_and_targets_move_at_their_delay_only():
                 want,
             )
     assert int(history[-1][1].updates) == 7
+
+
+def test_after_2_to_the_31_updates_the_delay_is_kept_and_actions_are_the_policys():
+    agent, params, state, batch = make(dataclasses.replace(SMALL, policy_delay=3))
+    last = 2**31 - 1
+    history = learn(agent, params, state._replace(updates=np.int32(last - 2)), batch, 6)
+    moved = [not same(a["policy"], b["policy"]) for (a, _), (b, _) in itertools.pairwise(history)]
+    assert moved == [number % 3 == 0 for number in range(last - 1, last + 5)]
+    assert all(float(after["epsilon"]) == 0 for after, _ in history[1:])
 
 
 def test_noise_of_actions_by_its_share_and_width():

@@ -1,0 +1,24 @@
+"""Versions of parameters as trajectories have them: the low 32 bits of the learner's, as int32.
+
+A learner makes more updates than int32 counts within weeks. Lags stay right, for none is as large.
+"""
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+
+def stored_version(version: int) -> int:
+    """Returns a version as int32 holds it, which is negative for every second 2**31 of them."""
+    return ((version + 2**31) & 0xFFFFFFFF) - 2**31
+
+
+def lags(version: int, stored: Any) -> npt.NDArray[np.int32]:
+    """Returns how many versions older stored ones are; negative if they are newer.
+
+    Args:
+      version: the learner's.
+      stored: int32 `[...]`, with at least one axis.
+    """
+    return np.subtract(np.array(stored_version(version), np.int32), stored, dtype=np.int32)
