@@ -1,18 +1,18 @@
 """The sinks of a run's metrics, which take the same rows."""
 
-import contextlib
 import importlib.util
 import json
 import math
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
 from distrl.config import MetricsConfig
 from distrl.episodes import Outcome, Record
 from distrl.errors import ConfigError
+from distrl.sinks.appended_file import AppendedFile
 from distrl.sinks.csv_file import CsvFile, cut_lines
+from distrl.sinks.tensorboard import TensorBoard
 
 METRICS, LINES, EPISODES = "metrics.csv", "metrics.jsonl", "episodes.csv"
 TENSORBOARD = "tensorboard"  # a folder
@@ -71,7 +71,7 @@ class JsonLines:
     """`metrics.jsonl`: a JSON object a line."""
 
     def __init__(self, path: Path, printer: Callable[[str], None]):
-        self._path, self._printer, self._broken = path, printer, False
+        self._file = AppendedFile(path, printer)
         self._cut(lambda line: False)  # what the program before was killed in
 
     def resume(self, env_steps: int) -> None:
@@ -79,9 +79,9 @@ class JsonLines:
         self._cut(lambda line: json.loads(line)["env_steps"] > env_steps)
 
     def _cut(self, is_beyond: Callable[[bytes], bool]) -> None:
-        if self._path.exists():
-            with self._told():
-                cut_lines(self._path, is_beyond)
+        if self._file.path.exists():
+            with self._file.told():
+                cut_lines(self._file.path, is_beyond)
 
     def append(self, row: Mapping[str, Any]) -> None:
         """See `Sink`. What is not known, or not a number, is null."""
@@ -89,61 +89,11 @@ class JsonLines:
             name: value if value is None or math.isfinite(value) else None
             for name, value in row.items()
         }
-        with self._told():
-            with open(self._path, "a") as file:
-                file.write(json.dumps(known) + "\n")
-            self._broken = False
+        self._file.append(f"{json.dumps(known)}\n".encode())
 
     def close(self) -> None:
         """See `Sink`."""
-
-    @contextlib.contextmanager
-    def _told(self) -> Iterator[None]:
-        try:
-            yield
-        except OSError as error:
-            if not self._broken:
-                self._printer(f"distrl: {self._path}: {error.strerror}: rows will be missing")
-            self._broken = True
-
-
-class TensorBoard:
-    """Event files for `tensorboard --logdir RUN`, by environment steps."""
-
-    def __init__(self, folder: Path, printer: Callable[[str], None]):
-        self._folder, self._printer = folder, printer
-        self._resumed_at: int | None = None
-        self._writer: Any = None
-        self._broken = False
-
-    def resume(self, env_steps: int) -> None:
-        """See `Sink`. It is done with the next row."""
-        self._resumed_at = env_steps
-
-    def append(self, row: Mapping[str, Any]) -> None:
-        """See `Sink`."""
-        import tensorboardX
-
-        step = int(row["env_steps"])
-        try:
-            if self._writer is None:
-                first = step if self._resumed_at is None else self._resumed_at + 1
-                self._writer = tensorboardX.SummaryWriter(
-                    str(self._folder), purge_step=first, filename_suffix=f".{time.time_ns()}"
-                )
-            for name, value in row.items():
-                if value is not None and name != "env_steps":
-                    self._writer.add_scalar(name, value, step)
-            self._writer.flush()
-        except OSError as error:
-            if not self._broken:
-                self._printer(f"distrl: {self._folder}: {error.strerror}: points will be missing")
-            self._broken = True
-
-    def close(self) -> None:
-        """See `Sink`."""
-        if self._writer is not None:
-            self._writer.close()
+        self._file.close()
 
 
 class WandbRun:
