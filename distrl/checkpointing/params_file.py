@@ -1,5 +1,6 @@
 """Nests of arrays in NumPy's npz files: one array per leaf, named by its path."""
 
+import zipfile
 import zlib
 from pathlib import Path
 from typing import Any
@@ -32,7 +33,11 @@ def _named(nest: Nest) -> dict[str, Array]:
 def _save(path: Path, arrays: dict[str, Array]) -> None:
     part = path.with_suffix(".part.npz")
     with replacing(path, part):
-        np.savez(part, **arrays)
+        # As `np.savez` does, which may leave closing what it could not write to the collector.
+        with zipfile.ZipFile(part, "w") as archive:
+            for name, array in arrays.items():
+                with archive.open(f"{name}.npy", "w", force_zip64=True) as file:
+                    np.lib.format.write_array(file, array)
         sync(part)
 
 

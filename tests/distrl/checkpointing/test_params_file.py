@@ -1,5 +1,7 @@
 """Parameters with their statistics: from eight actors, through a file, into a clean process."""
 
+import errno
+import gc
 import importlib.util
 import os
 import runpy
@@ -16,13 +18,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from distrl.checkpointing.params_file import load_params, save_params
+from distrl.checkpointing.params_file import load_params, save_nest, save_params
 from distrl.errors import SpecError
 from distrl.learner import Learner
 from distrl.replay.local.buffer import LocalReplayBuffer
 from distrl.replay.local.table import LocalTable
 from distrl.transforms import statistics
 from distrl.types import StepType
+from tests.support.full_disk import no_file_above
 
 PROGRAM = Path(__file__).with_name("noise_program.py")
 PATHS = os.pathsep.join(filter(None, (str(PROGRAM.parents[3]), os.environ.get("PYTHONPATH"))))
@@ -201,3 +204,13 @@ def test_parameters_of_a_type_that_numpy_lacks_are_loaded(tmp_path):
     like = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, np.float16), params)
     with pytest.raises(SpecError, match=r"params\['b'\]: expected float16\[\], got "):
         load_params(path, like)
+
+
+def test_a_full_disk_is_one_error_and_leaves_nothing(tmp_path, monkeypatch):
+    unraisable = []
+    monkeypatch.setattr(sys, "unraisablehook", unraisable.append)
+    with no_file_above(50_000):
+        with pytest.raises(OSError, match=os.strerror(errno.EFBIG)):
+            save_nest(tmp_path / "nest.npz", {"w": np.ones(100_000, np.float32)})
+        gc.collect()  # a file that is still open is closed here, where it cannot raise
+    assert unraisable == [] and list(tmp_path.iterdir()) == []
