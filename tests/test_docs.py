@@ -141,7 +141,8 @@ def sources(*folders: str) -> str:
 
 def test_every_setting_and_flag_exists():
     text = "\n".join(map(text_of, PAGES))
-    fields = set(re.findall(r"^    (\w+): ", sources("distrl"), re.MULTILINE))
+    own = "\n".join(block for page in PAGES for block in FENCE.findall(text_of(page)))
+    fields = set(re.findall(r"^    (\w+): ", sources("distrl") + own, re.MULTILINE))
     transforms = set(re.findall(r'^    name = "(\w+)"', sources("distrl/transforms"), re.MULTILINE))
     source = (ROOT / "distrl" / "agents" / "components.py").read_text("utf-8")
     components = set(re.findall(r'"(\w+)"', source))
