@@ -76,6 +76,29 @@ def defaults_of(
     return Defaults(actors or ActorsConfig(), learner or LearnerConfig())
 
 
+def lost_ratio(
+    agent: Any, env_spec: EnvironmentSpec, replay: ReplayConfig, learner: LearnerConfig
+) -> str | None:
+    """Returns a warning if an algorithm's number of samples for each insert was dropped.
+
+    With nodes of their own, the actors then insert as fast as they can, and how many updates a
+    learner makes of their steps depends on its speed.
+    """
+    if replay.table == "queue" or replay.samples_per_insert is not None:
+        return None
+    if learner.every_unrolls is not None or learner.every_steps is not None:
+        return None
+    usual = defaults_of(agent, env_spec, None, learner).replay.samples_per_insert
+    if usual is None:
+        return None
+    name = type(agent).__name__.removesuffix("Config")
+    return (
+        f"replay.samples_per_insert is None, so that actors do not wait for the learner: it may "
+        f"make far fewer updates than with {name}'s default, {usual:g}; to keep the algorithm's "
+        "replay settings, change those that the experiment has: docs/replay.md"
+    )
+
+
 def has_pixels(env_spec: EnvironmentSpec) -> bool:
     """Whether an observation has an image of at least 36x36 pixels, by itself or among others.
 

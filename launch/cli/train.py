@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from absl import flags
 
 from distrl.agents.components import components_of
+from distrl.agents.defaults import lost_ratio
 from distrl.checkpointing.resume_point import ResumePoint
 from distrl.checkpointing.saved import Saved
 from distrl.errors import ConfigError
@@ -174,6 +175,11 @@ def _open_run(
             short = shortage(sum(task.table_bytes for task in experiment.tasks.values()))
             if short is not None:
                 _say(f"distrl: warning: {short}")
+        if topology != "single_process":  # where acting and learning take turns
+            for task in experiment.tasks.values():
+                lost = lost_ratio(task.agent, task.env_spec, task.replay, task.learner)
+                if lost is not None:
+                    _say(f"distrl: warning: {lost}")
     return folder
 
 

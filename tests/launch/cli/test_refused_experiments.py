@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from distrl.errors import ConfigError
+from distrl.launch import launcher
 from distrl.launch.cli import train
 from distrl.replay import room
 from tests.support import experiments
@@ -73,3 +74,32 @@ def test_a_table_for_which_memory_is_short_now_is_warned_of(
     out, err = capsys.readouterr()
     assert "seen enough" in err
     assert out.count("distrl: warning: the full replay table needs ") == warnings
+
+
+_NO_RATIO = ("--config.replay.samples_per_insert=None", "--config.replay.error_buffer=None")
+
+
+@pytest.mark.parametrize(
+    ("flags", "warnings"),
+    [
+        ((), 0),
+        (_NO_RATIO, 1),
+        ((*_NO_RATIO, "--config.learner.every_unrolls=1"), 0),
+        (("--agent=impala",), 0),  # a queue has no ratio
+        ((*_NO_RATIO, "--topology=single_process"), 0),
+    ],
+)
+def test_replay_without_the_algorithms_ratio_is_warned_of(
+    status_of, tmp_path, capsys, monkeypatch, flags, warnings
+):
+    def start(*_, **__):
+        raise ConfigError("seen enough")
+
+    monkeypatch.setattr(launcher, "run", start)
+    monkeypatch.setattr(train, "run_single_process", start)
+    folder = f"--run_dir={tmp_path / 'run'}"
+    command = ("train", "--env=CartPole-v1", "--agent=dqn", "--topology=heavy_env", "--nosnapshot")
+    assert status_of(*command, folder, *flags) == 2
+    out, err = capsys.readouterr()
+    assert "seen enough" in err
+    assert out.count("default, 8; to keep the algorithm's replay settings") == warnings
