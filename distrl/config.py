@@ -260,7 +260,8 @@ class CheckpointConfig:
 
     Attributes:
       period: seconds between two checkpoints. None: only when the run ends or is stopped.
-      keep: newest checkpoints to keep, beside the one with the best mean return.
+      keep: newest checkpoints to keep, beside the one of the best evaluation, or without
+        evaluations of the best mean return in training.
       replay: save the replay's table too; without it a resumed run starts with an empty one.
       grace: seconds that the learner may take to save when the program is stopped.
     """
