@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from distrl.launch.commands import COMMANDS
+from distrl.programs.groups import GROUPS
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = sorted(
@@ -151,6 +152,12 @@ def test_every_setting_and_flag_exists():
     defined = set(re.findall(r'DEFINE_\w+\((?:\s*#.*)?\s*"(\w+)"', sources("launch")))
     assert {"env", "topology", "run_dir"} <= defined
     assert set(FLAG.findall(text)) - defined - OTHER_FLAGS == set()
+
+
+def test_every_group_of_nodes_is_in_the_table():
+    text = (ROOT / "docs" / "topologies.md").read_text("utf-8")
+    table = text.partition("\n## The nodes\n")[2].partition("\n## ")[0]
+    assert set(re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE)) == set(GROUPS)
 
 
 def test_every_command_is_described():
