@@ -255,8 +255,7 @@ def load_policy(
 
     Args:
       path: a run folder, or the folder of one checkpoint.
-      which: "latest" or "best" of a run folder's checkpoints: that of the best evaluation, or
-        without evaluations of the best mean return in training.
+      which: "latest" or "best" (see `Checkpoints.best`) of a run folder's checkpoints.
       batch_size: number of environments to act in at once; None: as many as each call has
         observations.
       greedy: choose the best action or the mode; otherwise sample, as actors do.

@@ -33,8 +33,7 @@ class SavedPolicy:
     Attributes:
       path: a run folder (of a run of several policies, `RUN/tasks/NAME`), or the folder of one
         checkpoint. An actor loads it when it starts.
-      which: "latest" or "best" of a run folder's checkpoints: that of the best evaluation, or
-        without evaluations of the best mean return in training.
+      which: "latest" or "best" (see `Checkpoints.best`) of a run folder's checkpoints.
       greedy: choose the best action or the mode; False: sample or explore, as in its training.
       trust: run the code that is saved with an agent of the user's own; see `load_policy`.
     """
