@@ -1,6 +1,7 @@
 """Which host runs which node, before anything starts."""
 
 import dataclasses
+import re
 
 import pytest
 
@@ -10,9 +11,10 @@ from distrl.agents.tunable import Tunable
 from distrl.config import CheckpointConfig, InferenceConfig
 from distrl.errors import ConfigError
 from distrl.experiment import Experiment
+from distrl.launch.cli.multi_machine import LAUNCHERS
 from distrl.population import Population
 from distrl.programs.placement import Host, asks_on_one_host, parse_hosts, place
-from tests.support.commands import SUBSTRATES
+from tests.support.commands import ROOT, SUBSTRATES
 from tests.support.experiments import agents
 
 
@@ -239,3 +241,18 @@ def test_learners_that_cannot_be_placed(hosts, message):
 def test_one_learner_stays_on_the_first_host():
     with pytest.raises(ConfigError, match="would move the one learner from h1"):
         place(experiment(), parse_hosts("h1,h2:learners=1"), light=False)
+
+
+def test_the_settings_of_hosts_and_the_ways_to_start_them_are_documented():
+    page = (ROOT / "docs" / "machines.md").read_text("utf-8")
+    table = page.partition("\n## Where nodes run\n")[2].partition("\n\nAll nodes")[0]
+    settings = [field.name for field in dataclasses.fields(Host) if field.name != "name"]
+    assert re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE) == settings
+    assert set(re.findall(r"\| \[(\w+)\]\(#", page)) == set(LAUNCHERS)
+
+
+def test_actors_are_distributed_in_proportion_to_cores():
+    """As docs/machines.md says: a quarter of them on b, the rest on c."""
+    placement = place(experiment(8), parse_hosts("a,b:cores=16,c:cores=48"), light=False)
+    actors = [host for node, host in placement.nodes.items() if node.startswith("actor/")]
+    assert (actors.count("b"), actors.count("c")) == (2, 6)
