@@ -22,7 +22,7 @@ def test_the_tables_of_a_page_are_up_to_date(agent):
 
 def test_every_algorithm_has_a_page():
     pages = {path.stem: path.read_text("utf-8") for path in algorithm_pages.PAGES.glob("*.md")}
-    assert pages.keys() == {"index", *presets.AGENTS}, "docs/architecture.md: A new agent"
+    assert pages.keys() == {"index", *presets.AGENTS}, "docs/extend.md: A new agent"
     for agent in presets.AGENTS:
         assert algorithm_pages.SETTINGS.search(pages[agent])
         assert algorithm_pages.RESULTS.search(pages[agent])
