@@ -109,7 +109,7 @@ def main() -> None:
         __doc__,
         f"CPU seconds a million steps, medians of {args.rounds} rounds (one process: under other), "
         f"{load}",
-        report.table(["", *nodes, "all"], rows),
+        report.table(["topology", *nodes, "all"], rows),
     )
 
 

@@ -33,14 +33,6 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
     return lines + [f"| {' | '.join(row)} |" for row in rows]
 
 
-def rows(out: str | Path | None) -> list[list[str]]:
-    """Returns the rows of the table that a page has by now; none without a page."""
-    if not out or not Path(out).exists():
-        return []
-    lines = [x for x in Path(out).read_text("utf-8").splitlines() if x.startswith("| ")]
-    return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[1:]]
-
-
 def write(
     out: str | Path | None, title: str, text: str | None, measured: str, lines: Sequence[str]
 ) -> None:

@@ -1,10 +1,9 @@
 """Measures how throughput grows with actors whose environments sleep, and use no core meanwhile.
 
-Each actor has one environment, which sleeps 1, 10 or 50 ms a step and does no work; in the last
-column four actors have a pool of eight, with a thread each. Figures are environment steps a second,
-in brackets their share of as many times the rate of one (linear: 1), and how many cores the nodes
-kept busy: where it is all that the machine has, they are what limits. With `--only` the page keeps
-its rows of other steps.
+Each actor has one environment, which sleeps 1, 10 or 50 ms a step and does no work; in the last row
+of each four, four actors have a pool of eight, with a thread each. "Share of linear" is the rate,
+divided by that of one environment times their number: 1 is linear scaling. "Busy cores" is how many
+cores the nodes used on average: where it is all that the machine has, the cores are what limits.
 
   python benchmarks/sleeping.py --seconds=8 --out=benchmarks/sleeping.md
 """
@@ -35,7 +34,6 @@ def main() -> None:
     steps = [each for each in MILLISECONDS if args.only in (0, each)]
     for milliseconds in steps:
         for topology in TOPOLOGIES:
-            cells = [f"{milliseconds} ms", topology]
             one = 0.0
             for actors, envs in SIZES:
                 flags = [
@@ -45,13 +43,16 @@ def main() -> None:
                 ]  # fmt: skip
                 rate, cores = node_costs.watch(flags, args.seconds)
                 one, busy = one or rate, sum(cores.values())
-                cells.append(f"{rate:,.0f} ({rate / (actors * envs * one):.2f}), {busy:.2f}")
-            print(" ".join(cells), flush=True)
-            rows.append(cells)
-    measured = {row[0] for row in rows}
-    rows += [row for row in report.rows(args.out) if row[0] not in measured]
-    rows.sort(key=lambda row: int(row[0].partition(" ")[0]))
-    header = ["step", "topology", *(f"{actors} x {envs}" for actors, envs in SIZES)]
+                row = [
+                    f"{milliseconds} ms", topology, str(actors), str(envs), f"{rate:,.0f}",
+                    f"{rate / (actors * envs * one):.2f}", f"{busy:.2f}",
+                ]  # fmt: skip
+                print(" ".join(row), flush=True)
+                rows.append(row)
+    header = [
+        "step", "topology", "actors", "environments each", "env steps/s", "share of linear",
+        "busy cores",
+    ]  # fmt: skip
     report.write(
         args.out,
         "Environments that sleep",

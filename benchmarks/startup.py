@@ -3,7 +3,8 @@
 Each run is `distrl train` as a user starts it. Cold: what is compiled is kept in a new folder;
 warm: in that of the run before. Topologies alternate in one run, so that a noisy machine affects
 them alike; so does the hand-written loop of `overhead.py`, which says how fast the machine is.
-`light_env, 4 actors` has a learner, an inferencer, a replay and four actors.
+`light_env, 4 actors` has a learner, an inferencer, a replay and four actors. `--only=_` leaves
+`auto` out.
 
   python benchmarks/startup.py --rounds=5 --out=benchmarks/startup.md
 """
@@ -95,7 +96,7 @@ def main() -> None:
         "Start-up",
         __doc__,
         f"seconds, medians of {args.rounds} rounds with a seed each, {load}",
-        [*report.table(["", *columns], rows), "", speed],
+        [*report.table(["topology", *columns], rows), "", speed],
     )
 
 
