@@ -109,7 +109,7 @@ TASKS = (
           ("Pendulum-v1", "td3", 20_000), ("Pendulum-v1", "ddpg", 20_000),
           ("Pendulum-v1", "sac", 20_000), ("CartPole-v1", "r2d2", 500_000),
       )),
-    *(Task("examples/recall.py", agent, None, 3, goal=0.9, seconds=300)
+    *(Task("examples/memory.py", agent, None, 3, goal=0.9, seconds=300)
       for agent in ("impala", "r2d2", "feed_forward")),
     *(Task("CartPole-v1", agent, None, 3, topology=topology, goal=475, seconds=900)
       for agent in ("ppo", "impala", "dqn")

@@ -114,6 +114,13 @@ def test_every_page_is_in_the_index():
     assert pages <= set(LINK.findall(index))
 
 
+def test_every_example_is_in_the_index():
+    index = (ROOT / "docs" / "index.md").read_text("utf-8")
+    files = {f"../examples/{path.name}" for path in (ROOT / "examples").glob("*.*")}
+    assert len(files) > 5
+    assert files <= set(LINK.findall(index))
+
+
 def test_every_page_is_in_the_navigation_of_the_site():
     config = (ROOT / "mkdocs.yml").read_text("utf-8")
     navigation = re.findall(r"^ +- (?:[^:\n]+: )?(\S+\.md)$", config, re.MULTILINE)

@@ -1,8 +1,8 @@
 """A task that needs memory: name at the end which of two signs was shown at the start.
 
-distrl train --experiment=examples/recall.py:r2d2 --topology=single_process
-distrl train --experiment=examples/recall.py:impala --topology=heavy_env
-distrl train --experiment=examples/recall.py:feed_forward --config.goal.max_seconds=60
+distrl train --experiment=examples/memory.py:r2d2 --topology=single_process
+distrl train --experiment=examples/memory.py:impala --topology=heavy_env
+distrl train --experiment=examples/memory.py:feed_forward --config.goal.max_seconds=60
 
 The sign is 20 steps old when it is asked for, and unrolls have 8 transitions, so no unroll contains
 both the sign and the answer. An agent can only learn through the recurrent state that is stored

@@ -3,7 +3,7 @@
 A ship sails on a grid of 5x5 cells to a buoy that a camera sees. Moves that would leave the grid
 are illegal. The same torso in Flax is a module of flax.linen in the place of the function.
 
-distrl train --experiment=examples/lookout.py
+distrl train --experiment=examples/own_network.py
 """
 
 import gymnasium
