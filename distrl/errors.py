@@ -13,7 +13,7 @@ class UntrustedError(ConfigError):
 
     def __str__(self) -> str:
         fact, how = self.args
-        return f"{fact}. If you trust whoever wrote this file and could change it, {how}"
+        return f"{fact}. If you trust everyone who could have written this file, {how}"
 
 
 class SpecError(ValueError):

@@ -152,13 +152,13 @@ class Experiment:
         self.evaluator.limited(self.evaluation_environment or self.environment)
         if self.policies and self.actors.min_actors is not None:
             raise ConfigError(
-                "actors.min_actors: no rounds with policies, whose unrolls do not end together; "
+                "actors.min_actors: policies cannot have rounds: unrolls do not end together; "
                 "leave it None, or bound the age of their data: learner.max_policy_lag"
             )
         if self.inference.num_inferencers > self.actors.num_actors:
             raise ConfigError(
                 f"inference.num_inferencers={self.inference.num_inferencers} is more than "
-                f"actors.num_actors={self.actors.num_actors}: some would serve no one"
+                f"actors.num_actors={self.actors.num_actors}: some would serve no actor"
             )
         for task in self.tasks.values():
             if self.lockstep:

@@ -187,8 +187,8 @@ class Evolution:
         self._scores.pop(name, None)
         self._members[name].forget_episodes()
         self._printer(
-            f"population: the learner of {name} was restarted: it is back from learner step "
-            f"{before} to {version}, without the copies that it made in between"
+            f"population: the learner of {name} was restarted: it went back from learner step "
+            f"{before} to {version}, and lost the copies that it made in between"
         )
         self._note({"member": name, "learner_step": version, "restarted_after": before})
 
@@ -271,7 +271,9 @@ def check_members(
                 f"return of goal.window={task.goal.window} episodes; take as many or fewer"
             )
         if not task.learner.learning:
-            raise ConfigError(f"population: policy {name!r} has learner.learning=False: no member")
+            raise ConfigError(
+                f"population: policy {name!r} does not learn (learner.learning=False)"
+            )
         if agent != one.agent:
             raise ConfigError(
                 f"population: the agents of policies {first!r} and {name!r} differ, and could not "

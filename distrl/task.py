@@ -194,7 +194,7 @@ class Task:
         }
         for name, given in refused.items():
             if given:
-                raise ConfigError(f"actors.min_actors: no rounds with {name}")
+                raise ConfigError(f"actors.min_actors: there are no rounds with {name}")
         try:
             replay.check(self.learner.batch_size, self.actors.num_streams + actors.late_streams)
         except ConfigError as error:
@@ -260,9 +260,7 @@ class Task:
                 "counts steps; leave lockstep out"
             )
         if actors.min_actors is not None:
-            raise ConfigError(
-                "lockstep: actors.min_actors ends rounds by what time it is; leave it None"
-            )
+            raise ConfigError("lockstep: actors.min_actors ends rounds by the clock; leave it None")
         if self.learner.max_policy_lag is not None:
             raise ConfigError(
                 f"lockstep: learner.max_policy_lag={self.learner.max_policy_lag} would drop "
@@ -276,7 +274,7 @@ class Task:
             )
         if self.replay.backend == "reverb":
             raise ConfigError(
-                "lockstep: a Reverb server takes what comes first; take "
+                "lockstep: a Reverb server uses what arrives first; take "
                 "replay.backend=shared_memory"
             )
         if self.learner.num_gradient_workers:

@@ -69,7 +69,7 @@ def candidates(experiment: Experiment, cores: int, excluded: Mapping[str, str]) 
     names = tuple(name for name in (SINGLE, HEAVY, LIGHT) if name not in reasons)
     if not names:
         raise ConfigError(
-            "topology: none is left: "
+            "topology: none can run this: "
             + "; ".join(f"not {name}: {reason}" for name, reason in reasons.items())
         )
     if len(names) == 1:

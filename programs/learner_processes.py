@@ -58,7 +58,7 @@ def share_of(experiment: Experiment, place: ProcessGroupSpec) -> Experiment:
     """
     count, index = place.num_processes, place.process_id
     if experiment.lockstep:
-        raise ConfigError("lockstep: several learner processes take what comes first; take one")
+        raise ConfigError("lockstep: several learner processes use what arrives first; use one")
     learner, replay = experiment.learner, experiment.replay
     starts = {
         name: getattr(learner, name)

@@ -88,7 +88,7 @@ def over_network(experiment: Experiment, substrate: str) -> Experiment:
       ConfigError: it asks for one that they can't reach, or for lockstep.
     """
     if experiment.lockstep:
-        raise ConfigError("lockstep: not over several machines; take --topology=heavy_env")
+        raise ConfigError("lockstep cannot run over several machines; use --topology=heavy_env")
     if not experiment.policies:
         replay = _on_server("replay", experiment.replay, substrate)
         return dataclasses.replace(experiment, replay=replay)

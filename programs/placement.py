@@ -77,7 +77,7 @@ def parse_hosts(text: str) -> tuple[Host, ...]:
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
         raise ConfigError(
-            f"--hosts: {', '.join(twice)} is there twice; give them names: "
+            f"--hosts: {', '.join(twice)} is named twice; give the two names: "
             f"a:address={twice[0]},b:address={twice[0]}"
         )
     if not hosts:

@@ -49,7 +49,7 @@ def describe_gpus(environments: dict[str, Env]) -> str:
         for name, environment in environments.items()
         if environment["CUDA_VISIBLE_DEVICES"]
     ]
-    return f"GPUs: {'; '.join(assigned)}; no other node sees one" if assigned else ""
+    return f"GPUs: {'; '.join(assigned)}; no other node sees a GPU" if assigned else ""
 
 
 def _take_gpus(experiment: Experiment, topology: str) -> tuple[list[str], list[str]]:

@@ -124,7 +124,7 @@ class GymBuilder:
         except gymnasium.error.Error as error:
             text = str(error).splitlines()[0]
             raise ConfigError(
-                f"environment: {self.name}: {module} registers no such: {text}"
+                f"environment: {self.name}: {module} does not register it: {text}"
             ) from (error)
 
     def __call__(self) -> Any:

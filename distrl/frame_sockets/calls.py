@@ -74,7 +74,7 @@ class FrameCallServer:
             if answer is None and message == _IS_THERE:
                 answer = _THERE, ()
             if answer is None:
-                raise MessageError("a frame is no call")
+                raise MessageError("a frame is not a call")
             connection.send(*answer, poll=check_open)
 
     def close(self) -> None:
@@ -139,7 +139,7 @@ class FrameCallClient:
 
     def no_answer(self) -> PeerError:
         """Returns the error for a server that answered what is none."""
-        return PeerError(f"{self._what} answered what is no answer")
+        return PeerError(f"{self._what} sent what is not an answer")
 
     def _deadline(self) -> Callable[[], None]:
         """Begins a call; returns what raises when it may wait no longer."""
@@ -181,7 +181,7 @@ class FrameCallClient:
                 pause = min(2 * pause, _MOST_RETRY_S)
                 continue
             if answer != _THERE:
-                raise MessageError("it answered what is no answer")
+                raise MessageError("it sent what is not an answer")
             self._failure = ""
         return self._sock
 

@@ -225,7 +225,7 @@ class FrameSocket:
         sizes = self._received(_SIZES.size, None, poll)
         head_bytes, data_bytes, in_chunks = _SIZES.unpack(sizes)
         if not 0 < head_bytes <= HEAD_BYTES or data_bytes > limit:
-            raise MessageError(f"no frame is of {head_bytes} and {data_bytes} bytes here")
+            raise MessageError(f"a frame of {head_bytes} and {data_bytes} bytes")
         message = decode(self._received(head_bytes, SILENCE, poll))
         data = np.empty(data_bytes, np.uint8) if room is None else room.take(data_bytes)
         if in_chunks:

@@ -253,7 +253,7 @@ class GradientTeam:
             else:  # until it is time to ask again
                 time.sleep(_POLL_S)
         names = ", ".join(member.connection.name for member in waiting)
-        self._printer(f"not ready after {self._start_timeout:g} s, and not waited for: {names}")
+        self._printer(f"not ready after {self._start_timeout:g} s; continuing without: {names}")
 
     def _wanted(self) -> frozenset[int]:
         """Returns the sizes of shares for as many workers as there are."""

@@ -31,7 +31,7 @@ class LearnerGroup(Protocol):
 
         Raises:
           PeerError: a process has ended or failed.
-          DeadlineExceeded: a process did not come to its next update.
+          DeadlineExceeded: a process did not reach its next update.
         """
 
     def broadcast(self, nest: Nest) -> Nest:

@@ -169,7 +169,7 @@ class ProcessGroup:
             if self._cause is not None:
                 raise PeerError(self._cause)
         raise DeadlineExceeded(
-            f"{self._names[peer]} did not come to its next update within {ROUND_S:g} s"
+            f"{self._names[peer]} did not reach its next update within {ROUND_S:g} s"
         )
 
     def _send(self, peer: int, message: dict[str, Any]) -> None:

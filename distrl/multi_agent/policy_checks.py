@@ -171,8 +171,8 @@ def check_several(tasks: Mapping[str, Task], shared: Mapping[str, Shared], locks
             if task.learner.num_gradient_workers:
                 raise ConfigError(
                     f"shared[{name!r}]: {task.name!r} has learner.num_gradient_workers="
-                    f"{task.learner.num_gradient_workers}, and what is shared changes between the "
-                    "updates that they would know of; take 0"
+                    f"{task.learner.num_gradient_workers}, and shared parameters also change "
+                    "between this task's updates, unknown to its workers; take 0"
                 )
             if not task.learner.learning:
                 raise ConfigError(

@@ -33,7 +33,7 @@ def shortage(nbytes: int) -> str | None:
         return None
     return (
         f"the full replay table needs {size(nbytes)} and the rest of the run about {size(rest)}, "
-        f"but only {size(free)} of memory are free now: unless other programs give some back, the "
+        f"but only {size(free)} of memory are free now: unless other programs free some, the "
         "kernel may end this one; use a smaller replay.max_size"
     )
 

@@ -108,7 +108,7 @@ class CollectionRounds:
         return (
             f"a round waits for {min(self._min_actors, acting)} of {acting} actors "
             f"(actors.min_actors); {len(self._delivered)} have delivered: "
-            f"{sorted(self._delivered)}, and {sorted(self._promised)} are at it"
+            f"{sorted(self._delivered)}, and {sorted(self._promised)} are still acting"
         )
 
     # Called by actors:

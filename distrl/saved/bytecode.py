@@ -27,6 +27,6 @@ def other_python(path: Path, saved_by: str) -> ConfigError | None:
     if same or not saved_by:
         return None
     return ConfigError(
-        f"{path} has code that only Python {saved_by} can load, which saved it; this is Python "
-        f"{platform.python_version()}"
+        f"{path} has code that only Python {saved_by} can load, as it was saved by it; this is "
+        f"Python {platform.python_version()}"
     )

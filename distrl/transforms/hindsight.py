@@ -131,7 +131,8 @@ class Hindsight(Transform):
         if getattr(config, "on_policy", False) or jax.tree.leaves(extras_struct(agent)):
             raise ConfigError(
                 f"hindsight with {type(config).__name__}: it learns from its own policy's actions, "
-                "and nobody acted for the new goals; use an off-policy agent: DQN, DDPG, TD3 or SAC"
+                "none of which was chosen for the new goals; use an off-policy agent: DQN, DDPG, "
+                "TD3 or SAC"
             )
         state = agent.initial_state(1)
         if isinstance(state, dict) and jax.tree.leaves(state.get("frame_stack", ())):

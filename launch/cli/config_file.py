@@ -69,8 +69,8 @@ def read(path: str, values: flags.FlagValues) -> ConfigFile:
     for name in data:
         if name not in values or name in _NOT_AGAIN:
             raise ConfigError(
-                f"--config_file: {path}: {name!r} is no flag that it may have; settings of the "
-                "experiment go under `config`"
+                f"--config_file: {path}: {name!r} is not a flag that a file may set; "
+                "settings of the experiment go under `config`"
             )
     words = [_word(name, value) for name, value in data.items()]
     return ConfigFile(words, flat(settings, "config."), False)

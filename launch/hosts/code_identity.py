@@ -40,7 +40,7 @@ def difference(host: str, theirs: Mapping[str, str], ours: Mapping[str, str]) ->
             continue
         if name == "code":
             return (
-                f"host {host} has other code of distrl (hash {their_version}; here "
+                f"host {host} has different code of distrl (hash {their_version}; here "
                 f"{our_version}): install the same code on all hosts"
             )
         return (

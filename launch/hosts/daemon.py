@@ -105,7 +105,7 @@ class HostDaemon:
                 now = time.monotonic()
                 if now - self._last_report >= REPORT_S:
                     self._last_report = now
-                    self._attempt("looking after the tunnel", self._check_tunnel)
+                    self._attempt("checking the tunnel", self._check_tunnel)
                     # Also the sign of life.
                     self._channel.send("report", nodes=self._nodes.report())
                 if now - self._last_heard > LEASE_S:

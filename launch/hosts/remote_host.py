@@ -69,7 +69,7 @@ class RemoteHost:
         self.host = host
         self.state = HostState.AWAY
         self.refused: str | None = None  # why the host cannot be used at all
-        self.away_because = "it was not reached yet"
+        self.away_because = "it has not been reached yet"
         self.ports: dict[str, list[int]] = {}  # by node
         self.tunnel_port = 0
         self.address = host.reached_at  # for the other hosts

@@ -141,7 +141,7 @@ def _read_result(path: Path, say: Callable[[str], None]) -> dict[str, Any]:
     if damage is None:
         return dict(read_json(path))
     if path.exists():
-        say(f"distrl: {shown(path)} is damaged ({damage}): the checkpoints tell how far the run is")
+        say(f"distrl: {shown(path)} is damaged ({damage}): counts come from the checkpoints")
     return {}
 
 
@@ -199,7 +199,7 @@ def _resume(
     states = monitor_states(resume_point, tasks)
     ended = _ended(experiment, states)
     if ended is not None and not saved.complete:
-        say(f"distrl: the program before could not save {path / PARAMS}: resuming, to save it")
+        say(f"distrl: the previous program could not save {path / PARAMS}: resuming to save it")
         ended = None
     if ended is None:
         (env_steps,) = {state["env_steps_acted"] for state in states.values()}

@@ -78,7 +78,7 @@ class Player:
             if values.task not in tasks:
                 raise ConfigError(
                     f"{command}: {run.path} has no policy {values.task!r}; it has "
-                    f"{', '.join(tasks) or 'one alone: leave --task out'}"
+                    f"{', '.join(tasks) or 'only one: leave --task out'}"
                 )
             run = tasks[values.task]
         self.run = run
@@ -91,8 +91,8 @@ class Player:
         if isinstance(self.environment, Copies):
             if run.task is None and tasks:
                 raise ConfigError(
-                    f"{command}: each policy of {run.path} has an environment of its own; name "
-                    f"one: --task={next(iter(tasks))}"
+                    f"{command}: each policy of {run.path} has its own environment; name one: "
+                    f"--task={next(iter(tasks))}"
                 )
             self.environment = self.environment.environment
         self.has_several_agents = isinstance(self.environment, SeveralAgents)
@@ -167,7 +167,7 @@ class Player:
         params = Saved.read(run.path).params or 0
         if which == "latest" and params > version:
             print(
-                f"distrl: {run.path / PARAMS} is newer: {params:,} learner steps, of which there "
+                f"distrl: {run.path / PARAMS} is newer: {params:,} learner steps, for which there "
                 "is no checkpoint; distrl.checkpointing.params_file.load_params reads it",
                 flush=True,
             )

@@ -79,7 +79,7 @@ def _tables_of_run(run_dir: str, files: Mapping[str, SharedFile]) -> list[str]:
     """
     launcher = launcher_of(Path(run_dir))
     if launcher is None or not launcher.lives or not is_running(Path(run_dir)):
-        raise ConfigError(f"tables: {run_dir}: no program of this machine runs there")
+        raise ConfigError(f"tables: {run_dir}: no program is running there on this machine")
     names = [name for name in sorted(files) if launcher.pid in _ancestors(files[name].creator.pid)]
     if not names:
         raise ConfigError(

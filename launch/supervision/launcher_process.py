@@ -136,4 +136,4 @@ def _where_else(launcher: LauncherProcess | None, command: str) -> str:
         return f"runs on another machine; {command} it there"
     if launcher.is_elsewhere:
         return f"runs as {launcher.name}; {command} it there"
-    return f"was {launcher.name}, which has ended, and its nodes do so now"
+    return f"was {launcher.name}, which has ended; its nodes are ending, too"

@@ -106,7 +106,7 @@ def make_search(
     if ranges and trials is None:
         raise ConfigError("--random: say how many draws to try, as in --trials=10")
     if trials is not None and not ranges:
-        raise ConfigError("--trials: the number of draws of --random, of which there is none")
+        raise ConfigError("--trials is the number of draws of --random, and no --random is given")
     if trials is not None and trials < 1:
         raise ConfigError(f"--trials must be 1 or more, got {trials}")
     return Search(points, ranges, trials or 1, seed)

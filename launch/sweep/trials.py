@@ -137,7 +137,9 @@ class Runner:
         if trial.is_done:
             self._seconds.append(seconds)
         elif trial.status == "failed":
-            line += f"; its output: {log}; the others go on" if self._todo else f"; output: {log}"
+            line += (
+                f"; its output: {log}; the others continue" if self._todo else f"; output: {log}"
+            )
         left = len(self._todo) + len(self._running)
         if left and self._seconds and self.stopped_by is None:
             mean = sum(self._seconds) / len(self._seconds)

@@ -37,5 +37,5 @@ def stops_in_order() -> bool:
 
 def leave() -> NoReturn:
     """Ends the process of a node that has been saved and does not return from its work."""
-    print_line("saved; leaving in the middle of its work")
+    print_line("saved; ending before its work is done")
     exit_at_once(0)

@@ -120,7 +120,7 @@ def _serving(method: Callable[..., Any]) -> Callable[[bytes, Any], bytes]:
         except (MessageError, TypeError, ValueError):
             known = False
         if not known:
-            context.abort(grpc.StatusCode.INVALID_ARGUMENT, "the request is no call's message")
+            context.abort(grpc.StatusCode.INVALID_ARGUMENT, "the request is not a call")
         try:
             return encode((True, method(*args, **kwargs)))
         except Stopped as stopped:

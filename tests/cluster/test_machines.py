@@ -175,7 +175,7 @@ def test_other_code_is_refused(tmp_path: Path):
         hosts.exec("h2", ["sh", "-c", f"echo '# changed' >> {own}/distrl/actor.py"])
         program = Program(hosts, tmp_path, *CARTPOLE, f"--remote_folder={own}", hosts_flag="h1,h2")
         assert program.process.wait(90.0) == 2
-        assert "distrl: host h2 has other code of distrl (hash" in program.output
+        assert "distrl: host h2 has different code of distrl (hash" in program.output
         nothing_is_left(hosts)
 
 

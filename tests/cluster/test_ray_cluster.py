@@ -124,7 +124,7 @@ def test_other_code_on_a_node_is_refused(tmp_path: Path):
         ray = Ray(hosts)
         program = train(hosts, ray, tmp_path, f"--remote_folder={own}")
         assert program.process.wait(90.0) == 2, program.output
-        assert "distrl: host h2 has other code of distrl (hash" in program.output
+        assert "distrl: host h2 has different code of distrl (hash" in program.output
         ray.nothing_is_left(hosts.names)
 
 

@@ -233,7 +233,7 @@ def test_what_is_sampled_follows_from_counts_alone(replay):
             {"replay": ReplayConfig("uniform", 3, 64, 8, 2, 16)},
             "error_buffer=16 must be at least 24",
         ),
-        ({"replay": ReplayConfig(backend="reverb")}, "a Reverb server takes what comes first"),
+        ({"replay": ReplayConfig(backend="reverb")}, "a Reverb server uses what arrives first"),
     ],
 )
 def test_settings_without_a_schedule_are_refused(changes, message):

@@ -122,8 +122,8 @@ def test_a_member_whose_learner_was_restarted_is_compared_again(tmp_path):
     evolution.run_once()  # 9.5 is the return of what it has lost
     assert (member.episodes, member.mean_return, member.state) == (0, None, "b")
     assert lines == [
-        "population: the learner of b was restarted: it is back from learner step 95 to 7, without "
-        "the copies that it made in between"
+        "population: the learner of b was restarted: it went back from learner step 95 to 7, and "
+        "lost the copies that it made in between"
     ]
     noted = {"member": "b", "learner_step": 7, "restarted_after": 95}
     assert json.loads(record.read_text().splitlines()[-1]) == noted
@@ -206,7 +206,10 @@ OTHER = Tunable(A2CConfig(discount=0.5), {"learning_rate": (1e-4, 1e-2)})
             lambda: experiment([TUNABLE] * 2, goal=Goal(window=9), episodes=10),
             r"population.episodes=10: .* goal.window=9 episodes; take as many or fewer",
         ),
-        (lambda: experiment([TUNABLE] * 2, learning=False), "learner.learning=False: no member"),
+        (
+            lambda: experiment([TUNABLE] * 2, learning=False),
+            "does not learn .learner.learning=False",
+        ),
         (
             lambda: experiment([TUNABLE] * 2, transforms=(RewardScale(0.1),)),
             "transforms, observations or actions of policies 'm0' and 'm1' differ",

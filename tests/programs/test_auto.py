@@ -55,7 +55,9 @@ def test_lockstep_has_no_service(cartpole):
 
 def test_nothing_is_left(cartpole):
     excluded = dict.fromkeys(NAMES, "so")
-    with pytest.raises(ConfigError, match="topology: none is left: not single_process: so; not"):
+    with pytest.raises(
+        ConfigError, match="topology: none can run this: not single_process: so; not"
+    ):
         candidates(cartpole, 2, excluded)
 
 

@@ -89,7 +89,7 @@ def test_what_one_process_does():
             (2, 1),
             "learner.batch_size=63 does not split over 2 learner processes: 63 / 2 = 31.5",
         ),
-        ({"lockstep": True}, (2, 1), "lockstep: several learner processes take what comes first"),
+        ({"lockstep": True}, (2, 1), "lockstep: several learner processes use what arrives first"),
     ],
 )
 def test_what_does_not_split_is_refused(change, place, message):

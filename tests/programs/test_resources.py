@@ -46,7 +46,7 @@ def test_they_are_counted_from_the_users_mask(monkeypatch):
     for group in ("replay", "monitor", "inferencer", "actor", "evaluator"):
         assert found[group]["CUDA_VISIBLE_DEVICES"] == ""
         assert found[group]["JAX_PLATFORMS"] == "cpu"
-    assert describe_gpus(found) == "GPUs: learner 2,5; no other node sees one"
+    assert describe_gpus(found) == "GPUs: learner 2,5; no other node sees a GPU"
 
 
 def test_each_inferencer_has_its_own(monkeypatch):

@@ -96,7 +96,7 @@ def check_unrolls(length: int, n_step: int, unroll_length: int) -> None:
     """
     if length >= unroll_length:
         raise ConfigError(
-            f"agent.burn_in={length} leaves nothing to learn from of unrolls of "
+            f"agent.burn_in={length} leaves nothing to learn from in unrolls of "
             f"replay.unroll_length={unroll_length} transitions"
         )
     left = unroll_length - length

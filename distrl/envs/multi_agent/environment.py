@@ -142,8 +142,8 @@ class MultiAgentEnvironment(SeveralAgents):
         if isinstance(env, ControlFlow):
             if limit is not None:
                 raise ConfigError(
-                    f"environment.wrappers.max_episode_steps={limit}: the rewards of agents that "
-                    f"wait would be lost; {type(env).__name__} knows them: let it end episodes"
+                    f"environment.wrappers.max_episode_steps={limit} would lose the rewards of "
+                    f"waiting agents, which {type(env).__name__} has: let it end episodes itself"
                 )
             return ControlFlowStepper(env)
         if not hasattr(env, "possible_agents"):

@@ -91,7 +91,7 @@ class ServerCalls:
             )
             if self._table not in tables:
                 raise RuntimeError(
-                    f"the server has no such table, but {sorted(tables) or 'none'}; "
+                    f"the server has no such table; it has {sorted(tables) or 'none'}: "
                     "is it another program's?"
                 )
             return tables[self._table]

@@ -97,12 +97,12 @@ class TableServer:
             case (int(number), str(name), tuple(args)) if 0 <= number < 2**62 and name in NAMES:
                 call = getattr(Calls(self._served, client, number), name)
             case _:
-                raise MessageError("a frame is no call")
+                raise MessageError("a frame is not a call")
         with client.lock:
             if number > client.number:
                 client.keep(number, self._made(lambda: call(data, *args)))
             if number not in client.answers:  # it lay in a connection that the client has given up
-                raise ConnectionError("the client has gone on, on another connection")
+                raise ConnectionError("the client has continued on another connection")
             return client.answers[number]
 
     def _made(self, call: Callable[[], Answer]) -> Answer:

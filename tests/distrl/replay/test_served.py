@@ -127,7 +127,7 @@ def test_a_frame_of_impossible_sizes_is_refused_at_once(sizes):
     end = frames.FrameSocket(right)
     with left, contextlib.closing(end):
         left.sendall(struct.pack("<IQ?", *sizes, False))
-        with pytest.raises(MessageError, match=f"no frame is of {sizes[0]} and {sizes[1]} bytes"):
+        with pytest.raises(MessageError, match=f"a frame of {sizes[0]} and {sizes[1]} bytes"):
             end.receive(10)
 
 

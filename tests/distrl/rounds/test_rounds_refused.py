@@ -25,8 +25,11 @@ from tests.support.experiments import checking
             "replay.period=4, whose unrolls end within a round",
         ),
         ({"replay": ReplayConfig(unroll_length=9, max_size=17)}, "the 4 streams that may be late"),
-        ({"lockstep": True}, "by what time it is"),
-        ({"learner": LearnerConfig(4, max_policy_lag=1), "lockstep": True}, "by what time it is"),
+        ({"lockstep": True}, "ends rounds by the clock"),
+        (
+            {"learner": LearnerConfig(4, max_policy_lag=1), "lockstep": True},
+            "ends rounds by the clock",
+        ),
     ],
 )
 def test_it_is_refused(parts, message):

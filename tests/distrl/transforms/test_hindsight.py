@@ -341,7 +341,7 @@ QUEUE = ReplayConfig("queue", unroll_length=20, max_size=512)
     ("agent", "replay", "others", "match"),
     [
         (PPOConfig(), QUEUE, (), "hindsight with PPOConfig: it learns from its own policy's act"),
-        (IMPALAConfig(), QUEUE, (), "hindsight with IMPALAConfig: .* nobody acted for the new go"),
+        (IMPALAConfig(), QUEUE, (), "hindsight with IMPALAConfig: .* none of which was chosen for"),
         (A2CConfig(), QUEUE, (), "hindsight with A2CConfig: .* off-policy agent: DQN, DDPG, TD3"),
         (DQNConfig(n_step=3), UNROLLS, (), "agent.n_step=3 .* own goal, .*; use agent.n_step=1"),
         (

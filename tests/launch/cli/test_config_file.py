@@ -87,8 +87,8 @@ def test_a_file_that_a_user_writes(experiment_of, tmp_path: Path):
         ("no.json", None, "no.json: No such file"),
         ("bad.json", "{", "bad.json cannot be read: "),
         ("list.yaml", "- 3", "list.yaml must have names and values"),
-        ("flag.yaml", "agnet: ppo", "'agnet' is no flag that it may have; settings of"),
-        ("again.yaml", "run_dir: here", "'run_dir' is no flag that it may have"),
+        ("flag.yaml", "agnet: ppo", "'agnet' is not a flag that a file may set; settings of"),
+        ("again.yaml", "run_dir: here", "'run_dir' is not a flag that a file may set"),
         ("setting.yaml", "config: {learner.batchsize: 3}", "no setting 'learner.batchsize'"),
         ("config.yaml", "config: 3", "`config` must have settings by name"),
         ("value.yaml", "config: {learner.batch_size: much}", "expected int, got 'much'"),
@@ -151,7 +151,7 @@ def test_an_environment_of_a_module_in_the_current_folder(tmp_path):
     ("env", "message"),
     [
         ("gym:no_such_module:Mine-v0", "there is no module 'no_such_module'; it is looked for on"),
-        ("gym:gymnasium:Mine-v0", "gymnasium registers no such: "),
+        ("gym:gymnasium:Mine-v0", "gymnasium does not register it: "),
     ],
 )
 def test_a_module_that_is_missing_or_registers_nothing_is_said(status_of, capsys, env, message):

@@ -65,7 +65,7 @@ def test_a_users_own_file_runs_on_two_hosts(tmp_path):
     ("flags", "message"),
     [
         ([], "name the machines, the learner's first: --hosts=h1,h2,h3"),
-        (["--hosts=h1,h1"], "h1 is there twice"),
+        (["--hosts=h1,h1"], "h1 is named twice"),
         ([HOSTS, "--config.replay.backend=shared_memory"], "other machines do not reach it"),
         ([HOSTS, "--debug=actor/0"], "debug on one machine"),
         ([HOSTS, "--lp_launch_type=local_mt"], "debug on one machine"),

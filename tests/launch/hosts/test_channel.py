@@ -120,6 +120,8 @@ def test_other_code_and_other_versions_are_named():
     assert difference("h2", {**ours, "jax": "0.0.1"}, ours) == (
         f"host h2 has jax 0.0.1; here it is {ours['jax']}: install the same versions on all hosts"
     )
-    assert "host h2 has other code of distrl" in str(difference("h2", {**ours, "code": "0"}, ours))
+    assert "host h2 has different code of distrl" in str(
+        difference("h2", {**ours, "code": "0"}, ours)
+    )
     without = {name: version for name, version in ours.items() if name != "numpy"}
     assert "host h2 has numpy none" in str(difference("h2", without, ours))

@@ -294,7 +294,7 @@ def test_other_code_is_refused(daemon: Daemon):
     daemon.send(**{**HELLO, "identity": {**IDENTITY, "code": "2"}})
     daemon.run_until(lambda: daemon.host.refused)
     assert daemon.host.refused == (
-        "host h2 has other code of distrl (hash 2; here 1): install the same code on all hosts"
+        "host h2 has different code of distrl (hash 2; here 1): install the same code on all hosts"
     )
     assert daemon.host.state is HostState.AWAY and not daemon.said
 

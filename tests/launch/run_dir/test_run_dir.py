@@ -255,8 +255,8 @@ def test_a_run_that_could_not_save_has_not_ended(opened, finished, tmp_path, sta
     (tmp_path / "run" / "result.json").write_text(json.dumps(result))
     folder, lines = opened(experiment())
     assert folder.ended is None and folder.resume_point.checkpoint is not None
-    why = f"{folder.path / 'params.npz'}: resuming, to save it"
-    assert f"distrl: the program before could not save {why}" in lines
+    why = f"{folder.path / 'params.npz'}: resuming to save it"
+    assert f"distrl: the previous program could not save {why}" in lines
 
 
 @pytest.mark.parametrize(

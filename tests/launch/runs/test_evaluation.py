@@ -104,7 +104,7 @@ def test_code_of_a_policy_is_run_by_a_flag_of_the_command_line(tmp_path):
     Checkpoints(tmp_path).write(1, fill)
     (tmp_path / "config.json").write_text("{}")
     values = player.player_arguments("eval").parse_args([str(tmp_path), "--env=CartPole-v1"])
-    with pytest.raises(ConfigError, match=r"code of its own .* could change it, add --trust$"):
+    with pytest.raises(ConfigError, match=r"code of its own .* written this file, add --trust$"):
         player.Player("eval", values).policy()
     with pytest.raises(ConfigError, match=r"as in load_policy\(\.\.\., trust=True\)$"):
         distrl.load_policy(tmp_path)
@@ -135,5 +135,5 @@ def test_the_checkpoint_is_named_and_newer_parameters_are_told(tmp_path, capsys)
     assert (said(), said("--which=best")) == ([latest], [best])
     save_params(tmp_path / PARAMS, 2500, params)  # the checkpoint with them was not written
     assert (said("--which=best"), said()[0]) == ([best], latest)
-    newer = f"distrl: {tmp_path / PARAMS} is newer: 2,500 learner steps, of which there is no chec"
+    newer = f"distrl: {tmp_path / PARAMS} is newer: 2,500 learner steps, for which there is no che"
     assert said()[1].startswith(newer)

@@ -63,7 +63,7 @@ def test_tables_of_a_run(tmp_path):
         finally:
             table.close()
     assert none.returncode == 2
-    assert f"{run}: no program of this machine runs there" in none.stderr
+    assert f"{run}: no program is running there on this machine" in none.stderr
     assert early.returncode == 2 and "has no table that others can read" in early.stderr
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith(f"table '{name}': size 0 of 8, ")

@@ -78,7 +78,7 @@ def test_values_to_choose_from():
         (["x=1", "x=2"], [], None, "--grid x: named twice"),
         (["x=1"], ["x=1,2"], 3, "--random x: --grid names it too"),
         ([], ["x=1,2"], None, "--random: say how many draws to try, as in --trials=10"),
-        ([], [], 3, "--trials: the number of draws of --random, of which there is none"),
+        ([], [], 3, "--trials is the number of draws of --random, and no --random is given"),
         ([], ["x=1,2"], 0, "--trials must be 1 or more, got 0"),
         ([], ["x=logg:1:2"], 1, "no distribution 'logg'; did you mean log?"),
         ([], ["x=log:0:2"], 1, "the logarithm needs bounds above 0"),

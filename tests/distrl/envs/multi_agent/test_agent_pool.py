@@ -340,7 +340,7 @@ def test_an_environment_step_has_a_time_step_of_each_agent_or_of_the_one_whose_t
 
 def test_a_control_flow_ends_its_episodes_itself():
     limited = MultiAgentEnvironment(Hierarchy, wrappers=WrapperConfig(max_episode_steps=3))
-    with pytest.raises(ConfigError, match=r"max_episode_steps=3: .* Hierarchy knows them: let it"):
+    with pytest.raises(ConfigError, match=r"max_episode_steps=3 .* which Hierarchy has: let it"):
         limited.agents()
 
 

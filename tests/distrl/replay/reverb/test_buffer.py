@@ -100,7 +100,7 @@ def test_a_server_without_the_table(make_replay, streams):
     buffer = buffer_at(address, streams.struct, name="task-2", unrolls_per_item=4)
     with pytest.raises(RuntimeError, match="task-2"):
         buffer.sample(10.0)
-    with pytest.raises(RuntimeError, match=rf"task-2.*no such table, but \['{streams.table}'\]"):
+    with pytest.raises(RuntimeError, match=rf"task-2.*no such table; it has \['{streams.table}'\]"):
         buffer.info()
     with pytest.raises(RuntimeError, match="task-2"):
         streams.add_to(buffer, np.arange(4, dtype=np.int32), 9 * T)
