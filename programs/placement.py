@@ -85,6 +85,17 @@ def parse_hosts(text: str) -> tuple[Host, ...]:
     return hosts
 
 
+def write_hosts(hosts: Sequence[Host]) -> str:
+    """Returns the text from which `parse_hosts` makes these hosts."""
+
+    def word(host: Host) -> str:
+        values = {name: getattr(host, name) for name in _SETTINGS}
+        settings = [f"{name}={value}" for name, value in values.items() if value]
+        return ":".join([host.name, *settings])
+
+    return ",".join(map(word, hosts))
+
+
 def _host(word: str) -> Host:
     name, *settings = [part for part in word.split(":") if part]
     values: dict[str, str | int | float] = {}

@@ -1,6 +1,7 @@
 """`distrl train --topology=multi_machine`: its flags, and how the hosts' daemons are started."""
 
 import contextlib
+import dataclasses
 import shlex
 import socket
 import sys
@@ -21,7 +22,7 @@ from distrl.launch.launch_types import LOCAL_MP
 from distrl.launch.run_dir.folder import folder_of_flag
 from distrl.launch.run_dir.run_dir import new_path
 from distrl.programs.groups import GROUPS
-from distrl.programs.placement import Host, Placement, parse_hosts, place
+from distrl.programs.placement import Host, Placement, parse_hosts, place, write_hosts
 
 LAUNCHERS = {
     "ssh": "this command starts them by SSH",
@@ -286,10 +287,11 @@ def _write_manifests(
         if getattr(values, flag) is None:
             raise ConfigError(f"--launcher=kubernetes: give --{flag}; see docs/machines.md")
     tunnel_port = values.tunnel_port or kubernetes.TUNNEL_PORT
-    hosts = ",".join(
-        f"{host.name}:address={kubernetes.host_address(values.name, host.name)}:gpus={host.gpus}"
-        f":cores={host.cores}:replay={host.replay}"
-        for host in placement.hosts
+    hosts = write_hosts(
+        [
+            dataclasses.replace(host, address=kubernetes.host_address(values.name, host.name))
+            for host in placement.hosts
+        ]
     )
     plain = without_flags(arguments, ("hosts", "tunnel_port"), values)
     command = [

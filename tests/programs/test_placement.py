@@ -13,7 +13,7 @@ from distrl.errors import ConfigError
 from distrl.experiment import Experiment
 from distrl.launch.cli.multi_machine import LAUNCHERS
 from distrl.population import Population
-from distrl.programs.placement import Host, asks_on_one_host, parse_hosts, place
+from distrl.programs.placement import Host, asks_on_one_host, parse_hosts, place, write_hosts
 from tests.support.commands import ROOT, SUBSTRATES
 from tests.support.experiments import agents
 
@@ -35,6 +35,17 @@ def test_hosts_are_read(tmp_path):
     path = tmp_path / "hosts"
     path.write_text("# the cluster\nh1 gpus=1\n\nh2 cores=8   memory_gb=1.5 # new\n")
     assert parse_hosts(f"@{path}") == hosts[:2]
+
+
+def test_hosts_are_read_as_they_were_written():
+    settings = [field.name for field in dataclasses.fields(Host) if field.name != "name"]
+    values = {"address": "10.0.0.3", "memory_gb": 0.1}
+    hosts = tuple(
+        Host(f"h{index}", **{name: values.get(name, index) for name in settings[: index + 1]})
+        for index in range(len(settings))
+    )
+    assert write_hosts(hosts[:2]) == "h0:address=10.0.0.3,h1:address=10.0.0.3:cores=1"
+    assert parse_hosts(write_hosts(hosts)) == hosts
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,50 @@
+"""`distrl train --launcher=kubernetes`: the file that it writes."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+yaml = pytest.importorskip("yaml")
+pytest.importorskip("cryptography")
+
+COMMAND = (
+    "train", "--topology=multi_machine", "--launcher=kubernetes", "--image=distrl:1",
+    "--name=first-run", "--storage=claim:runs",
+)  # fmt: skip
+HOSTS = "h1:cores=8:memory_gb=32,h2:cores=8:memory_gb=1.5"
+
+
+@pytest.fixture
+def jobs(
+    status_of: Callable[..., int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., dict[str, Any]]:
+    """Runs the command with more flags; returns the specifications of its Jobs, by host."""
+    monkeypatch.chdir(tmp_path)
+
+    def made(*flags: str) -> dict[str, Any]:
+        assert status_of(*COMMAND, *flags) == 0
+        documents = yaml.safe_load_all(Path("first-run.yaml").read_text())
+        return {
+            document["metadata"]["name"].removeprefix("first-run-"): document["spec"]
+            for document in documents
+            if document["kind"] == "Job"
+        }
+
+    return made
+
+
+def arguments(job: dict[str, Any]) -> list[str]:
+    (container,) = job["template"]["spec"]["containers"]
+    return container["args"]
+
+
+def test_the_launcher_in_its_pod_has_the_hosts_as_they_were_named(jobs: Callable[..., Any]):
+    settings = ("--env=CartPole-v1", "--config.learner.num_gradient_workers=2")
+    launcher = arguments(jobs(*settings, f"--hosts={HOSTS}:gradient_workers=2")["launcher"])
+    assert (
+        "--hosts=h1:address=h1.first-run:cores=8:memory_gb=32.0,"
+        "h2:address=h2.first-run:cores=8:memory_gb=1.5:gradient_workers=2"
+    ) in launcher
+    assert set(settings) < set(launcher)
