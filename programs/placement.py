@@ -129,12 +129,17 @@ class Placement:
         """Returns the host of a node."""
         return next(host for host in self.hosts if host.name == self.nodes[node])
 
+    @property
+    def used(self) -> tuple[Host, ...]:
+        """The hosts that have nodes, in their order."""
+        return tuple(host for host in self.hosts if host.name in self.nodes.values())
+
     def on(self, host: str) -> list[str]:
         """Returns the names of a host's nodes."""
         return [node for node, name in self.nodes.items() if name == host]
 
     def table(self, gpus: Mapping[str, int]) -> str:
-        """Returns a table of each node, its host, address and device.
+        """Returns a table of each node, its host, address and device, and which hosts have none.
 
         Args:
           gpus: GPUs of each group.
@@ -145,10 +150,14 @@ class Placement:
             count = gpus.get(node.partition("/")[0], 0)
             rows.append((node, host.name, host.reached_at, f"{count} GPU" if count else "cpu"))
         widths = [max(len(row[column]) for row in rows) for column in range(4)]
-        return "\n".join(
+        lines = [
             "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
             for row in rows
-        )
+        ]
+        idle = [host.name for host in self.hosts if host not in self.used]
+        if idle:
+            lines.append(f"no nodes on {', '.join(idle)}: raise --config.actors.num_actors")
+        return "\n".join(lines)
 
 
 def place(experiment: Experiment, hosts: Sequence[Host], light: bool) -> Placement:

@@ -229,9 +229,8 @@ def launch(
     with contextlib.ExitStack() as stack:
         if values.launcher == "ray":
             address = ray_cluster.cluster_address(values.ray)
-            used = [host for host in placement.hosts if placement.on(host.name)]
             cluster = stack.enter_context(
-                ray_cluster.hosts_on_cluster(address, used, daemon, values.ray_wait)
+                ray_cluster.hosts_on_cluster(address, placement.used, daemon, values.ray_wait)
             )
             connect, options["lost"] = cluster.connect, cluster.lost
         result = run_on_machines(program, experiment, placement, connect, run_dir, **options)
@@ -286,6 +285,7 @@ def _write_manifests(
     for flag in ("image", "name", "storage"):
         if getattr(values, flag) is None:
             raise ConfigError(f"--launcher=kubernetes: give --{flag}; see docs/machines.md")
+    placement = dataclasses.replace(placement, hosts=placement.used)  # no pods without nodes
     tunnel_port = values.tunnel_port or kubernetes.TUNNEL_PORT
     hosts = write_hosts(
         [

@@ -32,7 +32,8 @@ class JoinServer:
 
     Args:
       session: the launch.
-      hosts: the program's hosts, in the order of the placement.
+      names: names of all hosts; a daemon's rank is an index of these.
+      hosts: those that have nodes.
       credentials: the program's credentials.
       port: the join port, on all interfaces.
     """
@@ -40,11 +41,13 @@ class JoinServer:
     def __init__(
         self,
         session: Session,
+        names: Sequence[str],
         hosts: Sequence[RemoteHost],
         credentials: Credentials,
         port: int,
     ) -> None:
         self._session = session
+        self._names = names
         self._hosts = hosts
         self._token = join_token(credentials).encode()
         self._unidentified: dict[JsonLineChannel, float] = {}  # connections, and their deadlines
@@ -111,9 +114,10 @@ class JoinServer:
         channel.limit = LIMIT
         host = self._find_host(message)
         if isinstance(host, str):
-            channel.send("refused", reason=host)
-            channel.close()
-            self._session.journal.say(host)
+            self._turn_away(channel, host, "refused", reason=host)
+            return
+        if host is None:
+            self._turn_away(channel, "a daemon of a host without nodes joined: it ends", "bye")
             return
         host.attach(channel)
         host.on_hello(
@@ -124,18 +128,23 @@ class JoinServer:
             message["tunnel_key"],
         )
 
-    def _find_host(self, message: Mapping[str, Any]) -> RemoteHost | str:
-        """Returns the host that a daemon belongs to, or why it belongs to none."""
-        names = [host.host.name for host in self._hosts]
+    def _find_host(self, message: Mapping[str, Any]) -> RemoteHost | str | None:
+        """Returns a daemon's host, None if that has no nodes, or why the daemon has no host."""
+        names = self._names
         name, rank = message.get("name"), message.get("rank")
         if name not in names and isinstance(rank, int) and 0 <= rank < len(names):
             name = names[rank]
         if name not in names:
             return f"a daemon joined as {name!r} (rank {rank}); the hosts are {', '.join(names)}"
-        host = self._hosts[names.index(name)]
-        if host.state is not HostState.AWAY:
+        host = next((host for host in self._hosts if host.host.name == name), None)
+        if host is not None and host.state is not HostState.AWAY:
             return f"a second daemon joined as host {name}"
         return host
+
+    def _turn_away(self, channel: JsonLineChannel, line: str, kind: str, **fields: Any) -> None:
+        channel.send(kind, **fields)
+        channel.close()
+        self._session.journal.say(line)
 
     def _drop_oldest(self) -> None:
         for channel in list(self._unidentified)[:1]:

@@ -78,7 +78,7 @@ def launch_on_machines(
     """
     check_groups(program, "restart_policies", restart_policies or {})
     run_dir = pathlib.Path(run_dir).absolute()
-    log_names = [f"host-{host.name}" for host in placement.hosts]
+    log_names = [f"host-{host.name}" for host in placement.used]
     with Session(program, run_dir, terminal, limits, stop_grace, log_limit=log_limit) as session:
         session.journal.note(
             f"launching {program.name!r} on {', '.join(log_names)}, {len(session.nodes)} nodes on "
@@ -87,19 +87,17 @@ def launch_on_machines(
         credentials = credentials or make_credentials()
         hosts: list[RemoteHost] = []
         if join_port:
-            join_server = JoinServer(session, hosts, credentials, join_port)
+            names = [host.name for host in placement.hosts]
+            join_server = JoinServer(session, names, hosts, credentials, join_port)
             session.callback(join_server.close)
             session.ticks.append(join_server.tick)
             session.journal.say(f"waiting for the hosts' daemons on port {join_port}")
         launcher_identity = identity()
-        for host in placement.hosts:
-            node_names = placement.on(host.name)
-            if not node_names:
-                continue
+        for host in placement.used:
             remote_host = RemoteHost(
                 host,
                 connect(host),
-                node_names,
+                placement.on(host.name),
                 session,
                 {
                     "payload": _payload(program, experiment, placement, host, run_dir),

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from distrl.programs.placement import Host, Placement
+    from distrl.programs.placement import Placement
 
 DAEMON = ("distrl", "agent")
 # One daemon per host. By default, mpirun would bind it, with all nodes that it starts, to one core,
@@ -27,7 +27,7 @@ def command_lines(
     credentials_file: str,
     daemon: Sequence[str] = DAEMON,
 ) -> list[str]:
-    """Returns the launcher's line, then one for each host; they may be started in any order.
+    """Returns the launcher's line, then one for each host that has nodes, in any order to start.
 
     Args:
       placement: the program's hosts.
@@ -41,7 +41,7 @@ def command_lines(
     """
     joins = [
         [*_daemon(daemon, join_address, credentials_file), f"--name={host.name}"]
-        for host in placement.hosts
+        for host in placement.used
     ]
     return [shlex.join(words) for words in [list(command), *joins]]
 
@@ -54,7 +54,7 @@ def mpirun_line(
 ) -> str:
     """Returns the line by which mpirun (Open MPI 4 or newer) starts the daemons of all hosts.
 
-    A daemon finds out its host by its rank.
+    A daemon finds out its host by its rank, so all hosts are there, those without nodes too.
 
     Args:
       placement, join_address, credentials_file, daemon: as of `command_lines`.
@@ -82,8 +82,8 @@ def sheet(
         f"# The launcher, at {join_address}:",
         launcher,
     ]
-    for host, line in zip(placement.hosts, daemons, strict=True):
-        lines += ["", f"# On {host.name}{_nodes(placement, host)}:", line]
+    for host, line in zip(placement.used, daemons, strict=True):
+        lines += ["", f"# On {host.name} ({', '.join(placement.on(host.name))}):", line]
     mpirun = mpirun_line(placement, join_address, credentials_file, daemon)
     lines += ["", "# Or, instead of a line on each host, by MPI:", f"# {mpirun}"]
     return "\n".join(lines) + "\n"
@@ -91,9 +91,3 @@ def sheet(
 
 def _daemon(daemon: Sequence[str], join_address: str, credentials_file: str) -> list[str]:
     return [*daemon, f"--join={join_address}", f"--credentials={credentials_file}"]
-
-
-def _nodes(placement: "Placement", host: "Host") -> str:
-    """Returns a host's nodes, for its comment."""
-    nodes = placement.on(host.name)
-    return f" ({', '.join(nodes)})" if nodes else ""

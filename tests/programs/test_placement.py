@@ -85,6 +85,14 @@ def test_actors_go_where_cores_are():
     assert on == {"h2": 2, "h3": 4}
 
 
+def test_a_host_without_nodes_is_named():
+    placement = place(experiment(2), parse_hosts("h1,h2:cores=1,h3:cores=8,h4:cores=1"), light=True)
+    assert [host.name for host in placement.used] == ["h1", "h3"]
+    assert placement.table({}).splitlines()[-1] == (
+        "no nodes on h2, h4: raise --config.actors.num_actors"
+    )
+
+
 def test_one_host_has_all_and_needs_no_relay():
     placement = place(experiment(), parse_hosts("h1"), light=False)
     assert set(placement.nodes.values()) == {"h1"}

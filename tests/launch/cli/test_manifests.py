@@ -48,3 +48,10 @@ def test_the_launcher_in_its_pod_has_the_hosts_as_they_were_named(jobs: Callable
         "h2:address=h2.first-run:cores=8:memory_gb=1.5:gradient_workers=2"
     ) in launcher
     assert set(settings) < set(launcher)
+
+
+def test_a_host_without_nodes_has_no_pod(jobs: Callable[..., Any]):
+    made = jobs("--config.actors.num_actors=1", f"--hosts={HOSTS},h3:cores=16:memory_gb=1")
+    assert list(made) == ["h1", "h3", "launcher"]
+    (hosts,) = [each for each in arguments(made["launcher"]) if each.startswith("--hosts=")]
+    assert "h2" not in hosts

@@ -55,7 +55,8 @@ class Launcher:
             journal=types.SimpleNamespace(say=self.said.append),
         )
         self.hosts: list[Any] = [FakeHost("h1"), FakeHost("h2")]
-        self.server = join_server.JoinServer(session, self.hosts, CREDENTIALS, port)
+        names = ["h1", "idle", "h2"]
+        self.server = join_server.JoinServer(session, names, self.hosts, CREDENTIALS, port)
 
     def connect(self, **hello: object) -> socket.socket:
         """Connects a daemon that sends one message."""
@@ -119,7 +120,7 @@ def test_a_peer_without_the_credentials_is_disconnected(launcher: Launcher, hell
     assert all(host.state is HostState.AWAY for host in launcher.hosts)
 
 
-@pytest.mark.parametrize(("name", "rank"), [("h2", None), (None, 1), ("elsewhere", 1)])
+@pytest.mark.parametrize(("name", "rank"), [("h2", None), (None, 2), ("elsewhere", 2)])
 def test_a_daemon_is_found_by_its_name_or_its_rank(launcher: Launcher, name: str, rank: int):
     token = join_token(CREDENTIALS)
     with launcher.connect(kind="hello", name=name, rank=rank, token=token, **IDENTITY):
@@ -128,10 +129,19 @@ def test_a_daemon_is_found_by_its_name_or_its_rank(launcher: Launcher, name: str
     assert launcher.hosts[0].state is HostState.AWAY and not launcher.said
 
 
+@pytest.mark.parametrize(("name", "rank"), [("idle", None), (None, 1)])
+def test_a_daemon_of_a_host_without_nodes_ends(launcher: Launcher, name: str | None, rank: int):
+    token = join_token(CREDENTIALS)
+    with launcher.connect(kind="hello", name=name, rank=rank, token=token, **IDENTITY) as daemon:
+        assert launcher.messages_to(daemon) == [{"kind": "ping"}, {"kind": "bye"}]
+    assert launcher.said == ["a daemon of a host without nodes joined: it ends"]
+    assert all(host.state is HostState.AWAY for host in launcher.hosts)
+
+
 @pytest.mark.parametrize(
     ("name", "reason"),
     [
-        ("h3", "a daemon joined as 'h3' (rank None); the hosts are h1, h2"),
+        ("h3", "a daemon joined as 'h3' (rank None); the hosts are h1, idle, h2"),
         ("h1", "a second daemon joined as host h1"),
     ],
 )

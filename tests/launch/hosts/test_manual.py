@@ -66,6 +66,14 @@ def test_the_sheet_says_what_runs_where():
     assert subprocess.run(["sh", "-n"], input=text, text=True, check=False).returncode == 0
 
 
+def test_a_host_without_nodes_has_a_rank_and_no_line():
+    placement = Placement((Host("h0"), Host("idle"), Host("h2")), {"learner/0": "h0", "x/0": "h2"})
+    lines = command_lines(placement, COMMAND, "h0:7421", FILE)
+    assert [shlex.split(line)[-1] for line in lines[1:]] == ["--name=h0", "--name=h2"]
+    assert "idle" not in sheet(placement, COMMAND, "h0:7421", FILE).replace("h0,idle,h2", "")
+    assert "--host h0,idle,h2 " in mpirun_line(placement, "h0:7421", FILE)
+
+
 @pytest.mark.skipif(shutil.which("mpirun") is None, reason="needs the Debian package openmpi-bin")
 def test_mpirun_starts_one_daemon_on_each_host_in_their_order(hosts: Hosts, path: str):
     environ = {**os.environ, "PATH": path}
