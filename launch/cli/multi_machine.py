@@ -1,7 +1,6 @@
 """`distrl train --topology=multi_machine`: its flags, and how the hosts' daemons are started."""
 
 import contextlib
-import dataclasses
 import shlex
 import socket
 import sys
@@ -16,13 +15,14 @@ from distrl.checkpointing.resume_point import ResumePoint
 from distrl.errors import ConfigError
 from distrl.experiment import Experiment
 from distrl.launch.cli.load_experiment import experiment_modules
+from distrl.launch.cli.manifests import write_manifests
 from distrl.launch.cli.train_flags import without_flags
 from distrl.launch.hosts import kubernetes, manual, ray_cluster, ray_resources, slurm
 from distrl.launch.launch_types import LOCAL_MP
 from distrl.launch.run_dir.folder import folder_of_flag
 from distrl.launch.run_dir.run_dir import new_path
 from distrl.programs.groups import GROUPS
-from distrl.programs.placement import Host, Placement, parse_hosts, place, write_hosts
+from distrl.programs.placement import Host, Placement, parse_hosts, place
 
 LAUNCHERS = {
     "ssh": "this command starts them by SSH",
@@ -72,6 +72,13 @@ flags.DEFINE_float(
     "ray_wait",
     60.0,
     "--launcher=ray: seconds for the cluster to have room, more if it first starts machines.",
+    lower_bound=0.0,
+)
+flags.DEFINE_float(
+    "join_wait",
+    None,
+    "Seconds for all hosts to join, after which the program is not started; 120 unless given, and "
+    f"{kubernetes.JOIN_S:g} in Kubernetes.",
     lower_bound=0.0,
 )
 flags.DEFINE_string(
@@ -172,7 +179,7 @@ def prepare(
     placement = place(experiment, hosts, values.light)
     gpus = {group.name: group.num_gpus(experiment) for group in GROUPS.values()}
     say(placement.table(gpus))
-    write = {"commands": _write_commands, "kubernetes": _write_manifests}.get(values.launcher)
+    write = {"commands": _write_commands, "kubernetes": write_manifests}.get(values.launcher)
     if write is None:
         return experiment, placement
     plain = without_flags(arguments[1:], _LOCAL_FLAGS, values)
@@ -223,6 +230,8 @@ def launch(
         experiment, str(run_dir), start, placement=placement, substrate=substrate
     )
     options: dict[str, Any] = {"terminal": values.terminal, "tunnel_port": values.tunnel_port}
+    if values.join_wait is not None:
+        options["join_timeout"] = values.join_wait
     if joined:
         options["join_port"] = values.join_port
         options["credentials"] = read_credentials(values.credentials)
@@ -270,51 +279,6 @@ def _write_commands(
         f"--credentials={path}", f"--run_dir={run_dir}",
     ]  # fmt: skip
     say(manual.sheet(placement, command, f"{address}:{values.join_port}", str(path)))
-
-
-def _write_manifests(
-    experiment: Experiment,
-    placement: Placement,
-    arguments: list[str],
-    values: Any,
-    say: Callable[[str], None],
-) -> None:
-    """Writes the file for kubectl."""
-    from distrl.launch.network.credentials import make_credentials
-
-    for flag in ("image", "name", "storage"):
-        if getattr(values, flag) is None:
-            raise ConfigError(f"--launcher=kubernetes: give --{flag}; see docs/machines.md")
-    placement = dataclasses.replace(placement, hosts=placement.used)  # no pods without nodes
-    tunnel_port = values.tunnel_port or kubernetes.TUNNEL_PORT
-    hosts = write_hosts(
-        [
-            dataclasses.replace(host, address=kubernetes.host_address(values.name, host.name))
-            for host in placement.hosts
-        ]
-    )
-    plain = without_flags(arguments, ("hosts", "tunnel_port"), values)
-    command = [
-        "distrl", "train", *plain,
-        f"--hosts={hosts}", "--launcher=join", f"--join_port={values.join_port}",
-        f"--tunnel_port={tunnel_port}", f"--credentials={kubernetes.CREDENTIALS}",
-        f"--run_dir={kubernetes.RUNS}/{values.name}",
-    ]  # fmt: skip
-    credentials = make_credentials()
-    documents = kubernetes.manifests(
-        placement,
-        command,
-        values.image,
-        values.name,
-        (credentials.certificate, credentials.key),
-        storage=values.storage,
-        grace=experiment.checkpoint.grace + 30.0,
-        tunnel_port=tunnel_port,
-        join_port=values.join_port,
-    )
-    path = f"{values.name}.yaml"
-    kubernetes.write(path, documents)
-    say(f"distrl: wrote {path}; run it with: kubectl create -f {path}")
 
 
 def _run_dir(experiment: Experiment, values: Any) -> Path:

@@ -19,6 +19,7 @@ from distrl.errors import ConfigError
 from distrl.launch.hosts.kubernetes_objects import (
     CREDENTIALS,
     JOIN_PORT,
+    JOIN_S,
     LAUNCHER,
     RUNS,
     TUNNEL_PORT,
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 __all__ = [
     "CREDENTIALS",
     "JOIN_PORT",
+    "JOIN_S",
     "LAUNCHER",
     "RUNS",
     "TUNNEL_PORT",

@@ -16,6 +16,7 @@ CREDENTIALS = "/etc/distrl/credentials.pem"  # in every pod: certificate, then k
 RUNS = "/runs"  # in every pod; persistent for the launcher and the learner's host
 LAUNCHER = "launcher"
 TUNNEL_PORT, JOIN_PORT = 7420, 7421
+JOIN_S = 3600.0  # for all pods to start: an image is pulled, a node is added, a queue moves
 
 Document = dict[str, Any]
 
@@ -24,7 +25,9 @@ _CONTAINER = "distrl"
 _NODE = {"topologyKey": "kubernetes.io/hostname"}
 _LAUNCHER_CORES, _LAUNCHER_GB = 1, 4.0
 _UNREACHABLE_S = 30  # until the pods of a lost cluster node are replaced; default: five minutes
-_LAUNCHER_RESTARTS, _DAEMON_RESTARTS = 10, 100
+_LAUNCHER_RESTARTS = 10
+# Each loss of its node counts; and so many times a pod that comes too late waits for the launcher.
+_DAEMON_RESTARTS = 20
 
 
 def host_address(name: str, host: str) -> str:

@@ -226,6 +226,8 @@ def _wait_for_hosts(
             absent = any(host.state is HostState.AWAY for host in late)
             if late and (absent or time.monotonic() > deadline + BUILD_S):
                 reasons = "; ".join(f"{host.host.name}: {host.why_late()}" for host in late)
-                raise ConfigError(f"not all hosts joined in time: {reasons}")
+                raise ConfigError(
+                    f"not all hosts joined in time: {reasons}; --join_wait gives them longer"
+                )
         session.journal.flush()
     return None

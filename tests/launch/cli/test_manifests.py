@@ -50,6 +50,15 @@ def test_the_launcher_in_its_pod_has_the_hosts_as_they_were_named(jobs: Callable
     assert set(settings) < set(launcher)
 
 
+@pytest.mark.parametrize(
+    ("flags", "seconds"), [((), 3600), (("--join_wait=86400",), 86400), (("--join_wait=0",), 0)]
+)
+def test_pods_have_long_to_start(jobs: Callable[..., Any], flags: tuple[str, ...], seconds: int):
+    launcher = arguments(jobs(f"--hosts={HOSTS}", *flags)["launcher"])
+    waits = [word for word in launcher if word.startswith("--join_wait")]
+    assert waits == [f"--join_wait={seconds}.0"]
+
+
 def test_a_host_without_nodes_has_no_pod(jobs: Callable[..., Any]):
     made = jobs("--config.actors.num_actors=1", f"--hosts={HOSTS},h3:cores=16:memory_gb=1")
     assert list(made) == ["h1", "h3", "launcher"]

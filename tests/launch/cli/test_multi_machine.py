@@ -1,5 +1,6 @@
 """Several hosts, all of them this one: what needs no root. The rest is in tests/cluster."""
 
+import contextlib
 import importlib.util
 import os
 import subprocess
@@ -7,6 +8,8 @@ import sys
 from pathlib import Path
 
 import pytest
+
+from distrl.launch.network.ports import Ports
 
 ROOT = Path(__file__).parents[3]
 HOSTS = "--hosts=a:address=localhost,b:address=localhost"
@@ -59,6 +62,20 @@ def test_a_users_own_file_runs_on_two_hosts(tmp_path):
     assert "fetched " in relay
     rows = (tmp_path / "run" / "metrics.csv").read_text().splitlines()
     assert int(rows[-1].split(",")[1]) >= 20000
+
+
+def test_the_wait_for_the_hosts_is_a_flag(tmp_path):
+    pytest.importorskip("cryptography")
+    from distrl.launch.network.credentials import make_credentials, write_credentials
+
+    credentials = tmp_path / "credentials.pem"
+    write_credentials(credentials, make_credentials())
+    with contextlib.closing(Ports()) as ports:
+        join = (f"--join_port={ports.take()}", f"--credentials={credentials}", "--join_wait=0")
+        done = train(tmp_path, HOSTS, "--launcher=join", *join)
+    assert done.returncode == 2
+    reasons = "a: it was not reached yet; b: it was not reached yet"
+    assert f"not all hosts joined in time: {reasons}; --join_wait" in done.stderr
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,67 @@
+"""`distrl train --launcher=kubernetes`: the file for kubectl, from the flags."""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+from distrl.errors import ConfigError
+from distrl.experiment import Experiment
+from distrl.launch.cli.train_flags import without_flags
+from distrl.launch.hosts import kubernetes
+from distrl.programs.placement import Placement, write_hosts
+
+
+def write_manifests(
+    experiment: Experiment,
+    placement: Placement,
+    arguments: list[str],
+    values: Any,
+    say: Callable[[str], None],
+) -> None:
+    """Writes the file for kubectl.
+
+    Args:
+      experiment, placement: what runs, and where.
+      arguments: flags of `distrl train` for the launcher in its pod.
+      values: the flags' values.
+      say: called with a line for the user.
+
+    Raises:
+      ConfigError: flags that cannot work in a pod.
+    """
+    from distrl.launch.network.credentials import make_credentials
+
+    for flag in ("image", "name", "storage"):
+        if getattr(values, flag) is None:
+            raise ConfigError(f"--launcher=kubernetes: give --{flag}; see docs/machines.md")
+    placement = dataclasses.replace(placement, hosts=placement.used)  # no pods without nodes
+    tunnel_port = values.tunnel_port or kubernetes.TUNNEL_PORT
+    hosts = write_hosts(
+        [
+            dataclasses.replace(host, address=kubernetes.host_address(values.name, host.name))
+            for host in placement.hosts
+        ]
+    )
+    plain = without_flags(arguments, ("hosts", "tunnel_port", "join_wait"), values)
+    join_wait = kubernetes.JOIN_S if values.join_wait is None else values.join_wait
+    command = [
+        "distrl", "train", *plain,
+        f"--hosts={hosts}", "--launcher=join", f"--join_port={values.join_port}",
+        f"--tunnel_port={tunnel_port}", f"--credentials={kubernetes.CREDENTIALS}",
+        f"--join_wait={join_wait}", f"--run_dir={kubernetes.RUNS}/{values.name}",
+    ]  # fmt: skip
+    credentials = make_credentials()
+    documents = kubernetes.manifests(
+        placement,
+        command,
+        values.image,
+        values.name,
+        (credentials.certificate, credentials.key),
+        storage=values.storage,
+        grace=experiment.checkpoint.grace + 30.0,
+        tunnel_port=tunnel_port,
+        join_port=values.join_port,
+    )
+    path = f"{values.name}.yaml"
+    kubernetes.write(path, documents)
+    say(f"distrl: wrote {path}; run it with: kubectl create -f {path}")
