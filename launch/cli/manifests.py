@@ -45,7 +45,7 @@ def write_manifests(
     plain = without_flags(arguments, ("hosts", "tunnel_port", "join_wait"), values)
     join_wait = kubernetes.JOIN_S if values.join_wait is None else values.join_wait
     command = [
-        "distrl", "train", *plain,
+        "distrl", "train", *plain, "--keep_daemons",
         f"--hosts={hosts}", "--launcher=join", f"--join_port={values.join_port}",
         f"--tunnel_port={tunnel_port}", f"--credentials={kubernetes.CREDENTIALS}",
         f"--join_wait={join_wait}", f"--run_dir={kubernetes.RUNS}/{values.name}",

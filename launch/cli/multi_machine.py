@@ -104,6 +104,12 @@ flags.DEFINE_integer(
 flags.DEFINE_string(
     "credentials", None, "--launcher=join: PEM file with the program's credentials."
 )
+flags.DEFINE_bool(
+    "keep_daemons",
+    False,
+    "--launcher=join: after a signal, daemons wait for this command to be started again, as in "
+    "Kubernetes; otherwise they end with it.",
+)
 flags.DEFINE_string(
     "join_address",
     None,
@@ -234,6 +240,7 @@ def launch(
         options["join_timeout"] = values.join_wait
     if joined:
         options["join_port"] = values.join_port
+        options["keep_daemons"] = values.keep_daemons
         options["credentials"] = read_credentials(values.credentials)
     with contextlib.ExitStack() as stack:
         if values.launcher == "ray":

@@ -75,6 +75,7 @@ class HostDaemon:
         self._hello = dict(hello or {})
         self._reconnect_command = reconnect_command
         self._tunnel_port = tunnel_port
+        self._asked = 0  # the signal by which it was asked to end
         self._last_heard = self._last_report = time.monotonic()
         self._channel = JsonLineChannel(self.selector, reader, writer, self._handle, self._leave)
         self._nodes = HostNodes(self._channel.send, self._forward_messages, self._housekeeping)
@@ -122,13 +123,14 @@ class HostDaemon:
     def _take_signals(self) -> None:
         """Ends the daemon if it is asked to while none of its nodes runs.
 
-        While one does, the signal is dropped: what signals all processes of a job, as Slurm does,
-        also signals the launcher, which stops the nodes of all hosts in order.
+        While one does, the launcher decides when: what signals all processes of a job, as Slurm
+        does, also signals the launcher, which stops the nodes of all hosts in order.
         """
         for number in self._signals.pending():
-            if number != signal.SIGCHLD and not self._nodes.any_alive():
-                name = signal.Signals(number).name
-                self._leave(name, status=128 + number, reconnect=False)
+            if number != signal.SIGCHLD:
+                self._asked = number
+                if not self._nodes.any_alive():
+                    self._leave(signal.Signals(number).name)
 
     # Messages from the launcher.
 
@@ -258,13 +260,13 @@ class HostDaemon:
         for node in self._nodes.by_name.values():
             yield from node.fds()
 
-    def _leave(self, reason: str, status: int = 1, reconnect: bool = True) -> NoReturn:
+    def _leave(self, reason: str, reconnect: bool = True) -> NoReturn:
         """Ends this process and everything that it has started.
 
         Args:
           reason: why, for the log; "": the launcher said goodbye.
-          status: the exit status, if there is a reason.
-          reconnect: whether to wait for the launcher again, if there is a reason.
+          reconnect: whether to wait for the launcher again, if there is a reason, and no signal has
+            asked the daemon to end.
         """
         if reason:
             self._console.say(f"{reason}; ending{' its nodes' if self._nodes.by_name else ''}")
@@ -274,10 +276,11 @@ class HostDaemon:
                 self._console.try_to("ending a tunnel", functools.partial(end_tunnel, pid))
         shutil.rmtree(self._folder, ignore_errors=True)
         command = self._reconnect_command
-        if reason and command is not None and reconnect:
+        if reason and command is not None and reconnect and not self._asked:
             self._console.try_to(
                 f"starting {command[0]} again", lambda: os.execv(command[0], command)
             )
+        status = 128 + self._asked if self._asked else 1
         os._exit(status if reason else 0)
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from distrl.launch.supervision.result import EXIT_BAD_INPUT, EXIT_FAILED
+from distrl.launch.supervision.result import EXIT_FINISHED, FINAL
 
 if TYPE_CHECKING:
     from distrl.programs.placement import Host
@@ -165,7 +165,7 @@ class RunObjects:
         final = {
             "containerName": _CONTAINER,
             "operator": "In",
-            "values": [EXIT_FAILED, EXIT_BAD_INPUT],
+            "values": [code for code in FINAL if code != EXIT_FINISHED],
         }
         rules = [
             {"action": "Ignore", "onPodConditions": disrupted},  # the cluster evicted it

@@ -20,7 +20,7 @@ from distrl.launch.hosts.remote_node import RemoteHeartbeat, SupervisedRemoteNod
 from distrl.launch.network.credentials import Credentials, make_credentials
 from distrl.launch.network.sealing import seal
 from distrl.launch.supervision.restart_policy import HangLimits, RestartPolicy
-from distrl.launch.supervision.result import Result
+from distrl.launch.supervision.result import FINAL, Result
 from distrl.launch.supervision.session import Session, check_groups
 from distrl.launch.supervision.signals import run_once
 from distrl.programs.groups import group_of
@@ -49,6 +49,7 @@ def launch_on_machines(
     join_port: int = 0,
     credentials: Credentials | None = None,
     join_timeout: float = JOIN_S,
+    keep_daemons: bool = False,
     lost: Callable[[], str | None] = lambda: None,
 ) -> Result:
     """Runs the program until it ends, and leaves nothing of it behind on any host.
@@ -71,6 +72,8 @@ def launch_on_machines(
       credentials: the credentials of daemons that connect by themselves; None: new ones.
       join_timeout: seconds for all hosts to join, in any order; those that have joined may take
         `BUILD_S` longer to import and build the program.
+      keep_daemons: where the same command would resume, as after a signal, daemons that connect by
+        themselves wait for the next launcher.
       lost: returns why no host can be reached any more, None while they can; called each second.
 
     Raises:
@@ -119,6 +122,7 @@ def launch_on_machines(
             session.journal.say(
                 f"{result.status}: {result.reason} (exit status {result.exit_code})"
             )
+            _keep(hosts, keep_daemons, result)
             return result
 
         def end_if_lost() -> None:
@@ -127,7 +131,15 @@ def launch_on_machines(
                 session.supervisor.fail(reason)
 
         session.ticks.append(end_if_lost)
-        return session.run(nodes, active)
+        result = session.run(nodes, active)
+        _keep(hosts, keep_daemons, result)
+        return result
+
+
+def _keep(hosts: Sequence[RemoteHost], keep_daemons: bool, result: Result) -> None:
+    """Has the hosts' daemons wait for the next launcher, if they are kept and there may be one."""
+    for host in hosts:
+        host.kept = keep_daemons and result.exit_code not in FINAL
 
 
 def _payload(

@@ -69,6 +69,7 @@ class RemoteHost:
         self.host = host
         self.state = HostState.AWAY
         self.refused: str | None = None  # why the host cannot be used at all
+        self.kept = False  # its daemon is to wait for the next launcher when this one ends
         self.away_because = "it has not been reached yet"
         self.ports: dict[str, list[int]] = {}  # by node
         self.tunnel_port = 0
@@ -135,8 +136,14 @@ class RemoteHost:
         self._wired = True
 
     def close(self, timeout: float = 5.0) -> None:
-        """Says goodbye, waits for the daemon to end, and closes the connection."""
+        """Says goodbye, waits for the daemon to end, and closes the connection.
+
+        Without a goodbye, if it is `kept`, a daemon that has connected by itself does so again.
+        """
         self.state, self._failure_told = HostState.AWAY, True  # so that its end is no loss
+        if self.kept:
+            self._disconnect(timeout)
+            return
         self.send("bye")
         deadline = time.monotonic() + timeout
         while self._channel is not None and time.monotonic() < deadline:

@@ -12,6 +12,7 @@ LAUNCHER = "the launcher"  # in the place of a node, where none has failed
 EXIT_FINISHED = 0
 EXIT_FAILED = 1
 EXIT_BAD_INPUT = 2
+FINAL = (EXIT_FINISHED, EXIT_FAILED, EXIT_BAD_INPUT)  # the same command would end so again
 NOT_STARTED = "not started"
 
 

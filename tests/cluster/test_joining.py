@@ -94,6 +94,26 @@ def test_a_daemon_joins_again(hosts: Hosts, tmp_path: Path):
 
 
 @pytest.mark.slow
+def test_daemons_wait_for_the_next_launcher(hosts: Hosts, tmp_path: Path):
+    """As in Kubernetes, which evicts a launcher's pod and starts another one."""
+    (launcher, *daemons), _ = sheet(hosts, tmp_path, *FOR_EVER, "--keep_daemons")
+    for number in (1, 2, 3):
+        run(hosts, f"h{number}", daemons[number - 1], tmp_path / f"h{number}")
+    for line in (launcher, launcher.replace(" --keep_daemons", "")):
+        out = tmp_path / "launcher"
+        out.unlink(missing_ok=True)
+        program = run(hosts, "h1", line, out)
+        trains = lambda out=out: "return(100)" in out.read_text()  # noqa: E731
+        until(trains, lambda out=out: out.read_text()[-3000:], 120.0)
+        found = [p for p in hosts.processes("h1") if "--launcher=join" in p.command]
+        (own,) = [p.pid for p in found if p.name == "python"]
+        os.kill(own, signal.SIGTERM)
+        assert program.wait(60.0) == 128 + signal.SIGTERM
+    assert "resuming from checkpoint" in out.read_text()
+    nothing_is_left(hosts)
+
+
+@pytest.mark.slow
 def test_mpirun_starts_the_daemons(hosts: Hosts, tmp_path: Path):
     if shutil.which("mpirun") is None:
         pytest.skip("needs mpirun (Debian: openmpi-bin)")

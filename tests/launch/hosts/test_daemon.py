@@ -183,6 +183,19 @@ def test_while_a_node_runs_its_launcher_decides(daemon):
     assert daemon.node.calls[-1] == "destroy"
 
 
+def test_a_daemon_that_was_asked_to_end_does_not_wait_for_another_launcher(daemon):
+    """As where a cluster evicts the pods of a host and of the launcher together."""
+    daemon.nodes["actor/0"] = daemon.node
+    daemon.turns = [
+        nothing,
+        send(signal.SIGTERM),
+        nothing,
+        lambda: daemon.launcher.shutdown(socket.SHUT_WR),
+    ]
+    daemon.run()
+    assert daemon.ended == 128 + signal.SIGTERM and daemon.turns == []
+
+
 def test_a_node_goes_on_from_the_steps_that_the_launcher_knows_of(daemon):
     daemon.nodes["actor/0"] = node = daemon.node
     node.alive = False

@@ -10,6 +10,7 @@ pytest.importorskip("cryptography")
 from distrl.errors import ConfigError
 from distrl.launch.hosts import launch
 from distrl.launch.hosts.remote_host import HostState
+from distrl.launch.supervision.result import Result
 
 
 def wait(patch: pytest.MonkeyPatch, up_at: float, joined_at: float = 10.0) -> float:
@@ -44,6 +45,17 @@ def wait(patch: pytest.MonkeyPatch, up_at: float, joined_at: float = 10.0) -> fl
 
 def test_a_host_that_has_joined_may_take_longer_to_start(monkeypatch: pytest.MonkeyPatch):
     assert wait(monkeypatch, up_at=400.0) == 400.0
+
+
+@pytest.mark.parametrize(
+    ("exit_code", "kept"), [(0, False), (1, False), (2, False), (130, True), (143, True)]
+)
+def test_daemons_are_kept_where_the_same_command_resumes(exit_code: int, kept: bool):
+    hosts: list[Any] = [types.SimpleNamespace(), types.SimpleNamespace()]
+    launch._keep(hosts, True, Result("", "", exit_code, {}))
+    assert [host.kept for host in hosts] == [kept, kept]
+    launch._keep(hosts, False, Result("", "", exit_code, {}))
+    assert [host.kept for host in hosts] == [False, False]
 
 
 def test_hosts_hear_where_one_that_is_back_is_now():

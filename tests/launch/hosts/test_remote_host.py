@@ -289,6 +289,16 @@ def test_a_closed_connection_is_a_lost_host_and_a_goodbye_is_not(daemon: Daemon)
     assert len(daemon.said) == 1
 
 
+@pytest.mark.parametrize("kept", [False, True])
+def test_a_daemon_that_is_kept_hears_no_goodbye(daemon: Daemon, kept: bool):
+    daemon.bring_up()
+    daemon.host.kept = kept
+    daemon.socket.shutdown(socket.SHUT_WR)  # it hangs up at once
+    daemon.host.close()
+    assert daemon.socket.recv(100) == (b"" if kept else b'{"kind": "bye"}\n')
+    assert not daemon.said
+
+
 def test_other_code_is_refused(daemon: Daemon):
     daemon.connect()
     daemon.send(**{**HELLO, "identity": {**IDENTITY, "code": "2"}})
