@@ -107,8 +107,8 @@ flags.DEFINE_string(
 flags.DEFINE_bool(
     "keep_daemons",
     False,
-    "--launcher=join: after a signal, daemons wait for this command to be started again, as in "
-    "Kubernetes; otherwise they end with it.",
+    "--launcher=join: after a signal or the loss of a host, daemons wait for this command to be "
+    "started again, as in Kubernetes; otherwise they end with it.",
 )
 flags.DEFINE_string(
     "join_address",

@@ -72,8 +72,8 @@ def launch_on_machines(
       credentials: the credentials of daemons that connect by themselves; None: new ones.
       join_timeout: seconds for all hosts to join, in any order; those that have joined may take
         `BUILD_S` longer to import and build the program.
-      keep_daemons: where the same command would resume, as after a signal, daemons that connect by
-        themselves wait for the next launcher.
+      keep_daemons: where the same command would resume, as after a signal or the loss of a host,
+        daemons that connect by themselves wait for the next launcher.
       lost: returns why no host can be reached any more, None while they can; called each second.
 
     Raises:

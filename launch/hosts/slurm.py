@@ -10,6 +10,7 @@ from pathlib import Path
 from distrl.errors import ConfigError
 from distrl.launch.paths import ROOT, python_command
 from distrl.launch.run_dir.run_dir import SUBMITTED
+from distrl.launch.supervision.result import EXIT_HOST_LOST
 from distrl.programs.placement import Host
 from distrl.runtime.files import make_private_folder
 
@@ -17,6 +18,7 @@ SBATCH = (
     "sbatch", "--parsable", "--requeue", "--open-mode=append", "--export=ALL",
     "--signal=B:USR1@120",
 )  # fmt: skip
+RESTARTS = 10  # of a job, for whatever reason, after which a lost host ends it
 _COMMAND_S = 60.0
 _CPUS = re.compile(r"(\d+)(?:\(x(\d+)\))?")
 
@@ -67,21 +69,27 @@ def step(host: Host, options: Sequence[str], daemon: Sequence[str]) -> list[str]
 def script(command: Sequence[str], folder: Path) -> str:
     """Returns a batch script that runs a command, and requeues the job when its time is over.
 
+    Also when the command has lost a host, as where a step fails on a node that does not; but not
+    for ever, as that may happen each time.
+
     Args:
-      command: the command. On SIGTERM it must end with status 143, and when it is run again it must
-        resume.
+      command: the command. On SIGTERM it must end with status 143, if it has lost a host with 75,
+        and when it is run again it must resume.
       folder: the folder to run it in.
     """
     return f"""#!/bin/bash
 trap 'over=yes; kill -TERM $launcher' USR1  # two minutes are left: the launcher saves and stops
-trap : TERM                                 # the launcher gets it too: wait for it
+again= over= unasked=yes
+trap 'unasked=' TERM                        # the launcher gets it too: wait for it
 cd {shlex.quote(str(folder))}
 {shlex.join(command)} &
 launcher=$!
 while kill -0 $launcher 2> /dev/null; do wait $launcher; done  # a signal ends a wait
 wait $launcher
 code=$?
-[ $code = 143 ] && [ "$over" ] && scontrol requeue "$SLURM_JOB_ID"
+[ $code = 143 ] && again=$over
+[ $code = {EXIT_HOST_LOST} ] && [ "${{SLURM_RESTART_COUNT:-0}}" -lt {RESTARTS} ] && again=$unasked
+[ "$again" ] && scontrol requeue "$SLURM_JOB_ID"
 exit $code
 """
 

@@ -7,6 +7,7 @@ from distrl.launch.supervision.result import (
     EXIT_BAD_INPUT,
     EXIT_FAILED,
     EXIT_FINISHED,
+    EXIT_HOST_LOST,
     NOT_STARTED,
     Failure,
     NodeExit,
@@ -41,6 +42,7 @@ class Outcome:
         """
         reason = f"{failure.node} {failure.cause}" if reason is None else reason
         code = EXIT_BAD_INPUT if failure.bad_input else EXIT_FAILED
+        code = EXIT_HOST_LOST if failure.host_lost else code
         return cls("failed", reason, code, failure)
 
 
@@ -69,9 +71,18 @@ class Judge:
         self._messages.append(message)
         self.due = min(self.due, now + JUDGE_DELAY_S)
 
-    def add_silent_death(self, node: str, cause: str, of_launcher: bool = False) -> None:
-        """Adds the end of a node that did not say why. For `of_launcher` see `Failure`."""
-        self._silent_deaths.append(Failure(node, cause, of_launcher=of_launcher))
+    def add_silent_death(
+        self, node: str, cause: str, state: str = "", host_lost: bool = False
+    ) -> None:
+        """Adds the end of a node that did not say why.
+
+        Args:
+          node, cause, host_lost: see `Failure`.
+          state: see `NodeExit`; one that could not be started is a failure of the launcher.
+        """
+        not_started = state == NOT_STARTED
+        death = Failure(node, cause, of_launcher=not_started, host_lost=host_lost)
+        self._silent_deaths.append(death)
 
     def outcome(self, now: float, immediately: bool = False) -> Outcome | None:
         """Returns the outcome by what came first; None if nothing did, or it is too early to tell.

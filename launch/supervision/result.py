@@ -12,6 +12,7 @@ LAUNCHER = "the launcher"  # in the place of a node, where none has failed
 EXIT_FINISHED = 0
 EXIT_FAILED = 1
 EXIT_BAD_INPUT = 2
+EXIT_HOST_LOST = 75  # EX_TEMPFAIL of sysexits.h: try again
 FINAL = (EXIT_FINISHED, EXIT_FAILED, EXIT_BAD_INPUT)  # the same command would end so again
 NOT_STARTED = "not started"
 
@@ -53,6 +54,7 @@ class Failure:
       of_launcher: whether the launcher failed, as when it can start no process: the nodes are well,
         and have the time to save that they have without a failure.
       final: whether its one line says all, as of bad input or of training that has diverged.
+      host_lost: whether the node's host was lost, and with it the node.
     """
 
     node: str
@@ -61,6 +63,7 @@ class Failure:
     bad_input: bool = False
     of_launcher: bool = False
     final: bool = False
+    host_lost: bool = False
 
 
 @dataclasses.dataclass
@@ -70,8 +73,8 @@ class Result:
     Attributes:
       status: "finished" (the goal is reached), "failed", or "stopped" (by a signal).
       reason: one line.
-      exit_code: 0 finished, 1 failed, 2 failed by bad input, 128 + the signal's number when
-        stopped: 130 for Ctrl-C, 143 for SIGTERM.
+      exit_code: 0 finished, 1 failed, 2 failed by bad input, 75 failed as a host was lost, 128 +
+        the signal's number when stopped: 130 for Ctrl-C, 143 for SIGTERM.
       nodes: how each node ended, by name ("actor/0").
       failed_node: the node that failed first.
       hung: nodes that still run, because threads cannot be killed. If there are any, end the

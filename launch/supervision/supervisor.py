@@ -293,7 +293,7 @@ class Supervisor:
             if outcome is not None:
                 self._decide(outcome)
             return outcome is None
-        self._judge.add_silent_death(node.name, cause, node.exit.state == NOT_STARTED)
+        self._judge.add_silent_death(node.name, cause, node.exit.state, cause == lost)
         return False
 
     def _end_failed_and_hung(self) -> None:

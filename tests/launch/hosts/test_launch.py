@@ -48,7 +48,8 @@ def test_a_host_that_has_joined_may_take_longer_to_start(monkeypatch: pytest.Mon
 
 
 @pytest.mark.parametrize(
-    ("exit_code", "kept"), [(0, False), (1, False), (2, False), (130, True), (143, True)]
+    ("exit_code", "kept"),
+    [(0, False), (1, False), (2, False), (130, True), (143, True), (75, True)],
 )
 def test_daemons_are_kept_where_the_same_command_resumes(exit_code: int, kept: bool):
     hosts: list[Any] = [types.SimpleNamespace(), types.SimpleNamespace()]

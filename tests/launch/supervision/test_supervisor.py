@@ -527,6 +527,7 @@ def test_a_lost_host_of_an_essential_node_ends_the_program(world):
     world.at(5.0, lose)
     outcome = world.run()
     assert (outcome.status, outcome.reason) == ("failed", "replay/0 host h1 is lost")
+    assert outcome.exit_code == 75
 
 
 # Hung nodes.
