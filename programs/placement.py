@@ -1,6 +1,7 @@
 """The hosts that run the nodes of a program on several machines, checked before anything starts."""
 
 import dataclasses
+import math
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -49,8 +50,8 @@ class Host:
         if not _NAME.fullmatch(self.name):
             raise ConfigError(f"host {self.name!r}: expected a host name, as h1 or node-3.example")
         names = [name for name in _SETTINGS if name != "address"]
-        if min(getattr(self, name) for name in names) < 0:
-            raise ConfigError(f"host {self.name}: {', '.join(names)} are 0 or more")
+        if not all(0 <= getattr(self, name) < math.inf for name in names):
+            raise ConfigError(f"host {self.name}: {', '.join(names)} are 0 or more, and finite")
 
     @property
     def reached_at(self) -> str:

@@ -59,6 +59,8 @@ def test_hosts_are_read_as_they_were_written():
             "h1:cores=-1",
             "h1: cores, gpus, memory_gb, replay, gradient_workers, learners are 0 or more",
         ),
+        ("h1:memory_gb=inf", "h1: .* are 0 or more, and finite"),
+        ("h1:memory_gb=nan", "h1: .* are 0 or more, and finite"),
         ("h1:replay=one", "replay of h1: no number 'one'"),
         ("user@h1", "host 'user@h1': expected a host name"),
         ("h1 -oProxyCommand=x", "expected a host name"),

@@ -13,6 +13,7 @@ COMMAND = (
     "train", "--topology=multi_machine", "--launcher=kubernetes", "--image=distrl:1",
     "--name=first-run", "--storage=claim:runs",
 )  # fmt: skip
+OWN = "from distrl import presets\nexperiment = presets.experiment('CartPole-v1', 'impala')\n"
 HOSTS = "h1:cores=8:memory_gb=32,h2:cores=8:memory_gb=1.5"
 
 
@@ -64,3 +65,40 @@ def test_a_host_without_nodes_has_no_pod(jobs: Callable[..., Any]):
     assert list(made) == ["h1", "h3", "launcher"]
     (hosts,) = [each for each in arguments(made["launcher"]) if each.startswith("--hosts=")]
     assert "h2" not in hosts
+
+
+def test_the_launcher_in_its_pod_needs_no_file_of_settings(jobs: Callable[..., Any]):
+    Path("settings.yaml").write_text("seed: 7\nconfig: {actors: {num_actors: 1}}\n")
+    launcher = arguments(jobs(f"--hosts={HOSTS}", "--config_file=settings.yaml")["launcher"])
+    assert {"--seed=7", "--config.actors.num_actors=1"} < set(launcher)
+    assert "settings.yaml" not in " ".join(launcher)
+
+
+@pytest.mark.parametrize(
+    ("flag", "message"),
+    [
+        ("--run_dir=/runs/mine", "the run folder is /runs/first-run, after --name; leave"),
+        ("--experiment=own.py", "give an absolute path, at which the image has the file"),
+    ],
+)
+def test_what_a_pod_does_not_have_is_refused(
+    status_of: Callable[..., int],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    flag: str,
+    message: str,
+):
+    monkeypatch.chdir(tmp_path)
+    Path("own.py").write_text(OWN)
+    assert status_of(*COMMAND, f"--hosts={HOSTS}", flag) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"distrl: {flag}: ") and message in line
+    assert not Path("first-run.yaml").exists()
+
+
+def test_an_experiment_is_where_the_image_has_it(jobs: Callable[..., Any], tmp_path: Path):
+    path = tmp_path / "own.py"
+    path.write_text(OWN)
+    launcher = arguments(jobs(f"--hosts={HOSTS}", f"--experiment={path}")["launcher"])
+    assert f"--experiment={path}" in launcher
