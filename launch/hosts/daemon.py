@@ -141,8 +141,12 @@ class HostDaemon:
             with self._channel.kept_alive() if kind in SLOW else contextlib.nullcontext():
                 getattr(self, f"_on_{kind}")(**message)
         except Exception as error:
-            text = "".join(traceback.format_exception(error))
-            self._channel.send("broken", error=f"{type(error).__name__}: {error}", traceback=text)
+            self._channel.send(
+                "broken",
+                error=f"{type(error).__name__}: {error}",
+                traceback="".join(traceback.format_exception(error)),
+                passing=isinstance(error, OSError),  # a port that is taken, a folder not mounted
+            )
         self._last_heard = time.monotonic()  # building a program takes long
 
     def _on_ping(self) -> None:
@@ -164,7 +168,12 @@ class HostDaemon:
 
         self._sealed = credentials
         self._program = HostProgram(payload, nodes, self._folder)
-        self._listener = socket.create_server(("", self._tunnel_port or tunnel_port), backlog=128)
+        fixed = self._tunnel_port or tunnel_port
+        try:
+            self._listener = socket.create_server(("", fixed), backlog=128)
+        except OSError as error:
+            cause = os.strerror(error.errno or 0)
+            raise OSError(f"cannot listen on port {fixed} (--tunnel_port): {cause}") from error
         port = self._listener.getsockname()[1]
         self._channel.send("ready", ports=self._program.ports, tunnel_port=port)
 

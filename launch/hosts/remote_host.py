@@ -25,6 +25,7 @@ from distrl.runtime.heartbeat import Heartbeat
 
 START_S = 60.0  # without a sign of life from a daemon that is not up; loading a library takes long
 RETRY_S = 3.0  # between two attempts to reach a host
+MAX_RETRY_S = 60.0  # doubled up to this while its daemon answers but cannot be used
 PING_S = 1.0
 DISCONNECT_S = 1.0  # for the connecting command to end after the connection
 
@@ -68,7 +69,7 @@ class RemoteHost:
     ) -> None:
         self.host = host
         self.state = HostState.AWAY
-        self.refused: str | None = None  # why the host cannot be used at all
+        self.refused: str | None = None  # why the program cannot be started with this host
         self.kept = False  # its daemon is to wait for the next launcher when this one ends
         self.away_because = "it has not been reached yet"
         self.ports: dict[str, list[int]] = {}  # by node
@@ -89,13 +90,15 @@ class RemoteHost:
         self._wired = False  # it has been sent the other hosts' addresses
         self._last_heard = self._last_ping = 0.0
         self._next_attempt = 0.0
-        self._failure_told = False  # since the host was up
+        self._told: str | None = None  # the failure that was told last, since the host was up
+        self._was_up = False  # once
+        self._refusal_delay = RETRY_S
 
     def tick(self) -> None:
         """Pings the daemon, notices its silence, or reconnects; called about once a second."""
         now = time.monotonic()
         if self._channel is None:
-            if self._command and now >= self._next_attempt and self.refused is None:
+            if self._command and now >= self._next_attempt:
                 self._connect()
             return
         if now - self._last_ping >= PING_S:
@@ -140,7 +143,7 @@ class RemoteHost:
 
         Without a goodbye, if it is `kept`, a daemon that has connected by itself does so again.
         """
-        self.state, self._failure_told = HostState.AWAY, True  # so that its end is no loss
+        self.state, self._told = HostState.AWAY, ""  # so that its end is no loss
         if self.kept:
             self._disconnect(timeout)
             return
@@ -206,18 +209,39 @@ class RemoteHost:
         previous, self.state = self.state, HostState.AWAY
         self._disconnect(DISCONNECT_S)
         self._next_attempt = time.monotonic() + RETRY_S
-        self.away_because = f"host {self.host.name} is lost: {reason}{self.last_errors()}"
+        reason = f"{reason}{self.last_errors()}"
+        self.away_because = f"host {self.host.name} is lost: {reason}"
         if shown or previous is HostState.UP:
             self._session.journal.say(self.away_because)
-        elif not self._failure_told and self.refused is None:
-            then = "trying again" if self._command else "waiting for its daemon"
-            self._session.journal.say(
-                f"host {self.host.name}: {reason}{self.last_errors()}; {then}"
-            )
-        self._failure_told = True
+            self._told = reason
+        elif self._told is None:
+            self._tell_trying(f"host {self.host.name}: {reason}")
         if previous is HostState.UP:
             for node in self.nodes.values():
                 node.lose(self.away_because)
+
+    def _refuse(self, reason: str, final: bool) -> None:
+        """Disconnects from a daemon that answers, but cannot be used.
+
+        Args:
+          reason: one line with the host's name.
+          final: whether the program cannot be started. Once it runs, no refusal is final: the host
+            may be repaired.
+        """
+        self.state = HostState.AWAY
+        self._disconnect(DISCONNECT_S)
+        self._next_attempt = time.monotonic() + self._refusal_delay
+        self._refusal_delay = min(2 * self._refusal_delay, MAX_RETRY_S)
+        self.away_because = reason
+        if final and not self._was_up:
+            self.refused = reason
+        elif reason != self._told:
+            self._tell_trying(reason)
+
+    def _tell_trying(self, reason: str) -> None:
+        then = "trying again" if self._command else "waiting for its daemon"
+        self._session.journal.say(f"{reason}; {then}")
+        self._told = reason
 
     # Messages from the daemon.
 
@@ -247,18 +271,25 @@ class RemoteHost:
           gpus: its CUDA_VISIBLE_DEVICES.
           tunnel_key: public key for which the credentials are sealed.
         """
-        self.refused = difference(self.host.name, identity, self._identity)
+        other_code = difference(self.host.name, identity, self._identity)
         self._session.journal.note(f"{self.host.name} is {host}: {cores} cores, GPUs {gpus}")
-        if self.refused is None:
+        if other_code is None:
             sealed = self._seal(tunnel_key)
             self.send("begin", **self._begin, nodes=list(self._node_names), credentials=sealed)
         else:
-            self._lost(self.refused)
+            if self._was_up:
+                other_code += "; this program needs what it was started with"
+            self._refuse(other_code, final=True)
 
-    def _on_broken(self, error: str, traceback: str) -> None:
-        self._session.journal.note(f"the daemon of host {self.host.name} failed:\n{traceback}")
-        self.refused = f"host {self.host.name}: {error}"
-        self._lost(error)
+    def _on_broken(self, error: str, traceback: str, passing: bool = False) -> None:
+        """Takes a daemon's failure. Args: passing: whether it may pass without a change."""
+        reason = f"host {self.host.name}: {error}"
+        if reason != self._told:
+            self._session.journal.note(f"the daemon of host {self.host.name} failed:\n{traceback}")
+        if self.state is HostState.UP:
+            self._lost(error)
+        else:
+            self._refuse(reason, final=not passing)
 
     def _on_alive(self) -> None:
         """Does nothing: the message itself is the sign of life of a daemon that starts."""
@@ -271,7 +302,7 @@ class RemoteHost:
     def _on_wired(self) -> None:
         self.state = HostState.UP
         self.tell_status(self.heartbeats)  # later only what changes
-        self._failure_told = False
+        self._told, self._was_up, self._refusal_delay = None, True, RETRY_S
         for node in self.nodes.values():
             node.unavailable_reason = None
 

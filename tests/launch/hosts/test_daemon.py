@@ -270,3 +270,29 @@ def test_a_step_that_cannot_be_done_ends_the_daemon_and_its_nodes(daemon, capfd,
     said = capfd.readouterr().err
     assert f"waiting for events {cause}; ending its nodes" in said
     assert "ending actor/0 failed: [Errno 24] Too many open files\n" in said
+
+
+@pytest.mark.parametrize(
+    ("error", "passing"), [(OSError(errno.EADDRINUSE, "in use"), True), (KeyError("x"), False)]
+)
+def test_what_the_system_refuses_may_pass(daemon, monkeypatch, error, passing):
+    def refuse(node: str) -> None:
+        raise error
+
+    monkeypatch.setattr(daemon.daemon, "_on_wake", refuse)
+    daemon.turns = [lambda: daemon.say("wake", node="actor/0"), nothing]
+    (broken,) = [message for message in daemon.run() if message["kind"] == "broken"]
+    assert broken["error"] == f"{type(error).__name__}: {error}" and broken["passing"] is passing
+
+
+def test_a_port_that_is_taken_is_named(daemon, monkeypatch):
+    host_program = pytest.importorskip("distrl.launch.hosts.host_program")
+    monkeypatch.setattr(host_program, "HostProgram", lambda *arguments: None)
+    with socket.create_server(("", 0)) as taken:
+        port = taken.getsockname()[1]
+        begin = {"payload": "", "nodes": [], "tunnel_port": port, "credentials": ""}
+        daemon.turns = [lambda: daemon.say("begin", **begin), nothing]
+        (broken,) = [message for message in daemon.run() if message["kind"] == "broken"]
+    assert broken["error"] == (
+        f"OSError: cannot listen on port {port} (--tunnel_port): Address already in use"
+    )

@@ -1,6 +1,7 @@
 """The launcher's side of a host, with a daemon that is the other end of a socket."""
 
 import base64
+import itertools
 import json
 import os
 import selectors
@@ -315,6 +316,61 @@ def test_a_daemon_that_fails_is_refused(daemon: Daemon):
     daemon.run_until(lambda: daemon.host.refused)
     assert daemon.host.refused == "host h2: ImportError: no jax"
     assert daemon.host.state is HostState.AWAY
+
+
+def break_off(daemon: Daemon, error: str, passing: bool) -> None:
+    """Has a new daemon fail before it is up."""
+    daemon.connect()
+    daemon.send(kind="broken", error=error, traceback="...", passing=passing)
+    daemon.run_until(lambda: daemon.host.state is HostState.AWAY)
+
+
+def test_a_failure_that_may_pass_is_told_once_and_keeps_no_program_from_starting(daemon: Daemon):
+    for _ in range(2):
+        break_off(daemon, "OSError: port 7420 is taken", passing=True)
+    break_off(daemon, "OSError: no disk", passing=True)
+    assert daemon.host.refused is None and daemon.host.why_late() == "host h2: OSError: no disk"
+    assert daemon.said == [
+        "host h2: OSError: port 7420 is taken; waiting for its daemon",
+        "host h2: OSError: no disk; waiting for its daemon",
+    ]
+
+
+def test_a_host_that_is_back_and_refused_is_named_and_tried_again(
+    daemon: Daemon, monkeypatch: pytest.MonkeyPatch
+):
+    clock = Clock(monkeypatch)
+    daemon.bring_up()
+    daemon.socket.close()
+    daemon.run_until(lambda: daemon.said)
+    daemon.host._command = ["ssh", "h2"]
+    monkeypatch.setattr(daemon.host, "_connect", daemon.connect)
+    attempts = []
+    while len(attempts) < 7:
+        daemon.host.tick()
+        if daemon.host.state is HostState.STARTING:
+            attempts.append(clock.now)
+            daemon.send(**{**HELLO, "identity": {**IDENTITY, "code": "2"}})
+            daemon.run_until(lambda: daemon.host.state is HostState.AWAY)
+        clock.now += 1.0
+    delays = [later - earlier for earlier, later in itertools.pairwise([0.0, *attempts])]
+    assert delays == [3.0, 3.0, 6.0, 12.0, 24.0, 48.0, 60.0]
+    other_code = (
+        "host h2 has other code of distrl (hash 2; here 1): install the same code on all hosts; "
+        "this program needs what it was started with; trying again"
+    )
+    assert daemon.said[1:] == [other_code] and daemon.host.refused is None
+    clock.now += 60.0
+    daemon.host.tick()
+    daemon.send(kind="broken", error="ImportError: no jax", traceback="...")
+    daemon.run_until(lambda: daemon.host.state is HostState.AWAY)
+    assert daemon.said[2:] == ["host h2: ImportError: no jax; trying again"]
+    daemon.bring_up()
+    daemon.socket.close()
+    daemon.run_until(lambda: daemon.host.state is HostState.AWAY)
+    clock.now += 3.0
+    daemon.host.tick()
+    assert daemon.host.state is HostState.STARTING
 
 
 @pytest.mark.parametrize(
