@@ -85,6 +85,8 @@ class RemoteHost:
         self._identity = identity
         self._on_ready_callback = on_ready
         self._error_log = error_log
+        # Bytes that earlier commands, or an earlier run, have written.
+        self._errors_begin = error_log.stat().st_size if error_log.exists() else 0
         self._process: subprocess.Popen[bytes] | None = None
         self._channel: JsonLineChannel | None = None
         self._wired = False  # it has been sent the other hosts' addresses
@@ -113,7 +115,7 @@ class RemoteHost:
     def why_late(self) -> str:
         """Returns why the host is not up, for messages."""
         if self.state is HostState.AWAY:
-            return f"{self.away_because}{self.last_errors()}"
+            return self.away_because
         if self.state is HostState.STARTING:
             return "its daemon is still importing and building the program"
         return "its daemon waits for other hosts"
@@ -154,17 +156,19 @@ class RemoteHost:
         self._disconnect(timeout)
 
     def last_errors(self) -> str:
-        """Returns the last lines of the connecting command's stderr, for messages."""
+        """Returns the last lines of the last connecting command's stderr, for messages."""
         try:
-            lines = self._error_log.read_text(errors="replace").splitlines()[-3:]
+            errors = self._error_log.read_bytes()[self._errors_begin :]
         except OSError:
             return ""
+        lines = errors.decode(errors="replace").splitlines()[-3:]
         return f" ({' | '.join(line.strip() for line in lines)})" if lines else ""
 
     def _connect(self) -> None:
         self._next_attempt = time.monotonic() + RETRY_S
         try:
             with open(self._error_log, "ab") as errors:
+                self._errors_begin = errors.tell()
                 self._process = ssh.start(self._command, errors.fileno())
             self.attach(self._open_channel(self._process))
         except OSError as error:

@@ -300,6 +300,16 @@ def test_a_daemon_that_is_kept_hears_no_goodbye(daemon: Daemon, kept: bool):
     assert not daemon.said
 
 
+def test_a_reason_has_the_errors_of_the_last_connection_once(daemon: Daemon, tmp_path: Path):
+    (tmp_path / "host-h2.log").write_text("nobody@h2: Permission denied\n")  # of an earlier run
+    for message in ("No route to host", "Connection timed out"):
+        daemon.host._command = ["sh", "-c", f"echo {message} >&2"]
+        daemon.host._connect()
+        daemon.run_until(lambda: daemon.host.state is HostState.AWAY)
+        line = f"host h2 is lost: the connection was closed ({message})"
+        assert daemon.host.why_late() == daemon.host.away_because == line
+
+
 def test_other_code_is_refused(daemon: Daemon):
     daemon.connect()
     daemon.send(**{**HELLO, "identity": {**IDENTITY, "code": "2"}})
