@@ -16,7 +16,7 @@ import signal
 import socket
 import time
 import traceback
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from distrl.launch.hosts.channel import JsonLineChannel
@@ -76,6 +76,7 @@ class HostDaemon:
         self._reconnect_command = reconnect_command
         self._tunnel_port = tunnel_port
         self._asked = 0  # the signal by which it was asked to end
+        self._unreached: set[tuple[str, int]] = set()
         self._last_heard = self._last_report = time.monotonic()
         self._channel = JsonLineChannel(self.selector, reader, writer, self._handle, self._leave)
         self._nodes = HostNodes(self._channel.send, self._forward_messages, self._housekeeping)
@@ -177,8 +178,15 @@ class HostDaemon:
         port = self._listener.getsockname()[1]
         self._channel.send("ready", ports=self._program.ports, tunnel_port=port)
 
-    def _on_wire(self, remote_addresses: "RemoteAddresses") -> None:
-        """Resolves the program's addresses, starts the tunnel and prepares this host's nodes."""
+    def _on_wire(
+        self, remote_addresses: "RemoteAddresses", required: Sequence[tuple[str, int]]
+    ) -> None:
+        """Resolves the program's addresses, starts the tunnel and prepares this host's nodes.
+
+        Args:
+          remote_addresses: of the other hosts' nodes.
+          required: hosts, and the ports of their tunnels, that must be reached before nodes start.
+        """
         from distrl.launch.local import processes
         from distrl.launch.network import loopback
         from distrl.launch.supervision.restart_policy import RestartPolicy
@@ -200,8 +208,25 @@ class HostDaemon:
         self._program.wire(self._stopper)
         assert self._tunnel is not None
         forwards = self._program.forwards(remote_addresses)
-        self._tunnel.start(self._listener, self._sealed, self._program.open_ports, forwards)
-        self._channel.send("wired")
+        open_ports = self._program.open_ports
+        self._tunnel.start(self._listener, self._sealed, open_ports, forwards, required)
+        self._unreached = {(host, port) for host, port in required}
+        self.selector.register(self._tunnel, selectors.EVENT_READ, self._hear_tunnel)
+        if not self._unreached:
+            self._channel.send("wired")
+
+    def _hear_tunnel(self) -> None:
+        """Passes on whether another host is reached; this one is up once those that must be are."""
+        assert self._tunnel is not None
+        try:
+            host, port, reason = self._tunnel.news()
+        except OSError:
+            self._leave(TUNNEL_ENDED)
+        self._channel.send("reach", host=host, port=port, reason=reason)
+        if not reason and (host, port) in self._unreached:
+            self._unreached.remove((host, port))
+            if not self._unreached:
+                self._channel.send("wired")
 
     def _on_rewire(self, remote_addresses: "RemoteAddresses") -> None:
         """Has new connections go to where the servers of other hosts are now."""

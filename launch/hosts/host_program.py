@@ -2,6 +2,7 @@
 
 import base64
 import pathlib
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -14,6 +15,9 @@ from distrl.programs.resources import node_environments
 from distrl.programs.substrate import BUILTIN, of_program
 from distrl.runtime.files import make_private_folder
 from distrl.runtime.heartbeat import DOWN, GONE, Heartbeat, HeartbeatTable
+
+NAME = 32  # characters of a node's name in a socket's path, which has a limit
+_NOT_PLAIN = re.compile(r"[^A-Za-z0-9_.]")
 
 RemoteAddresses = Mapping[str, Sequence[Sequence[Any]]]
 """For each node of another host and each of its addresses: the host, its tunnel's port, and the
@@ -72,7 +76,8 @@ class HostProgram:
             port = self.ports[name][number]
             self.open_ports[port] = self._endpoints.address(port, port_name)
             return self.open_ports[port]
-        path = str(self._folder / str(len(self._remote_paths)))
+        # Messages about a server's address shall say whose it is.
+        path = str(self._folder / f"{len(self._remote_paths)}-{_NOT_PLAIN.sub('-', name)[:NAME]}")
         return f"unix:{self._remote_paths.setdefault((name, number), path)}"
 
     def forwards(self, addresses: RemoteAddresses) -> dict[str, tuple[str, int, int]]:

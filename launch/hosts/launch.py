@@ -197,6 +197,7 @@ def _make_nodes(
         nodes[program_node.name] = node
     for host in hosts:
         host.heartbeats = {name: node.heartbeat for name, node in nodes.items()}
+        host.essential = {name for name, node in nodes.items() if node.essential}
     return nodes
 
 
@@ -235,7 +236,7 @@ def _wait_for_hosts(
             raise ConfigError(why_lost)
         if time.monotonic() > deadline:
             late = [host for host in hosts if host.state is not HostState.UP]
-            absent = any(host.state is HostState.AWAY for host in late)
+            absent = any(host.state is HostState.AWAY or host.unreachable for host in late)
             if late and (absent or time.monotonic() > deadline + BUILD_S):
                 reasons = "; ".join(f"{host.host.name}: {host.why_late()}" for host in late)
                 raise ConfigError(

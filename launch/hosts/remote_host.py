@@ -1,22 +1,18 @@
 """A host of the program, as the launcher sees it: the connection to its daemon."""
 
 import base64
-import contextlib
 import enum
-import os
 import pathlib
-import signal
-import subprocess
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from distrl.errors import ConfigError
-from distrl.launch.hosts import ssh
 from distrl.launch.hosts.channel import JsonLineChannel
 from distrl.launch.hosts.code_identity import difference
+from distrl.launch.hosts.connecting_command import ConnectingCommand
 from distrl.launch.hosts.remote_node import SILENT_S, SupervisedRemoteNode
-from distrl.launch.supervision.node import KILL_S, Message
+from distrl.launch.supervision.node import Message
 from distrl.launch.supervision.session import Session
 from distrl.launch.supervision.signals import run_once
 from distrl.launch.supervision.usage import Usage
@@ -77,6 +73,8 @@ class RemoteHost:
         self.address = host.reached_at  # for the other hosts
         self.nodes: dict[str, SupervisedRemoteNode] = {}
         self.heartbeats: dict[str, Heartbeat] = {}  # of all hosts' nodes
+        self.essential: set[str] = set()  # names of nodes whose hosts this host must reach
+        self.unreachable: dict[str, str] = {}  # ports of other hosts' tunnels, and why
         self._command = command
         self._node_names = node_names
         self._session = session
@@ -84,14 +82,12 @@ class RemoteHost:
         self._seal = seal
         self._identity = identity
         self._on_ready_callback = on_ready
-        self._error_log = error_log
-        # Bytes that earlier commands, or an earlier run, have written.
-        self._errors_begin = error_log.stat().st_size if error_log.exists() else 0
-        self._process: subprocess.Popen[bytes] | None = None
+        self._connecting = ConnectingCommand(error_log)
         self._channel: JsonLineChannel | None = None
         self._wired = False  # it has been sent the other hosts' addresses
         self._last_heard = self._last_ping = 0.0
         self._next_attempt = 0.0
+        self._reached: set[str] = set()  # ports of other hosts' tunnels, once
         self._told: str | None = None  # the failure that was told last, since the host was up
         self._was_up = False  # once
         self._refusal_delay = RETRY_S
@@ -118,6 +114,8 @@ class RemoteHost:
             return self.away_because
         if self.state is HostState.STARTING:
             return "its daemon is still importing and building the program"
+        if self.unreachable:
+            return "; ".join(f"it {self._cut_off(*each)}" for each in self.unreachable.items())
         return "its daemon waits for other hosts"
 
     def send(self, kind: str, **fields: Any) -> None:
@@ -137,7 +135,15 @@ class RemoteHost:
 
         The host is up when it has answered the first time.
         """
-        self.send("rewire" if self._wired else "wire", remote_addresses=remote_addresses)
+        if self._wired:
+            self.send("rewire", remote_addresses=remote_addresses)
+            return
+        required = {
+            (host, port)
+            for name in self.essential & remote_addresses.keys()
+            for host, port, _ in remote_addresses[name]
+        }
+        self.send("wire", remote_addresses=remote_addresses, required=sorted(required))
         self._wired = True
 
     def close(self, timeout: float = 5.0) -> None:
@@ -155,37 +161,14 @@ class RemoteHost:
             run_once(self._session.supervisor.selector, 0.1)
         self._disconnect(timeout)
 
-    def last_errors(self) -> str:
-        """Returns the last lines of the last connecting command's stderr, for messages."""
-        try:
-            errors = self._error_log.read_bytes()[self._errors_begin :]
-        except OSError:
-            return ""
-        lines = errors.decode(errors="replace").splitlines()[-3:]
-        return f" ({' | '.join(line.strip() for line in lines)})" if lines else ""
-
     def _connect(self) -> None:
         self._next_attempt = time.monotonic() + RETRY_S
         try:
-            with open(self._error_log, "ab") as errors:
-                self._errors_begin = errors.tell()
-                self._process = ssh.start(self._command, errors.fileno())
-            self.attach(self._open_channel(self._process))
+            reader, writer = self._connecting.start(self._command)
+            selector = self._session.supervisor.selector
+            self.attach(JsonLineChannel(selector, reader, writer, self._handle, self._lost))
         except OSError as error:
             self._lost(f"it cannot be connected to: {error}")
-
-    def _open_channel(self, process: "subprocess.Popen[bytes]") -> JsonLineChannel:
-        assert process.stdin is not None and process.stdout is not None
-        reader = os.dup(process.stdout.fileno())
-        try:
-            writer = os.dup(process.stdin.fileno())
-        except OSError:
-            os.close(reader)
-            raise
-        process.stdin.close()
-        process.stdout.close()
-        selector = self._session.supervisor.selector
-        return JsonLineChannel(selector, reader, writer, self._handle, self._lost)
 
     def attach(self, channel: JsonLineChannel) -> None:
         """Takes over a connection to the daemon."""
@@ -194,26 +177,19 @@ class RemoteHost:
         self._last_heard = self._last_ping = time.monotonic()
         self.state = HostState.STARTING
         self._wired = False
+        self.unreachable = {}
 
     def _disconnect(self, timeout: float) -> None:
         if self._channel is not None:
             self._channel.close()
             self._channel = None
-        process, self._process = self._process, None
-        if process is None:
-            return
-        try:
-            process.wait(timeout)
-        except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGKILL)
-            with contextlib.suppress(subprocess.TimeoutExpired):  # the kernel ends it some time
-                process.wait(KILL_S)
+        self._connecting.end(timeout)
 
     def _lost(self, reason: str, shown: bool = False) -> None:
         previous, self.state = self.state, HostState.AWAY
         self._disconnect(DISCONNECT_S)
         self._next_attempt = time.monotonic() + RETRY_S
-        reason = f"{reason}{self.last_errors()}"
+        reason = f"{reason}{self._connecting.last_errors()}"
         self.away_because = f"host {self.host.name} is lost: {reason}"
         if shown or previous is HostState.UP:
             self._session.journal.say(self.away_because)
@@ -309,6 +285,24 @@ class RemoteHost:
         self._told, self._was_up, self._refusal_delay = None, True, RETRY_S
         for node in self.nodes.values():
             node.unavailable_reason = None
+
+    def _on_reach(self, host: str, port: int, reason: str) -> None:
+        """Notes that its tunnel reaches another host's, or why it does not any more (`reason`)."""
+        at = f"{host}:{port}"
+        if reason:
+            self.unreachable[at] = reason
+            what = self._cut_off(at, reason)
+            self._session.journal.say(f"{self.host.name} {what}; trying again")
+            return
+        self._reached.add(at)
+        if self.unreachable.pop(at, None) is not None:
+            self._session.journal.say(f"{self.host.name} reaches {at}")
+
+    def _cut_off(self, at: str, reason: str) -> str:
+        told = f"cannot reach {at} ({reason})"
+        if at in self._reached:
+            return told
+        return f"{told}: open that port between the hosts, or choose one with --tunnel_port"
 
     def _on_report(self, nodes: dict[str, list[Any]]) -> None:
         for name, (at_work, silent, pid, usage, acted) in nodes.items():

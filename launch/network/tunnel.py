@@ -22,13 +22,14 @@ import stat
 import struct
 import sys
 import time
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from typing import Any
 
 from distrl.errors import ConfigError
 from distrl.launch.network import credentials as tls
 from distrl.launch.network.credentials import Credentials
 from distrl.launch.network.private_folder import PATH_LIMIT
+from distrl.launch.network.reach import Reach
 from distrl.launch.network.tunnel_connection import PlainEnd, TlsEnd
 from distrl.runtime.sockets import parse_address
 
@@ -43,6 +44,7 @@ LOG_INTERVAL_S = 10.0  # between two log lines of one kind
 LENGTH = struct.Struct("!I")
 _HEADER = struct.Struct("!6sH")  # _MAGIC, the server's port
 _MAGIC = b"distrl"
+_NO_SERVER = 0  # in the place of a server's port: the connection only shows that it can be made
 _UNIX = "unix:"
 
 Tasks = dict["asyncio.Task[None]", None]  # a set, oldest first
@@ -55,6 +57,7 @@ def run(
     forwards: Mapping[str, tuple[str, int, int]],
     ready: Callable[[], None] = lambda: None,
     changes: socket.socket | None = None,
+    required: Iterable[tuple[str, int]] = (),
 ) -> None:
     """Carries connections until the process is killed.
 
@@ -66,14 +69,16 @@ def run(
       forwards: for the path of each Unix socket to make: the other host, its open port, and the
         port of the server there. Only this user may be able to enter the paths' folder.
       ready: called when the port and all sockets accept connections.
-      changes: from which new `forwards`, of the same paths, arrive as JSON after their `LENGTH`.
+      changes: from which new `forwards`, of the same paths, arrive as JSON after their `LENGTH`;
+        the other way goes what `Reach` tells.
+      required: hosts and open ports that are tried until they are reached, without a client.
 
     Raises:
       ConfigError: a path that cannot be used.
     """
     for path in forwards:
         _check(path)
-    asyncio.run(_Tunnel(credentials, open_ports, forwards).run(listener, ready, changes))
+    asyncio.run(_Tunnel(credentials, open_ports, forwards).run(listener, ready, changes, required))
 
 
 def _check(path: str) -> None:
@@ -117,6 +122,8 @@ class _Tunnel:
         self._unauthenticated: Tasks = {}
         self._carried: set[TlsEnd] = set()
         self._log_state: dict[str, tuple[float, int]] = {}  # next line not before; lines left out
+        self._news: asyncio.StreamWriter | None = None
+        self._reach = Reach(self._tell)
         # By host and port: a host that does not answer must not delay the others.
         self._handshakes: dict[tuple[str, int], asyncio.Semaphore] = collections.defaultdict(
             lambda: asyncio.Semaphore(MAX_HANDSHAKES)
@@ -127,10 +134,13 @@ class _Tunnel:
         listener: socket.socket,
         ready: Callable[[], None],
         changes: socket.socket | None,
+        required: Iterable[tuple[str, int]],
     ) -> None:
         running = [self._watch(), self._accept(listener, self._admit)]
         if changes is not None:
-            running.append(self._follow(changes))
+            reader, self._news = await asyncio.open_connection(sock=changes)
+            running.append(self._follow(reader))
+        running += [self._require(host, port) for host, port in required]
         for path in self._forwards:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(path)  # left by a tunnel that was killed
@@ -188,6 +198,8 @@ class _Tunnel:
                 self._check_peer(secure)
                 magic, port = _HEADER.unpack(await asyncio.wait_for(secure.header, HANDSHAKE_S))
                 self._unauthenticated.pop(task, None)
+                if (magic, port) == (_MAGIC, _NO_SERVER):
+                    return
                 if magic != _MAGIC or port not in self._open_ports:
                     raise _Refused(f"port {port} is not open to other hosts")
                 event = f"no connection to the server at port {port}"
@@ -216,7 +228,6 @@ class _Tunnel:
     async def _forward(self, sock: socket.socket, host: str, port: int, target: int) -> None:
         """Carries a connection from this host to a server of another host."""
         loop = asyncio.get_running_loop()
-        secure = TlsEnd()
         with contextlib.ExitStack() as failed:
             failed.callback(sock.close)
             handshakes = self._handshakes[host, port]
@@ -226,20 +237,8 @@ class _Tunnel:
                 self._log(f"too many pending connections to {host}:{port}", error)
                 return
             try:
-                await asyncio.wait_for(
-                    loop.create_connection(
-                        lambda: secure,
-                        host,
-                        port,
-                        ssl=self._as_client,
-                        server_hostname=tls.NAME,
-                        ssl_handshake_timeout=CONNECT_S,
-                    ),
-                    CONNECT_S,
-                )
+                secure = await self._dial(host, port, target)
                 failed.callback(secure.transport.abort)
-                self._check_peer(secure)
-                secure.transport.write(_HEADER.pack(_MAGIC, target))
                 await loop.connect_accepted_socket(lambda: PlainEnd(secure), sock)
             except _FAILURES as error:
                 self._log(f"no connection to {host}:{port}", error)
@@ -249,10 +248,49 @@ class _Tunnel:
             failed.pop_all()
             self._carried.add(secure)
 
-    async def _follow(self, changes: socket.socket) -> None:
+    async def _dial(self, host: str, port: int, target: int) -> TlsEnd:
+        """Returns a connection to another host, which knows the server's port; one of _FAILURES."""
+        secure = TlsEnd()
+        connecting = asyncio.get_running_loop().create_connection(
+            lambda: secure,
+            host,
+            port,
+            ssl=self._as_client,
+            server_hostname=tls.NAME,
+            ssl_handshake_timeout=CONNECT_S,
+        )
+        with contextlib.ExitStack() as failed:
+            try:
+                await asyncio.wait_for(connecting, CONNECT_S)
+                failed.callback(secure.transport.abort)
+                self._check_peer(secure)
+            except _FAILURES as error:
+                self._reach.note(host, port, error)
+                raise
+            failed.pop_all()
+        self._reach.note(host, port, None)
+        secure.transport.write(_HEADER.pack(_MAGIC, target))
+        return secure
+
+    async def _require(self, host: str, port: int) -> None:
+        """Tries another host's port until it is reached."""
+        while True:
+            try:
+                (await self._dial(host, port, _NO_SERVER)).transport.close()
+                return
+            except _FAILURES as error:
+                self._log(f"no connection to {host}:{port}", error)
+            await asyncio.sleep(WATCH_S)
+
+    def _tell(self, *news: object) -> None:
+        if self._news is not None:
+            data = json.dumps(news).encode()
+            self._news.write(LENGTH.pack(len(data)) + data)
+
+    async def _follow(self, reader: asyncio.StreamReader) -> None:
         """Takes over where new connections go to: a host that was lost is back at other ports."""
-        reader, writer = await asyncio.open_connection(sock=changes)
-        with contextlib.closing(writer), contextlib.suppress(asyncio.IncompleteReadError):
+        assert self._news is not None
+        with contextlib.closing(self._news), contextlib.suppress(asyncio.IncompleteReadError):
             while True:  # until the other end is closed
                 (size,) = LENGTH.unpack(await reader.readexactly(LENGTH.size))
                 self._forwards.update(json.loads(await reader.readexactly(size)))
@@ -278,5 +316,6 @@ class _Tunnel:
             return
         self._log_state[event] = now + LOG_INTERVAL_S, 0
         more = f" (and {left_out} more)" if left_out else ""
-        sys.stderr.write(f"tunnel: {event}: {type(reason).__name__}: {reason}{more}\n")
-        sys.stderr.flush()
+        with contextlib.suppress(OSError, ValueError):  # its reader is gone, or it is closed
+            sys.stderr.write(f"tunnel: {event}: {type(reason).__name__}: {reason}{more}\n")
+            sys.stderr.flush()

@@ -6,7 +6,7 @@ import os
 import signal
 import socket
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from distrl.errors import ConfigError
 from distrl.launch import posix
@@ -42,15 +42,16 @@ class SealedTunnel:
         sealed: str,
         open_ports: Mapping[int, str],
         forwards: Mapping[str, tuple[str, int, int]],
+        required: Iterable[tuple[str, int]] = (),
     ) -> None:
         """Has the process run the tunnel, once.
 
         Args:
-          listener, open_ports, forwards: see `tunnel.run`.
+          listener, open_ports, forwards, required: see `tunnel.run`.
           sealed: credentials for `public_key`.
         """
         socket.send_fds(self._socket, [b"."], [listener.fileno()])
-        arguments = [sealed, list(open_ports.items()), dict(forwards)]
+        arguments = [sealed, list(open_ports.items()), dict(forwards), list(required)]
         _send(self._socket, json.dumps(arguments).encode())
 
     def forward_to(self, forwards: Mapping[str, tuple[str, int, int]]) -> None:
@@ -64,6 +65,21 @@ class SealedTunnel:
         """
         _send(self._socket, json.dumps(dict(forwards)).encode())
 
+    def news(self) -> tuple[str, int, str]:
+        """Returns what the tunnel reports next, for which it makes `fileno()` readable.
+
+        Returns:
+          Another host, its open port, and why it cannot be reached; "": it is reached.
+
+        Raises:
+          OSError: the process has ended.
+        """
+        host, port, reason = json.loads(_receive(self._socket))
+        return host, port, reason
+
+    def fileno(self) -> int:
+        return self._socket.fileno()
+
     def fds(self) -> list[int]:
         """Returns the descriptors that a forked child has to close."""
         return [self._socket.fileno()]
@@ -76,8 +92,9 @@ def _run_sealed(connection: socket.socket) -> None:
     if not descriptors:
         return  # the other end has given up
     listener = socket.socket(fileno=descriptors[0])
-    sealed, open_ports, forwards = json.loads(_receive(connection))
-    run(listener, opener.open(sealed), dict(open_ports), forwards, changes=connection)
+    sealed, open_ports, forwards, required = json.loads(_receive(connection))
+    credentials = opener.open(sealed)
+    run(listener, credentials, dict(open_ports), forwards, changes=connection, required=required)
 
 
 def start_tunnel(

@@ -1,6 +1,7 @@
 """Programs on several machines, started by SSH: they train, recover, end, and leave nothing."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -207,6 +208,21 @@ taken = [socket.create_server(("", port)) for port in ports]
 print(len(taken), flush=True)
 sys.stdin.read()
 """
+
+
+@pytest.mark.slow
+def test_a_port_that_is_closed_between_the_hosts_is_named(hosts: Hosts, tmp_path: Path):
+    """The launcher, on a third host, reaches both."""
+    hosts.close_ports("h1")
+    program = Program(hosts, tmp_path, *CARTPOLE, *FOR_EVER, on="h3", hosts_flag="h1,h2")
+    named = re.compile(r"h2 cannot reach h1:\d+ \(Connection refused\): open that port")
+    program.wait_for(lambda: named.search(program.output) is not None, "port named")
+    hosts.loss("h1", 0.0)
+    program.wait_for_training()
+    assert re.search(r"h2 reaches h1:\d+\n", program.output)
+    program.signal(signal.SIGINT)
+    assert program.process.wait(60.0) == 128 + signal.SIGINT
+    nothing_is_left(hosts)
 
 
 @pytest.mark.slow

@@ -1,6 +1,7 @@
 """A host daemon's loop, whose nodes and launcher only exist in the test."""
 
 import errno
+import functools
 import json
 import os
 import signal
@@ -296,3 +297,63 @@ def test_a_port_that_is_taken_is_named(daemon, monkeypatch):
     assert broken["error"] == (
         f"OSError: cannot listen on port {port} (--tunnel_port): Address already in use"
     )
+
+
+class FakeTunnel(NoTunnel):
+    """Reports what it is told to, one report for each byte of `reports`."""
+
+    def __init__(self) -> None:
+        self.reports, self._near = socket.socketpair()
+        self.reached: list[tuple[str, int, str]] = []
+        self.required: list[Any] = []
+
+    def start(self, *arguments: Any) -> None:
+        self.required = arguments[-1]
+
+    def report(self, *news: Any) -> None:
+        self.reached.append(news)
+        self.reports.sendall(b".")
+
+    def fileno(self) -> int:
+        return self._near.fileno()
+
+    def news(self) -> tuple[str, int, str]:
+        if not self._near.recv(1):
+            raise ConnectionError("it has ended")
+        return self.reached.pop(0)
+
+
+@pytest.fixture
+def tunnel(daemon: Daemon, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeTunnel]:
+    """That of a daemon which can be wired."""
+    made = FakeTunnel()
+    monkeypatch.setattr(daemon_module, "SealedTunnel", lambda: made)
+    program = types.SimpleNamespace(
+        own_nodes=list, wire=lambda stopper: None, forwards=lambda addresses: {}, open_ports={}
+    )
+    daemon.daemon._program, daemon.daemon._sealed = program, ""
+    with socket.socket() as daemon.daemon._listener:
+        yield made
+    made.reports.close()
+    made._near.close()
+
+
+def test_a_host_is_up_once_it_reaches_those_that_it_must(daemon, tunnel):
+    required = [["h1", 7420], ["h3", 7420]]
+    reports = [("h1", 7420, "no answer"), ("h3", 7420, ""), ("h2", 7420, ""), ("h1", 7420, "")]
+    daemon.turns = [lambda: daemon.say("wire", remote_addresses={}, required=required)]
+    for report in [*reports, ("h1", 7420, "no answer"), ("h1", 7420, "")]:
+        daemon.turns += [nothing, functools.partial(tunnel.report, *report)]
+    messages = daemon.run()
+    assert tunnel.required == required
+    kinds = [message["kind"] for message in messages if message["kind"] in ("reach", "wired")]
+    assert kinds == ["reach"] * 4 + ["wired"] + ["reach"] * 2
+    told = [(m["host"], m["port"], m["reason"]) for m in messages if m["kind"] == "reach"]
+    assert told[:4] == reports
+
+
+def test_one_that_must_reach_no_other_is_up_at_once(daemon, tunnel, capfd):
+    daemon.turns = [lambda: daemon.say("wire", remote_addresses={}, required=[]), nothing]
+    daemon.turns += [tunnel.reports.close, nothing]
+    assert "wired" in [message["kind"] for message in daemon.run()]
+    assert "its tunnel to the other hosts has ended; ending" in capfd.readouterr().err

@@ -13,7 +13,12 @@ from distrl.launch.hosts.remote_host import HostState
 from distrl.launch.supervision.result import Result
 
 
-def wait(patch: pytest.MonkeyPatch, up_at: float, joined_at: float = 10.0) -> float:
+def wait(
+    patch: pytest.MonkeyPatch,
+    up_at: float,
+    joined_at: float = 10.0,
+    unreachable: dict[str, str] | None = None,
+) -> float:
     """Waits at most 100 s for a host to join, in simulated time; returns when the wait ended."""
     now = 0.0
 
@@ -28,6 +33,7 @@ def wait(patch: pytest.MonkeyPatch, up_at: float, joined_at: float = 10.0) -> fl
     host: Any = types.SimpleNamespace(
         state=HostState.AWAY,
         refused=None,
+        unreachable=unreachable or {},
         host=types.SimpleNamespace(name="h2"),
         why_late=lambda: host.state.value,
     )
@@ -95,3 +101,10 @@ def test_that_wait_ends_too(monkeypatch: pytest.MonkeyPatch):
 def test_a_host_that_has_not_joined_in_time_is_named(monkeypatch: pytest.MonkeyPatch):
     with pytest.raises(ConfigError, match="in time: h2: away; --join_wait gives them longer"):
         wait(monkeypatch, up_at=102.0, joined_at=102.0)
+
+
+def test_a_host_that_cannot_reach_another_one_has_no_longer_to_start(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    with pytest.raises(ConfigError, match="not all hosts joined in time: h2: starting"):
+        wait(monkeypatch, up_at=102.0, unreachable={"h1:7420": "no answer"})

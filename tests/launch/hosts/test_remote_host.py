@@ -60,6 +60,7 @@ class Daemon:
             "actor/0", "actor", log, heartbeat, RestartPolicy(), "h2", self.host.send
         )
         self.host.nodes["actor/0"] = self.node
+        self.host.essential = {"learner/0", "replay/0"}
         self.socket = socket.socket()
 
     def connect(self) -> None:
@@ -100,9 +101,11 @@ class Daemon:
             "kind": "begin", "payload": "", "tunnel_port": 0, "nodes": ["actor/0"],
             "credentials": "sealed for its key",
         }  # fmt: skip
-        self.host.wire({"learner/0": [("h1", 7420, 15001)]})
+        addresses = {"learner/0": [("h1", 7420, 15001)], "relay/1": [("h3", 7420, 15001)]}
+        self.host.wire(addresses)
         assert self.receive() == {
-            "kind": "wire", "remote_addresses": {"learner/0": [["h1", 7420, 15001]]},
+            "kind": "wire", "remote_addresses": json.loads(json.dumps(addresses)),
+            "required": [["h1", 7420]],
         }  # fmt: skip
         self.send(kind="wired")
         self.run_until(lambda: self.host.state is HostState.UP)
@@ -333,6 +336,33 @@ def break_off(daemon: Daemon, error: str, passing: bool) -> None:
     daemon.connect()
     daemon.send(kind="broken", error=error, traceback="...", passing=passing)
     daemon.run_until(lambda: daemon.host.state is HostState.AWAY)
+
+
+def test_a_host_that_cannot_reach_another_one_is_named_until_it_can(daemon: Daemon):
+    daemon.connect()
+    daemon.send(**HELLO)
+    daemon.send(kind="ready", ports={"actor/0": [15000]}, tunnel_port=7420)
+    daemon.run_until(lambda: daemon.host.state is HostState.READY)
+    assert daemon.host.why_late() == "its daemon waits for other hosts"
+    reach = {"kind": "reach", "host": "h1", "port": 7420}
+    daemon.send(**reach, reason="no answer")
+    daemon.run_until(lambda: daemon.said)
+    hint = "open that port between the hosts, or choose one with --tunnel_port"
+    assert daemon.said == [f"h2 cannot reach h1:7420 (no answer): {hint}; trying again"]
+    assert daemon.host.why_late() == f"it cannot reach h1:7420 (no answer): {hint}"
+    daemon.send(**reach, reason="")
+    daemon.send(kind="wired")
+    daemon.run_until(lambda: daemon.host.state is HostState.UP)
+    daemon.send(**reach, reason="no answer")  # the port was open: now the network is at fault
+    daemon.send(kind="reach", host="h3", port=7420, reason="")
+    daemon.run_until(lambda: len(daemon.said) == 3)
+    assert daemon.said[1:] == [
+        "h2 reaches h1:7420", "h2 cannot reach h1:7420 (no answer); trying again",
+    ]  # fmt: skip
+    daemon.socket.close()
+    daemon.run_until(lambda: daemon.host.state is HostState.AWAY)
+    daemon.bring_up()
+    assert not daemon.host.unreachable
 
 
 def test_a_failure_that_may_pass_is_told_once_and_keeps_no_program_from_starting(daemon: Daemon):

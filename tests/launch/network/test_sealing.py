@@ -175,6 +175,41 @@ def test_new_connections_go_to_where_a_server_is_now():
         folder.rmdir()
 
 
+@pytest.mark.timeout(60)
+def test_a_host_that_must_be_reached_is_tried_until_it_is():
+    credentials = make_credentials()
+    folder = new_folder()
+    tunnels = [SealedTunnel() for _ in range(2)]
+    trying, other = tunnels
+    try:
+        with socket.create_server(("127.0.0.1", 0)) as taken:  # nobody else gets its port
+            port = taken.getsockname()[1]
+            at = ("127.0.0.1", port)
+            with socket.create_server(("127.0.0.1", 0)) as unused:
+                sealed = seal(credentials, trying.public_key)
+                forwards = {f"{folder}/client": (*at, 7)}
+                taken.shutdown(socket.SHUT_RDWR)  # refuses connections
+                trying.start(unused, sealed, {}, forwards, [at])
+            assert trying.news() == (*at, "Connection refused")
+        listener = socket.create_server(at)
+        other.start(listener, seal(credentials, other.public_key), {}, {})
+        assert trying.news() == (*at, "")
+        listener.close()
+        end_tunnel(other.pid)
+        assert connect(f"{folder}/client").recv(1) == b""
+        assert trying.news() == (*at, "Connection refused")
+        end_tunnel(trying.pid)
+        with pytest.raises(ConnectionError, match="the tunnel's process has ended"):
+            trying.news()
+    finally:
+        for tunnel in tunnels:
+            with contextlib.suppress(ProcessLookupError):
+                end_tunnel(tunnel.pid)
+        for each in folder.iterdir():
+            each.unlink()
+        folder.rmdir()
+
+
 def connect(path: str) -> socket.socket:
     client = socket.socket(socket.AF_UNIX)
     client.settimeout(20.0)

@@ -170,6 +170,11 @@ class Hosts:
             rule = "-A INPUT -i eth0 -m statistic --mode random --probability"
             self.exec(host, [self._tools["iptables"], *rule.split(), str(share), "-j", "DROP"])
 
+    def close_ports(self, host: str) -> None:
+        """Refuses connections from other hosts, but for SSH, until `loss` is set."""
+        rule = "-A INPUT -i eth0 -p tcp --syn ! --dport 22 -j REJECT --reject-with tcp-reset"
+        self.exec(host, [self._tools["iptables"], *rule.split()])
+
     def rate(self, host: str, rate: str | None) -> None:
         """Limits what the host sends, and what it receives: `10mbit`; None for no limit."""
         for network, device in ((SWITCH, self._machines.port(host)), (host, "eth0")):

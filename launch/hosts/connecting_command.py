@@ -1,0 +1,69 @@
+"""The command that connects to a host's daemon, as a process of the launcher's machine."""
+
+import contextlib
+import os
+import pathlib
+import signal
+import subprocess
+from collections.abc import Sequence
+
+from distrl.launch.hosts import ssh
+from distrl.launch.supervision.node import KILL_S
+
+
+class ConnectingCommand:
+    """One process at a time, whose stderr is appended to a file.
+
+    Args:
+      error_log: the file; earlier runs may have written to it.
+    """
+
+    def __init__(self, error_log: pathlib.Path) -> None:
+        self._error_log = error_log
+        # Bytes that earlier processes, or an earlier run, have written.
+        self._errors_begin = error_log.stat().st_size if error_log.exists() else 0
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self, command: Sequence[str]) -> tuple[int, int]:
+        """Starts the process. Raises OSError.
+
+        Args:
+          command: see `distrl.launch.hosts.ssh`.
+
+        Returns:
+          Descriptors to read from the daemon and to write to it, which the caller closes.
+        """
+        with open(self._error_log, "ab") as errors:
+            self._errors_begin = errors.tell()
+            self._process = process = ssh.start(command, errors.fileno())
+        assert process.stdin is not None and process.stdout is not None
+        reader = os.dup(process.stdout.fileno())
+        try:
+            writer = os.dup(process.stdin.fileno())
+        except OSError:
+            os.close(reader)
+            raise
+        process.stdin.close()
+        process.stdout.close()
+        return reader, writer
+
+    def end(self, timeout: float) -> None:
+        """Waits for the process to end, and kills it after `timeout` seconds."""
+        process, self._process = self._process, None
+        if process is None:
+            return
+        try:
+            process.wait(timeout)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            with contextlib.suppress(subprocess.TimeoutExpired):  # the kernel ends it some time
+                process.wait(KILL_S)
+
+    def last_errors(self) -> str:
+        """Returns the last lines of the last process's stderr, for messages."""
+        try:
+            errors = self._error_log.read_bytes()[self._errors_begin :]
+        except OSError:
+            return ""
+        lines = errors.decode(errors="replace").splitlines()[-3:]
+        return f" ({' | '.join(line.strip() for line in lines)})" if lines else ""

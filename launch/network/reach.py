@@ -1,0 +1,47 @@
+"""Whether the other hosts can be reached, as a tunnel finds out by its connections to them."""
+
+import asyncio
+import errno
+import os
+import ssl
+from collections.abc import Callable
+
+
+class Reach:
+    """Tells when a host's port is reached for the first time, no longer, or again.
+
+    Args:
+      tell: called with the host, its port, and why it cannot be reached; "": it is reached.
+    """
+
+    def __init__(self, tell: Callable[[str, int, str], None]) -> None:
+        self._tell = tell
+        self._told: dict[tuple[str, int], bool] = {}  # whether it is reached
+        self._silent: set[tuple[str, int]] = set()  # the last attempt was not answered in time
+
+    def note(self, host: str, port: int, error: Exception | None) -> None:
+        """Takes the end of an attempt to connect, None: it has succeeded.
+
+        One attempt without an answer tells nothing: the other host may be busy, or just starting.
+        """
+        at, reached = (host, port), error is None
+        if not isinstance(error, asyncio.TimeoutError):
+            self._silent.discard(at)
+        elif at not in self._silent:
+            self._silent.add(at)
+            return
+        if self._told.get(at) is not reached:
+            self._told[at] = reached
+            self._tell(host, port, "" if error is None else in_words(error))
+
+
+def in_words(error: Exception) -> str:
+    """Returns why a connection failed, as one line."""
+    if isinstance(error, asyncio.TimeoutError):
+        return "no answer"
+    words = None
+    if isinstance(error, OSError):
+        words = error.strerror
+        if error.errno and error.errno in errno.errorcode and not isinstance(error, ssl.SSLError):
+            words = os.strerror(error.errno)  # without asyncio's own
+    return words or str(error) or type(error).__name__
