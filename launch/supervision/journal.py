@@ -3,6 +3,7 @@
 import pathlib
 import sys
 import time
+from collections.abc import Mapping, Sequence
 
 from distrl.launch.supervision.log_file import LogFile
 from distrl.launch.supervision.node_logs import Stream
@@ -70,6 +71,7 @@ class Journal:
         tail: list[str],
         log: pathlib.Path,
         saved: str = "",
+        lost: Mapping[str, Sequence[str]] | None = None,
     ) -> None:
         """Shows the first failure, if there was one, and the line that sums up.
 
@@ -79,6 +81,7 @@ class Journal:
           tail: the last lines of that node's output.
           log: that node's log file.
           saved: what was saved, for the last line; "": not known.
+          lost: by host that is lost, its nodes, which have not failed themselves.
         """
         self.flush(timeout=1.0)
         lines = []
@@ -89,14 +92,21 @@ class Journal:
             elif tail:
                 lines += [f"its last {len(tail)} lines:", *(f"    {line}" for line in tail)]
             lines += [f"log: {shown(log)}", "----"]
+        lost = lost or {}
+        excused = {result.failed_node, *(name for names in lost.values() for name in names)}
         ended_badly = [
             name
             for name, exit_ in result.nodes.items()
-            if exit_.state in ("failed", "killed") and name != result.failed_node
+            if exit_.state in ("failed", "killed") and name not in excused
         ]
-        if ended_badly and failure is None:  # after a failure that is to be expected
-            names = ", ".join(ended_badly)
-            lines.append(f"{NAME}: failed while stopping: {names}; see {shown(self.path)}")
+        if failure is None:  # after a failure that is to be expected
+            for host, names in lost.items():
+                lines.append(
+                    f"{NAME}: ended without host {host}, which is lost: {', '.join(names)}"
+                )
+            if ended_badly:
+                names = ", ".join(ended_badly)
+                lines.append(f"{NAME}: failed while stopping: {names}; see {shown(self.path)}")
         if result.hung:
             lines.append(f"{NAME}: still running: {', '.join(result.hung)}")
         lines.append(

@@ -210,6 +210,10 @@ class Session(contextlib.ExitStack):
         if problem:
             result = result.with_problem(problem)
         result = result.write(self._run_dir)
+        lost: dict[str, list[str]] = {}
+        for name, node in nodes.items():
+            if node.unavailable_reason is not None:
+                lost.setdefault(node.host, []).append(name)
         failed_log = self.logs.get(failure.node) if failure else None
         self.journal.report(
             result,
@@ -217,6 +221,7 @@ class Session(contextlib.ExitStack):
             failed_log.tail() if failed_log is not None else [],
             failed_log.path if failed_log is not None else self.journal.path,
             saved.describe(self._saved_before) if known else "",
+            lost,
         )
         return result
 

@@ -81,6 +81,8 @@ def test_a_budget_is_kept_by_a_host_that_is_back_and_without_one_that_is_not(
     program.wait_for(lambda: log.read_text().count("actor/0 is running") == 2, "h2 back", 90.0)
     lose(program, "h3")
     assert program.process.wait(240.0) == 0, program.output
+    assert "distrl: ended without host h3, which is lost: relay/1, actor/1\n" in program.output
+    assert "failed while stopping" not in program.output
     steps = column(program, "env_steps")
     assert steps == sorted(steps) and BUDGET <= steps[-1] < BUDGET + 4
     assert min(column(program, "env_steps_unreported")) >= 0
