@@ -6,6 +6,7 @@ import re
 from distrl.errors import PeerError
 
 MAX_SAME_FAILURES = 3  # lives in a row that end alike before the program ends
+MAX_PATIENCE_S = 300.0  # between restarts of a node that only its host keeps from working
 _FRAME = re.compile(r'^  File "(.*)", line (\d+), in (.*)$', re.MULTILINE)
 _OF_PEER = f"{PeerError.__module__}.{PeerError.__qualname__}:"
 
@@ -49,11 +50,12 @@ class RestartHistory:
     """The lives of one node that have ended, and whether it may have another.
 
     Attributes:
+      policy: of its group.
       causes: why each of them ended, one line each.
     """
 
     def __init__(self, policy: RestartPolicy) -> None:
-        self._policy = policy
+        self.policy = policy
         self._next_backoff = policy.backoff
         self._last_failure = ""
         self._same_failures = 0
@@ -73,7 +75,7 @@ class RestartHistory:
         Returns:
           Seconds until the restart; or why there is none, for messages.
         """
-        policy = self._policy
+        policy = self.policy
         self.causes.append(cause)
         failure = _frames(traceback) or cause
         # A node that ran well and then lost another one is not what fails.
@@ -88,8 +90,15 @@ class RestartHistory:
             return f"after {policy.restarts} restarts, the most allowed"
         if seconds >= policy.stable_after:
             self._next_backoff = policy.backoff
+        return self._double(policy.max_backoff)
+
+    def patient_delay(self) -> float:
+        """Returns seconds until a restart that `next_delay` has not allowed."""
+        return self._double(MAX_PATIENCE_S)
+
+    def _double(self, limit: float) -> float:
         delay = self._next_backoff
-        self._next_backoff = min(2 * delay, policy.max_backoff)
+        self._next_backoff = min(2 * delay, limit)
         return delay
 
 

@@ -1,6 +1,6 @@
 """Planned starts of nodes."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from distrl.launch.supervision.journal import Journal
 from distrl.launch.supervision.node import SupervisedNode
@@ -23,6 +23,7 @@ class RestartQueue:
         self._journal = journal
         self._clock = clock
         self._planned: list[tuple[float, SupervisedNode]] = []
+        self._worked: set[str] = set()  # names of nodes that have had a stable life
 
     def __contains__(self, node: SupervisedNode) -> bool:
         return any(planned is node for _, planned in self._planned)
@@ -30,16 +31,22 @@ class RestartQueue:
     def plan(self, node: SupervisedNode, delay: float = 0.0) -> None:
         """Adds a start in `delay` seconds."""
         self._planned.append((self._clock() + delay, node))
+        if node.exit.seconds >= node.history.policy.stable_after:
+            self._worked.add(node.name)
 
-    def plan_restart(self, node: SupervisedNode, cause: str) -> Outcome | None:
+    def plan_restart(
+        self, node: SupervisedNode, cause: str, nodes: Iterable[SupervisedNode]
+    ) -> Outcome | None:
         """Adds the restart of a node after a failed life.
 
         Args:
           node: the node.
           cause: why that life ended, if the node itself has not said so.
+          nodes: all nodes.
 
         Returns:
-          None; or the program's outcome where the node's restart policy allows no other life.
+          None; or the program's outcome where the node's restart policy allows no other life, and
+          its host is not what fails.
         """
         separator, traceback = "", None
         if node.failure is not None:
@@ -48,16 +55,36 @@ class RestartQueue:
         other_cause = of_launcher or node.exit.signal == "SIGKILL"
         at_fault = node.hung_cause is not None or not other_cause
         delay = node.history.next_delay(cause, traceback, node.exit.seconds, at_fault)
+        alone = ""
+        if isinstance(delay, str) and self._host_is_at_fault(node, nodes):
+            alone = f", {delay}, on host {node.host} alone"
+            delay = node.history.patient_delay()
         if isinstance(delay, str):
             failure = Failure(node.name, cause, traceback, of_launcher=of_launcher)
             return Outcome.failed(failure, f"{node.name}{separator} {cause} ({delay})")
         pause = f" in {delay:.1f} s" if delay >= 1 else ""
         self._journal.say(
             f"{node.name}{separator} {cause}: restarting{pause} "
-            f"(restart {len(node.exit.causes)}); see {shown(node.log.path)}"
+            f"(restart {len(node.exit.causes)}{alone}); see {shown(node.log.path)}"
         )
         self.plan(node, delay)
         return None
+
+    def _host_is_at_fault(self, node: SupervisedNode, nodes: Iterable[SupervisedNode]) -> bool:
+        """Returns whether a node that fails soon has worked, and others work on other hosts.
+
+        One that fails after a time, or from the beginning, may do so on all of them.
+        """
+        stable = node.history.policy.stable_after
+        if node.essential or node.name not in self._worked or node.exit.seconds >= stable:
+            return False
+        return any(
+            each.alive
+            and (each.label, each.failure, each.hung_cause) == (node.label, None, None)
+            and each.host != node.host
+            and self._clock() - each.started >= stable
+            for each in nodes
+        )
 
     def cancel(self, node: SupervisedNode) -> None:
         """Removes the node, if it is planned."""

@@ -289,7 +289,7 @@ class Supervisor:
                 return False
         cause = node.hung_cause or lost or self._judge.describe(node.exit)
         if node.restartable and not (lost and node.essential):
-            outcome = self._restarts.plan_restart(node, cause)
+            outcome = self._restarts.plan_restart(node, cause, self._nodes.values())
             if outcome is not None:
                 self._decide(outcome)
             return outcome is None

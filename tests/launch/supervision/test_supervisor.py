@@ -530,6 +530,80 @@ def test_a_lost_host_of_an_essential_node_ends_the_program(world):
     assert outcome.exit_code == 75
 
 
+def broken_host(world, *, worked=True, works_elsewhere=True, essential=False, lives=0.5):
+    """Has actor/0 fail from its second life on, when its host is back after `worked`."""
+    world.use(actor=POLICY)
+    actor, other = (world.nodes[name] for name in ("actor/0", "actor/1"))
+    actor.host, other.host = "h2", "h3" if works_elsewhere else "h2"
+    actor.essential = essential
+
+    def lose():
+        if essential:  # without its host the program would end
+            actor.on_start = lambda: world.after(lives, actor.fail)
+            actor.end(signal="SIGKILL")
+            return
+        actor.unavailable_reason = "host h2 is lost"
+        actor.end(error="host h2 is lost")
+        world.after(10.0, come_back)
+
+    def come_back():
+        actor.unavailable_reason = None
+        actor.on_start = lambda: world.after(lives, actor.fail)
+
+    if worked:
+        world.at(20.0, lose)
+    else:
+        come_back()
+    return actor
+
+
+def test_a_host_that_comes_back_broken_does_not_end_the_program(world):
+    actor = broken_host(world)
+
+    def repair():
+        actor.on_start = lambda: None
+
+    world.at(1500.0, repair)
+    finish_at(world, 2000.0)
+    assert world.run().status == "finished"
+    pauses = [
+        round(later - earlier - 0.5, 3)
+        for earlier, later in itertools.pairwise(actor.times("start")[1:])
+    ]
+    # As of any node, and once that would have ended the program, up to five minutes.
+    assert pauses == [
+        1.0,
+        2.0,
+        4.0,
+        8.0,
+        16.0,
+        32.0,
+        64.0,
+        128.0,
+        256.0,
+        300.0,
+        300.0,
+        300.0,
+        300.0,
+    ]
+    assert "restarting in 2.0 s (restart 2); see actor/0.log" in world.said[1]
+    assert world.said[2] == (
+        "actor/0: KeyError: 3: restarting in 4.0 s "
+        "(restart 3, 3 times in a row, on host h2 alone); see actor/0.log"
+    )
+
+
+@pytest.mark.parametrize(
+    "how",
+    [{"worked": False}, {"works_elsewhere": False}, {"essential": True}, {"lives": 11.0}],
+    ids=str,
+)
+def test_what_may_fail_on_all_hosts_ends_the_program(world, how):
+    broken_host(world, **how)
+    finish_at(world, 2000.0)
+    assert world.run().reason == "actor/0: KeyError: 3 (3 times in a row)"
+
+
 # Hung nodes.
 
 
