@@ -21,6 +21,8 @@ SBATCH = (
 RESTARTS = 10  # of a job, for whatever reason, after which a lost host ends it
 _COMMAND_S = 60.0
 _CPUS = re.compile(r"(\d+)(?:\(x(\d+)\))?")
+_ALLOCATED = re.compile(r" Nodes=(\S+) CPU_IDs=\S+ Mem=\S+ GRES=(\S*)")
+_GPUS = re.compile(r"\bgpu:(?:[^:,(]+:)?(\d+)")
 
 
 def in_job(environ: Mapping[str, str] = os.environ) -> bool:
@@ -37,32 +39,43 @@ def hosts(environ: Mapping[str, str] = os.environ) -> tuple[Host, ...]:
     job_hosts: list[Host] = []
     for suffix in _groups(environ):
         cpus = _per_node(environ.get(f"SLURM_JOB_CPUS_PER_NODE{suffix}", ""))
-        gpus = _gpus(environ, suffix)
+        gpus = _gpus(environ[f"SLURM_JOB_ID{suffix}"])
         for index, name in enumerate(_names(environ[f"SLURM_JOB_NODELIST{suffix}"])):
             cores = cpus[index] if index < len(cpus) else 0
-            job_hosts.append(Host(name, cores=cores, gpus=gpus))
+            job_hosts.append(Host(name, cores=cores, gpus=gpus.get(name, 0)))
     return tuple(job_hosts)
 
 
 def step(host: Host, options: Sequence[str], daemon: Sequence[str]) -> list[str]:
-    """Returns the command that runs a host's daemon as a step of this job.
+    """Returns the command that runs a host's daemon as a step of this job, with the host's GPUs.
 
     Args:
       host: a host of the job.
       options: additional options of srun.
       daemon: the command that runs the daemon.
     """
-    group = next(
+    suffix = next(
         (
-            [f"--het-group={suffix.rpartition('_')[2]}"]
+            suffix
             for suffix in _groups(os.environ)
             if suffix and host.name in _names(os.environ[f"SLURM_JOB_NODELIST{suffix}"])
         ),
-        [],
+        "",
     )
+    group = [f"--het-group={suffix.rpartition('_')[2]}"] if suffix else []
+    # Unless told, a step asks for the GPUs of the whole job, of one task, or none. Where the job
+    # has a number for all nodes, and only there, Slurm refuses a step with a number per node.
+    if not host.gpus:
+        gpus = "--gres=none"
+    elif f"SLURM_GPUS{suffix}" in os.environ:
+        gpus = f"--gpus={host.gpus}"
+    else:
+        gpus = f"--gres=gpu:{host.gpus}"
+    # What the job asked for per node or task would be added; a named type then refuses the step.
+    asked = [f"--unset={name}" for name in os.environ if name.startswith("SLURM_GPUS_PER_")]
     return [
-        "srun", *group, "--nodes=1", "--ntasks=1", f"--nodelist={host.name}", "--overlap",
-        "--quiet", "--unbuffered", *options, *daemon,
+        "env", *asked, "srun", *group, "--nodes=1", "--ntasks=1", f"--nodelist={host.name}",
+        gpus, "--overlap", "--quiet", "--unbuffered", *options, *daemon,
     ]  # fmt: skip
 
 
@@ -145,12 +158,19 @@ def _per_node(text: str) -> list[int]:
     return [int(n) for n, times in _CPUS.findall(text) for _ in range(int(times or 1))]
 
 
-def _gpus(environ: Mapping[str, str], suffix: str) -> int:
-    """Returns the GPUs of each node; Slurm gives their number, or a list of their indices."""
-    count = environ.get("SLURM_GPUS_ON_NODE", "")
-    if not suffix and count.isdecimal():
-        return int(count)
-    return len([gpu for gpu in environ.get(f"SLURM_JOB_GPUS{suffix}", "").split(",") if gpu])
+def _gpus(job: str) -> dict[str, int]:
+    """Returns the GPUs of a job on each of its nodes.
+
+    The job's environment has them for the first node only, or as they were asked for.
+    """
+    shown = _run(["scontrol", "--details", "--oneliner", "show", "job", job]).splitlines()
+    return {
+        name: sum(map(int, _GPUS.findall(resources)))
+        for line in shown
+        if line.startswith(f"JobId={job} ")  # and not another task of its array
+        for nodes, resources in _ALLOCATED.findall(line)
+        for name in _names(nodes)
+    }
 
 
 def _run(command: Sequence[str]) -> str:

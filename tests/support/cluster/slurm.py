@@ -9,6 +9,7 @@ are not used, so a job is not held to the cores and the memory that it asked for
 
 import datetime
 import os
+import stat
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -51,12 +52,13 @@ SchedulerParameters=batch_sched_delay=0,sched_min_interval=100000,sched_interval
 SwitchType=switch/none
 MpiDefault=none
 ReturnToService=2
+GresTypes=gpu
 SlurmdTimeout={node_timeout}
 MessageTimeout=10
 KillWait={kill_wait}
 InactiveLimit=0
 JobRequeue=1
-NodeName={nodes} CPUs={cpus} CoresPerSocket={cpus} RealMemory=4000 State=UNKNOWN
+NodeName={nodes} CPUs={cpus} CoresPerSocket={cpus} RealMemory=4000 Gres=gpu:{gpus} State=UNKNOWN
 PartitionName=main Nodes={nodes} Default=YES MaxTime=INFINITE State=UP
 """
 
@@ -67,11 +69,19 @@ class Slurm:
     Args:
       hosts: its nodes.
       cpus: how many each node says it has.
+      gpus: likewise; Slurm passes on their indices, but there is nothing behind them.
       node_timeout: seconds until a silent node is down and its jobs are requeued.
       kill_wait: seconds between SIGTERM and SIGKILL for a job that is to end.
     """
 
-    def __init__(self, hosts: Hosts, cpus: int = 4, node_timeout: int = 10, kill_wait: int = 10):
+    def __init__(
+        self,
+        hosts: Hosts,
+        cpus: int = 4,
+        gpus: int = 2,
+        node_timeout: int = 10,
+        kill_wait: int = 10,
+    ):
         self._tools = find_tools(PACKAGES)
         self._hosts = hosts
         self._folder = hosts.folder / "slurm"
@@ -85,9 +95,16 @@ class Slurm:
                 folder=self._folder,
                 nodes=",".join(hosts.names),
                 cpus=cpus,
+                gpus=gpus,
                 node_timeout=node_timeout,
                 kill_wait=kill_wait,
             )
+        )
+        devices = [self._folder / f"gpu{index}" for index in range(gpus)]
+        for device in devices:
+            os.mknod(device, stat.S_IFCHR, os.makedev(1, 3))  # as /dev/null
+        (self._folder / "gres.conf").write_text(
+            "".join(f"Name=gpu File={device}\n" for device in devices)
         )
         (self._folder / "cgroup.conf").write_text("CgroupPlugin=cgroup/v1\nCgroupAutomount=no\n")
         for host in hosts.names:
