@@ -171,17 +171,19 @@ def prepare(
     cluster = None
     if values.launcher == "ray":
         cluster = ray_cluster.cluster_address(values.ray)
-    if values.launcher == "slurm" and values.hosts is None:
-        if not slurm.in_job():
-            _submit(experiment, arguments, values, say)
-            return None
-        hosts = slurm.hosts()
-    elif cluster is not None and values.hosts is None:
-        hosts = ray_resources.hosts_of(ray_cluster.cluster_nodes(cluster))
-    elif values.hosts is None:
-        raise ConfigError("multi_machine: name the machines, the learner's first: --hosts=h1,h2,h3")
-    else:
+    if values.launcher == "slurm" and not slurm.in_job():
+        if values.hosts is not None:
+            place(experiment, parse_hosts(values.hosts), values.light)  # refused here, not there
+        _submit(experiment, arguments, values, say)
+        return None
+    if values.hosts is not None:
         hosts = parse_hosts(values.hosts)
+    elif values.launcher == "slurm":
+        hosts = slurm.hosts()
+    elif cluster is not None:
+        hosts = ray_resources.hosts_of(ray_cluster.cluster_nodes(cluster))
+    else:
+        raise ConfigError("multi_machine: name the machines, the learner's first: --hosts=h1,h2,h3")
     placement = place(experiment, hosts, values.light)
     gpus = {group.name: group.num_gpus(experiment) for group in GROUPS.values()}
     say(placement.table(gpus))

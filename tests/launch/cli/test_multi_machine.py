@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from distrl.launch.hosts import slurm
 from distrl.launch.network.ports import Ports
 
 ROOT = Path(__file__).parents[3]
@@ -88,6 +89,8 @@ def test_the_wait_for_the_hosts_is_a_flag(tmp_path):
         ([HOSTS, "--lp_launch_type=local_mt"], "debug on one machine"),
         ([HOSTS, "--launcher=join"], "give --credentials=FILE"),
         (["--launcher=slurm"], "not in a Slurm job; give --slurm='--nodes=3' to submit one"),
+        ([HOSTS, "--launcher=slurm"], "not in a Slurm job; give --slurm='--nodes=3' to submit one"),
+        (["--hosts=h1,h1", "--launcher=slurm", "--slurm=--nodes=2"], "h1 is there twice"),
         ([HOSTS, "--launcher=kubernetes"], "give --image"),
         ([HOSTS, "--config.learner.num_gpus=1"], "their host a has 0: say --hosts=a:gpus=1"),
     ],
@@ -97,3 +100,20 @@ def test_what_cannot_work_is_refused_in_one_line(status_of, tmp_path, capsys, fl
     assert status_of(*command, f"--run_dir={tmp_path / 'run'}") == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("distrl: ") and message in line
+
+
+def test_a_job_is_submitted_for_hosts_that_are_named(status_of, tmp_path, capsys, monkeypatch):
+    submitted = []
+
+    def run(command):
+        submitted.append(command)
+        return "7\n"
+
+    monkeypatch.setattr(slurm, "_run", run)
+    command = ("train", "--topology=multi_machine", "--env=CartPole-v1", HOSTS, "--launcher=slurm")
+    run_dir = tmp_path / "run"
+    assert status_of(*command, "--slurm=--nodelist=a,b", f"--run_dir={run_dir}") == 0
+    assert f"submitted job 7; everything is written to {run_dir}" in capsys.readouterr().out
+    ((program, *options, script),) = submitted
+    assert program == "sbatch" and options[-1] == "--nodelist=a,b"
+    assert f"{HOSTS} --launcher=slurm --run_dir={run_dir}" in Path(script).read_text()
