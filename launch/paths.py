@@ -1,5 +1,6 @@
 """Paths of this project's code, for processes that are started by a command."""
 
+import os
 import sys
 from pathlib import Path
 
@@ -28,3 +29,14 @@ def python_command(module: str, python: str = sys.executable, folder: Path = ROO
         f"runpy.run_module({module!r}, run_name='__main__', alter_sys=True)"
     )
     return [python, "-c", code]
+
+
+def python_path(folder: Path = ROOT) -> str:
+    """Returns `PYTHONPATH=...` for a process on another host: a folder, then this process's own.
+
+    Args:
+      folder: the folder that has this project's code.
+    """
+    entries = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    here = [os.path.abspath(entry) for entry in entries if entry]
+    return "PYTHONPATH=" + os.pathsep.join(dict.fromkeys([str(folder), *here]))

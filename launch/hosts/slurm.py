@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from distrl.errors import ConfigError
-from distrl.launch.paths import ROOT, python_command
+from distrl.launch.paths import python_command, python_path
 from distrl.launch.run_dir.run_dir import SUBMITTED
 from distrl.launch.supervision.result import EXIT_HOST_LOST
 from distrl.programs.placement import Host
@@ -127,7 +127,7 @@ def submit(arguments: Sequence[str], run_dir: Path, options: Sequence[str]) -> s
     """
     make_private_folder(run_dir)
     path, log = (run_dir / name for name in SUBMITTED)
-    command = ["env", f"PYTHONPATH={ROOT}", *python_command("distrl"), "train", *arguments]
+    command = ["env", python_path(), *python_command("distrl"), "train", *arguments]
     path.write_text(script(command, Path.cwd()))
     return _run([*SBATCH, f"--output={log}", *options, str(path)]).strip().partition(";")[0]
 

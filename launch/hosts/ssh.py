@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import IO
 
-from distrl.launch.paths import ROOT, python_command
+from distrl.launch.paths import ROOT, python_command, python_path
 from distrl.programs.placement import Host
 
 HERE = ("localhost", "127.0.0.1")
@@ -26,7 +26,7 @@ def daemon_command(python: str = sys.executable, folder: Path = ROOT) -> list[st
       folder: the project's folder on the host.
     """
     command = python_command("distrl.launch.hosts.daemon", python, folder)
-    return ["env", f"PYTHONPATH={folder}", *command]
+    return ["env", python_path(folder), *command]
 
 
 def ssh(host: Host, options: Sequence[str], daemon: Sequence[str]) -> list[str]:

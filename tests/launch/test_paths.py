@@ -38,6 +38,7 @@ def test_the_current_folder_comes_first_without_it(tmp_path: Path):
 def test_no_command_of_another_host_uses_the_current_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
+    monkeypatch.delenv("PYTHONPATH", raising=False)
     daemon = daemon_command("/opt/python", Path("/code"))
     assert daemon[:3] == ["env", "PYTHONPATH=/code", "/opt/python"]
     monkeypatch.setattr(slurm, "_run", lambda command: "7\n")
@@ -45,3 +46,17 @@ def test_no_command_of_another_host_uses_the_current_folder(
     script = (tmp_path / "run" / slurm.SUBMITTED[0]).read_text()
     for command in (" ".join(daemon), script):
         assert "filter(None, sys.path)" in command and "-m distrl" not in command
+
+
+def test_a_command_of_another_host_has_the_modules_that_this_one_has(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", f":lib:/other:{ROOT}")
+    assert (
+        daemon_command(folder=Path("/code"))[1] == f"PYTHONPATH=/code:{tmp_path}/lib:/other:{ROOT}"
+    )
+    monkeypatch.setattr(slurm, "_run", lambda command: "7\n")
+    slurm.submit(["--env=CartPole-v1"], tmp_path / "run", ())
+    script = (tmp_path / "run" / slurm.SUBMITTED[0]).read_text()
+    assert f"\nenv PYTHONPATH={ROOT}:{tmp_path}/lib:/other {sys.executable} " in script
