@@ -59,8 +59,8 @@ flags.DEFINE_string(
 flags.DEFINE_string(
     "slurm",
     "",
-    "--launcher=slurm outside of a job: options of sbatch, as in --slurm='--nodes=3', or with a "
-    "GPU for the learner --slurm='--nodes=1 --gpus=1 : --nodes=4'.",
+    "--launcher=slurm outside of a job: options of sbatch, as in --slurm='--nodes=3 --exclusive', "
+    "or --slurm='--nodes=1 --gpus=1 --cpus-per-task=8 : --nodes=4 --cpus-per-task=32'.",
 )
 flags.DEFINE_string(
     "ray",
@@ -261,7 +261,7 @@ def _submit(
     """Submits this command as a Slurm job; its run folder is chosen now, so that it can resume."""
     if not values.slurm:
         raise ConfigError(
-            "--launcher=slurm: not in a Slurm job; give --slurm='--nodes=3' to submit one"
+            "--launcher=slurm: not in a Slurm job; submit one with --slurm='--nodes=3 --exclusive'"
         )
     run_dir = _run_dir(experiment, values)
     plain = without_flags(arguments[1:], ("run_dir", "slurm"), values)

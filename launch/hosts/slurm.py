@@ -116,15 +116,20 @@ def submit(arguments: Sequence[str], run_dir: Path, options: Sequence[str]) -> s
     Args:
       arguments: arguments of `distrl train`, with the run folder.
       run_dir: the run folder, where the job's output goes too.
-      options: options of sbatch, such as `--nodes=3 --gpus-per-node=1`, or
-        `--nodes=1 --gpus=1 : --nodes=4`.
+      options: options of sbatch, such as `--nodes=3 --exclusive`, or
+        `--nodes=1 --gpus=1 --cpus-per-task=8 : --nodes=4 --cpus-per-task=32`.
 
     Returns:
       The job's id.
 
     Raises:
-      ConfigError: Slurm refuses the job.
+      ConfigError: Slurm refuses the job, or it is an array.
     """
+    if any(re.match(r"-a|--ar", option) for option in options):
+        raise ConfigError(
+            "--slurm: the jobs of an --array would share one run folder; submit each by itself, "
+            "with its own --run_dir"
+        )
     make_private_folder(run_dir)
     path, log = (run_dir / name for name in SUBMITTED)
     command = ["env", python_path(), *python_command("distrl"), "train", *arguments]

@@ -88,8 +88,11 @@ def test_the_wait_for_the_hosts_is_a_flag(tmp_path):
         ([HOSTS, "--debug=actor/0"], "debug on one machine"),
         ([HOSTS, "--lp_launch_type=local_mt"], "debug on one machine"),
         ([HOSTS, "--launcher=join"], "give --credentials=FILE"),
-        (["--launcher=slurm"], "not in a Slurm job; give --slurm='--nodes=3' to submit one"),
-        ([HOSTS, "--launcher=slurm"], "not in a Slurm job; give --slurm='--nodes=3' to submit one"),
+        (
+            ["--launcher=slurm"],
+            "not in a Slurm job; submit one with --slurm='--nodes=3 --exclusive'",
+        ),
+        ([HOSTS, "--launcher=slurm"], "not in a Slurm job; submit one with --slurm='--nodes=3 "),
         (["--hosts=h1,h1", "--launcher=slurm", "--slurm=--nodes=2"], "h1 is there twice"),
         ([HOSTS, "--launcher=kubernetes"], "give --image"),
         ([HOSTS, "--config.learner.num_gpus=1"], "their host a has 0: say --hosts=a:gpus=1"),

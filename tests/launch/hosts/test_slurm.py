@@ -2,9 +2,11 @@
 
 import itertools
 import os
+from pathlib import Path
 
 import pytest
 
+from distrl.errors import ConfigError
 from distrl.launch.hosts import slurm
 from distrl.programs.placement import Host
 
@@ -96,3 +98,10 @@ def test_the_gpus_of_a_heterogeneous_job(job):
     on = ["--nodes=1", "--ntasks=1"]
     assert asked(hosts[0]) == ["srun", "--het-group=0", *on, "--nodelist=h1", "--gpus=1"]
     assert asked(hosts[2]) == ["srun", "--het-group=1", *on, "--nodelist=h3", "--gres=none"]
+
+
+@pytest.mark.parametrize("option", ["--array=0-1", "-a0-1", "-a"])
+def test_the_jobs_of_an_array_would_share_one_run_folder(tmp_path: Path, option: str):
+    with pytest.raises(ConfigError, match=r"^--slurm: the jobs of an --array would share one run"):
+        slurm.submit(["--env=CartPole-v1"], tmp_path / "run", ["--nodes=2", option])
+    assert not (tmp_path / "run").exists()
