@@ -32,6 +32,8 @@ def bundle(host: Host) -> Bundle:
 def hosts_of(nodes: Sequence[Node]) -> tuple[Host, ...]:
     """Returns a host for each node that lives and has a CPU; one with most GPUs comes first.
 
+    Each is bound to its node by its address, so that its name is that of the node it runs on.
+
     Raises:
       ConfigError: there is none.
     """
