@@ -24,7 +24,7 @@ class ActorsConfig:
         `num_actors`.
       min_actors: act in rounds; one ends when this many actors have delivered their unrolls, and
         `round_grace` is over. The learner learns between rounds. None: actors act all the time.
-      round_grace: seconds that the other actors have from then on.
+      round_grace: seconds that a round stays open after `min_actors` have delivered.
       late_data: what happens to unrolls of a round that has ended: "keep" or "drop".
     """
 
@@ -156,13 +156,13 @@ class EvaluatorConfig:
     """Evaluation during training, on separate environments.
 
     Attributes:
-      num_evaluators: 0 (none) or 1.
+      num_evaluators: evaluators of the program, 0 or 1.
       num_envs: environments of the evaluator.
       episodes: episodes played greedily in one evaluation.
       interval: seconds between the starts of two evaluations.
       max_episode_steps: a time limit of the evaluator's environments, beside their own; None: none.
-      max_seconds: after which an evaluation ends, and only the episodes that have ended count, so
-        that long ones may be missing; None: no limit.
+      max_seconds: seconds after which an evaluation ends, and only the episodes that have ended
+        count, so that long ones may be missing; None: no limit.
     """
 
     num_evaluators: int = 0
@@ -197,12 +197,12 @@ class SupervisionConfig:
 
     Attributes:
       restarts: restarts of one node, in total; 0: the first failure ends the program.
-      idle_limit: Time without progress or CPU use before a working node is considered hung.
-      busy_limit: Time without progress before a working node that uses the CPU is considered hung:
-        longer than any step of an environment, and than the longest compilation.
-      stopped_limit: Time after which a node that a signal has stopped is considered hung.
-      call_timeout: deadline of a call to the learner or the monitor.
-      insert_timeout: Time that an actor waits for room in the replay, without a sign of progress
+      idle_limit: seconds without progress or CPU use before a working node is considered hung.
+      busy_limit: seconds without progress before a working node that uses the CPU is considered
+        hung: longer than any step of an environment, and than the longest compilation.
+      stopped_limit: seconds after which a node that a signal has stopped is considered hung.
+      call_timeout: deadline in seconds of a call to the learner or the monitor.
+      insert_timeout: seconds that an actor waits for room in the replay, without a sign of progress
         of the learner, before it fails.
       log_limit_mb: size of a node's log in MB, beyond which the middle is left out; None: no limit.
     """

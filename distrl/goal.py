@@ -60,14 +60,15 @@ class Goal:
         own threshold if it has one and no other end is set. None: no such goal.
       success_rate: a share of the last `window` episodes that must be successes, in (0, 1]. Needs
         an environment that reports success. With a `mean_return` too, both must be reached.
-      evaluation_return: a mean return of an evaluation to reach, beside the other two. Needs an
-        evaluator.
+      evaluation_return: a mean return of an evaluation to reach, beside `mean_return` and
+        `success_rate`. Needs an evaluator.
       window: episodes that the mean and the rate are taken over.
       max_env_steps: environment steps that the actors take, resets not counted. What they made is
         still learned from, as far as it fills batches.
-      max_episodes: episodes that the actors play to their end; as `max_env_steps`.
+      max_episodes: episodes that the actors play to their end; what they made is still learned
+        from, as for `max_env_steps`.
       max_trained_steps: transitions that the learner trains on, each as often as it is sampled.
-      max_learner_steps: updates.
+      max_learner_steps: updates that the learner makes.
       max_seconds: seconds since the first learner step.
     """
 

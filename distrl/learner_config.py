@@ -28,13 +28,14 @@ class LearnerConfig:
       every_unrolls: an update is started by the arrival of this many unrolls in a table with
         sampling, once it holds `replay.min_size_to_sample`, in the place of
         `replay.samples_per_insert`. None: updates are made as the table admits them.
-      every_steps: likewise, by this many steps of the actors: exactly in one process, and as
-        unrolls arrive in others, where the rows between episodes count too.
+      every_steps: one update for every this many steps of the actors, in the place of
+        `every_unrolls`: exactly in one process, and as unrolls arrive in others, where the rows
+        between episodes count too. None: updates are not counted by steps.
       num_gradient_workers: nodes that compute the gradients of a batch, a share each; 0: the
         learner does. Those of several policies are moved between them as their load moves; this is
         the number at the start.
-      gradient_timeout: seconds within which a worker must give its share; usually it has five times
-        what shares took lately. A share that does not come is computed elsewhere.
+      gradient_timeout: seconds within which a gradient worker must give its share; usually it has
+        five times what shares took lately. A share that does not come is computed elsewhere.
       learning: False: updates change nothing. The parameters stay the initial ones, or those that a
         run is resumed with, while acting continues; batches are consumed, counted and logged.
     """

@@ -12,7 +12,6 @@ A page has two places for them, and names the environments whose presets it show
 """
 
 import re
-import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -40,6 +39,8 @@ ELSEWHERE = re.compile(
 )
 """The agent's settings that other pages describe."""
 
+LONGEST_TEXT = 400  # characters of a setting's description
+
 
 def settings(experiment: Experiment) -> dict[str, tuple[Any, str]]:
     """Returns value and description by the name of the setting: the agent's, then PARTS."""
@@ -64,9 +65,19 @@ def settings_table(agent: str, names: Sequence[str]) -> str:
         values = [str(each[name][0]) if name in each else "" for each in by_env]
         if len(set(values)) == 1:
             values = [values[0]] * len(values)
-        text = textwrap.shorten(doc, 400, placeholder=" ...").replace("|", "\\|")
+        text = _first_sentences(doc).replace("|", "\\|")
         lines.append(f"| `{name}` | {' | '.join(values)} | {text} |")
     return "\n".join(lines)
+
+
+def _first_sentences(text: str) -> str:
+    """Returns as many sentences as fit LONGEST_TEXT, and at least one."""
+    first, *others = re.split(r"(?<=[.]) (?=[A-Z])", text)
+    for sentence in others:
+        if len(first) + 1 + len(sentence) > LONGEST_TEXT:
+            break
+        first += f" {sentence}"
+    return first
 
 
 def results_table(agent: str) -> str:

@@ -38,14 +38,17 @@ class A2CConfig:
     Attributes:
       network: torso, core and sizes.
       discount: gamma, for each step, in [0, 1].
-      gae_lambda: in [0, 1]. 1: advantages of n-step returns, which sum rewards up to the end of
-        the episode or unroll; less: of their exponentially weighted mean.
-      normalize_advantages: to mean 0 and standard deviation 1 over the batch.
-      learning_rate: the optimiser's.
+      gae_lambda: lambda of generalised advantage estimation, in [0, 1]. 1: advantages of n-step
+        returns, which sum rewards up to the end of the episode or unroll; less: of their
+        exponentially weighted mean.
+      normalize_advantages: scale advantages to mean 0 and standard deviation 1 over the batch.
+      learning_rate: the optimiser's learning rate.
       anneal_updates: updates over which the learning rate falls linearly to 0; None: constant.
-      anneal_over_budget: it falls so over `goal.max_env_steps` instead, if the run has one.
+      anneal_over_budget: the learning rate falls linearly to 0 over `goal.max_env_steps`, if the
+        run has one, instead of over `anneal_updates`.
       optimizer: "rmsprop" (decay 0.99, corrected for its bias at the start) or "adam".
-      optimizer_epsilon: as in IMPALA. With 1e-12 Hopper-v4 was at 1,000 and fell to 32.
+      optimizer_epsilon: added to the mean square of a gradient, under the root (RMSProp), or to the
+        root (Adam). With 1e-12 Hopper-v4 was at 1,000 and fell to 32.
       max_gradient_norm: gradients are scaled down to this global norm; None: never.
       entropy_cost: weight of the entropy bonus.
       baseline_cost: weight of the value loss, which is half the mean squared error. 0 with a

@@ -24,10 +24,9 @@ class NoiseSchedule(Schedule):
     Attributes:
       kind: "gaussian": Normal noise, with the schedule's value as its standard deviation;
         "uniform": between minus and plus the value. Each element of an action has its own.
-      end: last value, 0 or more; None: it stays as it is.
+      end: last value, 0 or more; None: the value stays `exploration_noise`.
       steps: environment steps after which the value is `end`.
-      updates: learner updates after which it is; None: `steps` are counted.
-      shape, at, values, function: as in `EpsilonSchedule`.
+      updates: learner updates after which the value is `end`; None: `steps` are counted instead.
       explore: a function of your own in the place of noise and epsilon, `(rng, action, noise,
         epsilon) -> action`, that JAX can trace: actions float32 [B, D] in [-1, 1], the noise a
         scalar, epsilon a scalar or [B].

@@ -37,7 +37,7 @@ class ComponentConfig:
     """The optimiser of one component of an agent. What is None is as for the whole agent.
 
     Attributes:
-      learning_rate: of this component.
+      learning_rate: learning rate of this component.
       anneal_updates: updates over which its learning rate falls linearly to 0; 0: constant.
       optimizer: "adam", "rmsprop" or "sgd" (the gradient times the learning rate).
       frozen: keep its parameters exactly as they are; its gradients then do not count for

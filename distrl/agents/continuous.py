@@ -46,6 +46,11 @@ class ContinuousDefaults(InputSettings):
         observations, by MLPs of `hidden_sizes` each.
       burn_in: steps of each unroll that only bring the memory of network and target network up to
         date and are not learned from; less than the unroll has transitions.
+      importance_exponent: an unroll sampled with probability p counts with the weight
+        (p / the batch's least p) ** -importance_exponent (Schaul et al. 2016, beta), so that 1
+        undoes a prioritized table's bias; a uniform table has none.
+      scale_integers: whether integers are scaled from their bounds to [0, 1]; False: only the
+        bytes of images are, by 255.
     """
 
     RANDOM_STEPS: ClassVar[int] = 1_000  # environment steps before the first update

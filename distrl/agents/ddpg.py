@@ -26,20 +26,18 @@ class DDPGConfig(ContinuousDefaults):
       hidden_sizes: layers of the policy's MLP and of the critic's.
       activation: "relu" or "tanh".
       discount: gamma, for each step, in [0, 1].
-      policy_learning_rate: Adam's.
-      critic_learning_rate: Adam's.
+      policy_learning_rate: Adam's learning rate for the policy.
+      critic_learning_rate: Adam's learning rate for the critic.
       anneal_updates: updates over which learning rates fall linearly to 0; None: constant.
-      anneal_over_budget: they fall so over `goal.max_env_steps` instead, if the run has one.
+      anneal_over_budget: learning rates fall linearly to 0 over `goal.max_env_steps`, if the run
+        has one, instead of over `anneal_updates`.
       target_tau: share of the way that the target networks move towards policy and critic after
         each update, in (0, 1].
       exploration_noise: standard deviation of the noise on the actors' actions, in units of half
         the action's range; evaluation has none.
       epsilon: as in TD3: uniformly random actions until the first update.
-      importance_exponent: as in DQN, for a prioritized table.
-      scale_integers: as in `NetworkConfig`.
       exploration: as in TD3: kind of the noise, and its schedule.
       components: as in TD3.
-      network, burn_in: see `ContinuousDefaults`.
     """
 
     RANDOM_STEPS: ClassVar[int] = 10_000

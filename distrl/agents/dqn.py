@@ -47,27 +47,29 @@ class DQNConfig(SavedSettings):
       network: torso, core and sizes. With the core "lstm" unrolls begin with the state that the
         actor stored.
       discount: gamma, for each step, in [0, 1].
-      learning_rate: Adam's.
+      learning_rate: Adam's learning rate.
       adam_epsilon: added to the root of Adam's mean square of a gradient. Where rewards are rare
         and their gradients small, a larger one than 1e-8 holds the learning up (Rainbow, with
         Atari's clipped rewards: 1.5e-4).
       anneal_updates: updates over which the learning rate falls linearly to 0; None: constant.
-      anneal_over_budget: it falls so over `goal.max_env_steps` instead, if the run has one.
+      anneal_over_budget: the learning rate falls linearly to 0 over `goal.max_env_steps`, if the
+        run has one, instead of over `anneal_updates`.
       max_gradient_norm: gradients are scaled down to this global norm; None: never.
       n_step: rewards that a target sums before it bootstraps; fewer where the episode or the
         unroll ends before. Not corrected for exploration.
       double: the online network chooses the action that the target network values.
-      dueling: a state value plus advantages (Wang et al. 2016).
-      dueling_streams: the two have a last hidden layer each, as in the paper, or share it.
+      dueling: action values are a state value plus advantages (Wang et al. 2016).
+      dueling_streams: state value and advantages have a last hidden layer each, as in the paper;
+        False: they share it.
       num_atoms: 1: the network learns the mean return; more: the probabilities of that many
         returns, evenly spaced from value_min to value_max (C51; 51 in the paper).
       noisy: the network explores by learned noise on its fully connected layers; epsilon is then
         normally 0: `EpsilonSchedule(0.0, 0.0)`. An actor draws noise at each step, for each of
         its streams; an update for each step of each unroll, for the online and for the target
         network (the paper: once for a batch). Evaluation is without noise.
-      value_min, value_max: bounds of returns; for distributions only.
+      value_min, value_max: bounds of the returns, with `num_atoms` above 1.
       huber_delta: errors above it count linearly; None: half the squared error everywhere. Not
-        for distributions.
+        with `num_atoms` above 1.
       target_period: updates between two moves of the target network towards the online one.
       target_tau: share of the way of each move, in (0, 1]. Period 100 and tau 1.0 copy it at times;
         1 and 0.005 are a moving average.

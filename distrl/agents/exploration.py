@@ -31,14 +31,9 @@ class EpsilonSchedule(Schedule):
       start: epsilon at first, in [0, 1].
       end: last epsilon, in [0, 1].
       updates: learner updates after which epsilon is `end`; None: `steps` are counted instead.
-      spread: 0 or more; 0: all streams have the same epsilon.
+      spread: stream i explores with `epsilon ** (1 + spread * share)`, its share in [0, 1); 0: all
+        streams have the same epsilon.
       steps: environment steps after which epsilon is `end`; not used with `updates`.
-      shape: "linear"; "exponential": falls by the same factor in each step; "piecewise": linear
-        between `values`.
-      at: for "piecewise", shares of `steps` or `updates`, which rise between 0 and 1.
-      values: for "piecewise", epsilon at each of `at`.
-      function: a function of your own in the place of all these, from the share of `steps` or
-        `updates` that is over (more than 1 later) to epsilon. With `updates` JAX traces it.
     """
 
     PREFIX: ClassVar[str] = "agent.epsilon"

@@ -36,12 +36,13 @@ class IMPALAConfig:
     Attributes:
       network: torso, core and sizes.
       discount: gamma, for each step, in [0, 1].
-      learning_rate: the optimiser's. The default suits small MLPs; easy tasks allow more, with
-        which the policy of others stops exploring before the values are learned: CartPole-v1 is
-        solved after 0.5M steps with 1e-3, 0.3M with 2e-3 and 0.26M with 3e-3. For the convolutional
-        torsos less is usual.
+      learning_rate: the optimiser's learning rate. The default suits small MLPs; easy tasks allow
+        more, with which the policy of others stops exploring before the values are learned:
+        CartPole-v1 is solved after 0.5M steps with 1e-3, 0.3M with 2e-3 and 0.26M with 3e-3. For
+        the convolutional torsos less is usual.
       anneal_updates: updates over which the learning rate falls linearly to 0; None: constant.
-      anneal_over_budget: it falls so over `goal.max_env_steps` instead, if the run has one.
+      anneal_over_budget: the learning rate falls linearly to 0 over `goal.max_env_steps`, if the
+        run has one, instead of over `anneal_updates`.
       optimizer: "rmsprop" (the paper's; decay 0.99, no momentum, corrected for its bias at the
         start) or "adam" (b1 0.9, b2 0.999). On CartPole-v1 rmsprop tolerated twice the policy lag
         that adam did.
@@ -54,9 +55,9 @@ class IMPALAConfig:
         are about 1 (CartPole-v1: 0.2 to 1; MountainCar-v0: 1 to 2); the paper's 40 is for sums.
       entropy_cost: weight of the entropy bonus.
       baseline_cost: weight of the value loss, which is half the mean squared error.
-      vtrace_lambda: mixes n-step returns, in [0, 1].
+      vtrace_lambda: lambda of V-trace, which mixes n-step returns, in [0, 1].
       clip_rho: upper limit of the importance weights in the temporal differences (rho bar).
-      clip_pg_rho: the same in the policy gradient.
+      clip_pg_rho: upper limit of the importance weights in the policy gradient.
       components: settings of the optimiser by component of the network, which are torso, core,
         policy_head and value_head; see `ComponentConfig`.
     """

@@ -47,21 +47,22 @@ class PPOConfig:
       network: torso, core and sizes.
       discount: gamma, for each step, in [0, 1].
       gae_lambda: lambda of generalised advantage estimation, in [0, 1].
-      normalize_advantages: to mean 0 and standard deviation 1 over the batch.
+      normalize_advantages: scale advantages to mean 0 and standard deviation 1 over the batch.
       epochs: passes over a batch.
       minibatches: minibatches of each pass; must divide the batch's transitions, or its unrolls
         for an agent with memory.
       clip_ratio: the ratio of new to behaviour probability has no gradient beyond 1 -+ this, where
         going further would pay.
-      clip_value: the same for the value's distance from the one at the batch's start; None: not
-        clipped. In units of the (transformed) rewards.
+      clip_value: the value has no gradient further than this from its prediction at the batch's
+        start, where going further would pay, in units of (transformed) rewards; None: unclipped.
       target_kl: no more updates from a batch once the divergence of the new policy from the
         behaviour's, estimated on a minibatch, is above this; None: all of them. Lag of the actors
         counts. It saves no time: dropped updates are computed too, and count for `anneal_updates`.
-      learning_rate: Adam's (epsilon 1e-5).
+      learning_rate: Adam's learning rate (epsilon 1e-5).
       anneal_updates: updates over which the learning rate falls linearly to 0, of which a batch
         makes epochs * minibatches; None: constant.
-      anneal_over_budget: it falls so over `goal.max_env_steps` instead, if the run has one.
+      anneal_over_budget: the learning rate falls linearly to 0 over `goal.max_env_steps`, if the
+        run has one, instead of over `anneal_updates`.
       max_gradient_norm: gradients are scaled down to this global norm; None: never.
       entropy_cost: weight of the entropy bonus.
       baseline_cost: weight of the value loss, which is half the mean squared error.

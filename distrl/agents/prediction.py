@@ -53,7 +53,7 @@ class PredictionConfig:
       trace: lambda of the returns, in [0, 1].
       balanced: of "reward": transitions whose reward is not 0 have half of the weight, however rare
         they are; instead of sampling them as often as the others.
-      learning_rate: Adam's.
+      learning_rate: Adam's learning rate.
       max_gradient_norm: gradients are scaled down to this global norm; None: never.
     """
 

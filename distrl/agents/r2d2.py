@@ -40,14 +40,27 @@ class R2D2Config(SavedSettings):
     Attributes:
       network: torso, core ("lstm") and sizes.
       discount: gamma, for each step, in [0, 1].
-      learning_rate: Adam's.
-      adam_epsilon: as in DQN (the paper: 1e-3).
+      learning_rate: Adam's learning rate.
+      adam_epsilon: added to the root of Adam's mean square of a gradient (the paper: 1e-3).
       anneal_updates: updates over which the learning rate falls linearly to 0; None: constant.
-      anneal_over_budget: it falls so over `goal.max_env_steps` instead, if the run has one.
+      anneal_over_budget: the learning rate falls linearly to 0 over `goal.max_env_steps`, if the
+        run has one, instead of over `anneal_updates`.
       max_gradient_norm: gradients are scaled down to this global norm; None: never.
-      n_step, burn_in, target_period, target_tau, epsilon: as in DQN.
-      importance_exponent: as in DQN, for a prioritized table.
-      evaluation_epsilon, dueling_streams, explore, components: as in DQN.
+      n_step: rewards that a target sums before it bootstraps; fewer where the episode or the
+        unroll ends before. Not corrected for exploration.
+      burn_in: steps of each unroll that only bring the recurrent state of both networks up to
+        date and are not learned from; less than the unroll has transitions.
+      target_period: updates between two moves of the target network towards the online one.
+      target_tau: share of the way of each move, in (0, 1].
+      epsilon: schedule of the actors' epsilon-greedy actions.
+      importance_exponent: an unroll sampled with probability p counts with the weight
+        (p / the batch's least p) ** -importance_exponent (Schaul et al. 2016, beta), so that 1
+        undoes a prioritized table's bias; a uniform table has none.
+      evaluation_epsilon: epsilon of evaluation, above 0 so that an episode cannot go round in
+        circles up to its time limit. `load_policy` is greedy without it.
+      dueling_streams: state value and advantages have a last hidden layer each, as in the paper;
+        False: they share it.
+      explore, components: as in `DQNConfig`.
     """
 
     BEFORE: ClassVar[Mapping[str, Any]] = DQNConfig.BEFORE

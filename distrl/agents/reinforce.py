@@ -37,13 +37,15 @@ class ReinforceConfig:
       network: torso, core and sizes.
       discount: gamma, for each step, in [0, 1].
       baseline: subtract a learned value of the state from the return; False: the plain return.
-      normalize_advantages: to mean 0 and standard deviation 1 over the batch. A constant baseline,
-        too, if `baseline` is False.
-      learning_rate: the optimiser's.
+      normalize_advantages: scale advantages to mean 0 and standard deviation 1 over the batch;
+        a constant baseline, too, if `baseline` is False.
+      learning_rate: the optimiser's learning rate.
       anneal_updates: updates over which the learning rate falls linearly to 0; None: constant.
-      anneal_over_budget: it falls so over `goal.max_env_steps` instead, if the run has one.
-      optimizer: "adam" or "rmsprop", as in A2C.
-      optimizer_epsilon: as in IMPALA.
+      anneal_over_budget: the learning rate falls linearly to 0 over `goal.max_env_steps`, if the
+        run has one, instead of over `anneal_updates`.
+      optimizer: "adam" or "rmsprop" (decay 0.99, corrected for its bias at the start).
+      optimizer_epsilon: added to the mean square of a gradient, under the root (RMSProp), or to the
+        root (Adam).
       max_gradient_norm: gradients are scaled down to this global norm; None: never.
       entropy_cost: weight of the entropy bonus.
       baseline_cost: weight of the baseline's loss, half the mean squared error of the return.

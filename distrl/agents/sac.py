@@ -55,20 +55,18 @@ class SACConfig(ContinuousDefaults):
       hidden_sizes: layers of the policy's MLP and of each critic's.
       activation: "relu" or "tanh".
       discount: gamma, for each step, in [0, 1].
-      learning_rate: Adam's, for policy, critics and temperature.
+      learning_rate: Adam's learning rate, for policy, critics and temperature.
       anneal_updates: updates over which the learning rate falls linearly to 0; None: constant.
-      anneal_over_budget: it falls so over `goal.max_env_steps` instead, if the run has one.
+      anneal_over_budget: the learning rate falls linearly to 0 over `goal.max_env_steps`, if the
+        run has one, instead of over `anneal_updates`.
       target_tau: share of the way that the target critics move towards the critics after each
         update, in (0, 1].
       initial_temperature: initial value of a unit of entropy in units of reward.
       target_entropy: entropy for which the temperature is learned, in units where each element of
         the action is in [-1, 1]; None: -1 per element, as in the paper. Uniform actions have
         log(2) = 0.69 per element.
-      importance_exponent: as in DQN, for a prioritized table.
-      scale_integers: as in `NetworkConfig`.
       components: settings of the optimiser by component: policy, critics, temperature; see
         `ComponentConfig`. A frozen temperature stays at `initial_temperature`.
-      network, burn_in: see `ContinuousDefaults`.
     """
 
     hidden_sizes: tuple[int, ...] = (256, 256)

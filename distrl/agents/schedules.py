@@ -37,9 +37,12 @@ class Schedule(SavedSettings):
     and `function`.
 
     Attributes:
-      shape: "linear"; "exponential", which multiplies it by the same factor in each step;
-        "piecewise", which is linear between `values` at the shares `at`.
-      updates: None: environment steps are counted.
+      shape: "linear"; "exponential": the value changes by the same factor in each step;
+        "piecewise": linear between `values`.
+      at: for "piecewise", shares of `steps` or `updates`, which rise between 0 and 1.
+      values: for "piecewise", the schedule's value at each of `at`.
+      function: a function of your own in the place of all these, from the share of `steps` or
+        `updates` that is over (more than 1 later) to the value. With `updates` JAX traces it.
     """
 
     BEFORE: ClassVar[dict[str, Any]] = {"shape": "linear"}

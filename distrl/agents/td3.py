@@ -56,24 +56,23 @@ class TD3Config(ContinuousDefaults):
       hidden_sizes: layers of the policy's MLP and of each critic's.
       activation: "relu" or "tanh".
       discount: gamma, for each step, in [0, 1].
-      policy_learning_rate, critic_learning_rate: Adam's.
+      policy_learning_rate: Adam's learning rate for the policy.
+      critic_learning_rate: Adam's learning rate for the critics.
       anneal_updates: updates over which learning rates fall linearly to 0; None: constant.
-      anneal_over_budget: they fall so over `goal.max_env_steps` instead, if the run has one.
+      anneal_over_budget: learning rates fall linearly to 0 over `goal.max_env_steps`, if the run
+        has one, instead of over `anneal_updates`.
       num_critics: critics; targets use the least of their values, and the policy maximises the
         first.
       policy_delay: updates of the critics for each update of the policy and the target networks.
       target_tau: share of the way that target networks move in an update, in (0, 1].
       target_noise: standard deviation of the noise on the target policy's actions.
-      target_noise_clip: limit of that noise.
+      target_noise_clip: limit of the noise on the target policy's actions, to either side.
       exploration_noise: standard deviation of the noise on the actors' actions; evaluation has
         none.
-      exploration: kind of that noise, and its schedule.
+      exploration: kind of the noise, and its schedule.
       epsilon: share of the actors' actions that are uniformly random instead. The default: all
         until the first update, which `replay.min_size_to_sample` delays; none after it.
-      importance_exponent: as in DQN, for a prioritized table.
-      scale_integers: as in `NetworkConfig`.
       components: settings of the optimiser by component, policy and critics; see `ComponentConfig`.
-      network, burn_in: see `ContinuousDefaults`.
     """
 
     RANDOM_STEPS: ClassVar[int] = 10_000

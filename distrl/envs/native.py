@@ -51,7 +51,7 @@ class NativeEnvironment:
     """An environment of EnvPool, by name.
 
     Attributes:
-      name: as EnvPool lists it: "CartPole-v1", "Pong-v5", "HalfCheetah-v4".
+      name: name in EnvPool's list: "CartPole-v1", "Pong-v5", "HalfCheetah-v4".
       num_threads: EnvPool's threads in each pool. None: the cores of the machine over the actors'
         processes, and one for environments whose steps cost next to nothing; 0: one for each core
         that the process may use.

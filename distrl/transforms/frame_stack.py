@@ -32,7 +32,8 @@ class FrameStack(SavedSettings, Transform):
     Attributes:
       num_frames: frames in a stack, 2 or more.
       leaves: names of the observations to stack; empty: all except symbols (DiscreteArray).
-      image_layout: order of the axes of images, as in `NetworkConfig`.
+      image_layout: order of the axes of images: "chw", "hwc", or "auto", by shape: equal axes are
+        the sides, else the shorter of the first and the last axis has the channels.
     """
 
     BEFORE: ClassVar[Mapping[str, Any]] = {"image_layout": "chw"}

@@ -112,7 +112,7 @@ class ObservationClip(Stepwise):
     """Clips observations of floats to [-limit, limit]; others are unchanged.
 
     Attributes:
-      limit: above 0.
+      limit: observations are clipped to [-limit, limit]; above 0.
       leaves: names of the observations to clip; empty: all floats.
     """
 

@@ -46,7 +46,7 @@ class RewardClip(_ScalarReward):
     """Clips rewards to [-limit, limit].
 
     Attributes:
-      limit: above 0.
+      limit: rewards are clipped to [-limit, limit]; above 0.
     """
 
     limit: float = 1.0
@@ -73,7 +73,7 @@ class RewardScale(_ScalarReward):
     the policy's in a shared torso without scaling.
 
     Attributes:
-      scale: above 0.
+      scale: factor of all rewards, above 0.
     """
 
     scale: float = 0.1
@@ -143,7 +143,7 @@ class RewardWeights(Stepwise):
     """Reduces a vector of rewards to one: the sum of its elements times `weights`.
 
     Attributes:
-      weights: one for each element of the reward.
+      weights: a weight for each element of the reward.
     """
 
     weights: tuple[float, ...]

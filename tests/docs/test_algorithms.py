@@ -26,3 +26,12 @@ def test_every_algorithm_has_a_page():
     for agent in presets.AGENTS:
         assert algorithm_pages.SETTINGS.search(pages[agent])
         assert algorithm_pages.RESULTS.search(pages[agent])
+
+
+def test_a_description_in_a_table_ends_with_a_sentence():
+    sentence = f"{'x' * 198}."
+    first = algorithm_pages._first_sentences(
+        f"{sentence.capitalize()} {sentence.capitalize()} More."
+    )
+    assert first == f"{sentence.capitalize()} {sentence.capitalize()}"
+    assert algorithm_pages._first_sentences(f"{'y' * 500}. More.") == f"{'y' * 500}."

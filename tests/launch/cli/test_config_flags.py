@@ -1,13 +1,16 @@
 """Settings as flags: how they are parsed, described and refused."""
 
 import dataclasses
+import re
 
 import pytest
 from absl import flags
 
+from distrl import presets
 from distrl.errors import ConfigError
 from distrl.launch.cli import config_flags
 from distrl.launch.run_dir.config_dict import as_dict
+from distrl.transforms import FrameStack, ObservationClip, RewardClip, RewardScale
 
 
 @dataclasses.dataclass(frozen=True)
@@ -148,3 +151,23 @@ def test_settings_as_a_file_has_them():
     assert written["inner"] == {"size": 3, "rate": 0.5, "widths": (64, 64)}
     assert written["limit"] is None
     assert written["function"] == "print"
+
+
+LEANS = re.compile(r"(as in|see|the same|it|they|likewise|of|which|after which|above)\b|.* as in `")
+
+
+def test_a_settings_text_needs_no_other():
+    """`--help` lists settings by the alphabet, and the pages of algorithms show some of them."""
+    parts = {
+        "config": presets.experiment("CartPole-v1"),
+        **{f"agent {name}": make() for name, make in presets.AGENTS.items()},
+        **{kind.name: kind() for kind in (ObservationClip, RewardClip, RewardScale, FrameStack)},
+    }
+    texts = {
+        name: leaf.doc
+        for prefix, settings in parts.items()
+        for name, leaf in config_flags.describe(settings, prefix).items()
+    }
+    assert len(texts) > 200
+    assert {name: text for name, text in texts.items() if LEANS.match(text)} == {}
+    assert all("`" in text or " " in text for text in texts.values())  # not the type alone
