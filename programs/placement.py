@@ -10,15 +10,17 @@ from distrl.errors import ConfigError
 from distrl.experiment import Experiment
 from distrl.programs.groups import INFERENCER, LEARNER
 
-_SETTINGS = {
-    "address": str,
-    "cores": int,
-    "gpus": int,
-    "memory_gb": float,
-    "replay": int,
-    "gradient_workers": int,
-    "learners": int,
+HOST_SETTINGS = {
+    "address": (str, "address for the other hosts, its name unless given"),
+    "cores": (int, "CPU cores; 0: unknown, actors are then spread evenly"),
+    "gpus": (int, "GPUs that may be used"),
+    "memory_gb": (float, "memory in gigabytes; 0: unknown"),
+    "replay": (int, "number of the replay's shards on it"),
+    "gradient_workers": (int, "number of gradient workers on it"),
+    "learners": (int, "number of the learners' processes on it, of several policies"),
 }
+"""Type and meaning of what `--hosts` says of a host."""
+
 _NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?")
 
 
@@ -28,13 +30,7 @@ class Host:
 
     Attributes:
       name: unique in the program; the launcher starts the host's daemon under this name.
-      address: address for the other hosts; "" for its name.
-      cores: CPU cores; 0: unknown, actors are then spread evenly.
-      gpus: GPUs that may be used.
-      memory_gb: memory in gigabytes; 0: unknown.
-      replay: number of the replay's shards on it.
-      gradient_workers: number of gradient workers on it.
-      learners: number of the learners' processes on it, of several policies.
+      address, cores, gpus, memory_gb, replay, gradient_workers, learners: see `HOST_SETTINGS`.
     """
 
     name: str
@@ -49,7 +45,7 @@ class Host:
     def __post_init__(self) -> None:
         if not _NAME.fullmatch(self.name):
             raise ConfigError(f"host {self.name!r}: expected a host name, as h1 or node-3.example")
-        names = [name for name in _SETTINGS if name != "address"]
+        names = [name for name in HOST_SETTINGS if name != "address"]
         if not all(0 <= getattr(self, name) < math.inf for name in names):
             raise ConfigError(f"host {self.name}: {', '.join(names)} are 0 or more, and finite")
 
@@ -90,7 +86,7 @@ def write_hosts(hosts: Sequence[Host]) -> str:
     """Returns the text from which `parse_hosts` makes these hosts."""
 
     def word(host: Host) -> str:
-        values = {name: getattr(host, name) for name in _SETTINGS}
+        values = {name: getattr(host, name) for name in HOST_SETTINGS}
         settings = [f"{name}={value}" for name, value in values.items() if value]
         return ":".join([host.name, *settings])
 
@@ -102,13 +98,13 @@ def _host(word: str) -> Host:
     values: dict[str, str | int | float] = {}
     for setting in settings:
         key, equals, value = setting.partition("=")
-        if key not in _SETTINGS or not equals:
+        if key not in HOST_SETTINGS or not equals:
             raise ConfigError(
                 f"--hosts: {setting!r} of {name}: expected one of "
-                f"{', '.join(f'{each}=' for each in _SETTINGS)}"
+                f"{', '.join(f'{each}=' for each in HOST_SETTINGS)}"
             )
         try:
-            values[key] = _SETTINGS[key](value)
+            values[key] = HOST_SETTINGS[key][0](value)
         except ValueError:
             raise ConfigError(f"--hosts: {key} of {name}: no number {value!r}") from None
     return Host(name, **values)  # type: ignore[arg-type]

@@ -22,7 +22,7 @@ from distrl.launch.launch_types import LOCAL_MP
 from distrl.launch.run_dir.folder import folder_of_flag
 from distrl.launch.run_dir.run_dir import new_path
 from distrl.programs.groups import GROUPS
-from distrl.programs.placement import Host, Placement, parse_hosts, place
+from distrl.programs.placement import HOST_SETTINGS, Host, Placement, parse_hosts, place
 
 LAUNCHERS = {
     "ssh": "this command starts them by SSH",
@@ -36,8 +36,10 @@ LAUNCHERS = {
 flags.DEFINE_string(
     "hosts",
     None,
-    "The hosts, the learner's first: h1,h2:cores=8,h3:address=10.0.0.3, or @FILE "
-    "with one per line. gpus=N: the host has N GPUs; replay=N: it has N shards of the replay.",
+    "The hosts, the learner's first: h1,h2:cores=8,h3:address=10.0.0.3, or @FILE with one per "
+    "line. Settings of a host: "
+    + "; ".join(f"{name}: {what}" for name, (_, what) in HOST_SETTINGS.items())
+    + ".",
 )
 flags.DEFINE_bool(
     "light",

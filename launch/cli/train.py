@@ -16,7 +16,7 @@ from distrl.errors import ConfigError
 from distrl.experiment import Experiment
 from distrl.launch.cli import config_flags, multi_machine, train_flags
 from distrl.launch.cli.auto import resolve
-from distrl.launch.cli.load_experiment import DEFAULT_ENV, load_experiment
+from distrl.launch.cli.load_experiment import load_experiment
 from distrl.launch.cli.read_command import read_command
 from distrl.launch.launch_types import LOCAL_MP, TERMINALS
 from distrl.launch.local.single_process import run_single_process
@@ -54,12 +54,15 @@ def train(arguments: list[str], load: Callable[[], Any] | None = None) -> int:
     experiment, topology, arguments = read_command(arguments, values, load)
     is_preset = load is None and values.experiment is None
     experiment, topology, chosen = resolve(experiment, topology, values, is_preset, _say)
+    name = experiment.environment.name
+    if is_preset and values.env is None:
+        name += " (--env names another)"
     process_group = _process_group(values, topology)
     if topology == "single_process":
-        return _train_in_one_process(experiment, arguments, values, process_group, chosen)
+        return _train_in_one_process(experiment, arguments, values, process_group, chosen, name)
     if topology == "multi_machine":
-        return _train_on_several_machines(experiment, arguments, values, chosen)
-    return _train_in_nodes(experiment, topology, arguments, values, chosen)
+        return _train_on_several_machines(experiment, arguments, values, chosen, name)
+    return _train_in_nodes(experiment, topology, arguments, values, chosen, name)
 
 
 def _train_in_one_process(
@@ -68,11 +71,12 @@ def _train_in_one_process(
     values: flags.FlagValues,
     process_group: "ProcessGroupSpec | None",
     chosen: dict[str, Any],
+    name: str,
 ) -> int:
     debug = values.debug is not None
     if process_group is not None and not process_group.is_first:
         return run_single_process(experiment, None, ResumePoint(), debug, process_group)
-    folder = _open_run(experiment, "single_process", arguments, values, chosen)
+    folder = _open_run(experiment, "single_process", arguments, values, chosen, name)
     if folder.ended is not None:
         return folder.ended[1]
     if values["lp_launch_type"].present:
@@ -87,6 +91,7 @@ def _train_on_several_machines(
     arguments: list[str],
     values: flags.FlagValues,
     chosen: dict[str, Any],
+    name: str,
 ) -> int:
     nodes_of = _substrate(experiment, values)
     prepared = multi_machine.prepare(experiment, nodes_of, arguments, values, _say)
@@ -96,7 +101,7 @@ def _train_on_several_machines(
     _import_topology("multi_machine", nodes_of)
     values(arguments)
     chosen = {**chosen, "substrate": nodes_of}
-    folder = _open_run(experiment, "multi_machine", arguments, values, chosen)
+    folder = _open_run(experiment, "multi_machine", arguments, values, chosen, name)
     if folder.ended is not None:
         return folder.ended[1]
     return multi_machine.launch(
@@ -110,13 +115,14 @@ def _train_in_nodes(
     arguments: list[str],
     values: flags.FlagValues,
     chosen: dict[str, Any],
+    name: str,
 ) -> int:
     node_environments(experiment, topology)  # refuses what is not available, before slow imports
     nodes_of = _substrate(experiment, values)
     make_program = _import_topology(topology, nodes_of)
     values(arguments)
     chosen = {**chosen, "substrate": nodes_of}
-    folder = _open_run(experiment, topology, arguments, values, chosen)
+    folder = _open_run(experiment, topology, arguments, values, chosen, name)
     if folder.ended is not None:
         return folder.ended[1]
     program = make_program(experiment, str(folder.path), folder.resume_point, substrate=nodes_of)
@@ -154,8 +160,15 @@ def _open_run(
     arguments: list[str],
     values: flags.FlagValues,
     chosen: dict[str, Any],
+    name: str,
 ) -> RunFolder:
-    """Opens the run folder and tells the user about it. Args: chosen: by `auto`."""
+    """Opens the run folder and tells the user about it.
+
+    Args:
+      experiment, topology, arguments, values: of the run.
+      chosen: by `auto`.
+      name: the environment's, for the user.
+    """
     origin = {**provenance(values.experiment), "working_folder": os.getcwd(), **chosen}
     folder = open_run(values.run_dir, experiment, topology, arguments, _say, origin)
     if folder.ended is not None:
@@ -164,9 +177,6 @@ def _open_run(
             "a larger goal"
         )
     else:
-        name = experiment.environment.name
-        if values.env is None and name == DEFAULT_ENV:
-            name += " (--env names another)"
         if values.snapshot:
             _keep_code(folder.path, experiment, arguments, values)
         announce(run_dir=str(folder.path), saved_before=Saved.read(folder.path))

@@ -53,7 +53,7 @@ flags.DEFINE_enum(
     "substrate",
     AUTO_SUBSTRATE,
     SUBSTRATES,
-    "What the nodes of a program on one machine are made of: launchpad: Launchpad and Courier, and "
+    "What a program's nodes are made of: launchpad: Launchpad and Courier, and "
     "Reverb if asked for (Python 3.10); builtin: distrl's own nodes and gRPC (any Python); auto: "
     "Launchpad where it is installed.",
 )

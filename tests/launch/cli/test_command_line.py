@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from distrl.launch.cli import completion
+from distrl.launch.cli import completion, train
 from distrl.launch.commands import A_RUN, COMMANDS, Command
 from distrl.presets import AGENTS
+from distrl.programs import placement
 from distrl.version import __version__
 from tests.support.commands import EXPERIMENTS, ROOT, distrl
 
@@ -221,3 +222,31 @@ def test_a_folder_that_is_gone_is_named(status_of, tmp_path, capsys, monkeypatch
     assert status_of("list") == 2
     message = "distrl: the current folder has been deleted; change to another\n"
     assert capsys.readouterr().err == message
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        ((), "CartPole-v1 (--env names another)"),
+        (("--env=CartPole-v1",), "CartPole-v1"),
+        (("--experiment=of_a_user.py",), "CartPole-v1"),
+    ],
+)
+def test_env_is_named_where_it_can_be_given(status_of, tmp_path, monkeypatch, flags, said):
+    lines = "from distrl import presets\nexperiment = presets.experiment('CartPole-v1')\n"
+    (tmp_path / "of_a_user.py").write_text(lines)
+    names = []
+
+    def take(experiment, arguments, values, process_group, chosen, name):
+        names.append(name)
+        return 0
+
+    monkeypatch.setattr(train, "_train_in_one_process", take)
+    assert status_of("train", "--topology=single_process", *flags) == 0
+    assert names == [said]
+
+
+def test_help_names_everything_that_hosts_takes(tmp_path):
+    text = " ".join(distrl(tmp_path, "train", "--help").stdout.split())
+    settings = text[text.index("--hosts:") : text.index("--image:")]
+    assert [name for name in placement.HOST_SETTINGS if f"{name}: " not in settings] == []

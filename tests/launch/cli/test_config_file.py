@@ -19,7 +19,7 @@ def experiment_of(status_of, monkeypatch: pytest.MonkeyPatch):
     """A function that returns the experiment that a command would train, and its command line."""
     made: list[tuple[Experiment, list[str]]] = []
 
-    def take(experiment, arguments, values, process_group, chosen):
+    def take(experiment, arguments, values, process_group, chosen, name):
         made.append((experiment, arguments))
         return 0
 
