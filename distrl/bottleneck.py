@@ -15,6 +15,7 @@ ACTOR_NODES, INFERENCER_NODES, LEARNER_NODES = "actor", "inferencer", "learner"
 SINGLE_PROCESS = "single_process"
 _SPEED_UP = 2.0  # of the faster learner that is predicted
 _LEAST_CORE = 0.5  # below: a node more finds none
+_LEAST_SECONDS = 3.0  # that shares are taken over; those of a few updates say nothing
 _LEAST = 1e-3  # share below which a part is as good as never busy
 
 
@@ -27,12 +28,14 @@ class Group(NamedTuple):
       requests: of inferencers, mean requests in a batch.
       growth: of inferencers, by how much of itself a batch's time grows with twice the rows: 0 is a
         time that does not depend on them, 1 one in proportion.
+      seconds: that the shares are taken over, on average.
     """
 
     size: int
     shares: Mapping[str, float]
     requests: float = 1.0
     growth: float = 1.0
+    seconds: float = float("inf")
 
     def share(self, *states: str) -> float:
         """Returns the share of some states together."""
@@ -67,18 +70,16 @@ def find_bottleneck(
       idle_cores: of the machine; None: not known. Gains are what a node with a core of its own
         brings, and the sentence says so where there is none.
     """
-    verdict = _find(groups, coupled)
-    if verdict is None or idle_cores is None or idle_cores >= _LEAST_CORE:
-        return verdict
-    return verdict._replace(sentence=f"{verdict.sentence}; all cores of this machine are busy")
-
-
-def _find(groups: Mapping[str, Group], coupled: bool) -> Verdict | None:
+    no_core = idle_cores is not None and idle_cores < _LEAST_CORE
+    core = " with another core" if no_core else ""
     if SINGLE_PROCESS in groups:
-        return _of_one_process(groups[SINGLE_PROCESS])
+        one = groups[SINGLE_PROCESS]
+        return _of_one_process(one, core) if one.seconds >= _LEAST_SECONDS else None
     if ACTOR_NODES not in groups or LEARNER_NODES not in groups:
         return None
     actor, learner = groups[ACTOR_NODES], groups[LEARNER_NODES]
+    if min(actor.seconds, learner.seconds) < _LEAST_SECONDS:
+        return None
     inferencer = groups.get(INFERENCER_NODES)
     blocked = actor.share("insert_wait", "parameter_wait") if coupled else 0.0
     starved = learner.share("sample_wait")
@@ -104,7 +105,7 @@ def _find(groups: Mapping[str, Group], coupled: bool) -> Verdict | None:
         if inferencer is not None and bottleneck == INFERENCE:
             facts += f", and the inferencers are busy {_percent(1 - inferencer.share('idle'))}"
         facts += f"; the learner waits for samples {_percent(starved)} of its time"
-    return Verdict(bottleneck, gains, f"bottleneck: {bottleneck} ({facts}). {_text(gains)}")
+    return Verdict(bottleneck, gains, f"bottleneck: {bottleneck} ({facts}). {_text(gains, core)}")
 
 
 def _gains(
@@ -139,22 +140,24 @@ def _gains(
     return {name: max(0.0, gains[name] - 1) for name in order if name in gains}
 
 
-def _of_one_process(group: Group) -> Verdict | None:
-    parts = {
+def _of_one_process(group: Group, core: str) -> Verdict | None:
+    acting_parts = {
         ENVIRONMENTS: group.share("env_step"),
         INFERENCE: group.share("inference", "inference_wait"),
         WRITES: group.share("replay_write", "insert_wait"),
+    }
+    learning_parts = {
         SAMPLING: group.share("sampling", "sample_wait"),
         LEARNER: group.share("transfer", "compute", "publish", "parameter_wait"),
     }
-    bottleneck = max(parts, key=parts.__getitem__)
-    acting = parts[ENVIRONMENTS] + parts[INFERENCE] + parts[WRITES]
-    learning = parts[SAMPLING] + parts[LEARNER]
+    acting, learning = sum(acting_parts.values()), sum(learning_parts.values())
     # Other time, such as the start's and that of checkpoints, is no part of a round.
     both = acting + learning
     if both < _LEAST:
         return None
-    saved = parts[LEARNER] * (1 - 1 / _SPEED_UP)
+    parts = acting_parts if acting >= learning else learning_parts
+    bottleneck = max(parts, key=parts.__getitem__)
+    saved = learning_parts[LEARNER] * (1 - 1 / _SPEED_UP)
     gains = {
         ACTOR_NODES: both * _over(max(acting, learning)) - 1,
         LEARNER_NODES: both * _over(both - saved) - 1,
@@ -163,8 +166,8 @@ def _of_one_process(group: Group) -> Verdict | None:
         bottleneck,
         gains,
         f"bottleneck: {bottleneck} ({_percent(parts[bottleneck])} of the time; acting takes "
-        f"{_percent(acting)}, learning {_percent(learning)}). An actor with a process of its own: "
-        f"{_gain(gains[ACTOR_NODES])}; a learner twice as fast: {_gain(gains[LEARNER_NODES])}",
+        f"{_percent(acting)}, learning {_percent(learning)}). "
+        + _text(gains, core, "An actor with a process of its own"),
     )
 
 
@@ -172,13 +175,17 @@ def _over(share: float) -> float:
     return 1 / max(share, _LEAST)
 
 
-def _text(gains: Mapping[str, float]) -> str:
+def _text(gains: Mapping[str, float], core: str, actor: str = "One more actor") -> str:
+    """Returns the gains in words. Args: core: what a node more needs, and does not have."""
     names = {
-        ACTOR_NODES: "One more actor",
+        ACTOR_NODES: actor,
         INFERENCER_NODES: "one more inferencer",
         LEARNER_NODES: "a learner twice as fast",
     }
-    return "; ".join(f"{names[name]}: {_gain(gain)}" for name, gain in gains.items())
+    return "; ".join(
+        f"{names[name]}: {_gain(gain)}{'' if name == LEARNER_NODES else core}"
+        for name, gain in gains.items()
+    )
 
 
 def _percent(share: float) -> str:

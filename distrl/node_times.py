@@ -74,20 +74,26 @@ class NodeTimes:
 
     def nodes(self, since: Mark) -> dict[str, dict[str, float]]:
         """Returns each node's share of time by state, of those that have reported since."""
-        shares, since = {}, self._later(since)
+        return {
+            node: {name: spent / sum(times.values()) for name, spent in times.items() if spent}
+            for node, times in self._times(self._later(since)).items()
+        }
+
+    def _times(self, since: Mark) -> Mark:
+        """Returns each node's nanoseconds by state, of those that have reported since."""
+        times = {}
         for node, sums in sorted(self._now.items()):
             before = since.get(node, {})
-            times = {name: sums.get(name, 0) - before.get(name, 0) for name in STATES}
-            total = sum(times.values())
-            if total > 0:
-                shares[node] = {name: spent / total for name, spent in times.items() if spent}
-        return shares
+            of_node = {name: sums.get(name, 0) - before.get(name, 0) for name in STATES}
+            if sum(of_node.values()) > 0:
+                times[node] = of_node
+        return times
 
     def groups(self, since: Mark) -> dict[str, Group]:
         """Returns the means of groups of nodes, of those that have reported since."""
         members: dict[str, list[str]] = {}
         since = self._later(since)
-        shares = self.nodes(since)
+        times, shares = self._times(since), self.nodes(since)
         for node in shares:
             members.setdefault(node.partition("/")[0], []).append(node)
         return {
@@ -98,6 +104,7 @@ class NodeTimes:
                     for state in STATES
                 },
                 *self._batches(nodes, since),
+                seconds=sum(sum(times[node].values()) for node in nodes) / len(nodes) / 1e9,
             )
             for name, nodes in members.items()
         }

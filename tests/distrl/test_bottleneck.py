@@ -57,11 +57,18 @@ def test_a_wait_for_a_service_that_is_idle_is_no_queue():
     assert found.gains["inferencer"] == pytest.approx(1 / (1 - (0.1 - 0.05)) - 1)
 
 
-def test_a_machine_without_an_idle_core_is_told_so():
-    groups = {"single_process": Group(1, {"env_step": 1.0})}
-    assert find_bottleneck(groups, idle_cores=1.5) == find_bottleneck(groups)
-    found = find_bottleneck(groups, idle_cores=0.2)
-    assert found.sentence.endswith("all cores of this machine are busy")
+def test_what_needs_a_core_that_is_not_there_says_so():
+    one = {"single_process": Group(1, {"env_step": 0.5, "compute": 0.5})}
+    several = {"actor": Group(2, {"env_step": 1.0}), "learner": Group(1, {"sample_wait": 1.0})}
+    for groups in (one, several):
+        assert find_bottleneck(groups, idle_cores=1.5) == find_bottleneck(groups)
+    assert find_bottleneck(one, idle_cores=0.2).sentence.endswith(
+        "An actor with a process of its own: +100 % steps/s with another core; a learner twice as "
+        "fast: +33 % steps/s"
+    )
+    assert find_bottleneck(several, idle_cores=0.2).sentence.endswith(
+        "One more actor: +50 % steps/s with another core; a learner twice as fast: +0 % steps/s"
+    )
 
 
 def test_one_process_gains_what_acting_and_learning_at_once_brings():
@@ -77,6 +84,23 @@ def test_other_time_of_one_process_does_not_vanish_in_its_gains():
     found = find_bottleneck({"single_process": Group(1, shares)})
     assert found.gains == {"actor": pytest.approx(5 / 3 - 1), "learner": pytest.approx(0.25)}
     assert find_bottleneck({"single_process": Group(1, {"other": 1.0})}) is None
+
+
+def test_one_process_is_held_up_by_the_side_that_takes_longer():
+    shares = {"env_step": 0.2, "inference": 0.15, "replay_write": 0.1, "compute": 0.38}
+    found = find_bottleneck({"single_process": Group(1, {**shares, "other": 0.17})})
+    assert found.bottleneck == "environments"
+    assert "environments (20 % of the time; acting takes 45 %, learning 38 %)" in found.sentence
+
+
+def test_nothing_is_said_of_a_few_updates():
+    groups = {
+        "actor": Group(2, {"inference": 0.02, "other": 0.98}, seconds=3.0),
+        "learner": Group(1, {"compute": 1.0}, seconds=2.9),
+    }
+    assert find_bottleneck(groups) is None
+    assert find_bottleneck({**groups, "learner": Group(1, {"compute": 1.0}, seconds=3.0)})
+    assert find_bottleneck({"single_process": Group(1, {"env_step": 1.0}, seconds=2.9)}) is None
 
 
 def test_nothing_is_said_before_actors_and_learner_have_reported():

@@ -10,6 +10,8 @@ from distrl.node_times import NodeTimes, columns
 from distrl.progress_line import FILE_NAME, is_progress_line
 from distrl.run_status import RunStatus, progress
 
+_S = 10**9  # ns in a second
+
 
 def test_times_of_all_lives_of_a_node_add_up():
     times = NodeTimes()
@@ -28,6 +30,7 @@ def test_times_of_all_lives_of_a_node_add_up():
     }
     group = times.groups({})["actor"]  # not before `begin`
     assert group.size == 2 and group.shares["env_step"] == pytest.approx(0.475)
+    assert group.seconds == pytest.approx((100 + 40) / 2 / 1e9)  # of 30 + 70 ns, and of 40 ns
     assert columns(times.groups(mark))["time_inference"] == pytest.approx(0.15)
 
 
@@ -60,11 +63,11 @@ def test_a_monitor_tells_how_its_run_is(tmp_path):
     status = RunStatus(goal, tmp_path, lines.append)
     monitor = Monitor(goal, lambda *end: None, printer=lines.append, status=status)
     learner = {"learner_steps": 1, "env_steps": 1, "loss": 0.0}
-    monitor.report("learner/0", 0, [{**learner, "time": {"compute": 50}}])
-    more = {**learner, "learner_steps": 2, "time": {"compute": 60, "sample_wait": 90}}
+    monitor.report("learner/0", 0, [{**learner, "time": {"compute": 50 * _S}}])
+    more = {**learner, "learner_steps": 2, "time": {"compute": 60 * _S, "sample_wait": 90 * _S}}
     monitor.report("learner/0", first_number(0) + 1, [more])
     for number, times in enumerate([10, 30], 1):
-        acted = {"env_steps": 5, "episodes": [], "time": {"env_step": times}}
+        acted = {"env_steps": 5, "episodes": [], "time": {"env_step": times * _S}}
         monitor.report("actor/0", number, [acted])
         served = {"time": {"idle": 9 * times, "inference": times}, "batches": [0] * 6}
         monitor.report("inferencer/0", number, [served])
