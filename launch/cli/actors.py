@@ -32,7 +32,7 @@ def actors(arguments: list[str]) -> int:
             "actors: name a run folder and a number, as in `distrl actors runs/NAME 4`"
         )
     run, wanted = arguments[1], int(arguments[2])
-    status = read_status(run)
+    status = read_status(run, "actors")
     asleep = suspension(status)
     if asleep is not None:
         raise ConfigError(f"actors: {asleep}")
@@ -52,7 +52,7 @@ def actors(arguments: list[str]) -> int:
     send_requests(Path(run), {"actor": wanted})
     deadline = time.monotonic() + _TIMEOUT_S
     while True:
-        nodes = read_status(run)["nodes"]
+        nodes = read_status(run, "actors")["nodes"]
         up = [name for name in names if nodes[name]["status"] == "up"]
         if not is_pending(Path(run)) and up == names[:wanted]:
             print(f"{wanted} actors running")

@@ -29,7 +29,7 @@ def stacks(arguments: list[str]) -> int:
             "stacks: name a run folder, as in `distrl stacks runs/NAME` or "
             "`distrl stacks runs/NAME actor/0`"
         )
-    status = read_status(arguments[1])
+    status = read_status(arguments[1], "stacks")
     nodes, launcher = status["nodes"], launcher_in(status)
     for name in arguments[2:]:
         if name not in nodes:

@@ -22,7 +22,7 @@ def status(arguments: list[str]) -> int:
     """
     if len(arguments) != 2:
         raise ConfigError("status: name one run folder, as in `distrl status runs/NAME`")
-    status_data = read_status(arguments[1])
+    status_data = read_status(arguments[1], "status")
     progress = read_progress(Path(arguments[1]))
     shares = shares_of_nodes(progress)
     hosts = any(node["host"] for node in status_data["nodes"].values())

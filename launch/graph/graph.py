@@ -44,7 +44,7 @@ def graph(arguments: list[str]) -> int:
         if target.partition(":")[0].endswith(".py"):
             words.insert(0, f"--experiment={target}")
         else:
-            run = load_run(target)
+            run = load_run(target, command="graph")
             words.insert(0, f"--config_file={run.path / CONFIG}")
     values = flags.FLAGS
     try:

@@ -22,7 +22,7 @@ def compare(arguments: list[str]) -> int:
       ConfigError: one is no run folder.
     """
     values = Parser("compare").add("run").add("other", nargs="+").parse_args(arguments[1:])
-    runs = [load_run(path) for path in (values.run, *values.other)]
+    runs = [load_run(path, command="compare") for path in (values.run, *values.other)]
     names = ("", *(run.path.name for run in runs))
     print_table([names, *differences(runs), *_figures(runs)])
     return 0

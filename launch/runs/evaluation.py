@@ -64,7 +64,7 @@ def evaluate(
     if episodes < 1:
         raise ConfigError(f"evaluate: episodes must be 1 or more, got {episodes}")
     if isinstance(policy, (str, Path)) and environment is None:
-        policy = load_run(policy)
+        policy = load_run(policy, command="evaluate")
     if isinstance(policy, Run):
         environment = environment or environment_of(policy, trust=policy.trust)
     if environment is None:

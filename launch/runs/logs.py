@@ -26,7 +26,7 @@ def logs(arguments: list[str]) -> int:
     """
     parser = Parser("logs").add("run").add("node", nargs="?").add("-f", action="store_true")
     values = parser.parse_args(arguments[1:])
-    run_dir = load_run(values.run).path
+    run_dir = load_run(values.run, command="logs").path
     folder = run_dir / "logs"
     names = sorted(path.stem for path in folder.glob("*.log"))
     if not names:

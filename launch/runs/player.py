@@ -72,7 +72,7 @@ class Player:
           ConfigError: there is no such run, task or environment, or it is code that must not run.
         """
         self._command, self._values = command, values
-        run = load_run(values.run, trust=values.trust)
+        run = load_run(values.run, trust=values.trust, command=command)
         tasks = run.tasks
         if values.task is not None:
             if values.task not in tasks:

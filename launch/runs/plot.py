@@ -72,7 +72,9 @@ def plot(arguments: list[str]) -> int:
         .add("--y", default="mean_return")
         .parse_args(arguments[1:])
     )
-    curves = make_curves([load_run(path) for path in values.runs], values.x, values.y)
+    curves = make_curves(
+        [load_run(path, command="plot") for path in values.runs], values.x, values.y
+    )
     _draw(curves, values.x, values.y, Path(values.out))
     print(f"{values.out}: {len(curves)} curves of {sum(each.num_runs for each in curves)} runs")
     return 0

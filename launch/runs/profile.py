@@ -40,7 +40,7 @@ def profile(arguments: list[str]) -> int:
     )
     if not 0 < values.seconds < 3600:
         raise ConfigError(f"profile: --seconds={values.seconds:g}: expected 0 to 3600")
-    run = load_run(values.run)
+    run = load_run(values.run, command="profile")
     name, pid = _process(run, values.node)
     moment = time.strftime("%Y%m%d-%H%M%S")
     plain = name.replace("/", "-")
@@ -58,12 +58,12 @@ def profile(arguments: list[str]) -> int:
 def _process(run: Run, node: str | None) -> tuple[str, int]:
     """Returns the name and the id of the process to profile."""
     if not is_running(run.path):
-        raise ConfigError(f"profile: nothing runs in {run.path}")
+        raise ConfigError(f"profile: {run.path} is not running")
     if run.config.get("topology") == "single_process":
         if node not in (None, "single_process"):
             raise ConfigError(f"profile: {run.path} is one process; leave {node!r} out")
         return "single_process", _guarded(local_launcher(run.path, "profile").pid)
-    nodes = read_status(str(run.path))["nodes"]
+    nodes = read_status(str(run.path), "profile")["nodes"]
     if node not in nodes:
         what = "name a node" if node is None else f"unknown node {node!r}; choose from"
         raise ConfigError(f"profile: {what}: {', '.join(nodes)}")

@@ -43,7 +43,7 @@ def report(arguments: list[str]) -> int:
     """
     parser = Parser("report").add("run").add("--out").add("--video")
     values = parser.parse_args(arguments[1:])
-    run = load_run(values.run)
+    run = load_run(values.run, command="report")
     out = Path(values.out) if values.out else run.path / "report.html"
     text = make_report(run, _video(run, values.video))
     try:

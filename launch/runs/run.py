@@ -151,13 +151,13 @@ def _rows(path: Path) -> Iterator[dict[str, float]]:
                 yield {name: float(text) if text else float("nan") for name, text in row.items()}
 
 
-def load_run(path: str | Path, *, trust: bool = False) -> Run:
-    """See `distrl.load_run`."""
+def load_run(path: str | Path, *, trust: bool = False, command: str = "load_run") -> Run:
+    """See `distrl.load_run`. Args: command: what needs the run, for messages."""
     folder = Path(path)
     if not (folder / CONFIG).exists():
-        raise ConfigError(f"load_run: {folder} is not the folder of a run: it has no {CONFIG}")
+        raise ConfigError(f"{command}: {folder} is not the folder of a run: it has no {CONFIG}")
     try:
         read_json(folder / CONFIG)
     except (OSError, json.JSONDecodeError) as error:
-        raise ConfigError(f"load_run: {folder / CONFIG} cannot be read: {error}") from error
+        raise ConfigError(f"{command}: {folder / CONFIG} cannot be read: {error}") from error
     return Run(folder, trust=trust)

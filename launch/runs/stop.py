@@ -27,7 +27,7 @@ def stop(arguments: list[str]) -> int:
     """
     parser = Parser("stop").add("run").add("--timeout", type=float, default=120.0)
     values = parser.parse_args(arguments[1:])
-    run = load_run(values.run)
+    run = load_run(values.run, command="stop")
     pid = local_launcher(run.path, "stop").pid
     os.kill(pid, signal.SIGCONT)  # it may have been suspended
     os.kill(pid, signal.SIGINT)

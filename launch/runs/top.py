@@ -32,7 +32,7 @@ def top(arguments: list[str]) -> int:
       ConfigError: `run_dir` is not the folder of a run, or its program has ended.
     """
     run_dir = Path(Parser("top").add("run").parse_args(arguments[1:]).run)
-    view, status = View(run_dir), read_status(str(run_dir))
+    view, status = View(run_dir), read_status(str(run_dir), "top")
     stream = Stream(sys.stdout)
     if not stream.is_terminal:
         print("\n".join(view.lines(status, _WIDTH, _HEIGHT)))
@@ -57,7 +57,7 @@ def _watch(run_dir: Path, view: View, stream: Stream, ended: threading.Event) ->
     """Draws until the program ends, or `ended` is set; what was drawn last stays."""
     while is_running(run_dir):
         try:
-            status = read_status(str(run_dir))
+            status = read_status(str(run_dir), "top")
         except ConfigError:  # it ends at this moment
             return
         stream.show_footer(view.lines(status, *stream.footer_size))

@@ -36,7 +36,9 @@ def video(arguments: list[str]) -> int:
     values = parser.parse_args(arguments[1:])
     if values.code == "snapshot":
         return run_with_snapshot("video", values.run, arguments[1:])
-    out = Path(values.out) if values.out else load_run(values.run).path / "video.mp4"
+    out = (
+        Path(values.out) if values.out else load_run(values.run, command="video").path / "video.mp4"
+    )
     film = open_film(out)
     choose_renderer()
     player = Player("video", values)

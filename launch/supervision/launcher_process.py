@@ -124,7 +124,7 @@ def local_launcher(run_dir: Path, command: str) -> LauncherProcess:
       ConfigError: nothing runs there, or not on this host.
     """
     if not is_running(run_dir):
-        raise ConfigError(f"{command}: nothing runs in {run_dir}")
+        raise ConfigError(f"{command}: {run_dir} is not running")
     launcher = launcher_of(run_dir)
     if launcher is None or not launcher.lives:
         raise ConfigError(f"{command}: the program in {run_dir} {_where_else(launcher, command)}")

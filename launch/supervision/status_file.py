@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from distrl.errors import ConfigError
 from distrl.launch.supervision.launcher_process import LauncherProcess, is_running
-from distrl.launch.supervision.result import NodeExit
+from distrl.launch.supervision.result import RESULT_FILE, NodeExit
 from distrl.launch.supervision.usage import Usage
 from distrl.runtime.files import read_dict, write_json
 from distrl.runtime.heartbeat import ABSENT, DOWN, LOST, UP, Heartbeat
@@ -90,15 +90,19 @@ class StatusFile:
         return status
 
 
-def read_status(run_dir: str) -> dict[str, Any]:
+def read_status(run_dir: str, command: str) -> dict[str, Any]:
     """Returns the contents of a running program's status file.
 
+    Args:
+      run_dir: the run folder.
+      command: what needs it, for messages.
+
     Raises:
-      ConfigError: `run_dir` is not the folder of a run of several nodes, or its program has ended.
+      ConfigError: `run_dir` is not the folder of a run that has started, or its program has ended.
     """
     path = Path(run_dir) / FILE_NAME
     if not path.exists():
-        raise ConfigError(f"{run_dir}: no status.json there; name the folder of a run")
+        raise ConfigError(f"{command}: {run_dir}: no {FILE_NAME} there; name the folder of a run")
     status = read_dict(path, lambda data: data.keys() >= {"time", "launcher", "nodes"})
     if status is None:
         raise ConfigError(f"{path} is damaged; a running program writes it again within seconds")
@@ -107,8 +111,15 @@ def read_status(run_dir: str) -> dict[str, Any]:
         status.pop("monotonic", None)
     status.setdefault("monotonic", time.monotonic() - (time.time() - status["time"]))
     if not (is_running(Path(run_dir)) if launcher.is_elsewhere else launcher.lives):
-        raise ConfigError(f"{run_dir}: its program, {launcher.name}, has ended")
+        raise ConfigError(f"{run_dir}: {_how_it_ended(Path(run_dir), launcher)}")
     return status
+
+
+def _how_it_ended(run_dir: Path, launcher: LauncherProcess) -> str:
+    result = read_dict(run_dir / RESULT_FILE, lambda data: data.keys() >= {"status", "reason"})
+    if result is None:
+        return f"its program, {launcher.name}, has ended, without a result"
+    return f"{result['status']}: {result['reason']} (exit status {result.get('exit_code')})"
 
 
 def launcher_in(status: Mapping[str, Any]) -> LauncherProcess:

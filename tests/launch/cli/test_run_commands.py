@@ -15,6 +15,7 @@ from distrl.errors import ConfigError
 from distrl.launch.cli import actors, stacks, status
 from distrl.launch.runs import top
 from distrl.launch.supervision.requests import Requests
+from distrl.launch.supervision.result import RESULT_FILE
 
 
 def node(state: str = "up", **fields: Any) -> dict[str, Any]:
@@ -90,10 +91,14 @@ def test_status_names_hosts_where_there_are_several(
 
 @pytest.mark.parametrize("command", [status.status, stacks.stacks])
 def test_a_folder_without_a_running_program_is_refused(tmp_path: Path, command: Any):
-    with pytest.raises(ConfigError, match=r"no status\.json there"):
+    with pytest.raises(ConfigError, match=r"^(status|stacks): .*: no status\.json there"):
         command(["distrl", str(tmp_path)])
     write_status(tmp_path, NODES, launcher=2**22 + 1)  # above any pid
-    with pytest.raises(ConfigError, match="its program, process 4194305, has ended"):
+    with pytest.raises(ConfigError, match="its program, process 4194305, has ended, without a res"):
+        command(["distrl", str(tmp_path)])
+    result = {"status": "finished", "reason": "4,002 environment steps", "exit_code": 0}
+    (tmp_path / RESULT_FILE).write_text(json.dumps(result))
+    with pytest.raises(ConfigError, match=r": finished: 4,002 .* steps \(exit status 0\)$"):
         command(["distrl", str(tmp_path)])
     with pytest.raises(ConfigError, match="run folder, as in"):
         command(["distrl"])

@@ -105,7 +105,7 @@ def test_logs_of_a_node(tmp_path, capsys, locked):
 
 def test_stop_interrupts_the_program_and_waits(tmp_path, capsys, locked, monkeypatch):
     run = make_run(tmp_path / "run", status="stopped")
-    with pytest.raises(ConfigError, match=r"^stop: nothing runs in .*/run$"):
+    with pytest.raises(ConfigError, match=r"^stop: .*/run is not running$"):
         stop.stop(["distrl stop", str(run)])
     unlock = locked(run)
     sent = []
@@ -227,7 +227,8 @@ def test_a_plot_leaves_out_what_has_no_rows_and_says_where_a_curve_is_cut(tmp_pa
 def test_bad_arguments_are_one_line(tmp_path, command, function):
     with pytest.raises(ConfigError, match=rf"^{command}: .*; see `distrl {command} --help`$"):
         function([f"distrl {command}"])
-    with pytest.raises(ConfigError, match="is not the folder of a run"):
+    no_run = rf"^{command}: {tmp_path} is not the folder of a run: it has no config.json$"
+    with pytest.raises(ConfigError, match=no_run):
         function([f"distrl {command}", str(tmp_path), *[str(tmp_path)] * (command != "eval")])
 
 

@@ -88,7 +88,7 @@ def test_the_status_of_a_program_on_another_host(locked, launcher):
     launcher = launcher._replace(pid=1 << 30)  # of no process here
     run = locked(launcher)
     write_status(run, launcher, node_host="")
-    status = read_status(str(run))
+    status = read_status(str(run), "status")
     assert status["monotonic"] != OTHER_CLOCK
     assert suspension(status) is None
     with pytest.raises(ConfigError, match=r"^stacks: .* runs as process \d+ on host h2; ask there"):
@@ -99,4 +99,4 @@ def test_a_program_of_another_host_has_ended_when_its_lock_is_free(tmp_path):
     (tmp_path / LOCK).write_bytes(lock_text(ELSEWHERE["another host"]))
     write_status(tmp_path, ELSEWHERE["another host"], node_host="h2")
     with pytest.raises(ConfigError, match=r"its program, process \d+ on host h2, has ended"):
-        read_status(str(tmp_path))
+        read_status(str(tmp_path), "status")
