@@ -102,7 +102,7 @@ class SingleProcess:
     Attributes:
       tasks: the parts of each task, by name.
       actor: acts for all tasks.
-      builder, replay, learner, variables, inferencer, resumed: of the first task.
+      builder, replay, learner: of the first task.
       evaluator: None if the experiment has none.
       group_size: number of the learner's processes.
     """
@@ -163,8 +163,7 @@ class SingleProcess:
                 self.tasks[name] for name in update_order(experiment.shared, list(builders))
             ]
             first = next(iter(self.tasks.values()))
-            self.replay, self.learner, self.variables = first.replay, first.learner, first.variables
-            self.inferencer, self.resumed = first.inferencer, first.resumed
+            self.replay, self.learner = first.replay, first.learner
             for part in self.tasks.values():
                 part.learner.count_acted = lambda: self.actor.acted
             self.evaluator: TasksEvaluator | None = None

@@ -44,8 +44,10 @@ LONGEST_TEXT = 400  # characters of a setting's description
 
 def settings(experiment: Experiment) -> dict[str, tuple[Any, str]]:
     """Returns value and description by the name of the setting: the agent's, then PARTS."""
-    described = config_flags.describe(experiment, "config")
-    leaves = {name.removeprefix("config."): leaf for name, leaf in described.items()}
+    described = config_flags.describe(experiment, config_flags.PREFIX)
+    leaves = {
+        name.removeprefix(f"{config_flags.PREFIX}."): leaf for name, leaf in described.items()
+    }
     rows = {
         name: (leaf.value, leaf.doc)
         for name, leaf in leaves.items()

@@ -12,6 +12,7 @@ from distrl.runtime.heartbeat import main_thread_heartbeat
 from distrl.runtime.patience import Deadline
 from distrl.runtime.time_account import SAMPLE_WAIT, in_state
 
+_REPORT_S = 0.1  # between two reports of a learner
 _SHORTEST_S, _LONGEST_S = 2e-4, 4e-3  # between two looks at the tables while none has a batch
 
 
@@ -36,9 +37,7 @@ class Turn(NamedTuple):
         return self.acting_over is not None and self.acting_over() and not self.learner.has_more()
 
 
-def run_in_turn(
-    turns: Sequence[Turn], stop: threading.Event, timeout: float, report_interval: float = 0.1
-) -> list[str]:
+def run_in_turn(turns: Sequence[Turn], stop: threading.Event, timeout: float) -> list[str]:
     """Makes updates until `stop` is set or no learner is left that may learn.
 
     In each round every learner whose table has a batch makes one update, in the order of `turns`;
@@ -48,7 +47,6 @@ def run_in_turn(
       turns: the learners.
       stop: ends the updates.
       timeout: seconds without a batch for any of them; see `distrl.runtime.patience`.
-      report_interval: seconds between two reports of a learner.
 
     Returns:
       Names of the tasks for which acting is over and there is no further batch.
@@ -69,7 +67,7 @@ def run_in_turn(
                 turn.learner.step()
                 if time.monotonic() >= due[turn.name]:
                     turn.report(turn.learner.take_report())
-                    due[turn.name] = time.monotonic() + report_interval
+                    due[turn.name] = time.monotonic() + _REPORT_S
             if ready:
                 continue
             ended = [turn for turn in active if turn.is_used_up()]

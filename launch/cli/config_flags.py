@@ -19,13 +19,12 @@ from distrl.launch.run_dir.config_dict import (
     setting_fields,
 )
 
+PREFIX = "config"  # first part of the flags' names
 MODULE_NAME = "settings of the experiment"  # under which absl lists the flags
 _ATTRIBUTE = re.compile(r"^  (\w+(?:, \w+)*): (.*(?:\n    .*)*)", re.MULTILINE)
 
 
-def define_flags(
-    settings: Any, prefix: str = "config", values: flags.FlagValues = flags.FLAGS
-) -> None:
+def define_flags(settings: Any, values: flags.FlagValues = flags.FLAGS) -> None:
     """Defines a flag for each field of a dataclass that can be given on a command line.
 
     Fields of nested dataclasses get dotted names; dataclasses in a tuple are addressed by their
@@ -34,10 +33,9 @@ def define_flags(
 
     Args:
       settings: a dataclass; its values become the flags' defaults.
-      prefix: first part of the flags' names.
       values: the flags to add them to.
     """
-    for name, leaf in describe(settings, prefix).items():
+    for name, leaf in describe(settings, PREFIX).items():
         parser = _SettingParser(leaf.kinds)
         serializer: flags.ArgumentSerializer[Any] = flags.ArgumentSerializer()
         flags.DEFINE(
@@ -49,7 +47,7 @@ def define_flags(
 def apply_flags(
     settings: Any,
     values: flags.FlagValues,
-    prefix: str = "config",
+    prefix: str = PREFIX,
     instead: Mapping[str, Any] = types.MappingProxyType({}),
 ) -> Any:
     """Returns `settings` with the values of the flags that were given.
@@ -57,7 +55,7 @@ def apply_flags(
     Args:
       settings: the dataclass that `define_flags` was called with.
       values: the parsed flags.
-      prefix: as of `define_flags`.
+      prefix: first part of the flags' names.
       instead: fields that these values replace before the flags do.
 
     Raises:

@@ -1,6 +1,5 @@
 """Fetches batches in a thread, from a sampler whose waits have no deadline."""
 
-import collections
 import threading
 from collections.abc import Callable
 from typing import Any, Generic, TypeVar
@@ -12,28 +11,24 @@ Batch = TypeVar("Batch")
 
 
 class Fetcher(Generic[Batch]):
-    """Fetches batches ahead, so that `take` can have a deadline."""
+    """Fetches one batch ahead, so that `take` can have a deadline."""
 
     def __init__(
         self,
         make_sampler: Callable[[], Any],
         assemble: Callable[[Any], Batch],
-        prefetch: int,
         name: str,
     ):
         """Args:
         make_sampler: creates the sampler, in the thread.
         assemble: returns the next batch from the sampler; waits as long as necessary.
-        prefetch: number of batches to fetch ahead.
         name: the table's name, for messages.
         """
         self._make_sampler = make_sampler
         self._assemble = assemble
-        self._prefetch = prefetch
         self._name = name
         self._changed = threading.Condition()
-        self._ready: collections.deque[Batch] = collections.deque()
-        self._wanted = 0
+        self._ready: Batch | None = None
         self._error: Exception | None = None
         self._closed = False
         self._sampler: Any = None
@@ -58,34 +53,26 @@ class Fetcher(Generic[Batch]):
           RuntimeError: fetching failed; its cause is the error.
         """
         with self._changed:
-            self._wanted = 1
-            self._changed.notify_all()
-            try:
-                wait_until(
-                    self._changed,
-                    lambda: bool(self._ready) or self._error is not None or self._closed,
-                    stop=stop,
-                    timeout=timeout,
-                    what=lambda: f"a batch waits for samples of table {self._name!r}",
-                    poll=watch,
-                )
-            finally:
-                self._wanted = 0
-            if not self._ready:
+            wait_until(
+                self._changed,
+                lambda: self._ready is not None or self._error is not None or self._closed,
+                stop=stop,
+                timeout=timeout,
+                what=lambda: f"a batch waits for samples of table {self._name!r}",
+                poll=watch,
+            )
+            if self._ready is None:
                 if self._error is None:
                     raise Stopped(f"a batch of table {self._name!r}: this client is closed")
                 raise RuntimeError(f"table {self._name!r}: {self._error}") from self._error
-            sample = self._ready.popleft()
+            sample, self._ready = self._ready, None
             self._changed.notify_all()
             return sample
 
     def ready(self) -> bool:
-        """Returns whether a batch is ready. Always False without prefetch."""
+        """Returns whether a batch is ready."""
         with self._changed:
-            return bool(self._ready)
-
-    def _has_room(self) -> bool:
-        return self._closed or len(self._ready) < max(self._prefetch, self._wanted)
+            return self._ready is not None
 
     def _run(self) -> None:
         try:
@@ -95,13 +82,13 @@ class Fetcher(Generic[Batch]):
                 closed = self._closed
             while not closed:
                 with self._changed:
-                    while not self._has_room():
+                    while not self._closed and self._ready is not None:
                         self._changed.wait(1.0)
                     if self._closed:
                         return
                 sample = self._assemble(sampler)
                 with self._changed:
-                    self._ready.append(sample)
+                    self._ready = sample
                     self._changed.notify_all()
                     closed = self._closed
         except Exception as error:  # raised by `take`

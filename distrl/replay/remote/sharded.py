@@ -38,7 +38,7 @@ class ShardedReplayBuffer(ReplayReader, ReplayAdministration):
     """The learner's client of all shards of a table.
 
     Items fetched ahead count as sampled: a batch in the servers' samplers, split over the shards;
-    up to 17 items of each shard; and `prefetch` assembled batches. A shard whose server is gone is
+    up to 17 items of each shard; and an assembled batch. A shard whose server is gone is
     left out until it has a new one; if that does not come in time, it is an error.
     """
 
@@ -51,7 +51,6 @@ class ShardedReplayBuffer(ReplayReader, ReplayAdministration):
         seed: int,
         stop: threading.Event | None = None,
         unrolls_per_item: int = 1,
-        prefetch: int = 1,
     ):
         """Args:
         shards: a client of each shard's table; closed with this one.
@@ -60,14 +59,12 @@ class ShardedReplayBuffer(ReplayReader, ReplayAdministration):
         seed: seed of the choice of shards.
         stop: set when the program stops; ends waits.
         unrolls_per_item: the shards' unrolls per item; divides `batch_size`.
-        prefetch: batches assembled in advance.
         """
         self._shards = tuple(shards)
         self._config = config
         self._count = batch_size // unrolls_per_item
         self._per_item = unrolls_per_item
         self._stop = stop
-        self._prefetch = prefetch
         self._ahead = max(1, min(_AHEAD, self._count // (2 * len(self._shards))))
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
@@ -101,7 +98,7 @@ class ShardedReplayBuffer(ReplayReader, ReplayAdministration):
             ShardReader(shard, i, self._lock, self._changed, self._ahead)
             for i, shard in enumerate(self._shards)
         ]
-        return Fetcher(lambda: None, self._assemble, self._prefetch, "all shards")
+        return Fetcher(lambda: None, self._assemble, "all shards")
 
     def _assemble(self, _: None) -> tuple[Sample, list[int]]:
         """Returns the next batch and the shard of each item."""

@@ -40,8 +40,8 @@ class ReverbReplayBuffer(UnrollingReplayBuffer):
     the connection breaks and is restored, Reverb sends the unconfirmed item again: it may then be
     in the table twice.
 
-    A thread samples ahead: one batch in Reverb's sampler, and `prefetch` assembled batches. These
-    count as sampled.
+    A thread samples ahead: one batch in Reverb's sampler, and an assembled one. These count as
+    sampled.
     """
 
     kind = "reverb"
@@ -55,7 +55,6 @@ class ReverbReplayBuffer(UnrollingReplayBuffer):
         name: str,
         stop: threading.Event | None = None,
         unrolls_per_item: int = 1,
-        prefetch: int = 1,
         insert_timeout: float = 600.0,
         flush_timeout: float = 10.0,
         reconnect_timeout: float = 0.0,
@@ -70,7 +69,6 @@ class ReverbReplayBuffer(UnrollingReplayBuffer):
         unrolls_per_item: for a queue, unrolls that are sent together; divides `batch_size` and
           `max_size`, and is the same for all clients. Ideally the number of streams that an actor
           steps at once. Unrolls wait in the client until they fill an item.
-        prefetch: batches assembled in advance; 0 for the smallest policy lag.
         insert_timeout: seconds that an insert waits for room before it fails.
         flush_timeout: seconds that `flush` waits.
         reconnect_timeout: seconds to wait for a new server at the same address if the server dies;
@@ -91,7 +89,6 @@ class ReverbReplayBuffer(UnrollingReplayBuffer):
         self._largest = LargestPriority(client, name, config.initial_priority)
         self._packer = ItemPacker(self.columns, unrolls_per_item)
         self._writer: ItemWriter | None = None
-        self._prefetch = prefetch
         self._batches: FetchedBatches[Sample] = FetchedBatches(
             self._fetch, self.info, self._describe, batch_size, stop
         )
@@ -191,7 +188,7 @@ class ReverbReplayBuffer(UnrollingReplayBuffer):
                 self.reconnect(error, "batches that were fetched in advance")
 
     def _fetch(self) -> Fetcher[Sample]:
-        return Fetcher(self.make_sampler, self._assemble, self._prefetch, self._name)
+        return Fetcher(self.make_sampler, self._assemble, self._name)
 
     def make_sampler(self) -> Any:
         """Returns Reverb's sampler, which fetches a batch's items ahead; for `item`, any thread."""

@@ -17,20 +17,18 @@ from distrl.types import Sample
 
 
 class AheadReplayBuffer(ReplayReader, ReplayAdministration):
-    """The learner's client of a served table. Batches fetched ahead count as sampled."""
+    """The learner's client of a served table. A batch is fetched ahead, and counts as sampled."""
 
     def __init__(
         self,
         client: ServedReplayBuffer,
         batch_size: int,
         stop: threading.Event | None = None,
-        prefetch: int = 1,
     ) -> None:
         """Args:
         client: a client of the table; closed with this one.
         batch_size: unrolls per sample.
         stop: set when the program stops; ends waits.
-        prefetch: batches fetched in advance.
         """
         self._client = client
 
@@ -38,7 +36,6 @@ class AheadReplayBuffer(ReplayReader, ReplayAdministration):
             return Fetcher(
                 lambda: Sampler(stop),
                 lambda sampler: client.table.take(sampler, None).sample,
-                prefetch,
                 "of a server",
             )
 
