@@ -2,7 +2,7 @@
 
 import contextlib
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -96,6 +96,11 @@ class TaskParts:
             self._start.done()
 
 
+def make_builders(experiment: Experiment, printer: Callable[[str], None]) -> dict[str, Builder]:
+    """Returns the builder of each task, by name."""
+    return {name: Builder(experiment, name, printer) for name in experiment.tasks}
+
+
 class SingleProcess:
     """The parts of an experiment in this process. All actors' environments form one pool.
 
@@ -116,6 +121,7 @@ class SingleProcess:
         resume_point: ResumePoint | None = None,
         life: int = 0,
         join: Callable[[], LearnerGroup] = SingleProcessGroup,
+        builders: Mapping[str, Builder] | None = None,
     ):
         """Args:
         experiment: what to train.
@@ -124,9 +130,10 @@ class SingleProcess:
         resume_point: the checkpoint to resume from; None: start from scratch.
         life: life that all parts begin.
         join: connects to the learner's other processes.
+        builders: of all tasks, if there are any already.
         """
         experiment.check_single_process()
-        builders = {name: Builder(experiment, name, printer) for name in experiment.tasks}
+        builders = builders or make_builders(experiment, printer)
         self.builder = next(iter(builders.values()))
         with contextlib.ExitStack() as opened:
             # Pools first: they may fork, which must be done before JAX starts its threads.

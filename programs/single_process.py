@@ -19,7 +19,7 @@ from distrl.metrics import SPENT, Monitor, first_number
 from distrl.population import Evolution
 from distrl.programs.build import Builder
 from distrl.programs.one_process import SingleProcess as SingleProcess  # also under this name
-from distrl.programs.one_process import TaskParts
+from distrl.programs.one_process import TaskParts, make_builders
 from distrl.programs.running.evaluating import EvaluationTurns
 from distrl.programs.running.population import LocalMember, check_one_process, make_evolution
 from distrl.programs.running.saving import make_checkpointer
@@ -172,12 +172,12 @@ def single_process(
         name: None if run_dir is None else experiment.task_dir(run_dir, name)
         for name in experiment.tasks
     }
-    runs = {
-        name: _TaskRun(Builder(experiment, name, printer), folder, life)
-        for name, folder in folders.items()
-    }
+    builders = make_builders(experiment, printer)
+    runs = {name: _TaskRun(builders[name], folder, life) for name, folder in folders.items()}
     first, single = next(iter(runs.values())), experiment.assignment is None
-    parts = SingleProcess(experiment, stop, printer, resume_point=start, life=life, join=join)
+    parts = SingleProcess(
+        experiment, stop, printer, resume_point=start, life=life, join=join, builders=builders
+    )
     turns: EvaluationTurns | None = None
     if parts.evaluator is not None:
         turns = EvaluationTurns(parts.evaluator, experiment.evaluator.interval)

@@ -19,27 +19,6 @@ def random_windows(
 
     Episodes have 1 to 4 transitions and a true end or a time limit; windows begin and end anywhere.
     """
-    columns = []
-    for _ in range(batch_size):
-        kinds: list[int] = []
-        discounts: list[int] = []
-        while len(kinds) < length + 6:
-            steps = rng.integers(1, 5)
-            kinds += [StepType.FIRST] + [StepType.MID] * (steps - 1) + [StepType.LAST]
-            discounts += [1] * steps + [rng.integers(2)]
-        start = rng.integers(5)
-        columns.append((kinds[start : start + length + 1], discounts[start : start + length + 1]))
-    step_types, ends = zip(*columns, strict=True)
-    return np.array(step_types, np.int8).T, np.array(ends, np.float32).T
-
-
-def random_batch(agent: Agent, length: int, batch_size: int, seed: int = 0) -> Trajectory:
-    """Returns a batch `[length + 1, batch_size]` of random data.
-
-    Episodes have 1 to 4 transitions and a true end or a time limit; windows begin and end anywhere.
-    Observations are Normal. Only for agents without extras, whose action is one array.
-    """
-    rng = np.random.default_rng(seed)
     kinds, discounts = (np.ones((length + 1, batch_size), dtype) for dtype in (np.int8, np.float32))
     for b in range(batch_size):
         t = -rng.integers(5)
@@ -51,6 +30,16 @@ def random_batch(agent: Agent, length: int, batch_size: int, seed: int = 0) -> T
                 kinds[end, b] = StepType.LAST
                 discounts[end, b] = rng.integers(2)
             t = end + 1
+    return kinds, discounts
+
+
+def random_batch(agent: Agent, length: int, batch_size: int, seed: int = 0) -> Trajectory:
+    """Returns a batch of `random_windows`, `[length + 1, batch_size]`, with random data.
+
+    Observations are Normal. Only for agents without extras, whose action is one array.
+    """
+    rng = np.random.default_rng(seed)
+    kinds, discounts = random_windows(rng, length, batch_size)
     timestep = specs.zeros(specs.timestep_struct(agent.env_spec), length + 1, batch_size)
     reward = np.where(kinds == StepType.FIRST, 0, rng.normal(size=kinds.shape))
     action: Any = agent.env_spec.action

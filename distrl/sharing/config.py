@@ -7,9 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
-import numpy as np
 
-from distrl.agents.agent import Agent
+from distrl.agents.agent import Agent, params_struct
 from distrl.errors import ConfigError
 from distrl.transforms.agent import TransformedAgent
 from distrl.types import Params
@@ -114,11 +113,6 @@ def shared_leaves(name: str, task: str, params: Params) -> dict[str, str]:
             f"{', '.join(path for path, _ in paths(params))}"
         )
     return leaves
-
-
-def params_struct(agent: Agent) -> Params:
-    """Returns shapes and dtypes of an agent's parameters. Initialises no JAX backend."""
-    return jax.eval_shape(agent.initial_params, jax.ShapeDtypeStruct((2,), np.uint32))
 
 
 def check_shared(shared: Mapping[str, Shared], agents: Mapping[str, Agent]) -> None:

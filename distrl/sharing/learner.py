@@ -6,11 +6,11 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from distrl.agents.agent import Agent, Logs
+from distrl.agents.agent import Agent, Logs, params_struct
 from distrl.learner import Learner
 from distrl.learning.training_state import TrainingState
 from distrl.random_keys import derive, root
-from distrl.sharing.config import Shared, params_struct, paths, shared_leaves
+from distrl.sharing.config import Shared, paths, shared_leaves
 from distrl.types import Params, Sample, Trajectory
 
 _GRADIENTS = "shared_gradients"  # in an update's logs, until `SharingLearner` takes them out

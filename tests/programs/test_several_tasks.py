@@ -1,6 +1,7 @@
 """Several tasks on the steps of one agent: exact data, shared parameters, where they learn."""
 
 import csv
+import dataclasses
 import sys
 import threading
 
@@ -12,6 +13,8 @@ from distrl.config import LearnerConfig
 from distrl.errors import ConfigError
 from distrl.experiment import Experiment, LearnedPolicy
 from distrl.goal import Goal
+from distrl.programs import one_process
+from distrl.programs.build import Builder
 from distrl.programs.one_process import SingleProcess
 from distrl.programs.single_process import single_process
 from distrl.rules import Rule
@@ -61,6 +64,21 @@ def test_a_rule_acts_and_a_task_learns_from_it(tmp_path):
     last = rows(tmp_path)[-1]
     assert int(last["learner_steps"]) > 10
     assert 500 <= int(last["env_steps"]) < 520
+
+
+def test_monitors_and_parts_have_the_same_builders(tmp_path, monkeypatch):
+    made = []
+
+    class Counted(Builder):
+        def __init__(self, *args):
+            made.append(args[1])
+            super().__init__(*args)
+
+    monkeypatch.setattr(one_process, "Builder", Counted)
+    goal = Goal(max_learner_steps=1)
+    experiment = dataclasses.replace(tasks.sharing(), goal=goal)
+    single_process(experiment, stop=threading.Event(), run_dir=tmp_path, printer=lambda line: None)
+    assert made == list(experiment.tasks)
 
 
 def test_two_tasks_share_a_torso_in_one_process():
