@@ -216,10 +216,12 @@ COMMANDS = {
            Print a script that completes commands, flags, settings, environments and runs.""",
         completes=A_SHELL,
     ),
-    "agent": Command(
-        "cli.agent",
-        "agent",
-        """usage: distrl agent --join=HOST:PORT --credentials=FILE
+    "host-daemon": Command(
+        "cli.host_daemon",
+        "host_daemon",
+        """usage: distrl host-daemon --join=HOST:PORT --credentials=FILE
            Run this host's nodes for the launcher at HOST:PORT.""",
     ),
 }
+
+ALIASES = {"agent": "host-daemon"}  # names of before, which work and are not listed

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from types import FrameType
 from typing import Any, NoReturn
 
-from distrl.launch.commands import COMMANDS, PATH_FLAGS
+from distrl.launch.commands import ALIASES, COMMANDS, PATH_FLAGS
 from distrl.runtime import working_folder
 
 _VERSION_HELP = """       distrl --version
@@ -45,7 +45,7 @@ def _main(arguments: list[str], load: Callable[[], Any] | None, own_process: boo
     if own_process:
         from distrl.launch.local import robust_streams
 
-        command = COMMANDS.get(arguments[1]) if len(arguments) > 1 else None
+        command = COMMANDS.get(_command(arguments))
         if command is not None and command.goes_on:
             robust_streams.install_robust_streams()
         else:
@@ -99,7 +99,7 @@ def _on_interrupt(number: int, frame: FrameType | None) -> NoReturn:
 
 
 def _run(argv: list[str], load: Callable[[], Any] | None) -> int:
-    command = argv[1] if len(argv) > 1 else ""
+    command = _command(argv)
     if command in ("", "-h", "--help", "help"):
         parts = [each.help.removeprefix("usage: ") for each in COMMANDS.values()]
         print("usage: " + "\n       ".join(parts) + "\n" + _VERSION_HELP)
@@ -140,6 +140,12 @@ def _run(argv: list[str], load: Callable[[], Any] | None) -> int:
         print(f"distrl: {reason}", file=sys.stderr)
         announce(reason=reason)
         return 2
+
+
+def _command(argv: Sequence[str]) -> str:
+    """Returns the name of the command; "" if there is none."""
+    name = argv[1] if len(argv) > 1 else ""
+    return ALIASES.get(name, name)
 
 
 def _check_folder() -> None:

@@ -68,7 +68,7 @@ COMMANDS = {
     "status": (["status", "nowhere"], 2, "nowhere"),
     "stacks": (["stacks", "nowhere"], 2, "nowhere"),
     "actors": (["actors", "nowhere", "2"], 2, "nowhere"),
-    "agent": (["agent"], 2, "--credentials"),
+    "host-daemon": (["host-daemon"], 2, "--credentials"),
 }
 
 

@@ -12,7 +12,9 @@ class Console:
     def say(self, line: str) -> None:
         """Shows a line."""
         with contextlib.suppress(OSError, ValueError):  # its reader is gone, or it is closed
-            print(f"distrl agent on {socket.gethostname()}: {line}", file=sys.stderr, flush=True)
+            print(
+                f"distrl host-daemon on {socket.gethostname()}: {line}", file=sys.stderr, flush=True
+            )
 
     note = say
 

@@ -1,8 +1,8 @@
 """A program on several machines as Kubernetes objects, for `kubectl create -f FILE`.
 
-Each host of the placement is a Job of one pod that runs `distrl agent`; the launcher is one more
-Job. A headless Service gives the pods names, NetworkPolicies close them to all other pods, and a
-Secret holds the run's credentials, which both ends of every connection must show.
+Each host of the placement is a Job of one pod that runs `distrl host-daemon`; the launcher is one
+more Job. A headless Service gives the pods names, NetworkPolicies close them to all other pods, and
+a Secret holds the run's credentials, which both ends of every connection must show.
 
 A lost pod is replaced. The launcher's is too, and then resumes from the last checkpoint; but not
 before the cluster knows that the old one has ended, and not after the program has failed (exit

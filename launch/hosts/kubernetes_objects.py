@@ -122,7 +122,7 @@ class RunObjects:
         preferred = [{"weight": 100, "podAffinityTerm": term}]  # spread over the cluster's nodes
         command = [
             "distrl",
-            "agent",
+            "host-daemon",
             f"--join={host_address(self.name, LAUNCHER)}:{self.join_port}",
             f"--credentials={CREDENTIALS}",
             f"--name={host.name}",

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from distrl.programs.placement import Placement
 
-DAEMON = ("distrl", "agent")
+DAEMON = ("distrl", "host-daemon")
 # One daemon per host. By default, mpirun would bind it, with all nodes that it starts, to one core,
 # and end all hosts when one fails.
 _MPIRUN = (

@@ -21,7 +21,7 @@ BAD = {
         ["trian"],
         "unknown command 'trian'; choose from: train, launch, doctor, list, status, top, logs, "
         "stop, eval, play, video, report, plot, compare, sweep, graph, actors, stacks, profile, "
-        "tables, completion, agent",
+        "tables, completion, host-daemon",
     ),
     "environment": (
         ["train", "--env=CartPol-v1"],
@@ -199,6 +199,15 @@ def test_the_help_of_every_command(status_of, capsys):
         assert status_of(name, "--help") == 0
         told = capsys.readouterr().out
         assert usage in told and (name in ("train", "launch") or told == row.help + "\n")
+
+
+def test_a_command_keeps_its_old_name_unlisted(status_of, capsys):
+    assert status_of("agent", "--help") == status_of("help") == 0
+    daemon, listed = capsys.readouterr().out.split("usage: distrl train", 1)
+    assert daemon.startswith("usage: distrl host-daemon --join=HOST:PORT")
+    assert "distrl agent" not in listed and "distrl host-daemon" in listed
+    assert status_of("agent") == 2
+    assert capsys.readouterr().err.startswith("distrl: host-daemon: give --join=HOST:PORT")
 
 
 def test_a_row_is_all_that_a_command_takes(status_of, tmp_path, capsys, monkeypatch):

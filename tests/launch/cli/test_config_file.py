@@ -166,7 +166,7 @@ def test_flags_of_absl_that_do_nothing_are_refused(status_of, capsys):
     assert "--only_check_args: absl defines it" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("command", ["status", "actors", "stacks", "tables", "agent"])
+@pytest.mark.parametrize("command", ["status", "actors", "stacks", "tables", "host-daemon"])
 def test_every_command_has_a_help(status_of, capsys, command):
     assert status_of(command, "--help") == 0
     assert capsys.readouterr().out.startswith(f"usage: distrl {command} ")

@@ -94,7 +94,7 @@ class Daemon:
         self.now = 0.0
         self.ended: Any = None
         reader = os.dup(near.fileno())
-        self.daemon = HostDaemon(reader, near.detach(), folder, 0, {}, ["distrl", "agent"])
+        self.daemon = HostDaemon(reader, near.detach(), folder, 0, {}, ["distrl", "host-daemon"])
         self.node = FakeNode()
         self.nodes = self.daemon._nodes.by_name
         run_once = daemon_module.run_once
@@ -222,7 +222,7 @@ def test_a_node_goes_on_from_the_steps_that_the_launcher_knows_of(daemon):
 def test_a_lost_launcher_is_waited_for_again(daemon):
     daemon.turns = [lambda: daemon.launcher.shutdown(socket.SHUT_WR)]
     daemon.run()
-    assert daemon.ended == ["distrl", "agent"]
+    assert daemon.ended == ["distrl", "host-daemon"]
 
 
 def test_what_the_system_refuses_is_tried_again(daemon, capfd):
@@ -267,7 +267,7 @@ def test_a_step_that_cannot_be_done_ends_the_daemon_and_its_nodes(daemon, capfd,
     daemon.node.refusals = {"destroy": 1}  # nor does this keep the rest from being done
     daemon.turns = [refuse] * 10 + [nothing]
     daemon.run()
-    assert daemon.ended == ["distrl", "agent"]
+    assert daemon.ended == ["distrl", "host-daemon"]
     said = capfd.readouterr().err
     assert f"waiting for events {cause}; ending its nodes" in said
     assert "ending actor/0 failed: [Errno 24] Too many open files\n" in said

@@ -72,7 +72,7 @@ def test_a_host_is_a_job_and_the_launcher_one_more():
     assert pods()["launcher"]["containers"][0]["args"] == COMMAND
     assert pods()["h2"]["containers"][0]["args"] == [
         "distrl",
-        "agent",
+        "host-daemon",
         "--join=launcher.first-run:7421",
         "--credentials=/etc/distrl/credentials.pem",
         "--name=h2",

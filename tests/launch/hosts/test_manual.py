@@ -33,7 +33,7 @@ def path(tmp_path: Path) -> str:
 
 
 def arguments(host: str) -> list[str]:
-    return ["agent", "--join=10.0.0.1:7421", f"--credentials={FILE}", f"--name={host}"]
+    return ["host-daemon", "--join=10.0.0.1:7421", f"--credentials={FILE}", f"--name={host}"]
 
 
 def test_lines_are_for_a_shell(path: str):

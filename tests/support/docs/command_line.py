@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 
 import pytest
 
-from distrl.launch.cli import agent, auto, completion, multi_machine, train
+from distrl.launch.cli import auto, completion, host_daemon, multi_machine, train
 from distrl.launch.cli import launch as launch_command
 from distrl.launch.commands import COMMANDS
 from distrl.launch.graph import graph
@@ -59,7 +59,7 @@ def stop_where_programs_start(monkeypatch: pytest.MonkeyPatch) -> None:
         (multi_machine, "_submit"),
         (multi_machine.ray_cluster, "cluster_address"),
         (launch_command, "_import_target"),
-        (agent, "dial"),
+        (host_daemon, "dial"),
         (sweep, "Runner"),
         (sweep, "_show"),
         (graph, "draw"),

@@ -1,4 +1,4 @@
-"""`distrl agent --join=HOST:PORT`: this host's daemon, which connects to its launcher."""
+"""`distrl host-daemon --join=HOST:PORT`: this host's daemon, which connects to its launcher."""
 
 import os
 import shutil
@@ -18,7 +18,7 @@ _WAIT_S = 600.0
 _RANKS = ("SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "JOB_COMPLETION_INDEX")
 
 
-def agent(arguments: list[str]) -> int:
+def host_daemon(arguments: list[str]) -> int:
     """Runs this host's nodes for a launcher; when the launcher is lost, waits for it again.
 
     Args:
@@ -39,13 +39,13 @@ def agent(arguments: list[str]) -> int:
     except BaseException:
         shutil.rmtree(folder, ignore_errors=True)
         raise
-    print(f"distrl agent: connected to {values.join}", file=sys.stderr, flush=True)
+    print(f"distrl host-daemon: connected to {values.join}", file=sys.stderr, flush=True)
     hello = {
         "name": values.name or (None if rank is not None else socket.gethostname()),
         "rank": rank,
         "token": token,
     }
-    reconnect_command = [*python_command("distrl"), "agent", *arguments[1:]]
+    reconnect_command = [*python_command("distrl"), "host-daemon", *arguments[1:]]
     HostDaemon(
         connection,
         os.dup(connection),
@@ -82,5 +82,5 @@ def _parse(arguments: list[str]) -> flags.FlagValues:
     if rest:
         raise ConfigError(f"unexpected argument {rest[0]!r}; flags are written --name=value")
     if values.join is None or values.credentials is None:
-        raise ConfigError("agent: give --join=HOST:PORT and --credentials=FILE")
+        raise ConfigError("host-daemon: give --join=HOST:PORT and --credentials=FILE")
     return values
