@@ -9,8 +9,8 @@ from typing import Any
 
 from distrl.actor import ActorLoop
 from distrl.checkpointing.checkpointer import Checkpointer
+from distrl.checkpointing.generations import ClockGenerations, Generations, when_all
 from distrl.checkpointing.resume_point import ResumePoint, monitor_states, note_resumed
-from distrl.checkpointing.rounds import ClockRounds, Rounds, when_all
 from distrl.errors import SaveError, Stopped
 from distrl.experiment import Experiment
 from distrl.goal import Goal, joined
@@ -59,7 +59,7 @@ class _TaskRun:
         give_up: Callable[[], None],
         stop: threading.Event,
         state: dict[str, Any] | None,
-        rounds: Rounds | None,
+        generations: Generations | None,
     ) -> None:
         """Loads the counts to resume from, and begins to save.
 
@@ -68,7 +68,7 @@ class _TaskRun:
           run_dir: the run folder.
           resume_point, give_up, stop: see `single_process`.
           state: the monitor's state to resume from; None: there is none.
-          rounds: the rounds in which several tasks save.
+          generations: numbers the checkpoint generations of several tasks.
         """
         self._parts, self._learner = parts, parts.learner
         if run_dir is None:
@@ -87,7 +87,7 @@ class _TaskRun:
             self.monitor.state,
             resume_point,
             give_up,
-            rounds=rounds,
+            generations=generations,
         )
         self._checkpointer.start(stop)
 
@@ -193,15 +193,15 @@ def single_process(
             parts.tasks[name].builder.callbacks.evaluated(report)
 
     states, give_up = monitor_states(start, runs), when_all(len(runs), give_up)
-    rounds: Rounds | None = None
+    generations: Generations | None = None
     if len(runs) > 1:
-        rounds = ClockRounds(start.last_round, experiment.checkpoint.period)
+        generations = ClockGenerations(start.last_generation, experiment.checkpoint.period)
     with contextlib.ExitStack() as opened:
         opened.enter_context(parts)
         for name, run in runs.items():
             opened.enter_context(contextlib.closing(run.monitor))
             part, state = parts.tasks[name], states.get(name)
-            run.start(part, run_dir, start, give_up, stop, state, rounds)
+            run.start(part, run_dir, start, give_up, stop, state, generations)
 
             def close(_: Any, error: BaseException | None, __: Any, run: _TaskRun = run) -> None:
                 run.close(error, printer)

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from distrl.callbacks import TaskCallbacks
+from distrl.checkpointing.generations import Generations
 from distrl.checkpointing.params_file import checksum, save_nest, save_params
-from distrl.checkpointing.rounds import Rounds
 from distrl.checkpointing.store import LEARNER, PARAMS, TABLE, Checkpoint, Checkpoints
 from distrl.config import CheckpointConfig
 from distrl.errors import DeadlineExceeded, PeerError, SaveError
@@ -48,7 +48,7 @@ class Checkpointer:
         at_least: Callable[[], Mapping[str, int]] = dict,
         task_dir: Path | None = None,
         other_tasks: Sequence[Path] = (),
-        rounds: Rounds | None = None,
+        generations: Generations | None = None,
         fill: Callable[[Path], None] = lambda folder: None,
         give_up: Callable[[], None] = lambda: None,
         printer: Callable[[str], None] = print,
@@ -67,7 +67,8 @@ class Checkpointer:
           of less so far.
         task_dir: where to save; None: in the run folder.
         other_tasks: the folders of the program's other tasks.
-        rounds: the rounds in which several tasks save; None: every `config.period`.
+        generations: numbers the checkpoint generations of several tasks; None: this task saves
+          every `config.period`.
         fill: writes more files to a checkpoint's folder.
         give_up: called when the program was asked to stop and is saved, but does not end in time.
         printer: prints a line.
@@ -78,8 +79,8 @@ class Checkpointer:
         self._run_dir = Path(run_dir)
         self._task_dir = self._run_dir if task_dir is None else task_dir
         self._store = Checkpoints(self._task_dir, config.keep, other_tasks)
-        self._rounds = rounds
-        self._round = 0 if rounds is None else rounds.current()
+        self._generations = generations
+        self._generation = 0 if generations is None else generations.current()
         self._config = config
         self._learner = learner
         self._replay = replay
@@ -138,7 +139,7 @@ class Checkpointer:
     def _run(self, stop: threading.Event) -> None:
         try:
             while self._wait(stop):
-                if self._rounds is None and 0 < self._learner.version == self._saved:
+                if self._generations is None and 0 < self._learner.version == self._saved:
                     continue  # nothing to lose
                 try:
                     self.save()
@@ -164,10 +165,10 @@ class Checkpointer:
         period = self._config.period
         due = None if period is None else time.monotonic() + period
         while not (self._ended.is_set() or stop.wait(_POLL_S)):
-            if self._rounds is not None:
-                number = self._rounds.current()
-                if number > self._round:
-                    self._round = number
+            if self._generations is not None:
+                number = self._generations.current()
+                if number > self._generation:
+                    self._generation = number
                     return True
             elif due is not None and time.monotonic() >= due:
                 return True
@@ -176,8 +177,8 @@ class Checkpointer:
     def _save_last(self) -> None:
         """Writes the last checkpoint and the final parameters. Raises: see `close`."""
         failures = []
-        if self._rounds is not None:
-            self._round = self._rounds.last()
+        if self._generations is not None:
+            self._generation = self._generations.last()
         for name, save in (
             ("the last checkpoint", lambda: self.save(last=True)),
             (PARAMS, lambda: save_params(self._task_dir / PARAMS, *self._learner.variables)),
@@ -227,7 +228,7 @@ class Checkpointer:
         self._evaluated = evaluation.get("evaluated_version", self._evaluated)
         return {
             **self._about,
-            **({} if self._rounds is None else {"round": self._round}),
+            **({} if self._generations is None else {"round": self._generation}),
             "env_steps": state.env_steps,
             "consumed": state.consumed,
             "seconds_waiting": state.waited,

@@ -9,8 +9,8 @@ import jax
 import numpy as np
 
 from distrl.agents.agent import Agent
+from distrl.checkpointing.generations import last_generation
 from distrl.checkpointing.params_file import checksum, load_nest, load_params
-from distrl.checkpointing.rounds import last_round
 from distrl.checkpointing.store import LEARNER, PARAMS, TABLE, Checkpoint, Checkpoints
 from distrl.errors import ConfigError, SpecError
 from distrl.learner import Learner
@@ -30,14 +30,15 @@ class ResumePoint(NamedTuple):
       checkpoint: folder of the checkpoint to resume from; None: start afresh.
       with_table: load the replay table from the checkpoint too, if it has one.
       checkpoints: in the place of `checkpoint`, the folders by task if there are several tasks.
-      last_round: of several tasks, the last round of saving of the programs before; see `rounds`.
+      last_generation: of several tasks, the last checkpoint generation of the programs before;
+        see `generations`.
     """
 
     settings: dict[str, Any] = {}  # noqa: RUF012  # never changed
     checkpoint: str | None = None
     with_table: bool = True
     checkpoints: Mapping[str, str] = {}
-    last_round: int = 0
+    last_generation: int = 0
 
     def of_task(self, task: str) -> "ResumePoint":
         """Returns the point from which a task starts."""
@@ -54,8 +55,8 @@ class ResumePoint(NamedTuple):
         Raises:
           ConfigError: there are checkpoints, and all are damaged.
         """
-        checkpoint = Checkpoints(run_dir).latest(after_round=start.last_round)
-        if checkpoint is None and start.last_round:
+        checkpoint = Checkpoints(run_dir).latest(after_generation=start.last_generation)
+        if checkpoint is None and start.last_generation:
             return start  # there may be newer ones, which the program did not start from
         return start._replace(checkpoint=None if checkpoint is None else str(checkpoint.path))
 
@@ -87,7 +88,11 @@ def check_seen(folders: Sequence[Path], start: ResumePoint) -> None:
     """
     paths = [path for folder in folders for path in Checkpoints(folder).paths()[-1:]]
     fresh = start.checkpoint is None and not start.checkpoints
-    if fresh and paths and (not start.last_round or last_round(folders) > start.last_round):
+    if (
+        fresh
+        and paths
+        and (not start.last_generation or last_generation(folders) > start.last_generation)
+    ):
         raise ConfigError(
             f"--run_dir: host {socket.gethostname()}, the learner's, has {paths[0]}, and the "
             f"launcher's host has no checkpoint: to resume, copy {paths[0].parent} to the same "

@@ -101,7 +101,7 @@ class Checkpoints:
         """Args:
         run_dir: the run folder, or that of one of several tasks; it must exist.
         keep: number of newest checkpoints to keep; of several tasks, also those that belong to as
-          many of the newest rounds that all tasks have saved, see `rounds`.
+          many of the newest generations that all tasks have saved, see `generations`.
         others: the folders of the other tasks.
         """
         self.folder = Path(run_dir) / FOLDER
@@ -122,21 +122,21 @@ class Checkpoints:
         self,
         printer: Callable[[str], None] = print,
         only: Files | None = None,
-        after_round: int = 0,
+        after_generation: int = 0,
     ) -> Checkpoint | None:
         """Returns the newest undamaged checkpoint; None if there is no checkpoint at all.
 
         Args:
           printer: prints a line for each damaged checkpoint that is skipped.
           only: see `Checkpoint.read`.
-          after_round: if not 0, only checkpoints of later rounds count.
+          after_generation: if not 0, only later generations' checkpoints count.
 
         Raises:
           ConfigError: all checkpoints are damaged; the message has what is wrong with each.
         """
         paths = self.paths()
-        if after_round:
-            paths = [path for path in paths if round_of(path) > after_round]
+        if after_generation:
+            paths = [path for path in paths if generation_of(path) > after_generation]
         unknown = [path for path in paths if not _number(path)]  # may be the newest
         errors: list[ConfigError] = []
         for path in dict.fromkeys([*unknown, *reversed(paths)]):
@@ -219,11 +219,11 @@ class Checkpoints:
             mark = {"checkpoint": best.name, name: score}
             write_json(self.folder / "best.json", mark)
         complete = set.intersection(
-            *({round_of(path) for path in each.paths()} for each in (self, *self._others))
+            *({generation_of(path) for path in each.paths()} for each in (self, *self._others))
         )
         newest = sorted(complete)[-self._keep :] if self._others else []
         for path in paths[: -self._keep]:
-            if path != best and round_of(path) not in newest:
+            if path != best and generation_of(path) not in newest:
                 # Renamed first: a death in the middle leaves no damaged checkpoint.
                 leftover = self.folder / f"{_UNFINISHED}{path.name}"
                 path.rename(leftover)
@@ -257,8 +257,8 @@ def _number(path: Path) -> int:
     return _glance(path).get("number", 0)
 
 
-def round_of(path: Path) -> int:
-    """Returns the round in which a checkpoint was saved; 0: unknown, or there were none."""
+def generation_of(path: Path) -> int:
+    """Returns the generation in which a checkpoint was saved; 0: unknown, or there were none."""
     return int(_glance(path).get("round", 0))
 
 

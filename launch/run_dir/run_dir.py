@@ -5,12 +5,12 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from distrl.checkpointing.generations import last_generation, latest_set
 from distrl.checkpointing.resume_point import (
     RESUMED,
     ResumePoint,
     monitor_states,
 )
-from distrl.checkpointing.rounds import last_round, latest_set
 from distrl.checkpointing.saved import Saved
 from distrl.checkpointing.store import PARAMS, Checkpoint, Checkpoints
 from distrl.errors import ConfigError
@@ -178,12 +178,12 @@ def _resume(
         ) from error
     tasks = experiment.tasks
     several = len(tasks) > 1
-    before = last_round([experiment.task_dir(path, task) for task in tasks]) if several else 0
+    before = last_generation([experiment.task_dir(path, task) for task in tasks]) if several else 0
     if not checkpoints:
         what = "checkpoint of every policy" if several else "checkpoint"
         where = f"{shown(path)} has no {what}"
         say(f"distrl: {where}: starting from the beginning, appending to its logs")
-        return RunFolder(path, ResumePoint(settings, last_round=before))
+        return RunFolder(path, ResumePoint(settings, last_generation=before))
     for line in check_settings(checkpoints, settings, experiment):
         say(line)
     with_table = [

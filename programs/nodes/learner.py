@@ -5,8 +5,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from distrl.checkpointing.generations import when_all
 from distrl.checkpointing.resume_point import ResumePoint, check_seen, monitor_states
-from distrl.checkpointing.rounds import when_all
 from distrl.errors import CallbackError, PeerError
 from distrl.experiment import Experiment
 from distrl.multi_agent.turns import run_in_turn

@@ -8,8 +8,8 @@ import time
 from pathlib import Path
 
 from distrl.budget import ActingBudget
+from distrl.checkpointing.generations import ClockGenerations
 from distrl.checkpointing.resume_point import ResumePoint, monitor_states, note_resumed
-from distrl.checkpointing.rounds import ClockRounds
 from distrl.experiment import Experiment
 from distrl.goal import joined
 from distrl.metrics import first_number
@@ -65,7 +65,9 @@ class MonitorNode:
             monitor.restore(state)
             folder = experiment.task_dir(Path(run_dir), task)
             note_resumed(folder, "monitor", monitor.state())
-        self._rounds = ClockRounds(resume_point.last_round, experiment.checkpoint.period)
+        self._generations = ClockGenerations(
+            resume_point.last_generation, experiment.checkpoint.period
+        )
         self._allocator = make_allocator(experiment)
         self._allocating = threading.Lock()
         self._heartbeats = current_heartbeat().table
@@ -88,9 +90,9 @@ class MonitorNode:
                 self._saved.notify_all()
         return state
 
-    def save_round(self, last: bool = False) -> int:
-        """Returns the number of the round in which tasks save, as `Rounds`."""
-        return self._rounds.last() if last else self._rounds.current()
+    def save_generation(self, last: bool = False) -> int:
+        """Returns the number of the checkpoint generation, as `Generations`."""
+        return self._generations.last() if last else self._generations.current()
 
     def report(
         self, task: str, node: str, number: int, reports: list[Report]

@@ -29,7 +29,7 @@ from distrl.programs.replay_clients import ReplayHandle, learner_client, server_
 from distrl.programs.running.acting_budget import ActingWatch, has_budget
 from distrl.programs.running.gradient_workers import split_update
 from distrl.programs.running.progress import gone_nodes, patience, steps_of
-from distrl.programs.running.save_rounds import RemoteRounds
+from distrl.programs.running.save_generations import RemoteGenerations
 from distrl.programs.running.saving import make_checkpointer
 from distrl.programs.substrate import here
 from distrl.replay.shared.buffer import SharedReplayBuffer
@@ -141,9 +141,11 @@ class TaskLearner:
             if jax.default_backend() == "cpu":  # else each update would be waited for
                 make_board = functools.partial(Board.create, name, owner_of_files())
         self.variables = VariableService(self._learner, builder.agent, files, make_board)
-        rounds: RemoteRounds | None = None
+        generations: RemoteGenerations | None = None
         if len(experiment.tasks) > 1:
-            rounds = RemoteRounds(monitor, resume_point.last_round, self._counters_timeout)
+            generations = RemoteGenerations(
+                monitor, resume_point.last_generation, self._counters_timeout
+            )
         self.checkpointer = make_checkpointer(
             builder,
             Path(run_dir),
@@ -153,7 +155,7 @@ class TaskLearner:
             resume_point,
             give_up,
             checkpoint,
-            rounds,
+            generations,
             self._least_counts,
         )
         self.checkpointer.start(self._stop)

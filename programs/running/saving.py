@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Any
 
 from distrl.checkpointing.checkpointer import Checkpointer
+from distrl.checkpointing.generations import Generations
 from distrl.checkpointing.resume_point import ResumePoint
-from distrl.checkpointing.rounds import Rounds
 from distrl.config import CheckpointConfig
 from distrl.learner import Learner
 from distrl.programs.build import Builder
@@ -23,14 +23,14 @@ def make_checkpointer(
     resume_point: ResumePoint,
     give_up: Callable[[], None],
     config: CheckpointConfig | None = None,
-    rounds: Rounds | None = None,
+    generations: Generations | None = None,
     at_least: Callable[[], Mapping[str, int]] = dict,
 ) -> Checkpointer:
     """Returns what saves the task of a builder; see `Checkpointer`.
 
     Args:
       builder: of the task.
-      run_dir, learner, replay, counters, give_up, rounds, at_least: see `Checkpointer`.
+      run_dir, learner, replay, counters, give_up, generations, at_least: see `Checkpointer`.
       resume_point: what the run was resumed with.
       config: None: the experiment's.
     """
@@ -48,7 +48,7 @@ def make_checkpointer(
         other_tasks=[
             experiment.task_dir(run_dir, other) for other in experiment.tasks if other != name
         ],
-        rounds=rounds,
+        generations=generations,
         fill=agent_writer(builder.task, builder.printer),
         give_up=give_up,
         printer=builder.printer,

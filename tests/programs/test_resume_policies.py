@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 
 from distrl.agents.dqn import DQNConfig
+from distrl.checkpointing.generations import ClockGenerations, latest_set
 from distrl.checkpointing.resume_point import monitor_states
-from distrl.checkpointing.rounds import ClockRounds, latest_set
 from distrl.checkpointing.store import Checkpoints
 from distrl.config import ActorsConfig
 from distrl.errors import ConfigError, SpecError
@@ -123,17 +123,17 @@ def test_a_run_of_two_policies_resumes(opened):
 
 @pytest.mark.full
 def test_a_program_killed_between_two_policies_saves(opened):
-    """One policy's checkpoint has no match: both resume from the round before."""
+    """One policy's checkpoint has no match: both resume from the generation before."""
     made = experiment(2000)
     folder = opened(made)[0]
     run(folder, made)
     shutil.rmtree(Checkpoints(folder.path / "tasks" / "inner").paths()[-1])
     made = experiment(3000)
     folder, lines = opened(made)
-    assert any("of round 2, which not all policies have saved" in line for line in lines)
+    assert any("of generation 2, which not all policies have saved" in line for line in lines)
     point = folder.resume_point
     assert [point.of_task(task).manifest()["round"] for task in TASKS] == [1, 1]
-    assert point.last_round == 2
+    assert point.last_generation == 2
     manifests = run(folder, made)
     check_steps(manifests, 3000)
     assert {manifest["round"] for manifest in manifests.values()} == {3}
@@ -254,7 +254,7 @@ class PolicyRun:
     ],
 )
 def test_killed_at_random_times(tmp_path, topology, name, kills):
-    """Whenever it is killed, all policies resume from one round, and every step stays exact."""
+    """Whenever it is killed, all resume from one generation, and every step stays exact."""
     skip_without_reverb(name)
     rng = random.Random(0)
     made = Run(
@@ -340,6 +340,6 @@ def save(parts, task, folder):
         monitor.state,
         folder.resume_point,
         lambda: None,
-        rounds=ClockRounds(0, None),
+        generations=ClockGenerations(0, None),
     )
     checkpointer.save(last=True)

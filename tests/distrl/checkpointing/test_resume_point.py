@@ -28,7 +28,7 @@ def test_checkpoints_that_the_launcher_has_not_seen_are_not_started_beside(tmp_p
 def test_of_several_tasks_the_launcher_has_seen_those_of_no_complete_round(tmp_path):
     folders = [tmp_path / "a", tmp_path / "b"]
     saved(folders[1], "000007", round=2)
-    check_seen(folders, ResumePoint(last_round=2))
+    check_seen(folders, ResumePoint(last_generation=2))
     for before in (0, 1):
         with pytest.raises(ConfigError, match=r"has .*/b/checkpoints/000007, and"):
-            check_seen(folders, ResumePoint(last_round=before))
+            check_seen(folders, ResumePoint(last_generation=before))

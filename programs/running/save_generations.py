@@ -1,4 +1,4 @@
-"""The rounds in which the learners of several tasks save, as the monitor numbers them."""
+"""The checkpoint generations of several tasks' learners, as the monitor numbers them."""
 
 import concurrent.futures
 import time
@@ -10,14 +10,17 @@ from distrl.programs.program import NodeHandle
 _POLL_S = 1.0  # between two calls of the monitor
 
 
-class RemoteRounds:
-    """`Rounds` of the monitor's. A monitor that does not answer costs a round, not the program."""
+class RemoteGenerations:
+    """The monitor's `Generations`.
+
+    A monitor that does not answer costs a generation, not the program.
+    """
 
     def __init__(self, monitor: NodeHandle, before: int, timeout: float):
         """Args:
         monitor: name and client of the monitor.
-        before: the round before the program's first one.
-        timeout: deadline of the call for the last round, in seconds.
+        before: the generation before the program's first one.
+        timeout: deadline of the call for the last generation, in seconds.
         """
         self._monitor = monitor
         self._known = before
@@ -26,24 +29,24 @@ class RemoteRounds:
         self._call: concurrent.futures.Future[Any] | None = None
 
     def current(self) -> int:
-        """See `Rounds`: the number that the monitor has told last."""
+        """See `Generations`: the number that the monitor has told last."""
         if self._call is None:
             if time.monotonic() - self._asked >= _POLL_S:
                 self._asked = time.monotonic()
-                self._call = self._monitor.client.futures.save_round()
+                self._call = self._monitor.client.futures.save_generation()
         elif self._call.done():
             call, self._call = self._call, None
             self._note(call, None)
         return self._known
 
     def last(self) -> int:
-        """See `Rounds`; if the monitor does not answer, the next round after the one known."""
+        """See `Generations`; if the monitor does not answer, the one after the one known."""
         self._known += 1
-        self._note(self._monitor.client.futures.save_round(True), self._timeout)
+        self._note(self._monitor.client.futures.save_generation(True), self._timeout)
         return self._known
 
     def _note(self, call: "concurrent.futures.Future[Any]", timeout: float | None) -> None:
         try:
             self._known = call.result(timeout)
         except Exception as error:  # whatever Courier raises
-            print_line(f"distrl: {self._monitor.name}.save_round() failed: {error!r}")
+            print_line(f"distrl: {self._monitor.name}.save_generation() failed: {error!r}")

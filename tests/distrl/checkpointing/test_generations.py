@@ -1,11 +1,11 @@
-"""Rounds of saving: when they begin, which are complete, and what is kept of them."""
+"""Checkpoint generations: when they begin, which are complete, and what is kept of them."""
 
 import shutil
 
 import pytest
 
+from distrl.checkpointing.generations import ClockGenerations, last_generation, latest_set, when_all
 from distrl.checkpointing.resume_point import ResumePoint
-from distrl.checkpointing.rounds import ClockRounds, last_round, latest_set, when_all
 from distrl.checkpointing.store import Checkpoints
 from distrl.errors import ConfigError
 
@@ -30,13 +30,13 @@ def save(folders, task, number, keep=3):
     return store.write(100 + number, fill)
 
 
-def rounds(folder):
+def generations(folder):
     return [int(path.name) - 100 for path in Checkpoints(folder).paths()]
 
 
 def test_the_clock_begins_rounds_and_the_last_one_is_final():
     now = [5.0]
-    made = ClockRounds(7, 10.0, lambda: now[0])
+    made = ClockGenerations(7, 10.0, lambda: now[0])
     assert made.current() == 7
     now[0] = 14.9
     assert made.current() == 7
@@ -45,7 +45,7 @@ def test_the_clock_begins_rounds_and_the_last_one_is_final():
     assert made.last() == 10
     now[0] = 1000.0
     assert (made.last(), made.current()) == (10, 9)
-    at_the_end = ClockRounds(0, None, lambda: now[0])
+    at_the_end = ClockGenerations(0, None, lambda: now[0])
     assert (at_the_end.current(), at_the_end.last(), at_the_end.current()) == (0, 1, 0)
 
 
@@ -68,17 +68,18 @@ def test_the_newest_complete_round_counts(folders):
     chosen = latest_set(folders, lines.append)
     assert {checkpoint.manifest["round"] for checkpoint in chosen.values()} == {1}
     assert [checkpoint.path.parents[1].name for checkpoint in chosen.values()] == ["a", "b", "c"]
-    assert len(lines) == 2 and "000102 is of round 2, which not all policies have saved" in lines[0]
-    assert last_round(list(folders.values())) == 2
+    assert len(lines) == 2
+    assert "000102 is of generation 2, which not all policies have saved" in lines[0]
+    assert last_generation(list(folders.values())) == 2
     save(folders, "c", 2)
     assert {c.manifest["round"] for c in latest_set(folders, lines.append).values()} == {2}
-    # A damaged checkpoint costs its round.
+    # A damaged checkpoint costs its generation.
     (folders["b"] / "checkpoints" / "000102" / "data").write_text("x")
     lines.clear()
     assert {c.manifest["round"] for c in latest_set(folders, lines.append).values()} == {1}
     assert len(lines) == 1 and "000102 is damaged" in lines[0]
     (folders["a"] / "checkpoints" / "000101" / "data").unlink()
-    with pytest.raises(ConfigError, match="none of the 2 rounds of checkpoints can be loaded"):
+    with pytest.raises(ConfigError, match="none of the 2 generations of checkpoints can be loaded"):
         latest_set(folders, lines.append)
 
 
@@ -89,18 +90,18 @@ def test_a_task_that_does_not_save_costs_the_others_no_complete_round(folders):
     for number in range(3, 8):  # b's disk is full
         for task in "ac":
             save(folders, task, number, keep=2)
-    assert rounds(folders["a"]) == rounds(folders["c"]) == [1, 2, 6, 7]
+    assert generations(folders["a"]) == generations(folders["c"]) == [1, 2, 6, 7]
     for number in (8, 9, 10):
         for task in "abc":
             save(folders, task, number, keep=2)
-    assert rounds(folders["c"]) == [9, 10]
+    assert generations(folders["c"]) == [9, 10]
     assert {c.manifest["round"] for c in latest_set(folders).values()} == {10}
 
 
 def test_a_node_restarts_from_nothing_that_the_program_did_not_start_from(folders):
     first = save(folders, "a", 1)
     save(folders, "a", 2)  # of a program before; not all tasks have saved it
-    start = ResumePoint(checkpoints={"a": str(first)}, last_round=2).of_task("a")
+    start = ResumePoint(checkpoints={"a": str(first)}, last_generation=2).of_task("a")
     assert ResumePoint.latest(folders["a"], start).checkpoint == str(first)
     newer = save(folders, "a", 3)
     assert ResumePoint.latest(folders["a"], start).checkpoint == str(newer)
