@@ -218,7 +218,7 @@ def _distrl(*arguments: str) -> int:
     if pid == 0:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         try:
-            distrl_main(["distrl", *arguments], is_worker=True)
+            distrl_main(["distrl", *arguments], own_process=True)
         except SystemExit as end:
             os._exit(int(end.code or 0))  # nothing of this process's is cleaned up twice
         os._exit(1)

@@ -26,17 +26,18 @@ _HELP_FLAGS = {"-h", "-help", "--help"}
 def main(
     argv: Sequence[str] | None = None,
     load: Callable[[], Any] | None = None,
-    is_worker: bool = False,
+    own_process: bool = False,
 ) -> None:
     """Runs a command and exits: 0 done, 1 failed, 2 bad input, 130 stopped by Ctrl-C.
 
     Args:
       argv: the command line; None: this process's own.
       load: returns the experiment that `train` trains; None: the flags name one.
-      is_worker: whether this is a young process with nothing to do but this command.
+      own_process: whether this process is young and has nothing to do but this command, as with
+        its own command line.
     """
     with working_folder.kept():
-        _main(list(sys.argv if argv is None else argv), load, argv is None or is_worker)
+        _main(list(sys.argv if argv is None else argv), load, argv is None or own_process)
 
 
 def _main(arguments: list[str], load: Callable[[], Any] | None, own_process: bool) -> NoReturn:

@@ -17,7 +17,7 @@ from distrl.callbacks import Callback
 from distrl.errors import ConfigError, TrainingError
 from distrl.experiment import Experiment
 from distrl.launch.paths import python_command
-from distrl.launch.python import worker
+from distrl.launch.python import training_process
 from distrl.launch.run_dir.folder import make_folder_in_runs
 from distrl.launch.runs.run import Run
 from distrl.launch.supervision.result import EXIT_BAD_INPUT, EXIT_FINISHED
@@ -108,9 +108,9 @@ def _run(
     Its output goes to `sys.stdout`, which in a notebook is the cell's. An interrupt is passed on,
     and raised again when the run has saved.
     """
-    order = worker.order(arguments, experiment)
+    order = training_process.order(arguments, experiment)
     process = subprocess.Popen(
-        python_command(worker.__name__),
+        python_command(training_process.__name__),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

@@ -13,7 +13,7 @@ from pathlib import Path
 from distrl.errors import ConfigError
 from distrl.goal import MISSED
 from distrl.launch.paths import python_command
-from distrl.launch.python import worker
+from distrl.launch.python import training_process
 from distrl.launch.runs.run import Run
 from distrl.launch.supervision.result import EXIT_FAILED, EXIT_FINISHED, RESULT_FILE
 from distrl.launch.supervision.signals import Signals, run_once
@@ -198,7 +198,7 @@ def start_training(folder: SweepFolder) -> Start:
         try:
             with open(log, "ab") as output:
                 process = subprocess.Popen(
-                    python_command(worker.__name__),
+                    python_command(training_process.__name__),
                     stdin=subprocess.PIPE,
                     stdout=output,
                     stderr=subprocess.STDOUT,
@@ -209,7 +209,7 @@ def start_training(folder: SweepFolder) -> Start:
             raise ConfigError(f"sweep: {trial.name} cannot be started: {error}") from error
         assert process.stdin is not None
         with contextlib.suppress(BrokenPipeError), process.stdin:  # it ends: its output says why
-            process.stdin.write(worker.order(words, None))
+            process.stdin.write(training_process.order(words, None))
         return process
 
     return start

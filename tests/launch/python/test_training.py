@@ -21,7 +21,7 @@ from distrl.envs import PythonEnvironment, suites
 from distrl.errors import ConfigError, TrainingError
 from distrl.experiment import ActorsConfig, EvaluatorConfig, Experiment, LearnerConfig
 from distrl.goal import Goal
-from distrl.launch.python import training, worker
+from distrl.launch.python import training, training_process
 from distrl.replay.buffer import ReplayConfig
 from distrl.testing import CheckingConfig, CountingEnvironment
 from tests.support.commands import ROOT
@@ -202,7 +202,7 @@ from distrl.envs import PythonEnvironment, suites
 from distrl.testing import CheckingConfig, CountingEnvironment
 from distrl.experiment import ActorsConfig, Experiment, LearnerConfig
 from distrl.goal import Goal
-from distrl.launch.python import training, worker
+from distrl.launch.python import training, training_process
 from distrl.replay.buffer import ReplayConfig
 from tests.support.selection import full
 
@@ -369,7 +369,10 @@ def test_functions_of_a_script_keep_the_name_of_its_file(monkeypatch):
     monkeypatch.setitem(table, types.CodeType, without_file)
     cloudpickle.register_pickle_by_value(sys.modules[__name__])
     try:
-        known, lost = pickle.loads(worker._pickled(torso)), pickle.loads(cloudpickle.dumps(torso))
+        known, lost = (
+            pickle.loads(training_process._pickled(torso)),
+            pickle.loads(cloudpickle.dumps(torso)),
+        )
     finally:
         cloudpickle.unregister_pickle_by_value(sys.modules[__name__])
     assert known(3) == 3

@@ -12,7 +12,7 @@ from typing import Any
 
 
 def order(arguments: list[str], experiment: Any) -> bytes:
-    """Returns what the worker reads from stdin.
+    """Returns what the process reads from stdin.
 
     Args:
       arguments: flags of `distrl train`.
@@ -63,7 +63,7 @@ def main() -> None:
         return cloudpickle.loads(pickled)
 
     command_line(
-        ["distrl", "train", *arguments], load=None if pickled is None else load, is_worker=True
+        ["distrl", "train", *arguments], load=None if pickled is None else load, own_process=True
     )
 
 
