@@ -311,11 +311,9 @@ class HostDaemon:
         shutil.rmtree(self._folder, ignore_errors=True)
         command = self._reconnect_command
         if reason and command is not None and reconnect and not self._asked:
-            self._console.try_to(
-                f"starting {command[0]} again", lambda: os.execv(command[0], command)
-            )
-        status = 128 + self._asked if self._asked else 1
-        os._exit(status if reason else 0)
+            start_again = functools.partial(os.execv, command[0], command)
+            self._console.try_to(f"starting {command[0]} again", start_again)
+        os._exit(0 if not reason else 128 + self._asked if self._asked else 1)
 
 
 def main() -> NoReturn:

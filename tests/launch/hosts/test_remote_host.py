@@ -396,8 +396,8 @@ def test_a_host_that_is_back_and_refused_is_named_and_tried_again(
     delays = [later - earlier for earlier, later in itertools.pairwise([0.0, *attempts])]
     assert delays == [3.0, 3.0, 6.0, 12.0, 24.0, 48.0, 60.0]
     other_code = (
-        "host h2 has other code of distrl (hash 2; here 1): install the same code on all hosts; "
-        "this program needs what it was started with; trying again"
+        "host h2 has different code of distrl (hash 2; here 1): install the same code on all "
+        "hosts; this program needs what it was started with; trying again"
     )
     assert daemon.said[1:] == [other_code] and daemon.host.refused is None
     clock.now += 60.0
