@@ -41,10 +41,10 @@ train: $(STAMP) ## train IMPALA on CartPole-v1 (ARGS="..." adds flags)
 test: $(STAMP) ## the quick tests, two at a time (PYTEST_ARGS="..." adds flags)
 	$(BIN)/python -m pytest -m "not slow and not full" -n 2 --dist worksteal $(PYTEST_ARGS)
 
-test-full: $(STAMP) ## what takes longer with reason: docs/testing.md
+test-full: $(STAMP) ## the longer tests, which prove more: docs/testing.md
 	$(BIN)/python -m pytest -m "full and not slow" -n 2 --dist worksteal $(PYTEST_ARGS)
 
-test-all: test test-full ## both
+test-all: test test-full ## the quick and the longer tests
 
 test-slow: $(STAMP) ## the slow tests: whole programs, minutes each
 	$(BIN)/python -m pytest -m slow -o faulthandler_timeout=1800 $(PYTEST_ARGS)
@@ -69,7 +69,7 @@ $(DOCS_VENV)/.stamp: requirements/docs.txt
 	$(DOCS_VENV)/bin/python -m pip install --quiet --disable-pip-version-check -r requirements/docs.txt
 	touch $@
 
-bench: $(STAMP) ## the benchmarks that docs and README quote
+bench: $(STAMP) ## environment steps per second, by topology: benchmarks/overhead.py
 	$(BIN)/python benchmarks/overhead.py $(ARGS)
 
 clean: ## remove the environment and every cache; run folders stay
