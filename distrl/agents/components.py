@@ -92,12 +92,14 @@ class Components(NamedTuple):
       labels: from the parameters to the same nest with each leaf's component.
       learning_rate, anneal_updates: the agent's.
       configs: by component; what it lacks is as for the whole agent.
+      delay: updates of the learner for each that the optimiser makes.
     """
 
     labels: Callable[[Params], Nest]
     learning_rate: float
     anneal_updates: float | None = None
     configs: Mapping[str, ComponentConfig] = MappingProxyType({})
+    delay: int = 1
 
     def _config(self, name: str) -> ComponentConfig:
         return self.configs.get(name, ComponentConfig())
@@ -115,7 +117,7 @@ class Components(NamedTuple):
         config = self._config(name)
         rate = self.learning_rate if config.learning_rate is None else config.learning_rate
         updates = self.anneal_updates if config.anneal_updates is None else config.anneal_updates
-        return annealed(rate, updates)
+        return annealed(rate, updates, self.delay)
 
     def trained(self, grads: Params) -> Params:
         """Returns the gradients, with 0 for what is frozen."""
@@ -185,12 +187,13 @@ def components_for(
     learning_rate: float,
     anneal_updates: float | None = None,
     labels: Callable[[Params], Nest] = network_labels,
+    delay: int = 1,
 ) -> Components:
     """Returns the components of an agent, or of a part of its parameters.
 
     Args:
       agent: has its settings, with `components`, as `config`.
-      learning_rate, anneal_updates, labels: see `Components`.
+      learning_rate, anneal_updates, labels, delay: see `Components`.
 
     Raises:
       ConfigError: a component that the agent does not have, with those that it has; or settings
@@ -198,7 +201,7 @@ def components_for(
     """
     given = agent.config.components
     if given is None:
-        return Components(labels, learning_rate, anneal_updates)
+        return Components(labels, learning_rate, anneal_updates, delay=delay)
     _check(given)
     names = components_of(agent) if given else ()
     for name in given:
@@ -208,4 +211,4 @@ def components_for(
             raise ConfigError(
                 f"{_PREFIX}: no {name!r}; this agent has {', '.join(sorted(names))}{hint}"
             )
-    return Components(labels, learning_rate, anneal_updates, given)
+    return Components(labels, learning_rate, anneal_updates, given, delay)

@@ -34,12 +34,18 @@ class ByComponent(Protocol):
         """Returns a component's learning rate."""
 
 
-def annealed(learning_rate: float, updates: float | None) -> optax.ScalarOrSchedule:
-    """Returns a learning rate that falls linearly to 0 within so many updates; None: as it is."""
+def annealed(learning_rate: float, updates: float | None, delay: int = 1) -> optax.ScalarOrSchedule:
+    """Returns a learning rate that falls linearly to 0 within so many updates.
+
+    Args:
+      learning_rate: at the first of them.
+      updates: the learner's; None or 0: the rate stays as it is.
+      delay: updates of the learner for each that the optimiser makes and counts.
+    """
     if not updates:
         return learning_rate
     # As a float: there may be more of them than an optimiser counts, which stops at 2**31 - 1.
-    whole = float(int(updates))
+    whole = float(max(1, updates // delay))
     return lambda count: learning_rate * jnp.maximum(1 - count / whole, 0.0)
 
 

@@ -159,24 +159,23 @@ class TD3(Agent):
         self._exploration = NoisyActions(
             config.epsilon, config.exploration_noise, config.exploration
         )
-        updates: float | None = config.anneal_updates
-        rates = dict.fromkeys(self._networks, (config.critic_learning_rate, updates))
-        if updates is not None:  # the policy's optimiser counts its own, which are fewer
-            updates /= config.policy_delay
-        rates["policy"] = (config.policy_learning_rate, updates)
+        rates = dict.fromkeys(self._networks, (config.critic_learning_rate, 1))
+        rates["policy"] = (config.policy_learning_rate, config.policy_delay)
         self._components = {name: self._components_of(name, *rate) for name, rate in rates.items()}
         self._optimizers = {
             name: make_optimizer(
-                annealed(*rate), None, components=self._components[name], epsilon=1e-8
+                annealed(rate, config.anneal_updates, delay),
+                None,
+                components=self._components[name],
+                epsilon=1e-8,
             )
-            for name, rate in rates.items()
+            for name, (rate, delay) in rates.items()
         }
 
-    def _components_of(self, name: str, learning_rate: float, updates: float | None) -> Components:
-        """Returns the components of one of the networks."""
-        return components_for(
-            self, learning_rate, updates, labels=lambda params: part_labels({name: params})[name]
-        )
+    def _components_of(self, name: str, learning_rate: float, delay: int) -> Components:
+        """Returns the components of one of the networks, which learns every `delay` updates."""
+        labels = lambda params: part_labels({name: params})[name]  # noqa: E731
+        return components_for(self, learning_rate, self.config.anneal_updates, labels, delay)
 
     def initial_params(self, rng: jax.Array) -> Params:
         return {

@@ -12,6 +12,7 @@ from dm_env import specs as dm_specs
 from distrl import specs
 from distrl.agents.action_noise import noisy_action
 from distrl.agents.agent import PRIORITIES
+from distrl.agents.components import ComponentConfig
 from distrl.agents.exploration import EpsilonSchedule
 from distrl.agents.td3 import TD3Config
 from distrl.errors import ConfigError
@@ -215,6 +216,27 @@ def test_policy_and_targets_move_at_their_delay_only():
                 want,
             )
     assert int(history[-1][1].updates) == 7
+
+
+@pytest.mark.parametrize("updates", [8, 9, 1])
+@pytest.mark.parametrize("each", [False, True])
+def test_rates_fall_within_the_learners_updates_the_agents_and_each_components(updates, each):
+    names = ("policy", "critics") if each else ()
+    settings = {name: ComponentConfig(anneal_updates=updates) for name in names}
+    config = dataclasses.replace(SMALL, policy_delay=3, components=settings or None)
+    agent, params, state, batch = make(
+        config if each else dataclasses.replace(config, anneal_updates=updates)
+    )
+    step = jax.jit(agent.learner_step)
+    changed = {"policy": [], "critics": []}
+    for update in range(1, 13):
+        after, state, _ = step(params, state, batch)
+        for name, made in changed.items():
+            if not jax.tree.all(jax.tree.map(np.array_equal, params[name], after[name])):
+                made.append(update)
+        params = after
+    of_policy = {8: [3, 6], 9: [3, 6, 9], 1: [3]}  # and not forever if the delay is longer
+    assert changed == {"policy": of_policy[updates], "critics": [*range(1, updates + 1)]}
 
 
 def test_after_2_to_the_31_updates_the_delay_is_kept_and_actions_are_the_policys():
