@@ -169,6 +169,8 @@ def sampled(
 ) -> ReplayConfig:
     """Returns the config of a table to sample from, whose error buffer has room for all streams.
 
+    A table that large observations have made small is sampled once it is half full, at the latest.
+
     Args:
       actors: the actors, which insert.
       learner: the learner, which samples.
@@ -176,12 +178,13 @@ def sampled(
       error_buffer: the least error buffer.
       others: as in `ReplayConfig`.
     """
+    max_size = max(1, max_size)
     room = learner.batch_size + samples_per_insert * actors.num_streams
     return ReplayConfig(
         table,
         unroll_length,
         max_size,
-        min_size_to_sample,
+        min(min_size_to_sample, max(1, max_size // 2)),
         samples_per_insert=samples_per_insert,
         error_buffer=max(error_buffer, room),
         priority_exponent=priority_exponent,

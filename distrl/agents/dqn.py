@@ -180,7 +180,6 @@ class DQNConfig(SavedSettings):
         """
         pixels = has_pixels(env_spec)
         length = 1 if pixels else 16
-        max_size = unrolls_within(100_000 if pixels else 4_000, env_spec, length)
         actors = actors or ActorsConfig(num_envs=8)
         learner = learner or LearnerConfig(batch_size=32 if pixels else 8)
         replay = sampled(
@@ -188,8 +187,8 @@ class DQNConfig(SavedSettings):
             learner,
             "uniform",
             unroll_length=length,
-            max_size=max_size,
-            min_size_to_sample=min(50_000, max_size // 2) if pixels else 128,
+            max_size=unrolls_within(100_000 if pixels else 4_000, env_spec, length),
+            min_size_to_sample=50_000 if pixels else 128,
             samples_per_insert=8,
             error_buffer=256,
         )

@@ -150,14 +150,13 @@ class R2D2Config(SavedSettings):
             length, period = 24, None
         actors = actors or ActorsConfig(num_envs=8)
         learner = learner or LearnerConfig(batch_size=16)
-        max_size = unrolls_within(4_000, env_spec, length)
         replay = sampled(
             actors,
             learner,
             "prioritized",
             unroll_length=length,
-            max_size=max_size,
-            min_size_to_sample=min(128, max_size),
+            max_size=unrolls_within(4_000, env_spec, length),
+            min_size_to_sample=128,
             samples_per_insert=8,
             error_buffer=256,
             priority_exponent=0.9,

@@ -2,15 +2,18 @@
 
 import dataclasses
 
+import numpy as np
 import pytest
+from dm_env import specs as dm_specs
 
 from distrl import envs, presets
-from distrl.agents.defaults import Defaults
+from distrl.agents.defaults import Defaults, defaults_of
 from distrl.agents.dqn import DQNConfig
 from distrl.agents.impala import IMPALAConfig
 from distrl.config import ActorsConfig, LearnerConfig
 from distrl.experiment import Experiment
 from distrl.replay.config import ReplayConfig
+from distrl.specs import EnvironmentSpec
 
 CONTINUOUS = ("ddpg", "sac", "td3")
 
@@ -43,6 +46,22 @@ def test_other_parts_fit_the_given_ones(agent, batch_size, streams):
     made = Experiment(env, config, **given)  # it is checked when made
     assert made.actors == actors
     assert batch_size is None or made.learner == LearnerConfig(batch_size)
+
+
+@pytest.mark.parametrize("agent", ["dqn", "r2d2", *CONTINUOUS])
+@pytest.mark.parametrize("size", [1_000, 1_000_000, 600_000_000])
+def test_a_table_of_large_observations_can_be_sampled(agent, size):
+    """Its `max_size` is cut to the bytes that it may take: all are checked when made."""
+    action = dm_specs.DiscreteArray(2)
+    if agent in CONTINUOUS:
+        action = dm_specs.BoundedArray((1,), np.float32, -1, 1)
+    spec = EnvironmentSpec(dm_specs.Array((size,), np.float32), action)
+    replay = defaults_of(presets.AGENTS[agent](), spec).replay
+    small = {"dqn": 26, "r2d2": 17}.get(agent, 124)
+    wanted = 128 if agent in ("dqn", "r2d2") else presets.AGENTS[agent].RANDOM_STEPS
+    least = {1_000: wanted, 1_000_000: small, 600_000_000: 1}[size]
+    assert replay.min_size_to_sample == least
+    assert replay.max_size >= 2 * least or replay.max_size == 1
 
 
 def test_sizes_are_for_the_streams_of_all_agents():
