@@ -98,10 +98,9 @@ class Learner(LearnerLoop):
         agent_state = jax.jit(agent.initial_learner_state)(params)
         self._check = UpdateCheck(params, agent_state, on_nonfinite)
         self._split_update = split_update
-        self._update: Callable[..., Any]
         if split_update is None:
-            update, options = agent.learner_step, update_options(agent)
-            self._update = self._devices.jit(self._check.checked(update), options)
+            update = self._check.checked(agent.learner_step)
+            self._update: Callable[..., Any] = self._devices.jit(update, update_options(agent))
         else:
             self._update = split_update.checked(self._check.checked)
         if self._devices.several:
@@ -221,22 +220,23 @@ class Learner(LearnerLoop):
 
     def update(self, sample: Sample) -> None:
         """Makes one update, on the given batch. Raises as `step`."""
-        state, trajectory = self._state, sample.trajectory
+        state, trajectory, prioritized = self._state, sample.trajectory, self._replay.is_prioritized
         real = trajectory.timestep.step_type[:-1] != StepType.LAST
         env_steps, consumed = int(np.count_nonzero(real)), len(sample.key)
         # Below 0 where the table was restored from an older checkpoint.
         inserted = max(0, sample.inserts - state.inserts) * (self._period or len(real))
         acted = self.count_acted() - self._acted
-        counts = (env_steps, consumed, acted, inserted, int(self._diverged is not None))
+        shown = self._inserted.shown(sample.key, real, prioritized)
+        counts = (env_steps, consumed, acted, inserted, int(self._diverged is not None), *shown)
         agreement = self._learner_group.agree(True, counts)
         if not agreement.proceed:
             raise Stopped("another process of the learner has ended the updates")
-        env_steps, consumed, acted_by_all, inserted, diverged = agreement.sums
+        env_steps, consumed, acted_by_all, inserted, diverged, rows, steps = agreement.sums
         if diverged:  # all processes end here, whichever of them has looked
             self._look()
         self._acted += acted
         self.acted_elsewhere += acted_by_all - acted
-        self._inserted.add(inserted, consumed * len(real), env_steps)
+        self._inserted.add(inserted, rows, steps)
         account = current_account()
         before = account.switch(TRANSFER)
         batch = self._devices.put(trajectory)
@@ -268,7 +268,7 @@ class Learner(LearnerLoop):
         if self._own_actions:
             self._lags.add(state.version, trajectory)
         priorities = self._logs.pop(PRIORITIES, None)
-        if priorities is not None and self._replay.is_prioritized:
+        if priorities is not None and prioritized:
             with in_state(COMPUTE):
                 self._send_priorities(sample.key, priorities)
         if self.on_update is not None:

@@ -18,10 +18,10 @@ from distrl.random_keys import derive
 class EpsilonSchedule(Schedule):
     """Epsilon as a function of environment steps or updates: goes from `start` to `end`.
 
-    Steps of all actors count, as their unrolls reach the table (see `Sample.inserts`; the steps
-    between episodes count too): so the schedule depends neither on the number of actors nor, with
-    `updates` None, on how fast the learner is. Actors get epsilon with the parameters. A resumed
-    run continues with the counts of its checkpoint.
+    Steps of all actors count, as their unrolls reach the table (see `InsertedSteps`): so the
+    schedule depends neither on the number of actors nor, with `updates` None, on how fast the
+    learner is. Actors get epsilon with the parameters. A resumed run continues with the counts of
+    its checkpoint.
 
     Streams may explore differently (Ape-X: Horgan et al. 2018, https://arxiv.org/abs/1803.00933,
     has start = end = 0.4 and spread = 7): stream i acts with `epsilon ** (1 + spread * share)`,

@@ -15,6 +15,7 @@ from distrl.config import CheckpointConfig
 from distrl.errors import SpecError
 from distrl.goal import Goal
 from distrl.learner import Learner
+from distrl.learning.inserted_steps import InsertedSteps
 from distrl.learning.own_logs import is_taken
 from distrl.learning.random_batches import random_batch
 from distrl.metrics import Monitor
@@ -82,6 +83,35 @@ def test_rows_between_episodes_are_no_steps():
     assert epsilons(again, [80, 100], [3, 3]) == pytest.approx([0.64, 0.55])
     # The estimate of a table that is sampled from may fall: epsilon does not rise.
     assert epsilons(again, [101, 102], [6, 6])[0] < 0.5501
+
+
+class Prioritized(NoReplay):
+    """A table that samples by priority, which takes new ones."""
+
+    is_prioritized = True
+
+    def update_priorities(self, keys, priorities):
+        del keys, priorities
+
+
+def test_the_share_of_steps_is_of_unrolls_that_priorities_chose_for_the_first_time():
+    learner = Learner(AGENT, Prioritized(), seed=0)
+    assert epsilons(learner, [20], [6]) == pytest.approx([0.92])
+    # They come again, but for those whose priority is 0 as they have no step.
+    assert epsilons(learner, [20, 20, 40], [0, 0, 0]) == pytest.approx([0.92, 0.92, 0.84])
+    assert learner.env_steps == 24 + 3 * 30
+    learner.update(Sample(batch_with_resets(0), KEYS + np.uint64(2), 40))  # of 6 unrolls, 2 are new
+    assert learner.state().inserted == 200 * 34 // 40
+
+
+@pytest.mark.parametrize("first", [0, 2**63 - 5, 2**64 - 10_001])
+def test_unrolls_are_told_apart_by_their_keys(first):
+    steps = InsertedSteps()
+    keys = np.uint64(first) + np.arange(10_000, dtype=np.uint64)
+    real = np.ones((1, 10_000), bool)
+    assert steps.shown(keys, real, True) == (10_000, 10_000)
+    assert steps.shown(keys, real, True) == (0, 0)
+    assert steps.shown(keys[::-1], real, False) == (10_000, 10_000)
 
 
 def test_a_table_that_begins_again_when_a_run_resumes_has_its_steps_counted(tmp_path):
