@@ -35,6 +35,9 @@ def annealed_over_budget(
 ) -> Any:
     """Returns an algorithm's settings with the `anneal_updates` of the goal's environment steps.
 
+    Steps that fill a table up to its `min_size_to_sample` make no updates. Those that the table's
+    `error_buffer` lets the learner make early are not counted: their rates are 0.
+
     They are returned as they are if they do not ask for it (`anneal_over_budget`), if the goal
     sets no environment steps, or if no ratio of updates to steps is set.
 
@@ -50,8 +53,12 @@ def annealed_over_budget(
             "agent.anneal_over_budget: how many updates a budget makes does not follow from its "
             "steps where unrolls are whole episodes; set agent.anneal_updates"
         )
-    updates = math.ceil(steps * ratio * getattr(config, "updates_per_batch", 1))
-    return with_settings(agent, anneal_updates=updates)
+    before = 0.0
+    if replay.table != "queue":  # its first batch comes once it may be sampled
+        rows = replay.min_size_to_sample * (replay.period or replay.unroll_length)
+        before = rows / per_env_step
+    updates = math.ceil((steps - before) * ratio * getattr(config, "updates_per_batch", 1))
+    return with_settings(agent, anneal_updates=max(1, updates))
 
 
 def annealed_agent(task: Any) -> Any:

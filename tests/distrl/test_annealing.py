@@ -8,11 +8,13 @@ import numpy as np
 import pytest
 
 from distrl import presets
+from distrl.agents.networks import NetworkConfig
 from distrl.agents.optimizers import annealed as annealed_rate
 from distrl.agents.tunable import Tunable
 from distrl.annealing import annealed_over_budget
 from distrl.errors import ConfigError
 from distrl.goal import Goal
+from distrl.programs.one_process import SingleProcess
 from distrl.random_keys import root
 
 CONTINUOUS = ("ddpg", "sac", "td3")
@@ -30,10 +32,40 @@ def annealed(env, agent, steps, **changes):
 def test_updates_of_a_budget_follow_from_the_replay():
     # PPO: batches of 8 unrolls of 256 steps, with 10 epochs of 32 minibatches each.
     assert annealed("HalfCheetah-v4", "ppo", 1_000_000) == -(-1_000_000 * 320 // (8 * 256))
-    assert annealed("Pong-v5", "dqn", 1_000_000) == 1_000_000 // 4
-    assert annealed("Pendulum-v1", "sac", 20_000) == 20_000
-    assert annealed("CartPole-v1", "r2d2", 4_800) == 4_800 * 8 // (24 * 16)
-    assert annealed("CartPole-v1", "dqn", 1_000, every_steps=10) == 100
+    assert (
+        annealed("Pong-v5", "dqn", 1_000_000) == (1_000_000 - 50_000) // 4
+    )  # behind its first 50,000
+    assert annealed("Pendulum-v1", "sac", 20_000) == 20_000 - 1_000
+    start = 128 * 24  # steps of the unrolls that the table must hold
+    assert annealed("CartPole-v1", "r2d2", start + 4_800) == 4_800 * 8 // (24 * 16)
+    start = 128 * 16
+    assert annealed("CartPole-v1", "dqn", start + 1_000, every_steps=10) == 100
+    assert annealed("CartPole-v1", "dqn", start) == 1  # it may make none
+
+
+def test_the_unrolls_before_the_first_update_are_those_of_all_agents():
+    made = presets.experiment("CartPole-v1", "dqn")
+    config = dataclasses.replace(made.agent, anneal_over_budget=True)
+    goal, parts = Goal(max_env_steps=128 * 16 // 2 + 800), (made.replay, made.learner)
+    assert annealed_over_budget(config, goal, *parts, 2).anneal_updates == 2 * 800 * 8 // (16 * 8)
+    overlapping = dataclasses.replace(made.replay, period=8)
+    goal = Goal(max_env_steps=128 * 8 + 800)
+    assert annealed_over_budget(config, goal, overlapping, made.learner).anneal_updates == 800 // 8
+
+
+def test_rates_of_a_sampled_table_are_at_0_when_the_budget_is_spent():
+    made = presets.experiment("CartPole-v1", "dqn")
+    agent = dataclasses.replace(made.agent, network=NetworkConfig(hidden_sizes=(4,)))
+    replay = dataclasses.replace(made.replay, min_size_to_sample=64)
+    goal = Goal(mean_return=None, max_env_steps=2_048)
+    made = dataclasses.replace(made, agent=agent, replay=replay, goal=goal)
+    with SingleProcess(made) as program:
+        while program.actor.acted < goal.max_env_steps:
+            program.run_once()
+        updates = annealed_over_budget(made.agent, goal, replay, made.learner).anneal_updates
+        assert updates == (2_048 // 16 - 64) * 8 // 8
+        ahead = replay.error_buffer // made.learner.batch_size
+        assert updates <= program.learner.version <= updates + 2 * ahead
 
 
 def test_without_a_budget_the_rate_is_constant():
@@ -49,7 +81,7 @@ def test_without_a_budget_the_rate_is_constant():
 def test_a_task_makes_the_agent_of_its_budget():
     made = presets.experiment("CartPole-v1", "dqn")
     agent = dataclasses.replace(made.agent, anneal_over_budget=True)
-    made = dataclasses.replace(made, agent=agent, goal=Goal(max_env_steps=160))
+    made = dataclasses.replace(made, agent=agent, goal=Goal(max_env_steps=128 * 16 + 160))
     assert made.make_agent().agent.config.anneal_updates == 160 * 8 // (16 * 8)
 
 
