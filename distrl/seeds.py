@@ -35,7 +35,8 @@ def environment_seeds(
     """Returns the seeds of a node's environments, in [0, 2**31), consecutive modulo 2**31.
 
     All seeds of a run are distinct, over actors and evaluators, environments, and the first 32
-    lives of a node. They do not depend on the number of actors.
+    lives of a node; those of later lives are random, and coincide by chance only. They do not
+    depend on the number of actors.
 
     Args:
       run: the run's seed.
@@ -52,17 +53,24 @@ def environment_seeds(
             f"seeds: {group} {index} with {num_envs} environments; a run has distinct seeds for "
             f"{MAX_ACTORS} actors of {MAX_ENVS} environments"
         )
-    root = int(np.random.SeedSequence(run).generate_state(1)[0])
+    root = _draw(run, life // _LIVES)
     node = (_GROUPS.index(group) * MAX_ACTORS + index) * _LIVES + life % _LIVES
     first = root + node * _RESTARTS * MAX_ENVS
     return tuple((first + i) % 2**31 for i in range(num_envs))
 
 
 def restart_seed(seed: int, restarts: int) -> int:
-    """Returns the seed of a restarted environment; distinct for the first 7 restarts.
+    """Returns the seed of a restarted environment: distinct for the first 7 restarts, then random.
 
     Args:
       seed: the environment's first seed, from `environment_seeds`.
       restarts: number of restarts, 0 or more.
     """
-    return (seed + restarts % _RESTARTS * MAX_ENVS) % 2**31
+    first = seed if restarts < _RESTARTS else _draw(seed, restarts // _RESTARTS)
+    return (first + restarts % _RESTARTS * MAX_ENVS) % 2**31
+
+
+def _draw(entropy: int, child: int) -> int:
+    """Returns a number in [0, 2**32) of a `SeedSequence`, if `child` is 0, or of a child of it."""
+    sequence = np.random.SeedSequence(entropy, spawn_key=(child,) if child else ())
+    return int(sequence.generate_state(1)[0])

@@ -15,7 +15,7 @@ _LOST = "lives.json.lost-{}"  # what was left of it, each time that it was damag
 # Each has the lives at its time.
 _MANIFESTS = ("checkpoints/*/manifest.json", f"{TASKS}/*/checkpoints/*/manifest.json")
 _OTHERS = "*"  # in the file: lives of every node that has no entry
-_SKIPPED = (1 << 20) + 11  # lives; environments' seeds repeat after 32 of them
+_SKIPPED = (1 << 20) + 11  # lives
 
 
 def next_life(

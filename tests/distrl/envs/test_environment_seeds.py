@@ -34,6 +34,17 @@ def test_all_seeds_of_a_run_are_distinct():
     assert seeds.restart_seed(int(drawn[0]), 0) == drawn[0]
 
 
+def test_no_life_and_no_restart_has_an_earlier_ones_seeds():
+    lives = [*range(100), 2**20 + 11, 2**20 + 43]
+    firsts = [seeds.environment_seeds(RUN, "actor", 3, 1, life)[0] for life in lives]
+    assert len(set(firsts)) == len(lives)
+    restarted = [seeds.restart_seed(seed, n) for seed in firsts for n in range(1, 100)]
+    every = {*firsts, *restarted}
+    assert len(every) == 100 * len(lives)
+    assert min(every) >= 0 and max(every) < 2**31
+    assert restarted == [seeds.restart_seed(seed, n) for seed in firsts for n in range(1, 100)]
+
+
 @pytest.mark.parametrize("run", [0, 1, 2**40, 907])  # some of whose seeds pass 2**31
 def test_seeds_are_distinct_and_consecutive_for_any_run(run):
     by_node = [seeds.environment_seeds(run, "actor", i, 4096, 31) for i in (0, 1, 1023)]
