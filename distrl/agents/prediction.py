@@ -126,6 +126,16 @@ class Prediction(Agent):
             config.learning_rate, config.max_gradient_norm, epsilon=1e-8
         )
 
+    def check_shares(self) -> None:
+        """See `Agent`."""
+        super().check_shares()
+        if self.config.target == "reward" and self.config.balanced:
+            raise ConfigError(
+                "learner.num_gradient_workers: balanced=True of a prediction of rewards weighs "
+                "transitions by their counts in the whole batch, of which a worker has a share; "
+                "take False, or 0 workers"
+            )
+
     def initial_params(self, rng: jax.Array) -> Params:
         """See `Agent`."""
         return self.network.init(rng)

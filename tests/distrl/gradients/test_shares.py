@@ -7,6 +7,7 @@ import pytest
 from distrl.agents.a2c import A2CConfig
 from distrl.agents.dqn import DQNConfig
 from distrl.agents.ppo import PPOConfig
+from distrl.agents.prediction import PredictionConfig
 from distrl.errors import ConfigError
 from distrl.gradients.layout import Layout
 from distrl.gradients.memory import MemoryAddress, SharedMemory, map_memory
@@ -30,6 +31,8 @@ SPLITTABLE = {
     **{name: made for name, made in AGENTS.items() if not name.startswith(("ppo", "a2c"))},
     "a2c": (A2CConfig(SMALL), DISCRETE, ()),
     "a2c lstm": AGENTS["a2c lstm"],
+    "prediction": (PredictionConfig("return", SMALL), DISCRETE, ()),
+    "prediction of rewards": (PredictionConfig("reward", SMALL, balanced=False), DISCRETE, ()),
 }
 
 
@@ -88,6 +91,7 @@ def test_shares_of_every_agents_batch_give_its_gradients(name):
     [
         (PPOConfig(SMALL), "PPO makes its updates itself"),
         (A2CConfig(SMALL, normalize_advantages=True), "needs the advantages of the whole batch"),
+        (PredictionConfig(network=SMALL), "balanced=True of a prediction of rewards weighs"),
     ],
 )
 def test_agents_whose_batches_cannot_be_shared(config, message):
