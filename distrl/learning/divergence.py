@@ -118,6 +118,8 @@ class UpdateCheck:
         """Returns whether everything is finite: at a third of the cost of `_first_code`."""
         checked = [leaves[index] for index in itertools.chain(self._large, *self._small.values())]
         checked += [jnp.asarray(logs[name]) for name in _LOGS if name in logs]
+        if not checked:  # an agent without parameters, such as one that acts by a rule
+            return jnp.asarray(True)
         return jnp.all(jnp.stack([_are_finite(leaf) for leaf in checked]))
 
     def _first_code(self, leaves: list[jax.Array], logs: Logs) -> jax.Array:

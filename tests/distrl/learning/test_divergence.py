@@ -127,6 +127,27 @@ def test_the_first_step_that_is_not_finite_is_named_with_its_leaf(poison, what):
         learn(learner, 1.0)
 
 
+class Counting(Summing):
+    """Its parameters are no floats, and it logs no loss."""
+
+    def initial_params(self, rng):
+        return {"updates": jnp.zeros((), jnp.int32)}
+
+    def initial_learner_state(self, params):
+        return ()
+
+    def learner_step(self, params, learner_state, batch):
+        return {"updates": params["updates"] + 1}, learner_state, {}
+
+
+@pytest.mark.parametrize("on_nonfinite", ["fail", "skip"])
+def test_an_agent_with_nothing_to_check_learns(on_nonfinite):
+    learner = Learner(Counting(), Table(), seed=0, on_nonfinite=on_nonfinite)
+    learn(learner, 1.0, -1.0)
+    assert int(learner.variables[1]["updates"]) == 2
+    assert learner.take_report()["learner_steps"] == 2
+
+
 def test_only_finite_parameters_are_published():
     learner = Learner(Summing(params=np.nan), Table(), seed=0, keep=3)
     assert learner.get_variables()[0] == 0
