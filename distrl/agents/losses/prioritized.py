@@ -12,6 +12,9 @@ PRIORITY_ETA = 0.9
 """Share of the maximum error in an unroll's priority; the rest is the mean's (Kapturowski et al.
 2019, R2D2, https://openreview.net/forum?id=r1lyTjAqYX)."""
 
+MIN_PRIORITY = 1e-6
+"""An unroll that is learned without an error may be sampled again (epsilon of Schaul et al.)."""
+
 
 def importance_weights(probability: jax.typing.ArrayLike, exponent: float) -> jax.Array:
     """Returns the unrolls' weights, `[B]`, at most 1, against the bias of a prioritized table.
@@ -28,8 +31,9 @@ def importance_weights(probability: jax.typing.ArrayLike, exponent: float) -> ja
 def unroll_priorities(error: jax.Array, real: jax.Array) -> jax.Array:
     """Returns new priorities of unrolls, `[B]`, for `distrl.agents.agent.PRIORITIES`.
 
-    They are `eta * max + (1 - eta) * mean` of the absolute errors of an unroll's real transitions:
-    for a single transition its absolute error; 0, never sampled again, if none is real.
+    They are `eta * max + (1 - eta) * mean` of the absolute errors of an unroll's real transitions,
+    for a single transition its absolute error, and at least `MIN_PRIORITY`; 0, never sampled again,
+    if none is real.
 
     Args:
       error: float32 `[T, B]`, temporal differences.
@@ -37,4 +41,5 @@ def unroll_priorities(error: jax.Array, real: jax.Array) -> jax.Array:
     """
     error = jnp.where(real, jnp.abs(error), 0)
     mean = jnp.sum(error, axis=0) / jnp.maximum(jnp.sum(real, axis=0), 1)
-    return PRIORITY_ETA * jnp.max(error, axis=0) + (1 - PRIORITY_ETA) * mean
+    priority = PRIORITY_ETA * jnp.max(error, axis=0) + (1 - PRIORITY_ETA) * mean
+    return jnp.where(jnp.any(real, axis=0), jnp.maximum(priority, MIN_PRIORITY), 0)

@@ -36,6 +36,13 @@ def test_the_priority_of_an_unroll_by_hand():
     np.testing.assert_allclose(one, [2, 3], rtol=1e-6)
 
 
+def test_an_unroll_without_an_error_may_be_sampled_again():
+    error = np.array([[0, 0, 1e-9, np.nan], [0, 7, 0, 0]], np.float32)
+    real = np.array([[True, False, True, True], [True, False, False, True]])
+    got = jax.jit(unroll_priorities)(error, real)
+    np.testing.assert_array_equal(got, np.array([1e-6, 0, 1e-6, np.nan], np.float32))
+
+
 def test_importance_weights_by_hand():
     probability = np.array([0.1, 0.4, 0.1], np.float32)
     np.testing.assert_allclose(importance_weights(probability, 0.5), [1, 0.5, 1], rtol=1e-6)
