@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from distrl.replay.config import ReplayConfig as ReplayConfig  # documented under this name as well
+from distrl.replay.insert_priorities import are_priorities
 from distrl.replay.table.info import TableInfo
 from distrl.types import Inference, Sample, TimeStep
 
@@ -117,7 +118,7 @@ class ReplayReader(abc.ABC):
 
         Args:
           keys: uint64 `[B]`, from samples. Keys of removed unrolls are ignored.
-          priorities: `[B]`, finite and 0 or more.
+          priorities: `[B]`, finite as float32, and 0 or more.
 
         Raises:
           ValueError: the arrays differ in shape, or a priority is negative or not finite.
@@ -203,10 +204,10 @@ def checked_priorities(
             f"update_priorities: keys {list(keys.shape)} and priorities "
             f"{list(priorities.shape)} must be two vectors of one length"
         )
-    bad = ~(np.isfinite(priorities) & (priorities >= 0))
+    bad = ~are_priorities(priorities)
     if bad.any():
         raise ValueError(
             f"update_priorities: priority {priorities[bad][0]} of key {keys[bad][0]} must be "
-            "finite and 0 or more"
+            "finite as a float32, and 0 or more"
         )
     return keys, priorities

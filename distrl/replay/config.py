@@ -9,7 +9,7 @@ import jax
 import numpy as np
 
 from distrl.errors import ConfigError
-from distrl.replay.insert_priorities import PriorityOf
+from distrl.replay.insert_priorities import MAX_EXPONENT, MAX_PRIORITY, PriorityOf
 from distrl.replay.sampler import Sampler
 from distrl.types import TIME_FIELDS, Trajectory
 
@@ -42,7 +42,7 @@ class ReplayConfig:
         before one of them blocks. None: a tenth of `min_size_to_sample * samples_per_insert`, and
         at least what a batch needs.
       priority_exponent: an unroll is sampled with probability proportional to
-        `priority ** priority_exponent` (Schaul et al. 2016, arXiv:1511.05952).
+        `priority ** priority_exponent` (Schaul et al. 2016, arXiv:1511.05952); at most 4.
       initial_priority: priority of new unrolls until an update has set a larger one; then they get
         the largest so far (Schaul et al. 2016; on Reverb servers, a second later at most).
       sampler: custom sampler instead of `uniform` or `prioritized`, a
@@ -99,10 +99,10 @@ class ReplayConfig:
                 raise ConfigError(f"replay.{name} must be a whole number, 1 or more; got {value!r}")
         self._check_shards()
         self._check_period()
-        for name in ("priority_exponent", "initial_priority"):
+        for name, most in (("priority_exponent", MAX_EXPONENT), ("initial_priority", MAX_PRIORITY)):
             value = getattr(self, name)
-            if not (math.isfinite(value) and value >= 0):
-                raise ConfigError(f"replay.{name} must be finite and 0 or more; got {value!r}")
+            if not 0 <= value <= most:
+                raise ConfigError(f"replay.{name} must be from 0 to {most:.3g}; got {value!r}")
         if self.min_size_to_sample > self.max_size:
             raise ConfigError(
                 f"replay.min_size_to_sample={self.min_size_to_sample} is more than "

@@ -4,13 +4,24 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from distrl.errors import SpecError
 from distrl.replay.columns import Block, Columns
 from distrl.types import Trajectory
 
 PriorityOf = Callable[[Trajectory], Any]
-"""From unrolls `[T + 1, n, ...]`, NumPy arrays, to their priorities `[n]`, finite and 0 or more."""
+"""From unrolls `[T + 1, n, ...]`, NumPy arrays, to their priorities `[n]`, 0 or more."""
+
+MAX_EXPONENT = 4.0
+MAX_PRIORITY = float(np.finfo(np.float32).max)
+"""With these a float64 has room for the sum of a table's `priority ** priority_exponent`, and for
+each of them that is a float32 above 0."""
+
+
+def are_priorities(numbers: npt.NDArray[np.float64]) -> npt.NDArray[np.bool_]:
+    """Returns which of `numbers` `[n]` a table takes as priorities: bool `[n]`."""
+    return (numbers >= 0) & (numbers <= MAX_PRIORITY)  # NaN is neither
 
 
 def with_priorities(block: Block, columns: Columns, priority_of: PriorityOf | None) -> Block:
@@ -34,10 +45,10 @@ def with_priorities(block: Block, columns: Columns, priority_of: PriorityOf | No
             f"{priorities.dtype}{list(priorities.shape)}"
         )
     priorities = priorities.astype(np.float64)
-    wrong = ~(np.isfinite(priorities) & (priorities >= 0))
+    wrong = ~are_priorities(priorities)
     if wrong.any():
         raise SpecError(
-            "replay.priority_of must return finite numbers of 0 or more, got "
+            "replay.priority_of must return, as float32, finite numbers of 0 or more, got "
             f"{priorities[wrong][0]}"
         )
     return block._replace(priorities=priorities)

@@ -35,6 +35,9 @@ from distrl.testing import CheckingConfig, CountingEnvironment
         ({"table": "uniform", "unroll_length": 8, "period": 9}, "from 1 to .*=8, .*got 9"),
         ({"table": "uniform", "period": 2.0}, "replay.period .* whole number .*got 2.0"),
         ({"priority_exponent": -0.1}, "replay.priority_exponent"),
+        ({"priority_exponent": 4.1}, "replay.priority_exponent must be from 0 to 4; got 4.1"),
+        ({"priority_exponent": math.nan}, "replay.priority_exponent must be from 0 to 4; got nan"),
+        ({"initial_priority": 1e39}, r"must be from 0 to 3.4e\+38; got 1e\+39"),
         (
             {"priority_exponent": 0.9},
             "priority_exponent=0.9 is not for a queue.*leave it 0.6",

@@ -76,6 +76,7 @@ def test_unrolls_put_into_a_table_by_hand_count_too(make_replay, streams):
     [
         (lambda unrolls: 1.0, "one number for each of 2 unrolls, got float64"),
         (lambda unrolls: np.array([1.0, -1.0]), "finite numbers of 0 or more, got -1.0"),
+        (lambda unrolls: np.array([1e39, 1.0]), "as float32, finite numbers .* got 1e[+]39"),
         (lambda unrolls: np.array([np.nan, 1.0]), "finite numbers of 0 or more, got nan"),
     ],
 )

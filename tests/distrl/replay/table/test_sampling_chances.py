@@ -8,6 +8,8 @@ import pytest
 
 from distrl.replay.buffer import ReplayConfig
 from distrl.replay.shared.buffer import SharedReplayBuffer
+from distrl.replay.table.rate_limiter import RateLimiter
+from distrl.replay.table.ring import Ring
 
 T = 2
 SIZE = 12
@@ -144,3 +146,15 @@ def test_reverb_samples_as_weighted_while_weights_are_set(make_replay, streams):
     thread.join(20.0)
     assert tally.counts.sum() == SAMPLES * BATCH
     assert tally.chi_square() < LIMIT
+
+
+@pytest.mark.parametrize("unit", [float(np.finfo(np.float32).max) / 2, 1e-44])
+def test_the_largest_exponent_suits_every_float32(unit):
+    config = ReplayConfig("prioritized", T, 4, priority_exponent=4.0)
+    ring = Ring(config, RateLimiter(config.limits(1)), np.random.default_rng(0))
+    ring.prepare(4, unit * np.array([0.0, 1.0, 2.0, 1.0]))
+    ring.insert(4)
+    drawn = ring.choose(1000)
+    chances = np.array([0, 1, 16, 1]) / 18
+    np.testing.assert_allclose(drawn.probability, chances[drawn.indices], rtol=1e-6)
+    assert set(drawn.indices.tolist()) == {1, 2, 3}
