@@ -6,9 +6,11 @@ import io
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, BinaryIO, TextIO
 
 from distrl.runtime.files import replacing, sync
+
+_BLOCK = 1 << 16  # bytes that are read at a time
 
 
 class CsvFile:
@@ -115,12 +117,12 @@ class CsvFile:
         header = [*self.header, *names]
         text = io.StringIO()
         csv.writer(text).writerow(header)
-        _, *lines = self._path.read_bytes().splitlines()
         part = self._path.with_name(f".{self._path.name}.{os.getpid()}.new")
         with replacing(self._path, part):  # who reads the file sees the old one or the new one
-            with open(part, "wb") as file:
+            with open(self._path, "rb") as old, open(part, "wb") as file:
                 file.write(text.getvalue().encode())
-                file.writelines(line + b"," * len(names) + b"\r\n" for line in lines)
+                next(old, b"")  # its header
+                file.writelines(line.rstrip(b"\r\n") + b"," * len(names) + b"\r\n" for line in old)
             sync(part)
         self._file.close()
         self._file = open(self._path, "a", newline="")  # noqa: SIM115
@@ -128,13 +130,13 @@ class CsvFile:
 
     def _open(self) -> None:
         with open(self._path, "a+b") as binary:
+            last = next(_backwards(binary, 0), b"\n")
+            if not last.endswith(b"\n"):  # the process died in the middle of a row
+                binary.truncate(binary.seek(0, os.SEEK_END) - len(last))
             binary.seek(0)
-            content = binary.read()
-            if not content.endswith(b"\n"):  # the process died in the middle of a row
-                content = content[: content.rfind(b"\n") + 1]
-                binary.truncate(len(content))
+            line = binary.readline()
         try:
-            first = content[: content.find(b"\n")].decode()
+            first = line.decode()
             if "\0" in first:
                 raise csv.Error("line contains NUL")  # from Python 3.11 on the reader takes it
             self.header = next(csv.reader(first.splitlines()), [])
@@ -155,10 +157,23 @@ def cut_lines(path: Path, is_beyond: Callable[[bytes], bool], keep: int = 0) -> 
         cut off, goes too.
       keep: lines at the beginning that stay.
     """
-    lines = path.read_bytes().splitlines(keepends=True)
-    while len(lines) > keep:
-        with contextlib.suppress(ValueError, LookupError):
-            if lines[-1].endswith(b"\n") and not is_beyond(lines[-1]):
-                break
-        lines.pop()
-    os.truncate(path, sum(map(len, lines)))
+    with open(path, "rb") as file:
+        kept = sum(len(file.readline()) for _ in range(keep))
+        end = file.seek(0, os.SEEK_END)
+        for line in _backwards(file, kept):
+            with contextlib.suppress(ValueError, LookupError):
+                if line.endswith(b"\n") and not is_beyond(line):
+                    break
+            end -= len(line)
+    os.truncate(path, end)
+
+
+def _backwards(file: BinaryIO, start: int) -> Iterator[bytes]:
+    """Yields the lines of a file from the last to the one that begins at `start`."""
+    begin, rest = file.seek(0, os.SEEK_END), b""
+    while begin > start:
+        end, begin = begin, max(start, begin - _BLOCK)
+        file.seek(begin)
+        lines = io.BytesIO(file.read(end - begin) + rest).readlines()
+        rest = lines.pop(0) if begin > start else b""  # its beginning may be before the block
+        yield from reversed(lines)

@@ -1,5 +1,6 @@
 """`distrl plot RUN...`: learning curves, with the spread over seeds."""
 
+import array
 import itertools
 import json
 import sys
@@ -13,8 +14,10 @@ import numpy.typing as npt
 from distrl.errors import ConfigError
 from distrl.launch.runs.arguments import Parser
 from distrl.launch.runs.compare import differences
+from distrl.launch.runs.rows import last_row, texts
 from distrl.launch.runs.run import Run, load_run
 from distrl.launch.supervision.launcher_process import is_running
+from distrl.sinks.sinks import METRICS
 
 _POINTS = 200  # at which the runs of a curve are averaged
 _LONGEST_VALUE = 40  # characters of a setting in a label
@@ -124,12 +127,15 @@ def make_curves(
 
 
 def _points(run: Run, x: str, y: str) -> npt.NDArray[np.float64]:
-    rows = run.rows
+    path = run.path / METRICS
+    last = last_row(path)
     for name in (x, y):
-        if rows and name not in rows[0]:
-            known = ", ".join(rows[0])
+        if last is not None and name not in last:
+            known = ", ".join(last)
             raise ConfigError(f"plot: {run.path} has no column {name!r}; it has {known}")
-    points = np.array([(row[x], row[y]) for row in rows], np.float64).reshape(-1, 2)
+    # A buffer of floats: a row as a tuple takes several times as much.
+    flat = array.array("d", (float(text or "nan") for row in texts(path, (x, y)) for text in row))
+    points = np.array(flat).reshape(-1, 2)
     return points[np.isfinite(points).all(1)]
 
 

@@ -15,11 +15,13 @@ from distrl.launch.runs import page, report_curves
 from distrl.launch.runs.arguments import Parser
 from distrl.launch.runs.charts import short
 from distrl.launch.runs.default_settings import changed_settings
+from distrl.launch.runs.rows import texts
 from distrl.launch.runs.run import Run, load_run
 from distrl.launch.runs.table import number
 from distrl.launch.supervision.launcher_process import is_running
 from distrl.launch.supervision.result import RESULT_FILE
 from distrl.runtime.files import read_dict
+from distrl.sinks.sinks import METRICS
 
 _VIDEOS = {".mp4": "video/mp4", ".gif": "image/gif"}
 _MOST_VIDEO = 30_000_000  # bytes
@@ -174,13 +176,13 @@ def _bottleneck(run: Run) -> list[str]:
 
 def _evaluations(run: Run) -> list[str]:
     rows: list[list[str]] = []
+    scores = [f"evaluation_{name}" for name in _SCORES]
     for part in run.parts:
-        before: tuple[float, ...] | None = None
-        for row in part.rows:
-            score = tuple(row.get(f"evaluation_{name}", float("nan")) for name in _SCORES)
-            if score[0] == score[0] and str(score) != str(before):
-                figures = [number(value).replace("nan", "") for value in score]
-                rows.append([part.task or "", f"{row['env_steps']:,.0f}", *figures])
+        before: list[str] = []
+        for steps, *score in texts(part.path / METRICS, ("env_steps", *scores)):
+            if score[0] not in ("", "nan") and score != before:
+                figures = [number(float(text or "nan")).replace("nan", "") for text in score]
+                rows.append([part.task or "", f"{float(steps):,.0f}", *figures])
                 before = score
     shown = [f"{len(rows)} evaluations; the last {_MOST_ROWS}:"] if len(rows) > _MOST_ROWS else []
     head = ["policy", "env steps", *(name.replace("_", " ") for name in _SCORES)]

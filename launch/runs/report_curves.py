@@ -6,7 +6,9 @@ from typing import NamedTuple
 import numpy as np
 
 from distrl.launch.runs.charts import Line, Numbers, chart
+from distrl.launch.runs.rows import thinned_rows
 from distrl.launch.runs.run import Run
+from distrl.sinks.sinks import METRICS
 
 _X = "env_steps"
 _COUNTERS = {
@@ -14,6 +16,7 @@ _COUNTERS = {
     "unrolls", "env_restarts", "min_return", "max_return", "std_return", "seconds_waiting",
 }  # fmt: skip
 _TIMES, _LAG = "time_", "policy_lag_"
+_ROWS = 10_000  # of a run, at most: those of weeks do not fit into memory
 _RATE_POINTS = 60  # rates between rows that are two seconds apart jump about
 
 Rows = list[dict[str, float]]
@@ -35,7 +38,7 @@ class Curves(NamedTuple):
 
 def curves(run: Run) -> Curves:
     """Returns the charts of a run, each with a line for each policy."""
-    parts = [(part.task or "", rows) for part in run.parts if (rows := part.rows)]
+    parts = [(part.task or "", rows) for part in run.parts if (rows := _rows(part))]
     names = list(dict.fromkeys(name for _, rows in parts for name in rows[-1]))
     learning = [chart("return", _returns(parts), "env steps")]
     for name, title in (
@@ -56,6 +59,10 @@ def curves(run: Run) -> Curves:
     return Curves(
         learning, throughput, [_of_column(parts, n, n.replace("_", " ")) for n in varying]
     )
+
+
+def _rows(part: Run) -> Rows:
+    return thinned_rows(part.path / METRICS, _ROWS)
 
 
 def _is_state(name: str) -> bool:

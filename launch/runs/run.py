@@ -1,8 +1,6 @@
 """`distrl.load_run`: what a run folder has, for a script or a notebook."""
 
-import csv
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +8,7 @@ from distrl.checkpointing.store import Checkpoints
 from distrl.errors import ConfigError
 from distrl.launch.run_dir.config_diff import flat
 from distrl.launch.run_dir.folder import CONFIG
+from distrl.launch.runs.rows import last_row, read_rows
 from distrl.launch.supervision.result import RESULT_FILE
 from distrl.runtime.files import TASKS, read_dict, read_json
 from distrl.sinks.sinks import METRICS
@@ -72,7 +71,8 @@ class Run:
     @property
     def last_rows(self) -> list[dict[str, float]]:
         """The newest row of each of `parts` that has one."""
-        return [rows[-1] for part in self.parts if (rows := part.rows)]
+        newest = [last_row(part.path / METRICS) for part in self.parts]
+        return [row for row in newest if row is not None]
 
     @property
     def config(self) -> dict[str, Any]:
@@ -106,7 +106,7 @@ class Run:
     def rows(self) -> list[dict[str, float]]:
         """The rows of `metrics.csv`: what was known then, by column (docs/metrics.md)."""
         self._check_task()
-        return list(_rows(self.path / METRICS))
+        return list(read_rows(self.path / METRICS))
 
     @property
     def metrics(self) -> "pandas.DataFrame":
@@ -140,15 +140,6 @@ class Run:
             raise ConfigError(
                 f"{self.path} has several policies: take one of run.tasks, by name: {names}"
             )
-
-
-def _rows(path: Path) -> Iterator[dict[str, float]]:
-    if not path.exists():
-        return
-    with open(path, newline="") as file:
-        for row in csv.DictReader(file):
-            if None not in row.values():  # else the last row is being written
-                yield {name: float(text) if text else float("nan") for name, text in row.items()}
 
 
 def load_run(path: str | Path, *, trust: bool = False, command: str = "load_run") -> Run:

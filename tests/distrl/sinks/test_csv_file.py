@@ -5,6 +5,7 @@ import os
 
 import pytest
 
+from distrl.sinks import csv_file
 from distrl.sinks.csv_file import CsvFile
 
 ROW = {"seconds": 1.5, "loss": 2.0}
@@ -91,3 +92,20 @@ def test_a_path_that_cannot_be_written(tmp_path, lines):
     (tmp_path / "metrics.csv").mkdir()
     CsvFile(tmp_path / "metrics.csv", lines.append).append(ROW)
     assert lines == [f"distrl: {tmp_path / 'metrics.csv'}: Is a directory: rows will be missing"]
+
+
+@pytest.mark.parametrize("block", [1, 5, 1 << 16])
+def test_a_file_is_opened_and_cut_from_its_end(tmp_path, lines, monkeypatch, block):
+    monkeypatch.setattr(csv_file, "_BLOCK", block)
+    path = tmp_path / "metrics.csv"
+    whole = "seconds,loss\r\n" + "".join(f"{n},{n}.5\r\n" for n in range(30))
+    path.write_bytes((whole + "30,30").encode())
+    file = CsvFile(path, lines.append)
+    assert path.read_bytes() == whole.encode()
+    assert file.header == ["seconds", "loss"]
+    file.resume("seconds", 11)
+    assert path.read_bytes() == whole[: whole.index("12,")].encode()
+    file.resume("seconds", -1)
+    assert path.read_bytes() == b"seconds,loss\r\n"
+    file.close()
+    assert lines == []
