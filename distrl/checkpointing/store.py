@@ -33,6 +33,10 @@ Files = Collection[str | tuple[str, ...]]  # see `Checkpoint.read`
 _UNFINISHED = ".new-"
 _NAME = re.compile(r"(\d{6,})(?:-(\d+))?")
 _CHUNK = 1 << 22  # bytes
+# What is asked of every checkpoint at each write, by path, as of the file with that inode, size and
+# time: a run may keep thousands.
+_GLANCED = ("number", "round", "evaluation_return", "mean_return", "full_window")
+_glances: dict[Path, tuple[tuple[int, int, int], dict[str, Any]]] = {}
 # Environment variable: seconds of rest after each file, for tests that kill a program while it
 # writes a checkpoint.
 _REST = "DISTRL_CHECKPOINT_REST"
@@ -183,19 +187,20 @@ class Checkpoints:
         self.folder.mkdir(exist_ok=True)
         for leftover in self.folder.glob(f"{_UNFINISHED}*"):
             shutil.rmtree(leftover)
+        paths = self.paths()
         part = self.folder / f"{_UNFINISHED}{version:06d}"
         part.mkdir()
         try:
             manifest = {
                 "format": FORMAT,
                 "version": version,
-                "number": max(map(_number, self.paths()), default=0) + 1,
+                "number": max(map(_number, paths), default=0) + 1,
                 "time": time.time(),
                 **fill(part),
             }
             manifest["files"] = _finish(part)
             write_json(part / MANIFEST, manifest)
-            path = self._free_name(version)
+            path = self._free_name(version, paths)
             part.rename(path)
         except BaseException:
             shutil.rmtree(part, ignore_errors=True)
@@ -204,9 +209,9 @@ class Checkpoints:
         self._remove_old()
         return path
 
-    def _free_name(self, version: int) -> Path:
+    def _free_name(self, version: int, paths: Sequence[Path]) -> Path:
         """Returns the version, with a suffix if there is a checkpoint of that version already."""
-        same = [_version(path)[1] for path in self.paths() if _version(path)[0] == version]
+        same = [_version(path)[1] for path in paths if _version(path)[0] == version]
         suffix = f"-{max(same) + 1}" if same else ""
         return self.folder / f"{version:06d}{suffix}"
 
@@ -227,6 +232,7 @@ class Checkpoints:
                 # Renamed first: a death in the middle leaves no damaged checkpoint.
                 leftover = self.folder / f"{_UNFINISHED}{path.name}"
                 path.rename(leftover)
+                _glances.pop(path, None)
                 shutil.rmtree(leftover)
 
     @staticmethod
@@ -245,11 +251,19 @@ def _version(path: Path) -> tuple[int, int]:
 
 
 def _glance(path: Path) -> dict[str, Any]:
-    """Returns the manifest, unchecked; empty if it is damaged, which `latest` reports."""
+    """Returns the manifest's `_GLANCED`, unchecked; empty if damaged, which `latest` reports."""
+    file = path / MANIFEST
     try:
-        return dict(json.loads((path / MANIFEST).read_text()))
+        now = file.stat()
+        stamp = now.st_ino, now.st_size, now.st_mtime_ns
+        before, facts = _glances.get(path, (None, {}))
+        if stamp != before:
+            manifest = dict(json.loads(file.read_text()))
+            facts = {name: manifest[name] for name in _GLANCED if name in manifest}
+            _glances[path] = stamp, facts
     except (OSError, ValueError, TypeError):
         return {}
+    return facts
 
 
 def _number(path: Path) -> int:

@@ -3,6 +3,7 @@
 import json
 import multiprocessing
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -11,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from distrl.checkpointing import store as store_module
 from distrl.checkpointing.store import Checkpoint, Checkpoints
 from distrl.config import CheckpointConfig
 from distrl.errors import ConfigError
@@ -51,6 +53,32 @@ def test_the_newest_and_the_best_are_kept(tmp_path):
     assert store.best().path.name == "000002"
     best = json.loads((store.folder / "best.json").read_text())
     assert best == {"checkpoint": "000002", "mean_return": 30.0}
+
+
+def test_a_manifest_is_read_once_and_again_if_it_changes(tmp_path, monkeypatch):
+    store = Checkpoints(tmp_path, keep=100)
+    for version in range(5):
+        write(store, version, 10.0 - version)
+    parse, parsed = json.loads, []
+    monkeypatch.setattr("json.loads", lambda text: parsed.append(parse(text)) or parsed[-1])
+    write(store, 5, 1.0)
+    assert [manifest["version"] for manifest in parsed] == [5]
+    manifest = tmp_path / "checkpoints" / "000003" / "manifest.json"
+    manifest.write_text(manifest.read_text().replace("7.0", "70.0"))
+    assert store.best(only=()).path.name == "000003"
+    manifest.write_text("")  # damaged
+    assert store.best(only=()).path.name == "000000"
+    assert names(store) == ["000003", "000000", "000001", "000002", "000004", "000005"]
+
+
+def test_what_is_known_of_a_checkpoint_ends_with_it(tmp_path):
+    store = Checkpoints(tmp_path, keep=1)
+    for mean in (5.0, 2.0, 7.0):  # of the same name, as of a run that is resumed
+        shutil.rmtree(tmp_path / "checkpoints", ignore_errors=True)
+        path = write(store, 4, mean)
+        assert json.loads((store.folder / "best.json").read_text())["mean_return"] == mean
+    write(store, 5, 8.0)
+    assert names(store) == ["000005"] and path not in store_module._glances
 
 
 def test_a_few_lucky_episodes_are_not_the_best(tmp_path):
@@ -137,6 +165,7 @@ def test_a_failed_write_leaves_nothing(tmp_path):
 WRITER = """
 import sys
 from pathlib import Path
+from distrl.checkpointing import store as store_module
 from distrl.checkpointing.store import Checkpoints
 store = Checkpoints(sys.argv[1], keep=2)
 start = int(sys.argv[2])
