@@ -217,6 +217,12 @@ def single_process(
             }
             versions = {name: part.learner.version for name, part in parts.tasks.items()}
             evolution = make_evolution(experiment, members, run_dir, printer, versions)
+
+        def report_last(_: Any, error: BaseException | None, __: Any) -> None:
+            if error is not None:  # it came between an update, or steps, and their report
+                report_all()
+
+        opened.push(report_last)
         waiting = _Waiting(parts.actor, printer)
         has_budget = experiment.goal.acting_budget != (None, None)
 

@@ -38,7 +38,11 @@ class Stopper:
         self._send = send
 
     def __call__(
-        self, reason: str = "", finished: bool = True, mark_as_completed: bool = False
+        self,
+        reason: str = "",
+        finished: bool = True,
+        mark_as_completed: bool = False,
+        traceback: str | None = None,
     ) -> None:
         """Asks for the end of the program.
 
@@ -46,10 +50,12 @@ class Stopper:
           reason: one line for the user.
           finished: True if the goal is reached (exit status 0), False for a failure (1).
           mark_as_completed: ignored; Launchpad's own stopper has it.
+          traceback: of an exception that the node raises when it has saved.
         """
         del mark_as_completed
         reason = reason or f"{self._node} asked to stop"
-        self._send(Message(time.monotonic(), self._node, "stop", reason, finished))
+        traceback = traceback and traceback[-TRACEBACK_LIMIT:]
+        self._send(Message(time.monotonic(), self._node, "stop", reason, finished, traceback))
 
 
 class NodeReporter:

@@ -96,7 +96,8 @@ class Judge:
             self._decisive = first
             if first.finished:
                 return Outcome("finished", first.reason, EXIT_FINISHED)
-            return Outcome.failed(Failure(first.node, first.reason), first.reason)
+            failure = Failure(first.node, first.reason, first.traceback)
+            return Outcome.failed(failure, first.reason)
         if self._silent_deaths:
             return Outcome.failed(self._silent_deaths[0])
         if first is None or not (immediately or now >= self.due):

@@ -1,6 +1,7 @@
 """The learner of a task, or of several, with their parameters as a service."""
 
 import os
+import traceback
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from distrl.multi_agent.turns import run_in_turn
 from distrl.packed_variables import Packed
 from distrl.programs.build import Builder, make_sharing, print_line
 from distrl.programs.groups import LEARNER
-from distrl.programs.nodes.process import configure_jax, has_own_process, leave
+from distrl.programs.nodes.process import configure_jax, has_own_process, leave, stops_in_order
 from distrl.programs.nodes.task_learner import TaskLearner
 from distrl.programs.program import ExperimentProgram, FrameEndpoint, NodeHandle
 from distrl.programs.remote import stop_and_tick
@@ -166,8 +167,12 @@ class LearnerNode(MemberCalls):
                 self._abandon()
                 raise
             print_line(f"distrl: the last reports are lost: {error}")  # saving matters more
-        except CallbackError:
+        except CallbackError as error:
             current_heartbeat().wait()
+            if stops_in_order():  # the actors first: their last reports are saved, too
+                reason, text = f"CallbackError: {error}", "".join(traceback.format_exception(error))
+                here.program_stopper()(reason=reason, finished=False, traceback=text)
+                self._stop.wait()
             self._save()
             raise
         except BaseException:
@@ -197,7 +202,7 @@ class LearnerNode(MemberCalls):
         """Saves for the last time, before the program fails."""
         for part in self._tasks.values():
             try:
-                part.checkpointer.close()
+                part.save_with_totals()
             except Exception as error:  # what made the program fail matters more
                 print_line(f"distrl: {type(error).__name__}: {error}")
 

@@ -217,6 +217,12 @@ class TaskLearner:
         """Reports that the actors' budget is spent, and nothing is left to learn from."""
         self.reporter({**self._learner.counts(), SPENT: self.task.goal.acting_budget})
 
+    def save_with_totals(self) -> None:
+        """Sends the totals and saves, after a failure that came before their report."""
+        self.reporter(self._learner.counts())
+        self.reporter.close(self._counters_timeout)
+        self.checkpointer.close()
+
     def close(self) -> None:
         """Sends the last reports, and saves."""
         self.reporter.close(self._counters_timeout)

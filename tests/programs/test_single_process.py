@@ -7,11 +7,12 @@ import threading
 
 import pytest
 
+from distrl.callbacks import Callback
 from distrl.checkpointing.resume_point import ResumePoint
 from distrl.checkpointing.saved import Saved
 from distrl.checkpointing.store import Checkpoints
 from distrl.envs import PythonEnvironment
-from distrl.errors import EnvironmentFault, SaveError
+from distrl.errors import CallbackError, EnvironmentFault, SaveError
 from distrl.experiment import ActorsConfig, EvaluatorConfig, Experiment, LearnerConfig
 from distrl.goal import Goal
 from distrl.programs import single_process as program
@@ -150,14 +151,39 @@ def counted(tmp_path, goal, **more):
     Counts.steps = 0
     reason, reached = run(made, tmp_path)
     assert reached
-    with open(tmp_path / "metrics.csv") as file:
+    return Counts.steps, last_row(tmp_path), reason
+
+
+def last_row(run_dir):
+    with open(run_dir / "metrics.csv") as file:
         row = list(csv.DictReader(file))[-1]
-    return Counts.steps, {name: int(row[name]) for name in COUNTS}, reason
+    return {name: int(row[name]) for name in COUNTS}
 
 
 COUNTS = ("env_steps", "trained_steps", "learner_steps", "episodes")
 ON_POLICY = ReplayConfig(unroll_length=5, max_size=8)
 OFF_POLICY = ReplayConfig("uniform", 5, 64, min_size_to_sample=8, samples_per_insert=2.0)
+
+
+class Fails(Callback):
+    def on_update(self, update):
+        if update.learner_steps == 3:
+            raise KeyError("loss")
+
+
+def test_what_was_done_before_a_failure_is_counted_and_saved(tmp_path):
+    made = experiment(Counts, goal=Goal(max_env_steps=10**9), callbacks=(Fails(),))
+    made = dataclasses.replace(made, evaluator=EvaluatorConfig())
+    made.environment.spec()
+    Counts.steps = 0
+    with pytest.raises(CallbackError, match=r"^Fails\.on_update: KeyError: 'loss'$"):
+        run(made, tmp_path)
+    manifest = Checkpoints(tmp_path).latest().manifest
+    row = last_row(tmp_path)
+    assert Saved.read(tmp_path).env_steps == row["env_steps"] == Counts.steps > 0
+    assert manifest["version"] == row["learner_steps"] == 3
+    lines = (tmp_path / "episodes.csv").read_text().splitlines()
+    assert manifest["monitor"]["episodes"] == row["episodes"] == len(lines) - 1 > 0
 
 
 @pytest.mark.parametrize(

@@ -129,6 +129,8 @@ def test_an_exception_of_a_callback_ends_the_run_which_is_saved(tmp_path, topolo
     run = distrl.load_run(tmp_path / "run")
     assert run.status == "failed"
     assert [int(each.name) for each in run.checkpoints] == [20]
+    last = run.rows[-1]
+    assert (last["learner_steps"], last["env_steps"]) == (20, run.result["saved"]["env_steps"])
 
 
 @pytest.mark.timeout(200)

@@ -319,6 +319,15 @@ def test_a_learner_is_not_restarted_after_a_failure_of_a_callback(world):
     assert outcome.failure.traceback == "traceback" and not outcome.failure.final  # it is shown
 
 
+def test_a_node_that_asks_for_the_end_because_of_its_failure_has_time_to_save(world):
+    learner = world.nodes["learner/0"]
+    learner.stops_in = 20.0
+    world.at(5.0, lambda: learner.say("stop", "no", finished=False, traceback="traceback"))
+    outcome = world.run()
+    assert (outcome.status, outcome.reason, outcome.exit_code) == ("failed", "no", 1)
+    assert outcome.failure.traceback == "traceback" and not learner.times("kill")
+
+
 def test_nothing_is_restarted_once_the_program_stops(world):
     world.use(actor=POLICY)
     actor = world.nodes["actor/0"]
