@@ -1,11 +1,8 @@
 """`distrl.train`: an experiment, a topology -> a run."""
 
-import collections
 import contextlib
 import dataclasses
 import signal
-import subprocess
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,13 +13,11 @@ from distrl import presets
 from distrl.callbacks import Callback
 from distrl.errors import ConfigError, TrainingError
 from distrl.experiment import Experiment
-from distrl.launch.paths import python_command
-from distrl.launch.python import training_process
+from distrl.launch.python import training_client
 from distrl.launch.run_dir.folder import make_folder_in_runs
 from distrl.launch.runs.run import Run
 from distrl.launch.supervision.result import EXIT_BAD_INPUT, EXIT_FINISHED
 
-_LAST_LINES = 30  # of the output, that an error may need
 _EXIT_STOPPED = {128 + signal.SIGINT, 128 + signal.SIGTERM}
 
 
@@ -73,7 +68,7 @@ def train(
             text = value if isinstance(value, str) else repr(_plain(value))
             arguments.append(f"--{flag}={text}")
     try:
-        code, last_lines = _run([*arguments, *flags], experiment, quiet)
+        code, last_lines = training_client.run([*arguments, *flags], experiment, quiet)
     finally:
         if run_dir is None:  # bad input leaves it empty
             with contextlib.suppress(OSError):
@@ -98,53 +93,6 @@ def _plain(value: Any) -> Any:
 
 def _with_callbacks(experiment: Experiment, callbacks: Sequence[Callback]) -> Experiment:
     return dataclasses.replace(experiment, callbacks=(*experiment.callbacks, *callbacks))
-
-
-def _run(
-    arguments: list[str], experiment: Experiment | None, quiet: bool
-) -> tuple[int, collections.deque[str]]:
-    """Trains in a process of its own; returns its exit status and its last lines.
-
-    Its output goes to `sys.stdout`, which in a notebook is the cell's. An interrupt is passed on,
-    and raised again when the run has saved.
-    """
-    order = training_process.order(arguments, experiment)
-    process = subprocess.Popen(
-        python_command(training_process.__name__),
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        start_new_session=True,  # Ctrl-C of a terminal comes here alone
-    )
-    assert process.stdin is not None
-    assert process.stdout is not None
-    last_lines: collections.deque[str] = collections.deque(maxlen=_LAST_LINES)
-    interrupted = False
-    try:
-        with contextlib.suppress(BrokenPipeError):  # it has ended: its output says why
-            process.stdin.write(order)
-            process.stdin.close()
-        while True:
-            try:
-                for line in process.stdout:
-                    text = line.decode(errors="replace")
-                    last_lines.append(text.rstrip("\n"))
-                    if not quiet:
-                        sys.stdout.write(text)
-                        sys.stdout.flush()
-                process.wait()
-                break
-            except KeyboardInterrupt:
-                interrupted = True
-                process.send_signal(signal.SIGINT)
-    except BaseException:  # such as the caller's own alarm: the run saves, and ends
-        process.terminate()
-        raise
-    finally:
-        process.stdout.close()
-    if interrupted:
-        raise KeyboardInterrupt
-    return process.returncode, last_lines
 
 
 def _reason(folder: Path, code: int, last_lines: Sequence[str]) -> str:

@@ -1,9 +1,13 @@
-"""The process that `distrl.train` trains in; what to train comes through stdin.
+"""The process that `distrl.train` trains in.
+
+Its stdin is a socket: what to train comes from it, and the exit status goes there.
 
 Training has a process of its own, so that the caller's may have used JAX before, which forked nodes
 cannot, and may train again afterwards.
 """
 
+import contextlib
+import io
 import os
 import pickle
 import signal
@@ -52,6 +56,10 @@ def main() -> None:
     """Trains what stdin describes, and exits as `distrl train` does."""
     parent, path, arguments, pickled = pickle.load(sys.stdin.buffer)
     sys.path[:] = path
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # its caller may ignore it
+    for stream in (sys.stdout, sys.stderr):
+        assert isinstance(stream, io.TextIOWrapper)
+        stream.reconfigure(encoding="utf-8")  # which the caller reads, whatever PYTHONIOENCODING is
     from distrl.launch import posix
 
     posix.end_with_parent(parent, "distrl.train", signal.SIGTERM)
@@ -62,9 +70,18 @@ def main() -> None:
 
         return cloudpickle.loads(pickled)
 
-    command_line(
-        ["distrl", "train", *arguments], load=None if pickled is None else load, own_process=True
-    )
+    this = os.getpid()
+    try:
+        command_line(
+            ["distrl", "train", *arguments],
+            load=None if pickled is None else load,
+            own_process=True,
+        )
+    except SystemExit as error:
+        if os.getpid() == this:  # it guards its copy, which trains, and knows the true status
+            with contextlib.suppress(BrokenPipeError):  # its caller is gone
+                os.write(0, str(error.code).encode())
+        raise
 
 
 if __name__ == "__main__":

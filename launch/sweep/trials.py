@@ -1,6 +1,5 @@
 """Runs trials as processes, several at a time, until all have ended or a signal stops them."""
 
-import contextlib
 import dataclasses
 import os
 import selectors
@@ -12,8 +11,7 @@ from pathlib import Path
 
 from distrl.errors import ConfigError
 from distrl.goal import MISSED
-from distrl.launch.paths import python_command
-from distrl.launch.python import training_process
+from distrl.launch.python import training_client, training_process
 from distrl.launch.runs.run import Run
 from distrl.launch.supervision.result import EXIT_FAILED, EXIT_FINISHED, RESULT_FILE
 from distrl.launch.supervision.signals import Signals, run_once
@@ -197,19 +195,11 @@ def start_training(folder: SweepFolder) -> Start:
         ]  # fmt: skip
         try:
             with open(log, "ab") as output:
-                process = subprocess.Popen(
-                    python_command(training_process.__name__),
-                    stdin=subprocess.PIPE,
-                    stdout=output,
-                    stderr=subprocess.STDOUT,
-                    env={**os.environ, **environment},
-                    start_new_session=True,  # Ctrl-C of a terminal comes here alone
-                )
+                process, sender = training_client.start(output, {**os.environ, **environment})
         except OSError as error:
             raise ConfigError(f"sweep: {trial.name} cannot be started: {error}") from error
-        assert process.stdin is not None
-        with contextlib.suppress(BrokenPipeError), process.stdin:  # it ends: its output says why
-            process.stdin.write(training_process.order(words, None))
+        with sender:
+            training_client.give(sender, training_process.order(words, None))
         return process
 
     return start
