@@ -13,6 +13,7 @@ from distrl.errors import ConfigError
 from distrl.sinks.appended_file import AppendedFile
 from distrl.sinks.csv_file import CsvFile, cut_lines
 from distrl.sinks.tensorboard import TensorBoard
+from distrl.sinks.wandb_run import WandbRun
 
 METRICS, LINES, EPISODES = "metrics.csv", "metrics.jsonl", "episodes.csv"
 TENSORBOARD = "tensorboard"  # a folder
@@ -94,30 +95,6 @@ class JsonLines:
     def close(self) -> None:
         """See `Sink`."""
         self._file.close()
-
-
-class WandbRun:
-    """A run of Weights & Biases, named after the folder; a resumed run continues its own."""
-
-    def __init__(self, run_dir: Path, settings: Mapping[str, Any]):
-        import wandb
-
-        name = run_dir.name
-        self._run = wandb.init(
-            project="distrl", name=name, id=name, resume="allow", dir=str(run_dir), config=settings
-        )
-
-    def resume(self, env_steps: int) -> None:
-        """See `Sink`. A point that was logged stays: the service takes none back."""
-
-    def append(self, row: Mapping[str, Any]) -> None:
-        """See `Sink`."""
-        known = {name: value for name, value in row.items() if value is not None}
-        self._run.log(known, step=int(row["env_steps"]))
-
-    def close(self) -> None:
-        """See `Sink`."""
-        self._run.finish()
 
 
 def check_sinks(config: MetricsConfig) -> None:
@@ -236,6 +213,6 @@ def make_writer(
     if config.tensorboard:
         sinks.append(TensorBoard(run_dir / TENSORBOARD, printer))
     if config.wandb:
-        sinks.append(WandbRun(run_dir, settings))
+        sinks.append(WandbRun(run_dir, settings, printer))
     episodes = CsvFile(run_dir / EPISODES, printer, _EPISODES_BYTES) if config.episodes else None
     return MetricsWriter(sinks, episodes, budget)

@@ -185,6 +185,7 @@ def _duration(seconds: float) -> str:
 
 def start_training(folder: SweepFolder) -> Start:
     """Returns what starts a trial as a process that ends, and saves, with this one."""
+    group = {"WANDB_RUN_GROUP": folder.path.absolute().name}  # for metrics.wandb
 
     def start(trial: Trial, environment: Mapping[str, str]) -> "subprocess.Popen[bytes]":
         log = folder.log(trial)
@@ -195,7 +196,9 @@ def start_training(folder: SweepFolder) -> Start:
         ]  # fmt: skip
         try:
             with open(log, "ab") as output:
-                process, sender = training_client.start(output, {**os.environ, **environment})
+                process, sender = training_client.start(
+                    output, {**group, **os.environ, **environment}
+                )
         except OSError as error:
             raise ConfigError(f"sweep: {trial.name} cannot be started: {error}") from error
         with sender:

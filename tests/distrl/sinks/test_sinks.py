@@ -3,8 +3,6 @@
 import csv
 import json
 import math
-import sys
-import types
 
 import pytest
 
@@ -272,24 +270,6 @@ def test_tensorboard_reads_the_event_files_of_a_resumed_run(tmp_path):
     # What the first program wrote beyond its checkpoint is taken back.
     assert [step for step, _ in points] == [500, 1200, 1700, 1700]
     assert {"loss", "learner_steps", "std_return"} <= set(events.Tags()["scalars"])
-
-
-def test_weights_and_biases_get_the_same_rows(tmp_path, monkeypatch):
-    logged, calls = [], []
-    fake = types.SimpleNamespace(
-        init=lambda **arguments: calls.append(arguments) or fake,
-        log=lambda row, step: logged.append((step, row["loss"])),
-        finish=lambda: calls.append("finish"),
-    )
-    monkeypatch.setitem(sys.modules, "wandb", fake)
-    monitor = make_monitor(tmp_path / "mine", MetricsConfig(wandb=True, episodes=False))
-    (tmp_path / "mine").mkdir(exist_ok=True)
-    monitor.report("learner/0", 0, [LEARNED])
-    act(monitor, 5)
-    monitor.close()
-    assert logged == [(500, 0.5), (500, 0.5)]
-    assert calls[0]["name"] == calls[0]["id"] == "mine" and calls[0]["resume"] == "allow"
-    assert calls[1] == "finish"
 
 
 def test_a_package_that_is_missing_is_named(monkeypatch):

@@ -1,0 +1,87 @@
+"""A run of Weights & Biases."""
+
+import contextlib
+import json
+import os
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from distrl.errors import ConfigError
+from distrl.runtime.files import TASKS, write_json
+
+_FILE = "wandb.json"  # in the run folder: what the run is to the service
+
+
+class WandbRun:
+    """A run of Weights & Biases, named after the folder; a resumed run continues its own.
+
+    Training does not depend on it: what cannot be logged is told once.
+    """
+
+    def __init__(self, run_dir: Path, settings: Mapping[str, Any], printer: Callable[[str], None]):
+        """Args:
+        run_dir: the run folder, or that of a task, which makes the run one of a group.
+        settings: what describes the run.
+        printer: takes a line about what cannot be logged.
+
+        Raises:
+          ConfigError: the service, or its package, refuses the run.
+        """
+        import wandb
+
+        self._printer, self._broken, self._errors = printer, False, (wandb.Error, OSError)
+        try:
+            run_dir.mkdir(parents=True, exist_ok=True)
+            self._run = wandb.init(
+                project="distrl",
+                resume="allow",
+                reinit="create_new",  # beside the runs of other tasks
+                dir=str(run_dir),
+                config=settings,
+                **_identity(run_dir),
+            )
+        except self._errors as error:
+            text = " ".join(str(error).split()).rstrip(".")
+            raise ConfigError(
+                f"metrics.wandb: {text}; WANDB_MODE=offline logs to the run folder alone"
+            ) from error
+
+    def resume(self, env_steps: int) -> None:
+        """See `Sink`. A point that was logged stays: the service takes none back."""
+
+    def append(self, row: Mapping[str, Any]) -> None:
+        """See `Sink`."""
+        known = {name: value for name, value in row.items() if value is not None}
+        with self._told():
+            self._run.log(known, step=int(row["env_steps"]))
+
+    def close(self) -> None:
+        """See `Sink`."""
+        with self._told():
+            self._run.finish()
+
+    @contextlib.contextmanager
+    def _told(self) -> Iterator[None]:
+        try:
+            yield
+        except self._errors as error:
+            if not self._broken:
+                text = " ".join(str(error).split())
+                self._printer(f"distrl: Weights & Biases: {text}: points will be missing")
+            self._broken = True
+
+
+def _identity(run_dir: Path) -> dict[str, Any]:
+    """Returns id, name and group of the folder's run, which stay the same when it is resumed."""
+    path = run_dir / _FILE
+    if path.exists():
+        return dict(json.loads(path.read_text()))
+    name, group = run_dir.name, os.environ.get("WANDB_RUN_GROUP")
+    if run_dir.parent.name == TASKS:
+        run = run_dir.parent.parent.name
+        name, group = f"{run}/{name}", group or run
+    identity = {"id": uuid.uuid4().hex, "name": name, "group": group}
+    write_json(path, identity)
+    return identity
