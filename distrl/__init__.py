@@ -96,7 +96,8 @@ def evaluate(
 
     Args:
       policy: a policy, a run, or the folder of a run or of a checkpoint.
-      environment: the environment, or its name; None: that of the run, if it has a name.
+      environment: the environment, or its name; None: that of the run, or of the run's folder, if
+        it has a name.
       episodes: how many episodes.
       max_steps: steps of each environment after which to end; episodes that have not ended by then
         do not count. None: no limit.

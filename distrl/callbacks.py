@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import signal
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -159,7 +160,10 @@ def _naming(callback: Callback, method: str) -> Iterator[None]:
     """Raises CallbackError for what a callback's method raises."""
     try:
         yield
-    except (Exception, SystemExit) as error:
+    except (Exception, SystemExit, KeyboardInterrupt) as error:
+        by_user = signal.getsignal(signal.SIGINT) is signal.default_int_handler
+        if isinstance(error, KeyboardInterrupt) and by_user:  # with a loop of their own: Ctrl-C
+            raise
         what = f"{type(callback).__name__}.{method}"
         text = " ".join(str(error).split())
         raise CallbackError(f"{what}: {type(error).__name__}: {text}".rstrip(": ")) from error

@@ -130,7 +130,7 @@ def _run(argv: list[str], load: Callable[[], Any] | None) -> int:
     from distrl.runtime.process_exit import announce
 
     try:
-        _check_folder()
+        working_folder.check_exists()
         return _call(command, [f"{argv[0]} {command}", *map(_with_home, argv[2:])], load)
     except (ConfigError, SpecError, flags.Error) as error:
         if isinstance(error, flags.UnrecognizedFlagError):
@@ -147,16 +147,6 @@ def _command(argv: Sequence[str]) -> str:
     """Returns the name of the command; "" if there is none."""
     name = argv[1] if len(argv) > 1 else ""
     return ALIASES.get(name, name)
-
-
-def _check_folder() -> None:
-    """Raises ConfigError if the current folder is gone, which libraries end the process for."""
-    from distrl.errors import ConfigError
-
-    try:
-        os.getcwd()
-    except FileNotFoundError:
-        raise ConfigError("the current folder has been deleted; change to another") from None
 
 
 def _with_home(word: str) -> str:

@@ -5,6 +5,8 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
+from distrl.errors import ConfigError
+
 _started_in: list[Path] = []
 
 
@@ -18,6 +20,14 @@ def kept() -> Iterator[None]:
         yield
     finally:
         _started_in[:] = before
+
+
+def check_exists() -> None:
+    """Raises ConfigError if the current folder is gone, which libraries end the process for."""
+    try:
+        os.getcwd()
+    except FileNotFoundError:
+        raise ConfigError("the current folder has been deleted; change to another") from None
 
 
 def absolute(path: str | os.PathLike[str]) -> Path:

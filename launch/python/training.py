@@ -17,6 +17,7 @@ from distrl.launch.python import training_client
 from distrl.launch.run_dir.folder import make_folder_in_runs
 from distrl.launch.runs.run import Run
 from distrl.launch.supervision.result import EXIT_BAD_INPUT, EXIT_FINISHED
+from distrl.runtime import working_folder
 
 _EXIT_STOPPED = {128 + signal.SIGINT, 128 + signal.SIGTERM}
 
@@ -50,6 +51,7 @@ def train(
     if callbacks:
         experiment = experiment or presets.experiment(str(environment), agent)
         experiment = _with_callbacks(experiment, callbacks)
+    working_folder.check_exists()
     name = environment if isinstance(environment, str) else environment.environment.name
     if run_dir is None:
         folder = make_folder_in_runs(f"{name}-{topology}")

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from distrl import envs
+from distrl.checkpointing.store import MANIFEST
 from distrl.envs.multi_agent.environment import SeveralAgents
 from distrl.envs.pool import Environment
 from distrl.episodes import EpisodeStatistics, Outcome
@@ -63,7 +64,7 @@ def evaluate(
     """See `distrl.evaluate`. A function is called for the policy once the pool is made."""
     if episodes < 1:
         raise ConfigError(f"evaluate: episodes must be 1 or more, got {episodes}")
-    if isinstance(policy, (str, Path)) and environment is None:
+    if isinstance(policy, (str, Path)) and environment is None and not _is_checkpoint(policy):
         policy = load_run(policy, command="evaluate")
     if isinstance(policy, Run):
         environment = environment or environment_of(policy, trust=policy.trust)
@@ -77,6 +78,10 @@ def evaluate(
             "evaluate their policies together while they learn"
         )
     return _play(policy, environment, episodes, max_steps, seed)
+
+
+def _is_checkpoint(folder: str | Path) -> bool:
+    return (Path(folder) / MANIFEST).exists()
 
 
 def _loaded(source: PolicySource) -> Policy:

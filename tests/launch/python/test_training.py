@@ -330,6 +330,15 @@ def test_numbers_of_numpy_become_pythons():
     assert repr(training._plain(given)) == repr({"a": 0.001, "b": (3, True), "c": [[0, 1]]})
 
 
+def test_a_folder_that_is_gone_is_named(tmp_path, monkeypatch):
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    for run_dir in (None, "run", tmp_path / "run"):
+        with pytest.raises(ConfigError, match=r"^the current folder has been deleted; change to"):
+            training.train("CartPole-v1", run_dir=run_dir)
+
+
 def test_an_environment_alone_is_no_experiment():
     with pytest.raises(ConfigError, match="expected an environment's name or an Experiment"):
         training.train(suites.make("CartPole-v1"))

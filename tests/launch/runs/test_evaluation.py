@@ -11,7 +11,7 @@ import distrl
 from distrl.agents.a2c import A2CConfig
 from distrl.agents.networks import NetworkConfig
 from distrl.checkpointing.params_file import save_params
-from distrl.checkpointing.store import PARAMS, Checkpoints
+from distrl.checkpointing.store import MANIFEST, PARAMS, Checkpoints
 from distrl.config import ActorsConfig, LearnerConfig
 from distrl.envs import PythonEnvironment
 from distrl.errors import ConfigError
@@ -55,6 +55,12 @@ def test_a_policy_of_a_fixed_size_is_evaluated_in_as_many_environments():
     assert len(many.returns) == 20
     few = distrl.evaluate(policy, ENVIRONMENT, episodes=3)
     np.testing.assert_array_equal(few.lengths, many.lengths[:3])
+
+
+def test_the_folder_of_a_checkpoint_needs_an_environment(tmp_path):
+    (tmp_path / MANIFEST).write_text("{}")
+    with pytest.raises(ConfigError, match=r"^evaluate: name the environment, as in evaluate\("):
+        distrl.evaluate(tmp_path)
 
 
 def test_an_environment_with_other_actions_is_refused():
