@@ -9,6 +9,7 @@ from distrl.errors import ConfigError
 from distrl.launch.cli.train_flags import BUDGETS
 from distrl.launch.run_dir.folder import lock, make_folder
 from distrl.launch.supervision.launcher_process import LOCK
+from distrl.launch.sweep.search import key
 from distrl.runtime.files import read_json, write_json
 from distrl.runtime.working_folder import shown
 
@@ -131,13 +132,13 @@ class SweepFolder:
                 f"--dir: {shown(self.path)} has a sweep with other flags: {' '.join(fixed)}; name "
                 "a new folder, or leave them as they were"
             )
-        known = {(_key(trial.settings), trial.seed): trial for trial in old.trials}
-        names = {_key(trial.settings): trial.name.partition("-")[0] for trial in old.trials}
+        known = {(key(trial.settings), trial.seed): trial for trial in old.trials}
+        names = {key(trial.settings): trial.name.partition("-")[0] for trial in old.trials}
         trials = []
         for trial in self.trials:  # the folder of a trial is its settings' for good
-            before = known.pop((_key(trial.settings), trial.seed), None)
+            before = known.pop((key(trial.settings), trial.seed), None)
             if before is None:
-                prefix = names.setdefault(_key(trial.settings), f"{len(names):03d}")
+                prefix = names.setdefault(key(trial.settings), f"{len(names):03d}")
                 before = dataclasses.replace(trial, name=_name(prefix, trial.seed))
             elif different:
                 before = dataclasses.replace(before, status="", reason="")
@@ -157,10 +158,6 @@ def make_trials(settings: Sequence[dict[str, str]], seeds: Sequence[int]) -> lis
 
 def _name(prefix: str, seed: int) -> str:
     return f"{prefix}-seed-{seed}"
-
-
-def _key(settings: dict[str, str]) -> tuple[tuple[str, str], ...]:
-    return tuple(sorted(settings.items()))
 
 
 def _is_budget(word: str) -> bool:

@@ -1,5 +1,6 @@
 """Which settings a sweep tries: all combinations of a grid, with random draws."""
 
+import ast
 import difflib
 import itertools
 import math
@@ -12,7 +13,11 @@ from distrl.errors import ConfigError
 
 _RANGE = re.compile(r"(\w+):([^:,]+):([^:,]+)")
 _OPENING, _CLOSING, _QUOTES = "([{", ")]}", "\"'"
+_EXACT = 2**53  # below it, a float has each whole number
 _DIGITS = 4  # of a drawn number: what it is called by
+
+
+Key = tuple[tuple[str, str], ...]
 
 
 class Range(NamedTuple):
@@ -64,9 +69,9 @@ class Search(NamedTuple):
         drawn = {name: self._draws(name, what) for name, what in self.random.items()}
         draws = [{name: words[k] for name, words in drawn.items()} for k in range(self.draws)]
         grid = [dict(zip(self.grid, values)) for values in itertools.product(*self.grid.values())]
-        unique: dict[tuple[tuple[str, str], ...], dict[str, str]] = {}
+        unique: dict[Key, dict[str, str]] = {}
         for settings in ({**point, **draw} for draw in draws for point in grid):
-            unique.setdefault(tuple(sorted(settings.items())), settings)
+            unique.setdefault(key(settings), settings)
         return list(unique.values())
 
     def _draws(self, name: str, what: Range | list[str]) -> list[str]:
@@ -74,6 +79,21 @@ class Search(NamedTuple):
         if isinstance(what, list):
             return [rng.choice(what) for _ in range(self.draws)]
         return [_word(KINDS[what.kind](rng, what), what) for _ in range(self.draws)]
+
+
+def key(settings: Mapping[str, str]) -> Key:
+    """Returns what settings have in common that differ in their words alone, as 1e-3 and 0.001."""
+    return tuple(sorted((name, _value(word)) for name, word in settings.items()))
+
+
+def _value(word: str) -> str:
+    """Returns one spelling of a value: of a number that of a float, if it is exact."""
+    try:
+        value = ast.literal_eval(word)
+    except (ValueError, TypeError, SyntaxError):
+        return word
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    return repr(float(value) if is_number and abs(value) < _EXACT else value)
 
 
 def _word(number: float, within: Range) -> str:

@@ -109,15 +109,22 @@ def _define_flags() -> flags.FlagValues:
 def _folder(own: flags.FlagValues, words: Sequence[str]) -> SweepFolder:
     """Returns the sweep that the flags describe, or the one in the folder that they name."""
     given = {name: own[name].value for name in _REPEATED if own[name].present}
+    path = folder_of_flag(own.dir, "--dir") if own.dir is not None else folder_in_runs("sweep")
+    old = None if words or own.dir is None else SweepFolder.read(path)
     if not words and not given.keys() - {"jobs", "by"}:
         if own.dir is None:
             raise ConfigError("sweep: say what to try; see `distrl sweep --help`")
-        folder = SweepFolder.read(folder_of_flag(own.dir, "--dir"))
-        if folder is None:
+        if old is None:
             raise ConfigError(f"--dir: {own.dir} has no sweep to resume; say what to try")
-        folder.command.update(given)
-        return folder
-    path = folder_of_flag(own.dir, "--dir") if own.dir is not None else folder_in_runs("sweep")
+        old.command.update(given)
+        return old
+    first = "0"
+    if old is not None:  # its command, extended
+        words = old.words
+        for name in old.command.keys() - given.keys():
+            own[name].value = old.command[name]
+        if "," not in str(old.command["seeds"]):
+            first = str(min(trial.seed for trial in old.trials if trial.wanted))
     search = make_search(own.grid, own.random, own.trials, own.sweep_seed)
     words = joined_flags(words, flags.FLAGS)
     names = {word.lstrip("-").partition("=")[0] for word in words}
@@ -129,7 +136,7 @@ def _folder(own: flags.FlagValues, words: Sequence[str]) -> SweepFolder:
     for name in (*search.grid, *search.random):
         if name in names:
             raise ConfigError(f"sweep: --{name} is given for all trials, and to be tried too")
-    first = next((word.partition("=")[2] for word in words if word.startswith("--seed=")), "0")
+    first = next((word.partition("=")[2] for word in words if word.startswith("--seed=")), first)
     words = [word for word in words if not word.startswith("--seed=")]
     if not names & {"topology", "config_file"} and "topology" not in {*search.grid, *search.random}:
         words.append("--topology=single_process")  # trials share the machine

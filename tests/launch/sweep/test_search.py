@@ -63,6 +63,18 @@ def test_logarithms_are_uniform():
     assert abs(below - 0.5) < 4 * math.sqrt(0.25 / 4000)
 
 
+def test_values_that_are_equal_are_tried_once():
+    search = make_search(["x=1e-3,0.001,1,1.0,true,'a',\"a\",(1, 2),(1,2),a b"], [], None, 0)
+    assert [each["x"] for each in search.settings()] == [
+        "1e-3",
+        "1",
+        "true",
+        "'a'",
+        "(1, 2)",
+        "a b",
+    ]
+
+
 def test_values_to_choose_from():
     search = make_search([], ["agent=ppo,dqn", "env=gym:my:Env-v0,b"], 40, 0)
     settings = search.settings()

@@ -271,6 +271,27 @@ def test_bad_sweeps_are_refused_before_anything_starts(tmp_path, monkeypatch, wo
     assert not list(tmp_path.iterdir())
 
 
+def test_a_sweep_is_extended_by_its_own_flags_alone(tmp_path):
+    def folder(*words):
+        own = sweep._define_flags()
+        words = own(["distrl sweep", f"--dir={tmp_path / 's'}", *words], known_only=True)[1:]
+        with flagsaver.flagsaver():
+            return sweep._folder(own, words)
+
+    first = folder(*BASE, f"--grid={LR}=1e-3,2e-3", "--seed=5", "--seeds=2", "--jobs=2")
+    (tmp_path / "s").mkdir()
+    first.write()
+    more = folder("--seeds=3")
+    assert more.words == first.words
+    assert more.command == {**first.command, "seeds": "3"}
+    assert {trial.seed for trial in more.trials} == {5, 6, 7} and len(more.trials) == 6
+    other = folder(f"--grid={LR}=0.001,4e-3")
+    assert [each.settings[LR] for each in other.trials] == ["0.001", "4e-3"] * 2
+    other._take_up(first)
+    names = [trial.name for trial in other.trials if trial.wanted]
+    assert names == ["000-seed-5", "002-seed-5", "000-seed-6", "002-seed-6"]
+
+
 @pytest.mark.parametrize("data", [{"seed": 7}, {"config": {"seed": 7}}])
 def test_a_seed_in_a_file_of_settings_is_refused(tmp_path, data):
     (tmp_path / "own.json").write_text(json.dumps(data))
