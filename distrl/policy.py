@@ -15,23 +15,14 @@ from distrl.checkpointing.store import MANIFEST, PARAMS, Checkpoint, Checkpoints
 from distrl.errors import ConfigError
 from distrl.inferencer import Inferencer
 from distrl.runtime.files import TASKS
+from distrl.runtime.jax_settings import own_settings
 from distrl.saved.saved_agent import PICKLE, SETTINGS, read_settings
 from distrl.task import make_agent
 from distrl.types import AgentOutput, Nest, Params, StepType, TimeStep
-from distrl.variables import VariableClient
+from distrl.variables import ConstantSource, VariableClient
 
 POLICY_FILES = (PARAMS, (SETTINGS, PICKLE))
 """The files of a checkpoint that make a policy; see `Checkpoint.read`."""
-
-
-class _ConstantSource:
-    """A `distrl.variables.VariableSource` of constant parameters."""
-
-    def __init__(self, version: int, params: Params):
-        self._variables = version, params
-
-    def get_variables(self, newer_than: int) -> tuple[int, Params] | None:
-        return self._variables if self._variables[0] > newer_than else None
 
 
 class PolicyOutput(NamedTuple):
@@ -97,12 +88,13 @@ class Policy:
         """Args: see `load_policy`."""
         self.version = version
         self.batch_size = batch_size
-        self._variables = VariableClient(_ConstantSource(version, jax.device_put(params)), 2**62)
+        self._variables = VariableClient(ConstantSource(version, jax.device_put(params)), 2**62)
         self._name = type(getattr(agent, "agent", agent)).__name__
         self._agent: Any = _WithDistribution(agent)
         self._greedy, self._seed = greedy, seed
         self.env_spec = agent.env_spec
-        self._begin(1 if batch_size is None else batch_size)
+        with own_settings():
+            self._begin(1 if batch_size is None else batch_size)
 
     def _begin(self, size: int) -> None:
         """Begins the episodes of a number of environments, with new memory."""
@@ -192,6 +184,10 @@ class Policy:
 
     def _act(self, observation: Nest, reward: Any, given: Nest) -> tuple[Nest, Any]:
         """Returns the action, and the agent's extras, both without B for one observation."""
+        with own_settings():
+            return self._infer(observation, reward, given)
+
+    def _infer(self, observation: Nest, reward: Any, given: Nest) -> tuple[Nest, Any]:
         is_given = given is not None
         observation = specs.converted(observation, self.env_spec.observation)
         single = self._is_single(observation)
@@ -267,7 +263,8 @@ def load_policy(
       ConfigError: there is no complete checkpoint, or it has code and `trust` is not set.
       SpecError: the parameters are not the agent's, or lack its statistics.
     """
-    saved = load_saved(path, which, trust=trust)
+    with own_settings():
+        saved = load_saved(path, which, trust=trust)
     return Policy(*saved, batch_size=batch_size, greedy=greedy, seed=seed)
 
 

@@ -23,6 +23,17 @@ class VariableSource(Protocol):
         """Returns the newest `(version, params)`; None if `newer_than` is the newest."""
 
 
+class ConstantSource:
+    """A `VariableSource` of constant parameters."""
+
+    def __init__(self, version: int, params: Params):
+        self._variables = version, params
+
+    def get_variables(self, newer_than: int) -> tuple[int, Params] | None:
+        """See `VariableSource`."""
+        return self._variables if self._variables[0] > newer_than else None
+
+
 class VariableClient:
     """A copy of a source's parameters, refreshed every `sync_interval` calls of `update`.
 

@@ -164,6 +164,9 @@ def _call(command: str, arguments: list[str], load: Callable[[], Any] | None) ->
         from distrl.runtime.compilation_cache import use_compilation_cache
 
         use_compilation_cache()
+        from distrl.runtime.jax_settings import use_own_settings
+
+        use_own_settings()
     function = getattr(importlib.import_module(f"distrl.launch.{row.module}"), row.function)
     return int(function(arguments, load) if command == "train" else function(arguments))
 

@@ -8,6 +8,7 @@ import jax
 
 from distrl.agents.agent import Agent, has_memory, params_struct
 from distrl.agents.modules import images
+from distrl.errors import ConfigError
 
 _HAS_BOTH = jax.__version_info__ < (0, 6)  # later ones have the new runtime only
 _SMALL = 128  # the widest layer whose arithmetic is better not divided among threads
@@ -28,6 +29,9 @@ def start_backend(agents: Iterable[Agent]) -> None:
 
     Args:
       agents: all that this process may run.
+
+    Raises:
+      ConfigError: JAX has no device of the platforms that JAX_PLATFORMS names.
     """
     global _started
     with _starting:
@@ -35,12 +39,27 @@ def start_backend(agents: Iterable[Agent]) -> None:
             return
         _started = True
         if _THREADS in os.environ or not all(map(_is_small, agents)):
+            _make_clients()
             return
         os.environ[_THREADS] = "1"
         try:
-            jax.devices()
+            _make_clients()
         finally:
             del os.environ[_THREADS]  # child processes may have other agents
+
+
+def _make_clients() -> None:
+    try:
+        jax.devices()
+    except (RuntimeError, AssertionError) as error:  # JAX has no message where all platforms fail
+        chosen = jax.config.jax_platforms  # type: ignore[attr-defined]
+        if not chosen:
+            raise
+        text = " ".join(str(error).split())
+        raise ConfigError(
+            f"JAX_PLATFORMS={chosen}: JAX has no such device here{text and ': '}{text}; name one "
+            "that it has, such as cpu, or leave it unset"
+        ) from error
 
 
 def compiler_options(agent: Agent) -> dict[str, bool] | None:

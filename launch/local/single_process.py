@@ -126,7 +126,7 @@ def run_single_process(
 
 def _one_line(error: BaseException) -> str:
     """Returns "Type: message", and says who raised what usually is a signal's."""
-    line = f"{type(error).__name__}: {error}".partition("\n")[0]
+    line = f"{type(error).__name__}: {error}".partition("\n")[0].rstrip(": ")
     if isinstance(error, (SystemExit, KeyboardInterrupt)):
         line += " (raised by the environment, the agent, or a library of theirs)"
     return line + explain_quit(error)

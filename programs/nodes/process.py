@@ -7,12 +7,14 @@ import jax
 
 from distrl.programs.build import print_line
 from distrl.runtime.heartbeat import current_heartbeat
+from distrl.runtime.jax_settings import use_own_settings
 from distrl.runtime.process_exit import exit_at_once
 from distrl.shared_memory.process import Process
 
 
 def configure_jax() -> None:
     """Applies settings that must come before the node's first computation."""
+    use_own_settings()
     # A dispatch to another thread costs more than a small network's whole step.
     jax.config.update("jax_cpu_enable_async_dispatch", False)
 

@@ -21,12 +21,11 @@ from distrl.errors import ConfigError, SpecError
 from distrl.experiment import ActorsConfig, Experiment, LearnerConfig
 from distrl.goal import Goal
 from distrl.inferencer import Inferencer
-from distrl.policy import _ConstantSource
 from distrl.programs.single_process import single_process
 from distrl.replay.buffer import ReplayConfig
 from distrl.saved.saved_agent import agent_writer
 from distrl.transforms import FrameStack, ObservationNormalizer
-from distrl.variables import VariableClient
+from distrl.variables import ConstantSource, VariableClient
 from tests.support.selection import full, slow
 
 ROOT = Path(__file__).parents[2]
@@ -93,7 +92,7 @@ def test_a_clean_process_acts_as_the_evaluator(tmp_path, name):
     like = jax.eval_shape(agent.initial_params, jax.ShapeDtypeStruct((2,), np.uint32))
     version, params = load_params(run / "params.npz", like)
     assert version > 0
-    client = VariableClient(_ConstantSource(version, params))
+    client = VariableClient(ConstantSource(version, params))
     evaluator = Inferencer(agent, client, seed=5, max_streams=BATCH, evaluation=True)
     pool = made.environment.make_pool(BATCH, BATCH, tuple(range(BATCH)))
     streams = pool.env_ids.astype(np.int32)
