@@ -118,6 +118,8 @@ def test_policy_lag_is_measured_on_what_is_consumed():
 class ConstantReplay:
     """A replay that always returns the same sample."""
 
+    is_prioritized = False
+
     def __init__(self, sample):
         self._sample = sample
 
@@ -167,7 +169,7 @@ def test_an_actor_runs_until_it_should_stop_and_reports_all_steps():
 
     replay = CountingReplay()
     pool = EXPERIMENT.environment.make_pool(4, 4, range(4))
-    actor = Actor(pool, parts.inferencer, replay)
+    actor = Actor(pool, next(iter(parts.tasks.values())).inferencer, replay)
     actor.run(should_stop, reports.append, report_interval=0.0)
     assert sum(report["env_steps"] for report in reports) == replay.steps
 
