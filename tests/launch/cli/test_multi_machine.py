@@ -75,7 +75,7 @@ def test_the_wait_for_the_hosts_is_a_flag(tmp_path):
         join = (f"--join_port={ports.take()}", f"--credentials={credentials}", "--join_wait=0")
         done = train(tmp_path, HOSTS, "--launcher=join", *join)
     assert done.returncode == 2
-    reasons = "a: it was not reached yet; b: it was not reached yet"
+    reasons = "a: it has not been reached yet; b: it has not been reached yet"
     assert f"not all hosts joined in time: {reasons}; --join_wait" in done.stderr
 
 
@@ -93,7 +93,7 @@ def test_the_wait_for_the_hosts_is_a_flag(tmp_path):
             "not in a Slurm job; submit one with --slurm='--nodes=3 --exclusive'",
         ),
         ([HOSTS, "--launcher=slurm"], "not in a Slurm job; submit one with --slurm='--nodes=3 "),
-        (["--hosts=h1,h1", "--launcher=slurm", "--slurm=--nodes=2"], "h1 is there twice"),
+        (["--hosts=h1,h1", "--launcher=slurm", "--slurm=--nodes=2"], "h1 is named twice"),
         ([HOSTS, "--launcher=kubernetes"], "give --image"),
         ([HOSTS, "--config.learner.num_gpus=1"], "their host a has 0: say --hosts=a:gpus=1"),
     ],
