@@ -15,6 +15,7 @@ import pytest
 
 from distrl.launch.hosts import daemon as daemon_module
 from distrl.launch.hosts.daemon import HostDaemon
+from distrl.launch.local import processes
 from distrl.launch.supervision.result import NodeExit
 from distrl.launch.supervision.usage import Usage
 from distrl.runtime.heartbeat import Heartbeat
@@ -328,6 +329,7 @@ def tunnel(daemon: Daemon, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeTunn
     """That of a daemon which can be wired."""
     made = FakeTunnel()
     monkeypatch.setattr(daemon_module, "SealedTunnel", lambda: made)
+    monkeypatch.setattr(processes, "check_can_fork", lambda: None)  # nothing is forked
     program = types.SimpleNamespace(
         own_nodes=list, wire=lambda stopper: None, forwards=lambda addresses: {}, open_ports={}
     )
