@@ -16,7 +16,7 @@ import signal
 import socket
 import time
 import traceback
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from distrl.launch.hosts.channel import JsonLineChannel
@@ -31,7 +31,7 @@ from distrl.launch.supervision.housekeeping import Housekeeping
 from distrl.launch.supervision.signals import Signals, run_once
 
 if TYPE_CHECKING:
-    from distrl.launch.hosts.host_program import RemoteAddresses
+    from distrl.launch.hosts.host_program import RemoteAddresses, RequiredHosts
 
 LEASE_S = 10.0  # without a message from the launcher, which sends one every second
 REPORT_S = 1.0
@@ -76,7 +76,9 @@ class HostDaemon:
         self._reconnect_command = reconnect_command
         self._tunnel_port = tunnel_port
         self._asked = 0  # the signal by which it was asked to end
-        self._unreached: set[tuple[str, int]] = set()
+        self._required: set[tuple[str, int]] = set()
+        self._reached: set[tuple[str, int]] = set()  # at some time
+        self._wired = False
         self._last_heard = self._last_report = time.monotonic()
         self._channel = JsonLineChannel(self.selector, reader, writer, self._handle, self._leave)
         self._nodes = HostNodes(self._channel.send, self._forward_messages, self._housekeeping)
@@ -108,8 +110,7 @@ class HostDaemon:
                 if now - self._last_report >= REPORT_S:
                     self._last_report = now
                     self._attempt("checking the tunnel", self._check_tunnel)
-                    # Also the sign of life.
-                    self._channel.send("report", nodes=self._nodes.report())
+                    self._channel.send("report", nodes=self._nodes.report())  # and sign of life
                 if now - self._last_heard > LEASE_S:
                     self._leave(f"no message from the launcher for {LEASE_S:g} s")
 
@@ -178,15 +179,8 @@ class HostDaemon:
         port = self._listener.getsockname()[1]
         self._channel.send("ready", ports=self._program.ports, tunnel_port=port)
 
-    def _on_wire(
-        self, remote_addresses: "RemoteAddresses", required: Sequence[tuple[str, int]]
-    ) -> None:
-        """Resolves the program's addresses, starts the tunnel and prepares this host's nodes.
-
-        Args:
-          remote_addresses: of the other hosts' nodes.
-          required: hosts, and the ports of their tunnels, that must be reached before nodes start.
-        """
+    def _on_wire(self, remote_addresses: "RemoteAddresses", required: "RequiredHosts") -> None:
+        """Resolves the program's addresses, starts the tunnel and prepares this host's nodes."""
         from distrl.launch.local import processes
         from distrl.launch.network import loopback
         from distrl.launch.supervision.restart_policy import RestartPolicy
@@ -207,34 +201,40 @@ class HostDaemon:
             )
         self._program.wire(self._stopper)
         assert self._tunnel is not None
-        forwards = self._program.forwards(remote_addresses)
-        open_ports = self._program.open_ports
-        self._tunnel.start(self._listener, self._sealed, open_ports, forwards, required)
-        self._unreached = {(host, port) for host, port in required}
+        program, forwards = self._program, self._program.forwards(remote_addresses)
+        self._tunnel.start(self._listener, self._sealed, program.open_ports, forwards, required)
         self.selector.register(self._tunnel, selectors.EVENT_READ, self._hear_tunnel)
-        if not self._unreached:
+        self._required = {(host, port) for host, port in required}
+        self._check_reached()
+
+    def _check_reached(self) -> None:
+        """Tells the launcher that this host is up, once it has reached those that it must."""
+        if not self._wired and self._required <= self._reached:
+            self._wired = True
             self._channel.send("wired")
 
     def _hear_tunnel(self) -> None:
-        """Passes on whether another host is reached; this one is up once those that must be are."""
+        """Passes on whether another host is reached."""
         assert self._tunnel is not None
         try:
             host, port, reason = self._tunnel.news()
         except OSError:
             self._leave(TUNNEL_ENDED)
         self._channel.send("reach", host=host, port=port, reason=reason)
-        if not reason and (host, port) in self._unreached:
-            self._unreached.remove((host, port))
-            if not self._unreached:
-                self._channel.send("wired")
+        if not reason:
+            self._reached.add((host, port))
+            self._check_reached()
 
-    def _on_rewire(self, remote_addresses: "RemoteAddresses") -> None:
+    def _on_rewire(self, remote_addresses: "RemoteAddresses", required: "RequiredHosts") -> None:
         """Has new connections go to where the servers of other hosts are now."""
         assert self._tunnel is not None
+        self._required = {(host, port) for host, port in required}
+        forwards = self._program.forwards(remote_addresses)
         try:
-            self._tunnel.forward_to(self._program.forwards(remote_addresses))
+            self._tunnel.forward_to(forwards, self._required - self._reached)
         except OSError:
             self._leave(TUNNEL_ENDED)
+        self._check_reached()
 
     def _stopper(self, name: str) -> Any:
         from distrl.launch.local.node_hooks import Stopper

@@ -23,6 +23,9 @@ RemoteAddresses = Mapping[str, Sequence[Sequence[Any]]]
 """For each node of another host and each of its addresses: the host, its tunnel's port, and the
 port of the server there."""
 
+RequiredHosts = Sequence[tuple[str, int]]
+"""Each a host and its tunnel's port, which must be reached before a host's nodes start."""
+
 
 class HostProgram:
     """A host's part of the program.

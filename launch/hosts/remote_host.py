@@ -135,16 +135,17 @@ class RemoteHost:
 
         The host is up when it has answered the first time.
         """
-        if self._wired:
-            self.send("rewire", remote_addresses=remote_addresses)
-            return
         required = {
             (host, port)
             for name in self.essential & remote_addresses.keys()
             for host, port, _ in remote_addresses[name]
         }
-        self.send("wire", remote_addresses=remote_addresses, required=sorted(required))
+        kind = "rewire" if self._wired else "wire"
+        self.send(kind, remote_addresses=remote_addresses, required=sorted(required))
         self._wired = True
+        if self.state is not HostState.UP:  # what was required before may be no host's any more
+            ports = [f"{host}:{port}" for host, port in required]
+            self.unreachable = {at: self.unreachable[at] for at in ports if at in self.unreachable}
 
     def close(self, timeout: float = 5.0) -> None:
         """Says goodbye, waits for the daemon to end, and closes the connection.

@@ -69,8 +69,8 @@ def run(
       forwards: for the path of each Unix socket to make: the other host, its open port, and the
         port of the server there. Only this user may be able to enter the paths' folder.
       ready: called when the port and all sockets accept connections.
-      changes: from which new `forwards`, of the same paths, arrive as JSON after their `LENGTH`;
-        the other way goes what `Reach` tells.
+      changes: from which new `forwards`, of the same paths, and new `required` arrive as JSON after
+        their `LENGTH`; the other way goes what `Reach` tells.
       required: hosts and open ports that are tried until they are reached, without a client.
 
     Raises:
@@ -78,7 +78,8 @@ def run(
     """
     for path in forwards:
         _check(path)
-    asyncio.run(_Tunnel(credentials, open_ports, forwards).run(listener, ready, changes, required))
+    tunnel = _Tunnel(credentials, open_ports, forwards, required)
+    asyncio.run(tunnel.run(listener, ready, changes))
 
 
 def _check(path: str) -> None:
@@ -112,12 +113,14 @@ class _Tunnel:
         credentials: Credentials,
         open_ports: Mapping[int, str],
         forwards: Mapping[str, tuple[str, int, int]],
+        required: Iterable[tuple[str, int]],
     ) -> None:
         self._credentials = credentials
         self._as_server = tls.server_context(credentials)
         self._as_client = tls.client_context(credentials)
         self._open_ports = dict(open_ports)
         self._forwards = dict(forwards)
+        self._required = {(host, port) for host, port in required}  # and not reached yet
         self._tasks: Tasks = {}
         self._unauthenticated: Tasks = {}
         self._carried: set[TlsEnd] = set()
@@ -134,13 +137,11 @@ class _Tunnel:
         listener: socket.socket,
         ready: Callable[[], None],
         changes: socket.socket | None,
-        required: Iterable[tuple[str, int]],
     ) -> None:
-        running = [self._watch(), self._accept(listener, self._admit)]
+        running = [self._watch(), self._reach_required(), self._accept(listener, self._admit)]
         if changes is not None:
             reader, self._news = await asyncio.open_connection(sock=changes)
             running.append(self._follow(reader))
-        running += [self._require(host, port) for host, port in required]
         for path in self._forwards:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(path)  # left by a tunnel that was killed
@@ -249,7 +250,7 @@ class _Tunnel:
             self._carried.add(secure)
 
     async def _dial(self, host: str, port: int, target: int) -> TlsEnd:
-        """Returns a connection to another host, which knows the server's port; one of _FAILURES."""
+        """Returns a connection to a server of another host, or raises one of `_FAILURES`."""
         secure = TlsEnd()
         connecting = asyncio.get_running_loop().create_connection(
             lambda: secure,
@@ -272,14 +273,18 @@ class _Tunnel:
         secure.transport.write(_HEADER.pack(_MAGIC, target))
         return secure
 
-    async def _require(self, host: str, port: int) -> None:
-        """Tries another host's port until it is reached."""
-        while True:
+    async def _reach_required(self) -> None:
+        """Tries the ports that are required until each is reached."""
+
+        async def attempt(host: str, port: int) -> None:
             try:
                 (await self._dial(host, port, _NO_SERVER)).transport.close()
-                return
+                self._required.discard((host, port))
             except _FAILURES as error:
                 self._log(f"no connection to {host}:{port}", error)
+
+        while True:
+            await asyncio.gather(*(attempt(host, port) for host, port in self._required))
             await asyncio.sleep(WATCH_S)
 
     def _tell(self, *news: object) -> None:
@@ -293,7 +298,9 @@ class _Tunnel:
         with contextlib.closing(self._news), contextlib.suppress(asyncio.IncompleteReadError):
             while True:  # until the other end is closed
                 (size,) = LENGTH.unpack(await reader.readexactly(LENGTH.size))
-                self._forwards.update(json.loads(await reader.readexactly(size)))
+                forwards, required = json.loads(await reader.readexactly(size))
+                self._forwards.update(forwards)
+                self._required = {(host, port) for host, port in required}
 
     async def _watch(self) -> None:
         """Breaks connections to hosts that do not answer: a cut cable causes no error."""

@@ -54,16 +54,21 @@ class SealedTunnel:
         arguments = [sealed, list(open_ports.items()), dict(forwards), list(required)]
         _send(self._socket, json.dumps(arguments).encode())
 
-    def forward_to(self, forwards: Mapping[str, tuple[str, int, int]]) -> None:
+    def forward_to(
+        self,
+        forwards: Mapping[str, tuple[str, int, int]],
+        required: Iterable[tuple[str, int]] = (),
+    ) -> None:
         """Has new connections go elsewhere.
 
         Args:
           forwards: as of `start`, with the same paths.
+          required: as of `start`, in the place of those before.
 
         Raises:
           OSError: the process has ended.
         """
-        _send(self._socket, json.dumps(dict(forwards)).encode())
+        _send(self._socket, json.dumps([dict(forwards), list(required)]).encode())
 
     def news(self) -> tuple[str, int, str]:
         """Returns what the tunnel reports next, for which it makes `fileno()` readable.

@@ -311,6 +311,9 @@ class FakeTunnel(NoTunnel):
     def start(self, *arguments: Any) -> None:
         self.required = arguments[-1]
 
+    def forward_to(self, forwards: Any, required: Any) -> None:
+        self.required = sorted(required)
+
     def report(self, *news: Any) -> None:
         self.reached.append(news)
         self.reports.sendall(b".")
@@ -352,6 +355,27 @@ def test_a_host_is_up_once_it_reaches_those_that_it_must(daemon, tunnel):
     assert kinds == ["reach"] * 4 + ["wired"] + ["reach"] * 2
     told = [(m["host"], m["port"], m["reason"]) for m in messages if m["kind"] == "reach"]
     assert told[:4] == reports
+
+
+def test_a_host_that_must_be_reached_is_back_at_another_port(daemon, tunnel):
+    def rewire(*required: list[Any]) -> None:
+        daemon.say("rewire", remote_addresses={}, required=required)
+
+    at = {name: [name, 7420] for name in ("h1", "h3")}
+    daemon.turns = [lambda: daemon.say("wire", remote_addresses={}, required=list(at.values()))]
+    daemon.turns += [nothing, functools.partial(tunnel.report, "h3", 7420, ""), nothing]
+    daemon.turns += [functools.partial(rewire, ["h1", 7421], at["h3"]), nothing]
+    daemon.turns += [functools.partial(tunnel.report, "h1", 7421, ""), nothing]
+    daemon.turns += [functools.partial(rewire, ["h1", 7422], at["h3"]), nothing]
+    kinds = [message["kind"] for message in daemon.run()]
+    assert [kind for kind in kinds if kind in ("reach", "wired")] == ["reach", "reach", "wired"]
+    assert tunnel.required == [("h1", 7422)]
+
+
+def test_a_host_that_must_be_reached_no_more_is_not_waited_for(daemon, tunnel):
+    daemon.turns = [lambda: daemon.say("wire", remote_addresses={}, required=[["h1", 7420]])]
+    daemon.turns += [nothing, lambda: daemon.say("rewire", remote_addresses={}, required=[])]
+    assert "wired" in [message["kind"] for message in daemon.run()]
 
 
 def test_one_that_must_reach_no_other_is_up_at_once(daemon, tunnel, capfd):

@@ -239,6 +239,7 @@ def test_addresses_that_change_are_sent_again(daemon: Daemon):
         daemon.host.wire(addresses)
         assert daemon.receive() == {
             "kind": "rewire", "remote_addresses": {"gradient_worker/0": [["h3", port, 15001]]},
+            "required": [],
         }  # fmt: skip
     daemon.socket.close()
     daemon.run_until(lambda: daemon.said)
@@ -363,6 +364,23 @@ def test_a_host_that_cannot_reach_another_one_is_named_until_it_can(daemon: Daem
     daemon.run_until(lambda: daemon.host.state is HostState.AWAY)
     daemon.bring_up()
     assert not daemon.host.unreachable
+
+
+def test_a_host_that_must_be_reached_and_is_elsewhere_now_is_not_named_where_it_was(daemon: Daemon):
+    daemon.connect()
+    daemon.send(**HELLO)
+    daemon.send(kind="ready", ports={"actor/0": [15000]}, tunnel_port=7420)
+    daemon.run_until(lambda: daemon.host.state is HostState.READY)
+    daemon.host.wire({"learner/0": [("h1", 7420, 15001)]})
+    daemon.send(kind="reach", host="h1", port=7420, reason="Connection refused")
+    daemon.run_until(lambda: daemon.host.unreachable)
+    addresses = {"learner/0": [("h1", 7421, 15001)]}
+    daemon.host.wire(addresses)
+    assert daemon.host.why_late() == "its daemon waits for other hosts"
+    kinds = ["begin", "wire", "rewire"]
+    messages = [daemon.receive() for _ in kinds]
+    assert [message["kind"] for message in messages] == kinds
+    assert messages[-1]["required"] == [["h1", 7421]]
 
 
 def test_a_failure_that_may_pass_is_told_once_and_keeps_no_program_from_starting(daemon: Daemon):
