@@ -104,7 +104,8 @@ class _Refused(Exception):
     """A connection is not carried; the message says why."""
 
 
-_FAILURES = (OSError, asyncio.TimeoutError, _Refused)  # of one connection; the others continue
+# Of one connection; the others continue. UnicodeError: of a host name that cannot be one.
+_FAILURES = (OSError, UnicodeError, asyncio.TimeoutError, _Refused)
 
 
 class _Tunnel:

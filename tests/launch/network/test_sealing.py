@@ -191,6 +191,11 @@ def test_a_host_that_must_be_reached_is_tried_until_it_is():
                 taken.shutdown(socket.SHUT_RDWR)  # refuses connections
                 trying.start(unused, sealed, {}, forwards, [at])
             assert trying.news() == (*at, "Connection refused")
+            trying.forward_to(forwards, [("a..b", port)])
+            while (news := trying.news())[0] != "a..b":
+                pass
+            assert "label empty" in news[2]
+            trying.forward_to(forwards, [at])
         listener = socket.create_server(at)
         other.start(listener, seal(credentials, other.public_key), {}, {})
         assert trying.news() == (*at, "")
