@@ -62,7 +62,9 @@ class ConnectingCommand:
     def last_errors(self) -> str:
         """Returns the last lines of the last process's stderr, for messages."""
         try:
-            errors = self._error_log.read_bytes()[self._errors_begin :]
+            with open(self._error_log, "rb") as log:
+                log.seek(self._errors_begin)
+                errors = log.read()
         except OSError:
             return ""
         lines = errors.decode(errors="replace").splitlines()[-3:]
