@@ -186,10 +186,12 @@ def _open_run(
             if short is not None:
                 _say(f"distrl: warning: {short}")
         if topology != "single_process":  # where acting and learning take turns
-            for task in experiment.tasks.values():
-                lost = lost_ratio(task.agent, task.env_spec, task.replay, task.learner)
-                if lost is not None:
-                    _say(f"distrl: warning: {lost}")
+            lost = [
+                lost_ratio(task.agent, task.env_spec, task.replay, task.learner)
+                for task in experiment.tasks.values()
+            ]
+            for line in dict.fromkeys(filter(None, lost)):  # once for tasks that are alike
+                _say(f"distrl: warning: {line}")
     return folder
 
 

@@ -76,6 +76,17 @@ def test_a_table_for_which_memory_is_short_now_is_warned_of(
     assert out.count("distrl: warning: the full replay table needs ") == warnings
 
 
+_ALIKE = """
+from distrl import presets
+from distrl.experiment import Experiment, LearnedPolicy
+from distrl.replay.config import ReplayConfig
+
+usual = presets.experiment("CartPole-v1", "dqn")
+replay = ReplayConfig(table="uniform", max_size=1000)
+policy = LearnedPolicy(usual.agent, replay, usual.learner)
+other = LearnedPolicy(usual.agent, replay, usual.learner, learns_from="main")
+experiment = Experiment(usual.environment, policies={"main": policy, "other": other})
+"""
 _NO_RATIO = ("--config.replay.samples_per_insert=None", "--config.replay.error_buffer=None")
 
 
@@ -87,6 +98,7 @@ _NO_RATIO = ("--config.replay.samples_per_insert=None", "--config.replay.error_b
         ((*_NO_RATIO, "--config.learner.every_unrolls=1"), 0),
         (("--agent=impala",), 0),  # a queue has no ratio
         ((*_NO_RATIO, "--topology=single_process"), 0),
+        (("--experiment=alike.py",), 1),  # once for two policies
     ],
 )
 def test_replay_without_the_algorithms_ratio_is_warned_of(
@@ -98,7 +110,10 @@ def test_replay_without_the_algorithms_ratio_is_warned_of(
     monkeypatch.setattr(launcher, "run", start)
     monkeypatch.setattr(train, "run_single_process", start)
     folder = f"--run_dir={tmp_path / 'run'}"
-    command = ("train", "--env=CartPole-v1", "--agent=dqn", "--topology=heavy_env", "--nosnapshot")
+    monkeypatch.chdir(tmp_path)
+    Path("alike.py").write_text(_ALIKE)
+    usual = () if "--experiment=alike.py" in flags else ("--env=CartPole-v1", "--agent=dqn")
+    command = ("train", *usual, "--topology=heavy_env", "--nosnapshot")
     assert status_of(*command, folder, *flags) == 2
     out, err = capsys.readouterr()
     assert "seen enough" in err
