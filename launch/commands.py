@@ -224,4 +224,4 @@ COMMANDS = {
     ),
 }
 
-ALIASES = {"agent": "host-daemon"}  # names of before, which work and are not listed
+ALIASES = {"agent": "host-daemon"}  # former names, which still work but are not listed

@@ -28,7 +28,7 @@ def main(
     load: Callable[[], Any] | None = None,
     own_process: bool = False,
 ) -> None:
-    """Runs a command and exits: 0 done, 1 failed, 2 bad input, 130 stopped by Ctrl-C.
+    """Runs a command and exits: 0 done, 1 failed, 2 bad input, 75 lost a host, 130 Ctrl-C.
 
     Args:
       argv: the command line; None: this process's own.

@@ -11,7 +11,8 @@ from distrl.launch.cli.train_flags import without_flags
 from distrl.launch.hosts import kubernetes
 from distrl.programs.placement import Placement, write_hosts
 
-_CHANGED = ("hosts", "tunnel_port", "join_wait", "config_file")  # flags that the pod has otherwise
+# Flags that the pod gets with other values, or does without.
+_CHANGED = ("hosts", "tunnel_port", "join_wait", "config_file")
 
 
 def write_manifests(

@@ -16,7 +16,7 @@ from distrl.programs.substrate import BUILTIN, of_program
 from distrl.runtime.files import make_private_folder
 from distrl.runtime.heartbeat import DOWN, GONE, Heartbeat, HeartbeatTable
 
-NAME = 32  # characters of a node's name in a socket's path, which has a limit
+_NAME_LENGTH = 32  # at most, of a node's name in a socket's path, whose length is limited
 _NOT_PLAIN = re.compile(r"[^A-Za-z0-9_.]")
 
 RemoteAddresses = Mapping[str, Sequence[Sequence[Any]]]
@@ -80,7 +80,8 @@ class HostProgram:
             self.open_ports[port] = self._endpoints.address(port, port_name)
             return self.open_ports[port]
         # Messages about a server's address shall say whose it is.
-        path = str(self._folder / f"{len(self._remote_paths)}-{_NOT_PLAIN.sub('-', name)[:NAME]}")
+        plain = _NOT_PLAIN.sub("-", name)[:_NAME_LENGTH]
+        path = str(self._folder / f"{len(self._remote_paths)}-{plain}")
         return f"unix:{self._remote_paths.setdefault((name, number), path)}"
 
     def forwards(self, addresses: RemoteAddresses) -> dict[str, tuple[str, int, int]]:
