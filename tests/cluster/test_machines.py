@@ -57,8 +57,9 @@ def test_a_host_is_lost_and_comes_back(hosts: Hosts, tmp_path: Path, substrate: 
     def stacks() -> str:
         return hosts.exec("h1", [*look, "stacks", program.run_dir, "actor/1"]).stdout
 
-    program.wait_for(lambda: "is not running" not in stacks(), "actor/1's process", 30.0)
-    assert "==== actor/1, on host h3" in (text := stacks()) and "programs/nodes/actor.py" in text
+    named = "==== actor/1, on host h3"
+    program.wait_for(lambda: named in stacks(), "actor/1's process", 30.0)
+    assert named in (text := stacks()) and "programs/nodes/actor.py" in text
     hosts.cut("h2")
     cut = time.monotonic()
     program.wait_for(lambda: "host h2 is lost" in program.output, "h2 named", 20.0)
