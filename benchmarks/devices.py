@@ -46,7 +46,7 @@ def measure(case: str, count: int, seconds: float) -> tuple[float, float]:
     from distrl.agents.networks import NetworkConfig
     from distrl.learner import Learner
     from distrl.learner_group.devices import Devices
-    from distrl.learning.random_batches import random_batch
+    from distrl.learning.random_batches import NoReplay, random_batch
     from distrl.specs import EnvironmentSpec
     from distrl.types import Sample
 
@@ -56,7 +56,7 @@ def measure(case: str, count: int, seconds: float) -> tuple[float, float]:
     batch = random_batch(agent, LENGTH, batch_size)
     batch = batch._replace(extras={"log_prob": np.full((LENGTH + 1, batch_size), -2, np.float32)})
     sample = Sample(batch, np.arange(batch_size, dtype=np.uint64))
-    learner = Learner(agent, None, seed=0, devices=Devices(batch_size))  # type: ignore[arg-type]
+    learner = Learner(agent, NoReplay(), seed=0, devices=Devices(batch_size))  # type: ignore[arg-type]
     assert len(jax.devices()) == count
     for _ in range(3):
         learner.update(sample)

@@ -115,6 +115,7 @@ def measure(case: str, count: int, seconds: float) -> tuple[float, float]:
     from distrl.gradients.team import GradientTeam
     from distrl.gradients.update import SplitUpdate
     from distrl.learner import Learner
+    from distrl.learning.random_batches import NoReplay
     from distrl.types import Sample, Trajectory
 
     jax.config.update("jax_cpu_enable_async_dispatch", False)
@@ -140,7 +141,7 @@ def measure(case: str, count: int, seconds: float) -> tuple[float, float]:
     }
     batch = Trajectory(**time_major, **others)
     sample = Sample(batch, np.arange(batch_size, dtype=np.uint64))
-    learner = Learner(agent, None, seed=0, split_update=split_update)  # type: ignore[arg-type]
+    learner = Learner(agent, NoReplay(), seed=0, split_update=split_update)  # type: ignore[arg-type]
     processes = [psutil.Process(), *(psutil.Process(worker.process.pid) for worker in workers)]
 
     def worked() -> float:

@@ -16,6 +16,7 @@ from distrl.experiment import Experiment
 from distrl.inference.messages import InferenceMessages
 from distrl.inferencer import Inferencer
 from distrl.learner import Learner
+from distrl.learning.random_batches import NoReplay
 from distrl.replay.buffer import ReplayConfig
 from distrl.replay.columns import Block
 from distrl.replay.unrolls import Unroller
@@ -137,7 +138,7 @@ class Bench:
         ones = np.ones(batch.size, np.float32)
         keys = np.arange(batch.size, dtype=np.uint64)
         self._sample = Sample(self.columns.trajectory(batch, ones), keys)
-        self._learner = Learner(self.agent, None, seed=0)  # type: ignore[arg-type]
+        self._learner = Learner(self.agent, NoReplay(), seed=0)  # type: ignore[arg-type]
         for _ in range(3):
             self._learner.update(self._sample)
 

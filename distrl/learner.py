@@ -113,6 +113,7 @@ class Learner(LearnerLoop):
         self._left, self.waited = False, 0.0
         self._logs: dict[str, Any] = {}
         self._priorities: tuple[npt.NDArray[Any], jax.Array] | None = None  # with keys, unsent
+        self._prioritized: bool | None = None  # what the replay said last
         self.count_acted: Callable[[], int] = lambda: 0
         self.on_update: Callable[[int, int, Mapping[str, Any], Params], None] | None = None
         self._acted = self.acted_elsewhere = 0
@@ -220,13 +221,15 @@ class Learner(LearnerLoop):
 
     def update(self, sample: Sample) -> None:
         """Makes one update, on the given batch. Raises as `step`."""
-        state, trajectory, prioritized = self._state, sample.trajectory, self._replay.is_prioritized
+        state, trajectory = self._state, sample.trajectory
         real = trajectory.timestep.step_type[:-1] != StepType.LAST
         env_steps, consumed = int(np.count_nonzero(real)), len(sample.key)
         # Below 0 where the table was restored from an older checkpoint.
         inserted = max(0, sample.inserts - state.inserts) * (self._period or len(real))
         acted = self.count_acted() - self._acted
-        shown = self._inserted.shown(sample.key, real, prioritized)
+        if self._prioritized is None:
+            self._prioritized = self._replay.is_prioritized
+        shown = self._inserted.shown(sample.key, real, self._prioritized)
         counts = (env_steps, consumed, acted, inserted, int(self._diverged is not None), *shown)
         agreement = self._learner_group.agree(True, counts)
         if not agreement.proceed:
@@ -237,8 +240,7 @@ class Learner(LearnerLoop):
         self._acted += acted
         self.acted_elsewhere += acted_by_all - acted
         self._inserted.add(inserted, rows, steps)
-        account = current_account()
-        before = account.switch(TRANSFER)
+        before = (account := current_account()).switch(TRANSFER)
         batch = self._devices.put(trajectory)
         account.switch(COMPUTE)
         if self.ahead is not None:
@@ -268,7 +270,8 @@ class Learner(LearnerLoop):
         if self._own_actions:
             self._lags.add(state.version, trajectory)
         priorities = self._logs.pop(PRIORITIES, None)
-        if priorities is not None and prioritized:
+        self._prioritized = self._replay.is_prioritized  # a server is asked while a device computes
+        if priorities is not None and self._prioritized:
             with in_state(COMPUTE):
                 self._send_priorities(sample.key, priorities)
         if self.on_update is not None:
@@ -281,10 +284,7 @@ class Learner(LearnerLoop):
             raise self._diverged
 
     def _send_priorities(self, keys: npt.NDArray[np.uint64], priorities: jax.Array) -> None:
-        """Sends the previous update's priorities, which are computed by now: nothing has to wait.
-
-        Those of this update may still be in progress on the device.
-        """
+        """Sends the previous update's priorities: those of this one may be in progress still."""
         earlier, self._priorities = self._priorities, (keys, priorities)
         if earlier is not None:
             rows = self._devices.local_rows(earlier[1])

@@ -19,6 +19,7 @@ from distrl.envs.pool import Environment, on_cores
 from distrl.experiment import Experiment
 from distrl.inferencer import Inferencer
 from distrl.learner import Learner
+from distrl.learning.random_batches import NoReplay
 from distrl.programs.build import NEVER, Builder
 from distrl.runtime.host_resources import on_one_core, usable_cores
 from distrl.topology_rates import CPU, GPU, Cost, Costs, DeviceCosts, Line
@@ -50,7 +51,7 @@ def measure(experiment: Experiment, cores: int) -> Costs:
     measured = {}
     for name, device in devices.items():
         with jax.default_device(device):
-            learner = builder.make_learner(_NoReplay())  # type: ignore[arg-type]
+            learner = builder.make_learner(NoReplay())  # type: ignore[arg-type]
             inferencer = builder.make_inferencer(VariableClient(learner, NEVER), many)
             inferences = {n: _inference(builder, inferencer, n) for n in (few, many)}
             if name == CPU:
@@ -180,12 +181,6 @@ def _update(builder: Builder, learner: Learner) -> Cost:
 
     update()  # compiles
     return _timed(update, _UPDATES_S)
-
-
-class _NoReplay:
-    """In a replay's place: updates are given their batches."""
-
-    is_prioritized = False
 
 
 def _timed(

@@ -1,4 +1,4 @@
-"""Random batches, for tests and benchmarks of losses and updates."""
+"""Random batches, for tests and benchmarks of losses and updates that have no replay."""
 
 from typing import Any
 
@@ -10,6 +10,12 @@ from dm_env import specs as dm_specs
 from distrl import specs
 from distrl.agents.agent import Agent
 from distrl.types import StepType, Trajectory
+
+
+class NoReplay:
+    """What a `Learner` has in a replay's place where `update` is given its batches."""
+
+    is_prioritized = False
 
 
 def random_windows(

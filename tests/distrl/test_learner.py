@@ -17,7 +17,7 @@ from distrl.goal import Goal
 from distrl.learner import Learner
 from distrl.learning.inserted_steps import InsertedSteps
 from distrl.learning.own_logs import is_taken
-from distrl.learning.random_batches import random_batch
+from distrl.learning.random_batches import NoReplay, random_batch
 from distrl.metrics import Monitor
 from distrl.rounds.collection import CollectionRounds
 from distrl.specs import EnvironmentSpec
@@ -33,12 +33,6 @@ AGENT = TransformedAgent(
     (RewardScale(0.1),),
     SPEC,
 )
-
-
-class NoReplay:
-    """A reader that is never asked."""
-
-    is_prioritized = False
 
 
 def batch_with_resets(resets):
@@ -102,6 +96,22 @@ def test_the_share_of_steps_is_of_unrolls_that_priorities_chose_for_the_first_ti
     assert learner.env_steps == 24 + 3 * 30
     learner.update(Sample(batch_with_resets(0), KEYS + np.uint64(2), 40))  # of 6 unrolls, 2 are new
     assert learner.state().inserted == 200 * 34 // 40
+
+
+def test_a_replay_is_asked_for_its_kind_while_a_device_computes_the_update():
+    calls = []
+
+    class Asked(Prioritized):
+        @property
+        def is_prioritized(self):
+            calls.append("asked")
+            return True
+
+    learner = Learner(AGENT, Asked(), seed=0)
+    update = learner._update
+    learner._update = lambda *args: calls.append("update") or update(*args)
+    epsilons(learner, [20, 20])
+    assert calls == ["asked", "update", "asked", "update", "asked"]
 
 
 @pytest.mark.parametrize("first", [0, 2**63 - 5, 2**64 - 10_001])

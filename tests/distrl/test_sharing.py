@@ -10,6 +10,7 @@ from distrl.agents.networks import NetworkConfig
 from distrl.agents.ppo import PPOConfig
 from distrl.errors import ConfigError
 from distrl.learner import Learner
+from distrl.learning.random_batches import NoReplay
 from distrl.sharing.config import Shared, check_shared, groups_of, key_in, update_order
 from distrl.sharing.learner import Sharing, SharingLearner
 from distrl.specs import EnvironmentSpec
@@ -19,12 +20,6 @@ from tests.support.product_agent import ProductConfig, batch_of
 
 SPEC = EnvironmentSpec(dm_specs.Array((4,), np.float32), dm_specs.DiscreteArray(3, np.int32))
 KEYS = np.arange(2, dtype=np.uint64)
-
-
-class NoReplay:
-    """A reader that is never asked."""
-
-    is_prioritized = False
 
 
 AGENTS = {"a": ProductConfig(0.125, 1.0).make(SPEC), "b": ProductConfig(0.25, 2.0).make(SPEC)}

@@ -14,6 +14,7 @@ from distrl.errors import SpecError
 from distrl.gradients.team import GradientTeam
 from distrl.gradients.update import SplitUpdate
 from distrl.learner import Learner
+from distrl.learning.random_batches import NoReplay
 from distrl.sharing.config import Shared
 from distrl.sharing.learner import Sharing, SharingLearner
 from distrl.specs import EnvironmentSpec
@@ -24,12 +25,6 @@ from tests.support.product_agent import ProductAgent, ProductConfig, batch_of
 
 SPEC = EnvironmentSpec(dm_specs.Array((4,), np.float32), dm_specs.DiscreteArray(3, np.int32))
 LENGTH = BATCH = 2
-
-
-class NoReplay:
-    """A reader that is never asked."""
-
-    is_prioritized = False
 
 
 class Changing(ProductAgent):
