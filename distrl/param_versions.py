@@ -1,12 +1,15 @@
 """Versions of parameters as trajectories have them: the low 32 bits of the learner's, as int32.
 
-A learner makes more updates than int32 counts within weeks. Lags stay right, for none is as large.
+A learner makes more updates than int32 counts within weeks. Lags of up to `LARGEST_LAG` stay right.
 """
 
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+
+LARGEST_LAG = 2**30
+"""Of versions that are compared: no stored one is as much older or newer than the learner's."""
 
 
 def stored_version(version: int) -> int:

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from distrl.errors import DeadlineExceeded
-from distrl.param_versions import lags
+from distrl.param_versions import LARGEST_LAG, lags
 from distrl.replay.buffer import ReplayReader
 from distrl.runtime.patience import Deadline, Unless
 from distrl.types import TIME_FIELDS, Sample, Trajectory
@@ -37,7 +37,7 @@ class AgeBound(ReplayReader):
         """
         self.dropped = 0
         self._replay = replay
-        self._max_lag = max_lag
+        self._max_lag = min(max_lag, LARGEST_LAG)
         self._version = version
         self._size = 0  # unrolls of a batch, once the first has come
         self._held: Sample | None = None  # young unrolls, fewer or more than a batch

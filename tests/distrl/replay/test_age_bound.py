@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from distrl.errors import DeadlineExceeded
+from distrl.param_versions import lags
 from distrl.replay.age_bound import AgeBound
 from distrl.replay.buffer import ReplayConfig
 from distrl.replay.config import RateLimits
@@ -164,3 +165,14 @@ def test_a_table_that_lost_unrolls_is_filled_like_a_new_one():
     free = RateLimits(1.0, 10, -math.inf, math.inf)
     limiter.limits = free
     assert limiter.refilled(free) == free
+
+
+def test_a_bound_beyond_all_lags_removes_nothing_else_from_the_table():
+    """Versions that are yet to come were made by a life of the learner that was lost."""
+    source, oldest = Source(9), []
+    source.discard = lambda keys, version: oldest.append(version)
+    bound = AgeBound(source, 3 * 10**9, lambda: 5)
+    with pytest.raises(DeadlineExceeded):
+        bound.sample(0.02)
+    assert bound.dropped
+    assert (lags(oldest[0], np.arange(6, dtype=np.int32)) <= 0).all()  # none is older
