@@ -219,7 +219,7 @@ def single_process(
             evolution = make_evolution(experiment, members, run_dir, printer, versions)
 
         def report_last(_: Any, error: BaseException | None, __: Any) -> None:
-            if error is not None:  # it came between an update, or steps, and their report
+            if error is not None:  # it may have come before the report of an update, or of steps
                 report_all()
 
         opened.push(report_last)

@@ -219,9 +219,11 @@ class TaskLearner:
 
     def save_with_totals(self) -> None:
         """Sends the totals and saves, after a failure that came before their report."""
-        self.reporter(self._learner.counts())
-        self.reporter.close(self._counters_timeout)
-        self.checkpointer.close()
+        try:
+            self.reporter(self._learner.counts())
+            self.reporter.close(self._counters_timeout)
+        finally:  # also if the monitor has failed
+            self.checkpointer.close()
 
     def close(self) -> None:
         """Sends the last reports, and saves."""
