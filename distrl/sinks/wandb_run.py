@@ -1,7 +1,6 @@
 """A run of Weights & Biases."""
 
 import contextlib
-import json
 import os
 import uuid
 from collections.abc import Callable, Iterator, Mapping
@@ -9,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from distrl.errors import ConfigError
-from distrl.runtime.files import TASKS, write_json
+from distrl.runtime.files import TASKS, read_dict, write_json
 
 _FILE = "wandb.json"  # in the run folder: what the run is to the service
 
@@ -76,8 +75,9 @@ class WandbRun:
 def _identity(run_dir: Path) -> dict[str, Any]:
     """Returns id, name and group of the folder's run, which stay the same when it is resumed."""
     path = run_dir / _FILE
-    if path.exists():
-        return dict(json.loads(path.read_text()))
+    known = read_dict(path, lambda data: data.keys() >= {"id", "name", "group"})
+    if known is not None:
+        return known
     name, group = run_dir.name, os.environ.get("WANDB_RUN_GROUP")
     if run_dir.parent.name == TASKS:
         run = run_dir.parent.parent.name

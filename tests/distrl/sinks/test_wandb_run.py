@@ -80,6 +80,16 @@ def test_each_folder_has_a_run_which_resuming_continues(tmp_path, fake, monkeypa
     assert (two["name"], two["group"]) == ("000-seed-0", "b")
 
 
+@pytest.mark.parametrize("damaged", ["", "{}", '{"id": "x"', "[]"])
+def test_a_damaged_file_begins_another_run(tmp_path, fake, damaged):
+    make_monitor(tmp_path / "run")
+    (tmp_path / "run" / "wandb.json").write_text(damaged)
+    make_monitor(tmp_path / "run")
+    make_monitor(tmp_path / "run")
+    first, second, third = fake.begun
+    assert first["id"] != second["id"] and second == third
+
+
 def test_the_tasks_of_a_run_are_a_group_of_runs_in_one_process(tmp_path, fake):
     for task in ("x", "y"):
         make_monitor(tmp_path / "run:1" / "tasks" / task)
