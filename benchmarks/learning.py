@@ -2,7 +2,7 @@
 
 Each run is `distrl train` as a user starts it, with a budget of environment steps or a goal. A
 note of it is appended to `benchmarks/learning.jsonl` when it ends; a run with a note is not done
-again, and one that was cut goes on from its checkpoint:
+again, and one that was cut continues from its checkpoint:
 
   python benchmarks/learning.py --only=HalfCheetah-v4/ppo,Hopper-v4 --jobs=2
   python benchmarks/learning.py --only=CartPole-v1 --topology=heavy_env --seeds=0,1

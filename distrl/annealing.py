@@ -35,8 +35,8 @@ def annealed_over_budget(
 ) -> Any:
     """Returns an algorithm's settings with the `anneal_updates` of the goal's environment steps.
 
-    Steps that fill a table up to its `min_size_to_sample` make no updates. Those that the table's
-    `error_buffer` lets the learner make early are not counted: their rates are 0.
+    Steps that fill a table up to its `min_size_to_sample` make no updates. The updates that its
+    `error_buffer` admits beyond the ratio are not counted: as many of the last have the rate 0.
 
     They are returned as they are if they do not ask for it (`anneal_over_budget`), if the goal
     sets no environment steps, or if no ratio of updates to steps is set.

@@ -28,9 +28,9 @@ class LearnerConfig:
       every_unrolls: an update is started by the arrival of this many unrolls in a table with
         sampling, once it holds `replay.min_size_to_sample`, in the place of
         `replay.samples_per_insert`. None: updates are made as the table admits them.
-      every_steps: one update for every this many steps of the actors, in the place of
-        `every_unrolls`: exactly in one process, and as unrolls arrive in others, where the rows
-        between episodes count too. None: updates are not counted by steps.
+      every_steps: an update is started by this many steps of the actors, in the place of
+        `every_unrolls`: exactly in one process; in several, as unrolls arrive, where the rows
+        between episodes count too. None: steps start no updates.
       num_gradient_workers: nodes that compute the gradients of a batch, a share each; 0: the
         learner does. Those of several policies are moved between them as their load moves; this is
         the number at the start.

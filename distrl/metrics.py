@@ -148,7 +148,7 @@ class Monitor:
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Continues from what `state` returned, as if no time had passed since."""
-        with self._lock:  # reports are numbered anew: only nodes of this program reach its monitor
+        with self._lock:  # reports are renumbered: only nodes of this program reach its monitor
             self._acted, self._episodes = state["env_steps_acted"], state["episodes"]
             self._unreported = state.get("env_steps_unreported", 0)  # older ones have none
             self._restarts = state["env_restarts"]

@@ -75,7 +75,7 @@ class UpdateCheck:
 
         Args:
           version: of the parameters.
-          skipped: updates that were skipped so far; those in a row are counted anew.
+          skipped: updates that were skipped so far; those in a row are counted from 0.
         """
         return np.array([stored_version(version), 0, skipped, 0, _NONE], np.int32)
 

@@ -22,7 +22,7 @@ class InsertedSteps:
         self.restart(0)
 
     def restart(self, total: int) -> None:
-        """Goes on from a total."""
+        """Continues from a total."""
         self._before = self.total = total
         self._inserted = self._learned = self._real = 0
 

@@ -17,7 +17,7 @@ _SETTINGS = {
 
 
 def use_own_settings() -> None:
-    """Makes the settings those of this process, which is no other code's."""
+    """Sets them for this process, whose only use of JAX is distrl's."""
     for name, value in _SETTINGS.items():
         if not _is_own(name):
             jax.config.update(name, value)

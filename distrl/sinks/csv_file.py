@@ -152,7 +152,7 @@ def cut_lines(path: Path, is_beyond: Callable[[bytes], bool], keep: int = 0) -> 
     """Cuts a file after the last line that is not beyond what is to stay.
 
     Args:
-      path: the file. Other handles that append to it go on at its new end.
+      path: the file. Other handles that append to it continue at its new end.
       is_beyond: of a line; one that it cannot read (ValueError, LookupError), or that a kill has
         cut off, goes too.
       keep: lines at the beginning that stay.

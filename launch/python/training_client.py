@@ -163,8 +163,8 @@ class _Output:
         stream = sys.stdout
         if self._quiet or stream is None:
             return
-        # Its reader may be gone, its disk full, or it may be closed: training goes on, as it does
-        # for the command.
+        # Its reader may be gone, its disk full, or it may be closed: training continues, as that of
+        # the command does.
         with contextlib.suppress(OSError, ValueError):
             try:
                 stream.write(text)

@@ -49,12 +49,13 @@ def texts(path: Path, names: Sequence[str]) -> Iterator[tuple[str, ...]]:
                 yield tuple("" if column is None else row[column] for column in columns)
 
 
-def thinned_rows(path: Path, least: int) -> list[Row]:
+def thinned_rows(path: Path, most: int) -> list[Row]:
     """Returns rows at equal distances, and the last one.
 
     Args:
       path: the file.
-      least: number of rows up to which all of them are returned; of more, half as many or more.
+      most: number of rows up to which all of them are returned; of a longer file, at least half
+        this number, and at most one more.
     """
     if not path.exists():
         return []
@@ -68,7 +69,7 @@ def thinned_rows(path: Path, least: int) -> list[Row]:
             if not row or len(row) < len(header):
                 continue
             if count % step == 0:
-                if len(kept) == least:
+                if len(kept) == most:
                     del kept[1::2]
                     step *= 2
                 if count % step == 0:

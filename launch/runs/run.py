@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Run:
-    """A run's folder. Every attribute is read anew, so that a run in progress can be watched.
+    """A run's folder. Every attribute is read each time, so that a run in progress can be watched.
 
     Attributes:
       run_dir: the folder of the whole run.

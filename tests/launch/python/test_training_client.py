@@ -16,7 +16,7 @@ from distrl.launch.supervision.result import EXIT_BAD_INPUT, EXIT_FAILED
 
 @pytest.fixture
 def run_code(monkeypatch):
-    """A function that has code in the place of the worker's, and returns what `run` does."""
+    """A function that has code in the place of that process's, and returns what `run` does."""
 
     def run(code, quiet=True):
         command = [sys.executable, "-c", code]
@@ -59,7 +59,7 @@ def test_a_caller_may_ignore_its_children_and_have_any_encoding(ignored_children
         distrl.train("CartPole-v1", "ppo", config={"agent.größe": 3}, quiet=True)
 
 
-def test_a_worker_whose_caller_does_not_wait_for_its_status_ends_as_usual(tmp_path):
+def test_a_process_whose_caller_does_not_wait_for_its_status_ends_as_usual(tmp_path):
     with open(tmp_path / "log", "wb") as log:
         process, ours = training_client.start(log)
     with ours:
