@@ -43,7 +43,7 @@ def _inferencer(agent: Any, count: int) -> tuple[Any, Any]:
     jax.config.update("jax_cpu_enable_async_dispatch", False)
     from distrl.inference.messages import InferenceMessages
     from distrl.inferencer import Inferencer
-    from distrl.variables import VariableClient
+    from distrl.variables.client import VariableClient
 
     class Source:
         def get_variables(self, newer_than: int) -> Any:

@@ -25,7 +25,7 @@ import report
 
 from distrl.shared_memory.process import Process
 from distrl.shared_memory.published import PublishedVersions
-from distrl.variables import RemoteVariables, VariableService
+from distrl.variables.service import RemoteVariables, VariableService
 
 _POLL_S = 0.02  # between two questions of a reader
 _LIMIT_S = 600.0

@@ -86,8 +86,8 @@ class ReplayServer:
             client = reverb.Client(self._address)
             buffer = ReverbReplayBuffer(client, struct, config, batch_size, "benchmark")
             return buffer, buffer
-        from distrl.replay.served.ahead import AheadReplayBuffer
         from distrl.replay.served.client import ServedReplayBuffer
+        from distrl.replay.served.prefetch import AheadReplayBuffer
 
         served = ServedReplayBuffer(self._address, _KEY, struct, config, batch_size, pipelined=True)
         learner = ServedReplayBuffer(self._address, _KEY, struct, config, batch_size)

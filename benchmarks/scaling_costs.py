@@ -25,7 +25,7 @@ from distrl.inference.messages import InferenceMessages
 from distrl.inference.server import RemoteInferencer
 from distrl.launch.network.credentials import make_credentials
 from distrl.replay.reverb.buffer import ReverbReplayBuffer
-from distrl.variables import RemoteVariables, VariableService
+from distrl.variables.service import RemoteVariables, VariableService
 
 PARAM_SIZES = (1_000_000, 20_000_000)
 _SMALL = 1_000  # bytes, beside the sizes above

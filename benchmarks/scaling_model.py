@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-RELAY_HZ = 50.0  # the most calls of a relay to the learner; see `distrl.variable_relay`
+RELAY_HZ = 50.0  # the most calls of a relay to the learner; see `distrl.variables.relay`
 REPORT_HZ = 10.0  # reports from a node to the monitor
 OWN_DESCRIPTORS = 20  # of a tunnel that has no connections
 

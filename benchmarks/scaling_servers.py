@@ -24,11 +24,11 @@ from distrl.inference.messages import InferenceMessages
 from distrl.inference.server import InferenceServer
 from distrl.launch.network import loopback, tunnel
 from distrl.launch.network.credentials import Credentials
-from distrl.metrics import Monitor
+from distrl.metrics.monitor import Monitor
 from distrl.replay.reverb.buffer import ReverbReplayBuffer
 from distrl.replay.reverb.server import reverb_tables
-from distrl.variable_relay import VariableRelay
-from distrl.variables import VariableService
+from distrl.variables.relay import VariableRelay
+from distrl.variables.service import VariableService
 
 WAIT_S = 180.0  # for a server to start
 

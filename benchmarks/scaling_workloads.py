@@ -21,7 +21,7 @@ from distrl.replay.buffer import ReplayConfig
 from distrl.replay.columns import Block
 from distrl.replay.unrolls import Unroller
 from distrl.types import Inference, Sample, TimeStep
-from distrl.variables import VariableClient
+from distrl.variables.client import VariableClient
 
 WORKLOADS = {"CartPole-v1": 32, "Pong-v5": 8}
 """Environment name to environments per actor, as in the presets."""

@@ -109,7 +109,7 @@ def _install(costs: Costs, times: Path) -> None:
     """
     from distrl.inferencer import Inferencer
     from distrl.learner import Learner
-    from distrl.node_times import NodeTimes
+    from distrl.metrics.node_times import NodeTimes
     from distrl.replay.client import TableReplayBuffer
 
     infer, make = Inferencer.infer, Learner.__init__
@@ -226,7 +226,7 @@ def _distrl(*arguments: str) -> int:
 
 
 def _import() -> None:
-    import distrl.launch.cli.train
+    import distrl.launch.commands.train
     import distrl.launch.launcher
     import distrl.programs.heavy_env
     import distrl.programs.light_env

@@ -12,9 +12,9 @@ from distrl.envs.pool import Pool
 from distrl.episodes import Record
 from distrl.errors import Stopped
 from distrl.inferencer import InferenceSource
+from distrl.metrics.reports import Report
 from distrl.policy_streams import PolicyStreams
 from distrl.replay.buffer import ReplayWriter
-from distrl.reports import Report
 from distrl.runtime.time_account import (
     ENV_STEP,
     INFERENCE,

@@ -10,9 +10,9 @@ import numpy.typing as npt
 from distrl.envs.pool import Pool
 from distrl.episodes import EpisodeStatistics, Outcome, Record
 from distrl.inferencer import Inferencer
-from distrl.reports import Report
+from distrl.metrics.reports import Report
 from distrl.types import StepType
-from distrl.variables import VariableClient
+from distrl.variables.client import VariableClient
 
 Scores = TypeVar("Scores")
 Play = Generator[None, None, Scores]

@@ -26,7 +26,8 @@ from distrl.envs.pool import Environment
 from distrl.errors import ConfigError
 from distrl.experiment_parts import check_parts
 from distrl.goal import Goal
-from distrl.learning.start import started_by
+from distrl.learning.update_trigger import started_by
+from distrl.metrics.sinks import check_sinks
 from distrl.multi_agent import policy_checks
 from distrl.multi_agent.learned_policy import (
     LearnedPolicy as LearnedPolicy,  # documented here as well
@@ -36,7 +37,6 @@ from distrl.replay.buffer import ReplayConfig
 from distrl.rules import FixedPolicy
 from distrl.runtime.files import TASKS
 from distrl.sharing.config import Shared, groups_of, update_order
-from distrl.sinks.sinks import check_sinks
 from distrl.specs import EnvironmentSpec
 from distrl.task import AgentConfig, Task
 from distrl.transforms.base import Transform

@@ -19,7 +19,7 @@ from distrl.random_keys import derive, numbered, root
 from distrl.rounds.clients import RoundVariables
 from distrl.specs import EnvironmentSpec
 from distrl.types import AgentOutput, Inference, Nest, State, StepType, TimeStep
-from distrl.variables import VariableClient
+from distrl.variables.client import VariableClient
 
 _MOST_CALLS = 2**31 - 1  # whose numbers int32 holds
 

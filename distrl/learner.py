@@ -16,17 +16,17 @@ from distrl.errors import Diverged, Stopped
 from distrl.gradients.update import SplitUpdate
 from distrl.learner_group.devices import Devices
 from distrl.learner_group.group import LearnerGroup, SingleProcessGroup
+from distrl.learning.agent_logs import scalars
 from distrl.learning.compile_ahead import CompileAhead
 from distrl.learning.divergence import FAIL, FiniteParams, UpdateCheck
 from distrl.learning.inserted_steps import InsertedSteps
 from distrl.learning.learner_loop import LearnerLoop
-from distrl.learning.own_logs import scalars
 from distrl.learning.policy_lag import PolicyLags
 from distrl.learning.training_state import TrainingState
+from distrl.metrics.reports import Report
 from distrl.random_keys import derive, root
 from distrl.replay.age_bound import AgeBound
 from distrl.replay.buffer import ReplayReader
-from distrl.reports import Report
 from distrl.runtime.time_account import (
     COMPUTE,
     PUBLISH,

@@ -19,7 +19,7 @@ from distrl.runtime.jax_settings import own_settings
 from distrl.saved.saved_agent import PICKLE, SETTINGS, read_settings
 from distrl.task import make_agent
 from distrl.types import AgentOutput, Nest, Params, StepType, TimeStep
-from distrl.variables import ConstantSource, VariableClient
+from distrl.variables.client import ConstantSource, VariableClient
 
 POLICY_FILES = (PARAMS, (SETTINGS, PICKLE))
 """The files of a checkpoint that make a policy; see `Checkpoint.read`."""

@@ -13,7 +13,7 @@ from distrl.envs.pool import Environment
 from distrl.errors import ConfigError
 from distrl.goal import Goal
 from distrl.lockstep import LockstepSchedule
-from distrl.replay import room
+from distrl.replay import memory_check
 from distrl.replay.buffer import ReplayConfig
 from distrl.transforms.agent import TransformedAgent
 from distrl.transforms.base import Transform, check_order, specs_seen
@@ -96,7 +96,7 @@ class Task:
 
     def check_memory(self) -> None:
         """Raises ConfigError if the table can't fit; an agent's checks come with its shapes."""
-        room.check_memory(self.replay.max_size, self.table_bytes)
+        memory_check.check_memory(self.replay.max_size, self.table_bytes)
 
     def batch_struct(self, struct: Trajectory) -> Trajectory:
         """Returns shapes and dtypes of the learner's batches, from those of a step of a stream."""

@@ -12,7 +12,7 @@ from absl import flags
 
 from distrl.errors import ConfigError
 from distrl.programs.groups import group_of
-from distrl.programs.substrate import AnyProgram, here
+from distrl.programs.substrate import AnyProgram, node_context
 from distrl.programs.substrate.builtin import CallNode, Program
 
 FLAGS = flags.FLAGS
@@ -176,12 +176,12 @@ def prepare_launchpad() -> None:
 
 def manager_of(node: Any) -> Any:
     """Creates, in a node's main thread, what tells the node that the program stops."""
-    return here.new_manager() if isinstance(node, CallNode) else new_manager()
+    return node_context.new_manager() if isinstance(node, CallNode) else new_manager()
 
 
 def close_manager(manager: Any) -> None:
     """Ends what a builtin node in a thread has left; Launchpad's nodes do so themselves."""
-    if isinstance(manager, here.Manager):
+    if isinstance(manager, node_context.Manager):
         manager.close()
 
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from types import FrameType
 from typing import Any, NoReturn
 
-from distrl.launch.commands import ALIASES, COMMANDS, PATH_FLAGS
+from distrl.launch.command_table import ALIASES, COMMANDS, PATH_FLAGS
 from distrl.runtime import working_folder
 
 _VERSION_HELP = """       distrl --version
@@ -111,7 +111,7 @@ def _run(argv: list[str], load: Callable[[], Any] | None) -> int:
         print(f"distrl {__version__}")
         return 0
     if command == "_complete" and len(argv) == 3:  # of the scripts of `distrl completion`
-        from distrl.launch.cli.completion import complete
+        from distrl.launch.commands.completion import complete
 
         return complete(argv[2])
     if command not in COMMANDS:

@@ -11,7 +11,7 @@ from distrl.envs.pool import on_cores
 from distrl.errors import ConfigError
 from distrl.experiment import Experiment
 from distrl.programs import substrate
-from distrl.topology_rates import (
+from distrl.programs.topology_rates import (
     CPU,
     HEAVY,
     LIGHT,

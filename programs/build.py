@@ -9,7 +9,7 @@ from typing import Any
 from distrl import seeds
 from distrl.agents.agent import Agent
 from distrl.agents.compiling import start_backend
-from distrl.agents.held import without_learning
+from distrl.agents.without_learning import without_learning
 from distrl.callbacks import TaskCallbacks
 from distrl.envs.multi_agent.environment import SeveralAgents
 from distrl.envs.pool import Pool
@@ -26,7 +26,9 @@ from distrl.lockstep import (
     LockstepVariables,
     LockstepWriter,
 )
-from distrl.metrics import Monitor
+from distrl.metrics.monitor import Monitor
+from distrl.metrics.run_status import RunStatus
+from distrl.metrics.sinks import make_writer
 from distrl.programs import pools
 from distrl.replay.buffer import ReplayReader, ReplayWriter
 from distrl.replay.columns import Columns
@@ -35,12 +37,10 @@ from distrl.replay.local.table import LocalTable
 from distrl.replay.table.files import Stored
 from distrl.rounds.clients import RoundVariables
 from distrl.rounds.collection import CollectionRounds
-from distrl.run_status import RunStatus
 from distrl.sharing.learner import Sharing, SharingLearner
-from distrl.sinks.sinks import make_writer
 from distrl.transforms.comparison import check_own_transforms
 from distrl.types import Trajectory
-from distrl.variables import VariableClient
+from distrl.variables.client import VariableClient
 
 NEVER = 2**62  # sync interval of parameters that are refreshed by hand
 

@@ -21,10 +21,10 @@ from distrl.inferencer import Inferencer
 from distrl.learner import Learner
 from distrl.learning.random_batches import NoReplay
 from distrl.programs.build import NEVER, Builder
+from distrl.programs.topology_rates import CPU, GPU, Cost, Costs, DeviceCosts, Line
 from distrl.runtime.host_resources import on_one_core, usable_cores
-from distrl.topology_rates import CPU, GPU, Cost, Costs, DeviceCosts, Line
 from distrl.types import Sample, StepType, TimeStep, Trajectory
-from distrl.variables import VariableClient
+from distrl.variables.client import VariableClient
 
 _STEPS_S, _INFERENCES_S, _UPDATES_S = 0.15, 0.08, 0.15  # for each measurement
 _SLOW_S = 0.5  # of a step of all environments: it is inferred from a step of a few

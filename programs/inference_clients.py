@@ -15,7 +15,7 @@ from distrl.inferencer import InferenceSource
 from distrl.programs.build import Builder
 from distrl.programs.program import NodeHandle
 from distrl.programs.remote import RESTART_TIMEOUT_S, Peer, PeerWatch
-from distrl.programs.substrate import here
+from distrl.programs.substrate import node_context
 from distrl.runtime.heartbeat import DOWN, GONE
 
 _OPEN_TIMEOUT_S = 600.0  # for the service to begin: what it needs may take long to load
@@ -64,7 +64,7 @@ def inference_client(
             task.inference.timeout,
             stop,
         )
-        here.manager().on_close(client.close)
+        node_context.manager().on_close(client.close)
         return RemoteInferencer(Peer(node._replace(client=client)), messages)
     if handle.slots is None:
         return RemoteInferencer(Peer(node), messages)
@@ -88,7 +88,7 @@ class SlotService:
         """
         self._name, self._file, self._timeout = node.name, file, timeout
         self._peer, self._watch = Peer(node), PeerWatch(node)
-        self._stop = here.stop_event()
+        self._stop = node_context.stop_event()
         self._seen: Any = None  # the service's status and life, and since when it has them
         self._since = 0.0
         self.wait_for_restart = self._watch.wait_for_restart

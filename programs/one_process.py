@@ -12,7 +12,7 @@ from distrl.checkpointing.resume_point import ResumePoint, restore_learner, tabl
 from distrl.envs.pool import Pool
 from distrl.experiment import Experiment
 from distrl.learner_group.group import LearnerGroup, SingleProcessGroup
-from distrl.learning.start import StepStart
+from distrl.learning.update_trigger import StepStart
 from distrl.programs.build import NEVER, Builder, make_sharing
 from distrl.programs.running.acting import make_actor
 from distrl.programs.running.acting_core import ActingCore, threads
@@ -22,7 +22,7 @@ from distrl.runtime.start_up import mark
 from distrl.runtime.time_account import ENV_STEP, OTHER, current_account
 from distrl.sharing.config import update_order
 from distrl.sharing.learner import Sharing
-from distrl.variables import VariableClient
+from distrl.variables.client import VariableClient
 
 
 class TaskParts:

@@ -7,11 +7,11 @@ from collections.abc import Callable
 from typing import Any
 
 from distrl.errors import PeerError, Stopped
-from distrl.metrics import first_number
+from distrl.metrics.monitor import first_number
+from distrl.metrics.reports import Report, checked_metrics, kind_of
 from distrl.programs.build import print_line
 from distrl.programs.program import NodeHandle
-from distrl.programs.substrate import here
-from distrl.reports import Report, checked_metrics, kind_of
+from distrl.programs.substrate import node_context
 from distrl.runtime.early_deadline import call_again_if_early, passed_early
 from distrl.runtime.heartbeat import (
     DOWN,
@@ -37,7 +37,7 @@ class PeerWatch:
         self._name = peer.name
         heartbeats = current_heartbeat().table
         self._heartbeat = heartbeats.of(peer.name) if heartbeats is not None else None
-        self._stop = here.stop_event()
+        self._stop = node_context.stop_event()
 
     @property
     def life(self) -> int:

@@ -10,8 +10,8 @@ from distrl.programs.running.progress import patience
 from distrl.replay.buffer import ReplayBuffer
 from distrl.replay.client import UnrollingReplayBuffer
 from distrl.replay.remote.sharded import ShardedReplayBuffer
-from distrl.replay.served.ahead import AheadReplayBuffer
 from distrl.replay.served.client import ServedReplayBuffer
+from distrl.replay.served.prefetch import AheadReplayBuffer
 from distrl.replay.served.shard import ServedShard
 from distrl.replay.shared.buffer import SharedReplayBuffer
 from distrl.shared_memory import segment

@@ -15,7 +15,8 @@ from distrl.errors import SaveError, Stopped
 from distrl.experiment import Experiment
 from distrl.goal import Goal, joined
 from distrl.learner_group.group import LearnerGroup, SingleProcessGroup
-from distrl.metrics import SPENT, Monitor, first_number
+from distrl.metrics.monitor import SPENT, Monitor, first_number
+from distrl.metrics.reports import Report
 from distrl.population import Evolution
 from distrl.programs.build import Builder
 from distrl.programs.one_process import SingleProcess as SingleProcess  # also under this name
@@ -23,7 +24,6 @@ from distrl.programs.one_process import TaskParts, make_builders
 from distrl.programs.running.evaluating import EvaluationTurns
 from distrl.programs.running.population import LocalMember, check_one_process, make_evolution
 from distrl.programs.running.saving import make_checkpointer
-from distrl.reports import Report
 from distrl.runtime import start_up
 from distrl.runtime.incarnations import next_life
 from distrl.runtime.time_account import current_account

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from distrl.launch.commands import COMMANDS
+from distrl.launch.command_table import COMMANDS
 from distrl.programs.groups import GROUPS
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -22,6 +22,7 @@ ROOMS = """
     launch/graph launch/sweep
     launch/python
     launch/main
+    launch/commands
     launch/runs
     launch/cli
     launch/launcher
@@ -31,7 +32,7 @@ ROOMS = """
     launch/supervision
     launch/live
     launch/network launch/launchpad_adapter
-    launch/posix launch/paths launch/launch_types launch/commands launch/__init__
+    launch/posix launch/paths launch/launch_types launch/command_table launch/__init__
 
     programs/multi_machine
     programs/heavy_env programs/light_env programs/single_process
@@ -45,7 +46,7 @@ ROOMS = """
     programs/program
     programs/substrate programs/placement programs/resources
     programs/diagram
-    programs/groups programs/learner_processes programs/pools
+    programs/groups programs/learner_processes programs/pools programs/topology_rates
     programs/__init__
 
     distrl/presets
@@ -62,16 +63,12 @@ ROOMS = """
     distrl/agents/q_learning distrl/agents/tunable
     distrl/learner distrl/rounds distrl/task distrl/testing
     distrl/callbacks
-    distrl/agents/components distrl/agents/defaults distrl/agents/held
+    distrl/agents/components distrl/agents/defaults distrl/agents/without_learning
     distrl/gradients distrl/learning distrl/transforms distrl/variables
-    distrl/variable_relay distrl/variable_frames
-    distrl/agents/compiling distrl/packed_variables
+    distrl/agents/compiling
     distrl/agents/agent distrl/agents/encoders
     distrl/metrics
-    distrl/run_status
-    distrl/node_times distrl/progress_line distrl/reports
-    distrl/annealing distrl/bottleneck distrl/topology_rates
-    distrl/sinks
+    distrl/annealing
     distrl/agents/action_distribution distrl/agents/networks distrl/agents/action_noise
     distrl/replay/served
     distrl/replay/local distrl/replay/reverb distrl/replay/shared
@@ -92,7 +89,7 @@ ROOMS = """
     distrl/agents/__init__ distrl/episodes distrl/goal distrl/replay/config
     distrl/replay/insert_priorities distrl/replay/step_rows distrl/replay/step_values
     distrl/replay/stream_columns
-    distrl/frame_sockets distrl/replay/room
+    distrl/frame_sockets distrl/replay/memory_check
     distrl/runtime distrl/shared_memory
     distrl/agents/optimizers distrl/envs/pool_config distrl/envs/simulator distrl/random_values
     distrl/replay/columns distrl/replay/sampler distrl/seeds distrl/specs

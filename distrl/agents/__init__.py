@@ -1,3 +1,5 @@
+"""Algorithms, a file each, and what they are made of."""
+
 from distrl.runtime.late_import import imported_late
 
 # Haiku imports Flax and absl's tests for two of its modules, which few use.

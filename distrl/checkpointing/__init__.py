@@ -1,0 +1,1 @@
+"""Checkpoints of a whole program: writing, choosing and reading them."""

@@ -1,0 +1,1 @@
+"""Gradient workers: the shares of a batch, who computes them, and for which policy."""

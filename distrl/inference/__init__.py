@@ -1,0 +1,1 @@
+"""Inference as a service: its messages, its servers and their clients."""

@@ -1,0 +1,1 @@
+"""Several devices, or several processes, as one learner."""

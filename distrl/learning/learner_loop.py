@@ -5,8 +5,8 @@ import time
 from collections.abc import Callable
 
 from distrl.errors import DeadlineExceeded, Stopped
+from distrl.metrics.reports import Report
 from distrl.replay.buffer import ReplayReader
-from distrl.reports import Report
 from distrl.runtime.patience import Deadline, Unless
 from distrl.runtime.time_account import SAMPLING, in_state
 from distrl.types import Sample

@@ -5,8 +5,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from distrl.metrics.reports import Report
 from distrl.param_versions import lags
-from distrl.reports import Report
 from distrl.types import Trajectory
 
 _QUANTILES = {"p5": 5, "p25": 25, "p50": 50, "p75": 75, "p95": 95}

@@ -7,8 +7,8 @@ import numpy as np
 from distrl.actor import ActorLogs, ActorLoop
 from distrl.envs.multi_agent.pool import AgentPool
 from distrl.episodes import Record
+from distrl.metrics.reports import Report
 from distrl.policy_streams import PolicyStreams
-from distrl.reports import Report
 from distrl.runtime.time_account import INFERENCE, REPLAY_WRITE, in_state, of_thread
 from distrl.types import Inference, Nest
 

@@ -9,10 +9,10 @@ import numpy.typing as npt
 from distrl.envs.multi_agent.pool import AgentPool
 from distrl.episodes import Outcome, Record
 from distrl.evaluator import Play, spread_of
+from distrl.metrics.reports import Report
 from distrl.policy_streams import PolicyStreams
-from distrl.reports import Report
 from distrl.types import StepType
-from distrl.variables import VariableClient
+from distrl.variables.client import VariableClient
 
 
 class MultiAgentEvaluator:

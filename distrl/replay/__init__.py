@@ -1,1 +1,1 @@
-
+"""Replay: unrolls are cut from steps, stored in tables, and sampled."""

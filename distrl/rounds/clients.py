@@ -15,8 +15,8 @@ from distrl.rounds.collection import CollectionRounds
 from distrl.runtime.patience import Deadline
 from distrl.runtime.time_account import PARAMETER_WAIT, REPLAY_WRITE, in_state
 from distrl.types import Inference, Params, Sample, TimeStep
-from distrl.variable_relay import RELAY_S
-from distrl.variables import VariableSource
+from distrl.variables.client import VariableSource
+from distrl.variables.relay import RELAY_S
 
 _BATCH_S = 1.0  # between two looks at whether the table still has the batch that is waited for
 _POLL_S = 0.005  # between two looks at whether a relay has the parameters of a round

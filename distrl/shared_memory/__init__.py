@@ -1,0 +1,1 @@
+"""Files in shared memory, their owners, locks and waits."""

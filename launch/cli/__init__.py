@@ -1,0 +1,1 @@
+"""What commands that train have in common: flags, files of settings, the experiment."""

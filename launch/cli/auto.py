@@ -25,10 +25,10 @@ from distrl.programs.auto import (
     plans,
     with_settings,
 )
+from distrl.programs.topology_rates import HEAVY, LIGHT, SINGLE, Costs
 from distrl.runtime.files import read_json
 from distrl.runtime.host_resources import usable_cores
 from distrl.runtime.process_exit import exit_at_once
-from distrl.topology_rates import HEAVY, LIGHT, SINGLE, Costs
 
 MEASURED_S = 300.0  # within which costs must be known: compilation takes most of it
 _OF_MACHINES = ("hosts", "slurm", "ray", "launcher")

@@ -17,7 +17,7 @@ from distrl.experiment import Experiment
 from distrl.launch.cli.load_experiment import experiment_modules
 from distrl.launch.cli.manifests import write_manifests
 from distrl.launch.cli.train_flags import without_flags
-from distrl.launch.hosts import kubernetes, manual, ray_cluster, ray_resources, slurm
+from distrl.launch.hosts import command_lines, kubernetes, ray_cluster, ray_resources, slurm
 from distrl.launch.launch_types import LOCAL_MP
 from distrl.launch.run_dir.folder import folder_of_flag
 from distrl.launch.run_dir.run_dir import new_path
@@ -289,7 +289,7 @@ def _write_commands(
         "distrl", "train", *arguments, "--launcher=join", f"--join_port={values.join_port}",
         f"--credentials={path}", f"--run_dir={run_dir}",
     ]  # fmt: skip
-    say(manual.sheet(placement, command, f"{address}:{values.join_port}", str(path)))
+    say(command_lines.sheet(placement, command, f"{address}:{values.join_port}", str(path)))
 
 
 def _run_dir(experiment: Experiment, values: Any) -> Path:

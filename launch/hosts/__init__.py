@@ -1,0 +1,1 @@
+"""Several machines: how daemons are started on hosts, and their connections."""

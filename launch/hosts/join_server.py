@@ -13,7 +13,7 @@ from typing import Any
 
 from distrl.errors import ConfigError
 from distrl.launch.hosts.channel import LIMIT, JsonLineChannel
-from distrl.launch.hosts.dial import HELLO_S, JOIN, join_token
+from distrl.launch.hosts.join_client import HELLO_S, JOIN, join_token
 from distrl.launch.hosts.remote_host import HostState, RemoteHost
 from distrl.launch.network.credentials import Credentials
 from distrl.launch.network.private_folder import new_folder

@@ -1,10 +1,10 @@
-"""Reads what a running program says of itself; see `distrl.run_status`."""
+"""Reads what a running program says of itself; see `distrl.metrics.run_status`."""
 
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from distrl.progress_line import FILE_NAME
+from distrl.metrics.progress_line import FILE_NAME
 from distrl.runtime.files import TASKS, read_json
 
 

@@ -1,0 +1,1 @@
+"""One machine: nodes as forked processes or as threads, and debugging."""

@@ -14,7 +14,7 @@ from distrl.launch.supervision.node_logs import Stream
 from distrl.launch.supervision.result import NodeExit
 from distrl.launch.supervision.status_file import FILE_NAME, StatusFile
 from distrl.launch.supervision.usage import Usage, process_usage
-from distrl.progress_line import is_progress_line
+from distrl.metrics.progress_line import is_progress_line
 from distrl.runtime.heartbeat import Heartbeat
 from distrl.runtime.working_folder import shown
 

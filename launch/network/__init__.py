@@ -1,0 +1,1 @@
+"""Ports that only their user reaches, and the encrypted tunnels between hosts."""

@@ -30,7 +30,7 @@ from distrl.launch.run_dir.folder import (
 from distrl.launch.run_dir.resume_checks import check_settings, check_tasks, has_table
 from distrl.launch.supervision.launcher_process import LOCK
 from distrl.launch.supervision.result import EXIT_FAILED, EXIT_FINISHED, RESULT_FILE
-from distrl.metrics import Monitor
+from distrl.metrics.monitor import Monitor
 from distrl.runtime.files import read_json, write_json
 from distrl.runtime.working_folder import shown
 

@@ -1,1 +1,1 @@
-"""Runs that are in a folder: what they have, and the commands about them."""
+"""Runs that are in a folder: what they have, and how they are evaluated, played and drawn."""

@@ -8,7 +8,7 @@ import numpy as np
 from distrl.launch.runs.charts import Line, Numbers, chart
 from distrl.launch.runs.rows import thinned_rows
 from distrl.launch.runs.run import Run
-from distrl.sinks.sinks import METRICS
+from distrl.metrics.sinks import METRICS
 
 _X = "env_steps"
 _COUNTERS = {

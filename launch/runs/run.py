@@ -10,8 +10,8 @@ from distrl.launch.run_dir.config_diff import flat
 from distrl.launch.run_dir.folder import CONFIG
 from distrl.launch.runs.rows import last_row, read_rows
 from distrl.launch.supervision.result import RESULT_FILE
+from distrl.metrics.sinks import METRICS
 from distrl.runtime.files import TASKS, read_dict, read_json
-from distrl.sinks.sinks import METRICS
 
 if TYPE_CHECKING:
     import pandas

@@ -24,9 +24,9 @@ from distrl.launch.supervision.signals import Signals
 from distrl.launch.supervision.status_file import FILE_NAME, StatusFile
 from distrl.launch.supervision.stop_sequence import saves
 from distrl.launch.supervision.supervisor import Supervisor
+from distrl.metrics.progress_line import is_progress_line
 from distrl.programs.groups import group_of
 from distrl.programs.substrate import AnyProgram
-from distrl.progress_line import is_progress_line
 from distrl.runtime import incarnations
 from distrl.runtime.files import make_private_folder
 

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from distrl.errors import ConfigError
 from distrl.launch.runs.run import Run
-from distrl.launch.runs.table import number
+from distrl.launch.runs.text_table import number
 from distrl.launch.supervision.launcher_process import is_running
 from distrl.launch.sweep.folder import SweepFolder, Trial
 from distrl.runtime.files import replacing

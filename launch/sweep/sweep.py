@@ -15,7 +15,7 @@ from distrl.launch.cli.load_experiment import load_experiment
 from distrl.launch.cli.read_command import read_command
 from distrl.launch.cli.train_flags import BUDGETS, joined_flags
 from distrl.launch.run_dir.folder import folder_in_runs, folder_of_flag
-from distrl.launch.runs.table import print_table
+from distrl.launch.runs.text_table import print_table
 from distrl.launch.supervision.result import EXIT_FAILED, EXIT_FINISHED
 from distrl.launch.sweep.fit import Slots, busy_cores, gpus_needed
 from distrl.launch.sweep.folder import SweepFolder, Trial, make_trials

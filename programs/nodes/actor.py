@@ -18,12 +18,12 @@ from distrl.programs.replay_clients import ReplayHandle, actor_client
 from distrl.programs.running.acting import make_actor
 from distrl.programs.running.acting_budget import ActorLease, has_budget
 from distrl.programs.running.progress import patience
-from distrl.programs.substrate import here
+from distrl.programs.substrate import node_context
 from distrl.rounds.clients import RoundWriter
 from distrl.runtime.heartbeat import current_heartbeat
 from distrl.runtime.host_resources import keep_to_one_core
 from distrl.runtime.time_account import IDLE, current_account, in_state
-from distrl.variables import RemoteVariables
+from distrl.variables.service import RemoteVariables
 
 _REPORT_S = 0.1  # between two reports of an actor, at least
 _REPORTS_PER_S = 50  # of all actors: each takes about a millisecond of sender and monitor
@@ -80,7 +80,7 @@ class ActorNode:
         configure_jax()
         heartbeat = self._heartbeat = current_heartbeat()
         heartbeat.tick()
-        stop = self._stop = here.stop_event()
+        stop = self._stop = node_context.stop_event()
         builders = {task: Builder(experiment, task) for task in experiment.tasks}
         first, config = next(iter(builders.values())), experiment.actors
         with contextlib.ExitStack() as opened:

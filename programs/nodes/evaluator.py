@@ -11,10 +11,10 @@ from distrl.programs.nodes.process import configure_jax
 from distrl.programs.program import ExperimentProgram, NodeHandle
 from distrl.programs.remote import Reporter, TaskVariables, stop_and_tick
 from distrl.programs.running.evaluating import TasksEvaluator
-from distrl.programs.substrate import here
+from distrl.programs.substrate import node_context
 from distrl.runtime.heartbeat import current_heartbeat
 from distrl.runtime.time_account import IDLE, current_account, in_state
-from distrl.variables import RemoteVariables
+from distrl.variables.service import RemoteVariables
 
 
 def add_evaluator(
@@ -39,7 +39,7 @@ class EvaluatorNode:
         configure_jax()
         heartbeat = current_heartbeat()
         heartbeat.tick()
-        self._stop = here.stop_event()
+        self._stop = node_context.stop_event()
         builders = {task: Builder(experiment, task) for task in experiment.tasks}
         self._interval = experiment.evaluator.interval
         with contextlib.ExitStack() as opened:

@@ -11,7 +11,7 @@ from distrl.programs.nodes.process import configure_jax
 from distrl.programs.nodes.time_reports import TimeReports, thread_times
 from distrl.programs.program import ExperimentProgram, NodeHandle
 from distrl.programs.remote import stop_and_tick
-from distrl.programs.substrate import here
+from distrl.programs.substrate import node_context
 from distrl.runtime.heartbeat import current_heartbeat
 
 
@@ -38,7 +38,7 @@ class GradientWorkerNode:
         self._times = TimeReports(
             monitor, next(iter(experiment.tasks)), f"{GRADIENT_WORKER.name}/{index}", thread_times
         )
-        self._stop = here.stop_event()
+        self._stop = node_context.stop_event()
         self._experiment = experiment
         self._service = GradientService(self._make_gradients)
 

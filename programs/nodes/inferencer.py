@@ -18,11 +18,11 @@ from distrl.programs.nodes.time_reports import TimeReports
 from distrl.programs.program import ExperimentProgram, FrameEndpoint, NodeHandle
 from distrl.programs.remote import TaskVariables
 from distrl.programs.running.progress import patience
-from distrl.programs.substrate import here
+from distrl.programs.substrate import node_context
 from distrl.runtime.heartbeat import current_heartbeat
 from distrl.shared_memory import segment
 from distrl.task import Task
-from distrl.variables import RemoteVariables
+from distrl.variables.service import RemoteVariables
 
 _MAX_ENDPOINTS = 8  # servers of one inferencer
 
@@ -138,7 +138,7 @@ class InferencerNode:
         """
         configure_jax()
         current_heartbeat().tick()
-        self._stop = here.stop_event()
+        self._stop = node_context.stop_event()
         self._servers = [_courier_server(address) for address in endpoints]
         builder = Builder(experiment, task)
         config = builder.task.inference

@@ -10,8 +10,7 @@ from distrl.checkpointing.generations import when_all
 from distrl.checkpointing.resume_point import ResumePoint, check_seen, monitor_states
 from distrl.errors import CallbackError, PeerError
 from distrl.experiment import Experiment
-from distrl.multi_agent.turns import run_in_turn
-from distrl.packed_variables import Packed
+from distrl.multi_agent.learner_turns import run_in_turn
 from distrl.programs.build import Builder, make_sharing, print_line
 from distrl.programs.groups import LEARNER
 from distrl.programs.nodes.process import configure_jax, has_own_process, leave, stops_in_order
@@ -20,10 +19,11 @@ from distrl.programs.program import ExperimentProgram, FrameEndpoint, NodeHandle
 from distrl.programs.remote import stop_and_tick
 from distrl.programs.replay_clients import ReplayHandle
 from distrl.programs.running.population import MemberCalls
-from distrl.programs.substrate import here
+from distrl.programs.substrate import node_context
 from distrl.runtime import start_up
 from distrl.runtime.heartbeat import current_heartbeat
-from distrl.variable_frames import FrameVariableServer
+from distrl.variables.frames import FrameVariableServer
+from distrl.variables.packed import Packed
 
 
 def add_learners(
@@ -101,7 +101,7 @@ class LearnerNode(MemberCalls):
             check_seen([experiment.task_dir(Path(run_dir), task) for task in tasks], resume_point)
         configure_jax()
         start_up.begin("launcher", os.getppid() if has_own_process() else None)
-        self._stop = here.stop_event()
+        self._stop = node_context.stop_event()
         self._call_timeout = experiment.supervision.call_timeout
         builders = {task: Builder(experiment, task) for task in tasks}
         sharing = make_sharing(builders)
@@ -171,7 +171,7 @@ class LearnerNode(MemberCalls):
             current_heartbeat().wait()
             if stops_in_order():  # the actors first: their last reports are saved, too
                 reason, text = f"CallbackError: {error}", "".join(traceback.format_exception(error))
-                here.program_stopper()(reason=reason, finished=False, traceback=text)
+                node_context.program_stopper()(reason=reason, finished=False, traceback=text)
                 self._stop.wait()
             self._save()
             raise

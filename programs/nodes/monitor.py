@@ -12,15 +12,15 @@ from distrl.checkpointing.generations import ClockGenerations
 from distrl.checkpointing.resume_point import ResumePoint, monitor_states, note_resumed
 from distrl.experiment import Experiment
 from distrl.goal import joined
-from distrl.metrics import first_number
+from distrl.metrics.monitor import first_number
+from distrl.metrics.reports import Report
 from distrl.programs.build import Builder, print_line
 from distrl.programs.groups import ACTOR, MONITOR
 from distrl.programs.nodes.process import stops_in_order
 from distrl.programs.nodes.time_reports import REPORT_S, account_of_process
 from distrl.programs.program import ExperimentProgram, NodeHandle
 from distrl.programs.running.gradient_workers import make_allocator
-from distrl.programs.substrate import here
-from distrl.reports import Report
+from distrl.programs.substrate import node_context
 from distrl.runtime.heartbeat import ABSENT, GONE, LOST, current_heartbeat
 
 _SAVE_S = 3.0  # for the learners to ask for the state, where all nodes are stopped at once
@@ -35,10 +35,10 @@ class MonitorNode:
     """Serves a `Monitor` for each task. The program ends when all tasks have ended."""
 
     def __init__(self, experiment: Experiment, run_dir: str, resume_point: ResumePoint):
-        self._stop = here.stop_event()
+        self._stop = node_context.stop_event()
         self._saved = threading.Condition()  # guards the tasks that are not
         self._unsaved = set(experiment.tasks)
-        stopper = here.program_stopper()
+        stopper = node_context.program_stopper()
         endings: dict[str, tuple[str, bool]] = {}
 
         def end(task: str, reason: str, reached: bool) -> None:

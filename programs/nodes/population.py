@@ -12,7 +12,7 @@ from distrl.programs.nodes.time_reports import TimeReports, thread_times
 from distrl.programs.program import ExperimentProgram, NodeHandle
 from distrl.programs.remote import Peer, stop_and_tick
 from distrl.programs.running.population import make_evolution
-from distrl.programs.substrate import here
+from distrl.programs.substrate import node_context
 from distrl.runtime.heartbeat import current_heartbeat
 from distrl.runtime.time_account import IDLE, in_state
 
@@ -48,7 +48,7 @@ class PopulationNode:
         versions: Mapping[str, int],
     ):
         """Args: versions: learner steps of the tasks at the start. Others: see `add_population`."""
-        self._stop = here.stop_event()
+        self._stop = node_context.stop_event()
         peer = Peer(monitor)
         members = {
             task: RemoteMember(task, Peer(learner), peer) for task, learner in learners.items()

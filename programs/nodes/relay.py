@@ -4,19 +4,19 @@ import functools
 import threading
 
 from distrl.experiment import Experiment
-from distrl.packed_variables import Packed
 from distrl.programs.build import print_line
 from distrl.programs.groups import RELAY
 from distrl.programs.nodes.process import owner_of_files
 from distrl.programs.nodes.time_reports import TimeReports, account_of_process
 from distrl.programs.program import ExperimentProgram, NodeHandle
 from distrl.programs.remote import TaskVariables
-from distrl.programs.substrate import here
+from distrl.programs.substrate import node_context
 from distrl.runtime.heartbeat import current_heartbeat
 from distrl.shared_memory.board import Board
 from distrl.shared_memory.published import PublishedVersions
-from distrl.variable_frames import FrameVariableClient
-from distrl.variable_relay import RELAY_S, VariableRelay
+from distrl.variables.frames import FrameVariableClient
+from distrl.variables.packed import Packed
+from distrl.variables.relay import RELAY_S, VariableRelay
 
 
 def add_relay(
@@ -36,7 +36,7 @@ def _with_frames(learner: NodeHandle, stop: threading.Event) -> NodeHandle:
     assert learner.timeout is not None
     address = learner.served.address.resolve()
     client = FrameVariableClient(address, learner.served.key, learner.timeout, stop)
-    here.manager().on_close(client.close)
+    node_context.manager().on_close(client.close)
     return learner._replace(client=client)
 
 
@@ -62,7 +62,7 @@ class RelayNode:
         """
         del experiment
         current_heartbeat().tick()
-        self._stop = here.stop_event()
+        self._stop = node_context.stop_event()
         name = f"{RELAY.name}/{index}"
         files = f"{task}-{unique_name}-relay-{index}", owner_of_files()
         self._relay = VariableRelay(

@@ -15,7 +15,7 @@ from distrl.programs.replay_clients import (
     saved_shard,
     shard_name,
 )
-from distrl.programs.substrate import here
+from distrl.programs.substrate import node_context
 from distrl.replay.served.server import TableServer
 from distrl.replay.shared.snapshot import restore_rng
 from distrl.replay.shared.table import SharedTable
@@ -113,7 +113,7 @@ class TableNode:
         shard: index of the shard.
         served: where and to whom it is served; None: nodes of this machine map it.
         """
-        self._stop = here.stop_event()
+        self._stop = node_context.stop_event()
         self._about = monitor, task, name
         self._server: TableServer | None = None
         builder = Builder(experiment, task)

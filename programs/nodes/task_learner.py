@@ -18,8 +18,9 @@ from distrl.checkpointing.resume_point import (
 )
 from distrl.errors import PeerError
 from distrl.learner_group.devices import check_gpus
-from distrl.metrics import SPENT
-from distrl.multi_agent.turns import Turn
+from distrl.metrics.monitor import SPENT
+from distrl.metrics.reports import Report
+from distrl.multi_agent.learner_turns import Turn
 from distrl.programs.build import Builder, print_line
 from distrl.programs.groups import ACTOR, INFERENCER
 from distrl.programs.nodes.process import owner_of_files, stops_in_order
@@ -31,9 +32,8 @@ from distrl.programs.running.gradient_workers import split_update
 from distrl.programs.running.progress import gone_nodes, patience, steps_of
 from distrl.programs.running.save_generations import RemoteGenerations
 from distrl.programs.running.saving import make_checkpointer
-from distrl.programs.substrate import here
+from distrl.programs.substrate import node_context
 from distrl.replay.shared.buffer import SharedReplayBuffer
-from distrl.reports import Report
 from distrl.rounds.clients import RoundReader
 from distrl.rounds.collection import CollectionRounds
 from distrl.runtime import start_up
@@ -43,7 +43,7 @@ from distrl.runtime.time_account import current_account
 from distrl.shared_memory.board import Board
 from distrl.shared_memory.published import PublishedVersions
 from distrl.sharing.learner import Sharing
-from distrl.variables import VariableService
+from distrl.variables.service import VariableService
 
 _COUNTERS_S = 5.0  # for the monitor to give its state, and a quarter of the grace time at most
 _GRACE_AT_ONCE_S = 6.0  # to save where all nodes are stopped at once, and killed 10 s later
@@ -86,7 +86,7 @@ class TaskLearner:
         unique_name: the program's; "": parameters are served as bytes only.
         acted_before: environment steps of the run's programs before.
         """
-        self._stop = here.stop_event()
+        self._stop = node_context.stop_event()
         self.task, experiment = builder.task, builder.experiment
         task = self.task.name
         self._run_dir = experiment.task_dir(Path(run_dir), task)

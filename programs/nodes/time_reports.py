@@ -5,10 +5,10 @@ import time
 from collections.abc import Callable
 
 from distrl.errors import PeerError
+from distrl.metrics.reports import Report
 from distrl.programs.nodes.process import has_own_process
 from distrl.programs.program import NodeHandle
 from distrl.programs.remote import Reporter
-from distrl.reports import Report
 from distrl.runtime.time_account import ProcessAccount, current_account
 
 REPORT_S = 0.5  # between two reports

@@ -8,11 +8,11 @@ from distrl.envs.multi_agent.environment import SeveralAgents
 from distrl.envs.pool import Pool
 from distrl.evaluator import Evaluator, Play, play_to_the_end
 from distrl.inferencer import InferenceSource
+from distrl.metrics.reports import Report
 from distrl.multi_agent.evaluator import MultiAgentEvaluator
 from distrl.policy_streams import PolicyStreams
 from distrl.programs.build import NEVER, Builder
-from distrl.reports import Report
-from distrl.variables import VariableClient
+from distrl.variables.client import VariableClient
 
 
 class TasksEvaluator:

@@ -13,9 +13,9 @@ from distrl.agents.tunable import Tunable, hyperparameters, with_hyperparameters
 from distrl.errors import ConfigError
 from distrl.experiment import Experiment
 from distrl.learner import Learner
-from distrl.metrics import Monitor
+from distrl.metrics.monitor import Monitor
+from distrl.metrics.reports import Report
 from distrl.population import RECORD, Evolution, Member, Standing, drop_lost
-from distrl.reports import Report
 from distrl.runtime.codec import Codec
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from distrl.errors import ConfigError
-from distrl.programs.substrate import BUILTIN, here
+from distrl.programs.substrate import BUILTIN, node_context
 
 ADDRESS_NAME = "builtin"  # of addresses at which nodes are called
 _FINISH_S = 10.0  # that calls in progress have when their node has returned
@@ -60,7 +60,7 @@ class Handle:
         from distrl.programs.substrate.rpc import Client
 
         client = Client(self._address.resolve(), self._key, self._timeout)
-        here.manager().on_close(client.close)
+        node_context.manager().on_close(client.close)
         return client
 
 
@@ -102,16 +102,16 @@ class CallNode:
     def _run(self) -> None:
         from distrl.programs.substrate.rpc import Server
 
-        here.enter(self.launch_context.program_stopper)
+        node_context.enter(self.launch_context.program_stopper)
         instance = self._constructor(*_clients(self._args), **_clients(self._kwargs))
         server = Server(instance, self.addresses[0].resolve(), self.key)
         # If `run` fails, the server goes on until the failure has been reported: else the callers'
         # errors would be reported before their cause.
-        here.manager().on_close(server.stop)
+        node_context.manager().on_close(server.stop)
         if hasattr(instance, "run"):
             instance.run()
         else:
-            here.stop_event().wait()
+            node_context.stop_event().wait()
         server.stop(_FINISH_S)
 
 

@@ -15,10 +15,10 @@ from distrl.config import CheckpointConfig
 from distrl.errors import SpecError
 from distrl.goal import Goal
 from distrl.learner import Learner
+from distrl.learning.agent_logs import is_taken
 from distrl.learning.inserted_steps import InsertedSteps
-from distrl.learning.own_logs import is_taken
 from distrl.learning.random_batches import NoReplay, random_batch
-from distrl.metrics import Monitor
+from distrl.metrics.monitor import Monitor
 from distrl.rounds.collection import CollectionRounds
 from distrl.specs import EnvironmentSpec
 from distrl.transforms import RewardScale, TransformedAgent

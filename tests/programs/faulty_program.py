@@ -30,7 +30,7 @@ from distrl.experiment import (
 from distrl.goal import Goal
 from distrl.inferencer import Inferencer
 from distrl.learner import Learner
-from distrl.metrics import Monitor
+from distrl.metrics.monitor import Monitor
 from distrl.programs.running.evaluating import TasksEvaluator
 from distrl.replay.buffer import ReplayConfig
 from distrl.runtime.heartbeat import Heartbeat, current_heartbeat

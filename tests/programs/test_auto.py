@@ -4,13 +4,13 @@ import dataclasses
 
 import pytest
 
-from distrl import presets, topology_rates
+from distrl import presets
 from distrl.annealing import learner_steps_per_env_step
 from distrl.config import ActorsConfig, InferenceConfig
 from distrl.errors import ConfigError
-from distrl.programs import auto
+from distrl.programs import auto, topology_rates
 from distrl.programs.auto import candidates, choice, plans, with_settings
-from distrl.topology_rates import Cost, Costs, DeviceCosts, Line
+from distrl.programs.topology_rates import Cost, Costs, DeviceCosts, Line
 
 NAMES = ("single_process", "heavy_env", "light_env")
 

@@ -9,9 +9,9 @@ from distrl.config import ActorsConfig, LearnerConfig
 from distrl.envs import PythonEnvironment
 from distrl.experiment import Experiment
 from distrl.programs import costs
+from distrl.programs.topology_rates import Line
 from distrl.replay.config import ReplayConfig
 from distrl.testing import CheckingConfig, CountingEnvironment
-from distrl.topology_rates import Line
 
 SLEEP_S = 0.004
 

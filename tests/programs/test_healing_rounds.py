@@ -6,7 +6,7 @@ import signal
 
 import pytest
 
-from distrl.launch.cli import actors
+from distrl.launch.commands import actors
 from tests.support.commands import EXPERIMENTS, Command
 from tests.support.selection import full, slow
 

@@ -9,7 +9,7 @@ from distrl.errors import PeerError, Stopped
 from distrl.programs import inference_clients
 from distrl.programs.inference_clients import SlotService
 from distrl.programs.program import NodeHandle
-from distrl.programs.substrate import here
+from distrl.programs.substrate import node_context
 from distrl.runtime.heartbeat import HeartbeatTable, install_heartbeat_lookup
 from distrl.shared_memory.process import Process
 
@@ -23,7 +23,7 @@ class File:
 @pytest.fixture
 def stop(monkeypatch):
     event = threading.Event()
-    monkeypatch.setattr(here, "stop_event", lambda: event)
+    monkeypatch.setattr(node_context, "stop_event", lambda: event)
     return event
 
 

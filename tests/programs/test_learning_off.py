@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from distrl.agents.dqn import DQNConfig
-from distrl.agents.held import without_learning
+from distrl.agents.without_learning import without_learning
 from distrl.config import ActorsConfig, LearnerConfig
 from distrl.envs import PythonEnvironment
 from distrl.errors import ConfigError

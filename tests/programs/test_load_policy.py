@@ -25,7 +25,7 @@ from distrl.programs.single_process import single_process
 from distrl.replay.buffer import ReplayConfig
 from distrl.saved.saved_agent import agent_writer
 from distrl.transforms import FrameStack, ObservationNormalizer
-from distrl.variables import ConstantSource, VariableClient
+from distrl.variables.client import ConstantSource, VariableClient
 from tests.support.selection import full, slow
 
 ROOT = Path(__file__).parents[2]

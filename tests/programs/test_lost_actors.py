@@ -9,9 +9,9 @@ from distrl.config import ActorsConfig, EvaluatorConfig, LearnerConfig
 from distrl.envs import PythonEnvironment
 from distrl.experiment import Experiment
 from distrl.goal import Goal
-from distrl.metrics import first_number
+from distrl.metrics.monitor import first_number
 from distrl.programs.nodes.monitor import MonitorNode
-from distrl.programs.substrate import here
+from distrl.programs.substrate import node_context
 from distrl.replay.config import ReplayConfig
 from distrl.runtime.heartbeat import HeartbeatTable, install_heartbeat_lookup
 from distrl.testing import CheckingConfig, CountingEnvironment
@@ -35,8 +35,8 @@ class Program:
         self.table = HeartbeatTable(["monitor/0", "actor/0", "actor/1"])
         for name in ("monitor/0", "actor/0", "actor/1"):
             self.table.of(name).begin(0)
-        here.new_manager()
-        here.enter(lambda **_: None)
+        node_context.new_manager()
+        node_context.enter(lambda **_: None)
         install_heartbeat_lookup(lambda: (self.table.of("monitor/0"), True))
         (self.task,) = experiment.tasks
         self.node = MonitorNode(experiment, str(folder), ResumePoint())
@@ -65,7 +65,7 @@ class Program:
 def program(tmp_path):
     yield Program(tmp_path)
     install_heartbeat_lookup(lambda: None)
-    here._here.__dict__.clear()
+    node_context._here.__dict__.clear()
 
 
 @pytest.mark.parametrize(

@@ -7,15 +7,15 @@ from types import SimpleNamespace
 
 import pytest
 
-from distrl import metrics
 from distrl.errors import PeerError, SpecError
 from distrl.goal import Goal
+from distrl.metrics import monitor
 from distrl.programs import remote
 from distrl.programs.nodes import monitor as monitor_module
 from distrl.programs.nodes.monitor import MonitorNode
 from distrl.programs.program import NodeHandle
 from distrl.programs.remote import Peer, Reporter
-from distrl.programs.substrate import here
+from distrl.programs.substrate import node_context
 from distrl.runtime.heartbeat import UP, HeartbeatTable, install_heartbeat_lookup
 
 
@@ -91,7 +91,7 @@ def test_a_report_is_repeated_once():
 
 
 def test_a_call_whose_deadline_passes_early_is_made_again(monkeypatch):
-    monkeypatch.setattr(here, "stop_event", threading.Event)
+    monkeypatch.setattr(node_context, "stop_event", threading.Event)
     calls = []
 
     class Learner:
@@ -114,7 +114,7 @@ def test_a_call_after_a_restart_between_two_calls_is_made_again(monkeypatch):
     learner = SimpleNamespace(status=UP, life=0)
     lives = SimpleNamespace(table=SimpleNamespace(of={"learner/0": learner}.get))
     monkeypatch.setattr(remote, "current_heartbeat", lambda: lives)
-    monkeypatch.setattr(here, "stop_event", threading.Event)
+    monkeypatch.setattr(node_context, "stop_event", threading.Event)
     calls = []
 
     class Learner:
@@ -169,13 +169,13 @@ def test_a_call_to_a_lost_host_names_it_when_it_is_not_back_in_time(
     row.begin(0)
     row.end(True, host_lost)
     install_heartbeat_lookup(lambda: (table.of("actor/0"), True))
-    here.new_manager()
+    node_context.new_manager()
     try:
         with pytest.raises(PeerError, match=message):
             Peer(NodeHandle("inferencer/0", Server())).ask()
     finally:
         install_heartbeat_lookup(lambda: None)
-        here._here.__dict__.clear()
+        node_context._here.__dict__.clear()
 
 
 class Node(MonitorNode):
@@ -186,7 +186,7 @@ class Node(MonitorNode):
         self._saved, self._unsaved = threading.Condition(), {"task"}
         self.lines, self.futures, self.lost = [], self, False
         goal = Goal(mean_return=None)
-        self._monitors = {"task": metrics.Monitor(goal, print, printer=self.lines.append)}
+        self._monitors = {"task": monitor.Monitor(goal, print, printer=self.lines.append)}
 
     def report(self, *arguments):
         future = concurrent.futures.Future()

@@ -9,7 +9,7 @@ import pytest
 from absl.testing import flagsaver
 
 from distrl.launch import main
-from distrl.launch.cli import train  # noqa: F401  (defines its flags, once in a process)
+from distrl.launch.commands import train  # noqa: F401  (defines its flags, once in a process)
 
 
 @pytest.fixture

@@ -22,7 +22,7 @@ from distrl.shared_memory import segment
 from distrl.shared_memory.process import Process
 from distrl.testing import CheckingConfig, CountingEnvironment
 from distrl.types import StepType
-from distrl.variables import VariableClient
+from distrl.variables.client import VariableClient
 
 ENV = CountingEnvironment(0)
 SPEC = specs.EnvironmentSpec(ENV.observation_spec(), ENV.action_spec())

@@ -4,7 +4,7 @@ import types
 from collections.abc import Callable
 from typing import Any
 
-from distrl.programs.substrate import AUTO, BUILTIN, here, resolve
+from distrl.programs.substrate import AUTO, BUILTIN, node_context, resolve
 from distrl.programs.substrate.builtin import CallNode, Program
 
 SUBSTRATE = resolve(AUTO)
@@ -78,7 +78,7 @@ def new_client(port: int, timeout: float) -> Any:
 def stop_program() -> None:
     """Ends the program without a reason; called in a node."""
     if SUBSTRATE == BUILTIN:
-        here.program_stopper()()
+        node_context.program_stopper()()
         return
     import launchpad as lp
 
@@ -88,7 +88,7 @@ def stop_program() -> None:
 def on_stop(handler: Callable[[], None]) -> None:
     """Has a node, in whose main thread this is called, call a function when the program stops."""
     if SUBSTRATE == BUILTIN:
-        here.stop_event().wait()
+        node_context.stop_event().wait()
         handler()
         return
     import launchpad as lp

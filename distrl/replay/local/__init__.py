@@ -1,0 +1,1 @@
+"""A table in the process that uses it."""

@@ -1,0 +1,1 @@
+"""Tables on Reverb servers. Nothing else imports Reverb."""

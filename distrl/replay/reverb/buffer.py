@@ -24,7 +24,7 @@ from distrl.replay.remote.insert_count import InsertCount
 from distrl.replay.remote.items import Item, ItemPacker, joined
 from distrl.replay.reverb import checkpoints
 from distrl.replay.reverb.calls import ServerCalls
-from distrl.replay.reverb.largest import LargestPriority
+from distrl.replay.reverb.max_priority import LargestPriority
 from distrl.replay.reverb.server import check_items, table_info
 from distrl.replay.reverb.writer import ItemWriter
 from distrl.replay.table.info import TableInfo

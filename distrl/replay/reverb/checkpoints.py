@@ -19,7 +19,7 @@ from reverb.cc.checkpointing import checkpoint_pb2
 from distrl.errors import ConfigError
 from distrl.replay.columns import Columns
 from distrl.replay.config import ReplayConfig
-from distrl.replay.reverb.largest import SUFFIX
+from distrl.replay.reverb.max_priority import SUFFIX
 from distrl.replay.table.files import read_facts, samples_under_ratio, write_facts
 from distrl.types import Trajectory
 

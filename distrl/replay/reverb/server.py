@@ -10,7 +10,7 @@ from distrl.errors import ConfigError
 from distrl.replay.columns import Columns
 from distrl.replay.config import RateLimits, ReplayConfig
 from distrl.replay.reverb.calls import ServerCalls
-from distrl.replay.reverb.largest import SUFFIX
+from distrl.replay.reverb.max_priority import SUFFIX
 from distrl.replay.table.info import Ages, Contents, TableInfo
 from distrl.replay.table.ring import by_priority
 from distrl.types import Trajectory
@@ -68,7 +68,7 @@ def reverb_tables(
 
 
 def _largest_table(name: str) -> reverb.Table:
-    """Returns the table of the largest priority so far; see `distrl.replay.reverb.largest`."""
+    """Returns the table of the largest priority so far; see `distrl.replay.reverb.max_priority`."""
     return reverb.Table(
         name + SUFFIX,
         sampler=reverb.selectors.MaxHeap(),

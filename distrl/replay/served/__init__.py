@@ -1,0 +1,1 @@
+"""A table in shared memory, served to clients on other machines."""

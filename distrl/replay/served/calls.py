@@ -13,8 +13,8 @@ from distrl.frame_sockets import frames
 from distrl.replay.buffer import checked_priorities
 from distrl.replay.columns import Block
 from distrl.replay.config import ReplayConfig
+from distrl.replay.shared.call_numbers import Call
 from distrl.replay.shared.handle import TableHandle
-from distrl.replay.shared.numbered import Call
 from distrl.replay.shared.slots import RingSlots
 from distrl.replay.shared.table import SharedTable
 from distrl.types import Trajectory

@@ -25,7 +25,7 @@ from distrl.replay.columns import Batch, Block, Columns, as_slice
 from distrl.replay.config import ReplayConfig
 from distrl.replay.sampler import Sampler
 from distrl.replay.shared import clients
-from distrl.replay.shared.numbered import Call
+from distrl.replay.shared.call_numbers import Call
 from distrl.replay.shared.slots import INSERTS, SAMPLES, QueueSlots, RingSlots, Slots
 from distrl.replay.shared.snapshot import SharedSnapshot
 from distrl.replay.shared.table import SharedTable

@@ -6,7 +6,7 @@ from typing import Any
 import numpy.typing as npt
 
 from distrl.replay.config import ReplayConfig
-from distrl.replay.shared import clients, numbered
+from distrl.replay.shared import call_numbers, clients
 from distrl.replay.shared.settings import SETTINGS_BYTES
 from distrl.replay.table.sum_tree import SumTree
 from distrl.shared_memory.lock import LOCK_BYTES
@@ -46,7 +46,7 @@ class Layout:
             "settings": SETTINGS_BYTES,
             "clients": 8 * clients.MAX_CLIENTS * clients.COLUMNS,
             "names": clients.MAX_CLIENTS * clients.NAME_BYTES,
-            "numbered": 8 * numbered.ROWS * numbered.COLUMNS,
+            "numbered": 8 * call_numbers.ROWS * call_numbers.COLUMNS,
             **dict.fromkeys(SLOT_ARRAYS, 8 * self.slots),
             "sums": 8 * SumTree.nodes(ring),
             "priorities": 8 * ring,

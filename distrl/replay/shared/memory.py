@@ -10,11 +10,11 @@ import numpy.typing as npt
 from distrl.replay.columns import Block, Columns
 from distrl.replay.config import ReplayConfig
 from distrl.replay.shared import clients
+from distrl.replay.shared.call_numbers import NumberedInserts
 from distrl.replay.shared.clients import Clients
 from distrl.replay.shared.header import Header
 from distrl.replay.shared.layout import SLOT_ARRAYS, Layout
 from distrl.replay.shared.margins import ErrorMargins
-from distrl.replay.shared.numbered import NumberedInserts
 from distrl.replay.shared.settings import SharedSettings
 from distrl.replay.shared.slots import QueueSlots, RingSlots
 from distrl.replay.table.files import Stored

@@ -1,0 +1,1 @@
+"""The rules that all tables follow: order, sampling, rate limits, files."""

@@ -20,7 +20,7 @@ from distrl.inferencer import Inferencer
 from distrl.specs import EnvironmentSpec
 from distrl.transforms.agent import TransformedAgent
 from distrl.transforms.frame_stack import FrameStack
-from distrl.variables import VariableClient
+from distrl.variables.client import VariableClient
 from tests.support.selection import full
 
 SPEC = EnvironmentSpec(dm_specs.Array((4,), np.float32), dm_specs.DiscreteArray(3, np.int32))

@@ -10,7 +10,8 @@ from distrl.errors import DeadlineExceeded, SpecError
 from distrl.inference.messages import InferenceMessages
 from distrl.inference.server import InferenceServer, RemoteInferencer
 from distrl.runtime.codec import Codec
-from distrl.variables import RemoteVariables, VariableClient, VariableService
+from distrl.variables.client import VariableClient
+from distrl.variables.service import RemoteVariables, VariableService
 from tests.support.inference import Source, make, timestep
 
 

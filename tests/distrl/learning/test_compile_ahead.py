@@ -12,7 +12,7 @@ from distrl.learning.compile_ahead import CompileAhead
 from distrl.programs.build import NEVER, Builder
 from distrl.replay.config import ReplayConfig
 from distrl.testing import CheckingConfig, CountingEnvironment
-from distrl.variables import VariableClient
+from distrl.variables.client import VariableClient
 
 COMPILE = "/jax/core/compile/backend_compile_duration"
 _seen: list[str] = []

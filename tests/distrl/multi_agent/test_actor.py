@@ -18,7 +18,7 @@ from distrl.replay.local.buffer import LocalReplayBuffer
 from distrl.replay.local.table import LocalTable
 from distrl.rules import Rule
 from distrl.testing import SEED, CheckingConfig, CountingAgents
-from distrl.variables import VariableClient
+from distrl.variables.client import VariableClient
 
 NUM_ENVS, UNROLL, BATCH = 4, 5, 6
 POLICY_OF = {"a": "outer", "b": "inner", "c": "outer"}

@@ -33,7 +33,7 @@ from distrl.transforms import (
 )
 from distrl.transforms.base import specs_seen
 from distrl.types import StepType, TimeStep, Trajectory
-from distrl.variables import VariableClient
+from distrl.variables.client import VariableClient
 
 FIRST, MID, LAST = StepType.FIRST, StepType.MID, StepType.LAST
 B, T = 5, 4

@@ -8,7 +8,7 @@ from absl import flags
 
 from distrl.launch.cli import auto, config_flags
 from distrl.launch.cli.load_experiment import apply_settings, load_experiment
-from distrl.topology_rates import Cost, Costs, DeviceCosts, Line
+from distrl.programs.topology_rates import Cost, Costs, DeviceCosts, Line
 
 WAITING = Costs(
     Line(Cost(0.0, 0.0), Cost(0.01, 0.0)),

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from distrl.launch.cli import completion, train
-from distrl.launch.commands import A_RUN, COMMANDS, Command
+from distrl.launch.command_table import A_RUN, COMMANDS, Command
+from distrl.launch.commands import completion, train
 from distrl.presets import AGENTS
 from distrl.programs import placement
 from distrl.version import __version__

@@ -9,7 +9,7 @@ import pytest
 from absl.testing import flagsaver
 
 from distrl.experiment import Experiment
-from distrl.launch.cli import train
+from distrl.launch.commands import train
 from distrl.launch.run_dir import config_diff
 from tests.support.commands import ROOT
 

@@ -6,8 +6,8 @@ import pytest
 
 from distrl.errors import ConfigError
 from distrl.launch import launcher
-from distrl.launch.cli import train
-from distrl.replay import room
+from distrl.launch.commands import train
+from distrl.replay import memory_check
 from tests.support import experiments
 
 FILE = Path(experiments.__file__).with_name("refused.py")
@@ -67,7 +67,7 @@ def test_a_table_for_which_memory_is_short_now_is_warned_of(
         raise ConfigError("seen enough")
 
     monkeypatch.setattr(train, "run_single_process", start)
-    monkeypatch.setattr(room, "free_memory", lambda: free)
+    monkeypatch.setattr(memory_check, "free_memory", lambda: free)
     folder = f"--run_dir={tmp_path / 'run'}"
     command = ("train", "--topology=single_process", "--env=CartPole-v1", folder, "--nosnapshot")
     assert status_of(*command) == 2

@@ -12,8 +12,7 @@ from typing import Any
 import pytest
 
 from distrl.errors import ConfigError
-from distrl.launch.cli import actors, stacks, status
-from distrl.launch.runs import top
+from distrl.launch.commands import actors, stacks, status, top
 from distrl.launch.supervision.requests import Requests
 from distrl.launch.supervision.result import RESULT_FILE
 

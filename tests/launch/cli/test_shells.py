@@ -8,8 +8,8 @@ import sys
 
 import pytest
 
-from distrl.launch.cli import completion, completion_words
-from tests.launch.cli.test_completion import KNOWN
+from distrl.launch.commands import completion, completion_words
+from tests.launch.commands.test_completion import KNOWN
 from tests.support.commands import ROOT
 from tests.support.selection import full
 from tests.support.shells import Terminal

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from distrl.launch.hosts import join_server
-from distrl.launch.hosts.dial import join_token
+from distrl.launch.hosts.join_client import join_token
 from distrl.launch.hosts.remote_host import HostState
 from distrl.launch.network.credentials import Credentials
 from distrl.launch.network.ports import Ports

@@ -8,7 +8,7 @@ import sys
 import threading
 
 from distrl.launch.local.launch import launch
-from distrl.programs.substrate import here
+from distrl.programs.substrate import node_context
 from tests.support.nodes import call_node, new_program
 
 
@@ -26,8 +26,8 @@ class Server:
 
     def run(self) -> None:
         self._enough.wait(20)
-        here.program_stopper()("enough calls")
-        here.stop_event().wait()
+        node_context.program_stopper()("enough calls")
+        node_context.stop_event().wait()
 
 
 class Client:
@@ -37,7 +37,7 @@ class Client:
         self._server = server
 
     def run(self) -> None:
-        stop = here.stop_event()
+        stop = node_context.stop_event()
         while not stop.wait(0.005):
             self._server.futures.add()
 

@@ -18,7 +18,7 @@ from typing import Any
 
 from distrl.errors import Stopped
 from distrl.launch.local.launch import launch
-from distrl.programs.substrate import here
+from distrl.programs.substrate import node_context
 from tests.support.nodes import call_node, function_node, new_program, on_stop, stop_program
 
 GOAL = 20
@@ -47,7 +47,7 @@ class Server:
         threading.Event().wait(60)
 
     def run(self) -> None:
-        stop, end = here.stop_event(), here.program_stopper()
+        stop, end = node_context.stop_event(), node_context.program_stopper()
         print("server: cuda", repr(os.environ.get("CUDA_VISIBLE_DEVICES")))
         print("server: oom_score_adj", oom_score())
         while not stop.wait(0.01):
@@ -76,7 +76,7 @@ class Client:
         self._index = index
 
     def run(self) -> None:
-        stop, calls = here.stop_event(), 0
+        stop, calls = node_context.stop_event(), 0
         print("client: cuda", repr(os.environ.get("CUDA_VISIBLE_DEVICES")))
         print("client: oom_score_adj", oom_score())
         if self._scenario == "chatty":

@@ -15,7 +15,7 @@ import pytest
 pytest.importorskip("cryptography")
 
 from distrl.errors import ConfigError
-from distrl.launch.hosts.dial import join_token
+from distrl.launch.hosts.join_client import join_token
 from distrl.launch.network.credentials import Credentials, make_credentials, write_credentials
 from distrl.launch.network.private_folder import new_folder
 from distrl.launch.network.sealing import Opener, seal

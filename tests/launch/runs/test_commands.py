@@ -11,16 +11,8 @@ import numpy as np
 import pytest
 
 from distrl.errors import ConfigError
-from distrl.launch.runs import (
-    compare,
-    evaluate,
-    evaluation,
-    list_runs,
-    logs,
-    plot,
-    stop,
-    table,
-)
+from distrl.launch.commands import compare, evaluate, list_runs, logs, plot, stop
+from distrl.launch.runs import evaluation, text_table
 from distrl.launch.runs.run import load_run
 
 pytest.importorskip("matplotlib")
@@ -142,7 +134,7 @@ def test_compare_names_what_differs(tmp_path, capsys):
     ],
 )  # fmt: skip
 def test_numbers_of_tables_have_all_digits_of_counts(value, text):
-    assert table.number(value) == text
+    assert text_table.number(value) == text
 
 
 def test_compare_names_the_algorithms(tmp_path, capsys):

@@ -16,7 +16,8 @@ from distrl.config import ActorsConfig, LearnerConfig
 from distrl.envs import PythonEnvironment
 from distrl.errors import ConfigError
 from distrl.experiment import Experiment
-from distrl.launch.runs import evaluate, player
+from distrl.launch.commands import evaluate
+from distrl.launch.runs import player
 from distrl.policy import Policy
 from distrl.replay.config import ReplayConfig
 from distrl.saved.saved_agent import agent_writer

@@ -10,7 +10,7 @@ from distrl.envs import MultiAgentEnvironment, PythonEnvironment
 from distrl.envs.multi_agent.assignment import Assignment
 from distrl.envs.rendering.pictures import choose_renderer
 from distrl.envs.rendering.rendered import rendered
-from distrl.launch.runs.play import summary
+from distrl.launch.commands.play import summary
 from distrl.launch.runs.playing import Episode, OneAgent, SeveralAgentsGame, Sources, play
 from distrl.launch.runs.terminal import as_text
 from distrl.rules import RandomPolicy

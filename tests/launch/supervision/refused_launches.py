@@ -19,7 +19,7 @@ from distrl.errors import ConfigError
 from distrl.launch.local.launch import launch
 from distrl.launch.supervision.restart_policy import RestartPolicy
 from distrl.launch.supervision.result import Result
-from distrl.programs.substrate import here
+from distrl.programs.substrate import node_context
 from distrl.runtime.heartbeat import current_heartbeat
 from tests.support.nodes import function_node, new_program
 from tests.support.refusals import Refusals
@@ -29,21 +29,21 @@ RESTARTED = ("replay", "learner", "actor")
 
 def save(folder: pathlib.Path) -> None:
     """The learner: saves when it is asked to stop."""
-    here.stop_event().wait()
+    node_context.stop_event().wait()
     (folder / "saved").touch()
 
 
 def act(die: bool) -> None:
     if die and not current_heartbeat().restarted:
         os.kill(os.getpid(), signal.SIGKILL)
-    here.stop_event().wait()
+    node_context.stop_event().wait()
 
 
 def finish() -> None:
     """The monitor: ends the program once an actor has been restarted."""
-    here.stop_event().wait(0.7)
-    here.program_stopper()("goal reached")
-    here.stop_event().wait()
+    node_context.stop_event().wait(0.7)
+    node_context.program_stopper()("goal reached")
+    node_context.stop_event().wait()
 
 
 def run(folder: pathlib.Path, refusals: Refusals) -> Result:

@@ -7,8 +7,8 @@ import os
 import pytest
 
 from distrl.errors import ConfigError
-from distrl.launch.cli.stacks import stacks
-from distrl.launch.runs import stop
+from distrl.launch.commands import stop
+from distrl.launch.commands.stacks import stacks
 from distrl.launch.supervision.launcher_process import (
     LOCK,
     LauncherProcess,

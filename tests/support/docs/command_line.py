@@ -9,11 +9,11 @@ from typing import Any, NoReturn
 
 import pytest
 
-from distrl.launch.cli import auto, completion, host_daemon, multi_machine, train
-from distrl.launch.cli import launch as launch_command
-from distrl.launch.commands import COMMANDS
+from distrl.launch.cli import auto, multi_machine
+from distrl.launch.command_table import COMMANDS
+from distrl.launch.commands import completion, host_daemon, tables, train
+from distrl.launch.commands import launch as launch_command
 from distrl.launch.graph import graph
-from distrl.launch.runs import tables
 from distrl.launch.sweep import sweep
 from tests.support.commands import ROOT
 

@@ -28,7 +28,7 @@ from distrl import specs
 from distrl.errors import DeadlineExceeded
 from distrl.replay.buffer import ReplayConfig
 from distrl.replay.shared.buffer import SharedReplayBuffer
-from distrl.replay.shared.numbered import Call
+from distrl.replay.shared.call_numbers import Call
 from distrl.replay.shared.slots import FREE, PENDING, READY, QueueSlots, RingSlots
 from distrl.replay.shared.table import SharedTable
 from distrl.shared_memory.segment import FOLDER

@@ -1,0 +1,328 @@
+"""The monitor, which adds up the reports of all nodes."""
+
+import collections
+import math
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from distrl.episodes import RecentEpisodes
+from distrl.goal import Goal, Progress
+from distrl.metrics.progress_line import progress_line
+from distrl.metrics.reports import (
+    ACTED,
+    EVALUATED,
+    LEARNED,
+    METRICS,
+    Report,
+    checked_metrics,
+    kind_of,
+)
+from distrl.metrics.run_status import RunStatus
+from distrl.metrics.sinks import MetricsWriter
+from distrl.specs import EnvironmentSpec
+
+_LIFE_BITS = 32
+SPENT = "spent"
+"""In a learner's report: the actors' budgets, when they are spent and all batches are used."""
+
+
+def first_number(life: int) -> int:
+    """Returns the number of a node's first report in this life, above all of its lives before."""
+    return life << _LIFE_BITS
+
+
+class Monitor:
+    """Adds up the reports of all nodes, prints progress, writes `metrics.csv`, ends the run."""
+
+    def __init__(
+        self,
+        goal: Goal,
+        on_end: Callable[[str, bool], None],
+        writer: MetricsWriter | None = None,
+        interval: float = 2.0,
+        printer: Callable[[str], None] = print,
+        spec: EnvironmentSpec | None = None,
+        agents: Sequence[str] = (),
+        status: RunStatus | None = None,
+    ):
+        """Args:
+        goal: when the run ends, with "auto" already resolved.
+        on_end: called once, with the reason and whether the run reached its goal.
+        writer: writes the metrics; None: they are written nowhere.
+        interval: seconds between two lines of progress.
+        printer: prints a line of progress.
+        spec: the environment's spec, for its `env_info` and its reward's shape; None: no
+          `env_info`, and a scalar reward.
+        agents: agents whose mean returns the evaluator reports.
+        status: tells others how the run is; None: nobody.
+        """
+        self._goal = goal
+        shape = () if spec is None else spec.reward.shape
+        self._components = math.prod(shape) if shape else 0  # of a vector reward
+        has_success = spec is not None and "success" in spec.env_info
+        self._recent = RecentEpisodes(goal.window, self._components, has_success)
+        self._agents = agents
+        self._status = status or RunStatus(goal, None, printer)
+        self._on_end = on_end
+        self._interval = interval
+        self._printer = printer
+        self._lock = threading.Lock()
+        self._seen: dict[str, int] = {}
+        self._acted = 0
+        self._acted_by: collections.Counter[str] = collections.Counter()
+        self._episodes_by: collections.Counter[str] = collections.Counter()
+        self._unreported = 0  # steps of lives that ended before a report; their episodes are lost
+        self._episodes = 0
+        self._restarts = 0
+        self._learner: dict[str, Any] = {}
+        self._evaluation: dict[str, Any] = {}
+        self._evaluations = 0  # in this program
+        self._own: dict[str, float | None] = {}  # columns of single nodes
+        self._began = time.monotonic()
+        self._first_update: float | None = None
+        self._last_line = (self._began, 0)
+        self._ended = False
+        self._writer = writer or MetricsWriter(())
+
+    def report(self, node: str, number: int, reports: Sequence[Mapping[str, Any]]) -> None:
+        """Adds a node's reports.
+
+        Args:
+          node: the node's name.
+          number: of this call, rising from `first_number` of the node's life. A repeated number is
+            dropped, because a remote call may arrive twice.
+          reports: from `Actor.take_report`, `Learner.take_report` or `Evaluator.evaluate`; or of
+            the node's time; each may have "metrics" of the node, which become the columns
+            `NODE/NAME`.
+
+        Raises:
+          SpecError: a report is of no known kind, or of one that other nodes send; none is added.
+        """
+        kinds = [kind_of(node, report) for report in reports]
+        own = {name: v for report in reports for name, v in checked_metrics(node, report).items()}
+        with self._lock:
+            if self._seen.get(node, -1) >= number:
+                return
+            self._seen[node] = number
+            self._own.update(own)
+            for kind, report in zip(kinds, reports):
+                self._add(node, number >> _LIFE_BITS, kind, dict(report))
+            if time.monotonic() - self._last_line[0] >= self._interval:
+                self.line()
+            elif self._writer.is_due(self._acted):
+                self._write(self.snapshot())
+            elif self._status.is_due:
+                self._status.write(self._with_clock(self.snapshot()))
+            self._judge()
+
+    def close_books(self, node: str, life: int, acted: int) -> int:
+        """Counts what a node whose life has ended never reported. Repeating a call is harmless.
+
+        Args:
+          node: the node's name.
+          life: the life. A report of it that still comes is dropped: its steps are counted now.
+          acted: environment steps of all the node's lives in this program, as far as others know.
+
+        Returns:
+          These steps as they are counted: at least as many as were reported.
+        """
+        with self._lock:
+            self._seen[node] = max(self._seen.get(node, -1), first_number(life + 1) - 1)
+            unreported = max(0, acted - self._acted_by[node])
+            self._unreported += unreported
+            self._count(node, unreported)
+            return self._acted_by[node]
+
+    def state(self) -> dict[str, Any]:
+        """Returns everything known, as plain data for JSON; safe in any thread."""
+        with self._lock:
+            now = time.monotonic()
+            learning = None if self._first_update is None else now - self._first_update
+            return {
+                "env_steps_acted": self._acted,
+                "env_steps_unreported": self._unreported,
+                "episodes": self._episodes,
+                "recent": list(self._recent.records),
+                "env_restarts": self._restarts,
+                "learner": dict(self._learner),
+                "evaluation": dict(self._evaluation),
+                "seconds": now - self._began,
+                "seconds_learning": learning,
+                "mean_return": self.mean_return,
+                "full_window": self._recent.is_full,
+            }
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Continues from what `state` returned, as if no time had passed since."""
+        with self._lock:  # reports are renumbered: only nodes of this program reach its monitor
+            self._acted, self._episodes = state["env_steps_acted"], state["episodes"]
+            self._unreported = state.get("env_steps_unreported", 0)  # older ones have none
+            self._restarts = state["env_restarts"]
+            self._recent.records.extend(state["recent"])
+            self._learner, self._evaluation = dict(state["learner"]), dict(state["evaluation"])
+            if SPENT in self._learner and self._goal.is_acted(self._acted, self._episodes):
+                self._learner[SPENT] = self._goal.acting_budget  # smaller than before
+            self._began = time.monotonic() - state["seconds"]
+            if state["seconds_learning"] is not None:
+                self._first_update = time.monotonic() - state["seconds_learning"]
+            self._last_line = (time.monotonic(), self._acted)
+            self._writer.resume(self._acted)
+
+    @property
+    def standing(self) -> tuple[int, int, float | None]:
+        """Learner steps, recent episodes, and their mean return."""
+        with self._lock:
+            steps = int(self._learner.get("learner_steps", 0))
+            return steps, len(self._recent.records), self.mean_return
+
+    @property
+    def evaluated(self) -> tuple[int, dict[str, Any]]:
+        """The number of evaluations in this program, and the report of the last one."""
+        with self._lock:
+            return self._evaluations, dict(self._evaluation)
+
+    def forget_episodes(self) -> None:
+        """Forgets the recent episodes, as they are of another policy than the current one."""
+        with self._lock:
+            self._recent.records.clear()
+
+    def judge(self) -> None:
+        """Ends the run if the goal is reached already; for use after `restore`."""
+        with self._lock:
+            self._judge()
+
+    def _add(self, node: str, life: int, kind: str | None, report: Report) -> None:
+        report.pop(METRICS, None)
+        if "time" in report:
+            if kind == LEARNED:
+                self._status.times.begin()
+            self._status.times.add(node, life, report)
+            del report["time"]
+        self._restarts += int(report.get("env_restarts", 0))
+        if kind == LEARNED:
+            self._learner.update(report)
+            if self._first_update is None and report["learner_steps"] > 0:
+                self._first_update = time.monotonic()
+                self._printer(f"first learner step after {self._first_update - self._began:.1f} s")
+        elif kind == EVALUATED:
+            self._evaluation = dict(report)
+            self._evaluations += 1
+        elif kind == ACTED:
+            self._count(node, int(report["env_steps"]))
+            # Of environments with several agents; a record is of one of these.
+            episodes = int(report.get("env_episodes", len(report["episodes"])))
+            self._episodes += episodes
+            self._episodes_by[node] += episodes
+            self._recent.records.extend(report["episodes"])
+            seconds = time.monotonic() - self._began
+            self._writer.add_episodes(seconds, self._acted, node, report["episodes"])
+
+    def _count(self, node: str, steps: int) -> None:
+        self._acted += steps
+        self._acted_by[node] += steps
+
+    @property
+    def acted(self) -> int:
+        """Environment steps that the actors have taken, in all programs of the run."""
+        return self._acted
+
+    @property
+    def episodes(self) -> int:
+        """Episodes that have ended, in all programs of the run."""
+        return self._episodes
+
+    def acted_by(self, node: str) -> int:
+        """Returns the environment steps that a node has reported in this program."""
+        return self._acted_by[node]
+
+    def episodes_by(self, node: str) -> int:
+        """Returns the episodes that a node has reported in this program."""
+        return self._episodes_by[node]
+
+    @property
+    def mean_return(self) -> float | None:
+        """The mean return of the last `window` episodes; None before the first one ended."""
+        return self._recent.mean(0)
+
+    def snapshot(self) -> dict[str, Any]:
+        """Returns all metrics; None for those that are not known or not reported."""
+        components = range(self._components)
+        parts = self._evaluation.get("evaluation_returns", [None] * self._components)
+        by_agent = self._evaluation.get("evaluation_agents", {})
+        return {
+            "seconds": round(time.monotonic() - self._began, 2),
+            "env_steps": self._acted,
+            "env_steps_unreported": self._unreported,
+            "trained_steps": int(self._learner.get("env_steps", 0)),
+            "learner_steps": int(self._learner.get("learner_steps", 0)),
+            "episodes": self._episodes,
+            **self._recent.figures(),
+            "env_restarts": self._restarts,
+            "evaluation_episodes": self._evaluation.get("evaluation_episodes"),
+            "evaluation_return": self._evaluation.get("evaluation_return"),
+            **{f"evaluation_return_{i}": parts[i] for i in components},
+            **{f"evaluation_return_{agent}": by_agent.get(agent) for agent in self._agents},
+            "evaluation_success_rate": self._evaluation.get("evaluation_success_rate"),
+            **self._status.columns(),
+            **{
+                name: value
+                for name, value in sorted(self._learner.items())
+                if name not in ("env_steps", "learner_steps", SPENT)
+            },
+            **self._own,
+        }
+
+    def line(self) -> None:
+        """Prints one line of progress and appends one to `metrics.csv`."""
+        now, (then, steps_then) = time.monotonic(), self._last_line
+        state = self.snapshot()
+        speed = (state["env_steps"] - steps_then) / max(now - then, 1e-9)
+        self._last_line = (now, state["env_steps"])
+        text = progress_line(state, speed, len(self._recent.records))
+        self._printer(text)
+        self._write(state)
+
+    def _write(self, row: Mapping[str, Any]) -> None:
+        self._writer.write(row)
+        self._status.row_written()
+        if self._status.is_due:
+            self._status.write(self._with_clock(row))
+
+    def _with_clock(self, row: Mapping[str, Any]) -> dict[str, Any]:
+        learning = 0.0 if self._first_update is None else time.monotonic() - self._first_update
+        return {**row, "seconds_learning": round(learning, 2)}
+
+    def close(self) -> None:
+        """Prints the last lines and closes the files."""
+        with self._lock:
+            self.line()
+            self._status.write(self._with_clock(self.snapshot()), ended=True)
+            verdict = self._status.verdict()
+            if verdict is not None:
+                self._printer(verdict.sentence)
+            self._writer.close()
+
+    def _judge(self) -> None:
+        """Calls `on_end` the first time that the goal or a budget is reached."""
+        if self._ended:
+            return
+        seconds = 0.0 if self._first_update is None else time.monotonic() - self._first_update
+        verdict = self._goal.judge(
+            Progress(
+                env_steps=self._acted,
+                episodes=self._episodes,
+                trained_steps=int(self._learner.get("env_steps", 0)),
+                learner_steps=int(self._learner.get("learner_steps", 0)),
+                seconds=seconds,
+                mean_return=self.mean_return,
+                success_rate=self._recent.success_rate,
+                full_window=self._recent.is_full,
+                evaluation_return=self._evaluation.get("evaluation_return"),
+                acting_over=tuple(self._learner.get(SPENT, ())) == self._goal.acting_budget,
+            )
+        )
+        if verdict is not None:
+            self._ended = True
+            self._on_end(*verdict)

@@ -1,0 +1,54 @@
+"""What nodes report to the monitor: the kinds of reports, and which nodes send them."""
+
+import numbers
+from collections.abc import Mapping
+from typing import Any
+
+from distrl.errors import SpecError
+from distrl.metrics.bottleneck import ACTOR_NODES, LEARNER_NODES, SINGLE_PROCESS
+
+Report = dict[str, Any]  # {"env_steps": int, "episodes": [Record, ...], ...}
+LEARNED, EVALUATED, ACTED = "learner_steps", "evaluation_return", "env_steps"
+METRICS = "metrics"
+"""In any report: numbers by name, columns of the node's own."""
+# By the key that tells a kind: the group whose nodes send it. ACTED is last: learners have it, too.
+_SENDERS = {
+    LEARNED: LEARNER_NODES,
+    EVALUATED: "evaluator",
+    ACTED: ACTOR_NODES,
+}
+_OF_ANY_NODE = {"time", "batches", METRICS}
+_ADVICE = f'what is to be a column goes into "{METRICS}": {{"NAME": NUMBER}}'
+
+
+def kind_of(node: str, report: Mapping[str, Any]) -> str | None:
+    """Returns LEARNED, EVALUATED or ACTED; None: of the node's time or metrics only.
+
+    Counts and evaluations decide when a run ends, so that nodes of other groups cannot report them.
+
+    Raises:
+      SpecError: the report is of no known kind, or another group's.
+    """
+    for kind, group in _SENDERS.items():
+        if kind in report:
+            if node.partition("/")[0] not in (group, SINGLE_PROCESS):
+                raise SpecError(f"{node} reported {kind!r}, as only {group} nodes may; {_ADVICE}")
+            return kind
+    unknown = sorted(report.keys() - _OF_ANY_NODE)
+    if unknown:
+        raise SpecError(f"{node} reported {', '.join(unknown)}: no known report; {_ADVICE}")
+    return None
+
+
+def checked_metrics(node: str, report: Mapping[str, Any]) -> dict[str, float | None]:
+    """Returns a report's metrics of the node's own by the name of their columns, "NODE/NAME".
+
+    Raises:
+      SpecError: one is neither a number nor None.
+    """
+    columns: dict[str, float | None] = {}
+    for name, value in report.get(METRICS, {}).items():
+        if value is not None and not isinstance(value, numbers.Real):
+            raise SpecError(f"{node}: the metric {name!r} must be a number or None, got {value!r}")
+        columns[f"{node}/{name}"] = None if value is None else float(value)
+    return columns

@@ -1,0 +1,101 @@
+"""Several learners in one process, which make their updates in turn."""
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from distrl.errors import DeadlineExceeded, Stopped
+from distrl.learner import Learner
+from distrl.metrics.reports import Report
+from distrl.runtime.heartbeat import main_thread_heartbeat
+from distrl.runtime.patience import Deadline
+from distrl.runtime.time_account import SAMPLE_WAIT, in_state
+
+_REPORT_S = 0.1  # between two reports of a learner
+_SHORTEST_S, _LONGEST_S = 2e-4, 4e-3  # between two looks at the tables while none has a batch
+
+
+class Turn(NamedTuple):
+    """One learner, and what it needs to run.
+
+    Attributes:
+      name: of its task.
+      learner: the learner.
+      report: takes its reports; see `Actor.run`.
+      acting_over: see `Learner.run`.
+    """
+
+    name: str
+    learner: Learner
+    report: Callable[[Report], None]
+    acting_over: Callable[[], bool] | None = None
+
+    def is_used_up(self) -> bool:
+        """Returns whether acting is over and there is no further batch."""
+        # Asked first: nothing is inserted between this and the next line.
+        return self.acting_over is not None and self.acting_over() and not self.learner.has_more()
+
+
+def run_in_turn(turns: Sequence[Turn], stop: threading.Event, timeout: float) -> list[str]:
+    """Makes updates until `stop` is set or no learner is left that may learn.
+
+    In each round every learner whose table has a batch makes one update, in the order of `turns`;
+    none waits for another's batch.
+
+    Args:
+      turns: the learners.
+      stop: ends the updates.
+      timeout: seconds without a batch for any of them; see `distrl.runtime.patience`.
+
+    Returns:
+      Names of the tasks for which acting is over and there is no further batch.
+
+    Raises:
+      DeadlineExceeded: no table had a batch in time.
+      PeerError, Diverged: as `Learner.step`.
+    """
+    active, used_up = list(turns), list[str]()
+    due = dict.fromkeys((turn.name for turn in turns), 0.0)
+    heartbeat = main_thread_heartbeat()
+    try:
+        while not stop.is_set():
+            heartbeat.tick()
+            active = [turn for turn in active if not turn.learner.is_done]
+            ready = [turn for turn in active if turn.learner.can_step()]
+            for turn in ready:
+                turn.learner.step()
+                if time.monotonic() >= due[turn.name]:
+                    turn.report(turn.learner.take_report())
+                    due[turn.name] = time.monotonic() + _REPORT_S
+            if ready:
+                continue
+            ended = [turn for turn in active if turn.is_used_up()]
+            used_up += [turn.name for turn in ended]
+            active = [turn for turn in active if turn not in ended]
+            if not active:
+                break
+            heartbeat.wait()
+            with in_state(SAMPLE_WAIT):
+                _wait_for_batch(active, stop, timeout)
+    except Stopped:
+        pass  # the program stops, which ended a wait
+    for turn in turns:
+        turn.report(turn.learner.take_report())
+    return used_up
+
+
+def _wait_for_batch(turns: Sequence[Turn], stop: threading.Event, timeout: float) -> None:
+    """Returns when a table has a batch, a learner has nothing left to wait for, or at the stop."""
+    deadline, pause, began = Deadline(timeout), _SHORTEST_S, time.monotonic()
+    while not stop.wait(pause):
+        if any(turn.learner.can_step() or turn.is_used_up() for turn in turns):
+            break
+        names = ", ".join(turn.name for turn in turns)
+        if deadline.left() <= 0:
+            raise DeadlineExceeded(f"waited for a batch of {names}: {deadline.reason()}")
+        if deadline.line_due():
+            deadline.tell(f"waits for a batch of {names}")
+        pause = min(2 * pause, _LONGEST_S)
+    for turn in turns:
+        turn.learner.waited += time.monotonic() - began

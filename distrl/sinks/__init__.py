@@ -1,1 +1,0 @@
-"""Where a run's metrics go: files, TensorBoard, Weights & Biases."""

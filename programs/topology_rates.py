@@ -1,0 +1,228 @@
+"""Environment steps per second of an experiment under each topology, from what its parts cost.
+
+Acting and learning in one process follow one another: their times add up. In a program of nodes
+they overlap: the rate is that of its slowest part, or what the machine's cores allow (the bounds of
+a closed queueing network; see `distrl.metrics.bottleneck`).
+
+Pure arithmetic: `distrl.programs.costs` measures.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+SINGLE, HEAVY, LIGHT = "single_process", "heavy_env", "light_env"
+CPU, GPU = "cpu", "gpu"
+
+# What the measured parts leave out, in seconds of one core: estimates for a core of 2 GHz, which
+# matter only where a step of all environments takes less than a millisecond.
+STEP_S = 60e-6  # of an actor's step: statistics, cutting unrolls
+ROW_S = 0.4e-6  # for each environment of it
+UPDATE_S = 200e-6  # of an update: a batch from the table, counts
+NODE_UPDATE_S = 300e-6  # more of it where the learner is a node: parameters for others, reports
+ASK_S = 60e-6  # of a request for inference, for the actor
+SERVE_S = 100e-6  # for the service
+SAME = 0.97  # rates this close count as the same: the simpler topology is taken
+SAME_ACTORS = 0.85  # the same for numbers of actors, whose effect is less certain
+
+
+class Cost(NamedTuple):
+    """Seconds of a call, and seconds of cores that it keeps busy: fewer if it waits."""
+
+    wall: float
+    cpu: float
+
+
+class Line(NamedTuple):
+    """The cost of a call by its rows: `call`, and `row` for each."""
+
+    call: Cost
+    row: Cost
+
+    @classmethod
+    def through(cls, few: int, cost: Cost, many: int, more: Cost) -> "Line":
+        """Returns the line through two measured costs, of `few` and of `many` rows.
+
+        Costs do not fall with the rows, nor below 0; with one measurement they are proportional.
+        """
+        if few == many:
+            return cls(Cost(0.0, 0.0), Cost(more.wall / many, more.cpu / many))
+        rows = [max(0.0, (b - a) / (many - few)) for a, b in zip(cost, more, strict=True)]
+        calls = [max(0.0, b - many * row) for b, row in zip(more, rows, strict=True)]
+        return cls(Cost(*calls), Cost(*rows))
+
+    def __call__(self, rows: float) -> Cost:
+        return Cost(*(a + rows * b for a, b in zip(self.call, self.row, strict=True)))
+
+
+class DeviceCosts(NamedTuple):
+    """What a device takes. Attributes: inference: of a batch, by its rows. update: of one update.
+
+    Both with all the threads that XLA takes.
+    """
+
+    inference: Line
+    update: Cost
+
+
+class Costs(NamedTuple):
+    """What was measured.
+
+    Attributes:
+      step: of a pool of environments, by their number, in one thread where that is the pool's
+        choice.
+      threaded: of all environments in one pool with a thread for each core; None: it has no choice.
+      devices: by name, "cpu" and perhaps "gpu".
+      shares_core: whether whoever acts can share a core with the pool's one thread. Then the core
+        seconds of steps and inferences are what they take there.
+    """
+
+    step: Line
+    threaded: Cost | None
+    devices: Mapping[str, DeviceCosts]
+    shares_core: bool = False
+
+
+class Work(NamedTuple):
+    """What is done.
+
+    Attributes:
+      streams: environments of all actors.
+      updates: updates per environment step; None: the learner makes as many as it can.
+    """
+
+    streams: int
+    updates: float | None
+
+
+class Plan(NamedTuple):
+    """A way to run an experiment.
+
+    Attributes:
+      topology: its name.
+      num_actors: actors, among which the environments are divided.
+      rate: environment steps per second.
+      one_thread: whether the pools have one thread, rather than share the cores.
+      gpu: whether the learner has a GPU.
+    """
+
+    topology: str
+    num_actors: int
+    rate: float
+    one_thread: bool = False
+    gpu: bool = False
+
+
+def single_process(costs: Costs, work: Work, num_actors: int) -> Plan:
+    """Returns the plan of one process, whose actors form one pool."""
+    device = costs.devices.get(GPU) or costs.devices[CPU]
+    step, inference = costs.step(work.streams), device.inference(work.streams)
+    act, one_thread = step.wall + inference.wall, False
+    if costs.shares_core:
+        act = min(act, step.cpu + inference.cpu)
+    if costs.threaded is not None:
+        threaded = costs.threaded.wall + inference.wall
+        one_thread = act <= threaded
+        act = min(act, threaded)
+    act += _overhead(work.streams)
+    # Without a ratio there is an update after each step.
+    updates = 1.0 if work.updates is None else work.updates * work.streams
+    seconds = act + updates * (device.update.wall + UPDATE_S)
+    return Plan(SINGLE, num_actors, work.streams / seconds, one_thread, GPU in costs.devices)
+
+
+def heavy_env(costs: Costs, work: Work, num_actors: int, cores: int) -> Plan:
+    """Returns the plan of actors with their own inferencers, each with one XLA thread."""
+    rows = work.streams / num_actors
+    step, own = costs.step(rows), costs.devices[CPU].inference(rows).cpu + _overhead(rows)
+    wall = step.wall / _speed_up(costs, work, max(1, cores // num_actors)) + own
+    gpu, learner = _learner(costs)
+    busy = (step.cpu + own) / rows
+    return _program(
+        HEAVY, num_actors, work, cores, learner, gpu, busy, work.streams / wall, float("inf")
+    )
+
+
+def light_env(
+    costs: Costs, work: Work, num_actors: int, cores: int, services: int = 1, gpu: bool = False
+) -> Plan:
+    """Returns the plan of actors that ask services, each with one XLA thread.
+
+    Args:
+      costs, work, num_actors: see `heavy_env`.
+      cores: of the machine.
+      services: number of services.
+      gpu: whether they have GPUs.
+    """
+    rows = work.streams / num_actors
+    requests = max(1.0, num_actors / (2 * services))  # those that come while a batch runs
+    if gpu and GPU in costs.devices:
+        batch = Cost(costs.devices[GPU].inference(rows * requests).wall, 0.0)
+    else:
+        cpu = costs.devices[CPU].inference(rows * requests).cpu
+        batch = Cost(cpu, cpu)
+    serve = batch.wall + SERVE_S * requests
+    step, own = costs.step(rows), _overhead(rows) + ASK_S
+    wall = step.wall / _speed_up(costs, work, max(1, cores // num_actors)) + own + serve
+    busy = (step.cpu + own) / rows + (batch.cpu + SERVE_S * requests) / (rows * requests)
+    with_gpu, learner = _learner(costs)
+    served = services * requests * rows / serve
+    return _program(
+        LIGHT, num_actors, work, cores, learner, with_gpu, busy, work.streams / wall, served
+    )
+
+
+def choose(plans: Sequence[Plan]) -> Plan:
+    """Returns the fastest plan; of those that are about as fast, the simplest topology's first.
+
+    One process is simpler than nodes, and actors with their inferencers are simpler than services.
+
+    Args:
+      plans: of several numbers of actors, the one that is to be kept if others are hardly faster
+        comes first.
+    """
+    fastest = max(plan.rate for plan in plans)
+    near = {plan.topology for plan in plans if plan.rate >= SAME * fastest}
+    topology = min(near, key=(SINGLE, HEAVY, LIGHT).index)
+    same = [plan for plan in plans if plan.topology == topology]
+    most = max(plan.rate for plan in same)
+    return next(plan for plan in same if plan.rate >= SAME_ACTORS * most)
+
+
+def _program(
+    topology: str,
+    num_actors: int,
+    work: Work,
+    cores: int,
+    learner: Cost,
+    gpu: bool,
+    busy: float,
+    *rates: float,
+) -> Plan:
+    """Returns the plan of nodes. Args: busy: core seconds of acting, per environment step."""
+    bounds = list(rates)
+    if work.updates is None:  # the learner takes the core that the actors leave
+        bounds.append(max(1, cores - 1) / busy)
+    else:
+        each = work.updates * (learner.wall + UPDATE_S + NODE_UPDATE_S)
+        bounds.append(1 / max(each, 1e-12))
+        bounds.append(cores / (busy + work.updates * (learner.cpu + UPDATE_S + NODE_UPDATE_S)))
+    return Plan(topology, num_actors, min(bounds), False, gpu)
+
+
+def _learner(costs: Costs) -> tuple[bool, Cost]:
+    """Returns whether a learner's node is better off with a GPU, and what its updates cost."""
+    cpu, gpu = costs.devices[CPU].update, costs.devices.get(GPU)
+    if gpu is None or gpu.update.wall >= cpu.wall:
+        return False, cpu
+    return True, gpu.update
+
+
+def _overhead(rows: float) -> float:
+    return STEP_S + ROW_S * rows
+
+
+def _speed_up(costs: Costs, work: Work, threads: int) -> float:
+    """Returns by how much a pool is faster with its share of the cores than with one thread."""
+    if costs.threaded is None or threads == 1:
+        return 1.0
+    return max(1.0, costs.step(work.streams).wall / costs.threaded.wall)

@@ -1,0 +1,136 @@
+"""The report: a page that is valid, needs nothing else, and says what the run folder has."""
+
+import html.parser
+import json
+
+import pytest
+
+from distrl.errors import ConfigError
+from distrl.experiment import Experiment
+from distrl.launch.commands import report
+from distrl.launch.run_dir.config_diff import describe
+from distrl.launch.runs import charts
+from distrl.launch.runs.run import load_run
+from distrl.presets import experiment as preset
+
+VOID = {"meta", "img", "br", "line", "polyline", "polygon"}
+COLUMNS = (
+    "seconds,env_steps,learner_steps,episodes,mean_return,std_return,evaluation_return,"
+    "time_out_rate,time_compute,time_idle,policy_lag_max,loss"
+)
+
+
+class Checker(html.parser.HTMLParser):
+    """Sees that every element ends, and collects what the page refers to."""
+
+    def __init__(self):
+        super().__init__(convert_charrefs=True)
+        self.open, self.links, self.text, self.seen = [], [], [], set()
+
+    def handle_starttag(self, tag, attributes):
+        self.seen.add(tag)
+        if tag not in VOID:
+            self.open.append(tag)
+        assert len({name for name, _ in attributes}) == len(attributes)
+        self.links += [value for name, value in attributes if name in ("src", "href")]
+
+    def handle_startendtag(self, tag, attributes):
+        self.seen.add(tag)
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        self.text.append(data)
+
+
+def check(page):
+    checker = Checker()
+    checker.feed(page)
+    checker.close()
+    assert not checker.open
+    assert page.startswith("<!DOCTYPE html>")
+    return checker, " ".join(checker.text)
+
+
+def make_run(folder, rows=30):
+    folder.mkdir()
+    usual = preset("CartPole-v1", "ppo")
+    config = {"command": ["distrl train", "--env=<b>"], "topology": "heavy_env", **describe(usual)}
+    config["experiment"]["learner"]["batch_size"] += 1
+    (folder / "config.json").write_text(json.dumps(config))
+    lines = [COLUMNS]
+    for k in range(rows):
+        evaluation = 10 * (k // 10) if k >= 10 else ""
+        lines.append(f"{k},{100 * k},{k},{2 * k},{k},1.5,{evaluation},0.5,0.7,0.3,{k},{-k}")
+    (folder / "metrics.csv").write_text("\n".join(lines) + "\n")
+    return load_run(folder)
+
+
+def test_a_page_of_a_run(tmp_path):
+    pytest.importorskip("envpool")
+    run = make_run(tmp_path / "run")
+    nodes = {
+        "actor/0": {"state": "ended", "causes": ["ValueError: <bad>"], "error": None},
+        "actor/1": {"state": "ended", "causes": []},
+    }
+    result = {"status": "failed", "reason": "so & so", "nodes": nodes, "failed_node": "actor/0"}
+    (run.path / "result.json").write_text(json.dumps(result))
+    progress = {"bottleneck": "The learner.", "nodes": {"learner/0": {"compute": 0.8, "idle": 0.2}}}
+    (run.path / "progress.json").write_text(json.dumps(progress))
+    (run.path / "clip.gif").write_bytes(b"GIF89a")
+    assert report.report(["distrl report", str(run.path)]) == 0
+    checker, text = check((run.path / "report.html").read_text("utf-8"))
+    assert [link[:22] for link in checker.links] == ["data:image/gif;base64,"]
+    assert "script" not in checker.seen
+    for words in (
+        "PPO · CartPole-v1 · heavy_env", "failed: so & so", "The learner.", "ValueError: <bad>",
+        "actor/0 failed first.", "learner.batch_size", "These differ from `distrl train "
+        "--env=CartPole-v1 --agent=ppo`:", "distrl train '--env=<b>'", "80 %", "share of time by",
+        "policy lag, in learner steps", "loss",
+    ):  # fmt: skip
+        assert words in text, words
+    assert "out rate" not in text  # time_out_rate is no state, and no figure of the learner's
+    evaluations = text.partition("Evaluations")[2].partition("Faults")[0]
+    assert [word for word in evaluations.split() if word in ("10", "20")] == ["10", "20"]
+
+
+def test_a_run_without_rows_has_a_page(tmp_path):
+    run = make_run(tmp_path / "run", rows=0)
+    _, text = check(report.make_report(run))
+    assert "There are no metrics yet." in text and "Settings" in text
+    with pytest.raises(ConfigError, match=r"--video=.* is no \.mp4 or \.gif file"):
+        report.report(["distrl report", str(run.path), "--video=nothing.mp4"])
+
+
+@pytest.mark.parametrize("text", ["", '{"status": "fin', "[]", "null"])
+def test_a_damaged_result_costs_a_line(tmp_path, capsys, text):
+    run = make_run(tmp_path / "run")
+    (run.path / "result.json").write_text(text)
+    assert (run.status, run.result) == ("damaged", {}) and "status='damaged'" in repr(run)
+    assert report.report(["distrl report", str(run.path)]) == 0
+    err = capsys.readouterr().err
+    assert err == f"distrl: {run.path}/result.json is damaged: the page lacks it\n"
+
+
+def test_settings_of_an_experiment_without_names(tmp_path):
+    run = make_run(tmp_path / "run")
+    config = run.config
+    config["classes"]["environment"] = "Mine"
+    changed, than = report.changed_settings(config)
+    assert than == "the defaults"
+    known = {name for name, _, _ in changed}
+    assert "environment.name" not in known
+    assert all(hasattr(Experiment, name.partition(".")[0]) for name in known)
+
+
+@pytest.mark.parametrize(
+    ("value", "text"), [(0, "0"), (12_500, "12.5k"), (3e6, "3M"), (0.00025, "0.00025"), (-7, "-7")]
+)
+def test_short_numbers(value, text):
+    assert charts.short(value) == text
+
+
+def test_ticks_are_round():
+    assert charts._ticks(0, 10) == [0, 5, 10]
+    assert charts._ticks(-1, 1) == [-1, -0.5, 0, 0.5, 1]
