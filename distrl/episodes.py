@@ -13,7 +13,7 @@ from distrl.types import StepType, TimeStep
 Record = list[Any]  # of an ended episode: [return, length, outcome, component 0, component 1, ...]
 
 
-class Outcome:
+class EpisodeOutcome:
     """The end of an episode; plain integers, like `StepType`."""
 
     END = 0  # a true end, without a report of success or failure
@@ -100,8 +100,8 @@ class EpisodeStatistics:
         outcomes = timestep.discount[rows]  # a copy; discount 0 is END, 1 is TIME_OUT
         if self._has_success:
             success = timestep.env_info["success"][rows]
-            outcomes[(success == 0) & (outcomes == Outcome.END)] = Outcome.FAILURE
-            outcomes[success == 1] = Outcome.SUCCESS
+            outcomes[(success == 0) & (outcomes == EpisodeOutcome.END)] = EpisodeOutcome.FAILURE
+            outcomes[success == 1] = EpisodeOutcome.SUCCESS
         returns = self._returns[envs]
         if not self._vector:
             columns = zip(returns.tolist(), lengths.tolist(), outcomes.tolist())
@@ -181,7 +181,7 @@ class RecentEpisodes:
     @property
     def success_rate(self) -> float | None:
         """The share that were successes, from 0 to 1; None if not reported, or of none."""
-        return self._rate(Outcome.SUCCESS) if self._has_success else None
+        return self._rate(EpisodeOutcome.SUCCESS) if self._has_success else None
 
     def _rate(self, outcome: int) -> float | None:
         """Returns the share with this outcome, from 0 to 1."""
@@ -198,8 +198,8 @@ class RecentEpisodes:
             **parts,
             "mean_length": self.mean(1),
             "success_rate": self.success_rate,
-            "failure_rate": self._rate(Outcome.FAILURE) if self._has_success else None,
-            "time_out_rate": self._rate(Outcome.TIME_OUT),
+            "failure_rate": self._rate(EpisodeOutcome.FAILURE) if self._has_success else None,
+            "time_out_rate": self._rate(EpisodeOutcome.TIME_OUT),
         }
 
     def _spread(self) -> dict[str, float | None]:

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from distrl.envs.pool import Pool
-from distrl.episodes import EpisodeStatistics, Outcome, Record
+from distrl.episodes import EpisodeOutcome, EpisodeStatistics, Record
 from distrl.inferencer import Inferencer
 from distrl.metrics.reports import Report
 from distrl.types import StepType
@@ -103,7 +103,7 @@ class Evaluator:
         if self._pool.spec.reward.shape:
             report["evaluation_returns"] = np.mean([r[3:] for r in records], axis=0).tolist()
         if "success" in self._pool.spec.env_info:
-            successes = sum(record[2] == Outcome.SUCCESS for record in records)
+            successes = sum(record[2] == EpisodeOutcome.SUCCESS for record in records)
             report["evaluation_success_rate"] = successes / len(records)
         return report
 

@@ -29,7 +29,7 @@ class Progress(NamedTuple):
     evaluation_return: float | None = None  # of the last evaluation; None before the first one
 
 
-class Verdict(NamedTuple):
+class GoalVerdict(NamedTuple):
     """Why a run ends, and whether it has reached what was asked for."""
 
     reason: str
@@ -114,24 +114,24 @@ class Goal:
                 f"'success'; this one declares {declared}"
             )
 
-    def judge(self, progress: Progress) -> Verdict | None:
+    def judge(self, progress: Progress) -> GoalVerdict | None:
         """Returns why the run ends here; None if it does not. "auto" must be resolved."""
         targets = self._targets(progress)
         if targets and all(target.reached for target in targets):
             reached = " and ".join(
                 f"the {target.name}{target.over} is {target.text}" for target in targets
             )
-            return Verdict(f"{reached} after {progress.env_steps:,} environment steps", True)
+            return GoalVerdict(f"{reached} after {progress.env_steps:,} environment steps", True)
         spent = self._spent(progress)
         if spent is None:
             return None
         if progress.learner_steps == 0:
             why = f"the budget ended before the first update: {spent}; it has to be larger"
-            return Verdict(why, False)
+            return GoalVerdict(why, False)
         if not targets:
-            return Verdict(spent, True)
+            return GoalVerdict(spent, True)
         missed = ", ".join(f"{target.name} {target.text}" for target in targets)
-        return Verdict(f"{MISSED}: {missed} after {spent}", False)
+        return GoalVerdict(f"{MISSED}: {missed} after {spent}", False)
 
     @property
     def acting_budget(self) -> tuple[int | None, int | None]:

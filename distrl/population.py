@@ -99,7 +99,7 @@ class Population:
         return chosen if scores[chosen] > scores[member] else None
 
 
-class Standing(NamedTuple):
+class MemberStanding(NamedTuple):
     """What the others know about a member."""
 
     version: int  # learner updates
@@ -107,10 +107,10 @@ class Standing(NamedTuple):
     mean_return: float | None
 
 
-class Member(Protocol):
+class PopulationMember(Protocol):
     """The learner of a member, in this process or in another."""
 
-    def standing(self) -> Standing:
+    def standing(self) -> MemberStanding:
         """Returns how it stands."""
 
     def copy(self) -> tuple[Any, dict[str, float]]:
@@ -130,7 +130,7 @@ class Evolution:
         self,
         population: Population,
         ranges: Mapping[str, tuple[float, float]],
-        members: Mapping[str, Member],
+        members: Mapping[str, PopulationMember],
         seed: int,
         record: Path | None = None,
         printer: Callable[[str], None] = print,
@@ -163,7 +163,7 @@ class Evolution:
             self._versions[name] = version
             if version < before:
                 self._step_back(name, version, before)
-                standing = Standing(version, 0, None)
+                standing = MemberStanding(version, 0, None)
             standings[name] = standing
             turn = version // self._population.interval
             if turn > before // self._population.interval:

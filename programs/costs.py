@@ -21,7 +21,7 @@ from distrl.inferencer import Inferencer
 from distrl.learner import Learner
 from distrl.learning.random_batches import NoReplay
 from distrl.programs.build import NEVER, Builder
-from distrl.programs.topology_rates import CPU, GPU, Cost, Costs, DeviceCosts, Line
+from distrl.programs.topology_rates import CPU, GPU, Cost, CostLine, Costs, DeviceCosts
 from distrl.runtime.host_resources import on_one_core, usable_cores
 from distrl.types import Sample, StepType, TimeStep, Trajectory
 from distrl.variables.client import VariableClient
@@ -60,7 +60,7 @@ def measure(experiment: Experiment, cores: int) -> Costs:
                 # Between steps it takes longer: caches, and threads that must be woken.
                 for n, wall in pools.inferences.items():
                     inferences[n] = inferences[n]._replace(wall=wall)
-            inference = Line.through(few, inferences[few], many, inferences[many])
+            inference = CostLine.through(few, inferences[few], many, inferences[many])
             measured[name] = DeviceCosts(inference, _update(builder, learner))
     return Costs(step, threaded, measured, pools.shares_core and experiment.actors.pin)
 
@@ -91,7 +91,7 @@ class _Pools:
     def _make(self, num_envs: int) -> None:
         self._pools[num_envs] = self._environment.make_pool(num_envs, num_envs, range(num_envs))
 
-    def step(self, inferencer: Inferencer) -> Line:
+    def step(self, inferencer: Inferencer) -> CostLine:
         """Returns the cost of steps by the number of environments."""
         few = cost = more = None
         for num_envs, pool in self._pools.items():
@@ -102,7 +102,7 @@ class _Pools:
                 more = num_envs, self._step(pool, inferencer)
             pool.close()
         assert few is not None and cost is not None and more is not None
-        return Line.through(few, cost, *more)
+        return CostLine.through(few, cost, *more)
 
     def _step(self, pool: Any, inferencer: Inferencer) -> Cost:
         cost, self.inferences[pool.num_envs] = _step(pool, inferencer)

@@ -32,14 +32,14 @@ class Cost(NamedTuple):
     cpu: float
 
 
-class Line(NamedTuple):
+class CostLine(NamedTuple):
     """The cost of a call by its rows: `call`, and `row` for each."""
 
     call: Cost
     row: Cost
 
     @classmethod
-    def through(cls, few: int, cost: Cost, many: int, more: Cost) -> "Line":
+    def through(cls, few: int, cost: Cost, many: int, more: Cost) -> "CostLine":
         """Returns the line through two measured costs, of `few` and of `many` rows.
 
         Costs do not fall with the rows, nor below 0; with one measurement they are proportional.
@@ -60,7 +60,7 @@ class DeviceCosts(NamedTuple):
     Both with all the threads that XLA takes.
     """
 
-    inference: Line
+    inference: CostLine
     update: Cost
 
 
@@ -76,7 +76,7 @@ class Costs(NamedTuple):
         seconds of steps and inferences are what they take there.
     """
 
-    step: Line
+    step: CostLine
     threaded: Cost | None
     devices: Mapping[str, DeviceCosts]
     shares_core: bool = False

@@ -10,7 +10,7 @@ import numpy.typing as npt
 _ALIGNMENT = 64  # bytes, of every array: what XLA takes without a copy
 
 
-class Layout:
+class MessageLayout:
     """Where each of several arrays is in a block of bytes.
 
     Attributes:

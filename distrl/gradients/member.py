@@ -44,7 +44,7 @@ class LostError(Exception):
         self.late = late
 
 
-class Assignment(NamedTuple):
+class WorkerAssignment(NamedTuple):
     """A share that a worker computes."""
 
     future: Any
@@ -72,7 +72,7 @@ class Member:
         self.preparing: Any = None
         self.shared = False
         self.number = NONE
-        self.assignment: Assignment | None = None
+        self.assignment: WorkerAssignment | None = None
         self._asked: frozenset[int] = frozenset()
         self._ask_at = 0.0
         self._life: int | None = None
@@ -130,7 +130,7 @@ class Member:
     def assign(self, request: bytes, number: int, share: int) -> None:
         """Has it compute a share. Args: request: for `GradientService.compute`."""
         future = self.connection.compute(request)
-        self.assignment = Assignment(future, number, share, time.monotonic())
+        self.assignment = WorkerAssignment(future, number, share, time.monotonic())
 
     def outcome(self, deadline: float) -> tuple[npt.NDArray[Any], float] | None:
         """Returns the answer's block, and how long it took; None: it is not there yet.

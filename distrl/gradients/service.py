@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from distrl.errors import Stopped
-from distrl.gradients.layout import Layout
+from distrl.gradients.layout import MessageLayout
 from distrl.gradients.memory import MemoryAddress, map_memory
 from distrl.gradients.messages import pack, unpack
 from distrl.gradients.shares import BatchFacts, Extent, ShareGradients
@@ -134,7 +134,7 @@ class GradientService:
             share = gradients.share_layout(extent.size).views(shared, header["share"])
         else:
             structs = gradients.inputs_of(changed) + gradients.batch_structs(extent.size)
-            arrays = Layout(structs).views(block)
+            arrays = MessageLayout(structs).views(block)
             share = arrays[len(changed) :]
         for index, array in zip(changed, arrays):
             team.inputs[index] = np.array(array)  # a copy: the learner overwrites its memory

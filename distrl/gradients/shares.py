@@ -11,7 +11,7 @@ import numpy as np
 from distrl.agents.agent import PRIORITIES, Agent, Logs, params_struct
 from distrl.agents.compiling import update_options
 from distrl.agents.losses.batch_share import Share, share_of_batch
-from distrl.gradients.layout import Layout
+from distrl.gradients.layout import MessageLayout
 from distrl.types import TIME_FIELDS, Nest, Params, Trajectory
 
 
@@ -69,10 +69,10 @@ class ShareGradients:
         self._facts = (start, scalar, scalar)
         self._used, (self._grads, self._logs) = self._trace()
         self._input_structs = [self._leaves[index] for index in self._used]
-        self.inputs = Layout(self._input_structs)
+        self.inputs = MessageLayout(self._input_structs)
         self._compiled: dict[int, Any] = {}
-        self._layouts: dict[int, Layout] = {}  # of shares, by size
-        self._outputs: dict[int, tuple[Any, Layout]] = {}  # structure and layout, by size
+        self._layouts: dict[int, MessageLayout] = {}  # of shares, by size
+        self._outputs: dict[int, tuple[Any, MessageLayout]] = {}  # structure and layout, by size
 
     def select(self, params: Params, learner_state: Any) -> list[Any]:
         """Returns the leaves that `inputs` lays out."""
@@ -87,13 +87,13 @@ class ShareGradients:
         """Returns the structs of the leaves of a share with `size` unrolls."""
         return jax.tree.leaves(self._batch(size))
 
-    def share_layout(self, size: int) -> Layout:
+    def share_layout(self, size: int) -> MessageLayout:
         """Returns the layout of a share with `size` unrolls."""
         if size not in self._layouts:
-            self._layouts[size] = Layout(self.batch_structs(size))
+            self._layouts[size] = MessageLayout(self.batch_structs(size))
         return self._layouts[size]
 
-    def outputs(self, size: int) -> Layout:
+    def outputs(self, size: int) -> MessageLayout:
         """Returns the layout of the results for a share of `size` unrolls."""
         return self._output(size)[1]
 
@@ -113,13 +113,13 @@ class ShareGradients:
             }
         )
 
-    def _output(self, size: int) -> tuple[Any, Layout]:
+    def _output(self, size: int) -> tuple[Any, MessageLayout]:
         if size not in self._outputs:
             logs = dict(self._logs)
             if PRIORITIES in logs:  # of each unroll; all else does not depend on their number
                 logs[PRIORITIES] = jax.ShapeDtypeStruct((size,), logs[PRIORITIES].dtype)
             leaves, structure = jax.tree.flatten((self._grads, logs))
-            self._outputs[size] = structure, Layout(leaves)
+            self._outputs[size] = structure, MessageLayout(leaves)
         return self._outputs[size]
 
     def _gradients(

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from distrl.agents.agent import Logs
 from distrl.errors import Stopped
-from distrl.gradients.layout import Layout
+from distrl.gradients.layout import MessageLayout
 from distrl.gradients.member import LostError, Member, WorkerConnection, deadline
 from distrl.gradients.memory import SharedMemory
 from distrl.gradients.messages import pack
@@ -158,7 +158,7 @@ class GradientTeam:
             header |= {"inputs": 0, "share": start, "result": self._results_at[member.index]}
             return pack(header)
         structs = self._gradients.inputs_of(changed) + self._gradients.batch_structs(extent.size)
-        layout = Layout(structs)
+        layout = MessageLayout(structs)
         block = np.empty(layout.nbytes, np.uint8)
         layout.write([*(self._inputs[i] for i in changed), *leaves], block)
         return pack(header, block)

@@ -42,7 +42,7 @@ class Group(NamedTuple):
         return sum(self.shares.get(state, 0.0) for state in states)
 
 
-class Verdict(NamedTuple):
+class BottleneckVerdict(NamedTuple):
     """The bottleneck of a program.
 
     Attributes:
@@ -60,7 +60,7 @@ class Verdict(NamedTuple):
 
 def find_bottleneck(
     groups: Mapping[str, Group], coupled: bool = True, idle_cores: float | None = None
-) -> Verdict | None:
+) -> BottleneckVerdict | None:
     """Returns the verdict; None while too little is known.
 
     Args:
@@ -105,7 +105,9 @@ def find_bottleneck(
         if inferencer is not None and bottleneck == INFERENCE:
             facts += f", and the inferencers are busy {_percent(1 - inferencer.share('idle'))}"
         facts += f"; the learner waits for samples {_percent(starved)} of its time"
-    return Verdict(bottleneck, gains, f"bottleneck: {bottleneck} ({facts}). {_text(gains, core)}")
+    return BottleneckVerdict(
+        bottleneck, gains, f"bottleneck: {bottleneck} ({facts}). {_text(gains, core)}"
+    )
 
 
 def _gains(
@@ -116,7 +118,7 @@ def _gains(
     starved: float,
     coupled: bool,
 ) -> dict[str, float]:
-    """Returns `Verdict.gains`. Factors below are of the present throughput."""
+    """Returns `BottleneckVerdict.gains`. Factors below are of the present throughput."""
     by_learner = _over(1 - starved) if coupled else float("inf")
     free = _over(1 - blocked)  # of the actors there are, if no one waited for the learner
     more = (actor.size + 1) / actor.size
@@ -140,7 +142,7 @@ def _gains(
     return {name: max(0.0, gains[name] - 1) for name in order if name in gains}
 
 
-def _of_one_process(group: Group, core: str) -> Verdict | None:
+def _of_one_process(group: Group, core: str) -> BottleneckVerdict | None:
     acting_parts = {
         ENVIRONMENTS: group.share("env_step"),
         INFERENCE: group.share("inference", "inference_wait"),
@@ -162,7 +164,7 @@ def _of_one_process(group: Group, core: str) -> Verdict | None:
         ACTOR_NODES: both * _over(max(acting, learning)) - 1,
         LEARNER_NODES: both * _over(both - saved) - 1,
     }
-    return Verdict(
+    return BottleneckVerdict(
         bottleneck,
         gains,
         f"bottleneck: {bottleneck} ({_percent(parts[bottleneck])} of the time; acting takes "

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from distrl.goal import Goal
-from distrl.metrics.bottleneck import Verdict, find_bottleneck
+from distrl.metrics.bottleneck import BottleneckVerdict, find_bottleneck
 from distrl.metrics.node_times import Mark, NodeTimes, columns
 from distrl.metrics.progress_line import FILE_NAME
 from distrl.runtime.files import write_json
@@ -61,7 +61,7 @@ class RunStatus:
         """Begins the time of the next row."""
         self._row = self.times.mark()
 
-    def verdict(self) -> Verdict | None:
+    def verdict(self) -> BottleneckVerdict | None:
         """Returns the bottleneck of the whole run; None while it is not known."""
         groups = self.times.groups(self.times.began)
         return find_bottleneck(groups, self._coupled, self._idle_cores)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from distrl.config import MetricsConfig
-from distrl.episodes import Outcome, Record
+from distrl.episodes import EpisodeOutcome, Record
 from distrl.errors import ConfigError
 from distrl.metrics.appended_file import AppendedFile
 from distrl.metrics.csv_file import CsvFile, cut_lines
@@ -22,10 +22,10 @@ _ROWS = 200  # of a run with a budget, at least
 _LEAST_STEPS = 500  # of a row that does not wait for its time
 _EPISODE = ("seconds", "env_steps", "node", "return", "length", "outcome")  # names of columns
 _OUTCOMES = {
-    Outcome.END: "end",
-    Outcome.TIME_OUT: "time_out",
-    Outcome.FAILURE: "failure",
-    Outcome.SUCCESS: "success",
+    EpisodeOutcome.END: "end",
+    EpisodeOutcome.TIME_OUT: "time_out",
+    EpisodeOutcome.FAILURE: "failure",
+    EpisodeOutcome.SUCCESS: "success",
 }
 
 

@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from distrl.envs.multi_agent.pool import AgentPool
-from distrl.episodes import Outcome, Record
+from distrl.episodes import EpisodeOutcome, Record
 from distrl.evaluator import Play, spread_of
 from distrl.metrics.reports import Report
 from distrl.policy_streams import PolicyStreams
@@ -115,6 +115,6 @@ class MultiAgentEvaluator:
                 "version": variables.version,
             }
             if statistics.has_success and records:
-                successes = sum(record[2] == Outcome.SUCCESS for record in records)
+                successes = sum(record[2] == EpisodeOutcome.SUCCESS for record in records)
                 reports[name]["evaluation_success_rate"] = successes / len(records)
         return reports

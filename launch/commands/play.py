@@ -10,7 +10,7 @@ from distrl.envs.rendering.rendered import WINDOW, Rendered, rendered
 from distrl.errors import ConfigError
 from distrl.launch.runs.interrupt import EXIT_INTERRUPTED, interruptible
 from distrl.launch.runs.player import Player, player_arguments
-from distrl.launch.runs.playing import Episode, play
+from distrl.launch.runs.playing import PlayedEpisode, play
 from distrl.launch.runs.snapshot_code import run_with_snapshot
 from distrl.launch.runs.terminal import TerminalPictures
 from distrl.launch.supervision.result import EXIT_FINISHED
@@ -36,7 +36,7 @@ def play_run(arguments: list[str]) -> int:
         return run_with_snapshot("play", values.run, arguments[1:])
     player = Player("play", values)
     environment, on_step, close = _shown(player.environment, values.watch)
-    episodes: list[Episode] = []
+    episodes: list[PlayedEpisode] = []
     with contextlib.ExitStack() as stack:
         stopped = stack.enter_context(interruptible())
         stack.callback(close)
@@ -49,7 +49,7 @@ def play_run(arguments: list[str]) -> int:
     return EXIT_INTERRUPTED if stopped() else EXIT_FINISHED
 
 
-def summary(episodes: list[Episode], wanted: int) -> str:
+def summary(episodes: list[PlayedEpisode], wanted: int) -> str:
     """Returns a line about all episodes. Args: wanted: how many were to be played."""
     if not episodes:
         return "no episode ended"

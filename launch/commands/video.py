@@ -9,7 +9,7 @@ from distrl.envs.rendering.rendered import rendered
 from distrl.launch.commands.play import summary
 from distrl.launch.runs.interrupt import EXIT_INTERRUPTED, interruptible
 from distrl.launch.runs.player import Player, player_arguments
-from distrl.launch.runs.playing import Episode, play
+from distrl.launch.runs.playing import PlayedEpisode, play
 from distrl.launch.runs.run import load_run
 from distrl.launch.runs.snapshot_code import run_with_snapshot
 from distrl.launch.runs.video_files import open_film
@@ -46,7 +46,7 @@ def video(arguments: list[str]) -> int:
     if drawn.note:
         print(f"distrl: {drawn.note}", flush=True)
     wanted, limit = values.episodes or 1, values.max_steps or _MOST_STEPS
-    episodes: list[Episode] = []
+    episodes: list[PlayedEpisode] = []
     pictures = 0
 
     def on_step(timestep: TimeStep | None) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 from xml.sax.saxutils import escape
 
 from distrl.errors import ConfigError
-from distrl.launch.graph.layout import CHAR, LINE, Layout, PlacedFlow, lay_out
+from distrl.launch.graph.layout import CHAR, LINE, DiagramLayout, PlacedFlow, lay_out
 from distrl.programs.diagram import Diagram
 
 COLOURS = {
@@ -82,7 +82,7 @@ def _colour(what: str) -> str:
     return _REPORTS if what == "reports" else COLOURS.get(what, _OTHER)
 
 
-def svg(layout: Layout) -> str:
+def svg(layout: DiagramLayout) -> str:
     """Returns the picture as SVG."""
     parts = [f'<rect width="{layout.width:.0f}" height="{layout.height:.0f}" fill="white"/>']
     parts.append(_svg_text(layout.diagram.title, layout.width / 2, 30, 17, _INK, bold=True))
@@ -141,14 +141,14 @@ def _arrow(flow: PlacedFlow) -> list[tuple[float, float]]:
     return [(x, y), (x - _ARROW / 2, back), (x + _ARROW / 2, back)]
 
 
-def _frame(layout: Layout) -> tuple[float, float, float, float]:
+def _frame(layout: DiagramLayout) -> tuple[float, float, float, float]:
     """Returns corner and size of the frame around all boxes and lanes."""
     top = min(box.y for box in layout.boxes) - _FRAME_ROOM
     bottom = max(box.y + box.height for box in layout.boxes) + _FRAME_ROOM
     return _FRAME_ROOM, top, layout.width - 2 * _FRAME_ROOM, bottom - top
 
 
-def _draw_image(layout: Layout, out: Path) -> None:
+def _draw_image(layout: DiagramLayout, out: Path) -> None:
     try:
         import matplotlib
     except ImportError as error:

@@ -43,7 +43,7 @@ class PlacedFlow(NamedTuple):
     label: Point
 
 
-class Layout(NamedTuple):
+class DiagramLayout(NamedTuple):
     """A diagram with coordinates, y downwards."""
 
     diagram: Diagram
@@ -62,7 +62,7 @@ class _Slot:
         self.neighbours: list[_Slot] = []
 
 
-def lay_out(diagram: Diagram) -> Layout:
+def lay_out(diagram: Diagram) -> DiagramLayout:
     """Returns the diagram with coordinates."""
     layer_of = layers([box.group for box in diagram.boxes], diagram.links)
     slots: dict[object, _Slot] = {}
@@ -81,7 +81,7 @@ def lay_out(diagram: Diagram) -> Layout:
     )
     width = max(s.x + s.width / 2 for s in slots.values()) + _MARGIN
     height = max(box.y + box.height for box in boxes) + _MARGIN
-    return Layout(diagram, boxes, _lines(diagram, routes, boxes), width, height)
+    return DiagramLayout(diagram, boxes, _lines(diagram, routes, boxes), width, height)
 
 
 def layers(groups: Sequence[str], links: Sequence[tuple[str, str]]) -> dict[str, int]:

@@ -16,7 +16,7 @@ _COLORS = 8  # that the page has, as --c0 to --c7
 Numbers = npt.NDArray[np.float64]
 
 
-class Line(NamedTuple):
+class ChartLine(NamedTuple):
     """A line of a chart.
 
     Attributes:
@@ -32,7 +32,7 @@ class Line(NamedTuple):
     high: Numbers | None = None
 
 
-def chart(title: str, lines: Sequence[Line], x_label: str) -> str:
+def chart(title: str, lines: Sequence[ChartLine], x_label: str) -> str:
     """Returns lines as a figure; empty if none has two points."""
     lines = [each for each in map(_reduced, lines) if len(each.x) > 1]
     if not lines:
@@ -57,7 +57,7 @@ def chart(title: str, lines: Sequence[Line], x_label: str) -> str:
     return _figure(title, parts, [line.label for line in lines] if len(lines) > 1 else [])
 
 
-def _reduced(line: Line) -> Line:
+def _reduced(line: ChartLine) -> ChartLine:
     """Returns a line without what is not finite, and of so many points at most."""
     known = np.isfinite(line.x) & np.isfinite(line.y)
     for part in (line.low, line.high):
@@ -67,7 +67,7 @@ def _reduced(line: Line) -> Line:
     if len(rows) > _POINTS:
         rows = rows[np.linspace(0, len(rows) - 1, _POINTS).astype(int)]
     low, high = (None if part is None else part[rows] for part in (line.low, line.high))
-    return Line(line.label, line.x[rows], line.y[rows], low, high)
+    return ChartLine(line.label, line.x[rows], line.y[rows], low, high)
 
 
 def _range(values: Numbers, margin: float) -> tuple[float, float]:

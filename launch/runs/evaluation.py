@@ -10,7 +10,7 @@ from distrl import envs
 from distrl.checkpointing.store import MANIFEST
 from distrl.envs.multi_agent.environment import SeveralAgents
 from distrl.envs.pool import Environment
-from distrl.episodes import EpisodeStatistics, Outcome
+from distrl.episodes import EpisodeOutcome, EpisodeStatistics
 from distrl.errors import ConfigError
 from distrl.launch.runs.environment import environment_of
 from distrl.launch.runs.run import Run, load_run
@@ -134,7 +134,7 @@ def _play(
         )
     success_rate = None
     if "success" in pool.spec.env_info:
-        success_rate = sum(record[2] == Outcome.SUCCESS for record in played) / len(played)
+        success_rate = sum(record[2] == EpisodeOutcome.SUCCESS for record in played) / len(played)
     return Evaluation(
         np.array([record[0] for record in played], np.float64),
         np.array([record[1] for record in played], np.int64),

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from distrl.envs.multi_agent.assignment import Assignment
 from distrl.envs.multi_agent.environment import SeveralAgents
 from distrl.envs.pool import Environment
-from distrl.episodes import EpisodeStatistics, Outcome, Record
+from distrl.episodes import EpisodeOutcome, EpisodeStatistics, Record
 from distrl.inferencer import InferenceSource
 from distrl.policy import Policy
 from distrl.policy_streams import PolicyStreams
@@ -15,14 +15,14 @@ from distrl.seeds import environment_seeds
 from distrl.types import StepType, TimeStep
 
 _ENDINGS = {
-    Outcome.END: "over",
-    Outcome.TIME_OUT: "time limit",
-    Outcome.FAILURE: "failure",
-    Outcome.SUCCESS: "success",
+    EpisodeOutcome.END: "over",
+    EpisodeOutcome.TIME_OUT: "time limit",
+    EpisodeOutcome.FAILURE: "failure",
+    EpisodeOutcome.SUCCESS: "success",
 }
 
 
-class Episode(NamedTuple):
+class PlayedEpisode(NamedTuple):
     """An episode that was played.
 
     Attributes:
@@ -46,7 +46,7 @@ class Game(abc.ABC):
     """One environment, and what acts in it."""
 
     @abc.abstractmethod
-    def step(self) -> tuple[TimeStep | None, list[Episode]]:
+    def step(self) -> tuple[TimeStep | None, list[PlayedEpisode]]:
         """Takes a step, the first time the reset.
 
         Returns:
@@ -70,7 +70,7 @@ class OneAgent(Game):
         self._timestep: TimeStep | None = None
         policy.reset()
 
-    def step(self) -> tuple[TimeStep, list[Episode]]:
+    def step(self) -> tuple[TimeStep, list[PlayedEpisode]]:
         """See `Game`."""
         last = self._timestep
         if last is None:
@@ -83,7 +83,8 @@ class OneAgent(Game):
         ended = self._statistics.add(timestep)
         records = [] if ended is None else ended[1]
         return timestep, [
-            Episode({"": record[0]}, int(record[1]), _ENDINGS[int(record[2])]) for record in records
+            PlayedEpisode({"": record[0]}, int(record[1]), _ENDINGS[int(record[2])])
+            for record in records
         ]
 
     def close(self) -> None:
@@ -126,7 +127,7 @@ class SeveralAgentsGame(Game):
         self._records: dict[str, Record] = {}  # of the agents whose episodes have ended
         self._length = 0
 
-    def step(self) -> tuple[None, list[Episode]]:
+    def step(self) -> tuple[None, list[PlayedEpisode]]:
         """See `Game`."""
         if self._steps is None:
             self._pool.start()
@@ -152,7 +153,7 @@ class SeveralAgentsGame(Game):
         order = [agent for agent in self._agents if agent in self._records]
         returns = {agent: self._records[agent][0] for agent in order}
         endings = dict.fromkeys(_ENDINGS[int(self._records[agent][2])] for agent in order)
-        return None, [Episode(returns, self._length, "/".join(endings))]
+        return None, [PlayedEpisode(returns, self._length, "/".join(endings))]
 
     def _add(self, agent: str, record: Record) -> None:
         """Adds an agent's episode; one that has had another in this joint episode sums them up."""
@@ -170,7 +171,7 @@ def play(
     max_steps: int | None,
     stopped: Callable[[], bool],
     on_step: Callable[[TimeStep | None], None],
-) -> Iterator[Episode]:
+) -> Iterator[PlayedEpisode]:
     """Yields episodes as they end.
 
     Args:

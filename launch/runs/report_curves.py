@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from distrl.launch.runs.charts import Line, Numbers, chart
+from distrl.launch.runs.charts import ChartLine, Numbers, chart
 from distrl.launch.runs.rows import thinned_rows
 from distrl.launch.runs.run import Run
 from distrl.metrics.sinks import METRICS
@@ -80,39 +80,43 @@ def _varies(parts: Sequence[tuple[str, Rows]], name: str) -> bool:
 
 
 def _of_column(parts: Sequence[tuple[str, Rows]], name: str, title: str) -> str:
-    lines = [Line(task or title, _column(rows, _X), _column(rows, name)) for task, rows in parts]
+    lines = [
+        ChartLine(task or title, _column(rows, _X), _column(rows, name)) for task, rows in parts
+    ]
     return chart(title, lines, "env steps")
 
 
-def _returns(parts: Sequence[tuple[str, Rows]]) -> list[Line]:
+def _returns(parts: Sequence[tuple[str, Rows]]) -> list[ChartLine]:
     """Returns lines of the mean return, with its standard deviation, and of evaluations."""
     lines = []
     for task, rows in parts:
         x, mean, spread = (_column(rows, name) for name in (_X, "mean_return", "std_return"))
         lines.append(
-            Line(f"{task} mean of actors' episodes".strip(), x, mean, mean - spread, mean + spread)
+            ChartLine(
+                f"{task} mean of actors' episodes".strip(), x, mean, mean - spread, mean + spread
+            )
             if np.isfinite(spread).any()
-            else Line(f"{task} mean of actors' episodes".strip(), x, mean)
+            else ChartLine(f"{task} mean of actors' episodes".strip(), x, mean)
         )
         evaluated = _column(rows, "evaluation_return")
         if np.isfinite(evaluated).any():
-            lines.append(Line(f"{task} evaluation".strip(), x, evaluated))
+            lines.append(ChartLine(f"{task} evaluation".strip(), x, evaluated))
     return lines
 
 
-def _rate(task: str, rows: Rows) -> Line:
+def _rate(task: str, rows: Rows) -> ChartLine:
     """Returns environment steps per second, between some of the rows."""
     x, seconds = _column(rows, _X), _column(rows, "seconds")
     chosen = np.unique(np.linspace(0, len(rows) - 1, min(len(rows), _RATE_POINTS)).astype(int))
     x, seconds = x[chosen], seconds[chosen]
     passed = np.diff(seconds)
     rate = np.where(passed > 0, np.diff(x) / np.where(passed > 0, passed, 1.0), np.nan)
-    return Line(task or "env steps a second", x[1:], rate)
+    return ChartLine(task or "env steps a second", x[1:], rate)
 
 
 def _lag(parts: Sequence[tuple[str, Rows]]) -> str:
     lines = [
-        Line(f"{task} {what}".strip(), _column(rows, _X), _column(rows, f"{_LAG}{name}"))
+        ChartLine(f"{task} {what}".strip(), _column(rows, _X), _column(rows, f"{_LAG}{name}"))
         for task, rows in parts
         for name, what in (("p50", "median"), ("p95", "95 %"), ("max", "maximum"))
     ]
@@ -128,6 +132,8 @@ def _states(task: str, rows: Rows) -> str:
     """
     names = list(filter(_is_state, rows[-1]))
     x = _column(rows, _X)
-    lines = [Line(name[len(_TIMES) :].replace("_", " "), x, _column(rows, name)) for name in names]
+    lines = [
+        ChartLine(name[len(_TIMES) :].replace("_", " "), x, _column(rows, name)) for name in names
+    ]
     lines = [line for line in lines if np.isfinite(line.y).any() and np.nanmax(line.y) > 0.005]
     return chart(f"{task} share of time by state".strip(), lines, "env steps")

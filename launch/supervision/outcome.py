@@ -19,7 +19,7 @@ JUDGE_DELAY_S = 0.2  # an exception may be the echo of a death elsewhere that is
 
 
 @dataclasses.dataclass(frozen=True)
-class Outcome:
+class ProgramOutcome:
     """The program's outcome and its reason; see `Result` for the fields."""
 
     status: str
@@ -33,7 +33,7 @@ class Outcome:
         return self.failure is not None and not self.failure.of_launcher
 
     @classmethod
-    def failed(cls, failure: Failure, reason: str | None = None) -> "Outcome":
+    def failed(cls, failure: Failure, reason: str | None = None) -> "ProgramOutcome":
         """Returns the outcome of a program that a node's failure ends.
 
         Args:
@@ -46,7 +46,7 @@ class Outcome:
         return cls("failed", reason, code, failure)
 
 
-ALL_RETURNED = Outcome("finished", "all nodes have returned", EXIT_FINISHED)
+ALL_RETURNED = ProgramOutcome("finished", "all nodes have returned", EXIT_FINISHED)
 
 
 class Judge:
@@ -84,7 +84,7 @@ class Judge:
         death = Failure(node, cause, of_launcher=not_started, host_lost=host_lost)
         self._silent_deaths.append(death)
 
-    def outcome(self, now: float, immediately: bool = False) -> Outcome | None:
+    def outcome(self, now: float, immediately: bool = False) -> ProgramOutcome | None:
         """Returns the outcome by what came first; None if nothing did, or it is too early to tell.
 
         Args:
@@ -95,21 +95,21 @@ class Judge:
         if first is not None and first.kind == "stop":
             self._decisive = first
             if first.finished:
-                return Outcome("finished", first.reason, EXIT_FINISHED)
+                return ProgramOutcome("finished", first.reason, EXIT_FINISHED)
             failure = Failure(first.node, first.reason, first.traceback)
-            return Outcome.failed(failure, first.reason)
+            return ProgramOutcome.failed(failure, first.reason)
         if self._silent_deaths:
-            return Outcome.failed(self._silent_deaths[0])
+            return ProgramOutcome.failed(self._silent_deaths[0])
         if first is None or not (immediately or now >= self.due):
             return None
         self._decisive = first
         if first.kind == "ended":
-            return Outcome.failed(Failure(first.node, ENDED))
+            return ProgramOutcome.failed(Failure(first.node, ENDED))
         says_all = first.final and not first.traceback
         failure = Failure(
             first.node, first.reason, first.traceback, first.bad_input, final=says_all
         )
-        return Outcome.failed(failure, f"{first.node}: {first.reason}")
+        return ProgramOutcome.failed(failure, f"{first.node}: {first.reason}")
 
     def other_failures(self) -> list[Message]:
         """Returns the exceptions that did not decide the outcome, in order of time."""

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable
 
 from distrl.launch.supervision.journal import Journal
 from distrl.launch.supervision.node import SupervisedNode
-from distrl.launch.supervision.outcome import Outcome
+from distrl.launch.supervision.outcome import ProgramOutcome
 from distrl.launch.supervision.result import NOT_STARTED, Failure
 from distrl.runtime.working_folder import shown
 
@@ -36,7 +36,7 @@ class RestartQueue:
 
     def plan_restart(
         self, node: SupervisedNode, cause: str, nodes: Iterable[SupervisedNode]
-    ) -> Outcome | None:
+    ) -> ProgramOutcome | None:
         """Adds the restart of a node after a failed life.
 
         Args:
@@ -61,7 +61,7 @@ class RestartQueue:
             delay = node.history.patient_delay()
         if isinstance(delay, str):
             failure = Failure(node.name, cause, traceback, of_launcher=of_launcher)
-            return Outcome.failed(failure, f"{node.name}{separator} {cause} ({delay})")
+            return ProgramOutcome.failed(failure, f"{node.name}{separator} {cause} ({delay})")
         pause = f" in {delay:.1f} s" if delay >= 1 else ""
         self._journal.say(
             f"{node.name}{separator} {cause}: restarting{pause} "

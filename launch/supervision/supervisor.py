@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from distrl.launch.supervision.housekeeping import Housekeeping
 from distrl.launch.supervision.journal import Journal
 from distrl.launch.supervision.node import Message, SupervisedNode
-from distrl.launch.supervision.outcome import ALL_RETURNED, Judge, Outcome
+from distrl.launch.supervision.outcome import ALL_RETURNED, Judge, ProgramOutcome
 from distrl.launch.supervision.restart_policy import HangLimits
 from distrl.launch.supervision.restart_queue import RestartQueue
 from distrl.launch.supervision.result import LAUNCHER, NOT_STARTED, Failure, NodeExit
@@ -62,7 +62,7 @@ class Supervisor:
         self.selector: selectors.BaseSelector = selectors.DefaultSelector()
         self.selector.register(signals, selectors.EVENT_READ)
         self.messages: collections.deque[Message] = collections.deque()
-        self.outcome: Outcome | None = None
+        self.outcome: ProgramOutcome | None = None
         self._signals = signals
         self._journal = journal
         self._next_life = next_life
@@ -139,7 +139,7 @@ class Supervisor:
 
     def fail(self, cause: str) -> None:
         """Ends the program in order, because of what no node is to blame for."""
-        self._decide(Outcome.failed(Failure(LAUNCHER, cause, of_launcher=True), cause))
+        self._decide(ProgramOutcome.failed(Failure(LAUNCHER, cause, of_launcher=True), cause))
 
     def hung(self) -> tuple[str, ...]:
         """Returns the names of the nodes that still run."""
@@ -152,7 +152,7 @@ class Supervisor:
         """Does a step of the loop, or ends the program; see the class."""
         failure = self._housekeeping.attempt_step(what, step)
         if failure is not None and self.outcome is None:
-            self._decide(Outcome.failed(failure, f"{LAUNCHER}: {failure.cause}"))
+            self._decide(ProgramOutcome.failed(failure, f"{LAUNCHER}: {failure.cause}"))
         elif failure is not None:
             self._journal.note(f"later: {failure.cause}\n{failure.traceback or ''}")
 
@@ -194,7 +194,7 @@ class Supervisor:
             elif number in (signal.SIGTERM, signal.SIGHUP):
                 self._judge_now(immediately=True)
                 reason = f"{signal.Signals(number).name} to the launcher"
-                self._decide(Outcome("stopped", reason, 128 + number))
+                self._decide(ProgramOutcome("stopped", reason, 128 + number))
 
     def _on_interrupt(self) -> None:
         self._interrupts += 1
@@ -204,7 +204,7 @@ class Supervisor:
             self._stop.kill_all()
         elif self.outcome is None:
             self._journal.say("stopping; press Ctrl-C again to kill immediately")
-            self._decide(Outcome("stopped", "Ctrl-C", 128 + signal.SIGINT))
+            self._decide(ProgramOutcome("stopped", "Ctrl-C", 128 + signal.SIGINT))
         else:
             self._journal.say("already stopping; press Ctrl-C again to kill immediately")
 
@@ -250,7 +250,7 @@ class Supervisor:
         ):
             self._decide(ALL_RETURNED)
 
-    def _decide(self, outcome: Outcome) -> None:
+    def _decide(self, outcome: ProgramOutcome) -> None:
         """Ends the program, unless it is ending already."""
         if self.outcome is not None:
             return
@@ -316,7 +316,7 @@ class Supervisor:
         if node.can_be_killed:
             node.kill()
         else:
-            self._decide(Outcome.failed(failure))
+            self._decide(ProgramOutcome.failed(failure))
 
     def _tick(self) -> None:
         """Once a second, looks for hung nodes and calls `on_tick`."""

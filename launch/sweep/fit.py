@@ -25,7 +25,7 @@ def gpus_needed(experiment: Experiment) -> int:
     return sum(group.num_gpus(experiment) for group in GROUPS.values())
 
 
-class Slots:
+class TrialSlots:
     """Room for trials: a slot has its own GPUs.
 
     Attributes:

@@ -17,7 +17,7 @@ TABLE = "trials.csv"
 _FIGURES = ("env_steps", "seconds")
 
 
-class Standing(NamedTuple):
+class TrialStanding(NamedTuple):
     """What the trials of one combination of settings have reached.
 
     Attributes:
@@ -48,7 +48,7 @@ class Standing(NamedTuple):
         return statistics.stdev(self.values) if len(self.values) > 1 else math.nan
 
 
-def standings(folder: SweepFolder, by: str) -> list[Standing]:
+def standings(folder: SweepFolder, by: str) -> list[TrialStanding]:
     """Returns the standing of each combination of settings, the best first, the unknown last.
 
     Those of which no trial is done come after the others. The figure of a run is that of its newest
@@ -77,7 +77,7 @@ def standings(folder: SweepFolder, by: str) -> list[Standing]:
         ranked = bool(_known(last, done, column))
         counted = done if ranked else trials
         table.append(
-            Standing(
+            TrialStanding(
                 trials[0].settings,
                 trials,
                 _known(last, counted, column),
@@ -110,7 +110,7 @@ def _mean(values: Sequence[float]) -> float:
     return statistics.fmean(values) if values else math.nan
 
 
-def rows(table: Sequence[Standing], by: str) -> list[tuple[str, ...]]:
+def rows(table: Sequence[TrialStanding], by: str) -> list[tuple[str, ...]]:
     """Returns the table's cells as text, with a head."""
     names = list(dict.fromkeys(name for each in table for name in each.settings))
     figures = table[0].figures if table else ()
@@ -133,7 +133,7 @@ def rows(table: Sequence[Standing], by: str) -> list[tuple[str, ...]]:
     return lines
 
 
-def _state(standing: Standing) -> str:
+def _state(standing: TrialStanding) -> str:
     counts = {"running": standing.running}
     for trial in standing.trials:
         if trial.status in ("failed", "missed", "stopped"):

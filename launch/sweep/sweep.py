@@ -17,7 +17,7 @@ from distrl.launch.cli.train_flags import BUDGETS, joined_flags
 from distrl.launch.run_dir.folder import folder_in_runs, folder_of_flag
 from distrl.launch.runs.text_table import print_table
 from distrl.launch.supervision.result import EXIT_FAILED, EXIT_FINISHED
-from distrl.launch.sweep.fit import Slots, busy_cores, gpus_needed
+from distrl.launch.sweep.fit import TrialSlots, busy_cores, gpus_needed
 from distrl.launch.sweep.folder import SweepFolder, Trial, make_trials
 from distrl.launch.sweep.ranking import TABLE, rows, standings, write_table
 from distrl.launch.sweep.search import make_search, split_values
@@ -64,7 +64,7 @@ def sweep(arguments: list[str]) -> int:
     folder = _folder(own, words)
     need = check(folder)
     command = folder.command
-    slots = Slots(str(command["jobs"]), need.cores, need.gpus)
+    slots = TrialSlots(str(command["jobs"]), need.cores, need.gpus)
     folder.open()
     todo = sum(trial.wanted and not trial.is_done for trial in folder.trials)
     wanted = sum(trial.wanted for trial in folder.trials)

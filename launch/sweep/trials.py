@@ -16,7 +16,7 @@ from distrl.launch.runs.run import Run
 from distrl.launch.supervision.result import EXIT_FAILED, EXIT_FINISHED, RESULT_FILE
 from distrl.launch.supervision.signals import Signals, run_once
 from distrl.launch.supervision.usage import process_usage
-from distrl.launch.sweep.fit import Slots
+from distrl.launch.sweep.fit import TrialSlots
 from distrl.launch.sweep.folder import SweepFolder, Trial
 
 _LOOK_S = 1.0  # between two looks at the memory that trials use
@@ -46,7 +46,7 @@ class Runner:
     """
 
     def __init__(
-        self, folder: SweepFolder, slots: Slots, start: Start, say: Callable[[str], None]
+        self, folder: SweepFolder, slots: TrialSlots, start: Start, say: Callable[[str], None]
     ) -> None:
         """Args:
         folder: the sweep; its trials' ends are written as they come.

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from distrl.experiment import Experiment
-from distrl.population import Standing
+from distrl.population import MemberStanding
 from distrl.programs.build import print_line
 from distrl.programs.groups import POPULATION
 from distrl.programs.nodes.time_reports import TimeReports, thread_times
@@ -80,9 +80,9 @@ class RemoteMember:
         """Args: task: its name. learner, monitor: its nodes."""
         self._task, self._learner, self._monitor = task, learner, monitor
 
-    def standing(self) -> Standing:
+    def standing(self) -> MemberStanding:
         """See `Member`."""
-        return Standing(*self._monitor.standing(self._task))
+        return MemberStanding(*self._monitor.standing(self._task))
 
     def copy(self) -> tuple[Any, dict[str, float]]:
         """See `Member`."""

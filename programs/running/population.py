@@ -15,13 +15,13 @@ from distrl.experiment import Experiment
 from distrl.learner import Learner
 from distrl.metrics.monitor import Monitor
 from distrl.metrics.reports import Report
-from distrl.population import RECORD, Evolution, Member, Standing, drop_lost
+from distrl.population import RECORD, Evolution, MemberStanding, PopulationMember, drop_lost
 from distrl.runtime.codec import Codec
 
 
 def make_evolution(
     experiment: Experiment,
-    members: Mapping[str, Member],
+    members: Mapping[str, PopulationMember],
     run_dir: Path | None,
     printer: Callable[[str], None],
     versions: Mapping[str, int] | None,
@@ -57,22 +57,22 @@ class LocalMember:
         """Args: learner, monitor: of its task."""
         self._learner, self._monitor = learner, monitor
 
-    def standing(self) -> Standing:
-        """See `Member`."""
+    def standing(self) -> MemberStanding:
+        """See `PopulationMember`."""
         _, episodes, mean_return = self._monitor.standing
-        return Standing(self._learner.version, episodes, mean_return)
+        return MemberStanding(self._learner.version, episodes, mean_return)
 
     def copy(self) -> tuple[Any, dict[str, float]]:
-        """See `Member`."""
+        """See `PopulationMember`."""
         return copy_state(self._learner)
 
     def adopt(self, state: Any, values: Mapping[str, float]) -> None:
-        """See `Member`."""
+        """See `PopulationMember`."""
         adopt_state(self._learner, state, values)
         self.forget_episodes()
 
     def forget_episodes(self) -> None:
-        """See `Member`."""
+        """See `PopulationMember`."""
         self._monitor.forget_episodes()
 
 

@@ -57,9 +57,9 @@ class Handle:
 
     def dereference(self) -> Any:
         """Returns the client; in the node that calls."""
-        from distrl.programs.substrate.rpc import Client
+        from distrl.programs.substrate.rpc import RpcClient
 
-        client = Client(self._address.resolve(), self._key, self._timeout)
+        client = RpcClient(self._address.resolve(), self._key, self._timeout)
         node_context.manager().on_close(client.close)
         return client
 
@@ -100,11 +100,11 @@ class CallNode:
         return Handle(self.addresses[0], self.key)
 
     def _run(self) -> None:
-        from distrl.programs.substrate.rpc import Server
+        from distrl.programs.substrate.rpc import RpcServer
 
         node_context.enter(self.launch_context.program_stopper)
         instance = self._constructor(*_clients(self._args), **_clients(self._kwargs))
-        server = Server(instance, self.addresses[0].resolve(), self.key)
+        server = RpcServer(instance, self.addresses[0].resolve(), self.key)
         # If `run` fails, the server goes on until the failure has been reported: else the callers'
         # errors would be reported before their cause.
         node_context.manager().on_close(server.stop)

@@ -51,7 +51,7 @@ class CallError(Exception):
         self.code = code
 
 
-class Server:
+class RpcServer:
     """Serves the public methods of an object, from now on.
 
     Args:
@@ -132,15 +132,15 @@ def _serving(method: Callable[..., Any]) -> Callable[[bytes, Any], bytes]:
     return serve
 
 
-class Client:
+class RpcClient:
     """Calls the methods of another node's object, as if they were its own.
 
     A call waits for a node that is not there yet, or not there again, within its deadline. If the
     node ends during a call, the call fails; the next one reaches the node's next life.
 
     Args:
-      address: the node's, see `Server`.
-      key: see `Server`.
+      address: the node's, see `RpcServer`.
+      key: see `RpcServer`.
       timeout: deadline of each call in seconds; None: none.
 
     Attributes:
@@ -180,9 +180,9 @@ class Client:
 
 
 class _Futures:
-    """The methods of a `Client` that return futures."""
+    """The methods of a `RpcClient` that return futures."""
 
-    def __init__(self, client: Client) -> None:
+    def __init__(self, client: RpcClient) -> None:
         self._client = client
 
     def __getattr__(self, method: str) -> "Callable[..., concurrent.futures.Future[Any]]":

@@ -26,7 +26,7 @@ class Payload:
 
 def client_of(substrate: str, address: str) -> Any:
     if substrate == BUILTIN:
-        return rpc.Client(address, "of a stranger", timeout=1.0)
+        return rpc.RpcClient(address, "of a stranger", timeout=1.0)
     import courier
 
     return courier.Client(address, call_timeout=1.0, wait_for_ready=False)

@@ -11,7 +11,7 @@ from dm_env import specs as dm_specs
 from distrl import specs
 from distrl.config import MetricsConfig
 from distrl.envs import PythonEnvironment
-from distrl.episodes import EpisodeStatistics, Outcome
+from distrl.episodes import EpisodeOutcome, EpisodeStatistics
 from distrl.evaluator import Evaluator
 from distrl.goal import Goal
 from distrl.inference.messages import InferenceMessages
@@ -51,14 +51,14 @@ def steps(kinds, rewards=None, discounts=None, env_info=()):
 @pytest.mark.parametrize(
     ("success", "discount", "outcome"),
     [
-        (1, 0, Outcome.SUCCESS),
-        (1, 1, Outcome.SUCCESS),  # also at the time limit
-        (0, 0, Outcome.FAILURE),
-        (0, 1, Outcome.TIME_OUT),
-        (-1, 0, Outcome.END),
-        (-1, 1, Outcome.TIME_OUT),
-        (None, 0, Outcome.END),
-        (None, 1, Outcome.TIME_OUT),
+        (1, 0, EpisodeOutcome.SUCCESS),
+        (1, 1, EpisodeOutcome.SUCCESS),  # also at the time limit
+        (0, 0, EpisodeOutcome.FAILURE),
+        (0, 1, EpisodeOutcome.TIME_OUT),
+        (-1, 0, EpisodeOutcome.END),
+        (-1, 1, EpisodeOutcome.TIME_OUT),
+        (None, 0, EpisodeOutcome.END),
+        (None, 1, EpisodeOutcome.TIME_OUT),
     ],
 )
 def test_outcome(success, discount, outcome):
@@ -80,7 +80,7 @@ def test_undeclared_names_are_ignored():
     info = {"success": np.ones(1, np.int8), "time_steps": np.full(1, 9, np.int32)}
     statistics.add(steps([0], [0], env_info=info))
     _, records = statistics.add(steps([2], [1], [0], info))
-    assert records == [[1.0, 1, Outcome.END]]
+    assert records == [[1.0, 1, EpisodeOutcome.END]]
 
 
 @pytest.mark.parametrize("asynchronous", [False, True])
@@ -109,7 +109,10 @@ def test_a_vector_reward_is_kept_by_component(asynchronous):
         ended = statistics.add(steps([kind, kind], reward, [0, 0]), ids)
     envs, records = ended
     assert envs.tolist() == ([1, 0] if asynchronous else [0, 1])
-    assert records == [[44.0, 2, Outcome.END, 4.0, 40.0], [66.0, 2, Outcome.END, 6.0, 60.0]]
+    assert records == [
+        [44.0, 2, EpisodeOutcome.END, 4.0, 40.0],
+        [66.0, 2, EpisodeOutcome.END, 6.0, 60.0],
+    ]
 
 
 class Grades(CountingEnvironment):
@@ -195,7 +198,7 @@ def test_from_a_pool_to_the_metrics(tmp_path):
 
 def test_an_environment_that_reports_no_success(tmp_path):
     made, _, lines = monitor(Goal(mean_return=None), tmp_path, env_spec())
-    episodes = [[1.0, 5, Outcome.TIME_OUT], [1.0, 5, Outcome.END]]
+    episodes = [[1.0, 5, EpisodeOutcome.TIME_OUT], [1.0, 5, EpisodeOutcome.END]]
     made.report("actor/0", 0, [{"env_steps": 10, "episodes": episodes}])
     made.report("learner/0", 0, [{"learner_steps": 1, "env_steps": 10, "loss": 0.0}])
     made.close()
@@ -236,7 +239,7 @@ def test_scores_are_exact_with_late_rewards():
 
 
 def test_a_goal_of_successes():
-    won, lost = [0.0, 5, Outcome.SUCCESS], [9.0, 5, Outcome.TIME_OUT]
+    won, lost = [0.0, 5, EpisodeOutcome.SUCCESS], [9.0, 5, EpisodeOutcome.TIME_OUT]
     spec = env_spec(env_info=SUCCESS)
     made, ends, _ = monitor(Goal(mean_return=None, success_rate=0.75, window=4), None, spec)
     made.report("actor/0", 0, [{"env_steps": 5, "episodes": [won, won, won]}])

@@ -13,7 +13,7 @@ from distrl.config import ActorsConfig
 from distrl.errors import ConfigError
 from distrl.experiment import Experiment, LearnedPolicy, LearnerConfig
 from distrl.goal import Goal
-from distrl.population import Evolution, Population, Standing, drop_lost
+from distrl.population import Evolution, MemberStanding, Population, drop_lost
 from distrl.transforms import RewardScale
 
 RANGES = {"rate": (0.01, 1.0)}
@@ -28,7 +28,7 @@ class Fake:
         self.version, self.episodes, self.mean_return = 0, episodes, mean_return
 
     def standing(self):
-        return Standing(self.version, self.episodes, self.mean_return)
+        return MemberStanding(self.version, self.episodes, self.mean_return)
 
     def copy(self):
         return self.state, dict(self.values)

@@ -10,7 +10,7 @@ from distrl.config import ActorsConfig, InferenceConfig
 from distrl.errors import ConfigError
 from distrl.programs import auto, topology_rates
 from distrl.programs.auto import candidates, choice, plans, with_settings
-from distrl.programs.topology_rates import Cost, Costs, DeviceCosts, Line
+from distrl.programs.topology_rates import Cost, CostLine, Costs, DeviceCosts
 
 NAMES = ("single_process", "heavy_env", "light_env")
 
@@ -75,8 +75,8 @@ def test_updates_of_a_step_count(cartpole):
 
 
 def waiting(seconds):
-    line = Line(Cost(0.0, 0.0), Cost(seconds, 0.0))
-    device = DeviceCosts(Line(Cost(1e-4, 1e-4), Cost(0.0, 0.0)), Cost(1e-3, 1e-3))
+    line = CostLine(Cost(0.0, 0.0), Cost(seconds, 0.0))
+    device = DeviceCosts(CostLine(Cost(1e-4, 1e-4), Cost(0.0, 0.0)), Cost(1e-3, 1e-3))
     return Costs(line, None, {"cpu": device})
 
 

@@ -9,7 +9,7 @@ from distrl.config import ActorsConfig, LearnerConfig
 from distrl.envs import PythonEnvironment
 from distrl.experiment import Experiment
 from distrl.programs import costs
-from distrl.programs.topology_rates import Line
+from distrl.programs.topology_rates import CostLine
 from distrl.replay.config import ReplayConfig
 from distrl.testing import CheckingConfig, CountingEnvironment
 
@@ -44,7 +44,7 @@ def test_sleep_takes_time_and_no_core():
     assert found.threaded is None
     assert found.step(4).wall >= 3 * SLEEP_S
     assert found.step(4).cpu < found.step(4).wall / 2
-    assert isinstance(found.step, Line)
+    assert isinstance(found.step, CostLine)
 
 
 @pytest.mark.full

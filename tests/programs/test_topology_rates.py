@@ -5,9 +5,9 @@ import pytest
 from distrl.programs import topology_rates
 from distrl.programs.topology_rates import (
     Cost,
+    CostLine,
     Costs,
     DeviceCosts,
-    Line,
     Plan,
     Work,
     choose,
@@ -26,10 +26,10 @@ def nothing_beside_the_parts(monkeypatch):
 
 def costs(step=(0.0, 0.0), row=(0.25, 0.25), inference=1.0, update=8.0, threaded=None, **devices):
     def device(call, of_update):
-        return DeviceCosts(Line(Cost(call, call), Cost(0.0, 0.0)), Cost(of_update, of_update))
+        return DeviceCosts(CostLine(Cost(call, call), Cost(0.0, 0.0)), Cost(of_update, of_update))
 
     return Costs(
-        Line(Cost(*step), Cost(*row)),
+        CostLine(Cost(*step), Cost(*row)),
         None if threaded is None else Cost(threaded, threaded),
         {"cpu": device(inference, update), **{k: device(*v) for k, v in devices.items()}},
     )
@@ -103,12 +103,12 @@ def test_a_gpu_takes_what_it_is_faster_at():
 
 
 def test_costs_between_two_measurements():
-    line = Line.through(2, Cost(3.0, 1.0), 4, Cost(5.0, 1.0))
+    line = CostLine.through(2, Cost(3.0, 1.0), 4, Cost(5.0, 1.0))
     assert line == (Cost(1.0, 1.0), Cost(1.0, 0.0))
     assert line(8) == Cost(9.0, 1.0)
-    assert Line.through(2, Cost(3.0, 3.0), 4, Cost(2.0, 2.0))(1) == Cost(2.0, 2.0)  # noise
-    assert Line.through(1, Cost(1.0, 1.0), 3, Cost(7.0, 7.0)).call == Cost(0.0, 0.0)
-    assert Line.through(4, Cost(2.0, 1.0), 4, Cost(2.0, 1.0))(2) == Cost(1.0, 0.5)
+    assert CostLine.through(2, Cost(3.0, 3.0), 4, Cost(2.0, 2.0))(1) == Cost(2.0, 2.0)  # noise
+    assert CostLine.through(1, Cost(1.0, 1.0), 3, Cost(7.0, 7.0)).call == Cost(0.0, 0.0)
+    assert CostLine.through(4, Cost(2.0, 1.0), 4, Cost(2.0, 1.0))(2) == Cost(1.0, 0.5)
 
 
 def test_the_simplest_of_the_fastest():

@@ -54,7 +54,7 @@ def new_server(port: int, **methods: Callable[..., Any]) -> Any:
     if SUBSTRATE == BUILTIN:
         from distrl.programs.substrate import rpc
 
-        return rpc.Server(types.SimpleNamespace(**methods), f"127.0.0.1:{port}", _KEY)
+        return rpc.RpcServer(types.SimpleNamespace(**methods), f"127.0.0.1:{port}", _KEY)
     import courier
 
     server = courier.Server(port=port)
@@ -69,7 +69,7 @@ def new_client(port: int, timeout: float) -> Any:
     if SUBSTRATE == BUILTIN:
         from distrl.programs.substrate import rpc
 
-        return rpc.Client(f"127.0.0.1:{port}", _KEY, timeout)
+        return rpc.RpcClient(f"127.0.0.1:{port}", _KEY, timeout)
     import courier
 
     return courier.Client(f"localhost:{port}", call_timeout=timeout)

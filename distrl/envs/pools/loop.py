@@ -14,7 +14,7 @@ from typing import Any
 import numpy.typing as npt
 
 from distrl.envs.pools.python_pool import LOG, PythonPool, hung, tick
-from distrl.envs.pools.slots import ENV, STARTED, Slots
+from distrl.envs.pools.slots import ENV, STARTED, PoolSlots
 from distrl.envs.pools.worker import Worker
 from distrl.runtime.process_exit import exit_at_once
 
@@ -87,7 +87,7 @@ def _faults() -> tuple[type[BaseException], ...]:
     return (Exception,)
 
 
-def _watch(slots: Slots, thread: list[int], stop: threading.Event, limit: float) -> None:
+def _watch(slots: PoolSlots, thread: list[int], stop: threading.Event, limit: float) -> None:
     """Ends the process if a step hangs. Polls the slots and changes nothing.
 
     Args:

@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from distrl.envs.pools import threads_limit
 from distrl.envs.pools.python_pool import LOG, PythonPool, hung, tick, workers_for
-from distrl.envs.pools.slots import ENV, STARTED, Slots
+from distrl.envs.pools.slots import ENV, STARTED, PoolSlots
 from distrl.envs.pools.transfer_cost import TransferCost
 from distrl.envs.pools.worker import Worker
 from distrl.envs.pools.worker_host import HostDied, WorkerHost
@@ -215,7 +215,9 @@ class ProcessPool(PythonPool):
         self._finalizer()
 
 
-def _main(environment: Any, slots: Slots, reports: int, eager: bool) -> Callable[[int, int], None]:
+def _main(
+    environment: Any, slots: PoolSlots, reports: int, eager: bool
+) -> Callable[[int, int], None]:
     """Returns the main function of worker processes. It has no reference to the pool."""
 
     def main(index: int, commands: int) -> None:
@@ -271,7 +273,7 @@ def _describe(status: int) -> str:
     return f"with exit status {os.WEXITSTATUS(status)}"
 
 
-def _close(host: WorkerHost, slots: Slots, commands: list[int], reports: int) -> None:
+def _close(host: WorkerHost, slots: PoolSlots, commands: list[int], reports: int) -> None:
     """Ends everything; also runs at exit and when a pool that nobody closed is collected."""
     if os.getpid() != host.parent:
         return  # a copy of the pool in a child process

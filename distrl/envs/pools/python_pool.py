@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from distrl import specs
 from distrl.envs.pool import Pool
-from distrl.envs.pools.slots import Slots
+from distrl.envs.pools.slots import PoolSlots
 from distrl.errors import EnvironmentFault, SpecError
 from distrl.runtime.host_resources import usable_cores
 from distrl.types import Nest
@@ -55,7 +55,7 @@ class PythonPool(Pool):
         self._environment = environment
         self._config = environment.pool
         self._num_workers = num_workers
-        self._slots = Slots(self.name, self.spec, seeds[:num_envs], num_workers, shared)
+        self._slots = PoolSlots(self.name, self.spec, seeds[:num_envs], num_workers, shared)
         struct = specs.struct(self.spec.action)
         self._action_leaves = jax.tree.leaves(struct)
         self._action_structure = jax.tree.structure(struct)
@@ -241,5 +241,5 @@ def tick(step_timeout: float) -> float:
 
 
 def hung(where: str, limit: float) -> str:
-    """Returns the message of a hang in the environment that `where` describes: `Slots.where`."""
+    """Returns the message of a hang. Args: where: the environment, as `PoolSlots.where` says."""
     return f"{where}: hung; its step or reset did not end within step_timeout={limit:g} s"

@@ -16,14 +16,14 @@ _ALIGN = 64  # bytes: no two leaves, and no two workers' cells, share a cache li
 _TEXT = 8192  # bytes of a fault's message
 
 ENV, DONE = 0, 1
-"""Columns of `Slots.counters`: the environment that a worker is stepping (-1: none), and the number
-of steps it has done."""
+"""Columns of `PoolSlots.counters`: the environment that a worker is stepping (-1: none), and the
+number of steps it has done."""
 STARTED, BUSY = 0, 1
-"""Columns of `Slots.times`: when that step began (CLOCK_MONOTONIC), and the total seconds spent in
-the environments' code."""
+"""Columns of `PoolSlots.times`: when that step began (CLOCK_MONOTONIC), and the total seconds spent
+in the environments' code."""
 
 
-class Slots:
+class PoolSlots:
     """Preallocated arrays for a pool's actions and steps, perhaps in shared memory.
 
     Steps of environment `i` have two rows, `i` and `num_envs + i`, used alternately: while a worker

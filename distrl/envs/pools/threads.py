@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from distrl.envs.pools.python_pool import LOG, PythonPool, hung, tick, workers_for
-from distrl.envs.pools.slots import Slots
+from distrl.envs.pools.slots import PoolSlots
 from distrl.envs.pools.worker import Worker
 
 _REPORT_AFTER = 2e-4  # seconds
@@ -110,7 +110,7 @@ class ThreadPool(PythonPool):
                           self.name, index, _CLOSE_TIMEOUT)  # fmt: skip
 
 
-def _stop(slots: Slots, threads: "list[_Thread]") -> None:
+def _stop(slots: PoolSlots, threads: "list[_Thread]") -> None:
     """Tells the threads to close their environments and end; also if nobody closes the pool."""
     slots.closing[0] = 1
     for thread in threads:

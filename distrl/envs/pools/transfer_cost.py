@@ -3,7 +3,7 @@
 import time
 
 from distrl.envs.pools.python_pool import LOG
-from distrl.envs.pools.slots import BUSY, DONE, Slots
+from distrl.envs.pools.slots import BUSY, DONE, PoolSlots
 
 
 class TransferCost:
@@ -15,7 +15,7 @@ class TransferCost:
 
     SKIP, COUNT = 100, 1000  # calls of recv: to warm up, and to measure
 
-    def __init__(self, name: str, slots: Slots):
+    def __init__(self, name: str, slots: PoolSlots):
         """Args: name: the environment's name. slots: the pool's slots."""
         self._name, self._slots = name, slots
         self._calls = self._steps = self._done = 0

@@ -6,7 +6,7 @@ from typing import Any
 
 from distrl.envs.adapters.conform import NestCheck, RewardCheck, check_first, check_last
 from distrl.envs.adapters.stepper import Stepper
-from distrl.envs.pools.slots import BUSY, DONE, ENV, STARTED, Slots
+from distrl.envs.pools.slots import BUSY, DONE, ENV, STARTED, PoolSlots
 from distrl.errors import SpecError
 from distrl.types import StepType
 
@@ -38,7 +38,7 @@ class Worker:
     def __init__(
         self,
         environment: Any,
-        slots: Slots,
+        slots: PoolSlots,
         index: int = 0,
         catch: type[BaseException] | tuple[type[BaseException], ...] = BaseException,
     ):

@@ -52,7 +52,7 @@ class Served(NamedTuple):
     folder: Path | None
 
 
-class Client:
+class ServedClient:
     """A client's last calls and the answers, and its handle once it inserts or samples.
 
     Attributes:
@@ -102,7 +102,7 @@ class Client:
 class Calls:
     """The calls that a client can make: each gets the frame's bytes first."""
 
-    def __init__(self, served: Served, client: Client, number: int) -> None:
+    def __init__(self, served: Served, client: ServedClient, number: int) -> None:
         self._served, self._client = served, client
         self._handle = served.handle
         self._call = Call(client.identity, number)

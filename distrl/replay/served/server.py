@@ -16,7 +16,7 @@ from distrl.errors import Blocked, ConfigError, SpecError, Stopped
 from distrl.frame_sockets import frames
 from distrl.frame_sockets.listener import FrameListener
 from distrl.replay.config import ReplayConfig
-from distrl.replay.served.calls import NAMES, Answer, Calls, Client, Served, chunk
+from distrl.replay.served.calls import NAMES, Answer, Calls, Served, ServedClient, chunk
 from distrl.replay.shared.handle import TableHandle
 from distrl.replay.shared.table import SharedTable
 from distrl.runtime.messages import MessageError
@@ -55,7 +55,7 @@ class TableServer:
         """
         self._listener = FrameListener(address, key, "the table")
         self._kept = kept
-        self._clients: dict[bytes, Client] = {}
+        self._clients: dict[bytes, ServedClient] = {}
         self._lock = threading.Lock()
         handle = TableHandle(table, struct, config.sampler, "the table's server")
         self._limit = handle.columns.nbytes(chunk(handle.columns.nbytes(1)))
@@ -74,7 +74,7 @@ class TableServer:
     def _serve(self, connection: frames.FrameSocket, identity: bytes, name: str) -> None:
         """Serves a client's connection until either end closes it."""
         with self._lock:
-            client = self._clients.setdefault(identity, Client(identity, name))
+            client = self._clients.setdefault(identity, ServedClient(identity, name))
             client.connections += 1
         room, check_open = frames.Room(), self._listener.check_open
         try:
@@ -86,7 +86,7 @@ class TableServer:
                 client.connections -= 1
                 client.left = time.monotonic()
 
-    def _answer(self, client: Client, message: Any, data: frames.Bytes) -> Answer:
+    def _answer(self, client: ServedClient, message: Any, data: frames.Bytes) -> Answer:
         """Returns the answer to a call, which is made unless it was already.
 
         Raises:

@@ -1,7 +1,7 @@
 """A client's handle of a table in shared memory: inserts into it and samples from it.
 
 An insert reserves free slots, copies into them, and commits them; a sample chooses slots and copies
-out of them. Slots are chosen under the table's lock, data is copied without it:
+out of them. TableSlots are chosen under the table's lock, data is copied without it:
 
 - Slots being written belong to their writer until it commits them, or dies.
 - Slots of a queue being read belong to their reader; if it dies, they are read again.
@@ -26,7 +26,7 @@ from distrl.replay.config import ReplayConfig
 from distrl.replay.sampler import Sampler
 from distrl.replay.shared import clients
 from distrl.replay.shared.call_numbers import Call
-from distrl.replay.shared.slots import INSERTS, SAMPLES, QueueSlots, RingSlots, Slots
+from distrl.replay.shared.slots import INSERTS, SAMPLES, QueueSlots, RingSlots, TableSlots
 from distrl.replay.shared.snapshot import SharedSnapshot
 from distrl.replay.shared.table import SharedTable
 from distrl.replay.shared.waits import TableWait
@@ -101,7 +101,7 @@ class TableHandle:
           call: see `insert`.
         """
         table = self._table
-        store: Slots = table.store
+        store: TableSlots = table.store
         admit = store.room if exempt else store.can_insert  # of a number of unrolls, those that may
         while block.size:
             slots = None

@@ -17,7 +17,7 @@ _ALIGNMENT = 64
 _INTS = 24  # see slots.py and table.py for their meanings
 
 
-class Layout:
+class TableLayout:
     """The offsets of the file's parts.
 
     Attributes:

@@ -13,7 +13,7 @@ from distrl.replay.shared import clients
 from distrl.replay.shared.call_numbers import NumberedInserts
 from distrl.replay.shared.clients import Clients
 from distrl.replay.shared.header import Header
-from distrl.replay.shared.layout import SLOT_ARRAYS, Layout
+from distrl.replay.shared.layout import SLOT_ARRAYS, TableLayout
 from distrl.replay.shared.margins import ErrorMargins
 from distrl.replay.shared.settings import SharedSettings
 from distrl.replay.shared.slots import QueueSlots, RingSlots
@@ -55,7 +55,7 @@ class TableMemory:
         """
         self.header = header = Header.read(memory, path)
         config = header.config
-        layout = Layout(config, header.batch_size, lambda slots: header.data_bytes)
+        layout = TableLayout(config, header.batch_size, lambda slots: header.data_bytes)
         views = layout.views(memory)
         self.data, self.slots = views["data"], layout.slots
         self.ints = ints = views["ints"].data.cast("q")
@@ -113,7 +113,7 @@ def create_file(
     Arguments and errors are those of `SharedTable.create`.
     """
     columns = Columns(struct, config.unroll_length)
-    layout = Layout(config, batch_size, columns.nbytes)
+    layout = TableLayout(config, batch_size, columns.nbytes)
     header = Header(
         dataclasses.replace(config, sampler=None, priority_of=None),
         None if config.sampler is None else config.sampling,

@@ -28,7 +28,7 @@ FREE, WRITING, READY, TAKEN = range(4)
 _STATE_BITS = 2
 
 
-class Slots(abc.ABC):
+class TableSlots(abc.ABC):
     """Slots by state; subclasses define how READY ones are ordered and chosen."""
 
     def __init__(self, ints: memoryview, arrays: dict[str, npt.NDArray[Any]]):
@@ -152,7 +152,7 @@ class Slots(abc.ABC):
         return slots[order], keys[order]
 
 
-class QueueSlots(Slots):
+class QueueSlots(TableSlots):
     """Each unroll is taken once, the oldest first."""
 
     def __init__(self, ints: memoryview, arrays: dict[str, npt.NDArray[Any]], max_size: int):
@@ -223,7 +223,7 @@ class QueueSlots(Slots):
         ints[SAMPLES] = ints[INSERTS] - len(slots)
 
 
-class RingSlots(Slots):
+class RingSlots(TableSlots):
     """The newest `max_size` unrolls; `order` has the slot of each index of a `Ring`."""
 
     def __init__(

@@ -17,7 +17,7 @@ from distrl.errors import PeerError, Stopped
 from distrl.replay.columns import Columns
 from distrl.replay.config import ReplayConfig
 from distrl.replay.shared import clients
-from distrl.replay.shared.layout import Layout
+from distrl.replay.shared.layout import TableLayout
 from distrl.replay.shared.memory import CLOSED, READERS, TableMemory, create_file
 from distrl.replay.shared.slots import INSERTS, PENDING, SAMPLES, RingSlots
 from distrl.replay.table import reconfigure
@@ -80,7 +80,7 @@ class SharedTable:
     ) -> None:
         """Raises ConfigError if this machine has no room for such a table. Arguments: `create`."""
         columns = Columns(struct, config.unroll_length)
-        segment.check_room(name, Layout(config, batch_size, columns.nbytes).nbytes)
+        segment.check_room(name, TableLayout(config, batch_size, columns.nbytes).nbytes)
 
     @classmethod
     def create(

@@ -9,7 +9,7 @@ from distrl.agents.dqn import DQNConfig
 from distrl.agents.ppo import PPOConfig
 from distrl.agents.prediction import PredictionConfig
 from distrl.errors import ConfigError
-from distrl.gradients.layout import Layout
+from distrl.gradients.layout import MessageLayout
 from distrl.gradients.memory import MemoryAddress, SharedMemory, map_memory
 from distrl.gradients.shares import BatchFacts, leaves_of_share, split
 from distrl.gradients.update import Part, combine
@@ -121,7 +121,7 @@ def test_arrays_lie_one_after_the_other():
         np.zeros((0, 3)),
         np.int32(7),
     ]
-    layout = Layout(arrays)
+    layout = MessageLayout(arrays)
     assert layout.nbytes == 3 * 64
     block = np.empty(64 + layout.nbytes, np.uint8)
     layout.write(arrays, block, 64)

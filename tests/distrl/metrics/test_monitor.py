@@ -8,7 +8,7 @@ import pytest
 
 from distrl.config import MetricsConfig
 from distrl.envs import PythonEnvironment
-from distrl.episodes import EpisodeStatistics, Outcome
+from distrl.episodes import EpisodeOutcome, EpisodeStatistics
 from distrl.errors import SpecError
 from distrl.goal import Goal
 from distrl.metrics.monitor import SPENT, Monitor, first_number
@@ -34,7 +34,7 @@ def test_statistics_equal_the_environments_own(wait_num):
     for episode_return, length, outcome in report["episodes"]:
         assert length in (3, 4, 5, 6, 7)
         assert episode_return == length * (length + 1) / 2
-        assert outcome == (Outcome.TIME_OUT if length % 2 else Outcome.END)
+        assert outcome == (EpisodeOutcome.TIME_OUT if length % 2 else EpisodeOutcome.END)
     assert statistics.take() == {"env_steps": 0, "episodes": [], "env_restarts": 0}
 
 
@@ -51,11 +51,11 @@ def monitor(goal, tmp_path=None, **kwargs):
 
 def test_goal_is_the_mean_of_a_full_window():
     made, ends = monitor(Goal(mean_return=10.0, window=4))
-    episodes = {"env_steps": 5, "episodes": [[20.0, 5, Outcome.END]]}
+    episodes = {"env_steps": 5, "episodes": [[20.0, 5, EpisodeOutcome.END]]}
     made.report("actor/0", 0, [episodes])
     assert not ends  # the window is not full
     made.report("actor/0", 1, [episodes, episodes])
-    made.report("actor/1", 0, [{"env_steps": 5, "episodes": [[0.0, 5, Outcome.END]]}])
+    made.report("actor/1", 0, [{"env_steps": 5, "episodes": [[0.0, 5, EpisodeOutcome.END]]}])
     assert len(ends) == 1 and ends[0][1] is True and "15.0" in ends[0][0]
 
 

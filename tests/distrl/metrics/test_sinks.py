@@ -7,7 +7,7 @@ import math
 import pytest
 
 from distrl.config import MetricsConfig
-from distrl.episodes import Outcome
+from distrl.episodes import EpisodeOutcome
 from distrl.errors import ConfigError
 from distrl.goal import Goal
 from distrl.metrics import sinks
@@ -30,7 +30,7 @@ def make_monitor(folder, config=CSV, budget=None):
 def act(monitor, calls, steps=100, first=0):
     """Reports `steps` steps a call, each with an episode whose return is the call's number."""
     for k in range(first, first + calls):
-        episode = [float(k), steps, Outcome.SUCCESS if k % 2 else Outcome.TIME_OUT]
+        episode = [float(k), steps, EpisodeOutcome.SUCCESS if k % 2 else EpisodeOutcome.TIME_OUT]
         monitor.report("actor/0", k, [{"env_steps": steps, "episodes": [episode]}])
 
 
@@ -191,7 +191,12 @@ def test_a_file_of_rows_has_a_limit(tmp_path):
 @pytest.mark.parametrize("components", [0, 2])
 def test_many_episodes_are_written_in_their_order(tmp_path, components):
     monitor = make_monitor(tmp_path)
-    outcomes = [Outcome.END, Outcome.TIME_OUT, Outcome.FAILURE, Outcome.SUCCESS]
+    outcomes = [
+        EpisodeOutcome.END,
+        EpisodeOutcome.TIME_OUT,
+        EpisodeOutcome.FAILURE,
+        EpisodeOutcome.SUCCESS,
+    ]
     episodes = [
         [k / 3, k, float(outcomes[k % 4]), *[k / 7] * components] for k in range(10_000)
     ]  # a pool's outcomes are its discounts, and floats

@@ -8,12 +8,12 @@ from absl import flags
 
 from distrl.launch.cli import auto, config_flags
 from distrl.launch.cli.load_experiment import apply_settings, load_experiment
-from distrl.programs.topology_rates import Cost, Costs, DeviceCosts, Line
+from distrl.programs.topology_rates import Cost, CostLine, Costs, DeviceCosts
 
 WAITING = Costs(
-    Line(Cost(0.0, 0.0), Cost(0.01, 0.0)),
+    CostLine(Cost(0.0, 0.0), Cost(0.01, 0.0)),
     None,
-    {"cpu": DeviceCosts(Line(Cost(1e-4, 1e-4), Cost(0.0, 0.0)), Cost(1e-3, 1e-3))},
+    {"cpu": DeviceCosts(CostLine(Cost(1e-4, 1e-4), Cost(0.0, 0.0)), Cost(1e-3, 1e-3))},
 )
 
 

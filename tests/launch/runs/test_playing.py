@@ -11,7 +11,7 @@ from distrl.envs.multi_agent.assignment import Assignment
 from distrl.envs.rendering.pictures import choose_renderer
 from distrl.envs.rendering.rendered import rendered
 from distrl.launch.commands.play import summary
-from distrl.launch.runs.playing import Episode, OneAgent, SeveralAgentsGame, Sources, play
+from distrl.launch.runs.playing import OneAgent, PlayedEpisode, SeveralAgentsGame, Sources, play
 from distrl.launch.runs.terminal import as_text
 from distrl.rules import RandomPolicy
 from distrl.seeds import environment_seeds
@@ -43,7 +43,7 @@ def lengths_from(seed):
 
 def episode_of(length):
     ending = "time limit" if length % 2 else "over"
-    return Episode({"": length * (length + 1) / 2}, length, ending)
+    return PlayedEpisode({"": length * (length + 1) / 2}, length, ending)
 
 
 def test_episodes_of_one_agent():

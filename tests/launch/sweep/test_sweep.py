@@ -15,7 +15,7 @@ from distrl.errors import ConfigError
 from distrl.launch.runs.run import Run
 from distrl.launch.sweep import fit, ranking, sweep
 from distrl.launch.sweep import folder as folder_module
-from distrl.launch.sweep.fit import Slots
+from distrl.launch.sweep.fit import TrialSlots
 from distrl.launch.sweep.folder import SweepFolder, make_trials
 from distrl.launch.sweep.trials import Runner, ending
 from tests.support.waiting import until
@@ -68,7 +68,7 @@ def run(folder, jobs="1"):
                 stdout=output, stderr=output, start_new_session=True,
             )  # fmt: skip
 
-    runner = Runner(folder, Slots(jobs, 1, 0), start, lines.append)
+    runner = Runner(folder, TrialSlots(jobs, 1, 0), start, lines.append)
     runner.run()
     return runner, lines
 
@@ -222,18 +222,18 @@ def test_short_names():
 def test_as_many_as_fit(monkeypatch):
     monkeypatch.setattr(fit, "usable_cores", lambda: 8)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,5,6")
-    assert Slots("auto", 3, 0).count == 2
-    assert Slots("auto", 9, 0).count == 1
-    slots = Slots("auto", 1, 1)
+    assert TrialSlots("auto", 3, 0).count == 2
+    assert TrialSlots("auto", 9, 0).count == 1
+    slots = TrialSlots("auto", 1, 1)
     assert [slots.environment(k)["CUDA_VISIBLE_DEVICES"] for k in range(slots.count)] == [*"456"]
-    assert Slots("2", 1, 0).environment(0) == {}
+    assert TrialSlots("2", 1, 0).environment(0) == {}
     with pytest.raises(ConfigError, match=r"^--jobs=2: each trial needs 2 GPUs, .* shows 3"):
-        Slots("2", 1, 2)
+        TrialSlots("2", 1, 2)
     with pytest.raises(ConfigError, match=r"^--jobs=many: expected a number of trials, or auto"):
-        Slots("many", 1, 0)
-    little = Slots("auto", 1, 0, room=lambda: 3 << 30)
+        TrialSlots("many", 1, 0)
+    little = TrialSlots("auto", 1, 0, room=lambda: 3 << 30)
     assert little.has_room([]) and little.has_room([1]) and not little.has_room([4 << 30])
-    assert Slots("8", 1, 0).has_room([1 << 60])
+    assert TrialSlots("8", 1, 0).has_room([1 << 60])
     assert fit.free_memory() > 0
 
 

@@ -17,7 +17,7 @@ import time
 import grpc
 import numpy as np
 
-from distrl.programs.substrate.rpc import CallError, Client, Server
+from distrl.programs.substrate.rpc import CallError, RpcClient, RpcServer
 from distrl.runtime.messages import encode
 
 MAX_BYTES = 1 << 20
@@ -80,7 +80,7 @@ def changed_answers(path, key):
     server = grpc.server(pool, handlers=[Answers()])
     server.add_insecure_port(f"unix:{path}")
     server.start()
-    client, kinds = Client(f"unix:{path}", key, 5.0), set()
+    client, kinds = RpcClient(f"unix:{path}", key, 5.0), set()
     for call in range(200):
         try:
             client.futures.ask().result(5.0) if call % 2 else client.ask()
@@ -108,10 +108,10 @@ def main():
     folder = tempfile.mkdtemp()
     path = os.path.join(folder, "s:15000")
     address, key = f"unix:{path}", "a" * 64
-    client, told = Client(address, key, 10.0), {}
+    client, told = RpcClient(address, key, 10.0), {}
     early = client.futures.add(1)  # before there is a server
     node = Node()
-    server = Server(node, address, key, MAX_BYTES)
+    server = RpcServer(node, address, key, MAX_BYTES)
     told["early"] = early.result(10.0)
     told["sum"], told["named"] = client.add(1), client.add(1, second=3)
     value = [(1, b"x", None), {"a": 2.5}]
@@ -135,7 +135,7 @@ def main():
     except CallError as error:
         told["future_error"] = str(error).splitlines()[0]
     node.released.clear()
-    hasty = Client(address, key, 0.2)
+    hasty = RpcClient(address, key, 0.2)
     told["deadline"] = error_of(hasty.wait)
     try:
         client.futures.wait().result(0.05)
@@ -151,7 +151,7 @@ def main():
     for case in range(30):
         raw(path, [b"", preface, preface + frame][case % 3] + rng.randbytes(rng.randrange(3000)))
     for wrong in ("", "a" * 63, "b" * 64):
-        told.setdefault("stranger", []).append(error_of(Client(address, wrong, 5.0).add, 1)[:15])
+        told.setdefault("stranger", []).append(error_of(RpcClient(address, wrong, 5.0).add, 1)[:15])
     channel = grpc.insecure_channel(address)
     method = channel.unary_unary("/distrl/add")
     for metadata in ((), (("distrl-key", key),)):
@@ -167,9 +167,9 @@ def main():
     told["still"] = client.add(2)
 
     server.stop()
-    told["gone"] = error_of(Client(address, key, 0.3).add, 1)[:17]
+    told["gone"] = error_of(RpcClient(address, key, 0.3).add, 1)[:17]
     waiting = client.futures.add(40)
-    server = Server(node, address, key, MAX_BYTES)
+    server = RpcServer(node, address, key, MAX_BYTES)
     told["again"] = waiting.result(10.0)
     start = time.perf_counter()
     for _ in range(200):
