@@ -215,7 +215,7 @@ def test_a_row_is_all_that_a_command_takes(status_of, tmp_path, capsys, monkeypa
     (tmp_path / "runs" / "a" / "config.json").touch()
     monkeypatch.chdir(tmp_path)
     text = "usage: distrl names FOLDER\n           List the runs in a folder."
-    row = Command("runs.list_runs", "list_runs", text, completes=A_RUN)
+    row = Command("commands.list_runs", "list_runs", text, completes=A_RUN)
     monkeypatch.setitem(COMMANDS, "names", row)
     assert status_of("help") == 0 and "distrl names FOLDER" in capsys.readouterr().out
     assert status_of("names", "--help") == 0 and capsys.readouterr().out == text + "\n"
