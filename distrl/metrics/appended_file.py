@@ -1,15 +1,20 @@
 """Files of whole records, such as `metrics.jsonl`: a full disk costs records, and is told."""
 
-import contextlib
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
+
+from distrl.metrics.told_once import ToldOnce
 
 
 class AppendedFile:
     """A file that records are appended to, each in full or not at all. It is closed in between.
 
     Training does not depend on it: an error of the system costs records, and the first is told.
+
+    Attributes:
+      path: of the file.
+      told: for what else belongs to writing it.
     """
 
     def __init__(self, path: Path, printer: Callable[[str], None], records: str = "rows"):
@@ -19,8 +24,7 @@ class AppendedFile:
         records: what they are called in that line.
         """
         self.path = path
-        self._printer, self._records = printer, records
-        self._broken = False
+        self.told = ToldOnce(printer, path, f"{records} will be missing")
         self._end: int | None = None  # of the whole records, where a part of one may follow
 
     def append(self, record: bytes) -> bool:
@@ -30,7 +34,8 @@ class AppendedFile:
             self._end = self._size()
             with open(self.path, "ab") as file:
                 file.write(record)
-            self._end, self._broken = None, False
+            self._end = None
+            self.told.worked()
             return True
         return False
 
@@ -38,18 +43,6 @@ class AppendedFile:
         """Takes back a record of which only a part could be written."""
         with self.told():
             self._cut()
-
-    @contextlib.contextmanager
-    def told(self) -> Iterator[None]:
-        """Tells the first of several errors of the system."""
-        try:
-            yield
-        except OSError as error:
-            if not self._broken:
-                self._printer(
-                    f"distrl: {self.path}: {error.strerror}: {self._records} will be missing"
-                )
-            self._broken = True
 
     def _cut(self) -> None:
         if self._end is not None and self._size() > self._end:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO, TextIO
 
+from distrl.metrics.told_once import ToldOnce
 from distrl.runtime.files import replacing, sync
 
 _BLOCK = 1 << 16  # bytes that are read at a time
@@ -32,7 +33,7 @@ class CsvFile:
         self._is_full = False
         self._file: TextIO | None = None
         self.header: list[str] = []
-        self._broken = False
+        self._errors = ToldOnce(printer, path, "rows will be missing")
         with self._told():
             self._open()
 
@@ -83,7 +84,7 @@ class CsvFile:
             else:
                 self._file.write(lines)
             self._file.flush()
-            self._broken = False
+            self._errors.worked()
             if self._max_bytes is not None and self._file.tell() >= self._max_bytes:
                 self._is_full = True
                 self._printer(
@@ -99,16 +100,15 @@ class CsvFile:
     @contextlib.contextmanager
     def _told(self) -> Iterator[None]:
         """Tells the first of several errors, and closes the file: the next row opens it again."""
-        try:
-            yield
-        except OSError as error:
-            if not self._broken:
-                self._printer(f"distrl: {self._path}: {error.strerror}: rows will be missing")
-            self._broken = True
-            file, self._file = self._file, None
-            if file is not None:
-                with contextlib.suppress(OSError):  # what it could not write
-                    file.close()
+        with self._errors():
+            try:
+                yield
+            except OSError:
+                file, self._file = self._file, None
+                if file is not None:
+                    with contextlib.suppress(OSError):  # what it could not write
+                        file.close()
+                raise
 
     def _widen(self, names: Sequence[str]) -> None:
         """Adds columns, which are empty in the rows so far."""

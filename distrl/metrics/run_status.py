@@ -10,6 +10,7 @@ from distrl.goal import Goal
 from distrl.metrics.bottleneck import BottleneckVerdict, find_bottleneck
 from distrl.metrics.node_times import Mark, NodeTimes, columns
 from distrl.metrics.progress_line import FILE_NAME
+from distrl.metrics.told_once import ToldOnce
 from distrl.runtime.files import write_json
 from distrl.runtime.host_resources import idle_seconds
 
@@ -43,7 +44,7 @@ class RunStatus:
         clock: monotonic, in seconds.
         """
         self.times = NodeTimes()
-        self._goal, self._printer, self._coupled, self._clock = goal, printer, coupled, clock
+        self._goal, self._coupled, self._clock = goal, coupled, clock
         self._path = None if folder is None else folder / FILE_NAME
         self._table_max = table_max
         self._row = self.times.mark()  # at the last row
@@ -51,7 +52,7 @@ class RunStatus:
         self._next_write = 0.0
         self._idle: collections.deque[tuple[float, float]] = collections.deque()
         self._idle_cores: float | None = None
-        self._broken = False
+        self._errors = ToldOnce(printer, self._path, "the status is not current")
 
     def columns(self) -> dict[str, float | None]:
         """Returns a row's columns, about the time since the row before."""
@@ -98,13 +99,9 @@ class RunStatus:
             "bottleneck": None if verdict is None else verdict.sentence,
             "gains": {} if verdict is None else verdict.gains,
         }
-        try:
+        with self._errors():
             write_json(self._path, status, durable=False)
-            self._broken = False
-        except OSError as error:  # training does not depend on it
-            if not self._broken:
-                self._printer(f"distrl: {self._path}: {error.strerror}: the status is not current")
-            self._broken = True
+            self._errors.worked()
 
     def _look_at_cores(self, now: float) -> None:
         """Notes how many cores of the machine have been idle, on average over the window."""

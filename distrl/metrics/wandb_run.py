@@ -1,13 +1,13 @@
 """A run of Weights & Biases."""
 
-import contextlib
 import os
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from distrl.errors import ConfigError
+from distrl.metrics.told_once import ToldOnce
 from distrl.runtime.files import TASKS, read_dict, write_json
 
 _FILE = "wandb.json"  # in the run folder: what the run is to the service
@@ -30,7 +30,8 @@ class WandbRun:
         """
         import wandb
 
-        self._printer, self._broken, self._errors = printer, False, (wandb.Error, OSError)
+        errors = (wandb.Error, OSError)
+        self._told = ToldOnce(printer, "Weights & Biases", "points will be missing", errors)
         try:
             run_dir.mkdir(parents=True, exist_ok=True)
             self._run = wandb.init(
@@ -41,7 +42,7 @@ class WandbRun:
                 config=settings,
                 **_identity(run_dir),
             )
-        except self._errors as error:
+        except errors as error:
             text = " ".join(str(error).split()).rstrip(".")
             raise ConfigError(
                 f"metrics.wandb: {text}; WANDB_MODE=offline logs to the run folder alone"
@@ -60,16 +61,6 @@ class WandbRun:
         """See `Sink`."""
         with self._told():
             self._run.finish()
-
-    @contextlib.contextmanager
-    def _told(self) -> Iterator[None]:
-        try:
-            yield
-        except self._errors as error:
-            if not self._broken:
-                text = " ".join(str(error).split())
-                self._printer(f"distrl: Weights & Biases: {text}: points will be missing")
-            self._broken = True
 
 
 def _identity(run_dir: Path) -> dict[str, Any]:
