@@ -293,11 +293,12 @@ REMARKS = {
     "MiniGrid-MemoryS7-v0 stayed at chance, 0.5.",
     "sac": _PENDULUM,
     "td3": "Hopper-v4 and Walker2d-v4 are below the authors' means at 300,000 steps; their ten "
-    "seeds of Hopper-v1 were between 912 and 3,547 there. It is the learning rate at least in "
-    "part: with theirs, 1e-3 for policy and critics, Hopper-v4, seed 0, was at 1,179 after "
-    "150,000 steps, greedy 1,727, where the preset's 3e-4 gave 375 to 715. A second implementation with 3e-4, "
-    "PyTorch's initialisation and one environment was at 375 after 120,000 steps and at 737 after "
-    "180,000 (one seed); ours were at 446, 337 and 377, and at 669, 441 and 357. " + _PENDULUM,
+    "seeds of Hopper-v1 were between 912 and 3,547 there. It is the learning rate at "
+    "least in part: with theirs, 1e-3 for policy and critics, Hopper-v4, seed 0, was at "
+    "1,179 after 150,000 steps, greedy 1,727, where the preset's 3e-4 gave 375 to 715. A "
+    "second implementation with 3e-4, PyTorch's initialisation and one environment was at "
+    "375 after 120,000 steps and at 737 after 180,000 (one seed); ours were at 446, 337 "
+    "and 377, and at 669, 441 and 357. " + _PENDULUM,
 }
 """What the runs showed, and what was changed or tried because of them."""
 
