@@ -1,19 +1,18 @@
 """Launches an experiment's program with the experiment's settings of supervision."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from distrl.config import SupervisionConfig
 from distrl.experiment import Experiment
 from distrl.launch.local.debugging import Debug
-from distrl.launch.local.launch import launch
+from distrl.launch.local.launch import NodeOptions, launch_locally
+from distrl.launch.supervision.launch_options import LaunchOptions
 from distrl.launch.supervision.restart_policy import HangLimits, RestartPolicy
 from distrl.launch.supervision.result import Result
 from distrl.launch.supervision.stop_sequence import STOP_S
 from distrl.programs.groups import REPLAY, group_of
-from distrl.programs.placement import Host, Placement
 from distrl.programs.resources import describe_gpus, node_environments
 from distrl.programs.substrate import AnyProgram
 
@@ -51,50 +50,29 @@ def run(
     gpus = describe_gpus(environments)
     if gpus:
         print(f"distrl: {gpus}", flush=True)
-    return launch(
+    local_resources = {
+        name: environment
+        for name, environment in environments.items()
+        if name.partition("/")[0] in program.groups
+    }
+    return launch_locally(
         program,
         launch_type,
-        run_dir=run_dir,
-        local_resources={
-            name: environment
-            for name, environment in environments.items()
-            if name.partition("/")[0] in program.groups
-        },
-        terminal=terminal,
-        node_setup=node_setup,
-        debug=debug,
-        saves=True,
-        **_supervision(program, experiment),
+        launch_options(program, experiment, run_dir, terminal, saves=True),
+        NodeOptions(local_resources, node_setup, debug),
     )
 
 
-def run_on_machines(
-    program: AnyProgram,
-    experiment: Experiment,
-    placement: Placement,
-    connect: Callable[[Host], Sequence[str]],
-    run_dir: Path,
-    *,
-    terminal: str = "current_terminal",
-    **options: Any,
-) -> Result:
-    """Runs a program on several machines; for `options` see `hosts.launch.launch_on_machines`."""
-    from distrl.launch.hosts.launch import launch_on_machines
+def launch_options(
+    program: AnyProgram, experiment: Experiment, run_dir: Path, terminal: str, saves: bool
+) -> LaunchOptions:
+    """Returns the options of a launch with the experiment's settings of supervision.
 
-    return launch_on_machines(
-        program,
-        experiment,
-        placement,
-        connect,
-        run_dir=run_dir,
-        terminal=terminal,
-        **options,
-        **_supervision(program, experiment),
-    )
-
-
-def _supervision(program: AnyProgram, experiment: Experiment) -> dict[str, Any]:
-    """Returns the experiment's settings of supervision as keyword arguments of a launch."""
+    Args:
+      program: a program of `experiment`.
+      experiment: the experiment.
+      run_dir, terminal, saves: see `LaunchOptions`.
+    """
     config = experiment.supervision
     restartable = [
         label
@@ -102,13 +80,16 @@ def _supervision(program: AnyProgram, experiment: Experiment) -> dict[str, Any]:
         # In lockstep a new life would not repeat what the life before would have done.
         if group_of(label).restartable and not experiment.lockstep
     ]
-    return {
-        "restart_policies": {label: RestartPolicy(config.restarts) for label in restartable},
-        "limits": _hang_limits(experiment),
-        "stop_grace": _stop_grace(program, experiment),
-        "log_limit": None if config.log_limit_mb is None else int(config.log_limit_mb * 1e6),
-        "active": {"actor": experiment.actors.num_actors},
-    }
+    return LaunchOptions(
+        run_dir,
+        terminal,
+        stop_grace=_stop_grace(program, experiment),
+        restart_policies={label: RestartPolicy(config.restarts) for label in restartable},
+        limits=_hang_limits(experiment),
+        active={"actor": experiment.actors.num_actors},
+        log_limit=None if config.log_limit_mb is None else int(config.log_limit_mb * 1e6),
+        saves=saves,
+    )
 
 
 def _stop_grace(program: AnyProgram, experiment: Experiment) -> dict[str, float]:

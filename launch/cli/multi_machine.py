@@ -218,7 +218,8 @@ def launch(
       The exit status.
     """
     from distrl.launch.hosts import ssh
-    from distrl.launch.launcher import run_on_machines
+    from distrl.launch.hosts.launch import launch_on_machines
+    from distrl.launch.launcher import launch_options
     from distrl.launch.network.credentials import read_credentials
     from distrl.programs.multi_machine import multi_machine
 
@@ -239,21 +240,22 @@ def launch(
     program = multi_machine(
         experiment, str(run_dir), start, placement=placement, substrate=substrate
     )
-    options: dict[str, Any] = {"terminal": values.terminal, "tunnel_port": values.tunnel_port}
+    options = launch_options(program, experiment, run_dir, values.terminal, saves=False)
+    joining: dict[str, Any] = {"tunnel_port": values.tunnel_port}
     if values.join_wait is not None:
-        options["join_timeout"] = values.join_wait
+        joining["join_timeout"] = values.join_wait
     if joined:
-        options["join_port"] = values.join_port
-        options["keep_daemons"] = values.keep_daemons
-        options["credentials"] = read_credentials(values.credentials)
+        joining["join_port"] = values.join_port
+        joining["keep_daemons"] = values.keep_daemons
+        joining["credentials"] = read_credentials(values.credentials)
     with contextlib.ExitStack() as stack:
         if values.launcher == "ray":
             address = ray_cluster.cluster_address(values.ray)
             cluster = stack.enter_context(
                 ray_cluster.hosts_on_cluster(address, placement.used, daemon, values.ray_wait)
             )
-            connect, options["lost"] = cluster.connect, cluster.lost
-        result = run_on_machines(program, experiment, placement, connect, run_dir, **options)
+            connect, joining["lost"] = cluster.connect, cluster.lost
+        result = launch_on_machines(program, experiment, placement, connect, options, **joining)
         return result.exit_code
 
 

@@ -3,11 +3,11 @@
 import base64
 import dataclasses
 import functools
-import os
-import pathlib
 import signal
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
 
 import cloudpickle
 
@@ -19,7 +19,7 @@ from distrl.launch.hosts.remote_host import HostState, RemoteHost, check_refused
 from distrl.launch.hosts.remote_node import RemoteHeartbeat, SupervisedRemoteNode
 from distrl.launch.network.credentials import Credentials, make_credentials
 from distrl.launch.network.sealing import seal
-from distrl.launch.supervision.restart_policy import HangLimits, RestartPolicy
+from distrl.launch.supervision.launch_options import LaunchOptions
 from distrl.launch.supervision.result import FINAL, Result
 from distrl.launch.supervision.session import Session, check_groups
 from distrl.launch.supervision.signals import run_once
@@ -37,14 +37,8 @@ def launch_on_machines(
     experiment: Experiment,
     placement: Placement,
     connect: Callable[[Host], Sequence[str]],
+    options: LaunchOptions,
     *,
-    run_dir: str | os.PathLike[str],
-    terminal: str = "current_terminal",
-    stop_grace: Mapping[str, float] | None = None,
-    restart_policies: Mapping[str, RestartPolicy] | None = None,
-    limits: HangLimits | None = None,
-    active: Mapping[str, int] | None = None,
-    log_limit: int | None = None,
     tunnel_port: int = 0,
     join_port: int = 0,
     credentials: Credentials | None = None,
@@ -64,9 +58,8 @@ def launch_on_machines(
       placement: the host of each node.
       connect: returns the command that connects to a host's daemon, see
         `distrl.launch.hosts.ssh`; an empty command: the daemon connects to `join_port`.
-      run_dir: the run folder: here for logs, `status.json` and `result.json`, and on the learner's
-        host for what the nodes write.
-      terminal, stop_grace, restart_policies, limits, active, log_limit: as of `launch`.
+      options: of the launch. Its `run_dir`, which is absolute, is here for logs, `status.json` and
+        `result.json`, and on the learner's host for what the nodes write.
       tunnel_port: port on which each host listens for the others; 0: any port that is free there.
       join_port: port on which the launcher listens for daemons; 0: it does not.
       credentials: the credentials of daemons that connect by themselves; None: new ones.
@@ -79,10 +72,9 @@ def launch_on_machines(
     Raises:
       ConfigError: an argument that cannot work; a host that does not join, or runs other code.
     """
-    check_groups(program, "restart_policies", restart_policies or {})
-    run_dir = pathlib.Path(run_dir).absolute()
-    log_names = [f"host-{host.name}" for host in placement.used]
-    with Session(program, run_dir, terminal, limits, stop_grace, log_limit=log_limit) as session:
+    check_groups(program, "restart_policies", options.restart_policies)
+    with Session(program, options) as session:
+        log_names = [f"host-{host.name}" for host in placement.used]
         session.journal.note(
             f"launching {program.name!r} on {', '.join(log_names)}, {len(session.nodes)} nodes on "
             f"{of_program(program)}"
@@ -95,45 +87,65 @@ def launch_on_machines(
             session.callback(join_server.close)
             session.ticks.append(join_server.tick)
             session.journal.say(f"waiting for the hosts' daemons on port {join_port}")
-        launcher_identity = identity()
-        for host in placement.used:
-            remote_host = RemoteHost(
-                host,
-                connect(host),
-                placement.on(host.name),
-                session,
-                {
-                    "payload": _payload(program, experiment, placement, host, run_dir),
-                    "tunnel_port": tunnel_port,
-                },
-                functools.partial(seal, credentials),
-                launcher_identity,
-                functools.partial(_wire_hosts, hosts),
-                run_dir / "logs" / f"host-{host.name}.log",
-            )
-            hosts.append(remote_host)
-            session.callback(remote_host.close)
-            session.ticks.append(remote_host.tick)
-        nodes = _make_nodes(session, hosts, placement, restart_policies or {})
-        deadline = time.monotonic() + join_timeout
-        result = _wait_for_hosts(session, hosts, deadline, lost)
-        if result is not None:
-            result = result.write(run_dir)
+
+        def begin(host: Host) -> dict[str, Any]:
+            payload = _payload(program, experiment, placement, host, options.run_dir)
+            return {"payload": payload, "tunnel_port": tunnel_port}
+
+        logs = options.run_dir / "logs"
+        _add_hosts(session, hosts, placement, connect, begin, credentials, logs)
+        nodes = _make_nodes(session, hosts, placement, options)
+        result = _wait_for_hosts(session, hosts, time.monotonic() + join_timeout, lost)
+        if result is None:
+            session.ticks.append(functools.partial(_fail_if_lost, session, lost))
+            result = session.run(nodes)
+        else:
+            result = result.write(options.run_dir)
             session.journal.say(
                 f"{result.status}: {result.reason} (exit status {result.exit_code})"
             )
-            _keep(hosts, keep_daemons, result)
-            return result
-
-        def end_if_lost() -> None:
-            reason = lost()
-            if reason is not None:
-                session.supervisor.fail(reason)
-
-        session.ticks.append(end_if_lost)
-        result = session.run(nodes, active)
         _keep(hosts, keep_daemons, result)
         return result
+
+
+def _add_hosts(
+    session: Session,
+    hosts: list[RemoteHost],
+    placement: Placement,
+    connect: Callable[[Host], Sequence[str]],
+    begin: Callable[[Host], dict[str, Any]],
+    credentials: Credentials,
+    logs: Path,
+) -> None:
+    """Adds the hosts that have nodes to `hosts`; each is reached from the session's next tick on.
+
+    Args:
+      begin: returns the fields of the first message to a host's daemon.
+      logs: the folder of logs.
+    """
+    launcher_identity = identity()
+    for host in placement.used:
+        remote_host = RemoteHost(
+            host,
+            connect(host),
+            placement.on(host.name),
+            session,
+            begin(host),
+            functools.partial(seal, credentials),
+            launcher_identity,
+            functools.partial(_wire_hosts, hosts),
+            logs / f"host-{host.name}.log",
+        )
+        hosts.append(remote_host)
+        session.callback(remote_host.close)
+        session.ticks.append(remote_host.tick)
+
+
+def _fail_if_lost(session: Session, lost: Callable[[], str | None]) -> None:
+    """Ends the program where no host can be reached any more."""
+    reason = lost()
+    if reason is not None:
+        session.supervisor.fail(reason)
 
 
 def _keep(hosts: Sequence[RemoteHost], keep_daemons: bool, result: Result) -> None:
@@ -147,7 +159,7 @@ def _payload(
     experiment: Experiment,
     placement: Placement,
     host: Host,
-    run_dir: pathlib.Path,
+    run_dir: Path,
 ) -> str:
     """Returns what a host's daemon builds its part of the program from, as text."""
     if host is not placement.hosts[0]:  # only the learner's host needs GPUs
@@ -169,7 +181,7 @@ def _make_nodes(
     session: Session,
     hosts: Sequence[RemoteHost],
     placement: Placement,
-    restart_policies: Mapping[str, RestartPolicy],
+    options: LaunchOptions,
 ) -> dict[str, SupervisedRemoteNode]:
     """Returns the supervisor's view of each node, by name."""
     heartbeats = HeartbeatTable([node.name for node in session.nodes])
@@ -187,7 +199,7 @@ def _make_nodes(
             program_node.label,
             session.logs[program_node.name],
             RemoteHeartbeat(heartbeats, program_node.name, tell_all),
-            restart_policies.get(program_node.label, RestartPolicy()),
+            options.restart_policy(program_node.label),
             host.host.name,
             host.send,
         )

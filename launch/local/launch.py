@@ -1,10 +1,12 @@
 """Runs a program on this machine, in processes or in threads."""
 
 import contextlib
+import dataclasses
 import functools
 import os
 import threading
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from distrl.errors import ConfigError
@@ -16,7 +18,8 @@ from distrl.launch.local.processes import SupervisedProcess, check_can_fork, oth
 from distrl.launch.local.threads import SupervisedThread, thread_environment
 from distrl.launch.network import loopback
 from distrl.launch.network.endpoints import Endpoints
-from distrl.launch.supervision.node import Message, SupervisedNode
+from distrl.launch.supervision.launch_options import LaunchOptions
+from distrl.launch.supervision.node import Message
 from distrl.launch.supervision.restart_policy import HangLimits, RestartPolicy
 from distrl.launch.supervision.result import Result
 from distrl.launch.supervision.session import Session, check_groups
@@ -25,6 +28,26 @@ from distrl.runtime.heartbeat import Heartbeat, HeartbeatTable
 from distrl.shared_memory import segment
 
 _MAIN_LOG = "main"  # of threads that belong to no node
+
+
+@dataclasses.dataclass(frozen=True)
+class NodeOptions:
+    """What the processes or threads of a program's nodes get.
+
+    Attributes:
+      local_resources: by group, or by node ("actor/0") instead, environment variables for the
+        processes, as a mapping or in an `lp` PythonProcess.
+      node_setup: called first in each node's process or thread, with the node's name.
+      debug: with processes, the node that runs in this terminal under a debugger; with threads,
+        whether to open pdb at each failure.
+      hide_gpus: whether processes without CUDA_VISIBLE_DEVICES in `local_resources` see no GPU;
+        False: they see those that the launcher sees.
+    """
+
+    local_resources: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    node_setup: Callable[[str], None] | None = None
+    debug: Debug | bool = False
+    hide_gpus: bool = True
 
 
 def launch(
@@ -59,29 +82,9 @@ def launch(
       program: the program, not launched before.
       launch_type: "local_mp": a forked process for each node; "local_mt": a thread for each node;
         "test_mt": threads, after a check that every node can be serialized.
-      run_dir: the run folder, created if necessary; gets `logs/actor-0.log` and so on,
-        `logs/supervisor.log`, `status.json` and `result.json`.
-      local_resources: by group, or by node ("actor/0") instead, environment variables for the
-        processes, as a mapping or in an `lp` PythonProcess.
-      terminal: "current_terminal" shows nodes' output with their names, "live" the program's status
-        below it, if stdout is a terminal; "output_to_files" neither.
-      stop_grace: by group, seconds that its nodes have to end when the program is stopped; see
-        `StopSequence` for other groups. After a node's failure, those that save have it, and others
-        2 s less.
-      node_setup: called first in each node's process or thread, with the node's name.
-      restart_policies: by group, when its nodes are restarted; nodes of other groups never are.
-      limits: how long nodes may hang; None: the defaults of `HangLimits`.
-      debug: with processes, the node that runs in this terminal under a debugger; with threads,
-        whether to open pdb at each failure.
-      active: by group, how many of its nodes are started; `distrl actors` starts others. All nodes
-        of groups that are not in it.
-      log_limit: bytes of each log; see `LogFile`.
-      saves: whether the program's learner saves checkpoints and `params.npz` in `run_dir`: the
-        program has then not finished without both.
-      may_return: groups whose nodes may end by themselves; None: all groups except those of
-        `distrl.programs.groups`.
-      hide_gpus: whether processes without CUDA_VISIBLE_DEVICES in `local_resources` see no GPU;
-        False: they see those that the launcher sees.
+      run_dir, terminal, stop_grace, restart_policies, limits, active, log_limit, saves, may_return:
+        see `LaunchOptions`; None: its default.
+      local_resources, node_setup, debug, hide_gpus: see `NodeOptions`.
 
     Returns:
       How the program ended. With threads, look at `hung`.
@@ -90,140 +93,89 @@ def launch(
       ConfigError: an argument is invalid.
       processes.ForkError: local_mp in a process that has used JAX's devices, Courier or Reverb.
     """
-    launch_type = getattr(launch_type, "value", launch_type)
-    _check(launch_type, terminal)
-    program_nodes = launchpad_adapter.named_nodes(program)
-    launchpad_adapter.check_can_run(program_nodes)
-    policies = restart_policies or {}
-    check_groups(program, "restart_policies", policies)
-    check_groups(program, "may_return", dict.fromkeys(may_return or ()))
-    names = [node.name for node in program_nodes]
-    substrate = of_program(program)
-    if isinstance(debug, Debug) and debug.node not in names:
-        raise ConfigError(f"--debug={debug.node}: no such node; the nodes are {', '.join(names)}")
-    in_threads = launch_type != LOCAL_MP
-    environments = _environments(program, names, local_resources or {})
-    if launch_type == "test_mt":
-        launchpad_adapter.check_serializable(program)
-    loopback.check()
-    if not in_threads:
-        check_can_fork()
+    return launch_locally(
+        program,
+        launch_type,
+        LaunchOptions(
+            Path(run_dir),
+            terminal,
+            stop_grace=stop_grace or {},
+            restart_policies=restart_policies or {},
+            limits=limits or HangLimits(),
+            active=active or {},
+            log_limit=log_limit,
+            saves=saves,
+            may_return=may_return,
+        ),
+        NodeOptions(local_resources or {}, node_setup, debug, hide_gpus),
+    )
 
-    other_logs = (_MAIN_LOG,) if in_threads else ()
-    with Session(
-        program, run_dir, terminal, limits, stop_grace, other_logs, log_limit, saves_here=saves
-    ) as session:
-        journal = session.journal
+
+def launch_locally(
+    program: AnyProgram, launch_type: str, options: LaunchOptions, node_options: NodeOptions
+) -> Result:
+    """Does what `launch` does, with its keyword arguments in `options` and `node_options`."""
+    launch_type = getattr(launch_type, "value", launch_type)
+    in_threads = launch_type != LOCAL_MP
+    environments = _check(program, launch_type, options, node_options)
+    with Session(program, options, (_MAIN_LOG,) if in_threads else ()) as session:
         endpoints = session.enter_context(contextlib.closing(Endpoints()))
-        heartbeats = HeartbeatTable(names)
-        journal.note(
-            f"launching {program.name!r} as {launch_type}, {len(names)} nodes on {substrate}"
-        )
-        if loopback.left_open() and substrate != BUILTIN:
-            journal.say(
-                f"{loopback.OPEN}=1: the servers listen on all interfaces; anyone who can reach "
-                "their ports can run commands as this user"
-            )
+        heartbeats = HeartbeatTable([node.name for node in session.nodes])
+        _note_launch(session, program, launch_type)
         make_node: Callable[[launchpad_adapter.NamedNode, Heartbeat, RestartPolicy], Any]
         if in_threads:
-            if local_resources:
-                journal.note("local_resources are not used: threads share one environment")
+            if environments:
+                session.journal.note("local_resources are not used: threads share one environment")
             session.enter_context(thread_environment(session.logs[_MAIN_LOG]))
-            make_node = functools.partial(_make_thread, session, node_setup, bool(debug))
+            make_node = functools.partial(_make_thread, session, node_options)
         else:
             threads = other_threads()
             if threads:
-                journal.note(f"forking while these threads run: {', '.join(threads)}")
-            make_node = functools.partial(
-                _make_process, session, node_setup, debug, environments, hide_gpus, endpoints, []
-            )
-        if substrate != BUILTIN:
+                session.journal.note(f"forking while these threads run: {', '.join(threads)}")
+            make_node = _Processes(session, node_options, environments, endpoints).make
+        if of_program(program) != BUILTIN:
             launchpad_adapter.prepare_launchpad()
         # Called when all processes are dead: killed ones could not remove their segments.
         session.callback(segment.sweep, of_this_process=True)
-        nodes: dict[str, SupervisedNode] = {}
-        send: dict[str, Callable[[Message], None]] = {}
-        for program_node in program_nodes:
+        nodes: dict[str, SupervisedThread | SupervisedProcess] = {}
+        for program_node in session.nodes:
             heartbeat = heartbeats.of(program_node.name)
             assert heartbeat is not None
-            policy = policies.get(program_node.label, RestartPolicy())
-            node = make_node(program_node, heartbeat, policy)
-            nodes[node.name], send[node.name] = node, node.send
+            policy = options.restart_policy(program_node.label)
+            nodes[program_node.name] = make_node(program_node, heartbeat, policy)
         launchpad_adapter.wire(
             program,
             launch_type,
-            lambda name: Stopper(name, send[name]),
+            lambda name: Stopper(name, nodes[name].send),
             lambda node, index, name: endpoints.address(endpoints.take(), name),
         )
-        return session.run(nodes, active, may_return)
+        return session.run(nodes)
 
 
-def _make_thread(
-    session: Session,
-    node_setup: Callable[[str], None] | None,
-    debug: bool,
-    program_node: launchpad_adapter.NamedNode,
-    heartbeat: Heartbeat,
-    policy: RestartPolicy,
-) -> SupervisedThread:
-    def send(message: Message) -> None:
-        session.supervisor.messages.append(message)
-        session.signals.notify()
-
-    log = session.logs[program_node.name]
-    return SupervisedThread(
-        program_node, log, node_setup, send, session.signals.notify, heartbeat, policy, debug
-    )
-
-
-def _make_process(
-    session: Session,
-    node_setup: Callable[[str], None] | None,
-    debug: Debug | bool,
-    environments: Mapping[str, Mapping[str, str]],
-    hide_gpus: bool,
-    endpoints: Endpoints,
-    processes: list[SupervisedProcess],
-    program_node: launchpad_adapter.NamedNode,
-    heartbeat: Heartbeat,
-    policy: RestartPolicy,
-) -> SupervisedProcess:
-    """Makes a node and appends it to `processes`, all of those made so far."""
-
-    def launcher_fds() -> Iterator[int]:
-        """Yields the launcher's descriptors at the time of a fork."""
-        yield from session.signals.fds()
-        yield from session.journal.fds()
-        yield from endpoints.fds()
-        yield session.supervisor.selector.fileno()  # type: ignore[attr-defined]
-        for process in processes:
-            yield from process.fds()
-
-    name, label = program_node.name, program_node.label
-    process = SupervisedProcess(
-        program_node,
-        session.logs[name],
-        session.supervisor,
-        environments.get(name, environments.get(label, {})),
-        node_setup,
-        launcher_fds,
-        heartbeat,
-        policy,
-        debug if isinstance(debug, Debug) and debug.node == name else None,
-        hide_gpus=hide_gpus,
-    )
-    session.callback(process.destroy)
-    processes.append(process)
-    return process
-
-
-def _check(launch_type: str, terminal: str) -> None:
+def _check(
+    program: AnyProgram, launch_type: str, options: LaunchOptions, node_options: NodeOptions
+) -> dict[str, dict[str, str]]:
+    """Refuses what cannot work; returns the nodes' environment variables, by group or node."""
     if launch_type not in LAUNCH_TYPES:
         raise ConfigError(f"launch type {launch_type!r}: expected one of {', '.join(LAUNCH_TYPES)}")
-    if terminal not in TERMINALS:
-        raise ConfigError(f"terminal {terminal!r}: expected one of {', '.join(TERMINALS)}")
+    if options.terminal not in TERMINALS:
+        raise ConfigError(f"terminal {options.terminal!r}: expected one of {', '.join(TERMINALS)}")
     if threading.current_thread() is not threading.main_thread():
         raise ConfigError("launch() must be called in the main thread, because of signals")
+    program_nodes = launchpad_adapter.named_nodes(program)
+    launchpad_adapter.check_can_run(program_nodes)
+    check_groups(program, "restart_policies", options.restart_policies)
+    check_groups(program, "may_return", dict.fromkeys(options.may_return or ()))
+    names, debug = [node.name for node in program_nodes], node_options.debug
+    if isinstance(debug, Debug) and debug.node not in names:
+        raise ConfigError(f"--debug={debug.node}: no such node; the nodes are {', '.join(names)}")
+    environments = _environments(program, names, node_options.local_resources)
+    if launch_type == "test_mt":
+        launchpad_adapter.check_serializable(program)
+    loopback.check()
+    if launch_type == LOCAL_MP:
+        check_can_fork()
+    return environments
 
 
 def _environments(
@@ -245,3 +197,80 @@ def _environments(
             )
         environments[label] = {str(name): str(value) for name, value in env.items()}
     return environments
+
+
+def _note_launch(session: Session, program: AnyProgram, launch_type: str) -> None:
+    substrate = of_program(program)
+    session.journal.note(
+        f"launching {program.name!r} as {launch_type}, {len(session.nodes)} nodes on {substrate}"
+    )
+    if loopback.left_open() and substrate != BUILTIN:
+        session.journal.say(
+            f"{loopback.OPEN}=1: the servers listen on all interfaces; anyone who can reach "
+            "their ports can run commands as this user"
+        )
+
+
+def _make_thread(
+    session: Session,
+    options: NodeOptions,
+    program_node: launchpad_adapter.NamedNode,
+    heartbeat: Heartbeat,
+    policy: RestartPolicy,
+) -> SupervisedThread:
+    def send(message: Message) -> None:
+        session.supervisor.messages.append(message)
+        session.signals.notify()
+
+    return SupervisedThread(
+        program_node,
+        session.logs[program_node.name],
+        options.node_setup,
+        send,
+        session.signals.notify,
+        heartbeat,
+        policy,
+        bool(options.debug),
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class _Processes:
+    """Makes a program's nodes as processes, each of which closes the launcher's descriptors."""
+
+    session: Session
+    options: NodeOptions
+    environments: Mapping[str, Mapping[str, str]]
+    endpoints: Endpoints
+    made: list[SupervisedProcess] = dataclasses.field(default_factory=list)
+
+    def make(
+        self, program_node: launchpad_adapter.NamedNode, heartbeat: Heartbeat, policy: RestartPolicy
+    ) -> SupervisedProcess:
+        """Makes a node, which is killed when the session ends."""
+        name, debug = program_node.name, self.options.debug
+        of_group = self.environments.get(program_node.label, {})
+        process = SupervisedProcess(
+            program_node,
+            self.session.logs[name],
+            self.session.supervisor,
+            self.environments.get(name, of_group),
+            self.options.node_setup,
+            self._launcher_fds,
+            heartbeat,
+            policy,
+            debug if isinstance(debug, Debug) and debug.node == name else None,
+            hide_gpus=self.options.hide_gpus,
+        )
+        self.session.callback(process.destroy)
+        self.made.append(process)
+        return process
+
+    def _launcher_fds(self) -> Iterator[int]:
+        """Yields the launcher's descriptors at the time of a fork."""
+        yield from self.session.signals.fds()
+        yield from self.session.journal.fds()
+        yield from self.endpoints.fds()
+        yield self.session.supervisor.selector.fileno()  # type: ignore[attr-defined]
+        for process in self.made:
+            yield from process.fds()

@@ -2,10 +2,8 @@
 
 import contextlib
 import functools
-import os
-import pathlib
 import sys
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -15,10 +13,10 @@ from distrl.launch import launchpad_adapter
 from distrl.launch.launch_types import LIVE
 from distrl.launch.supervision.housekeeping import Housekeeping
 from distrl.launch.supervision.journal import LOG_FILE, NAME, Journal
+from distrl.launch.supervision.launch_options import LaunchOptions
 from distrl.launch.supervision.node import SupervisedNode
 from distrl.launch.supervision.node_logs import NodeLog
 from distrl.launch.supervision.requests import STACKS, Requests
-from distrl.launch.supervision.restart_policy import HangLimits
 from distrl.launch.supervision.result import Result
 from distrl.launch.supervision.signals import Signals
 from distrl.launch.supervision.status_file import FILE_NAME, StatusFile
@@ -39,14 +37,8 @@ class Session(contextlib.ExitStack):
 
     Args:
       program: not launched before.
-      run_dir: the run folder; gets `logs/`, `status.json` and `result.json`.
-      terminal: "current_terminal" shows nodes' output with their names, "live" the program's status
-        below it, if stdout is a terminal; "output_to_files" neither.
-      limits: how long nodes may hang; None: the defaults of `HangLimits`.
-      stop_grace: by group, seconds for its nodes to end; see `StopSequence`.
+      options: of the launch.
       other_logs: names, beside those of the nodes, that have a log.
-      log_limit: bytes of each log; see `LogFile`.
-      saves_here: whether the program saves checkpoints and parameters in `run_dir` on this machine.
 
     Attributes:
       nodes: the program's nodes.
@@ -56,30 +48,18 @@ class Session(contextlib.ExitStack):
     """
 
     def __init__(
-        self,
-        program: AnyProgram,
-        run_dir: str | os.PathLike[str],
-        terminal: str,
-        limits: HangLimits | None,
-        stop_grace: Mapping[str, float] | None,
-        other_logs: Sequence[str] = (),
-        log_limit: int | None = None,
-        saves_here: bool = False,
+        self, program: AnyProgram, options: LaunchOptions, other_logs: Sequence[str] = ()
     ) -> None:
         super().__init__()
         self.nodes = launchpad_adapter.named_nodes(program)
         self.logs: dict[str, NodeLog] = {}
         self.ticks: list[Callable[[], None]] = []
-        self._run_dir = pathlib.Path(run_dir)
-        self._terminal = terminal
-        self._limits = limits or HangLimits()
-        self._stop_grace = stop_grace
+        self._options = options
+        self._run_dir = options.run_dir
         self._other_logs = other_logs
-        self._log_limit = log_limit
         self._began = False
-        self._saves_here = saves_here
         self._view: View | None = None
-        self._saved_before = Saved.read(run_dir)
+        self._saved_before = Saved.read(options.run_dir)
 
     def __enter__(self) -> "Session":
         super().__enter__()
@@ -110,12 +90,13 @@ class Session(contextlib.ExitStack):
         return False
 
     def _open(self) -> None:
+        options = self._options
         folder = self._run_dir / "logs"
         make_private_folder(self._run_dir)
         folder.mkdir(exist_ok=True)
         self.enter_context(launchpad_adapter.preserve_alarm())
         self.signals = self.enter_context(Signals())
-        journal = Journal(folder / LOG_FILE, self._log_limit)
+        journal = Journal(folder / LOG_FILE, options.log_limit)
         self.journal = self.enter_context(contextlib.closing(journal))
         self._status = StatusFile(self._run_dir / FILE_NAME)
         self._requests = Requests(self._run_dir, self.journal.say)
@@ -123,15 +104,15 @@ class Session(contextlib.ExitStack):
         supervisor = Supervisor(
             self.signals,
             self.journal,
-            self._limits,
+            options.limits,
             functools.partial(incarnations.next_life, self._run_dir, say=self.journal.say),
             self._on_tick,
-            self._stop_grace,
+            options.stop_grace,
         )
         self.supervisor = self.enter_context(contextlib.closing(supervisor))
-        stream = self.journal.out if self._terminal != "output_to_files" else None
+        stream = self.journal.out if options.terminal != "output_to_files" else None
         hidden: Callable[[str], bool] = lambda line: False  # noqa: E731
-        if self._terminal == LIVE and self.journal.out.is_terminal:
+        if options.terminal == LIVE and self.journal.out.is_terminal:
             from distrl.launch.live.view import View  # brings rich
 
             self._view = View(self._run_dir)
@@ -139,7 +120,7 @@ class Session(contextlib.ExitStack):
         names = [*(node.name for node in self.nodes), *self._other_logs]
         for index, name in enumerate(names):
             path = folder / f"{name.replace('/', '-')}.log"
-            log = NodeLog(name, path, stream, index, self._log_limit, hidden)
+            log = NodeLog(name, path, stream, index, options.log_limit, hidden)
             self.logs[name] = self.enter_context(contextlib.closing(log))
 
     def tick(self) -> None:
@@ -165,25 +146,18 @@ class Session(contextlib.ExitStack):
             else:
                 self.supervisor.scale(group, wanted)
 
-    def run(
-        self,
-        nodes: Mapping[str, SupervisedNode],
-        active: Mapping[str, int] | None,
-        may_return: Collection[str] | None = None,
-    ) -> Result:
+    def run(self, nodes: Mapping[str, SupervisedNode]) -> Result:
         """Runs the nodes until the program ends, reports and writes the result, and returns it.
 
         Args:
           nodes: all nodes of the program, by name.
-          active: by group, how many of its nodes are started; all of the groups not in it.
-          may_return: groups whose nodes may end by themselves; None: those of
-            `distrl.programs.groups` that may.
         """
         standby = [
             name
-            for group, wanted in (active or {}).items()
+            for group, wanted in self._options.active.items()
             for name in [node.name for node in self.nodes if node.label == group][wanted:]
         ]
+        may_return = self._options.may_return
         for node in nodes.values():
             row = group_of(node.label)
             node.may_return = row.may_return if may_return is None else node.label in may_return
@@ -203,7 +177,7 @@ class Session(contextlib.ExitStack):
             hung=supervisor.hung(),
         )
         saved = Saved.read(self._run_dir)
-        known = self._saves_here or saved != Saved()
+        known = self._options.saves or saved != Saved()
         if known:
             result.saved = saved.as_dict()
         problem = "" if result.status == "failed" else self._not_saved(nodes, result, saved)
@@ -233,7 +207,7 @@ class Session(contextlib.ExitStack):
                 how = exit_.error or (f"{exit_.state} by {exit_.signal}" if exit_.signal else "")
                 return f"{name} did not save everything: {how or exit_.state}"
         new = saved.is_new(self._saved_before)
-        if self._saves_here and result.status == "finished" and not new:
+        if self._options.saves and result.status == "finished" and not new:
             return "its learner ended without saving everything"
         return ""
 
