@@ -16,7 +16,7 @@ import numpy as np
 
 from distrl import specs
 from distrl.agents.modules import noisy, own_networks, torsos
-from distrl.agents.modules.inputs import make_inputs
+from distrl.agents.modules.inputs import Inputs, make_inputs
 from distrl.agents.modules.own_networks import OwnCore, check_features, check_outputs
 from distrl.agents.modules.recurrence import reset_unroll
 from distrl.learner_group.devices import merge_steps, unmerge_steps
@@ -71,65 +71,24 @@ def build(
       with_last: whether the torso has its last fully connected layer.
     """
     inputs = make_inputs(env_spec, config.inputs, config.mask_actions)
-    own_torso = config.torso if callable(config.torso) else None
-    own_core = OwnCore(config.core) if callable(config.core) else None
     recurrent = config.core != "none"
-    if own_torso is None:
-        make_torso = torsos.for_observation(
-            config.torso,
-            config.hidden_sizes,
-            config.activation,
-            inputs.spec,
-            linear,
-            config.scale_integers,
-            with_last,
-            config.image_layout,
-            config.one_hot_integers,
-        )
-    else:
-        make_torso = functools.partial(own_networks.make_torso, own_torso)
+    own_core = OwnCore(config.core) if callable(config.core) else None
+    make_torso = _torso_maker(config, inputs.spec, linear, with_last)
 
     def parts() -> tuple[Callable[..., Any], tuple[Callable[..., Any], ...]]:
-        torso = make_torso()
-        core = hk.LSTM(config.core_size, name="core") if own_core is None else checked(own_core)
-        heads = make_heads() if config.heads is None else own_heads()
-
-        def embed(timestep: TimeStep) -> Any:  # [N, ...] to [N, F]
-            x = torso(inputs.take(timestep.observation))
-            if own_torso is not None and (recurrent or config.heads is None):
-                check_features(x, own_torso, "torso", len(timestep.step_type))
-            if not (recurrent and config.core_inputs_prev_action_reward):
-                return x
-            action = encode_action(timestep.prev_action)
-            reward = jnp.clip(timestep.reward, -1, 1)[:, None]
-            return jnp.concatenate([x, action, reward], axis=-1)
+        embed = _embedding(config, inputs, encode_action, make_torso())
+        core = (
+            hk.LSTM(config.core_size, name="core")
+            if own_core is None
+            else _checked(own_core.build(), config.core)
+        )
+        heads = make_heads() if config.heads is None else _own_heads(config.heads, output_shapes)
 
         def init(timestep: TimeStep, state: State) -> Any:
             x = embed(timestep)
             return heads(core(x, state)[0] if recurrent else x)
 
         return init, (embed, core, heads)
-
-    def own_heads() -> Callable[[Any], Nest]:
-        function = own_networks.make_heads(config.heads)
-
-        def heads(x: Any) -> Nest:
-            rows = jax.tree.leaves(x)[0].shape[0]
-            return check_outputs(function(x), output_shapes, config.heads, rows)
-
-        return heads
-
-    def checked(own: OwnCore) -> Callable[[jax.Array, State], tuple[jax.Array, State]]:
-        core = own.build()
-
-        def run(x: jax.Array, state: State) -> tuple[jax.Array, State]:
-            output, state = core(x, state)
-            return check_features(output, config.core, "core", x.shape[0]), state
-
-        return run
-
-    transformed = hk.multi_transform(parts)
-    embed, core, heads = transformed.apply
 
     def initial_state(batch_size: int) -> State:
         if not recurrent:
@@ -140,11 +99,86 @@ def build(
         start: Any = np.zeros((batch_size, config.core_size), np.float32)
         return hk.LSTMState(hidden=start, cell=start)
 
+    transformed = hk.multi_transform(parts)
     zeros = specs.zeros(specs.timestep_struct(env_spec), 1)
 
     @jax.jit  # without it, some hundred small operations would be compiled one by one
     def init(rng: jax.Array) -> Params:
         return transformed.init(rng, zeros, initial_state(1))
+
+    embed, core, heads = transformed.apply
+    step, unroll = _applied(embed, core if recurrent else None, heads, initial_state)
+    return Network(init, initial_state, step, unroll, inputs.legal)
+
+
+def _torso_maker(
+    config: Any, spec: Nest, linear: torsos.MakeLayer, with_last: bool
+) -> Callable[[], torsos.Torso]:
+    """Returns what makes the torso, inside `hk.transform`. Args: spec: of what it sees."""
+    if callable(config.torso):
+        return functools.partial(own_networks.make_torso, config.torso)
+    return torsos.for_observation(
+        config.torso,
+        config.hidden_sizes,
+        config.activation,
+        spec,
+        linear,
+        config.scale_integers,
+        with_last,
+        config.image_layout,
+        config.one_hot_integers,
+    )
+
+
+def _embedding(
+    config: Any, inputs: Inputs, encode_action: Callable[[Any], jax.Array], torso: torsos.Torso
+) -> Callable[[TimeStep], Any]:
+    """Returns the function from timesteps [N] to what the core takes, or the heads do, [N, F]."""
+    recurrent, own_torso = config.core != "none", callable(config.torso)
+
+    def embed(timestep: TimeStep) -> Any:
+        x = torso(inputs.take(timestep.observation))
+        if own_torso and (recurrent or config.heads is None):
+            check_features(x, config.torso, "torso", len(timestep.step_type))
+        if not (recurrent and config.core_inputs_prev_action_reward):
+            return x
+        action = encode_action(timestep.prev_action)
+        reward = jnp.clip(timestep.reward, -1, 1)[:, None]
+        return jnp.concatenate([x, action, reward], axis=-1)
+
+    return embed
+
+
+def _checked(
+    core: Callable[[jax.Array, State], tuple[jax.Array, State]], own: own_networks.Part
+) -> Callable[[jax.Array, State], tuple[jax.Array, State]]:
+    """Returns a core that checks its outputs. Args: own: what the user has made it by."""
+
+    def run(x: jax.Array, state: State) -> tuple[jax.Array, State]:
+        output, state = core(x, state)
+        return check_features(output, own, "core", x.shape[0]), state
+
+    return run
+
+
+def _own_heads(own: own_networks.Part, output_shapes: Nest) -> Callable[[Any], Nest]:
+    """Returns the user's heads, inside `hk.transform`, which check their outputs."""
+    function = own_networks.make_heads(own)
+
+    def heads(x: Any) -> Nest:
+        rows = jax.tree.leaves(x)[0].shape[0]
+        return check_outputs(function(x), output_shapes, own, rows)
+
+    return heads
+
+
+def _applied(
+    embed: Callable[..., Any],
+    core: Callable[..., tuple[jax.Array, State]] | None,
+    heads: Callable[..., Nest],
+    initial_state: Callable[[int], State],
+) -> tuple[Callable[..., tuple[Any, State]], Callable[..., tuple[Any, State]]]:
+    """Returns `step` and `unroll` of a `Network` from its parts, as functions of parameters."""
 
     def apply(part: str, params: Params, noise: jax.Array | None, streams: int, rows: Any) -> Any:
         key = None if noise is None else derive(noise, part)
@@ -156,7 +190,7 @@ def build(
     ) -> tuple[Any, State]:
         batch = len(timestep.step_type)
         x = apply("torso", params, noise, batch, timestep)
-        if recurrent:
+        if core is not None:
             x, state = core(params, None, x, state)
         return apply("heads", params, noise, batch, x), state
 
@@ -165,9 +199,9 @@ def build(
     ) -> tuple[Any, State]:
         length, batch = timestep.step_type.shape
         x = apply("torso", params, noise, batch, merge_steps(timestep))
-        if recurrent:
+        if core is not None:
             x, state = reset_unroll(
-                lambda inputs, s: core(params, None, inputs, s),
+                functools.partial(core, params, None),
                 unmerge_steps(x, length, batch),
                 timestep.step_type == StepType.FIRST,
                 state,
@@ -177,4 +211,4 @@ def build(
         outputs = apply("heads", params, noise, batch, x)
         return unmerge_steps(outputs, length, batch), state
 
-    return Network(init, initial_state, step, unroll, inputs.legal)
+    return step, unroll
