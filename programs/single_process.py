@@ -3,7 +3,7 @@
 import contextlib
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ from distrl.checkpointing.generations import ClockGenerations, Generations, when
 from distrl.checkpointing.resume_point import ResumePoint, monitor_states, note_resumed
 from distrl.errors import SaveError, Stopped
 from distrl.experiment import Experiment
-from distrl.goal import Goal, joined
+from distrl.goal import joined
 from distrl.learner_group.group import LearnerGroup, SingleProcessGroup
 from distrl.metrics.monitor import SPENT, Monitor, first_number
 from distrl.metrics.reports import Report
@@ -174,24 +174,10 @@ def single_process(
     }
     builders = make_builders(experiment, printer)
     runs = {name: _TaskRun(builders[name], folder, life) for name, folder in folders.items()}
-    first, single = next(iter(runs.values())), experiment.assignment is None
     parts = SingleProcess(
         experiment, stop, printer, resume_point=start, life=life, join=join, builders=builders
     )
-    turns: EvaluationTurns | None = None
-    if parts.evaluator is not None:
-        turns = EvaluationTurns(parts.evaluator, experiment.evaluator.interval)
-
-    def report_all(**flags: bool) -> None:
-        acted = parts.actor.take_report()
-        for name, run in runs.items():
-            run.report_counts(acted if single else acted[experiment.actor_of(name)], **flags)
-
-    def report_evaluation(scores: dict[str, Report]) -> None:
-        for name, report in scores.items():
-            runs[name].report(report)
-            parts.tasks[name].builder.callbacks.evaluated(report)
-
+    training = _Training(experiment, parts, runs, printer)
     states, give_up = monitor_states(start, runs), when_all(len(runs), give_up)
     generations: Generations | None = None
     if len(runs) > 1:
@@ -207,57 +193,106 @@ def single_process(
                 run.close(error, printer)
 
             opened.push(close)
-        due = 0.0
-        evolution: Evolution | None = None
-        if experiment.population is not None:
-            check_one_process(parts.group_size)
-            members = {
-                name: LocalMember(parts.tasks[name].learner, run.monitor)
-                for name, run in runs.items()
-            }
-            versions = {name: part.learner.version for name, part in parts.tasks.items()}
-            evolution = make_evolution(experiment, members, run_dir, printer, versions)
+        evolution = training.make_evolution(run_dir)
 
         def report_last(_: Any, error: BaseException | None, __: Any) -> None:
             if error is not None:  # it may have come before the report of an update, or of steps
-                report_all()
+                training.report()
 
         opened.push(report_last)
-        waiting = _Waiting(parts.actor, printer)
-        has_budget = experiment.goal.acting_budget != (None, None)
+        training.run(stop, evolution)
+        for part in parts.tasks.values():
+            part.learner.leave()
+        training.report(logs=True)
+        training.finish_evaluation(stop)
+    endings = [run.ending for run in runs.values() if run.ending is not None]
+    return joined(endings) if len(endings) == len(runs) else None
+
+
+class _Training:
+    """Acts, learns and evaluates in turns, and reports to the tasks' monitors what was done."""
+
+    def __init__(
+        self,
+        experiment: Experiment,
+        parts: SingleProcess,
+        runs: Mapping[str, _TaskRun],
+        printer: Callable[[str], None],
+    ) -> None:
+        self._experiment, self._parts = experiment, parts
+        self._runs, self._printer = runs, printer
+        self._monitor = next(iter(runs.values())).monitor
+        self._logs_due = 0.0
+        self._turns: EvaluationTurns | None = None
+        if parts.evaluator is not None:
+            self._turns = EvaluationTurns(parts.evaluator, experiment.evaluator.interval)
+
+    def make_evolution(self, run_dir: Path | None) -> Evolution | None:
+        """Returns what compares the members of a population; None: there is none."""
+        if self._experiment.population is None:
+            return None
+        tasks = self._parts.tasks
+        check_one_process(self._parts.group_size)
+        members = {n: LocalMember(tasks[n].learner, run.monitor) for n, run in self._runs.items()}
+        versions = {name: part.learner.version for name, part in tasks.items()}
+        return make_evolution(self._experiment, members, run_dir, self._printer, versions)
+
+    def run(self, stop: threading.Event, evolution: Evolution | None) -> None:
+        """Trains until all tasks have ended, or until `stop` is set."""
+        waiting = _Waiting(self._parts.actor, self._printer)
+        has_budget = self._experiment.goal.acting_budget != (None, None)
 
         def may_act() -> bool:
             waiting.note()
-            return not has_budget or _within_budget(experiment.goal, first.monitor, parts.actor)
+            return not has_budget or self._within_budget()
 
-        while not stop.is_set() and not all(run.ending for run in runs.values()):
+        while not stop.is_set() and not all(run.ending for run in self._runs.values()):
             try:
-                learned = parts.run_once(may_act)
+                learned = self._parts.run_once(may_act)
             except Stopped:  # a wait of the replay ended, or another of the learner's processes has
                 break
             waiting.restart()
-            # The counts of every update are judged, so that a run ends at the same one each time;
-            # the logs, which cost more, are only read in intervals of time.
             line = start_up.take_line("first update") if learned else None
             if line is not None:
-                printer(line)
-            logs = learned and time.monotonic() >= due
+                self._printer(line)
+            # The counts of every update are judged, so that a run ends at the same one each time;
+            # the logs, which cost more, are only read in intervals of time.
+            logs = learned and time.monotonic() >= self._logs_due
             if logs:
-                due = time.monotonic() + _REPORT_S
-            report_all(spent=not learned, logs=logs)
-            if turns is not None:
-                report_evaluation(turns.run())
+                self._logs_due = time.monotonic() + _REPORT_S
+            self.report(spent=not learned, logs=logs)
+            if self._turns is not None:
+                self._report_evaluation(self._turns.run())
             if evolution is not None:
                 evolution.run_once()
-            for run in runs.values():
+            for run in self._runs.values():
                 run.check()
-        for part in parts.tasks.values():
-            part.learner.leave()
-        report_all(logs=True)
-        if turns is not None:
-            report_evaluation(turns.finish(stop.is_set))
-    endings = [run.ending for run in runs.values() if run.ending is not None]
-    return joined(endings) if len(endings) == len(runs) else None
+
+    def _within_budget(self) -> bool:
+        """Returns whether the actor may step once more. What it did since its report counts."""
+        steps, episodes = self._parts.actor.unreported
+        monitor = self._monitor
+        max_env_steps, max_episodes = self._experiment.goal.acting_budget
+        return (max_env_steps is None or monitor.acted + steps < max_env_steps) and (
+            max_episodes is None or monitor.episodes + episodes < max_episodes
+        )
+
+    def report(self, **flags: bool) -> None:
+        """Reports what was acted and learned. Args: flags: of `_TaskRun.report_counts`."""
+        acted, single = self._parts.actor.take_report(), self._experiment.assignment is None
+        for name, run in self._runs.items():
+            own = acted if single else acted[self._experiment.actor_of(name)]
+            run.report_counts(own, **flags)
+
+    def finish_evaluation(self, stop: threading.Event) -> None:
+        """Plays the evaluation that has begun to its end, unless `stop` is set, and reports it."""
+        if self._turns is not None:
+            self._report_evaluation(self._turns.finish(stop.is_set))
+
+    def _report_evaluation(self, scores: dict[str, Report]) -> None:
+        for name, report in scores.items():
+            self._runs[name].report(report)
+            self._parts.tasks[name].builder.callbacks.evaluated(report)
 
 
 class _Waiting:
@@ -282,15 +317,6 @@ class _Waiting:
                 f"acting: no update for {now - self._begin:.0f} s, "
                 f"{self._actor.unreported[0]:,} environment steps since the last one"
             )
-
-
-def _within_budget(goal: Goal, monitor: Monitor, actor: ActorLoop) -> bool:
-    """Returns whether the actor may step once more. What it did since its report counts too."""
-    steps, episodes = actor.unreported
-    max_env_steps, max_episodes = goal.acting_budget
-    return (max_env_steps is None or monitor.acted + steps < max_env_steps) and (
-        max_episodes is None or monitor.episodes + episodes < max_episodes
-    )
 
 
 def _nodes(experiment: Experiment) -> list[str]:

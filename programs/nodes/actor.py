@@ -19,8 +19,9 @@ from distrl.programs.running.acting import make_actor
 from distrl.programs.running.acting_budget import ActorLease, has_budget
 from distrl.programs.running.progress import patience
 from distrl.programs.substrate import node_context
+from distrl.replay.client import UnrollingReplayBuffer
 from distrl.rounds.clients import RoundWriter
-from distrl.runtime.heartbeat import current_heartbeat
+from distrl.runtime.heartbeat import Heartbeat, current_heartbeat
 from distrl.runtime.host_resources import keep_to_one_core
 from distrl.runtime.time_account import IDLE, current_account, in_state
 from distrl.variables.service import RemoteVariables
@@ -99,45 +100,25 @@ class ActorNode:
                 for task, builder in builders.items()
             }
             for task, learner in rounds.items():
-                self._writers[task] = RoundWriter(
-                    self._replays[task],
-                    TaskRounds(learner, task),
-                    unroll_length=builders[task].task.replay.unroll_length,
-                    actor=index,
-                    life=heartbeat.life,
-                    stop=stop,
-                    timeout=patience(
-                        experiment.supervision.insert_timeout, ACTOR.name, LEARNER.name
-                    ),
+                self._writers[task] = _round_writer(
+                    builders[task], self._replays[task], learner, stop, index, heartbeat.life
                 )
-            sources: dict[str, InferenceSource] = {}
-            for task, builder in builders.items():
-                if builder.task.learns_from is not None:
-                    continue  # it does not act
-                if inferencer:
-                    sources[task] = inference_client(
-                        builder, inferencer[task], stop, has_own_process()
-                    )
-                else:
-                    sources[task] = _own_inferencer(
-                        builder, variables[task], stop, index, heartbeat.life
-                    )
             self._actor = make_actor(
                 builders,
                 pool,
-                sources,
+                {
+                    task: inference_client(builder, inferencer[task], stop, has_own_process())
+                    if inferencer
+                    else _own_inferencer(builder, variables[task], stop, index, heartbeat.life)
+                    for task, builder in builders.items()
+                    if builder.task.learns_from is None  # others do not act
+                },
                 self._writers,
                 index=index,
                 first_environment=index * config.num_envs,
                 life=heartbeat.life,
             )
-            # The heartbeat has all steps of earlier lives, unless their host was lost.
-            self._before = heartbeat.acted
-            if heartbeat.life:
-                self._before = Peer(monitor).begin_life(
-                    f"actor/{index}", heartbeat.life, self._before
-                )
-                heartbeat.acted = self._before
+            self._before = _acted_before(heartbeat, monitor, index)
             self._lease: ActorLease | None = None
             if has_budget(experiment.goal):
                 self._lease = ActorLease(
@@ -195,6 +176,35 @@ class ActorNode:
         current_heartbeat().wait()
         with in_state(IDLE):
             self._stop.wait()
+
+
+def _round_writer(
+    builder: Builder,
+    replay: UnrollingReplayBuffer,
+    learner: NodeHandle,
+    stop: Any,
+    index: int,
+    life: int,
+) -> RoundWriter:
+    """Returns what writes an actor's steps to a task's table, in the rounds of its learner."""
+    task, timeout = builder.task, builder.experiment.supervision.insert_timeout
+    return RoundWriter(
+        replay,
+        TaskRounds(learner, task.name),
+        unroll_length=task.replay.unroll_length,
+        actor=index,
+        life=life,
+        stop=stop,
+        timeout=patience(timeout, ACTOR.name, LEARNER.name),
+    )
+
+
+def _acted_before(heartbeat: Heartbeat, monitor: NodeHandle, index: int) -> int:
+    """Returns the environment steps of an actor's earlier lives, for its heartbeat, too."""
+    if heartbeat.life:  # the heartbeat has all of them, unless their host was lost
+        node = f"actor/{index}"
+        heartbeat.acted = Peer(monitor).begin_life(node, heartbeat.life, heartbeat.acted)
+    return heartbeat.acted
 
 
 def _own_inferencer(

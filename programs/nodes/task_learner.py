@@ -17,6 +17,7 @@ from distrl.checkpointing.resume_point import (
     table_counts,
 )
 from distrl.errors import PeerError
+from distrl.learner import Learner
 from distrl.learner_group.devices import check_gpus
 from distrl.metrics.monitor import SPENT
 from distrl.metrics.reports import Report
@@ -133,14 +134,7 @@ class TaskLearner:
             self._resume(resume_point)
         self._first_version = self._learner.version
         self._learner.compile_ahead(builder.task.batch_struct(builder.struct))
-        files: PublishedVersions | None = None
-        make_board: Callable[[int], Board | None] | None = None
-        if unique_name:
-            name = f"{task}-{unique_name}-parameters"
-            files = PublishedVersions(name, owner_of_files())
-            if jax.default_backend() == "cpu":  # else each update would be waited for
-                make_board = functools.partial(Board.create, name, owner_of_files())
-        self.variables = VariableService(self._learner, builder.agent, files, make_board)
+        self.variables = _serve_variables(self._learner, builder, unique_name)
         generations: RemoteGenerations | None = None
         if len(experiment.tasks) > 1:
             generations = RemoteGenerations(
@@ -249,3 +243,15 @@ class TaskLearner:
         if self._callbacks and number > self._evaluations:
             self._callbacks.evaluated(scores)
         self._evaluations = number
+
+
+def _serve_variables(learner: Learner, builder: Builder, unique_name: str) -> VariableService:
+    """Returns what serves a learner's parameters. Args: unique_name: see `TaskLearner`."""
+    files: PublishedVersions | None = None
+    make_board: Callable[[int], Board | None] | None = None
+    if unique_name:
+        name = f"{builder.task.name}-{unique_name}-parameters"
+        files = PublishedVersions(name, owner_of_files())
+        if jax.default_backend() == "cpu":  # else each update would be waited for
+            make_board = functools.partial(Board.create, name, owner_of_files())
+    return VariableService(learner, builder.agent, files, make_board)

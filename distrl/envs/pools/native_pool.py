@@ -66,21 +66,14 @@ class NativePool(Pool):
             options = {**options, "max_episode_steps": exact_limit + 1}
         threads = min(num_threads or usable_cores(), num_envs)
         self.one_thread = threads == 1
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            try:
-                self._env = envpool().make(
-                    name,
-                    env_type="gymnasium",
-                    num_envs=num_envs,
-                    batch_size=wait_num,
-                    num_threads=threads,
-                    seed=seed % 2**31,
-                    **options,
-                )
-            except RuntimeError as error:  # ViZDoom's for some games of several players
-                text = " ".join(str(error).split())
-                raise ConfigError(f"environment: EnvPool cannot make {name}: {text}") from error
+        self._env = _make(
+            name,
+            num_envs=num_envs,
+            batch_size=wait_num,
+            num_threads=threads,
+            seed=seed % 2**31,
+            **options,
+        )
         at = {key: i for i, key in enumerate(self._env.spec._state_keys)}
         self._env_id, self._reward, self._elapsed = (
             at["info:env_id"], at["reward"], at["elapsed_step"]
@@ -234,6 +227,17 @@ class NativePool(Pool):
         if close is not None:
             close()
         self._env = None
+
+
+def _make(name: str, **options: Any) -> Any:
+    """Returns EnvPool's pool. Raises ConfigError: EnvPool cannot make the environment."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            return envpool().make(name, env_type="gymnasium", **options)
+        except RuntimeError as error:  # ViZDoom's for some games of several players
+            text = " ".join(str(error).split())
+            raise ConfigError(f"environment: EnvPool cannot make {name}: {text}") from error
 
 
 def _merge(
