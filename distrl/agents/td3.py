@@ -80,8 +80,8 @@ class TD3Config(ContinuousDefaults):
     hidden_sizes: tuple[int, ...] = (256, 256)
     activation: str = "relu"
     discount: float = 0.99
-    policy_learning_rate: float = 3e-4
-    critic_learning_rate: float = 3e-4
+    policy_learning_rate: float = 1e-3
+    critic_learning_rate: float = 1e-3
     anneal_updates: int | None = None
     anneal_over_budget: bool = False
     num_critics: int = 2
