@@ -18,6 +18,7 @@ from distrl.learning.divergence import UpdateCheck, check_saved
 from distrl.learning.training_state import TrainingState
 from distrl.replay.table.info import TableInfo
 from distrl.runtime.files import update_json
+from distrl.types import Params
 
 RESUMED = "resumed.json"
 
@@ -102,10 +103,24 @@ def check_seen(folders: Sequence[Path], start: ResumePoint) -> None:
 
 def check_agent(agent: Agent, checkpoint: Path) -> None:
     """Raises SpecError if the checkpoint is of another agent. Computes nothing."""
-    params = jax.eval_shape(agent.initial_params, jax.ShapeDtypeStruct((2,), np.uint32))
-    load_params(checkpoint / PARAMS, params)
+    params = check_params(agent, checkpoint)
     state = jax.eval_shape(agent.initial_learner_state, params)
     load_nest(checkpoint / LEARNER, state, "learner state")
+
+
+def check_params(agent: Agent, folder: Path) -> Params:
+    """Returns the shapes of the agent's parameters. Computes nothing.
+
+    Args:
+      agent: the agent.
+      folder: has a file of parameters.
+
+    Raises:
+      SpecError: these are another agent's.
+    """
+    params = jax.eval_shape(agent.initial_params, jax.ShapeDtypeStruct((2,), np.uint32))
+    load_params(folder / PARAMS, params)
+    return params
 
 
 def restore_learner(

@@ -173,8 +173,8 @@ def _open_run(
     folder = open_run(values.run_dir, experiment, topology, arguments, _say, origin)
     if folder.ended is not None:
         _say(
-            f"distrl: {shown(folder.path)} has already ended: {folder.ended[0]}; to continue, set "
-            "a larger goal"
+            f"distrl: {shown(folder.path)} has already ended: {folder.ended[0]}; nothing was "
+            "trained now: to continue, set a larger goal"
         )
     else:
         if values.snapshot:

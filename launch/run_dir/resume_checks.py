@@ -4,10 +4,11 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from distrl.agents.agent import Agent
 from distrl.agents.modules.images import has_channels_last
 from distrl.agents.modules.inputs import has_mask
 from distrl.agents.modules.torsos import has_scaled_integers
-from distrl.checkpointing.resume_point import check_agent
+from distrl.checkpointing.resume_point import check_agent, check_params
 from distrl.checkpointing.store import TABLE, Checkpoint, Checkpoints
 from distrl.errors import ConfigError, SpecError
 from distrl.experiment import Experiment
@@ -40,27 +41,72 @@ def check_settings(
     checkpoints: Mapping[str, Checkpoint], settings: dict[str, Any], experiment: Experiment
 ) -> list[str]:
     """Returns a line for each changed setting; raises ConfigError if one must not change."""
-    tasks = experiment.tasks
     first = next(iter(checkpoints.values()))  # all have the settings
-    changes = config_diff.compare(first.manifest, settings, config_diff.defaults(experiment))
+    paths = {name: checkpoint.path for name, checkpoint in checkpoints.items()}
+    return _check(first.path, first.manifest, settings, experiment, paths, check_agent)
+
+
+def check_finished(
+    path: Path, old_settings: dict[str, Any], settings: dict[str, Any], experiment: Experiment
+) -> list[str]:
+    """As `check_settings`, for a run that has finished: its checkpoints may be gone by now.
+
+    Args:
+      path: the run folder, which has the final parameters of all tasks.
+      old_settings: those of the run.
+      settings: those of now.
+      experiment: has the latter.
+    """
+    paths = {name: experiment.task_dir(path, name) for name in experiment.tasks}
+    return _check(path, old_settings, settings, experiment, paths, check_params)
+
+
+def changed_topology(was: str | None, now: str) -> list[str]:
+    """Returns a line if the topology has changed. Args: was: None: it is not known."""
+    return [] if was in (None, now) else [_changed("topology", was, now)]
+
+
+def _check(
+    path: Path,
+    old_settings: dict[str, Any],
+    settings: dict[str, Any],
+    experiment: Experiment,
+    paths: Mapping[str, Path],
+    check: Callable[[Agent, Path], None],
+) -> list[str]:
+    """Returns a line for each changed setting; raises ConfigError if one must not change.
+
+    Args:
+      path: has the old settings, for messages.
+      old_settings, settings: to compare.
+      experiment: has the new settings.
+      paths: the folders of arrays by task.
+      check: raises SpecError if such a folder's arrays are of another agent.
+    """
+    tasks = experiment.tasks
+    changes = config_diff.compare(old_settings, settings, config_diff.defaults(experiment))
     same = set.intersection(
         *(_without_effect(task.env_spec.observation) for task in tasks.values())
     )
     changes = [c for c in changes if c.field.rpartition(".")[2] not in same]
     fixed = [change for change in changes if change.fixed]
     if fixed:
-        raise ConfigError(f"{first.path} is of another run: {_describe(fixed)}")
-    for name, checkpoint in checkpoints.items():
+        raise ConfigError(f"{path} is of another run: {_describe(fixed)}")
+    for name, folder in paths.items():
         try:
-            check_agent(tasks[name].make_agent(), checkpoint.path)
+            check(tasks[name].make_agent(), folder)
         except SpecError as error:
             prefix = f"policies.{name}.agent." if experiment.policies else "agent."
             of_agent = [change for change in changes if change.field.startswith(prefix)]
             since = f"; changed since: {_describe(of_agent)}" if of_agent else ""
             raise ConfigError(
-                f"{checkpoint.path} is of another agent or environment: {error}{since}"
+                f"{folder} is of another agent or environment: {error}{since}"
             ) from error
-    return [f"distrl: changed since the checkpoint: {c.field}: {c.was} -> {c.now}" for c in changes]
+    return [_changed(c.field, c.was, c.now) for c in changes]
+
+
+def _changed(name: str, was: Any, now: Any) -> str:
+    return f"distrl: changed since the checkpoint: {name}: {was} -> {now}"
 
 
 def _without_effect(observation: Nest) -> set[str]:

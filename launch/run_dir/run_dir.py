@@ -27,7 +27,13 @@ from distrl.launch.run_dir.folder import (
     make_folder_in_runs,
     refusing,
 )
-from distrl.launch.run_dir.resume_checks import check_settings, check_tasks, has_table
+from distrl.launch.run_dir.resume_checks import (
+    changed_topology,
+    check_finished,
+    check_settings,
+    check_tasks,
+    has_table,
+)
 from distrl.launch.supervision.launcher_process import LOCK
 from distrl.launch.supervision.result import EXIT_FAILED, EXIT_FINISHED, RESULT_FILE
 from distrl.metrics.monitor import Monitor
@@ -108,11 +114,11 @@ def _open(
         say(f"distrl: {path / CONFIG} is damaged ({damage}): it is now {aside.name}")
         saved = next(iter(_latest(path, experiment, say).values()), None)  # has the settings too
         old_settings = settings if saved is None else saved.manifest
-    folders = [experiment.task_dir(path, task) for task in experiment.tasks]
     folder = RunFolder(path, ResumePoint(settings))
     if old_settings is not None:
         folder = _resume(path, old_settings, settings, experiment, topology, say)
     if folder.ended is None:
+        folders = [experiment.task_dir(path, task) for task in experiment.tasks]
         for file in (path / RESULT_FILE, *(each / RESUMED for each in folders)):
             file.unlink(missing_ok=True)  # of the program before
         write_json(
@@ -167,7 +173,10 @@ def _resume(
     saved = Saved.read(path)
     check_tasks(path, experiment)
     same_goal = config_diff.goal(old_settings) == config_diff.goal(settings)
+    changed = changed_topology(old_settings.get("topology"), topology)
     if result.get("status") == "finished" and same_goal and saved.complete:
+        for line in [*check_finished(path, old_settings, settings, experiment), *changed]:
+            say(line)
         return RunFolder(path, ResumePoint(settings), (str(result.get("reason")), EXIT_FINISHED))
     try:
         checkpoints = _latest(path, experiment, say)
@@ -184,7 +193,7 @@ def _resume(
         where = f"{shown(path)} has no {what}"
         say(f"distrl: {where}: starting from the beginning, appending to its logs")
         return RunFolder(path, ResumePoint(settings, last_generation=before))
-    for line in check_settings(checkpoints, settings, experiment):
+    for line in [*check_settings(checkpoints, settings, experiment), *changed]:
         say(line)
     with_table = [
         has_table(checkpoint, tasks[name], experiment.checkpoint.replay, topology, say)

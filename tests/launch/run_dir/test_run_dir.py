@@ -4,6 +4,7 @@ import csv
 import dataclasses
 import json
 import os
+import re
 import shutil
 import threading
 from pathlib import Path
@@ -159,8 +160,64 @@ def test_settings_that_may_change(opened, finished, tmp_path):
     changed = {line.split(": ")[2] for line in lines if "changed since" in line}
     assert changed == {
         "actors.num_envs", "checkpoint.period", "goal.max_env_steps", "replay.backend",
-        "replay.max_size", "seed",
+        "replay.max_size", "seed", "topology",
     }  # fmt: skip
+
+
+def with_result(finished, path):
+    """Copies a run that has ended, with the result that its launcher writes."""
+    shutil.copytree(finished, path)
+    result = {"status": "finished", "reason": "500 environment steps", "exit_code": 0}
+    (path / "result.json").write_text(json.dumps(result))
+
+
+@pytest.mark.parametrize("with_checkpoints", [True, False])
+@pytest.mark.parametrize("message", [each for each in OTHERS if "recurrent" not in each])
+def test_another_run_is_refused_where_one_has_finished(
+    opened, finished, tmp_path, message, with_checkpoints
+):
+    with_result(finished, tmp_path / "run")
+    if not with_checkpoints:
+        shutil.rmtree(tmp_path / "run" / "checkpoints")
+    before = set((tmp_path / "run").rglob("*"))
+    with pytest.raises(ConfigError, match=f"is of another run: .*{re.escape(message)}"):
+        opened(experiment(**OTHERS[message]))
+    assert set((tmp_path / "run").rglob("*")) == before
+
+
+def test_another_algorithm_is_refused_where_a_run_has_finished(opened, finished, tmp_path):
+    @dataclasses.dataclass(frozen=True)
+    class OtherConfig(CheckingConfig):
+        pass
+
+    with_result(finished, tmp_path / "run")
+    with pytest.raises(ConfigError, match=r"agent: was CheckingConfig, is .*OtherConfig"):
+        opened(experiment(agent=OtherConfig()))
+
+
+def test_parameters_of_other_shapes_are_refused_where_a_run_has_finished(
+    opened, finished, tmp_path
+):
+    with_result(finished, tmp_path / "run")
+    params = tmp_path / "run" / "params.npz"
+    with np.load(params) as file:
+        arrays = {name: file[name] for name in file.files}
+    np.savez(params, **{**arrays, "['more']": np.zeros(3)})
+    with pytest.raises(ConfigError, match=r"is of another agent or environment: .*more"):
+        opened(experiment())
+
+
+def test_changed_settings_are_told_of_a_run_that_has_finished(opened, finished, tmp_path):
+    with_result(finished, tmp_path / "run")
+    folder, lines = opened(experiment())
+    assert folder.ended == ("500 environment steps", EXIT_FINISHED) and not lines
+    folder, lines = opened(experiment(seed=3), "heavy_env")
+    assert folder.ended == ("500 environment steps", EXIT_FINISHED)
+    assert lines == [
+        "distrl: changed since the checkpoint: seed: 0 -> 3",
+        "distrl: changed since the checkpoint: topology: single_process -> heavy_env",
+    ]
+    assert opened(experiment())[1] == []  # the settings are still the run's
 
 
 def test_a_table_of_other_shards(tmp_path):
