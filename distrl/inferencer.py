@@ -246,6 +246,10 @@ class Inferencer:
             state = jax.tree.map(lambda leaf: np.asarray(leaf)[:n], before)
         return output, version, state
 
+    def draw_after(self, other: "Inferencer") -> None:
+        """Continues the random numbers of another inferencer, of the same seed."""
+        self._key, self._calls = other._key, other._calls
+
     def _count_call(self) -> None:
         self._calls += 1
         if self._calls == _MOST_CALLS:

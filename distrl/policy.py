@@ -4,7 +4,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from distrl import specs
@@ -14,60 +13,23 @@ from distrl.checkpointing.params_file import load_params
 from distrl.checkpointing.store import MANIFEST, PARAMS, Checkpoint, Checkpoints
 from distrl.errors import ConfigError
 from distrl.inferencer import Inferencer
+from distrl.policy_output import PolicyOutput, WithDistribution
 from distrl.runtime.files import TASKS
 from distrl.runtime.jax_settings import own_settings
 from distrl.saved.saved_agent import PICKLE, SETTINGS, read_settings
 from distrl.task import make_agent
-from distrl.types import AgentOutput, Nest, Params, StepType, TimeStep
+from distrl.types import Nest, Params, StepType, TimeStep
 from distrl.variables.client import ConstantSource, VariableClient
 
 POLICY_FILES = (PARAMS, (SETTINGS, PICKLE))
 """The files of a checkpoint that make a policy; see `Checkpoint.read`."""
 
 
-class PolicyOutput(NamedTuple):
-    """An action, and the distribution that it is from.
-
-    Attributes:
-      action: the action, with continuous ones clipped to their bounds.
-      log_prob: float32, its log-probability, that of the action before it was clipped. A policy
-        that samples has that of its sampling, also if it acts greedily.
-      parameters: of the distribution, by name: `value` with `logits` (normalised) or `mean` and
-        `std`, for IMPALA, A2C and PPO; `values` and `probabilities` for DQN and R2D2; `mean` and
-        `std` before the tanh for SAC.
-    """
-
-    action: Nest
-    log_prob: Any
-    parameters: dict[str, Any]
-
-
-class _WithDistribution:
-    """An agent whose extras are its distribution, and which takes the action that it is given.
-
-    `timestep.env_info` has the actions and, for each stream, whether to take them.
-    """
-
-    def __init__(self, agent: Agent):
-        self.env_spec, self._agent = agent.env_spec, agent
-        self.initial_params, self.initial_state = agent.initial_params, agent.initial_state
-
-    def actor_step(
-        self, rng: Any, params: Params, timestep: TimeStep, state: Any, evaluation: bool = False
-    ) -> tuple[AgentOutput, Any]:
-        given, is_given = timestep.env_info
-        timestep = timestep._replace(env_info=())
-        known = self._agent.action_distribution(rng, params, timestep, state, evaluation)
-        output, state = self._agent.actor_step(rng, params, timestep, state, evaluation)
-        action = jax.tree.map(lambda a, b: jnp.where(is_given, a, b), given, output.action)
-        extras = () if known is None else (known.log_prob(action), known.parameters)
-        return AgentOutput(action, extras), state
-
-
 class Policy:
     """Chooses an action for each observation of an environment, in order.
 
-    It keeps the agent's memory: recurrent state, frame stacks, the previous action.
+    It keeps the agent's memory: recurrent state, frame stacks, the previous action. One object
+    serves one thread at a time.
 
     Attributes:
       version: of the parameters, the number of updates that made them.
@@ -90,22 +52,29 @@ class Policy:
         self.batch_size = batch_size
         self._variables = VariableClient(ConstantSource(version, jax.device_put(params)), 2**62)
         self._name = type(getattr(agent, "agent", agent)).__name__
-        self._agent: Any = _WithDistribution(agent)
+        self._agent: Any = WithDistribution(agent)
         self._greedy, self._seed = greedy, seed
+        self._inferencers: dict[int, Inferencer] = {}  # by size, for which each is compiled
         self.env_spec = agent.env_spec
+        self._size = 0
         with own_settings():
             self._begin(1 if batch_size is None else batch_size)
 
     def _begin(self, size: int) -> None:
         """Begins the episodes of a number of environments, with new memory."""
-        self._size = size
-        self._inferencer = Inferencer(
-            self._agent,
-            self._variables,
-            seed=self._seed,
-            max_streams=size,
-            evaluation=self._greedy,
-        )
+        before = self._inferencers.get(self._size)
+        inferencer = self._inferencers.get(size)
+        if inferencer is None:
+            inferencer = self._inferencers[size] = Inferencer(
+                self._agent,
+                self._variables,
+                seed=self._seed,
+                max_streams=size,
+                evaluation=self._greedy,
+            )
+        if before is not None:
+            inferencer.draw_after(before)
+        self._size, self._inferencer = size, inferencer
         self._streams = np.arange(size, dtype=np.int32)
         self._first = np.ones(size, bool)
         self._prev_action = specs.zeros(self.env_spec.action, size)
@@ -129,7 +98,8 @@ class Policy:
 
         A list, an array of 64 bits, or an integer in the place of a float is converted, and so is
         any mapping in the place of a dict, or sequence in that of a tuple. If the
-        number of observations is another than in the call before, all episodes begin.
+        number of observations is another than in the call before, all episodes begin; the first
+        call with a number compiles for it.
 
         Args:
           observation: one environment's observation, or those of several as `[B, ...]`; the

@@ -58,7 +58,8 @@ ROOMS = """
     distrl/agents/ddpg distrl/agents/r2d2
     distrl/agents/a2c distrl/agents/dqn distrl/agents/impala distrl/agents/ppo
     distrl/agents/reinforce distrl/agents/sac distrl/agents/td3
-    distrl/checkpointing distrl/inferencer distrl/population distrl/saved distrl/sharing
+    distrl/checkpointing distrl/inferencer distrl/policy_output distrl/population distrl/saved
+    distrl/sharing
     distrl/agents/actor_critic distrl/agents/continuous distrl/agents/prediction
     distrl/agents/q_learning distrl/agents/tunable
     distrl/learner distrl/rounds distrl/task distrl/testing

@@ -103,3 +103,52 @@ def test_an_observation_may_have_other_containers_than_its_spec():
     assert jax.tree.map(int, policy(seen)) == {"move": (5, 2)}
     with pytest.raises(SpecError, match="expected the structure"):
         policy(collections.OrderedDict(pair=[2, 4, 6], count=7))
+
+
+class Drawing(CheckingAgent):
+    """Acts by a random number; counts how often it is traced."""
+
+    traces = 0
+
+    def actor_step(self, rng, params, timestep, state, evaluation=False):
+        Drawing.traces += 1
+        drawn = jax.random.uniform(rng, timestep.reward.shape)
+        return AgentOutput(jnp.stack([drawn, drawn], axis=-1) / 4, ()), state
+
+
+@pytest.mark.parametrize("recurrent", [False, True])
+def test_the_number_of_observations_changes_without_repeating_draws(recurrent):
+    agent = Drawing(SPEC, recurrent)
+    policy = Policy(agent, 0, {"version": np.int32(0)}, greedy=False, seed=3)
+    sizes = (1, 2, 1, 2, 5, 1)
+    batches = [policy(np.zeros((size, 3), np.float32)) for size in sizes]
+    draws = [float(number) for batch in batches for number in batch[:, 0]]
+    assert len(set(draws)) == sum(sizes)
+    alone = Policy(agent, 0, {"version": np.int32(0)}, greedy=False, seed=3)
+    for at in range(6):  # a call's numbers depend on how many calls were before it
+        single = alone(np.zeros((1, 3), np.float32))
+        if sizes[at] == 1:
+            np.testing.assert_array_equal(single, batches[at])
+    before = Drawing.traces
+    policy(np.zeros((2, 3), np.float32))
+    policy(np.zeros((5, 3), np.float32))
+    assert Drawing.traces == before  # compiled once for each number
+
+
+class Counting(CheckingAgent):
+    """Acts by its number of steps."""
+
+    def initial_state(self, batch_size):
+        return jnp.zeros(batch_size, jnp.float32)
+
+    def actor_step(self, rng, params, timestep, state, evaluation=False):
+        return AgentOutput(jnp.stack([state, state], axis=-1) / 8, ()), state + 1
+
+
+def test_memory_begins_where_the_number_of_observations_changes():
+    policy = Policy(Counting(SPEC, True), 0, {"version": np.int32(0)})
+
+    def steps(size):
+        return (policy(np.zeros((size, 3), np.float32))[:, 0] * 8).tolist()
+
+    assert [steps(1), steps(1), steps(2), steps(2), steps(1)] == [[0], [1], [0, 0], [1, 1], [0]]
