@@ -19,6 +19,7 @@ from distrl.launch.runs.run import Run, load_run
 from distrl.launch.supervision.launcher_process import is_running
 from distrl.metrics.sinks import METRICS
 
+_COUNTERS = ("env_steps", "seconds", "learner_steps", "episodes", "trained_steps")
 _POINTS = 200  # at which the runs of a curve are averaged
 _LONGEST_VALUE = 40  # characters of a setting in a label
 
@@ -65,7 +66,7 @@ def plot(arguments: list[str]) -> int:
       The exit status.
 
     Raises:
-      ConfigError: a folder is no run's, has no such column, or matplotlib is missing.
+      ConfigError: a folder is no run's, has no such column, x falls, or matplotlib is missing.
     """
     values = (
         Parser("plot")
@@ -100,7 +101,7 @@ def make_curves(
       say: takes a line for the user.
 
     Raises:
-      ConfigError: a run has no such column, or all have fewer than two rows of it.
+      ConfigError: a run has no such column, x falls, or all have fewer than two rows of it.
     """
     groups: dict[str, list[_Member]] = {}
     for run in itertools.chain.from_iterable(each.parts for each in runs):
@@ -136,7 +137,23 @@ def _points(run: Run, x: str, y: str) -> npt.NDArray[np.float64]:
     # A buffer of floats: a row as a tuple takes several times as much.
     flat = array.array("d", (float(text or "nan") for row in texts(path, (x, y)) for text in row))
     points = np.array(flat).reshape(-1, 2)
-    return points[np.isfinite(points).all(1)]
+    return _rising(points[np.isfinite(points).all(1)], run, x)
+
+
+def _rising(points: npt.NDArray[np.float64], run: Run, x: str) -> npt.NDArray[np.float64]:
+    """Returns the points whose x no later one is below; raises if x falls and is no counter.
+
+    A counter falls where a run resumed from what it had done before.
+    """
+    (falls,) = np.nonzero(np.diff(points[:, 0]) < 0)
+    if len(falls) and x not in _COUNTERS:
+        was, now = points[falls[0] : falls[0] + 2, 0]
+        raise ConfigError(
+            f"plot: --x={x}: it falls in {run.path}, from {was:g} to {now:g}; name a column that "
+            f"only rises: {', '.join(_COUNTERS)}"
+        )
+    least_later = np.minimum.accumulate(points[::-1, 0])[::-1]
+    return points[points[:, 0] <= least_later]
 
 
 def _check_ends(label: str, members: Sequence[_Member], x: str, say: Callable[[str], None]) -> None:

@@ -212,6 +212,39 @@ def test_a_plot_leaves_out_what_has_no_rows_and_says_where_a_curve_is_cut(tmp_pa
     assert plot.plot(words) == 0 and "ends at" not in capsys.readouterr().err
 
 
+def write_rows(path, names, rows):
+    lines = [",".join(map(str, row)) for row in [names, *rows]]
+    (path / "metrics.csv").write_text("\n".join([*lines, ""]))
+
+
+def test_a_plot_refuses_an_x_that_falls(tmp_path):
+    path = make_run(tmp_path / "a")
+    names = ("env_steps", "mean_return", "mean_length", "loss")
+    write_rows(path, names, [(1, 0, 6, 0.5), (2, 1, 6, ""), (3, 3, 7.5, 0.75), (4, 9, 5.5, 1)])
+    with pytest.raises(ConfigError) as error:
+        plot.plot(["distrl plot", str(path), "--x=mean_length"])
+    assert str(error.value) == (
+        f"plot: --x=mean_length: it falls in {path}, from 7.5 to 5.5; name a column that only "
+        "rises: env_steps, seconds, learner_steps, episodes, trained_steps"
+    )
+    (curve,) = plot.make_curves([load_run(path)], "loss", "mean_return")  # it happens to rise
+    assert (curve.x[0], curve.x[-1], curve.mean[0], curve.mean[-1]) == (0.5, 1, 0, 9)
+
+
+@pytest.mark.parametrize(
+    ("rows", "ends"),
+    [
+        ([(5, 50), (9, 90), (2, 1), (4, 3), (4, 5), (6, 7)], (2, 6, 1, 7)),  # from the beginning
+        ([(5, 50), (9, 90), (8, 1), (10, 3)], (5, 10, 50, 3)),  # from a checkpoint
+    ],
+)
+def test_a_plot_takes_what_a_run_has_done_again(tmp_path, rows, ends):
+    path = make_run(tmp_path / "a")
+    write_rows(path, ("learner_steps", "mean_return"), rows)
+    (curve,) = plot.make_curves([load_run(path)], "learner_steps", "mean_return")
+    assert (curve.x[0], curve.x[-1], curve.mean[0], curve.mean[-1]) == ends
+
+
 @pytest.mark.parametrize(
     ("command", "function"),
     [("plot", plot.plot), ("compare", compare.compare), ("eval", evaluate.evaluate_run)],
