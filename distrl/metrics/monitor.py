@@ -207,7 +207,8 @@ class Monitor:
                 self._first_update = time.monotonic()
                 self._printer(f"first learner step after {self._first_update - self._began:.1f} s")
         elif kind == EVALUATED:
-            self._evaluation = dict(report)
+            count = self._evaluation.get("evaluations", 0) + 1  # in all programs
+            self._evaluation = {**report, "evaluations": count}
             self._evaluations += 1
         elif kind == ACTED:
             self._count(node, int(report["env_steps"]))
@@ -260,6 +261,7 @@ class Monitor:
             "episodes": self._episodes,
             **self._recent.figures(),
             "env_restarts": self._restarts,
+            "evaluations": self._evaluation.get("evaluations"),
             "evaluation_episodes": self._evaluation.get("evaluation_episodes"),
             "evaluation_return": self._evaluation.get("evaluation_return"),
             **{f"evaluation_return_{i}": parts[i] for i in components},

@@ -176,24 +176,39 @@ def _bottleneck(run: Run) -> list[str]:
 
 def _evaluations(run: Run) -> list[str]:
     rows: list[list[str]] = []
-    scores = [f"evaluation_{name}" for name in _SCORES]
+    total = 0
     for part in run.parts:
-        before: list[str] = []
-        for steps, *score in texts(part.path / METRICS, ("env_steps", *scores)):
-            if score[0] not in ("", "nan") and score != before:
-                figures = [number(float(text or "nan")).replace("nan", "") for text in score]
-                rows.append([part.task or "", f"{float(steps):,.0f}", *figures])
-                before = score
-    shown = [f"{len(rows)} evaluations; the last {_MOST_ROWS}:"] if len(rows) > _MOST_ROWS else []
+        found, count = _evaluations_of(part)
+        rows += found
+        total += count
+    shown = rows[-_MOST_ROWS:]
+    line = f"{total} evaluations; the last {len(shown)} in {METRICS}:"
     head = ["policy", "env steps", *(name.replace("_", " ") for name in _SCORES)]
-    tables = html_page.table(head, rows[-_MOST_ROWS:])
+    tables = html_page.table(head, shown)
     best = []
     for part in run.parts:
         known = read_dict(part.path / "checkpoints" / "best.json")
         if known:
             words = ", ".join(f"{key} {value}" for key, value in known.items())
             best.append(html_page.text(f"best checkpoint: {words}", "soft"))
-    return [*(html_page.text(line, "soft") for line in shown), tables, *best]
+    return [*([html_page.text(line, "soft")] if total > len(shown) else []), tables, *best]
+
+
+def _evaluations_of(part: Run) -> tuple[list[list[str]], int]:
+    """Returns the table's rows of a policy, and the number of its evaluations."""
+    rows: list[list[str]] = []
+    columns = ("env_steps", "evaluations", *(f"evaluation_{name}" for name in _SCORES))
+    before: list[str] = []
+    number_before = ""
+    for steps, evaluations, *score in texts(part.path / METRICS, columns):
+        if score[0] in ("", "nan"):
+            continue
+        # Runs of older versions have scores alone.
+        if score != before or (number_before and evaluations != number_before):
+            figures = [number(float(text or "nan")).replace("nan", "") for text in score]
+            rows.append([part.task or "", f"{float(steps):,.0f}", *figures])
+        before, number_before = score, evaluations
+    return rows, max(len(rows), int(float(number_before or 0)))
 
 
 def _faults(run: Run, result: dict[str, Any]) -> list[str]:

@@ -52,7 +52,7 @@ def curves(run: Run) -> Curves:
     throughput.append(_lag(parts))
     throughput += [_states(task, rows) for task, rows in parts]
     known = {"mean_return", "evaluation_return", "mean_length", "success_rate", "time_out_rate"}
-    known |= {"evaluation_success_rate", "failure_rate", *_COUNTERS}
+    known |= {"evaluations", "evaluation_success_rate", "failure_rate", *_COUNTERS}
     known |= {name for name in names if name.startswith(_LAG) or _is_state(name)}
     others = [name for name in names if name not in known]
     varying = [name for name in others if _varies(parts, name)]

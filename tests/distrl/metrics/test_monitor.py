@@ -221,6 +221,20 @@ def test_reports_of_no_known_kind_and_those_of_other_nodes_are_refused(report, t
     assert "probe/0/size" not in state and not ends
 
 
+def test_evaluations_are_counted_over_the_programs_of_a_run():
+    goal = Goal(mean_return=None)
+    made, _ = monitor(goal)
+    assert made.snapshot()["evaluations"] is None
+    for number in range(2):  # equal scores, which nothing else tells apart
+        made.report("evaluator/0", number, [{"evaluation_return": 5.0}])
+    assert made.snapshot()["evaluations"] == 2
+    again, _ = monitor(goal)
+    again.restore(json.loads(json.dumps(made.state())))
+    assert again.snapshot()["evaluations"] == 2 and again.evaluated[0] == 0
+    again.report("evaluator/0", 0, [{"evaluation_return": 5.0}])
+    assert again.snapshot()["evaluations"] == 3 and again.evaluated[0] == 1
+
+
 def test_a_node_has_columns_of_its_own(tmp_path):
     made, _ = monitor(Goal(mean_return=None), tmp_path)
     made.report("probe/0", 0, [{"metrics": {"size": np.int64(3), "loss": 7.0}}])

@@ -95,6 +95,30 @@ def test_a_page_of_a_run(tmp_path):
     assert [word for word in evaluations.split() if word in ("10", "20")] == ["10", "20"]
 
 
+def test_evaluations_with_equal_scores_count(tmp_path):
+    run = make_run(tmp_path / "run", rows=0)
+
+    def shown(*rows):
+        lines = ["env_steps,evaluations,evaluation_return", *rows, ""]
+        (run.path / "metrics.csv").write_text("\n".join(lines))
+        found, total = report._evaluations_of(run)
+        return [row[1:3] for row in found], total
+
+    same = ("10,,", "20,1,5.0", "30,1,5.0", "40,2,5.0", "50,3,5.0", "60,3,5.0")
+    assert shown(*same) == ([["20", "5"], ["40", "5"], ["50", "5"]], 3)
+    # Two between rows; one of which no episode ended in time.
+    assert shown("10,1,5.0", "20,3,5.0", "30,4,", "40,5,5.0") == (
+        [["10", "5"], ["20", "5"], ["40", "5"]], 5,
+    )  # fmt: skip
+    # An older version's rows have no number, and neither have those of a resumed run at first.
+    assert shown("10,,5.0", "20,,5.0", "30,,6.0", "40,1,6.5") == (
+        [["10", "5"], ["30", "6"], ["40", "6.5"]], 3,
+    )  # fmt: skip
+    shown(*(f"{k},{k},5.0" for k in range(1, 26)))
+    _, text = check(report.make_report(run))
+    assert "25 evaluations; the last 20 in metrics.csv:" in text
+
+
 def test_a_run_without_rows_has_a_page(tmp_path):
     run = make_run(tmp_path / "run", rows=0)
     _, text = check(report.make_report(run))
