@@ -1,5 +1,6 @@
 """`distrl list`: the runs of a folder."""
 
+import math
 import time
 from pathlib import Path
 
@@ -40,9 +41,12 @@ def _row(config: Path) -> tuple[str, ...]:
     try:
         topology = str(run.config.get("topology", "-"))
         status = "running" if is_running(config.parent) else run.status
-    except ValueError:
+    except ConfigError:
         return config.parent.name, "damaged", "-", "-", "-", started
-    last = run.last_rows
-    steps = f"{int(max(row['env_steps'] for row in last)):,}" if last else "-"
-    returns = "/".join(f"{row['mean_return']:.1f}" for row in last) or "-"
+    try:
+        last = run.last_rows
+        steps = f"{max(row['env_steps'] for row in last):,.0f}" if last else "-"
+    except (ConfigError, KeyError):  # a cell, or the line of names
+        return config.parent.name, status, topology, "damaged", "-", started
+    returns = "/".join(f"{row.get('mean_return', math.nan):.1f}" for row in last) or "-"
     return config.parent.name, status, topology, steps, returns, started

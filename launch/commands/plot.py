@@ -14,7 +14,7 @@ import numpy.typing as npt
 from distrl.errors import ConfigError
 from distrl.launch.commands.compare import differences
 from distrl.launch.runs.arguments import Parser
-from distrl.launch.runs.rows import last_row, texts
+from distrl.launch.runs.rows import last_row, telling_damage, texts
 from distrl.launch.runs.run import Run, load_run
 from distrl.launch.supervision.launcher_process import is_running
 from distrl.metrics.sinks import METRICS
@@ -135,7 +135,9 @@ def _points(run: Run, x: str, y: str) -> npt.NDArray[np.float64]:
             known = ", ".join(last)
             raise ConfigError(f"plot: {run.path} has no column {name!r}; it has {known}")
     # A buffer of floats: a row as a tuple takes several times as much.
-    flat = array.array("d", (float(text or "nan") for row in texts(path, (x, y)) for text in row))
+    with telling_damage(path):
+        cells = (text for row in texts(path, (x, y)) for text in row)
+        flat = array.array("d", (float(text or "nan") for text in cells))
     points = np.array(flat).reshape(-1, 2)
     return _rising(points[np.isfinite(points).all(1)], run, x)
 

@@ -15,7 +15,7 @@ from distrl.launch.runs import html_page, report_curves
 from distrl.launch.runs.arguments import Parser
 from distrl.launch.runs.charts import short
 from distrl.launch.runs.default_settings import changed_settings
-from distrl.launch.runs.rows import texts
+from distrl.launch.runs.rows import telling_damage, texts
 from distrl.launch.runs.run import Run, load_run
 from distrl.launch.runs.text_table import number
 from distrl.launch.supervision.launcher_process import is_running
@@ -107,8 +107,8 @@ def _figures(run: Run) -> list[tuple[str, str]]:
         known = [row[name] for row in rows if row.get(name, float("nan")) == row.get(name)]
         if known:
             found.append((name.replace("_", " "), " / ".join(map(number, known))))
-    if rows and rows[0].get("seconds", 0) > 0:
-        row = rows[0]
+    row = rows[0] if rows else {}
+    if row.get("seconds", 0) > 0 and "env_steps" in row:
         found.append(("running time", _duration(row["seconds"])))
         found.append(("env steps a second", short(row["env_steps"] / row["seconds"])))
     return found
@@ -200,15 +200,17 @@ def _evaluations_of(part: Run) -> tuple[list[list[str]], int]:
     columns = ("env_steps", "evaluations", *(f"evaluation_{name}" for name in _SCORES))
     before: list[str] = []
     number_before = ""
-    for steps, evaluations, *score in texts(part.path / METRICS, columns):
-        if score[0] in ("", "nan"):
-            continue
-        # Runs of older versions have scores alone.
-        if score != before or (number_before and evaluations != number_before):
-            figures = [number(float(text or "nan")).replace("nan", "") for text in score]
-            rows.append([part.task or "", f"{float(steps):,.0f}", *figures])
-        before, number_before = score, evaluations
-    return rows, max(len(rows), int(float(number_before or 0)))
+    path = part.path / METRICS
+    with telling_damage(path):
+        for steps, evaluations, *score in texts(path, columns):
+            if score[0] in ("", "nan"):
+                continue
+            # Runs of older versions have scores alone.
+            if score != before or (number_before and evaluations != number_before):
+                figures = [number(float(text or "nan")).replace("nan", "") for text in score]
+                rows.append([part.task or "", f"{float(steps):,.0f}", *figures])
+            before, number_before = score, evaluations
+        return rows, max(len(rows), int(float(number_before or 0)))
 
 
 def _faults(run: Run, result: dict[str, Any]) -> list[str]:

@@ -1,18 +1,37 @@
 """The rows of `metrics.csv`, of which a run of weeks has a million."""
 
+import contextlib
 import csv
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import TextIO
+
+from distrl.errors import ConfigError
 
 Row = dict[str, float]
 _TAIL = 1 << 16  # bytes
 
 
+@contextlib.contextmanager
+def telling_damage(path: Path) -> Iterator[None]:
+    """Raises ConfigError, with the file's name, for a text that is no number or no table."""
+    try:
+        yield
+    except ConfigError:  # it is told already
+        raise
+    except (ValueError, csv.Error) as error:
+        raise ConfigError(f"{path} is damaged: {error}") from error
+
+
 def read_rows(path: Path) -> Iterator[Row]:
-    """Yields the rows of a file, none if it does not exist; what is not known is NaN."""
+    """Yields the rows of a file, none if it does not exist; what is not known is NaN.
+
+    Raises:
+      ConfigError: the file is damaged; so do the functions below.
+    """
     if path.exists():
-        with open(path, newline="") as file:
+        with _open(path) as file, telling_damage(path):
             yield from _rows(file)
 
 
@@ -20,7 +39,7 @@ def last_row(path: Path) -> Row | None:
     """Returns the newest whole row, without reading the others; None: there is none."""
     if not path.exists():
         return None
-    with open(path, "rb") as file:
+    with open(path, "rb") as file, telling_damage(path):
         header = file.readline()
         first, size, tail = file.tell(), os.fstat(file.fileno()).st_size, _TAIL
         while True:
@@ -29,7 +48,7 @@ def last_row(path: Path) -> Row | None:
             lines = file.read(size - begin).splitlines()
             if begin > first:
                 del lines[:1]  # perhaps the end of a row
-            if rows := list(_rows(line.decode() for line in [header, *lines])):
+            if rows := list(_rows(line.decode(errors="replace") for line in [header, *lines])):
                 return rows[-1]
             if begin == first:
                 return None
@@ -40,13 +59,12 @@ def texts(path: Path, names: Sequence[str]) -> Iterator[tuple[str, ...]]:
     """Yields some columns of each whole row, as text: "" is not known, or no such column."""
     if not path.exists():
         return
-    with open(path, newline="") as file:
-        reader = csv.reader(file)
-        header = next(reader, [])
+    with _open(path) as file, telling_damage(path):
+        cells = _cells(file)
+        header = next(cells, [])
         columns = [header.index(name) if name in header else None for name in names]
-        for row in reader:
-            if row and len(row) >= len(header):
-                yield tuple("" if column is None else row[column] for column in columns)
+        for row in cells:
+            yield tuple("" if column is None else row[column] for column in columns)
 
 
 def thinned_rows(path: Path, most: int) -> list[Row]:
@@ -62,12 +80,10 @@ def thinned_rows(path: Path, most: int) -> list[Row]:
     kept: list[list[str]] = []
     last: list[str] = []
     step, count = 1, 0
-    with open(path, newline="") as file:
-        reader = csv.reader(file)
-        header = next(reader, [])
-        for row in reader:
-            if not row or len(row) < len(header):
-                continue
+    with _open(path) as file, telling_damage(path):
+        cells = _cells(file)
+        header = next(cells, [])
+        for row in cells:
             if count % step == 0:
                 if len(kept) == most:
                     del kept[1::2]
@@ -76,16 +92,36 @@ def thinned_rows(path: Path, most: int) -> list[Row]:
                     kept.append(row)
             last = row
             count += 1
-    if kept and kept[-1] is not last:
-        kept.append(last)
-    return [_row(dict(zip(header, row, strict=False))) for row in kept]
+        if kept and kept[-1] is not last:
+            kept.append(last)
+        return [_row(header, row) for row in kept]
+
+
+def _open(path: Path) -> TextIO:
+    return open(path, newline="", errors="replace")
 
 
 def _rows(lines: Iterable[str]) -> Iterator[Row]:
-    for row in csv.DictReader(lines):
-        if None not in row.values():  # else the last row is being written
-            yield _row(row)
+    cells = _cells(lines)
+    header = next(cells, [])
+    for row in cells:
+        yield _row(header, row)
 
 
-def _row(texts: dict[str, str]) -> Row:
-    return {name: float(text) if text else float("nan") for name, text in texts.items()}
+def _cells(lines: Iterable[str]) -> Iterator[list[str]]:
+    """Yields the header, then the whole rows: the last one may be being written.
+
+    Zeros, as a file system leaves them after a crash, do not count.
+    """
+    reader = csv.reader(line.replace("\0", "") for line in lines)
+    header = next(reader, [])
+    yield header
+    for row in reader:
+        if row and len(row) >= len(header):
+            yield row
+
+
+def _row(header: Sequence[str], row: Sequence[str]) -> Row:
+    return {
+        name: float(text) if text else float("nan") for name, text in zip(header, row, strict=False)
+    }

@@ -1,6 +1,5 @@
 """`distrl.load_run`: what a run folder has, for a script or a notebook."""
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -77,7 +76,14 @@ class Run:
     @property
     def config(self) -> dict[str, Any]:
         """What `config.json` has: "experiment", with all settings, "topology", "command", ..."""
-        return dict(read_json(self.run_dir / CONFIG) or {})
+        path = self.run_dir / CONFIG
+        try:
+            config = read_json(path) or {}
+        except (OSError, ValueError) as error:
+            raise ConfigError(f"{path} cannot be read: {error}") from error
+        if not isinstance(config, dict):
+            raise ConfigError(f"{path} cannot be read: it has no settings")
+        return config
 
     @property
     def result(self) -> dict[str, Any]:
@@ -147,8 +153,9 @@ def load_run(path: str | Path, *, trust: bool = False, command: str = "load_run"
     folder = Path(path)
     if not (folder / CONFIG).exists():
         raise ConfigError(f"{command}: {folder} is not the folder of a run: it has no {CONFIG}")
+    run = Run(folder, trust=trust)
     try:
-        read_json(folder / CONFIG)
-    except (OSError, json.JSONDecodeError) as error:
-        raise ConfigError(f"{command}: {folder / CONFIG} cannot be read: {error}") from error
-    return Run(folder, trust=trust)
+        run.config  # noqa: B018  # raises if it is damaged
+    except ConfigError as error:
+        raise ConfigError(f"{command}: {error}") from error
+    return run

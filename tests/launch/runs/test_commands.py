@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from distrl.errors import ConfigError
-from distrl.launch.commands import compare, evaluate, list_runs, logs, plot, stop
+from distrl.launch.commands import compare, evaluate, list_runs, logs, plot, report, stop
 from distrl.launch.runs import evaluation, text_table
 from distrl.launch.runs.run import load_run
 
@@ -210,6 +210,64 @@ def test_a_plot_leaves_out_what_has_no_rows_and_says_where_a_curve_is_cut(tmp_pa
     ]
     (cut / "result.json").write_text('{"status": "finished"}')
     assert plot.plot(words) == 0 and "ends at" not in capsys.readouterr().err
+
+
+def listed(folder, capsys):
+    """Returns the words of each line of `distrl list` by the run's name."""
+    assert list_runs.list_runs(["distrl list", str(folder)]) == 0
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    return {line[0]: line for line in lines}
+
+
+def test_damaged_metrics_cost_list_a_word_and_other_commands_a_line(tmp_path, capsys):
+    good, bad = make_run(tmp_path / "good"), make_run(tmp_path / "bad")
+    (bad / "metrics.csv").write_text("seconds,env_steps,mean_return\n1,abc,3\n")
+    rows = listed(tmp_path, capsys)
+    assert rows["bad"][:5] == ["bad", "finished", "single_process", "damaged", "-"]
+    assert rows["good"][:4] == ["good", "finished", "single_process", "5,000"]
+    damaged = f"^{bad / 'metrics.csv'} is damaged: could not convert string to float: 'abc'$"
+    for command in (
+        lambda: compare.compare(["distrl compare", str(good), str(bad)]),
+        lambda: report.report(["distrl report", str(bad)]),
+        lambda: plot.plot(["distrl plot", str(bad)]),
+        lambda: load_run(bad).rows,
+    ):
+        with pytest.raises(ConfigError, match=damaged):
+            command()
+
+
+def test_damaged_names_of_columns(tmp_path, capsys):
+    good, bad = make_run(tmp_path / "good"), make_run(tmp_path / "bad")
+    for content in (b"sec\xff\x00\n1,2", b"seconds,env_st\xffs\n1,2\n"):
+        (bad / "metrics.csv").write_bytes(content)
+        assert listed(tmp_path, capsys)["bad"][3] == "damaged"
+        assert compare.compare(["distrl compare", str(good), str(bad)]) == 0
+        assert report.report(["distrl report", str(bad)]) == 0
+        with pytest.raises(ConfigError, match="has no column 'env_steps'; it has sec"):
+            plot.plot(["distrl plot", str(bad)])
+        capsys.readouterr()
+
+
+def test_a_damaged_cell_in_mid_file(tmp_path):
+    path = make_run(tmp_path / "a")
+    rows = [(k, "x" if k == 3 else 2 * k) for k in range(9)]
+    write_rows(path, ("env_steps", "evaluation_return"), rows)
+    damaged = f"^{path / 'metrics.csv'} is damaged: could not convert string to float: 'x'$"
+    with pytest.raises(ConfigError, match=damaged):
+        plot.make_curves([load_run(path)], "env_steps", "evaluation_return")
+    with pytest.raises(ConfigError, match=damaged):
+        report.report(["distrl report", str(path)])
+
+
+@pytest.mark.parametrize("content", [b"[1]", b"{", b"\xff", b'"so"'])
+def test_damaged_settings_cost_list_a_word_and_other_commands_a_line(tmp_path, capsys, content):
+    make_run(tmp_path / "good")
+    bad = make_run(tmp_path / "bad")
+    (bad / "config.json").write_bytes(content)
+    rows = listed(tmp_path, capsys)
+    assert rows["bad"][1] == "damaged" and rows["good"][1] == "finished"
+    with pytest.raises(ConfigError, match=f"^plot: {bad / 'config.json'} cannot be read: "):
+        plot.plot(["distrl plot", str(bad)])
 
 
 def write_rows(path, names, rows):

@@ -48,6 +48,14 @@ def test_files_without_rows(tmp_path):
         assert rows.thinned_rows(path, 4) == []
 
 
+def test_zeros_at_the_end_do_not_count(tmp_path):
+    """A file system may leave them after a crash."""
+    path = write(tmp_path / "metrics.csv", *numbered(3), "\0" * 40, end="")
+    assert [row["env_steps"] for row in rows.read_rows(path)] == [0, 10, 20]
+    assert rows.last_row(path)["env_steps"] == rows.thinned_rows(path, 4)[-1]["env_steps"] == 20
+    assert len(list(rows.texts(path, ["seconds"]))) == 3
+
+
 def test_columns_are_read_without_the_others(tmp_path):
     path = write(tmp_path / "metrics.csv", *numbered(3), "9.5,9", end="")
     got = list(rows.texts(path, ("mean_return", "other", "env_steps")))
