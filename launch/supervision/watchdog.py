@@ -12,7 +12,7 @@ from distrl.runtime.working_folder import shown
 _IDLE_CORES = 0.05  # a working node that uses less CPU is idle
 _SILENCE_S = 2.0  # without a heartbeat, which a node sends every second
 _WARN_AT = 0.5  # of a limit
-_MAX_CHECK_GAP_S = 2.0  # counted between two checks: the launcher may have been stopped itself
+_MAX_CHECK_GAP_S = 2.0  # counted between two checks: longer, and the launcher did not run, either
 
 
 class Watchdog:
@@ -68,6 +68,9 @@ class Watchdog:
 class HangDetector:
     """Decides whether one node is hung; to be asked about once a second.
 
+    What passes while it is not asked hardly counts: then the launcher did not run, nor did the node
+    where the whole program was frozen (a paused container, a suspended job).
+
     Args:
       heartbeat: the node's.
       limits: how long it may hang.
@@ -81,6 +84,7 @@ class HangDetector:
         self._heartbeat = heartbeat
         self._limits = limits
         self._baseline: tuple[float, float] | None = None  # seconds without progress, CPU seconds
+        self._stuck_s = 0.0  # as far as it counts
         self._stopped_s = 0.0
         self._last_check: float | None = None
         self.near: tuple[str, float, float] | None = None
@@ -94,17 +98,17 @@ class HangDetector:
         """
         limits = self._limits
         self.near = None
-        if self._last_check is not None and usage.stopped:
-            self._stopped_s += min(now - self._last_check, _MAX_CHECK_GAP_S)
-        if not usage.stopped:
-            self._stopped_s = 0.0
+        first = self._last_check is None
+        passed = 0.0 if self._last_check is None else min(now - self._last_check, _MAX_CHECK_GAP_S)
         self._last_check = now
+        self._stopped_s = self._stopped_s + passed if usage.stopped else 0.0
         if limits.stopped is not None and self._stopped_s > limits.stopped:
             return f"was stopped by a signal (SIGSTOP), {self._stopped_s:.0f} s ago"
         stuck = self._seconds_stuck()
         if stuck is None:
-            self._baseline = None
+            self._baseline, self._stuck_s = None, 0.0
             return None
+        stuck = self._stuck_s = stuck if first else min(stuck, self._stuck_s + passed)
         if self._baseline is None or stuck < self._baseline[0]:
             self._baseline = stuck, usage.cpu
             return None

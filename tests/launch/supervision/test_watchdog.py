@@ -97,6 +97,30 @@ def test_threads_that_do_not_run_are_found_while_the_node_waits(clock):
     assert clock.run(100, 0.0, beats=False) is not None
 
 
+@pytest.mark.parametrize("cores", [0.0, 1.0])
+@pytest.mark.parametrize("worked", [0, 20])
+def test_a_program_that_was_frozen_as_a_whole_has_no_hung_nodes(clock, cores, worked):
+    clock.heartbeat.tick()
+    clock.heartbeat.wait()
+    clock.run(3, 0.0)
+    clock.heartbeat.tick()
+    assert clock.run(worked, cores) is None
+    clock.now += 1000.0  # frozen: neither the launcher's checks nor the node's threads
+    assert (clock.run(1, cores), clock.detector.near) == (None, None)
+    limit = 60 if cores == 0.0 else 600
+    assert clock.run(limit - worked - 2, cores) is None
+    assert clock.run(1, cores).startswith(f"made no progress for {limit + 1} s")
+
+
+def test_a_node_that_works_on_after_a_freeze_is_judged_from_its_progress_on(clock):
+    clock.heartbeat.tick()
+    assert clock.run(20, 0.0) is None
+    clock.now += 1000.0
+    clock.heartbeat.tick()
+    assert clock.run(60, 0.0) is None
+    assert clock.run(1, 0.0).startswith("made no progress for 61 s")
+
+
 def test_usage_counts_descendants_and_sees_a_stop():
     code = "import subprocess, sys; subprocess.run([sys.executable, '-c', 'while True: pass'])"
     process = subprocess.Popen([sys.executable, "-c", code], start_new_session=True)
