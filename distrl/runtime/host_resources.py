@@ -87,13 +87,13 @@ def memory_limit(root: Path = Path("/")) -> int:
     """Returns how many bytes of memory this process may use.
 
     The machine's memory, or the limit of its cgroup or of a group above it where that is less
-    (`memory.max` of cgroup v2).
+    (cgroup v2 `memory.max`, v1 `memory.limit_in_bytes`).
 
     Args:
       root: the folder that contains `proc` and `sys`.
     """
     limit = _meminfo("MemTotal", root)
-    for group in _cgroups(root):
+    for group in _cgroups(root, "memory"):
         limit = min(limit, _memory_max(group))
     return int(limit)
 
@@ -108,10 +108,12 @@ def free_memory(root: Path = Path("/")) -> int:
       root: the folder that contains `proc` and `sys`.
     """
     free = _meminfo("MemAvailable", root)
-    for group in _cgroups(root):
-        used = _read(group / "memory.current")
+    for group in _cgroups(root, "memory"):
+        used = _read(group / "memory.current") or _read(group / "memory.usage_in_bytes")
         if used:
-            cached = _named(_read(group / "memory.stat")).get("inactive_file", 0)
+            # v1 adds those of the groups below under another name, and has `inactive_file`, too.
+            stat = _named(_read(group / "memory.stat"))
+            cached = stat.get("total_inactive_file", stat.get("inactive_file", 0))
             free = min(free, _memory_max(group) - int(used) + cached)
     return max(0, int(free))
 
@@ -162,8 +164,8 @@ def _meminfo(name: str, root: Path) -> float:
 
 def _memory_max(group: Path) -> float:
     """Returns the limit of one cgroup's folder, which may not exist; infinite if there is none."""
-    text = _read(group / "memory.max").strip()
-    return int(text) if text.isdecimal() else math.inf
+    text = (_read(group / "memory.max") or _read(group / "memory.limit_in_bytes")).strip()
+    return int(text) if text.isdecimal() else math.inf  # v1's "none" is about 2^63
 
 
 def _quota(root: Path) -> float:

@@ -80,6 +80,8 @@ def test_affinity_counts(tmp_path, monkeypatch):
     assert usable_cores(tree(tmp_path, files)) == 2
 
 
+NO_LIMIT_V1 = 9223372036854771712
+
 MEMINFO = {"proc/meminfo": "MemTotal:       1000 kB\nMemFree:        100 kB\n"}
 
 
@@ -98,6 +100,16 @@ MEMINFO = {"proc/meminfo": "MemTotal:       1000 kB\nMemFree:        100 kB\n"}
             4000,
         ),
         ({"proc/self/cgroup": "0::/docker/abc\n", "sys/fs/cgroup/memory.max": "3000"}, 3000),
+        ({**V1, "sys/fs/cgroup/memory/mine/memory.limit_in_bytes": "6000\n"}, 6000),
+        ({**V1, "sys/fs/cgroup/memory/memory.limit_in_bytes": f"{NO_LIMIT_V1}\n"}, 1_024_000),
+        (
+            {
+                **V1,
+                "sys/fs/cgroup/memory/memory.limit_in_bytes": "2000\n",
+                "sys/fs/cgroup/memory/mine/memory.limit_in_bytes": f"{NO_LIMIT_V1}\n",
+            },
+            2000,
+        ),
     ],
 )
 def test_the_smallest_memory_limit_counts(tmp_path, files, limit):
@@ -132,6 +144,19 @@ MINE = "sys/fs/cgroup/jobs/mine"
                 f"{MINE}/memory.current": "1000\n",
             },
             0,
+        ),
+        (
+            {
+                **V1,
+                "sys/fs/cgroup/memory/memory.limit_in_bytes": f"{NO_LIMIT_V1}\n",
+                "sys/fs/cgroup/memory/memory.usage_in_bytes": "900000\n",
+                "sys/fs/cgroup/memory/mine/memory.limit_in_bytes": "9000\n",
+                "sys/fs/cgroup/memory/mine/memory.usage_in_bytes": "8000\n",
+                "sys/fs/cgroup/memory/mine/memory.stat": (
+                    "inactive_file 100\nactive_file 100\ntotal_inactive_file 2000\n"
+                ),
+            },
+            3000,
         ),
     ],
 )
