@@ -160,11 +160,21 @@ def sweep(of_this_process: bool = False) -> list[str]:
     return removed
 
 
+def check_writable(name: str, kind: Kind = TABLE) -> None:
+    """Raises ConfigError if no file can be made: read-only, or another user's folder."""
+    if not os.access(FOLDER, os.W_OK | os.X_OK):
+        raise ConfigError(
+            f"{kind.noun} {name!r} needs {FOLDER}, which cannot be written: mount a tmpfs there "
+            "that you can write to, or take --topology=single_process"
+        )
+
+
 def check_room(name: str, nbytes: int, kind: Kind = TABLE) -> None:
-    """Raises ConfigError if there is not enough memory for a file of `nbytes`.
+    """Raises ConfigError if a file of `nbytes` cannot be made, or there is no memory for it.
 
     Files that dead creators have left take none: they are removed.
     """
+    check_writable(name, kind)
     sweep()
     folder = os.statvfs(FOLDER)
     free = folder.f_bavail * folder.f_frsize
@@ -187,7 +197,7 @@ def create(name: str, nbytes: int, creator: Process, kind: Kind = TABLE) -> Shar
       kind: what will be in it.
 
     Raises:
-      ConfigError: there is a live file of this name, or not enough memory.
+      ConfigError: there is a live file of this name, not enough memory, or no file can be made.
     """
     file = new_file(name, creator, kind)
     path = file.path
@@ -205,13 +215,15 @@ def create(name: str, nbytes: int, creator: Process, kind: Kind = TABLE) -> Shar
 
 
 def new_file(name: str, creator: Process, kind: Kind = TABLE) -> SharedFile:
-    """Returns the unfinished file to be created; raises ConfigError if the name is in use.
+    """Returns the unfinished file to be created.
 
     It may be there, left by a process that died while it created it for the same creator.
+    Raises ConfigError if the name is in use, or no file can be made.
     """
     quoted = urllib.parse.quote(name, safe="")
     if not quoted or len(quoted) > 200:
         raise ConfigError(f"a shared {kind.noun}'s name must have 1 to 200 letters; got {name!r}")
+    check_writable(name, kind)
     finished = f"{_PREFIX}{quoted}.{creator.pid}.{creator.start}{kind.suffix}"
     path = FOLDER / f"{finished}{_UNFINISHED}"
     for file in existing():

@@ -198,6 +198,18 @@ def test_too_little_memory_is_refused(streams, name):
     assert not left(name)
 
 
+def test_shared_memory_that_cannot_be_written_is_refused(streams, name, monkeypatch):
+    monkeypatch.setattr(os, "access", lambda path, mode: path != segment.FOLDER)
+    said = rf"'{name}' needs /dev/shm, which cannot be written: .* --topology=single_process$"
+    with pytest.raises(ConfigError, match=f"^table {said}"):
+        SharedTable.check_room(streams.struct, CONFIG, 4, name)
+    with pytest.raises(ConfigError, match=f"^request file {said}"):
+        segment.check_room(name, 1, segment.REQUESTS)
+    with pytest.raises(ConfigError, match=f"^table {said}"):
+        SharedTable.create(streams.struct, CONFIG, 4, name)
+    assert not left(name)
+
+
 @pytest.mark.parametrize("installed", [False, True])
 def test_what_has_no_room_is_advised_what_is_installed(monkeypatch, installed):
     def find_spec(name):
