@@ -11,10 +11,11 @@ ROOT = Path(__file__).resolve().parents[1]
 HERE = ".".join(map(str, sys.version_info[:2]))
 
 
-def find(python: str) -> subprocess.CompletedProcess[str]:
+def find(python: str, without: str = "") -> subprocess.CompletedProcess[str]:
+    env = {name: value for name, value in os.environ.items() if name != without}
     return subprocess.run(
         [ROOT / "tools" / "setup_env.sh", "--find"],
-        env={**os.environ, "PYTHON": python},
+        env={**env, "PYTHON": python},
         capture_output=True,
         text=True,
         timeout=60,
@@ -30,6 +31,12 @@ def test_a_python_is_named_by_its_path_or_version():
     assert Path(interpreter).resolve() == Path(sys.executable).resolve()
     newest = find("newest").stdout.split()[0]
     assert int(newest.partition(".")[2]) >= sys.version_info[1]
+
+
+def test_a_python_is_found_without_a_home():
+    done = find("newest", without="HOME")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("3.")
 
 
 @pytest.mark.parametrize(

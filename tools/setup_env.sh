@@ -11,6 +11,7 @@
 # Exit status: 0 done, 2 no usable interpreter or environment, else that of the install that failed.
 set -euo pipefail
 
+HOME=${HOME:-$(unset HOME; printf %s ~)}  # `env -i` has none: then it is that of /etc/passwd, or /
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd -P)
 cd "$root"
 venv=$(realpath -ms -- "${1:-.venv}")
