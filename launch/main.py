@@ -150,10 +150,15 @@ def _command(argv: Sequence[str]) -> str:
 
 
 def _with_home(word: str) -> str:
-    """Expands ~ in a flag that names a file or folder, which shells leave alone after a "="."""
+    """Expands ~ in a flag that names a file or folder, which shells leave alone after a "=".
+
+    Raises ConfigError: there is no such home folder.
+    """
     flag, equals, value = word.partition("=")
     if equals and value.startswith("~") and flag.lstrip("-") in PATH_FLAGS:
-        return f"{flag}={os.path.expanduser(value)}"
+        from distrl.runtime import home
+
+        return f"{flag}={home.expanded(value, flag)}"
     return word
 
 

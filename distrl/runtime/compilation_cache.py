@@ -8,6 +8,8 @@ import stat
 from pathlib import Path
 from typing import Any
 
+from distrl.errors import ConfigError
+from distrl.runtime import home
 from distrl.runtime.files import write_private
 from distrl.runtime.jax_import import import_jax
 
@@ -52,12 +54,12 @@ def _folder() -> Path | None:
     chosen = os.environ.get(VARIABLE, "")
     if chosen.lower() in _OFF:
         return None
-    top = Path(chosen or Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache") / "distrl" / "jax")
     try:
-        folder = top.expanduser().absolute() / _machine()
+        top = Path(home.expanded(chosen, VARIABLE)) if chosen else home.cache_folder() / "jax"
+        folder = top.absolute() / _machine()
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         info = folder.stat()
-    except (OSError, RuntimeError):  # a file system to read only; no home
+    except (OSError, ConfigError):  # a file system to read only; no home
         return None
     if info.st_uid != os.getuid() or info.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
         return None

@@ -5,13 +5,14 @@ Run as a program it writes the file: it makes an experiment of each agent, which
 
 import contextlib
 import fcntl
-import os
 import re
 from pathlib import Path
 from typing import Any
 
+from distrl.errors import ConfigError
 from distrl.launch.paths import PACKAGE
 from distrl.runtime.files import make_private_folder, read_dict, write_json
+from distrl.runtime.home import cache_folder
 from distrl.version import __version__
 
 _ENVIRONMENTS = ("CartPole-v1", "Pendulum-v1")  # an agent has settings for one of them
@@ -19,8 +20,14 @@ _CHOICE = re.compile(r'"([a-z_]\w*)"')
 
 
 def read() -> tuple[dict[str, Any], bool]:
-    """Returns the names, and whether they are those of this code; see `collect`."""
-    words = read_dict(_file()) or {}
+    """Returns the names, and whether they are those of this code; see `collect`.
+
+    A user without a home has no file, and no names: ({}, True).
+    """
+    try:
+        words = read_dict(_file()) or {}
+    except ConfigError:
+        return {}, True
     return words, words.get("fingerprint") == fingerprint()
 
 
@@ -36,8 +43,7 @@ def _sources() -> list[Path]:
 
 
 def _file() -> Path:
-    cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(cache) / "distrl" / "completion.json"
+    return cache_folder() / "completion.json"
 
 
 def collect() -> dict[str, Any]:
@@ -50,7 +56,7 @@ def collect() -> dict[str, Any]:
 
     from distrl import presets
     from distrl.envs.pools.envpool_library import envpool_names
-    from distrl.errors import ConfigError, SpecError
+    from distrl.errors import SpecError
     from distrl.launch.cli import config_flags, read_command
 
     settings: dict[str, dict[str, list[str]]] = {}

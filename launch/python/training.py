@@ -17,7 +17,7 @@ from distrl.launch.python import training_client
 from distrl.launch.run_dir.folder import make_folder_in_runs
 from distrl.launch.runs.run import Run
 from distrl.launch.supervision.result import EXIT_BAD_INPUT, EXIT_FINISHED
-from distrl.runtime import working_folder
+from distrl.runtime import home, working_folder
 
 _EXIT_STOPPED = {128 + signal.SIGINT, 128 + signal.SIGTERM}
 
@@ -56,7 +56,7 @@ def train(
     if run_dir is None:
         folder = make_folder_in_runs(f"{name}-{topology}")
     else:
-        folder = Path(run_dir).expanduser().absolute()
+        folder = Path(home.expanded(run_dir, "distrl.train: run_dir")).absolute()
     arguments = [f"--topology={topology}", f"--run_dir={folder}"]
     if experiment is None:
         arguments += [f"--env={environment}", *([f"--agent={agent}"] if agent else [])]

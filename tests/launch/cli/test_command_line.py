@@ -98,6 +98,10 @@ BAD = {
         ["train", "--config_file=~/no_such.json"],
         f"--config_file: {Path.home()}/no_such.json",
     ),
+    "no home": (
+        ["train", "--run_dir=~no_such_user/x"],
+        "--run_dir: ~no_such_user/x: the home folder ~no_such_user is not known; give the path",
+    ),
     "folder": (
         ["train", "--topology=single_process", f"--run_dir={__file__}"],
         f"--run_dir: {__file__} cannot be a folder: ",

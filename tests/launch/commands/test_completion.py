@@ -6,6 +6,7 @@ import subprocess
 import pytest
 from absl import flags
 
+from distrl.errors import ConfigError
 from distrl.launch.cli import config_flags
 from distrl.launch.commands import completion, completion_words
 from distrl.presets import AGENTS, experiment
@@ -24,6 +25,19 @@ KNOWN = {
 def offered(line: str) -> list[str]:
     words = line.split() + ([""] if line.endswith(" ") else [])
     return completion.candidates(words[1:], KNOWN)
+
+
+def test_a_user_without_a_home_has_no_names_and_no_process_that_looks_for_them(monkeypatch):
+    def expanded(path, name):
+        raise ConfigError(f"{name}: there is no home")
+
+    def start(*arguments, **settings):
+        raise AssertionError("a process was started")
+
+    monkeypatch.setattr("distrl.runtime.home.expanded", expanded)
+    monkeypatch.setattr(subprocess, "Popen", start)
+    assert completion_words.read() == ({}, True)
+    assert completion.completion(["completion", "bash"]) == 0
 
 
 @pytest.fixture

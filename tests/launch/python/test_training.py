@@ -339,6 +339,13 @@ def test_a_folder_that_is_gone_is_named(tmp_path, monkeypatch):
             training.train("CartPole-v1", run_dir=run_dir)
 
 
+def test_a_home_folder_that_is_not_known_is_named(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigError, match=r"run_dir: ~no_such_user/x: the home folder"):
+        distrl.train("CartPole-v1", max_env_steps=1, run_dir="~no_such_user/x")
+    assert not list(tmp_path.iterdir())
+
+
 def test_an_environment_alone_is_no_experiment():
     with pytest.raises(ConfigError, match="expected an environment's name or an Experiment"):
         training.train(suites.make("CartPole-v1"))
