@@ -38,6 +38,14 @@ def make_private_folder(path: Path) -> None:
     path.mkdir(mode=0o700, exist_ok=True)
 
 
+def owner(path: Path) -> str:
+    """Returns the name of a file's owner, or "user 1001" where that has none."""
+    try:
+        return path.owner()
+    except KeyError:
+        return f"user {path.stat().st_uid}"
+
+
 @contextlib.contextmanager
 def replacing(path: Path, part: Path) -> Iterator[None]:
     """Replaces a file by `part`, which is written in the block; after an error `part` is gone.

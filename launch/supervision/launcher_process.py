@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from distrl.errors import ConfigError
+from distrl.runtime.files import owner
 from distrl.runtime.process_exit import command_pid
 from distrl.shared_memory.process import Process
 
@@ -80,11 +81,11 @@ def _namespace() -> int:
 def is_running(run_dir: Path) -> bool:
     """Returns whether a program on this machine, or on one that shares the folder, runs there."""
     try:
-        descriptor = os.open(run_dir / LOCK, os.O_RDWR)
-    except OSError:  # another user's, or no run folder
+        descriptor = os.open(run_dir / LOCK, os.O_RDONLY)  # enough, also of another user's
+    except OSError:  # no run folder, or not for this user to read
         return False
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         return True
     finally:
@@ -114,20 +115,28 @@ def parse_lock(text: bytes) -> LauncherProcess | None:
 
 
 def local_launcher(run_dir: Path, command: str) -> LauncherProcess:
-    """Returns the process that a running program was started as, if that is on this host.
+    """Returns the process that a running program was started as, which this user may signal.
 
     Args:
       run_dir: its folder.
       command: what needs it, for messages.
 
     Raises:
-      ConfigError: nothing runs there, or not on this host.
+      ConfigError: nothing runs there, or not on this host, or it is another user's.
     """
     if not is_running(run_dir):
         raise ConfigError(f"{command}: {run_dir} is not running")
     launcher = launcher_of(run_dir)
     if launcher is None or not launcher.lives:
         raise ConfigError(f"{command}: the program in {run_dir} {_where_else(launcher, command)}")
+    try:
+        os.kill(launcher.pid, 0)
+    except PermissionError:
+        user = owner(Path(f"/proc/{launcher.pid}"))
+        raise ConfigError(
+            f"{command}: the program in {run_dir} is {user}'s ({launcher.name}); only {user} or "
+            f"root can {command} it"
+        ) from None
     return launcher
 
 

@@ -3,6 +3,7 @@
 import fcntl
 import json
 import os
+from pathlib import Path
 
 import pytest
 
@@ -12,11 +13,13 @@ from distrl.launch.commands.stacks import stacks
 from distrl.launch.supervision.launcher_process import (
     LOCK,
     LauncherProcess,
+    is_running,
     launcher_of,
     local_launcher,
     lock_text,
 )
 from distrl.launch.supervision.status_file import StatusFile, read_status, suspension
+from distrl.runtime.files import owner
 
 OTHER_CLOCK = -1e6  # seconds since another host's boot
 HERE = LauncherProcess.this()
@@ -72,6 +75,38 @@ def test_a_process_that_has_the_number_of_one_that_has_ended_is_left_alone(locke
     run = locked(HERE._replace(start=HERE.start - 1))
     with pytest.raises(ConfigError, match=f"was process {HERE.pid} on host .*, which has ended"):
         stop.stop(["distrl stop", str(run)])
+
+
+def may_not_signal(pid, number):
+    assert (pid, number) == (HERE.pid, 0)
+    raise PermissionError(1, "Operation not permitted")
+
+
+def test_a_program_of_another_user_runs_and_is_left_alone(locked, monkeypatch):
+    run = locked(HERE)
+    opened = os.open
+
+    def open_to_read(path, flags, *more, **named):
+        if os.fspath(path) == str(run / LOCK) and flags & (os.O_RDWR | os.O_WRONLY):
+            raise PermissionError(13, "Permission denied", str(path))
+        return opened(path, flags, *more, **named)
+
+    monkeypatch.setattr(os, "open", open_to_read)
+    monkeypatch.setattr(os, "kill", may_not_signal)
+    assert is_running(run)
+    user = owner(Path("/proc/self/stat"))
+    with pytest.raises(ConfigError) as refused:
+        stop.stop(["distrl stop", str(run)])
+    assert str(refused.value) == (
+        f"stop: the program in {run} is {user}'s ({HERE.name}); only {user} or root can stop it"
+    )
+
+
+def test_two_who_look_at_a_folder_at_once_do_not_see_each_other(tmp_path):
+    (tmp_path / LOCK).touch()
+    with open(tmp_path / LOCK) as looked_at:
+        fcntl.flock(looked_at, fcntl.LOCK_SH)
+        assert not is_running(tmp_path)
 
 
 def write_status(run, launcher, node_host):
