@@ -201,7 +201,7 @@ def _keep_code(
     file = values.experiment if values.env is None else ""
     try:
         write_snapshot(path, experiment, file, arguments)
-    except OSError as error:  # the run itself does not need it
+    except (OSError, ConfigError) as error:  # the run itself does not need it
         _say(f"distrl: no snapshot of the code in {shown(path)}: {error}")
 
 

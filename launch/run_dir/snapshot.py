@@ -4,6 +4,7 @@ Of distrl itself it has the revision, and what differs from it; where that is no
 Of the user's own code it has every module that was imported when the run began.
 """
 
+import contextlib
 import hashlib
 import io
 import json
@@ -16,9 +17,10 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from distrl.errors import ConfigError
 from distrl.experiment import Experiment
 from distrl.launch.paths import PACKAGE
-from distrl.runtime.files import make_private_folder, read_dict, write_private
+from distrl.runtime.files import read_dict, write_json
 from distrl.runtime.provenance import git, revision
 from distrl.saved.saved_agent import is_users, pickled
 from distrl.version import __version__
@@ -48,6 +50,7 @@ def write_snapshot(
 
     Raises:
       OSError: it cannot be written.
+      ConfigError: the newest cannot be read.
     """
     left_out: list[str] = []
     about: dict[str, Any] = {"format": _FORMAT, "packages": installed_packages()}
@@ -77,22 +80,42 @@ def write_snapshot(
     for key, data in files.items():
         (target / key).parent.mkdir(parents=True, exist_ok=True)
         (target / key).write_bytes(data)
-    make_private_folder(target)
-    write_private(target / ABOUT, json.dumps(about, indent=1).encode())  # last: it is complete
+    target.mkdir(parents=True, exist_ok=True)
+    write_json(target / ABOUT, about, durable=False)  # last: it is complete
     return target
 
 
 def newest_snapshot(run_dir: Path) -> Path | None:
-    """Returns the folder of a run's newest snapshot; None if it has none."""
+    """Returns the folder of a run's newest snapshot; None if it has none.
+
+    Raises ConfigError: this user may not read it.
+    """
     folder = run_dir / FOLDER
-    found = folder.iterdir() if folder.is_dir() else ()
-    complete = [each for each in found if each.name.isdecimal() and (each / ABOUT).exists()]
+    with _refusing():
+        found = folder.iterdir() if folder.is_dir() else ()
+        complete = [each for each in found if each.name.isdecimal() and (each / ABOUT).exists()]
     return max(complete, key=lambda each: int(each.name), default=None)
 
 
 def read_about(snapshot: Path) -> dict[str, Any]:
-    """Returns what `snapshot.json` has; empty if it is damaged."""
-    return read_dict(snapshot / ABOUT) or {}
+    """Returns what `snapshot.json` has; empty if it is damaged.
+
+    Raises ConfigError: this user may not read it.
+    """
+    with _refusing():
+        return read_dict(snapshot / ABOUT) or {}
+
+
+@contextlib.contextmanager
+def _refusing() -> Iterator[None]:
+    """Raises ConfigError where a file is another user's, and not to be read."""
+    try:
+        yield
+    except PermissionError as error:
+        raise ConfigError(
+            f"{error.filename}: {error.strerror}; its owner lets a group read a run by "
+            "chmod -R g+rX RUN"
+        ) from error
 
 
 def pickled_experiment(run_dir: Path) -> Path | None:

@@ -5,6 +5,7 @@ import os
 import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -34,6 +35,35 @@ def code(tmp_path, monkeypatch):
         monkeypatch.setattr(module, "PACKAGE", root / "distrl")
     monkeypatch.setattr(snapshot, "_users_modules", lambda *_: iter(()))
     return root
+
+
+@pytest.fixture
+def umask():
+    before = os.umask(0o027)
+    yield
+    os.umask(before)
+
+
+def test_a_snapshot_has_the_umasks_mode_as_the_run_has(tmp_path, code, umask):
+    run = tmp_path / "run"
+    snapshot.write_snapshot(run, EXPERIMENT, "", [])
+    modes = {path.name: path.stat().st_mode & 0o777 for path in run.rglob("*")}
+    assert modes == {"code": 0o750, "1": 0o750, "snapshot.json": 0o640, "distrl.zip": 0o640}
+
+
+def test_a_snapshot_that_may_not_be_read_is_named(tmp_path, code, monkeypatch):
+    path = snapshot.write_snapshot(tmp_path, EXPERIMENT, "", [])
+
+    def read(self):
+        raise PermissionError(13, "Permission denied", str(self))
+
+    monkeypatch.setattr(Path, "read_bytes", read)
+    with pytest.raises(ConfigError) as refused:
+        snapshot_code.run_with_snapshot("play", str(tmp_path), [])
+    assert str(refused.value) == (
+        f"{path}/snapshot.json: Permission denied; its owner lets a group read a run by "
+        "chmod -R g+rX RUN"
+    )
 
 
 def commit(root):
