@@ -24,7 +24,7 @@ from distrl.envs.multi_agent.assignment import Assignment, PolicyOf
 from distrl.envs.multi_agent.environment import SeveralAgents, steps_per_env_step
 from distrl.envs.pool import Environment
 from distrl.errors import ConfigError
-from distrl.experiment_parts import check_parts
+from distrl.experiment_parts import check_evaluation, check_parts
 from distrl.goal import Goal
 from distrl.learning.update_trigger import started_by
 from distrl.metrics.sinks import check_sinks
@@ -149,7 +149,7 @@ class Experiment:
             check_members(self.population, self.tasks, list(self.shared))
         for task in self.tasks.values():
             task.check()
-        self.evaluator.limited(self.evaluation_environment or self.environment)
+        check_evaluation(self)
         if self.policies and self.actors.min_actors is not None:
             raise ConfigError(
                 "actors.min_actors: policies cannot have rounds: unrolls do not end together; "

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from distrl import specs
 from distrl.config import (
     ActorsConfig,
     CheckpointConfig,
@@ -11,6 +12,7 @@ from distrl.config import (
     MetricsConfig,
     SupervisionConfig,
 )
+from distrl.envs.multi_agent.environment import SeveralAgents
 from distrl.errors import ConfigError
 from distrl.goal import Goal
 from distrl.replay.buffer import ReplayConfig
@@ -49,6 +51,29 @@ def check_parts(experiment: Any) -> None:
         value = getattr(experiment, name)
         if not isinstance(value, (list, tuple)):
             raise ConfigError(f"{name} must be a tuple, as in {name}=(x,), got {value!r:.80}")
+
+
+def check_evaluation(experiment: Any) -> None:
+    """Raises ConfigError if the evaluator can't play in the environment, or the agent not there."""
+    trained, played = experiment.environment, experiment.evaluation_environment
+    experiment.evaluator.limited(played or trained)
+    if played is None:
+        return
+    if isinstance(trained, SeveralAgents) != isinstance(played, SeveralAgents):
+        raise ConfigError(
+            f"evaluation_environment: of {trained.name} and {played.name}, one has several agents "
+            "and the other one"
+        )
+    ours, other = trained.spec(), played.spec()
+    if (
+        specs.struct(ours.observation) != specs.struct(other.observation)
+        or ours.action != other.action
+        or specs.struct(ours.reward) != specs.struct(other.reward)
+    ):
+        raise ConfigError(
+            f"evaluation_environment: {played.name} has {other[:3]}; the agent is made for "
+            f"{trained.name}'s observations, actions and rewards, {ours[:3]}"
+        )
 
 
 def _check_environment(name: str, environment: Any) -> None:

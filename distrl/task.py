@@ -6,6 +6,7 @@ from typing import Protocol
 
 from distrl import specs
 from distrl.agents.agent import Agent, extras_struct, state_struct
+from distrl.agents.settings import algorithm
 from distrl.annealing import annealed_agent
 from distrl.config import ActorsConfig, EvaluatorConfig, InferenceConfig, LearnerConfig
 from distrl.envs.multi_agent.environment import SeveralAgents
@@ -110,7 +111,6 @@ class Task:
     def check(self) -> None:
         """Raises ConfigError for what can't work, with the arithmetic."""
         check_order(self.transforms)
-        self._check_evaluation_environment()
         if self.replay.num_shards > self.actors.num_actors:
             raise ConfigError(
                 f"replay.num_shards={self.replay.num_shards} is more than "
@@ -144,10 +144,17 @@ class Task:
             )
 
     def _check_whole_episodes(self) -> None:
+        name = type(algorithm(self.agent)).__name__.removesuffix("Config")
+        learns_from_whole = getattr(self.agent, "whole_episodes", False)
         if not self.replay.whole_episodes:
+            if learns_from_whole:
+                raise ConfigError(
+                    f"replay.whole_episodes=False cuts episodes, and {name} needs all rewards that "
+                    "follow an action; use replay.whole_episodes=True, with a replay.unroll_length "
+                    "of the longest episode"
+                )
             return
-        name = type(self.agent).__name__.removesuffix("Config")
-        if not getattr(self.agent, "whole_episodes", False):
+        if not learns_from_whole:
             raise ConfigError(
                 f"replay.whole_episodes is for algorithms that learn from whole episodes, such as "
                 f"REINFORCE, and {name} learns from unrolls of any steps; leave it False"
@@ -203,30 +210,6 @@ class Task:
                 f"that may be late, a round has {actors.num_streams + actors.late_streams} "
                 f"unrolls: {error}"
             ) from None
-
-    def _check_evaluation_environment(self) -> None:
-        if self.evaluation_environment is None:
-            return
-        several = [
-            isinstance(each, SeveralAgents)
-            for each in (self.environment, self.evaluation_environment)
-        ]
-        if several[0] != several[1]:
-            raise ConfigError(
-                f"evaluation_environment: of {self.environment.name} and "
-                f"{self.evaluation_environment.name}, one has several agents and the other one"
-            )
-        trained, played = self.environment.spec(), self.evaluation_environment.spec()
-        if (
-            specs.struct(trained.observation) != specs.struct(played.observation)
-            or trained.action != played.action
-            or specs.struct(trained.reward) != specs.struct(played.reward)
-        ):
-            raise ConfigError(
-                f"evaluation_environment: {self.evaluation_environment.name} has {played[:3]}; the "
-                f"agent is made for {self.environment.name}'s observations, actions and rewards, "
-                f"{trained[:3]}"
-            )
 
     def make_agent(self) -> Agent:
         """Returns the agent, behind its transforms if there are any."""

@@ -66,14 +66,18 @@ def defaults_of(
     """Returns the parts of an experiment that suit an algorithm and those that are given.
 
     Args:
-      agent: the algorithm's settings; those without `defaults` get the parts' own defaults.
+      agent: the algorithm's settings; those without `defaults` get the parts' own defaults, or a
+        queue of whole episodes if they learn from such.
       env_spec: spec of the environment, before transforms.
       actors: the actors, if given: they are kept, and the other parts are sized for them.
       learner: the learner, likewise.
     """
     if hasattr(agent, "defaults"):
         return agent.defaults(env_spec, actors, learner)
-    return Defaults(actors or ActorsConfig(), learner or LearnerConfig())
+    actors, learner = actors or ActorsConfig(), learner or LearnerConfig()
+    if getattr(agent, "whole_episodes", False):
+        return Defaults(actors, learner, episode_queue(actors, learner))
+    return Defaults(actors, learner)
 
 
 def lost_ratio(
@@ -153,6 +157,11 @@ def queue(actors: ActorsConfig, learner: LearnerConfig, unroll_length: int) -> R
     """Returns a queue of two batches, or of two unrolls of every stream if that is more."""
     size = 2 * max(learner.batch_size, actors.num_streams)
     return ReplayConfig(unroll_length=unroll_length, max_size=size)
+
+
+def episode_queue(actors: ActorsConfig, learner: LearnerConfig) -> ReplayConfig:
+    """Returns a queue of whole episodes of at most 1,000 transitions, as large as `queue`'s."""
+    return dataclasses.replace(queue(actors, learner, 1_000), whole_episodes=True)
 
 
 def sampled(

@@ -12,13 +12,12 @@ import jax.numpy as jnp
 
 from distrl.agents.actor_critic import Advantages, PolicyGradient, check_on_policy, check_settings
 from distrl.agents.components import ByName, components_field
-from distrl.agents.defaults import Defaults, has_pixels
+from distrl.agents.defaults import Defaults, episode_queue, has_pixels
 from distrl.agents.losses.means import normalize
 from distrl.agents.losses.returns import gae
 from distrl.agents.networks import NetworkConfig
 from distrl.agents.settings import check_flag
 from distrl.config import ActorsConfig, LearnerConfig
-from distrl.errors import ConfigError
 from distrl.replay.config import ReplayConfig
 from distrl.specs import EnvironmentSpec
 from distrl.types import StepType, TimeStep
@@ -77,12 +76,6 @@ class ReinforceConfig:
     def check_replay(self, replay: ReplayConfig, batch_size: int) -> None:
         """Raises ConfigError for tables that REINFORCE cannot learn from."""
         check_on_policy("REINFORCE", replay)
-        if not replay.whole_episodes:
-            raise ConfigError(
-                "replay.whole_episodes=False cuts episodes, and REINFORCE needs all rewards that "
-                "follow an action; use replay.whole_episodes=True, with a replay.unroll_length of "
-                "the longest episode"
-            )
 
     @classmethod
     def preset(cls, env_spec: EnvironmentSpec) -> "ReinforceConfig":
@@ -102,10 +95,8 @@ class ReinforceConfig:
         """
         actors = actors or ActorsConfig(num_envs=8)
         learner = learner or LearnerConfig(batch_size=8)
-        size = 2 * max(learner.batch_size, actors.num_streams)
-        replay = ReplayConfig(unroll_length=1_000, max_size=size, whole_episodes=True)
         transform = "reward_clip" if has_pixels(env_spec) else "reward_scale"
-        return Defaults(actors, learner, replay, (transform,))
+        return Defaults(actors, learner, episode_queue(actors, learner), (transform,))
 
     def make(self, env_spec: EnvironmentSpec) -> "Reinforce":
         """Returns the agent for an environment. Raises ConfigError if the two do not fit."""

@@ -11,6 +11,7 @@ from distrl.agents.defaults import Defaults, defaults_of
 from distrl.agents.dqn import DQNConfig
 from distrl.agents.impala import IMPALAConfig
 from distrl.config import ActorsConfig, LearnerConfig
+from distrl.errors import ConfigError
 from distrl.experiment import Experiment
 from distrl.replay.config import ReplayConfig
 from distrl.specs import EnvironmentSpec
@@ -90,3 +91,17 @@ def test_an_agent_without_defaults_gets_those_of_the_parts():
     plain = Defaults()
     assert (made.replay, made.learner) == (plain.replay, plain.learner)
     assert made.actors == ActorsConfig(num_envs=8)
+
+
+def test_an_agent_without_defaults_that_learns_from_whole_episodes_gets_them():
+    class WholeConfig:
+        """Settings from a user's own file."""
+
+        whole_episodes = True
+        make = IMPALAConfig().make
+
+    actors, learner = ActorsConfig(num_envs=8), LearnerConfig(batch_size=5)
+    made = Experiment(envs.make("CartPole-v1"), WholeConfig(), actors=actors, learner=learner)
+    assert made.replay == ReplayConfig(unroll_length=1_000, max_size=32, whole_episodes=True)
+    with pytest.raises(ConfigError, match="False cuts episodes, and Whole needs all rewards"):
+        dataclasses.replace(made, replay=ReplayConfig(unroll_length=1_000, max_size=64))

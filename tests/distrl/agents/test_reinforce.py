@@ -116,7 +116,7 @@ def experiment(**replay):
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: experiment(whole_episodes=False), "REINFORCE needs all rewards that follow"),
+        (lambda: experiment(whole_episodes=False), "Reinforce needs all rewards that follow"),
         (
             lambda: experiment(unroll_length=100),
             "replay.unroll_length=100: episodes of CartPole-v1 may have 500 steps",
