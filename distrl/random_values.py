@@ -8,9 +8,11 @@ import numpy.typing as npt
 from dm_env import specs as dm_specs
 
 from distrl import specs
-from distrl.types import Nest
+from distrl.specs import EnvironmentSpec
+from distrl.types import Nest, StepType, TimeStep, Trajectory
 
 _MOST = 256  # different values of an integer
+_LONGEST = 6  # steps of an episode
 
 
 def random_values(random: np.random.Generator, spec: Nest, *leading: int) -> Nest:
@@ -28,6 +30,62 @@ def random_values(random: np.random.Generator, spec: Nest, *leading: int) -> Nes
         spec,
         is_leaf=specs.is_spec,
     )
+
+
+def random_steps(
+    random: np.random.Generator,
+    env_spec: EnvironmentSpec,
+    extras: Nest,
+    length: int,
+    streams: int,
+    episode: int | None = None,
+) -> Trajectory:
+    """Returns random steps `[length, streams]` of episodes that end in both ways.
+
+    Each stream begins with an episode. Its state is ().
+
+    Args:
+      random: where the numbers come from.
+      env_spec: spec of the environment.
+      extras: nest of specs of the agent's extras.
+      length: rows.
+      streams: number of streams.
+      episode: steps of each episode; None: 1 to 6.
+    """
+
+    def episodes() -> Any:
+        return random.integers(1, _LONGEST + 1, streams) if not episode else np.array(episode)
+
+    step_type = np.zeros((length, streams), np.int8)
+    left = np.broadcast_to(episodes(), (streams,))
+    for t in range(1, length):
+        ended = step_type[t - 1] == StepType.LAST
+        left = np.where(ended, episodes(), left - 1)
+        step_type[t] = np.where(
+            ended, StepType.FIRST, np.where(left <= 0, StepType.LAST, StepType.MID)
+        )
+    first = step_type == StepType.FIRST
+    true_end = (step_type == StepType.LAST) & (random.random(step_type.shape) < 0.5)
+
+    def drawn(nest: Nest) -> Nest:
+        return random_values(random, nest, length, streams)
+
+    def unless_first(leaf: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        mask = first.reshape(*first.shape, *[1] * (leaf.ndim - 2))
+        return np.where(mask, np.zeros_like(leaf), leaf)
+
+    action = drawn(env_spec.action)
+    ids = np.arange(streams, dtype=np.int32)
+    timestep = TimeStep(
+        step_type,
+        unless_first(drawn(env_spec.reward)),
+        np.where(true_end, 0, 1).astype(np.float32),
+        drawn(env_spec.observation),
+        jax.tree.map(lambda leaf: unless_first(np.roll(leaf, 1, axis=0)), action),
+    )
+    version = np.zeros((length, streams), np.int32)
+    one = np.ones(streams, np.float32)
+    return Trajectory(timestep, action, drawn(extras), version, (), ids, 0 * ids, one)
 
 
 def _leaf(

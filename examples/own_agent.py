@@ -13,6 +13,7 @@ import optax
 
 from distrl import envs
 from distrl.agents.agent import Agent, Logs
+from distrl.agents.losses.means import mean_over
 from distrl.agents.losses.returns import gae
 from distrl.experiment import ActorsConfig, Experiment, LearnerConfig
 from distrl.replay.config import ReplayConfig
@@ -93,7 +94,7 @@ class OwnAgent(Agent):
         entropy = -jnp.sum(jnp.exp(log_probs) * log_probs, axis=-1)
         real = timestep.step_type[:-1] != StepType.LAST  # LAST to FIRST is no transition
         losses = -taken * advantage + 0.25 * error**2 - config.entropy_cost * entropy
-        loss = jnp.sum(jnp.where(real, losses, 0)) / jnp.maximum(jnp.sum(real), 1)
+        loss = mean_over(real)(losses)
         return loss, {"loss": loss, "entropy": jnp.mean(entropy)}
 
     def compute_gradients(

@@ -10,7 +10,7 @@ import numpy.typing as npt
 from distrl import specs
 from distrl.agents.agent import Agent
 from distrl.errors import ConfigError
-from distrl.random_values import random_values
+from distrl.random_values import random_steps
 from distrl.replay.config import ReplayConfig
 from distrl.specs import EnvironmentSpec
 from distrl.transforms import TRANSFORMS
@@ -22,7 +22,6 @@ from distrl.types import TIME_FIELDS, Array, Nest, State, StepType, TimeStep, Tr
 _STREAMS = 4
 _LEAD = 4  # rows before the first unroll, so that it begins within episodes
 _ROWS = 12  # compared at least
-_LONGEST = 6  # steps of an episode
 _KINDS = {StepType.FIRST: "FIRST", StepType.MID: "MID", StepType.LAST: "LAST"}
 # The compiler may round differently: in 1 of 1000 numbers, to the other side of a threshold.
 _TOLERANCE, _SHARE = 1e-3, 1e-3
@@ -90,7 +89,8 @@ def check_transform(
     count = 1 if whole_episodes else -(-_ROWS // unroll_length)
     starts = [lead + k * unroll_length for k in range(count)]
     length = starts[-1] + unroll_length + 1
-    batch = _random_batch(random, env_spec, extras, length, unroll_length * whole_episodes)
+    episode = unroll_length if whole_episodes else None
+    batch = random_steps(random, env_spec, extras, length, _STREAMS, episode)
     statistics = _statistics(transform, env_spec, batch)
 
     @jax.jit
@@ -169,50 +169,6 @@ def _statistics(transform: Transform, env_spec: EnvironmentSpec, batch: Trajecto
     merged = jax.jit(transform.merge_statistics)(initial, new)
     check_same(f"{transform.name}.merge_statistics", "statistics", initial, merged)
     return merged
-
-
-def _random_batch(
-    random: np.random.Generator,
-    env_spec: EnvironmentSpec,
-    extras: Nest,
-    length: int,
-    episode: int,
-) -> Trajectory:
-    """Returns steps `[length, B]`. Args: episode: steps of each episode; 0: random ones."""
-
-    def episodes() -> Any:
-        return random.integers(1, _LONGEST + 1, _STREAMS) if not episode else np.array(episode)
-
-    step_type = np.zeros((length, _STREAMS), np.int8)
-    left = np.broadcast_to(episodes(), (_STREAMS,))
-    for t in range(1, length):
-        ended = step_type[t - 1] == StepType.LAST
-        left = np.where(ended, episodes(), left - 1)
-        step_type[t] = np.where(
-            ended, StepType.FIRST, np.where(left <= 0, StepType.LAST, StepType.MID)
-        )
-    first = step_type == StepType.FIRST
-    true_end = (step_type == StepType.LAST) & (random.random(step_type.shape) < 0.5)
-
-    def drawn(nest: Nest) -> Nest:
-        return random_values(random, nest, length, _STREAMS)
-
-    def unless_first(leaf: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        mask = first.reshape(*first.shape, *[1] * (leaf.ndim - 2))
-        return np.where(mask, np.zeros_like(leaf), leaf)
-
-    action = drawn(env_spec.action)
-    ids = np.arange(_STREAMS, dtype=np.int32)
-    timestep = TimeStep(
-        step_type,
-        unless_first(drawn(env_spec.reward)),
-        np.where(true_end, 0, 1).astype(np.float32),
-        drawn(env_spec.observation),
-        jax.tree.map(lambda leaf: unless_first(np.roll(leaf, 1, axis=0)), action),
-    )
-    version = np.zeros((length, _STREAMS), np.int32)
-    one = np.ones(_STREAMS, np.float32)
-    return Trajectory(timestep, action, drawn(extras), version, (), ids, 0 * ids, one)
 
 
 def _rows(nest: Any, rows: int | slice) -> Any:

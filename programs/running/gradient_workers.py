@@ -7,12 +7,14 @@ from typing import Any
 
 from distrl.experiment import Experiment
 from distrl.gradients.allocator import Allocator
+from distrl.gradients.comparison import check_own_loss
 from distrl.gradients.team import GradientTeam
 from distrl.gradients.update import SplitUpdate
 from distrl.programs.build import Builder, print_line
 from distrl.programs.program import NodeHandle
 from distrl.programs.remote import stop_and_tick
 from distrl.runtime.heartbeat import UP, current_heartbeat
+from distrl.transforms.agent import TransformedAgent
 
 
 def make_allocator(experiment: Experiment) -> Allocator:
@@ -38,10 +40,17 @@ def split_update(
       workers: all workers of the program.
       monitor: moves workers between tasks.
       stop: event that is set when the program stops.
+
+    Raises:
+      ConfigError: shares of a batch don't give its gradients; see `check_own_loss`.
     """
     task, config = builder.task, builder.task.learner
     if not config.num_gradient_workers:
         return None
+    builder.start_backend()
+    agent = builder.agent
+    plain = agent.agent if isinstance(agent, TransformedAgent) else agent
+    check_own_loss(plain, task.replay.unroll_length)
     allocator = make_allocator(builder.experiment)
     team = GradientTeam(
         builder.make_share_gradients(),
@@ -54,7 +63,7 @@ def split_update(
         printer=print_line,
     )
     alone = len(workers) == config.num_gradient_workers
-    return SplitUpdate(builder.agent, team, None if alone else _MonitorAllocation(monitor, task))
+    return SplitUpdate(agent, team, None if alone else _MonitorAllocation(monitor, task))
 
 
 class _Connection:

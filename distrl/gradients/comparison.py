@@ -1,0 +1,77 @@
+"""Whether a loss of one's own gives the same gradients in shares of a batch as on the whole one."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from distrl import specs
+from distrl.agents.agent import Agent, extras_struct, state_struct
+from distrl.errors import ConfigError
+from distrl.gradients.shares import BatchFacts, ShareGradients, leaves_of_share, split
+from distrl.gradients.update import Part, combine
+from distrl.random_values import random_steps
+from distrl.types import StepType, Trajectory
+
+_SHARES, _BATCH = 3, 6
+# Of a leaf's largest number. Rounding is far below it, and a share's own count is off by a third.
+_TOLERANCE = 0.05
+_LEAST = 1e-3  # a leaf's largest number, as a part of the gradients': what is less may be rounding
+
+
+def check_own_loss(agent: Agent, length: int) -> None:
+    """Compares the gradients of a small random batch with those of its shares, combined.
+
+    It compiles the loss twice; that of the package's own agents is not looked at.
+
+    Args:
+      agent: the agent, without transforms.
+      length: transitions of an unroll.
+
+    Raises:
+      ConfigError: they differ by more than rounding.
+    """
+    if type(agent).__module__.partition(".")[0] == "distrl":
+        return
+    struct = specs.trajectory_struct(agent.env_spec, extras_struct(agent), state_struct(agent))
+    batch = _unequal_batch(agent, length)
+    params = jax.jit(agent.initial_params)(jax.random.PRNGKey(0))
+    state = jax.jit(agent.initial_learner_state)(params)
+    whole, _ = jax.jit(agent.compute_gradients)(params, state, batch)
+    gradients = ShareGradients(agent, struct, length, _BATCH)
+    inputs, facts, parts = gradients.select(params, state), BatchFacts.of(agent, batch), []
+    for extent in split(_BATCH, _SHARES):
+        leaves = gradients(inputs, leaves_of_share(batch, extent), extent, facts)
+        parts.append(Part(extent.size / _BATCH, *gradients.result(extent.size, leaves)))
+    combined, _ = combine(agent, parts)
+    named = [
+        ("params" + jax.tree_util.keystr(path), *(np.asarray(x, np.float64) for x in (want, got)))
+        for (path, want), got in zip(
+            jax.tree_util.tree_leaves_with_path(whole), jax.tree.leaves(combined), strict=True
+        )
+        if np.size(want) and jnp.issubdtype(want.dtype, jnp.inexact)
+    ]
+    sizes = [np.abs(want).max() for _, want, _ in named]
+    if not np.isfinite(sizes).all():  # random data need not make sense to a loss
+        return
+    for (name, want, got), size in zip(named, sizes, strict=True):
+        error = np.abs(got - want).max()
+        if size > _LEAST * max(sizes) and not error <= _TOLERANCE * size:
+            raise ConfigError(
+                f"learner.num_gradient_workers: the shares of a batch give other gradients than "
+                f"the batch, by {error / size:.0%} of {name}'s largest: the loss of "
+                f"{type(agent).__name__} must take its means by mean_over, and draw by "
+                "batch_share.draw (docs/gradient_workers.md); change it, or take 0"
+            )
+
+
+def _unequal_batch(agent: Agent, length: int) -> Trajectory:
+    """Returns a random batch of whose shares the last has no real transition."""
+    random = np.random.default_rng(0)
+    batch = random_steps(random, agent.env_spec, extras_struct(agent), length + 1, _BATCH)
+    kinds = batch.timestep.step_type.copy()
+    kinds[:, -_BATCH // _SHARES :] = StepType.LAST
+    return batch._replace(
+        timestep=batch.timestep._replace(step_type=kinds),
+        state=jax.tree.map(np.asarray, agent.initial_state(_BATCH)),
+        probability=np.linspace(0.1, 0.01, _BATCH, dtype=np.float32),
+    )
