@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from distrl import specs
-from distrl.agents.agent import Agent, params_struct
+from distrl.agents.agent import Agent, initial_row, params_struct
 from distrl.agents.compiling import compiler_options
 from distrl.learning.compile_ahead import CompileAhead
 from distrl.lockstep import LockstepVariables
@@ -121,7 +121,7 @@ class Inferencer:
         self._slots: dict[int, int] = {}
         self._slots_of: dict[bytes, npt.NDArray[Any]] = {}
         self._last: tuple[Any, npt.NDArray[Any]] | None = None
-        initial = agent.initial_state(1)
+        initial = initial_row(agent)
         self._has_state = bool(jax.tree.leaves(initial))
         # One row more than there are streams: the rows that pad a batch write there.
         self._table = jax.tree.map(lambda leaf: jnp.repeat(leaf, max_streams + 1, axis=0), initial)

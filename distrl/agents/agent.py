@@ -45,7 +45,11 @@ class Agent(abc.ABC):
 
     @abc.abstractmethod
     def initial_state(self, batch_size: int) -> State:
-        """Returns the recurrent state at an episode's start, [B, ...]; `()` without memory."""
+        """Returns the recurrent state at an episode's start, [B, ...]; `()` without memory.
+
+        All rows are the same, whatever B: a stream gets the one of a batch of 1. What should differ
+        between streams follows from `timestep.env_id` in `actor_step`.
+        """
 
     @abc.abstractmethod
     def actor_step(
@@ -232,6 +236,26 @@ def extras_struct(agent: Agent) -> Nest:
 def state_struct(agent: Agent) -> Nest:
     """Returns shapes and dtypes of one stream's recurrent state; like `extras_struct`."""
     return _one_stream(jax.eval_shape(lambda: agent.initial_state(_BATCH)), "recurrent state")
+
+
+def initial_row(agent: Agent) -> State:
+    """Returns `initial_state(1)`, with which every episode of every stream begins.
+
+    Raises:
+      SpecError: the rows of a larger batch are others.
+    """
+    one, several = agent.initial_state(1), agent.initial_state(_BATCH)
+    leaves = jax.tree_util.tree_leaves_with_path(one)
+    for (path, leaf), rows in zip(leaves, jax.tree.leaves(several), strict=True):
+        first = np.asarray(leaf)[0].tobytes()
+        if any(row.tobytes() != first for row in np.asarray(rows)):
+            raise SpecError(
+                f"initial_state({_BATCH}) of {type(agent).__name__} has rows that differ from "
+                f"initial_state(1), in state{jax.tree_util.keystr(path)}: every stream begins with "
+                "the one row of initial_state(1); take what differs between streams from "
+                "timestep.env_id in actor_step"
+            )
+    return one
 
 
 def has_memory(agent: Agent) -> bool:

@@ -5,9 +5,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from distrl.agents.agent import extras_struct, state_struct
+from distrl.agents.agent import extras_struct, initial_row, state_struct
 from distrl.envs import PythonEnvironment
 from distrl.errors import SpecError
+from distrl.inferencer import Inferencer
 from distrl.testing import CheckingAgent, CountingEnvironment
 
 SPEC = PythonEnvironment(CountingEnvironment, "counting").spec()
@@ -63,3 +64,26 @@ def test_a_state_that_jax_makes_narrower_is_the_same():
     number = jax.ShapeDtypeStruct((), np.float32)
     assert extras_struct(agent) == {"seen": number}
     assert state_struct(agent) == jax.ShapeDtypeStruct((2,), np.float32)
+
+
+class Member(CheckingAgent):
+    """An agent whose memory is what a function makes of the size of a batch."""
+
+    def __init__(self, initial):
+        super().__init__(SPEC, recurrent=True)
+        self._initial = initial
+
+    def initial_state(self, batch_size):
+        return {"head": self._initial(batch_size)}
+
+
+@pytest.mark.parametrize("initial", [jnp.arange, lambda size: jnp.full(size, size, jnp.int32)])
+def test_streams_that_begin_with_states_of_their_own_are_refused(initial):
+    message = r"initial_state\(3\) of Member has rows .* in state\['head'\]: .* timestep\.env_id"
+    with pytest.raises(SpecError, match=message):
+        Inferencer(Member(initial), None, seed=0, max_streams=4)
+
+
+def test_a_state_that_is_no_number_is_the_same_in_each_row():
+    row = initial_row(Member(lambda size: np.full((size, 2), np.nan, np.float32)))
+    assert row["head"].shape == (1, 2)
