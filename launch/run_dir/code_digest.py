@@ -22,13 +22,14 @@ _DIGITS = 10  # those of before have 8, and are of bytecode
 def code_digest(value: Any) -> str | None:
     """Returns a digest of a function's code, defaults and closure; None: it is no function.
 
+    A tuple with functions in it, such as an optimiser of Optax, has one, too.
+
     It is the same in every process, and does not depend on where the code stands. Code counts by
     its source without comments and format, so under every Python; where there is no file with it,
     by its bytecode, which each minor version of Python has its own of. Functions that it finds by a
     global name count by that name only.
     """
-    value = _unwrapped(value)
-    if not isinstance(value, (types.FunctionType, types.MethodType, functools.partial)):
+    if not _has_function(value):
         return None
     return hashlib.sha256(_text(value, ()).encode()).hexdigest()[:_DIGITS]
 
@@ -36,6 +37,13 @@ def code_digest(value: Any) -> str | None:
 def are_alike(digest: str, other: str) -> bool:
     """Returns whether digests are of one kind; one from an older version says nothing of a new."""
     return len(digest) == len(other)
+
+
+def _has_function(value: Any) -> bool:
+    if isinstance(value, tuple):
+        return any(map(_has_function, value))
+    kinds = (types.FunctionType, types.MethodType, functools.partial)
+    return isinstance(_unwrapped(value), kinds)
 
 
 def _unwrapped(value: Any) -> Any:

@@ -38,6 +38,8 @@ def plain(value: Any) -> Any:
         return {part.name: as_dict(part) for part in value}
     if isinstance(value, Mapping):
         return {name: plain(part) for name, part in value.items()}
-    if value is None or isinstance(value, (*SCALARS, tuple)):
+    if isinstance(value, tuple):
+        return tuple(map(plain, value))
+    if value is None or isinstance(value, SCALARS):
         return value
     return getattr(value, "__qualname__", repr(value))

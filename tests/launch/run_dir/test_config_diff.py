@@ -7,8 +7,11 @@ import json
 import os
 import subprocess
 import sys
+from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 
 from distrl import presets
@@ -174,6 +177,22 @@ def test_changed_code_of_a_function_is_told_and_ends_no_run():
     assert config_diff.compare(old, of(4)) == []
     del old["functions"]  # of before
     assert config_diff.compare(old, new) == []
+
+
+def test_tuples_of_what_is_no_plain_data_are_described():
+    @dataclasses.dataclass(frozen=True)
+    class OwnConfig(DQNConfig):
+        parts: Any = ()
+
+    def of(*parts):
+        return described(OwnConfig(parts=parts))
+
+    first = of(optax.adam(1e-3), np.int64(4), (jnp.float32, 2))
+    assert config_diff.compare(first, of(optax.adam(1e-3), np.int64(4), (jnp.float32, 2))) == []
+    (change,) = config_diff.compare(first, of(optax.adam(1e-4), np.int64(4), (jnp.float32, 2)))
+    assert change.field == "agent.parts" and change.now.startswith("code ") and not change.fixed
+    (change,) = config_diff.compare(first, of(optax.adam(1e-3), np.int64(4), (jnp.float16, 2)))
+    assert change.field == "agent.parts"
 
 
 @pytest.mark.parametrize("agent", sorted(presets.AGENTS))
