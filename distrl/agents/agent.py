@@ -119,7 +119,10 @@ class Agent(abc.ABC):
 
     @abc.abstractmethod
     def initial_learner_state(self, params: Params) -> LearnerState:
-        """Returns the learner's state besides `params`, before the first step."""
+        """Returns the learner's state besides `params`, before the first step.
+
+        A key in it is a raw one, as of `params_key`.
+        """
 
     @abc.abstractmethod
     def compute_gradients(
@@ -263,6 +266,15 @@ def has_memory(agent: Agent) -> bool:
     return bool(jax.tree.leaves(state_struct(agent)))
 
 
+def check_raw(name: str, leaf: Any) -> None:
+    """Raises SpecError if a leaf is a typed key, which is no array of numbers. Args: name: its."""
+    if jnp.issubdtype(leaf.dtype, jax.dtypes.extended):
+        raise SpecError(
+            f"{name} is a typed key, {leaf.dtype}, which cannot be stored: use a raw one (uint32 "
+            "[2]), of jax.random.PRNGKey or jax.random.key_data"
+        )
+
+
 def check_kept(before: Nest, after: Nest, name: str, function: str) -> None:
     """Refuses what a function has made of a nest if a leaf comes or goes, or has another form.
 
@@ -302,10 +314,11 @@ def _one_stream(batched: Nest, what: str) -> Nest:
     """Removes the batch axis of every leaf."""
 
     def one(path: Any, leaf: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
+        name = f"agent's {what}{jax.tree_util.keystr(path)}"
+        check_raw(name, leaf)
         if leaf.shape[:1] != (_BATCH,):
             raise SpecError(
-                f"agent's {what}{jax.tree_util.keystr(path)}: expected a leading batch axis of "
-                f"{_BATCH}, got shape {list(leaf.shape)}"
+                f"{name}: expected a leading batch axis of {_BATCH}, got shape {list(leaf.shape)}"
             )
         return jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype)
 

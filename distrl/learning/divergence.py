@@ -18,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 import numpy.typing as npt
 
-from distrl.agents.agent import PRIORITIES, LearnerState, Logs, check_kept
+from distrl.agents.agent import PRIORITIES, LearnerState, Logs, check_kept, check_raw
 from distrl.errors import Diverged, SpecError
 from distrl.param_versions import stored_version
 from distrl.types import Array, Params, Trajectory
@@ -48,10 +48,15 @@ class UpdateCheck:
         """Args:
         params, learner_state: the initial ones. Leaves that are not finite here are not checked.
         on_nonfinite: what to do about an update that is not finite: FAIL or SKIP.
+
+        Raises:
+          SpecError: a leaf is a typed key.
         """
         self.skips = on_nonfinite == SKIP
         self._struct = jax.eval_shape(lambda: (params, learner_state))
         leaves = _named(params, learner_state)
+        for name, leaf in leaves:
+            check_raw(name, leaf)
         self._checked = [_is_finite(leaf) for _, leaf in leaves]
         count = len(leaves) if self.skips else len(jax.tree.leaves(params))
         self._large: list[int] = []

@@ -87,3 +87,9 @@ def test_streams_that_begin_with_states_of_their_own_are_refused(initial):
 def test_a_state_that_is_no_number_is_the_same_in_each_row():
     row = initial_row(Member(lambda size: np.full((size, 2), np.nan, np.float32)))
     assert row["head"].shape == (1, 2)
+
+
+def test_a_typed_key_in_the_state_is_refused():
+    agent = Member(lambda size: jax.random.split(jax.random.key(0), size))
+    with pytest.raises(SpecError, match=r"^agent's recurrent state\['head'\] is a typed key"):
+        state_struct(agent)

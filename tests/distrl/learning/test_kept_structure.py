@@ -5,6 +5,7 @@ import re
 from collections.abc import Callable
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -164,3 +165,14 @@ def test_an_update_that_keeps_all_is_made(make):
     assert learner.variables[0] == 1
     assert float(learner.variables[1]["head"]["w"][0]) == 2.0
     assert int(learner.state().agent) == 1
+
+
+def test_a_typed_key_is_refused_by_its_name():
+    class Drawing(ProductAgent):
+        def initial_learner_state(self, params):
+            return {"count": super().initial_learner_state(params), "rng": jax.random.key(3)}
+
+    with pytest.raises(
+        SpecError, match=r"^learner_state\['rng'\] is a typed key, key<.* use a raw"
+    ):
+        alone(Drawing(ProductConfig(), SPEC))
