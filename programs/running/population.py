@@ -104,7 +104,8 @@ def adopt_state(learner: Learner, state: Any, values: Mapping[str, float]) -> No
 class MemberService:
     """A learner as a member, for calls from another node in any thread.
 
-    What is adopted takes effect before the learner's next update.
+    What it takes waits for the learner's next report, between two updates. The others know the
+    member as what it takes from then on, and copy that.
     """
 
     def __init__(self, learner: Learner):
@@ -116,8 +117,11 @@ class MemberService:
         self._pending: tuple[bytes, dict[str, float]] | None = None
 
     def copy(self) -> tuple[bytes, dict[str, float]]:
-        """Returns the state as bytes, and the hyperparameters."""
-        nest, values = copy_state(self._learner)
+        """Returns the state as bytes, and the hyperparameters: those that wait, if some do."""
+        with self._lock:
+            if self._pending is not None:
+                return self._pending
+            nest, values = copy_state(self._learner)
         return self._codec.pack(jax.tree.map(lambda leaf: leaf[None], nest), 1), values
 
     def adopt(self, data: bytes, values: Mapping[str, float]) -> None:
@@ -128,12 +132,13 @@ class MemberService:
 
     def between_updates(self) -> None:
         """Adopts what has come; called by the learner's own thread."""
-        with self._lock:
-            pending, self._pending = self._pending, None
-        if pending is not None:
-            data, values = pending
+        with self._lock:  # until it is done: a copy made meanwhile would be of the old state
+            if self._pending is None:
+                return
+            data, values = self._pending
             state = jax.tree.map(lambda leaf: leaf[0], self._codec.unpack(data, 1))
             adopt_state(self._learner, state, values)
+            self._pending = None
 
 
 class MemberCalls:

@@ -65,7 +65,7 @@ def test_a_copy_is_exact_and_learns_on_with_its_own_counts():
             parts.run_once()
         assert other._update._cache_size() == compiled
         assert hyperparameters(other.state().params) == hyperparameters(learned)
-        # As bytes, between nodes: what comes is adopted before the next update, and only then.
+        # As bytes, between nodes: what comes is adopted between two updates.
         service, from_one = MemberService(other), MemberService(one)
         data, values = from_one.copy()
         now = other.state()
@@ -76,6 +76,26 @@ def test_a_copy_is_exact_and_learns_on_with_its_own_counts():
         same(other.state().agent, one.state().agent)
         assert hyperparameters(other.state().params) == {"learning_rate": np.float32(0.001)}
         service.between_updates()  # nothing has come since
+
+
+def test_a_member_that_has_yet_to_adopt_is_copied_as_what_it_will_be():
+    with SingleProcess(experiment(3), printer=lambda line: None) as parts:
+        for _ in range(9):
+            parts.run_once()
+        best, copier, third = (part.learner for part in parts.tasks.values())
+        services = [MemberService(learner) for learner in (best, copier, third)]
+        data, _ = services[0].copy()
+        services[1].adopt(data, {"learning_rate": 0.001})
+        again, values = services[1].copy()
+        assert again == data and values == {"learning_rate": 0.001}
+        services[2].adopt(again, {"learning_rate": 0.002})
+        for service in services:
+            service.between_updates()
+        for learner, rate in ((copier, 0.001), (third, 0.002)):
+            same(learner.state().params["agent"], best.state().params["agent"])
+            same(learner.state().agent, best.state().agent)
+            assert hyperparameters(learner.state().params) == {"learning_rate": np.float32(rate)}
+        assert services[1].copy()[1] == {"learning_rate": np.float32(0.001)}  # of its own now
 
 
 @pytest.mark.full
