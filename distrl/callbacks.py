@@ -49,7 +49,7 @@ class EvaluationScores(NamedTuple):
 
     @classmethod
     def of_report(cls, task: str, report: Mapping[str, Any]) -> "EvaluationScores":
-        """Returns the scores in what `Evaluator.evaluate` returned for a task."""
+        """Returns the scores in what `Evaluator.play` returned for a task."""
         return cls(
             task,
             int(report.get("version", 0)),
@@ -67,7 +67,8 @@ class SavedCheckpoint(NamedTuple):
       task: name of the task.
       path: its folder, from which `distrl.load_policy` loads.
       learner_steps: number of updates that made its parameters.
-      mean_return: of the most recent training episodes; None before the first one ended.
+      mean_return: of the most recent training episodes; None before the first one ended, and where
+        the policy learns from another's steps.
     """
 
     task: str
@@ -137,7 +138,7 @@ class TaskCallbacks:
         return call if listening else None
 
     def evaluated(self, report: Mapping[str, Any]) -> None:
-        """Passes on what `Evaluator.evaluate` returned, if any episode has ended."""
+        """Passes on what `Evaluator.play` returned, if any episode has ended."""
         if report["evaluation_return"] is None:
             return
         scores = EvaluationScores.of_report(self.task, report)

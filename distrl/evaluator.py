@@ -1,7 +1,7 @@
 """The evaluator: parameters -> scores, in separate environments."""
 
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Mapping
 from typing import TypeVar
 
 import numpy as np
@@ -33,45 +33,51 @@ def play_to_the_end(play: Play[Scores], should_stop: Callable[[], bool]) -> Scor
 
 
 class Evaluator:
-    """Plays whole episodes greedily, all with one version of the parameters."""
+    """Plays whole episodes greedily, with each policy in turn, all with one version of it."""
 
-    def __init__(self, pool: Pool, inferencer: Inferencer, variables: VariableClient):
+    def __init__(self, pool: Pool, policies: Mapping[str, tuple[Inferencer, VariableClient]]):
         """Args:
         pool: synchronous environments that no actor uses.
-        inferencer: acts with `evaluation=True` and the parameters in `variables`.
-        variables: refreshed before each evaluation, and only then.
+        policies: by name, what acts with `evaluation=True`, and its parameters, which are refreshed
+          before each evaluation of the policy, and only then.
         """
         self._pool = pool
-        self._inferencer = inferencer
-        self._variables = variables
+        self._policies = dict(policies)
         self._streams = pool.env_ids
         self._statistics = EpisodeStatistics(pool.num_envs, pool.spec)
         self._timestep = pool.reset()
         self._life = 0
 
-    def evaluate(
-        self, episodes: int, should_stop: Callable[[], bool] = lambda: False
-    ) -> Report | None:
-        """Returns what `play` returns; None if `should_stop` was true before a step."""
-        return play_to_the_end(self.play(episodes), should_stop)
-
-    def play(self, episodes: int, max_seconds: float | None = None) -> Play[Report]:
-        """Plays whole episodes.
+    def play(self, episodes: int, max_seconds: float | None = None) -> Play[dict[str, Report]]:
+        """Plays whole episodes with each policy.
 
         Each environment plays the same number, so that short episodes do not count more often.
 
         Args:
-          episodes: number of episodes.
-          max_seconds: after which only the episodes that have ended count; None: no limit.
+          episodes: number of episodes of each policy.
+          max_seconds: of each policy, after which only the episodes that have ended count; None: no
+            limit.
 
         Returns:
-          The number of episodes; their mean, least and greatest return, None if there are none; the
-          mean of each component of a vector reward; and the success rate, if the environment
-          reports success.
+          For each policy the number of episodes; their mean, least and greatest return, None if
+          there are none; the mean of each component of a vector reward; and the success rate, if
+          the environment reports success.
         """
+        scores = {}
+        for name, policy in self._policies.items():
+            scores[name] = yield from self._play(*policy, episodes, max_seconds)
+        return scores
+
+    def _play(
+        self,
+        inferencer: Inferencer,
+        variables: VariableClient,
+        episodes: int,
+        max_seconds: float | None,
+    ) -> Play[Report]:
         deadline = None if max_seconds is None else time.monotonic() + max_seconds
-        self._variables.refresh()
-        version = self._variables.version
+        variables.refresh()
+        version = variables.version
         self._life += 1  # resets the recurrent state
         share = -(-episodes // self._pool.num_envs)
         played: list[list[Record]] = [[] for _ in range(self._pool.num_envs)]
@@ -87,7 +93,7 @@ class Evaluator:
                 for i, record in zip(*ended):
                     if begun[i] and len(played[i]) < share:
                         played[i].append(record)
-            action = self._inferencer.inference(self._streams, timestep, self._life).action
+            action = inferencer.inference(self._streams, timestep, self._life).action
             self._timestep = self._pool.step(action)
         records = [record for each in played for record in each][:episodes]
         return {**self._scores(records), "version": version}

@@ -259,6 +259,9 @@ def find_saved(path: str | Path, which: str, caller: str) -> Checkpoint:
         checkpoint: Checkpoint | None = Checkpoint.read(path, POLICY_FILES)
     elif which == "best":
         checkpoint = Checkpoints(path).best(POLICY_FILES)
+        if checkpoint is None and Checkpoints(path).paths():
+            what = f"{caller}: no checkpoint of {path} has a return to be the best by"
+            raise ConfigError(f"{what}, of an evaluation or its own episodes; take which='latest'")
     else:
         checkpoint = Checkpoints(path).latest(only=POLICY_FILES)
     if checkpoint is None:

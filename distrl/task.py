@@ -82,6 +82,12 @@ class Task:
         """The most streams that the task has in one environment."""
         return len(self.agents) or 1
 
+    @property
+    def is_evaluated(self) -> bool:
+        """Whether an evaluator plays episodes with its parameters."""
+        acts: bool = getattr(self.agent, "acts", True)
+        return acts and not (self.agents and self.learns_from)  # whose agents another acts for
+
     def batch_sizes(self, num_envs: int) -> tuple[int, ...]:
         """Returns the sizes of batches to infer, of so many environments; (): as they come.
 
@@ -137,11 +143,6 @@ class Task:
             batch = self.batch_struct(self.trajectory_struct(agent))
             agent.check_transforms(self.agent, self.replay, batch)
         self.goal.check(self.env_spec)
-        if self.goal.evaluation_return is not None and not self.evaluator.num_evaluators:
-            raise ConfigError(
-                f"goal.evaluation_return={self.goal.evaluation_return:g} needs an evaluator: set "
-                "evaluator.num_evaluators=1"
-            )
 
     def _check_whole_episodes(self) -> None:
         name = type(algorithm(self.agent)).__name__.removesuffix("Config")

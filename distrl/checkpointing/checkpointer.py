@@ -49,6 +49,7 @@ class Checkpointer:
         task_dir: Path | None = None,
         other_tasks: Sequence[Path] = (),
         generations: Generations | None = None,
+        acts: bool = True,
         fill: Callable[[Path], None] = lambda folder: None,
         give_up: Callable[[], None] = lambda: None,
         printer: Callable[[str], None] = print,
@@ -69,6 +70,8 @@ class Checkpointer:
         other_tasks: the folders of the program's other tasks.
         generations: numbers the checkpoint generations of several tasks; None: this task saves
           every `config.period`.
+        acts: whether the learner's own parameters act; else the mean return is of others, and not
+          saved as the checkpoint's.
         fill: writes more files to a checkpoint's folder.
         give_up: called when the program was asked to stop and is saved, but does not end in time.
         printer: prints a line.
@@ -87,7 +90,7 @@ class Checkpointer:
         self._counters = counters
         self._known_counters = known_counters
         self._at_least = at_least
-        self._about = about
+        self._about, self._acts = about, acts
         self._fill = fill
         self._give_up = give_up
         self._printer = printer
@@ -240,7 +243,8 @@ class Checkpointer:
             "learner_checksum": checksum(state.agent),
             "table": table,
             "monitor": monitor,
-            "mean_return": monitor["mean_return"],
+            # The score of the parameters: another policy's returns say nothing about them.
+            "mean_return": monitor["mean_return"] if self._acts else None,
             "full_window": monitor["full_window"],
             **evaluation,
             "lives": lives(self._run_dir),

@@ -93,7 +93,7 @@ class Monitor:
           node: the node's name.
           number: of this call, rising from `first_number` of the node's life. A repeated number is
             dropped, because a remote call may arrive twice.
-          reports: from `Actor.take_report`, `Learner.take_report` or `Evaluator.evaluate`; or of
+          reports: from `Actor.take_report`, `Learner.take_report` or `Evaluator.play`; or of
             the node's time; each may have "metrics" of the node, which become the columns
             `NODE/NAME`.
 

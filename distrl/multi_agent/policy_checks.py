@@ -163,6 +163,7 @@ def check_several(tasks: Mapping[str, Task], shared: Mapping[str, Shared], locks
             f"lockstep: all tasks make an unroll in each round, and replay.unroll_length is "
             f"{lengths}; take one for all"
         )
+    _check_evaluation(tasks)
     for task in tasks.values():
         if task.learns_from is not None:
             stores_extras(task, tasks.get(task.learns_from))
@@ -186,6 +187,33 @@ def check_several(tasks: Mapping[str, Task], shared: Mapping[str, Shared], locks
                 )
     if shared:
         check_shared(shared, {name: task.make_agent() for name, task in tasks.items()})
+
+
+def _check_evaluation(tasks: Mapping[str, Task]) -> None:
+    """Checks that somebody is evaluated if there is an evaluator, and who has such a goal."""
+    evaluated = [name for name, task in tasks.items() if task.is_evaluated]
+    with_evaluator = any(task.evaluator.num_evaluators for task in tasks.values())
+    if with_evaluator and not evaluated:
+        raise ConfigError(
+            f"experiment: evaluator.num_evaluators=1, and it could play with none of the policies "
+            f"that learn, {list(tasks)}: they act for no agent; leave it out"
+        )
+    for name, task in tasks.items():
+        wanted = task.goal.evaluation_return
+        if wanted is None:
+            continue
+        if not with_evaluator:
+            raise ConfigError(
+                f"goal.evaluation_return={wanted:g} needs an evaluator: set "
+                "evaluator.num_evaluators=1"
+            )
+        if name not in evaluated:
+            raise ConfigError(
+                f"experiment: policy {name!r} has goal.evaluation_return={wanted:g}, and is never "
+                f"evaluated: it acts for no agent; give such a goal to {evaluated} only, and to "
+                f"{name!r} one of its own, as in LearnedPolicy(..., goal=Goal(mean_return=None, "
+                "max_learner_steps=1000))"
+            )
 
 
 def stores_extras(task: Task, teacher: Task | None) -> bool:

@@ -16,7 +16,11 @@ from distrl.variables.client import VariableClient
 
 
 class TasksEvaluator:
-    """Evaluates all tasks of an experiment in the same episodes."""
+    """Evaluates the tasks of an experiment that can act.
+
+    Where the environment has several agents they play the same episodes, each for its own; where it
+    has one, they play in turn.
+    """
 
     def __init__(
         self, builders: Mapping[str, Builder], pool: Pool, sources: Mapping[str, Any], life: int
@@ -28,20 +32,23 @@ class TasksEvaluator:
         life: the evaluator's life.
         """
         builder = next(iter(builders.values()))
-        self._task = builder.task.name
         self._config = builder.experiment.evaluator
         self._evaluator: Evaluator | MultiAgentEvaluator
         if builder.experiment.assignment is None:
-            variables = VariableClient(sources[self._task], NEVER)
-            inferencer = builder.make_evaluation_inferencer(variables, pool.num_envs, life)
-            self._evaluator = Evaluator(pool, inferencer, variables)
+            policies = {}
+            for name in (name for name, each in builders.items() if each.task.is_evaluated):
+                variables = VariableClient(sources[name], NEVER)
+                policies[name] = (
+                    builders[name].make_evaluation_inferencer(variables, pool.num_envs, life),
+                    variables,
+                )
+            self._evaluator = Evaluator(pool, policies)
         else:
             self._evaluator = _of_agents(builders, pool, sources, life)
 
     def play(self) -> Play[dict[str, Report]]:
         """Returns a new evaluation, which returns each task's scores."""
-        scores = yield from self._evaluator.play(self._config.episodes, self._config.max_seconds)
-        return scores if isinstance(self._evaluator, MultiAgentEvaluator) else {self._task: scores}
+        return self._evaluator.play(self._config.episodes, self._config.max_seconds)
 
     def evaluate(self, should_stop: Callable[[], bool]) -> dict[str, Report]:
         """Returns each task's scores; empty if stopped before the end."""
@@ -113,7 +120,7 @@ def _of_agents(
     variables = {
         name: VariableClient(source, NEVER)
         for name, source in sources.items()
-        if name in assignment.policies  # the others only learn
+        if builders[name].task.is_evaluated
     }
     policies = {}
     for k, name in enumerate(assignment.policies):

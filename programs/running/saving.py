@@ -49,6 +49,7 @@ def make_checkpointer(
             experiment.task_dir(run_dir, other) for other in experiment.tasks if other != name
         ],
         generations=generations,
+        acts=builder.task.learns_from is None,
         fill=agent_writer(builder.task, builder.printer),
         give_up=give_up,
         printer=builder.printer,

@@ -12,7 +12,7 @@ from distrl import specs
 from distrl.config import MetricsConfig
 from distrl.envs import PythonEnvironment
 from distrl.episodes import EpisodeOutcome, EpisodeStatistics
-from distrl.evaluator import Evaluator
+from distrl.evaluator import Evaluator, play_to_the_end
 from distrl.goal import Goal
 from distrl.inference.messages import InferenceMessages
 from distrl.metrics.monitor import Monitor
@@ -213,9 +213,9 @@ def test_the_evaluators_scores(builder):
     environment = PythonEnvironment(builder)
     pool = environment.make_pool(5, 5, seeds=range(5))
     inferencer = ConstantInferencer()
-    evaluator = Evaluator(pool, inferencer, inferencer)
+    evaluator = Evaluator(pool, {"task": (inferencer, inferencer)})
     for _ in range(2):  # the second begins in the middle of episodes, which it skips
-        scores = evaluator.evaluate(25)
+        scores = play_to_the_end(evaluator.play(25), lambda: False)["task"]
         # Each environment plays five consecutive episodes: one of each length.
         assert scores["evaluation_returns"] == [(6 + 10 + 15 + 21 + 28) / 5, 5.0]
         assert scores["evaluation_return"] == 21.0
@@ -232,7 +232,8 @@ def test_the_evaluators_scores(builder):
 
 def test_scores_are_exact_with_late_rewards():
     pool = PythonEnvironment(LateCountingEnvironment).make_pool(5, 5, seeds=range(5))
-    scores = Evaluator(pool, ConstantInferencer(), ConstantInferencer()).evaluate(25)
+    evaluator = Evaluator(pool, {"task": (ConstantInferencer(), ConstantInferencer())})
+    scores = play_to_the_end(evaluator.play(25), lambda: False)["task"]
     assert scores["evaluation_return"] == (6 + 10 + 15 + 21 + 28) / 5
     assert (scores["evaluation_return_min"], scores["evaluation_return_max"]) == (6, 28)
     pool.close()
