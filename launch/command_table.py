@@ -161,7 +161,8 @@ COMMANDS = {
            or logint; --random NAME=VALUE,VALUE,... chooses one. Each of --trials draws is tried
            with all of the grid. --seeds: their number, or the seeds themselves with commas.
            --jobs: trials at a time, 1 unless given; auto: as many as fit on this machine.
-           --by ranks by a column of metrics.csv, mean_return unless given; -COLUMN: least first.
+           --by ranks by a column of metrics.csv, mean_return unless given; -COLUMN: least first;
+           POLICY/COLUMN: of one of several policies, instead of their mean.
        distrl sweep --dir=DIR
            Resume a sweep.
        distrl sweep --show DIR [--by=COLUMN]

@@ -7,10 +7,12 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from distrl.errors import ConfigError
+from distrl.launch.runs.rows import last_row as newest_row
 from distrl.launch.runs.run import Run
 from distrl.launch.runs.text_table import number
 from distrl.launch.supervision.launcher_process import is_running
 from distrl.launch.sweep.folder import SweepFolder, Trial
+from distrl.metrics.sinks import METRICS
 from distrl.runtime.files import replacing
 
 TABLE = "trials.csv"
@@ -51,12 +53,11 @@ class TrialStanding(NamedTuple):
 def standings(folder: SweepFolder, by: str) -> list[TrialStanding]:
     """Returns the standing of each combination of settings, the best first, the unknown last.
 
-    Those of which no trial is done come after the others. The figure of a run is that of its newest
-    row; of one with several policies, their mean.
+    Those of which no trial is done come after the others.
 
     Args:
       folder: the sweep.
-      by: a column of metrics.csv; with a "-" before it, less is better.
+      by: the name of a figure of `last_row`; with a "-" before it, less is better.
 
     Raises:
       ConfigError: no run has such a column.
@@ -69,8 +70,10 @@ def standings(folder: SweepFolder, by: str) -> list[TrialStanding]:
     last = {trial.name: last_row(folder, trial) for trial in folder.trials}
     known = dict.fromkeys(name for row in last.values() for name in row)
     if known and column not in known:
+        of_one = next((f"; of one policy, as in {name}" for name in known if "/" in name), "")
+        names = ", ".join(name for name in known if "/" not in name)
         raise ConfigError(f"--by={by}: the runs have no column {column!r}; they have "
-                          f"{', '.join(known)}")  # fmt: skip
+                          f"{names}{of_one}")  # fmt: skip
     table = []
     for trials in groups.values():
         done = [trial for trial in trials if trial.is_done]
@@ -92,13 +95,25 @@ def standings(folder: SweepFolder, by: str) -> list[TrialStanding]:
 
 
 def last_row(folder: SweepFolder, trial: Trial) -> dict[str, float]:
-    """Returns the newest row of a trial's metrics; empty: there is none."""
-    rows = Run(folder.run_dir(trial)).last_rows
-    names = dict.fromkeys(name for row in rows for name in row)
-    return {
-        name: _mean([row[name] for row in rows if not math.isnan(row.get(name, math.nan))])
+    """Returns the newest row of a trial's metrics; empty: there is none.
+
+    Of a run with several policies it has each one's columns, as in "prey/mean_return", and before
+    them the mean over the policies that have a column.
+    """
+    parts = Run(folder.run_dir(trial)).parts
+    newest = {part.task: newest_row(part.path / METRICS) or {} for part in parts}
+    names = dict.fromkeys(name for row in newest.values() for name in row)
+    means = {
+        name: _mean([r[name] for r in newest.values() if not math.isnan(r.get(name, math.nan))])
         for name in names
     }
+    of_each = {
+        f"{task}/{name}": value
+        for task, row in newest.items()
+        if task is not None
+        for name, value in row.items()
+    }
+    return {**means, **of_each}
 
 
 def _known(last: dict[str, dict[str, float]], trials: Sequence[Trial], column: str) -> list[float]:

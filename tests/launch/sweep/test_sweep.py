@@ -197,6 +197,34 @@ def test_the_order_of_the_table(tmp_path):
         ranking.standings(folder, "loss")
 
 
+def test_several_policies_are_ranked_by_their_mean_or_by_one_of_them(tmp_path):
+    folder = make_folder(tmp_path, ["1", "2"])
+    for trial, returns in zip(folder.trials, ((5, 1), (2, 8)), strict=True):
+        for policy, value, more in zip(("pa", "pb"), returns, ("", "lag"), strict=True):
+            path = folder.run_dir(trial) / "tasks" / policy
+            path.mkdir(parents=True)
+            lines = ("seconds,mean_return,lag", f"3,{value},{4 if more else ''}")
+            (path / "metrics.csv").write_text("\n".join(lines) + "\n")
+
+    def table(by):
+        return [(each.settings["x"], each.mean) for each in ranking.standings(folder, by)]
+
+    assert table("mean_return") == [("2", 5.0), ("1", 3.0)]
+    assert table("pa/mean_return") == [("1", 5.0), ("2", 2.0)]
+    assert table("-pb/mean_return") == [("1", 1.0), ("2", 8.0)]
+    assert table("lag") == [("1", 4.0), ("2", 4.0)]
+    message = "they have seconds, mean_return, lag; of one policy, as in pa/seconds"
+    with pytest.raises(ConfigError, match=rf"no column 'pc/mean_return'; {message}$"):
+        table("pc/mean_return")
+    ranking.write_table(folder)
+    with open(tmp_path / "trials.csv") as file:
+        first, second = csv.DictReader(file)
+    assert (first["mean_return"], first["pa/mean_return"], first["pb/mean_return"]) == (
+        "3.0", "5.0", "1.0",
+    )  # fmt: skip
+    assert second["pb/mean_return"] == "8.0" and second["pa/lag"] == ""
+
+
 def test_the_best_is_of_trials_that_are_done_and_ranked_as_the_sweep_says(tmp_path, opened, capsys):
     folder = make_folder(tmp_path / "sweep", ["1", "2", "3"], (0, 1))
     folder.command["by"] = "-seconds"
