@@ -1,9 +1,7 @@
 """The learner: turns batches from the replay into parameters."""
 
-import functools
 import math
-import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
@@ -30,7 +28,6 @@ from distrl.replay.buffer import ReplayReader
 from distrl.runtime.time_account import (
     COMPUTE,
     PUBLISH,
-    SAMPLING,
     TRANSFER,
     current_account,
     in_state,
@@ -46,7 +43,7 @@ class Learner(LearnerLoop):
       count_acted: returns the environment steps that the actors of this process have taken, which
         the processes of a learner tell each other; 0 unless replaced.
       acted_elsewhere: environment steps of the other processes, as of the last update.
-      waited: seconds of waiting for a batch since the last update.
+      waited, drops_when_done: see `LearnerLoop`.
       ahead: the update's compilation, until the first one.
     """
 
@@ -142,14 +139,6 @@ class Learner(LearnerLoop):
         """Transitions trained on, without padding."""
         return self._state.env_steps
 
-    def can_step(self) -> bool:
-        """Returns whether `step` would find a batch without waiting."""
-        return self._replay.can_sample()
-
-    def has_more(self) -> bool:
-        """See `ReplayReader.has_more`."""
-        return self._replay.has_more()
-
     def state(self) -> TrainingState:
         """Returns the state after the last update. Never blocks the learner; safe in any thread."""
         return self._state
@@ -198,26 +187,6 @@ class Learner(LearnerLoop):
     def get_variables(self, newer_than: int = -1) -> tuple[int, Params] | None:
         """See `VariableSource` and `FiniteParams`. Never blocks the learner; safe in any thread."""
         return self.published.get(newer_than)
-
-    @functools.cached_property
-    def _dataset(self) -> Iterator[Sample]:
-        """The replay's batches, each within the learner's timeout."""
-        return self._replay.make_dataset(self._timeout)
-
-    def step(self) -> None:
-        """Makes one update, on the next batch.
-
-        Raises:
-          DeadlineExceeded: no batch came within the timeout.
-          Stopped: the program stops, or another process of the learner ends the updates.
-          PeerError: another process of the learner has ended.
-          Diverged: an earlier update was not finite, or too many in a row were skipped.
-        """
-        began = time.monotonic()
-        with in_state(SAMPLING):
-            sample = next(self._dataset)
-        self.waited += time.monotonic() - began
-        self.update(sample)
 
     def update(self, sample: Sample) -> None:
         """Makes one update, on the given batch. Raises as `step`."""

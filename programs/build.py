@@ -50,10 +50,6 @@ def print_line(line: str) -> None:
     print(line, flush=True)
 
 
-def _print_with_name(printer: Callable[[str], None], name: str, line: str) -> None:
-    printer(f"{name}: {line}")
-
-
 def make_sharing(builders: Mapping[str, "Builder"]) -> Sharing:
     """Returns what tasks share, for the builders of the tasks of one process, by name."""
     first = next(iter(builders.values()))
@@ -250,6 +246,7 @@ class Builder:
             split_update=split_update,
         )
         learner.on_update = self.callbacks.on_update
+        learner.drops_when_done = self.task.is_coupled and len(self.experiment.tasks) > 1
         return learner
 
     def make_share_gradients(self) -> ShareGradients:
@@ -305,9 +302,7 @@ class Builder:
 
     def make_monitor(self, on_end: Callable[[str, bool], None], run_dir: Path | None) -> Monitor:
         """Returns what adds up reports and ends the run at its goal; see `Monitor`."""
-        printer, name = self.printer, self.task.name
-        if len(self.experiment.tasks) > 1:
-            printer = functools.partial(_print_with_name, printer, name)
+        printer, name = self._print, self.task.name
         goal, about = self.task.resolved_goal(), {"task": name, "seed": self.experiment.seed}
         writer = make_writer(self.experiment.metrics, run_dir, printer, about, goal.max_env_steps)
         coupled, size = self.task.is_coupled, self.task.replay.max_size
@@ -321,10 +316,14 @@ class Builder:
             agents=self._evaluated_agents,
         )
 
+    def _print(self, line: str) -> None:
+        """Prints a line, with the task's name if there are several."""
+        self.printer(line if len(self.experiment.tasks) == 1 else f"{self.task.name}: {line}")
+
     @property
     def _evaluated_agents(self) -> tuple[str, ...]:
         """The environment's agents if there are several, and an evaluator."""
         environment = self.experiment.environment
-        if not isinstance(environment, SeveralAgents):
+        if not isinstance(environment, SeveralAgents) or not self.task.evaluator.num_evaluators:
             return ()
-        return tuple(environment.agents().agents) if self.task.evaluator.num_evaluators else ()
+        return tuple(environment.agents().agents)

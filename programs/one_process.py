@@ -90,7 +90,7 @@ class TaskParts:
         return (acted or self._is_coupled) and self.learner.can_step()
 
     def learn(self) -> None:
-        """Makes an update."""
+        """Makes an update; drops the batch if the learner is done."""
         self.learner.step()
         if self._start is not None:
             self._start.done()
@@ -189,6 +189,8 @@ class SingleProcess:
           False if there is no batch and the actor may not act.
         """
         parts = self._in_turn
+        if all(part.learner.is_done for part in parts):  # as when they were saved
+            return True
         ready = [part for part in parts if part.may_learn(acted=False)]
         if not ready:  # nothing is learned while it acts
             for part in parts:

@@ -1,8 +1,9 @@
 """The loop of a learner: updates, until something ends them."""
 
 import abc
+import functools
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from distrl.errors import DeadlineExceeded, Stopped
 from distrl.metrics.reports import Report
@@ -19,9 +20,12 @@ class LearnerLoop(abc.ABC):
 
     Attributes:
       waited: seconds of waiting for a batch since the last update.
+      drops_when_done: whether `step` goes on taking batches when the learner is done: its actors,
+        which wait for room in its table, act for other learners too. False unless set.
     """
 
     waited: float
+    drops_when_done = False
     _replay: ReplayReader
     _timeout: float
 
@@ -31,16 +35,42 @@ class LearnerLoop(abc.ABC):
         """Whether the learner has reached a limit of its own."""
 
     @abc.abstractmethod
-    def step(self) -> None:
-        """Makes one update, on the next batch."""
-
-    @abc.abstractmethod
     def update(self, sample: Sample) -> None:
-        """Makes one update, on the given batch."""
+        """Makes one update, on the given batch. Raises as `step`."""
 
     @abc.abstractmethod
     def take_report(self) -> Report:
         """Returns totals, and the logs since the last call."""
+
+    def can_step(self) -> bool:
+        """Returns whether `step` would find a batch without waiting."""
+        return (self.drops_when_done or not self.is_done) and self._replay.can_sample()
+
+    def has_more(self) -> bool:
+        """See `ReplayReader.has_more`."""
+        return self._replay.has_more()
+
+    @functools.cached_property
+    def _dataset(self) -> Iterator[Sample]:
+        """The replay's batches, each within the learner's timeout."""
+        return self._replay.make_dataset(self._timeout)
+
+    def step(self) -> None:
+        """Makes one update, on the next batch; drops the batch if the learner is done.
+
+        Raises:
+          DeadlineExceeded: no batch came within the timeout.
+          Stopped: the program stops, or another process of the learner ends the updates.
+          PeerError: another process of the learner has ended.
+          Diverged: an earlier update was not finite, or too many in a row were skipped.
+        """
+        began = time.monotonic()
+        with in_state(SAMPLING):
+            sample = next(self._dataset)
+        if self.is_done:
+            return
+        self.waited += time.monotonic() - began
+        self.update(sample)
 
     def run(
         self,

@@ -24,12 +24,14 @@ class Turn(NamedTuple):
       learner: the learner.
       report: takes its reports; see `Actor.run`.
       acting_over: see `Learner.run`.
+      flush: returns when all reports have been heard.
     """
 
     name: str
     learner: Learner
     report: Callable[[Report], None]
     acting_over: Callable[[], bool] | None = None
+    flush: Callable[[], None] = lambda: None
 
     def is_used_up(self) -> bool:
         """Returns whether acting is over and there is no further batch."""
@@ -41,7 +43,7 @@ def run_in_turn(turns: Sequence[Turn], stop: threading.Event, timeout: float) ->
     """Makes updates until `stop` is set or no learner is left that may learn.
 
     In each round every learner whose table has a batch makes one update, in the order of `turns`;
-    none waits for another's batch.
+    none waits for another's batch. One that is done drops its batches, see `LearnerLoop`.
 
     Args:
       turns: the learners.
@@ -55,14 +57,21 @@ def run_in_turn(turns: Sequence[Turn], stop: threading.Event, timeout: float) ->
       DeadlineExceeded: no table had a batch in time.
       PeerError, Diverged: as `Learner.step`.
     """
-    active, used_up = list(turns), list[str]()
+    remaining, done, used_up = list(turns), set[str](), list[str]()
     due = dict.fromkeys((turn.name for turn in turns), 0.0)
     heartbeat = main_thread_heartbeat()
     try:
         while not stop.is_set():
             heartbeat.tick()
-            active = [turn for turn in active if not turn.learner.is_done]
-            ready = [turn for turn in active if turn.learner.can_step()]
+            for turn in remaining:
+                if turn.learner.is_done and turn.name not in done:
+                    done.add(turn.name)
+                    turn.report(turn.learner.take_report())
+                    turn.flush()  # the goal depends on hearing of it, and nothing more may follow
+            active = [turn for turn in remaining if turn.name not in done]
+            if not active:
+                break
+            ready = [turn for turn in remaining if turn.learner.can_step()]
             for turn in ready:
                 turn.learner.step()
                 if time.monotonic() >= due[turn.name]:
@@ -72,12 +81,13 @@ def run_in_turn(turns: Sequence[Turn], stop: threading.Event, timeout: float) ->
                 continue
             ended = [turn for turn in active if turn.is_used_up()]
             used_up += [turn.name for turn in ended]
+            remaining = [turn for turn in remaining if turn not in ended]
             active = [turn for turn in active if turn not in ended]
             if not active:
                 break
             heartbeat.wait()
             with in_state(SAMPLE_WAIT):
-                _wait_for_batch(active, stop, timeout)
+                _wait_for_batch(active, remaining, stop, timeout)
     except Stopped:
         pass  # the program stops, which ended a wait
     for turn in turns:
@@ -85,17 +95,45 @@ def run_in_turn(turns: Sequence[Turn], stop: threading.Event, timeout: float) ->
     return used_up
 
 
-def _wait_for_batch(turns: Sequence[Turn], stop: threading.Event, timeout: float) -> None:
-    """Returns when a table has a batch, a learner has nothing left to wait for, or at the stop."""
+def drop_batches(turns: Sequence[Turn], stop: threading.Event) -> None:
+    """Has learners that are done drop their batches until `stop`; see `LearnerLoop`.
+
+    Returns at once if there are none.
+    """
+    learners = [turn.learner for turn in turns]
+    dropping = [each for each in learners if each.is_done and each.drops_when_done]
+    pause = _SHORTEST_S
+    try:
+        while dropping and not stop.wait(pause):
+            ready = [learner for learner in dropping if learner.can_step()]
+            for learner in ready:
+                learner.step()
+            pause = _SHORTEST_S if ready else min(2 * pause, _LONGEST_S)
+    except Stopped:
+        pass  # the program stops, which closed a table
+
+
+def _wait_for_batch(
+    active: Sequence[Turn], turns: Sequence[Turn], stop: threading.Event, timeout: float
+) -> None:
+    """Returns when a table has a batch, a learner has nothing left to wait for, or at the stop.
+
+    Args:
+      active: the learners that are not done.
+      turns: all whose tables are looked at.
+      stop, timeout: see `run_in_turn`.
+    """
     deadline, pause, began = Deadline(timeout), _SHORTEST_S, time.monotonic()
     while not stop.wait(pause):
-        if any(turn.learner.can_step() or turn.is_used_up() for turn in turns):
+        if any(turn.learner.can_step() for turn in turns):
             break
-        names = ", ".join(turn.name for turn in turns)
+        if any(turn.is_used_up() for turn in active):
+            break
+        names = ", ".join(turn.name for turn in active)
         if deadline.left() <= 0:
             raise DeadlineExceeded(f"waited for a batch of {names}: {deadline.reason()}")
         if deadline.line_due():
             deadline.tell(f"waits for a batch of {names}")
         pause = min(2 * pause, _LONGEST_S)
-    for turn in turns:
+    for turn in active:
         turn.learner.waited += time.monotonic() - began

@@ -75,10 +75,12 @@ class VariableService:
         """Returns `(version, data)` after `number` updates since this service began.
 
         Waits briefly; returns None if they do not exist yet. The source must be a `Learner`, which
-        keeps its newest parameters.
+        keeps its newest parameters. Those of one that is done stay, if its actors act for others.
         """
         source: Any = self._source
         version = self._first + number
+        if source.is_done and source.drops_when_done:
+            version = min(version, source.version)
         if not source.published.wait_for(version, _VERSION_WAIT_S):
             return None
         with self._lock:

@@ -10,7 +10,7 @@ from distrl.checkpointing.generations import when_all
 from distrl.checkpointing.resume_point import ResumePoint, check_seen, monitor_states
 from distrl.errors import CallbackError, PeerError
 from distrl.experiment import Experiment
-from distrl.multi_agent.learner_turns import run_in_turn
+from distrl.multi_agent.learner_turns import drop_batches, run_in_turn
 from distrl.programs.build import Builder, make_sharing, print_line
 from distrl.programs.groups import LEARNER
 from distrl.programs.nodes.process import configure_jax, has_own_process, leave, stops_in_order
@@ -102,7 +102,6 @@ class LearnerNode(MemberCalls):
         configure_jax()
         start_up.begin("launcher", os.getppid() if has_own_process() else None)
         self._stop = node_context.stop_event()
-        self._call_timeout = experiment.supervision.call_timeout
         builders = {task: Builder(experiment, task) for task in tasks}
         sharing = make_sharing(builders)
         give_up = when_all(len(tasks), leave if has_own_process() else lambda: None)
@@ -162,6 +161,11 @@ class LearnerNode(MemberCalls):
         try:
             for task in self._learn():
                 self._tasks[task].report_spent()
+            if not self._stop.is_set():  # after its last update: the goal depends on hearing of it
+                for part in tasks:
+                    part.turn.flush()
+            current_heartbeat().wait()
+            drop_batches([part.turn for part in tasks], self._stop)
         except PeerError as error:
             if not self._stop.is_set():
                 self._abandon()
@@ -178,10 +182,6 @@ class LearnerNode(MemberCalls):
         except BaseException:
             self._abandon()
             raise
-        if not self._stop.is_set():  # after its last update: the goal depends on hearing of it
-            for part in tasks:
-                part.reporter.flush(self._call_timeout)
-        current_heartbeat().wait()
         self._stop.wait()
         for part in tasks:
             part.close()

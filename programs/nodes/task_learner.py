@@ -124,7 +124,8 @@ class TaskLearner:
         acting_over: Callable[[], bool] | None = None
         if has_budget(self.task.goal):
             acting_over = ActingWatch(monitor, task, reader)
-        self.turn = Turn(task, self._learner, self._report, acting_over)
+        flush = functools.partial(self.reporter.flush, experiment.supervision.call_timeout)
+        self.turn = Turn(task, self._learner, self._report, acting_over, flush)
         if current_heartbeat().restarted:  # the table was in use meanwhile
             resume_point = ResumePoint.latest(self._run_dir, resume_point)._replace(
                 with_table=False

@@ -55,3 +55,24 @@ def test_every_step_is_exact_although_nodes_die(tmp_path, topology, name, steps,
         assert not [key for key, value in row.items() if key.startswith("wrong_") and float(value)]
         assert steps <= int(row["env_steps"]) < steps + NUM_ACTORS * NUM_ENVS
         assert float(row["checked"]) > steps / 2 / (1 + len(kills))
+
+
+@pytest.mark.full
+@pytest.mark.timeout(300)
+def test_a_learner_that_is_done_holds_up_nobody_after_its_restart(tmp_path):
+    command = Command(
+        tmp_path,
+        f"--experiment={EXPERIMENTS / 'agents.py'}:limited",
+        "--topology=heavy_env",
+        "--config.policies.inner.goal.max_learner_steps=400",
+    )
+    try:
+        command.wait_for(lambda: "5 updates" in command.output, "the end of outer's updates")
+        os.kill(command.pid("learner/0"), signal.SIGKILL)
+        assert command.wait(200.0) == 0, command.output
+    finally:
+        command.end()
+    assert "learner/0 was killed by SIGKILL: restarting" in command.output
+    for task, updates in (("outer", 5), ("inner", 400)):
+        with open(command.run_dir / "tasks" / task / "metrics.csv") as file:
+            assert int(list(csv.DictReader(file))[-1]["learner_steps"]) == updates

@@ -1,6 +1,7 @@
 """Experiments with several agents and policies, by exact arithmetic, under the topologies."""
 
 import csv
+import dataclasses
 import json
 import sys
 import threading
@@ -9,6 +10,7 @@ import numpy as np
 import pytest
 from absl import flags
 
+from distrl.checkpointing.resume_point import ResumePoint
 from distrl.config import ActorsConfig, LearnerConfig
 from distrl.envs.multi_agent.environment import MultiAgentEnvironment
 from distrl.envs.pool_config import PoolConfig
@@ -22,6 +24,7 @@ from distrl.replay.config import ReplayConfig
 from distrl.rules import RandomPolicy, Rule
 from distrl.testing import CheckingConfig, CountingAgents
 from tests.support.commands import EXPERIMENTS, finish, skip_without_reverb
+from tests.support.experiments import agents
 
 REPLAY = ReplayConfig(unroll_length=5, max_size=100)
 GOAL = LearnedPolicy(CheckingConfig(), goal=Goal(max_env_steps=10))
@@ -152,6 +155,68 @@ def test_policies_in_nodes_are_exact(tmp_path, topology, name, learners):
     assert result["status"] == "finished"
     nodes = sum(path.name.startswith("learner") for path in (run / "logs").iterdir())
     assert nodes == (1 if learners == "one" else len(tasks))
+
+
+def learner_steps(run):
+    """Returns by policy the updates in the last row of its metrics, and of its last checkpoint."""
+    steps = {}
+    for name in ("outer", "inner"):
+        folder = run / "tasks" / name
+        with open(folder / "metrics.csv") as file:
+            row = list(csv.DictReader(file))[-1]
+        newest = max(path.name for path in (folder / "checkpoints").iterdir() if path.is_dir())
+        steps[name] = int(row["learner_steps"]), int(newest[:6])
+    return steps
+
+
+LIMITED = {
+    "limited": {"outer": (5, 5), "inner": (60, 60)},
+    "limited_ratio": {"outer": (60, 60), "inner": (5, 5)},
+}
+
+
+@pytest.mark.parametrize("name", LIMITED)
+def test_each_policy_keeps_its_own_limit_of_updates_in_one_process(tmp_path, name):
+    made, stop = getattr(agents, name)(), threading.Event()
+    ended = single_process(made, stop=stop, run_dir=tmp_path, printer=lambda line: None)
+    assert ended is not None and ended[1]
+    assert learner_steps(tmp_path) == LIMITED[name]
+    newest = {
+        task: str(tmp_path / "tasks" / task / "checkpoints" / f"{updates[0]:06}")
+        for task, updates in LIMITED[name].items()
+    }
+    point = ResumePoint(checkpoints=newest)
+    with SingleProcess(made, printer=lambda line: None, resume_point=point) as parts:
+        assert parts.run_once()  # acts no more, as nobody would learn
+        assert parts.actor.acted == 0
+    last = max(LIMITED[name], key=lambda policy: LIMITED[name][policy])
+    policies = dict(made.policies)
+    policies[last] = dataclasses.replace(policies[last], goal=Goal(max_learner_steps=70))
+    more = dataclasses.replace(made, policies=policies)
+    single_process(more, stop=stop, run_dir=tmp_path, printer=lambda line: None, resume_point=point)
+    assert learner_steps(tmp_path) == {**LIMITED[name], last: (70, 70)}
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(
+    ("topology", "name", "learners"),
+    [
+        ("heavy_env", "limited", "each"),
+        ("heavy_env", "limited", "one"),
+        ("heavy_env", "limited_ratio", "each"),
+        ("light_env", "limited", "each"),
+        ("light_env", "limited_ratio", "one"),
+    ],
+)
+def test_a_policy_with_all_its_updates_holds_up_nobody(tmp_path, topology, name, learners):
+    command = [
+        sys.executable, "-m", "distrl", "train",
+        f"--experiment={EXPERIMENTS / 'agents.py'}:{name}", f"--topology={topology}",
+        f"--run_dir={tmp_path}", f"--config.learners={learners}",
+    ]  # fmt: skip
+    done = finish(command, 120.0)
+    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
+    assert learner_steps(tmp_path) == LIMITED[name]
 
 
 def test_settings_of_policies_are_flags_and_kept():

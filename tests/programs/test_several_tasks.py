@@ -187,13 +187,20 @@ def test_two_tasks_share_a_torso_in_a_node(tmp_path):
 
 @pytest.mark.full
 @pytest.mark.timeout(600)
-def test_learners_in_one_process_or_each_in_its_own_make_the_same(tmp_path):
+@pytest.mark.parametrize(
+    ("name", "goal"),
+    [
+        ("lockstep", ("--config.goal.max_learner_steps=12", "--config.goal.mean_return=None")),
+        ("lockstep_limited", ()),
+    ],
+    ids=["same limit", "own limits"],
+)
+def test_learners_in_one_process_or_each_in_its_own_make_the_same(tmp_path, name, goal):
     results = []
     for learners in ("one", "each"):
-        goal = ("--config.goal.max_learner_steps=12", "--config.goal.mean_return=None")
-        train(tmp_path / learners, "lockstep", "heavy_env", f"--config.learners={learners}", *goal)
+        train(tmp_path / learners, name, "heavy_env", f"--config.learners={learners}", *goal)
         results.append([params(tmp_path / learners, task) for task in ("main", "aux")])
     for one, each in zip(*results, strict=True):
         assert one.keys() == each.keys()
-        for name in one:
-            np.testing.assert_array_equal(one[name], each[name])
+        for leaf in one:
+            np.testing.assert_array_equal(one[leaf], each[leaf])

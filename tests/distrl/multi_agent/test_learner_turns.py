@@ -9,7 +9,7 @@ from dm_env import specs as dm_specs
 
 from distrl.errors import DeadlineExceeded
 from distrl.learner import Learner
-from distrl.multi_agent.learner_turns import Turn, run_in_turn
+from distrl.multi_agent.learner_turns import Turn, drop_batches, run_in_turn
 from distrl.replay.buffer import ReplayReader
 from distrl.specs import EnvironmentSpec
 from distrl.types import Sample
@@ -85,6 +85,78 @@ def test_a_learner_with_all_its_updates_takes_no_more_turns():
     ]
     assert run_in_turn(turns, threading.Event(), 10.0) == []
     assert (first.version, second.version) == (2, 3)
+
+
+class OfOneActor(Batches):
+    """Batches of tables with room for two; an actor fills both, and waits for room in either."""
+
+    def __init__(self, count: int):
+        super().__init__(0, count)
+        self.taken = 0
+        self.beside: OfOneActor = self
+
+    def sample(self, timeout):
+        self.taken += 1
+        return super().sample(timeout)
+
+    def can_sample(self):
+        return bool(self.left) and self.taken < self.beside.taken + 2
+
+
+def beside(last, others_last):
+    """Returns two learners with tables of one actor."""
+    readers = [OfOneActor(9), OfOneActor(9)]
+    readers[0].beside, readers[1].beside = readers[1], readers[0]
+    made = [
+        Learner(AGENT, reader, seed=0, last=limit)
+        for reader, limit in zip(readers, (last, others_last), strict=True)
+    ]
+    for learner in made:
+        learner.drops_when_done = True
+    return readers, made
+
+
+@pytest.mark.parametrize("last", [2, 0])
+def test_a_learner_with_all_its_updates_drops_what_comes_while_another_learns(last):
+    readers, (first, second) = beside(last, 7)
+    heard, reports = [], []
+    turns = [
+        Turn("a", first, reports.append, flush=lambda: heard.append(reports[-1]["learner_steps"])),
+        Turn("b", second, lambda report: None),
+    ]
+    assert run_in_turn(turns, threading.Event(), 10.0) == []
+    assert (first.version, second.version) == (last, 7)
+    assert heard == [last]  # at once
+    assert readers[0].taken > last
+    assert first.env_steps * 7 == second.env_steps * last
+
+
+def test_learners_that_are_done_drop_what_comes_until_the_stop():
+    readers, learners = beside(1, 1)
+    stop = threading.Event()
+    turns = [Turn(name, each, lambda report: None) for name, each in zip("ab", learners)]
+    assert run_in_turn(turns, stop, 10.0) == []
+    can_sample = readers[0].can_sample
+
+    def can_sample_until_both_are_empty():
+        if not (readers[0].left or readers[1].left):
+            stop.set()
+        return can_sample()
+
+    readers[0].can_sample = can_sample_until_both_are_empty
+    drop_batches(turns, stop)
+    assert [reader.left for reader in readers] == [[], []]
+    assert [each.version for each in learners] == [1, 1]
+
+
+def test_one_that_acts_for_itself_only_takes_nothing_more():
+    reader = Batches(0, 3)
+    learner = Learner(AGENT, reader, seed=0, last=1)
+    turn = Turn("a", learner, lambda report: None)
+    assert run_in_turn([turn], threading.Event(), 10.0) == []
+    assert not learner.can_step()
+    drop_batches([turn], threading.Event())  # returns: there are none
+    assert len(reader.left) == 2
 
 
 def test_no_batch_in_time_and_the_stop_end_the_turns():

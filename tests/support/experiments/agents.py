@@ -8,6 +8,7 @@ from distrl.agents.agent import LearnerState, Logs
 from distrl.config import ActorsConfig, LearnerConfig
 from distrl.envs.multi_agent.environment import MultiAgentEnvironment
 from distrl.experiment import Experiment, LearnedPolicy
+from distrl.goal import Goal
 from distrl.replay.config import ReplayConfig
 from distrl.rules import Rule
 from distrl.specs import EnvironmentSpec
@@ -71,6 +72,33 @@ def asynchronous() -> Experiment:
     """As `experiment`, with actors that wait for three of their four environments."""
     made = experiment()
     return dataclasses.replace(made, actors=dataclasses.replace(made.actors, wait_num=3))
+
+
+def limited() -> Experiment:
+    """As `experiment`, with a limit of updates for each policy; outer's queue reaches its first."""
+    return _limited(outer=(REPLAY, 5), inner=(REPLAY, 60))
+
+
+def limited_ratio() -> Experiment:
+    """As `limited`, with a ratio of samples to inserts for the policy that ends first, inner."""
+    ratio = dataclasses.replace(
+        REPLAY, table="uniform", samples_per_insert=2.0, min_size_to_sample=8, error_buffer=16
+    )
+    return _limited(outer=(REPLAY, 60), inner=(ratio, 5))
+
+
+def _limited(**of_policies: tuple[ReplayConfig, int]) -> Experiment:
+    """Args: table and updates of each policy. Tables fill long before the last policy has them."""
+    made = experiment()
+    policies = {
+        name: dataclasses.replace(
+            made.policies[name],
+            replay=dataclasses.replace(replay, max_size=24),
+            goal=Goal(max_learner_steps=updates),
+        )
+        for name, (replay, updates) in of_policies.items()
+    }
+    return dataclasses.replace(made, policies=policies)
 
 
 def _three(observation: object) -> int:

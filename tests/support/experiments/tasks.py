@@ -9,6 +9,7 @@ from distrl.agents.networks import NetworkConfig
 from distrl.config import ActorsConfig, LearnerConfig
 from distrl.envs import PythonEnvironment
 from distrl.experiment import Experiment, LearnedPolicy
+from distrl.goal import Goal
 from distrl.replay.config import ReplayConfig
 from distrl.testing import STEP, CheckingConfig, CountingEnvironment
 from tests.support.product_agent import ProductConfig
@@ -51,6 +52,16 @@ def sharing() -> Experiment:
     return Experiment(
         ENVIRONMENT, policies=policies, actors=ACTORS, shared={"torso": ("main", "aux")}
     )
+
+
+def lockstep_limited() -> Experiment:
+    """As `lockstep`, with a limit of updates for each: the one that acts reaches its first."""
+    made = lockstep()
+    policies = {
+        name: dataclasses.replace(made.policies[name], goal=Goal(max_learner_steps=updates))
+        for name, updates in (("main", 3), ("aux", 60))
+    }
+    return dataclasses.replace(made, policies=policies)
 
 
 def lockstep() -> Experiment:
