@@ -169,6 +169,15 @@ class Learner(LearnerLoop):
             raise self._diverged
         self._check.check_state(*state[:3])
 
+    @property
+    def skipped_in_row(self) -> int:
+        """Updates skipped since the last that was not; waits for the newest. Safe in any thread."""
+        return self._check.skipped_in_row(self.published.record)
+
+    def skip_any_number(self) -> None:
+        """Has no number of skipped updates in a row end training: others will change its state."""
+        self._check.most_in_row = None
+
     def share(self) -> None:
         """Takes process 0's state. All processes call it once, before their first update."""
         group, state = self._learner_group, self._state

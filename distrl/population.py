@@ -15,7 +15,8 @@ import numpy as np
 
 from distrl import specs
 from distrl.agents.tunable import Tunable
-from distrl.errors import ConfigError
+from distrl.errors import ConfigError, Diverged
+from distrl.learning.divergence import MAX_SKIPPED
 from distrl.runtime.files import replacing
 from distrl.task import Task
 
@@ -113,6 +114,9 @@ class PopulationMember(Protocol):
     def standing(self) -> MemberStanding:
         """Returns how it stands."""
 
+    def skipped_in_row(self) -> int:
+        """Returns the number of its updates that were skipped since the last that was not."""
+
     def copy(self) -> tuple[Any, dict[str, float]]:
         """Returns its state in a form that the others' `adopt` takes, and its hyperparameters."""
 
@@ -154,7 +158,14 @@ class Evolution:
         self._scores: dict[str, float] = {}  # a copy has the other's until it has its own
 
     def run_once(self) -> None:
-        """Compares the members whose turn it is."""
+        """Compares the members whose turn it is.
+
+        One that has diverged, by `MAX_SKIPPED` skipped updates in a row, counts as the worst,
+        whatever its returns were, and nobody copies it.
+
+        Raises:
+          Diverged: all have.
+        """
         standings, due = {}, []
         for name, member in self._members.items():
             standing = member.standing()
@@ -173,14 +184,23 @@ class Evolution:
         for name, standing in standings.items():
             if standing.mean_return is not None and standing.episodes >= self._population.episodes:
                 self._scores[name] = standing.mean_return
-        scores = dict(self._scores)
+        diverged = {
+            name for name, each in self._members.items() if each.skipped_in_row() >= MAX_SKIPPED
+        }
+        if len(diverged) == len(self._members):
+            raise Diverged(
+                f"training has diverged: every member of the population has skipped {MAX_SKIPPED} "
+                "updates in a row; lower the ranges of its hyperparameters, such as learning_rate"
+            )
+        sound = {name: score for name, score in self._scores.items() if name not in diverged}
         for name, turn in due:
+            scores = {**sound, name: -math.inf} if name in diverged else sound
             if name not in scores:
                 continue
             rng = np.random.default_rng([self._seed, self._index[name], turn])
             donor = self._population.donor(rng, name, scores)
             if donor is not None:
-                self._copy(rng, name, donor, standings[name].version)
+                self._copy(rng, name, donor, standings[name].version, name in diverged)
 
     def _step_back(self, name: str, version: int, before: int) -> None:
         """Forgets what was known of a member whose learner has lost updates in a restart."""
@@ -192,20 +212,24 @@ class Evolution:
         )
         self._note({"member": name, "learner_step": version, "restarted_after": before})
 
-    def _copy(self, rng: np.random.Generator, name: str, donor: str, version: int) -> None:
+    def _copy(
+        self, rng: np.random.Generator, name: str, donor: str, version: int, diverged: bool
+    ) -> None:
         state, values = self._members[donor].copy()
         changed = self._population.explore(rng, values, self._ranges)
         self._members[name].adopt(state, changed)
-        worse, better = self._scores[name], self._scores[donor]
+        worse, better = self._scores.get(name), self._scores[donor]
         self._scores[name] = better
         text = ", ".join(f"{key} {values[key]:.3g} -> {new:.3g}" for key, new in changed.items())
+        state = "diverged" if diverged or worse is None else f"return {worse:.1f}"
         self._printer(
-            f"population: {name} (return {worse:.1f}, learner step {version}) copies {donor} "
+            f"population: {name} ({state}, learner step {version}) copies {donor} "
             f"(return {better:.1f}): {text}"
         )
         self._note({
             "member": name, "learner_step": version, "return": worse, "copies": donor,
             "its_return": better, "from": values, "to": changed,
+            **({"diverged": True} if diverged else {}),
         })  # fmt: skip
 
     def _note(self, line: Mapping[str, Any]) -> None:

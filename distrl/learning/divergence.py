@@ -42,7 +42,12 @@ class UpdateCheck:
     """Checks a learner's updates. A record, int32 [5], goes from update to update.
 
     In its code each element of a small leaf has a number, each large leaf too, and then the logs.
+
+    Attributes:
+      most_in_row: updates in a row that may be skipped before `error` returns one; None: any.
     """
+
+    most_in_row: int | None = MAX_SKIPPED
 
     def __init__(self, params: Params, learner_state: LearnerState, on_nonfinite: str = FAIL):
         """Args:
@@ -157,6 +162,11 @@ class UpdateCheck:
         """Returns the number of updates that were skipped. Args: record: None: of no update."""
         return 0 if record is None else int(np.asarray(record)[_SKIPPED])
 
+    @staticmethod
+    def skipped_in_row(record: Array) -> int:
+        """Returns the number of updates that were skipped since the last that was not."""
+        return int(np.asarray(record)[_IN_ROW])
+
     def error(self, record: Array) -> Diverged | None:
         """Returns what ends training, if anything does."""
         numbers = np.asarray(record)
@@ -172,7 +182,8 @@ class UpdateCheck:
                 f"training has diverged at {step}; {advice}, or leave out such updates with "
                 "learner.on_nonfinite=skip"
             )
-        if self.skips and numbers[_IN_ROW] >= MAX_SKIPPED:
+        most = self.most_in_row
+        if self.skips and most is not None and numbers[_IN_ROW] >= most:
             return Diverged(
                 f"training has diverged: {numbers[_IN_ROW]} updates in a row were skipped, the "
                 f"last at {step}; {advice}"

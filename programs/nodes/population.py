@@ -84,6 +84,10 @@ class RemoteMember:
         """See `Member`."""
         return MemberStanding(*self._monitor.standing(self._task))
 
+    def skipped_in_row(self) -> int:
+        """See `Member`."""
+        return self._learner.skipped_in_row(self._task)
+
     def copy(self) -> tuple[Any, dict[str, float]]:
         """See `Member`."""
         state, values = self._learner.copy_member(self._task)

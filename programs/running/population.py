@@ -56,11 +56,16 @@ class LocalMember:
     def __init__(self, learner: Learner, monitor: Monitor):
         """Args: learner, monitor: of its task."""
         self._learner, self._monitor = learner, monitor
+        learner.skip_any_number()
 
     def standing(self) -> MemberStanding:
         """See `PopulationMember`."""
         _, episodes, mean_return = self._monitor.standing
         return MemberStanding(self._learner.version, episodes, mean_return)
+
+    def skipped_in_row(self) -> int:
+        """See `PopulationMember`."""
+        return self._learner.skipped_in_row
 
     def copy(self) -> tuple[Any, dict[str, float]]:
         """See `PopulationMember`."""
@@ -111,6 +116,7 @@ class MemberService:
     def __init__(self, learner: Learner):
         """Args: learner: the learner."""
         self._learner = learner
+        learner.skip_any_number()
         state = learner.state()
         self._codec = Codec((state.params, state.agent), "state of a member")
         self._lock = threading.Lock()
@@ -123,6 +129,11 @@ class MemberService:
                 return self._pending
             nest, values = copy_state(self._learner)
         return self._codec.pack(jax.tree.map(lambda leaf: leaf[None], nest), 1), values
+
+    def skipped_in_row(self) -> int:
+        """See `PopulationMember`; 0 if what it will adopt has come."""
+        with self._lock:
+            return 0 if self._pending is not None else self._learner.skipped_in_row
 
     def adopt(self, data: bytes, values: Mapping[str, float]) -> None:
         """Takes the state of another member. Args: data: see `copy`. values: hyperparameters."""
@@ -170,6 +181,10 @@ class MemberCalls:
     def copy_member(self, task: str) -> tuple[bytes, dict[str, float]]:
         """See `MemberService.copy`."""
         return self._members[task].copy()
+
+    def skipped_in_row(self, task: str) -> int:
+        """See `MemberService.skipped_in_row`."""
+        return self._members[task].skipped_in_row()
 
     def adopt_member(self, data: bytes, values: dict[str, float], task: str) -> None:
         """See `MemberService.adopt`."""

@@ -10,9 +10,10 @@ from distrl import envs
 from distrl.agents.a2c import A2CConfig
 from distrl.agents.tunable import Tunable
 from distrl.config import ActorsConfig
-from distrl.errors import ConfigError
+from distrl.errors import ConfigError, Diverged
 from distrl.experiment import Experiment, LearnedPolicy, LearnerConfig
 from distrl.goal import Goal
+from distrl.learning.divergence import MAX_SKIPPED
 from distrl.population import Evolution, MemberStanding, Population, drop_lost
 from distrl.transforms import RewardScale
 
@@ -26,6 +27,10 @@ class Fake:
     def __init__(self, name, mean_return, episodes=20):
         self.name, self.state, self.values = name, name, {"rate": 0.1}
         self.version, self.episodes, self.mean_return = 0, episodes, mean_return
+        self.skipped = 0
+
+    def skipped_in_row(self):
+        return self.skipped
 
     def standing(self):
         return MemberStanding(self.version, self.episodes, self.mean_return)
@@ -79,6 +84,55 @@ def test_a_copy_counts_as_good_as_the_other_until_it_has_episodes():
     members["b"].episodes, members["b"].version = 10, 30
     evolution.run_once()
     assert members["b"].state in ("c", "f")
+
+
+def test_a_member_that_has_diverged_copies_whatever_its_returns_were(tmp_path):
+    members = {name: Fake(name, value) for name, value in RETURNS.items()}
+    members["new"] = Fake("new", None, episodes=0)
+    for name in ("c", "d", "new"):  # c is the best
+        members[name].skipped = MAX_SKIPPED
+    members["f"].skipped = MAX_SKIPPED - 1
+    lines, record = [], tmp_path / "record"
+    population = Population(interval=10, share=0.25)
+    evolution = Evolution(population, RANGES, members, 0, record, lines.append)
+    evolution.run_once()
+    for name in ("a", "c", "new"):
+        members[name].version = 10
+    evolution.run_once()
+    assert members["c"].state == members["new"].state == "f"  # the best of those that are left
+    assert members["d"].state == "d"  # not its turn yet
+    assert members["a"].state == "a"
+    assert [line.partition(" copies f ")[0] for line in lines] == [
+        "population: c (diverged, learner step 10)",
+        "population: new (diverged, learner step 10)",
+    ]
+    noted = [json.loads(line) for line in record.read_text().splitlines()]
+    assert [(note["return"], note["diverged"]) for note in noted] == [(9.0, True), (None, True)]
+
+
+def test_a_member_that_has_diverged_waits_for_a_score_of_another():
+    members = {"a": Fake("a", 5.0), "b": Fake("b", None, episodes=0)}
+    members["a"].skipped = MAX_SKIPPED
+    evolution = Evolution(Population(interval=10), RANGES, members, 0, None, lambda line: None)
+    evolution.run_once()
+    members["a"].version = 10
+    evolution.run_once()
+    assert members["a"].state == "a"
+    members["b"].mean_return, members["b"].episodes, members["a"].version = 1.0, 10, 20
+    evolution.run_once()
+    assert members["a"].state == "b"
+
+
+def test_a_population_that_has_diverged_ends():
+    members = {name: Fake(name, value) for name, value in RETURNS.items()}
+    evolution = Evolution(Population(interval=10), RANGES, members, 0, None, lambda line: None)
+    evolution.run_once()
+    for member in members.values():
+        member.skipped = MAX_SKIPPED
+    evolution.run_once()  # nobody's turn
+    members["a"].version = 10
+    with pytest.raises(Diverged, match="every member of the population has skipped 100 updates"):
+        evolution.run_once()
 
 
 def test_it_follows_from_the_seed(tmp_path):

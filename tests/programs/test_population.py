@@ -71,6 +71,7 @@ def test_a_copy_is_exact_and_learns_on_with_its_own_counts():
         now = other.state()
         service.adopt(data, {"learning_rate": 0.001})
         assert other.state() is now
+        assert service.skipped_in_row() == 0
         service.between_updates()
         same(other.state().params["agent"], one.state().params["agent"])
         same(other.state().agent, one.state().agent)

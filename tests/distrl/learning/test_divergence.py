@@ -194,6 +194,16 @@ def test_skipping_ends_where_nothing_is_learned_any_more():
         learner.take_report()
 
 
+def test_a_member_of_a_population_skips_any_number_and_says_how_many():
+    learner = Learner(Summing(loss=np.nan), Table(), seed=0, on_nonfinite="skip")
+    learner.skip_any_number()
+    learn(learner, -1.0, 1.0, *[-1.0] * (divergence.MAX_SKIPPED + 1))
+    assert learner.take_report()["updates_skipped"] == divergence.MAX_SKIPPED + 2
+    assert learner.skipped_in_row == divergence.MAX_SKIPPED + 1
+    learner.restore(learner.state())  # as for a copy of another's parameters
+    assert learner.skipped_in_row == 0
+
+
 def test_the_skipped_updates_of_a_resumed_run_are_counted_from_the_start(tmp_path):
     learner = Learner(Summing(loss=np.nan), Table(), seed=0, on_nonfinite="skip")
     store = Checkpointer(
