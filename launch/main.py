@@ -44,6 +44,8 @@ def _main(arguments: list[str], load: Callable[[], Any] | None, own_process: boo
     """See `main`. Args: own_process: whether the process has nothing else to do."""
     signal.signal(signal.SIGINT, _on_interrupt)
     if own_process:
+        # Its caller may block the signals that stop it, and processes inherit that.
+        signal.pthread_sigmask(signal.SIG_SETMASK, [])
         from distrl.launch.local import robust_streams
 
         command = COMMANDS.get(_command(arguments))

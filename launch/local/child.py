@@ -53,7 +53,6 @@ class ChildSetup:
       parent: the parent's pid.
       heartbeat: the node's.
       debug: how the node is debugged; it then keeps the launcher's terminal.
-      mask: the signals that were blocked before the fork.
       stop_signal: the signal that sets the node's stop event.
       make_manager: makes what has that event, in the node's main thread.
     """
@@ -68,7 +67,6 @@ class ChildSetup:
     parent: int
     heartbeat: Heartbeat
     debug: Debug | None = None
-    mask: set[int] = dataclasses.field(default_factory=set)
     stop_signal: signal.Signals = signal.SIGTERM
     make_manager: Callable[[], Any] = launchpad_adapter.new_manager
 
@@ -228,4 +226,4 @@ def _stop_on_signal(setup: ChildSetup) -> None:
             signal.signal(number, signal.SIG_DFL)
 
     os.register_at_fork(after_in_child=detach)
-    signal.pthread_sigmask(signal.SIG_SETMASK, setup.mask)
+    signal.pthread_sigmask(signal.SIG_SETMASK, [])  # whatever the launcher's caller blocks

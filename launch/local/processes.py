@@ -140,7 +140,6 @@ class SupervisedProcess(SupervisedNode):
         # Blocked until the child has replaced the launcher's handlers.
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, WATCHED)
         try:
-            setup.mask = mask
             self.started = time.monotonic()
             self.pid = os.fork()
             if self.pid == 0:

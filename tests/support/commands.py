@@ -20,6 +20,12 @@ from distrl.shared_memory.segment import SharedFile
 ROOT = Path(__file__).parents[2]
 EXPERIMENTS = Path(__file__).parent / "experiments"
 TRAINING = "first learner step"
+BLOCKED = (  # before a command: its caller has blocked the signals that stop it
+    sys.executable,
+    "-c",
+    "import os, signal, sys; signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT, "
+    "signal.SIGTERM, signal.SIGHUP]); os.execv(sys.argv[1], sys.argv[1:])",
+)
 CARTPOLE = ("--env=CartPole-v1", "--max_env_steps=1000000000", "--config.goal.mean_return=None")
 
 needs_launchpad = pytest.mark.skipif(

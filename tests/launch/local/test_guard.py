@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.commands import BLOCKED, Command
+
 BEGINNING = """
 import os, signal, sys, time
 from distrl.checkpointing.saved import Saved
@@ -109,6 +111,21 @@ def test_a_signal_before_the_program_handles_any(tmp_path, start):
     out, _ = process.communicate(timeout=50)
     assert process.returncode == 143
     assert out == "distrl: stopped: SIGTERM (exit status 143; nothing was saved)\n"
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_command_stops_where_its_caller_has_blocked_the_signals_that_stop_it(tmp_path, number):
+    experiment = tmp_path / "waiting.py"
+    experiment.write_text("import signal; print('waiting', flush=True); signal.pause()")
+    flags = (f"--experiment={experiment}", "--topology=single_process")
+    command = Command(tmp_path, *flags, prefix=BLOCKED)
+    try:
+        command.wait_for(lambda: "waiting" in command.output, "the experiment")
+        command.process.send_signal(number)
+        assert command.wait() == 128 + number
+        command.check_nothing_left()
+    finally:
+        command.end()
 
 
 def test_the_program_ends_with_its_guard(start):

@@ -14,7 +14,7 @@ import uuid
 
 import pytest
 
-from tests.support.commands import ROOT, unix_sockets
+from tests.support.commands import BLOCKED, ROOT, unix_sockets
 from tests.support.selection import full, slow
 from tests.support.waiting import until
 
@@ -321,6 +321,14 @@ def test_a_script_that_stops_it_continues(run, tmp_path):
     assert program.wait() == 0
     assert "status 124; still here" in program.output
     assert program.result("long")["exit_code"] == 143
+    program.check_nothing_left()
+
+
+def test_nodes_stop_where_the_caller_has_blocked_the_signals_that_stop_them(run):
+    program = run("local_mp", "finish", prefix=BLOCKED)
+    assert program.wait() == 0
+    assert {how["state"] for how in program.result("finish")["nodes"].values()} == {"ended"}
+    assert "server: cleaned up" in program.log("finish", "learner-0")
     program.check_nothing_left()
 
 
