@@ -9,6 +9,7 @@ import json
 import os
 import signal
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from distrl.launch.supervision import signals
 from distrl.runtime import process_exit
 
 _PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
+_REPEAT_S = 1.0  # in which a program that has sent SIGINT may send it again, and means one
 
 
 def run_guarded() -> None:
@@ -51,13 +53,41 @@ def run_guarded() -> None:
 def _wait(pid: int, watched: set[signal.Signals]) -> list[int]:
     """Passes signals on until the process has ended; returns them."""
     passed_on: list[int] = []
+    interrupts = Interrupts()
     while os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
-        number = signal.sigwaitinfo(watched).si_signo
+        received = signal.sigwaitinfo(watched)
+        number = received.si_signo
+        if number == signal.SIGINT and not interrupts.counts(received.si_code, time.monotonic()):
+            continue
         if number != signal.SIGCHLD:
             passed_on.append(number)
             os.kill(pid, signals.RELAYED_INTERRUPT if number == signal.SIGINT else number)
             os.kill(pid, signal.SIGCONT)  # it may have been suspended
     return passed_on
+
+
+class Interrupts:
+    """Which SIGINTs count, since the second one kills.
+
+    `timeout` signals its child and then the whole group, and a script that has started us may pass
+    on the terminal's Ctrl-C, which came here too: such a repetition does not count. Those of a
+    keyboard, which the kernel sends, all do.
+    """
+
+    def __init__(self) -> None:
+        self._last = float("-inf")  # when one counted
+
+    def counts(self, code: int, now: float) -> bool:
+        """Returns whether a SIGINT counts.
+
+        Args:
+          code: its `si_code`; positive from the kernel, as for a terminal.
+          now: seconds, of a monotonic clock.
+        """
+        if code <= 0 and now - self._last < _REPEAT_S:
+            return False
+        self._last = now
+        return True
 
 
 def _read(reader: int) -> dict[str, Any]:

@@ -4,6 +4,7 @@ import contextlib
 import importlib.util
 import json
 import os
+import pty
 import re
 import signal
 import subprocess
@@ -25,6 +26,12 @@ BLOCKED = (  # before a command: its caller has blocked the signals that stop it
     "-c",
     "import os, signal, sys; signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT, "
     "signal.SIGTERM, signal.SIGHUP]); os.execv(sys.argv[1], sys.argv[1:])",
+)
+ON_TERMINAL = (  # before a command in a session of its own: Ctrl-C on its stdin interrupts it
+    sys.executable,
+    "-c",
+    "import fcntl, os, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); "
+    "os.execvp(sys.argv[1], sys.argv[1:])",
 )
 CARTPOLE = ("--env=CartPole-v1", "--max_env_steps=1000000000", "--config.goal.mean_return=None")
 
@@ -105,13 +112,14 @@ class Command:
         self._shm = set(os.listdir("/dev/shm"))
         name, _, value = self._mark.partition("=")
         command = [sys.executable, "-m", *(word.format(self.run_dir) for word in module)]
-        with self._output.open("wb") as output:
+        self._keyboard, terminal = pty.openpty()
+        with self._output.open("wb") as output, open(terminal, "rb") as stdin:
             self.process = subprocess.Popen(
-                [*prefix, *command, *flags],
+                [*ON_TERMINAL, *prefix, *command, *flags],
                 cwd=ROOT,
                 stdout=output,
                 stderr=subprocess.STDOUT,
-                stdin=subprocess.DEVNULL,
+                stdin=stdin,
                 env={**os.environ, name: value, "TMPDIR": str(self._tmp)},
                 start_new_session=True,
             )
@@ -154,8 +162,7 @@ class Command:
 
     def interrupt(self) -> None:
         """Ctrl-C: the terminal signals the whole group in its foreground."""
-        if self.process.returncode is None:  # else the number may be another's by now
-            os.killpg(self.process.pid, signal.SIGINT)
+        os.write(self._keyboard, b"\x03")
 
     def processes(self) -> dict[int, str]:
         """Name by pid, of those that carry this command's mark."""
@@ -200,6 +207,7 @@ class Command:
             with contextlib.suppress(ProcessLookupError):  # ended meanwhile
                 os.kill(pid, signal.SIGKILL)
         self.process.wait(5)
+        os.close(self._keyboard)
 
 
 def unix_sockets() -> set[str]:

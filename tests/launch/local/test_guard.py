@@ -9,7 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.commands import BLOCKED, Command
+from distrl.launch.local.guard import Interrupts
+from tests.support.commands import BLOCKED, ON_TERMINAL, ROOT, Command
+from tests.support.shells import Terminal
 
 BEGINNING = """
 import os, signal, sys, time
@@ -34,7 +36,7 @@ def start(tmp_path):
         started.append(
             subprocess.Popen(
                 [sys.executable, "-c", BEGINNING + body, tmp_path],
-                cwd=Path(__file__).parents[3],
+                cwd=ROOT,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
                 text=True,
@@ -102,6 +104,46 @@ def test_ctrl_c_counts_once_and_other_signals_are_passed_on(start):
     out, _ = process.communicate(timeout=50)
     assert process.returncode == 0
     assert sorted(map(int, out.split())) == [signal.SIGHUP, signal.SIGINT, signal.SIGTERM]
+
+
+KEYBOARD, PROGRAM = 128, 0  # SI_KERNEL, SI_USER
+
+
+@pytest.mark.parametrize(
+    ("received", "counted"),
+    [
+        ([(PROGRAM, 0.0), (PROGRAM, 0.25)], [True, False]),  # timeout: the child, its group
+        ([(KEYBOARD, 0.0), (PROGRAM, 0.25)], [True, False]),  # a script passes Ctrl-C on
+        ([(PROGRAM, 0.0), (PROGRAM, 1.0)], [True, True]),
+        ([(PROGRAM, 0.0), (PROGRAM, 0.5), (PROGRAM, 1.0)], [True, False, True]),
+        ([(KEYBOARD, 0.0), (KEYBOARD, 0.25)], [True, True]),
+        ([(PROGRAM, 0.0), (KEYBOARD, 0.25), (PROGRAM, 1.0)], [True, True, False]),
+    ],
+)
+def test_an_interrupt_that_a_program_repeats_counts_once(received, counted):
+    interrupts = Interrupts()
+    assert [interrupts.counts(code, now) for code, now in received] == counted
+
+
+COUNTING = """
+ours, theirs = os.pipe()
+signal.signal(interrupt_number(), lambda *_: os.write(theirs, b"x"))
+for count in range(3):
+    print("interrupts:", count, flush=True)
+    os.read(ours, 1)
+"""
+
+
+def test_a_keyboards_interrupts_all_count(tmp_path):
+    program = [sys.executable, "-c", BEGINNING + COUNTING, str(tmp_path)]
+    terminal = Terminal([*ON_TERMINAL, *program], ROOT, os.environ)
+    try:
+        terminal.wait_for("interrupts: 0")
+        for count in (1, 2):
+            terminal.type("\x03")
+            terminal.wait_for(f"interrupts: {count}")
+    finally:
+        terminal.close()
 
 
 def test_a_signal_before_the_program_handles_any(tmp_path, start):
