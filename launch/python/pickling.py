@@ -5,11 +5,17 @@ cloudpickle drops it since 3.1.3. Tracebacks show the file's lines by it, and di
 
 import collections
 import io
+import os
+import sys
 import types
 from collections.abc import Callable
 from typing import Any, ClassVar
 
 import cloudpickle
+
+from distrl.errors import ConfigError
+
+_loading: list[bool] = []  # not empty while `loads` is at work
 
 
 def dumps(value: Any) -> bytes:
@@ -17,6 +23,29 @@ def dumps(value: Any) -> bytes:
     with io.BytesIO() as file:
         _Pickler(file).dump(value)
         return file.getvalue()
+
+
+def loads(pickled: bytes) -> Any:
+    """As `cloudpickle.loads`, which imports the modules of what it makes."""
+    _loading.append(True)
+    try:
+        return cloudpickle.loads(pickled)
+    finally:
+        _loading.pop()
+
+
+def check_not_loading() -> None:
+    """Raises ConfigError in a module that `loads` imports: there, training would start for ever."""
+    if not _loading:
+        return
+    frame: types.FrameType | None = sys._getframe()
+    while frame is not None and frame.f_code.co_name != "<module>":
+        frame = frame.f_back
+    file = "a module" if frame is None else os.path.basename(frame.f_code.co_filename)
+    raise ConfigError(
+        f"{file} calls distrl.train while the process that trains imports it; put the call under "
+        'if __name__ == "__main__":'
+    )
 
 
 def _code(file: str, make: Callable[..., types.CodeType], arguments: Any) -> types.CodeType:

@@ -13,7 +13,7 @@ from distrl import presets
 from distrl.callbacks import Callback
 from distrl.errors import ConfigError, TrainingError
 from distrl.experiment import Experiment
-from distrl.launch.python import training_client
+from distrl.launch.python import pickling, training_client
 from distrl.launch.run_dir.folder import make_folder_in_runs
 from distrl.launch.runs.run import Run
 from distrl.launch.supervision.result import EXIT_BAD_INPUT, EXIT_FINISHED
@@ -37,6 +37,7 @@ def train(
     quiet: bool = False,
 ) -> Run:
     """See `distrl.train`."""
+    pickling.check_not_loading()
     if isinstance(environment, Experiment) and agent is not None:
         raise ConfigError("distrl.train: an Experiment names its agent; leave `agent` out")
     if not isinstance(environment, (str, Experiment)):

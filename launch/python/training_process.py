@@ -66,9 +66,9 @@ def main() -> None:
     from distrl.launch.main import main as command_line
 
     def load() -> Any:
-        import cloudpickle
+        from distrl.launch.python.pickling import loads
 
-        return cloudpickle.loads(pickled)
+        return loads(pickled)
 
     this = os.getpid()
     try:

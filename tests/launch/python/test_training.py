@@ -238,6 +238,42 @@ def test_classes_of_a_script_train_in_nodes_and_a_run_that_ended_stays(tmp_path)
     assert done.stdout.splitlines()[-1] == "finished finished"
 
 
+UNGUARDED = """
+import distrl
+from distrl.envs import PythonEnvironment
+from distrl.testing import CheckingConfig, CountingEnvironment
+from distrl.experiment import Experiment
+
+class Mine(CountingEnvironment):
+    pass
+
+experiment = Experiment(PythonEnvironment(Mine, "mine"), CheckingConfig())
+distrl.train(experiment, max_env_steps=1000)
+"""
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["-c", "import unguarded"],
+        full(["-m", "distrl", "train", "--experiment=unguarded.py", "--topology=single_process"]),
+    ],
+)
+def test_a_module_that_trains_when_it_is_imported_is_refused(tmp_path, command):
+    (tmp_path / "unguarded.py").write_text(UNGUARDED)
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join((str(ROOT), str(tmp_path)))}
+    done = subprocess.run(
+        [sys.executable, *command], env=environment, capture_output=True, text=True, timeout=100,
+        cwd=tmp_path, check=False,
+    )  # fmt: skip
+    assert done.returncode != 0
+    assert done.stderr.splitlines()[-1].endswith(
+        ": unguarded.py calls distrl.train while the process that trains imports it; put the call "
+        'under if __name__ == "__main__":'
+    )
+    assert not list(tmp_path.glob("runs/*"))
+
+
 @pytest.fixture
 def interrupts():
     """Has SIGINT raise KeyboardInterrupt, which jobs in a shell's background ignore."""
