@@ -1,12 +1,12 @@
 """Settings of an experiment's parts, checked when they are made."""
 
 import dataclasses
-import math
 from typing import Any, ClassVar
 
 from distrl.envs.time_limit import with_time_limit
 from distrl.errors import ConfigError
 from distrl.learner_config import LearnerConfig as LearnerConfig  # documented here as well
+from distrl.runtime.durations import check_duration
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,8 +59,7 @@ class ActorsConfig:
     def _check_rounds(self) -> None:
         if self.late_data not in ("keep", "drop"):
             raise ConfigError(f"actors.late_data must be 'keep' or 'drop', got {self.late_data!r}")
-        if not (math.isfinite(self.round_grace) and self.round_grace >= 0):
-            raise ConfigError(f"actors.round_grace must be 0 s or more, got {self.round_grace}")
+        check_duration("actors.round_grace", self.round_grace, zero=True, infinite=False)
         if self.min_actors is None:
             if self.round_grace or self.late_data != "keep":
                 raise ConfigError(
@@ -140,8 +139,7 @@ class InferenceConfig:
             raise ConfigError(
                 f"inference.sync_interval must be 1 or more, got {self.sync_interval}"
             )
-        if self.timeout <= 0:
-            raise ConfigError(f"inference.timeout must be more than 0 s, got {self.timeout}")
+        check_duration("inference.timeout", self.timeout)
         if self.num_gpus < 0:
             raise ConfigError(f"inference.num_gpus must be 0 or more, got {self.num_gpus}")
         if self.num_gpus > self.num_inferencers:
@@ -175,10 +173,12 @@ class EvaluatorConfig:
     def __post_init__(self) -> None:
         if self.num_evaluators not in (0, 1):
             raise ConfigError(f"evaluator.num_evaluators must be 0 or 1, got {self.num_evaluators}")
-        for name in ("num_envs", "episodes", "interval", "max_episode_steps", "max_seconds"):
+        for name in ("num_envs", "episodes", "max_episode_steps"):
             value = getattr(self, name)
             if value is not None and value <= 0:
                 raise ConfigError(f"evaluator.{name} must be more than 0, got {value}")
+        check_duration("evaluator.interval", self.interval)
+        check_duration("evaluator.max_seconds", self.max_seconds, none="or None")
 
     def limited(self, environment: Any) -> Any:
         """Returns an environment with the evaluator's time limit. Raises ConfigError: it can't."""
@@ -219,18 +219,13 @@ class SupervisionConfig:
         if self.restarts < 0:
             raise ConfigError(f"supervision.restarts must be 0 or more, got {self.restarts}")
         for name in ("call_timeout", "insert_timeout"):
-            if not getattr(self, name) > 0:
-                raise ConfigError(
-                    f"supervision.{name} must be more than 0 s, got {getattr(self, name)}"
-                )
+            check_duration(f"supervision.{name}", getattr(self, name))
         if self.log_limit_mb is not None and not self.log_limit_mb >= 0.1:
             raise ConfigError(
                 f"supervision.log_limit_mb must be 0.1 or more, or None; got {self.log_limit_mb}"
             )
         for name in ("idle_limit", "busy_limit", "stopped_limit"):
-            value = getattr(self, name)
-            if value is not None and not value > 0:
-                raise ConfigError(f"supervision.{name} must be more than 0 s, or None; got {value}")
+            check_duration(f"supervision.{name}", getattr(self, name), none="or None")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -272,12 +267,8 @@ class CheckpointConfig:
     grace: float = 30.0
 
     def __post_init__(self) -> None:
-        if self.period is not None and not (math.isfinite(self.period) and self.period > 0):
-            raise ConfigError(
-                f"checkpoint.period must be more than 0 s, or None for the end only; got "
-                f"{self.period}"
-            )
+        none = "or None for the end only"
+        check_duration("checkpoint.period", self.period, none=none, infinite=False)
         if isinstance(self.keep, bool) or self.keep < 1:
             raise ConfigError(f"checkpoint.keep must be 1 or more, got {self.keep}")
-        if not (math.isfinite(self.grace) and self.grace > 0):
-            raise ConfigError(f"checkpoint.grace must be more than 0 s, got {self.grace}")
+        check_duration("checkpoint.grace", self.grace, infinite=False)

@@ -1,10 +1,12 @@
 """The goal of a run: when it ends."""
 
 import dataclasses
+import math
 from collections.abc import Iterable
 from typing import NamedTuple
 
 from distrl.errors import ConfigError
+from distrl.runtime.durations import check_duration
 from distrl.specs import EnvironmentSpec
 
 MISSED = "the goal was not reached"
@@ -92,10 +94,17 @@ class Goal:
                 "goal.success_rate must be more than 0 and at most 1 (0.9 for 90 %), got "
                 f"{self.success_rate}"
             )
+        for name in ("mean_return", "evaluation_return"):
+            value = getattr(self, name)
+            if isinstance(value, (int, float)) and not math.isfinite(value):
+                raise ConfigError(
+                    f"goal.{name} must be finite, or None for no such goal; got {value}"
+                )
         for name in ("window", *_BUDGETS):
             value = getattr(self, name)
-            if value is not None and value <= 0:
+            if value is not None and name != "max_seconds" and not value > 0:
                 raise ConfigError(f"goal.{name} must be more than 0, got {value}")
+        check_duration("goal.max_seconds", self.max_seconds, none="or None")
 
     def resolve(self, return_threshold: float | None) -> "Goal":
         """Returns the goal with "auto" replaced, given the environment's own threshold."""

@@ -1,10 +1,10 @@
 """Settings of a learner, checked when they are made."""
 
 import dataclasses
-import math
 
 from distrl.errors import ConfigError
 from distrl.learner_group.devices import check_split
+from distrl.runtime.durations import check_duration
 
 
 @dataclasses.dataclass(frozen=True)
@@ -84,8 +84,7 @@ class LearnerConfig:
                 "learner.max_policy_lag must be a whole number of learner steps, 0 or more, or "
                 f"None; got {lag!r}"
             )
-        if self.timeout <= 0:
-            raise ConfigError(f"learner.timeout must be more than 0 s, got {self.timeout}")
+        check_duration("learner.timeout", self.timeout)
         for name in ("num_gpus", "num_devices"):
             if getattr(self, name) < 0:
                 raise ConfigError(f"learner.{name} must be 0 or more, got {getattr(self, name)}")
@@ -100,10 +99,7 @@ class LearnerConfig:
         count = self.num_gradient_workers
         if isinstance(count, bool) or count < 0:
             raise ConfigError(f"learner.num_gradient_workers must be 0 or more, got {count}")
-        if not (math.isfinite(self.gradient_timeout) and self.gradient_timeout > 0):
-            raise ConfigError(
-                f"learner.gradient_timeout must be more than 0 s, got {self.gradient_timeout}"
-            )
+        check_duration("learner.gradient_timeout", self.gradient_timeout, infinite=False)
         if count > self.batch_size:
             raise ConfigError(
                 f"learner.num_gradient_workers={count} is more than learner.batch_size="

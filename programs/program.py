@@ -11,6 +11,7 @@ from distrl.experiment import Experiment
 from distrl.programs.groups import ENDPOINT_PORT_NAME, NodeGroup
 from distrl.programs.substrate import AUTO, BUILTIN, resolve
 from distrl.programs.substrate.builtin import Address, CallNode, Program
+from distrl.runtime.durations import longest_wait
 
 
 class FrameEndpoint(NamedTuple):
@@ -124,7 +125,7 @@ class ExperimentProgram:
         for endpoint in endpoints:
             node.allocate_address(endpoint)
         handle = self.add_node(group, node)
-        timeout = call_timeout or self.experiment.supervision.call_timeout
+        timeout = longest_wait(call_timeout or self.experiment.supervision.call_timeout)
         handle.client.set_client_kwargs(call_timeout=timeout)
         return handle._replace(timeout=timeout)
 

@@ -12,6 +12,7 @@ from distrl.metrics.reports import Report, checked_metrics, kind_of
 from distrl.programs.build import print_line
 from distrl.programs.program import NodeHandle
 from distrl.programs.substrate import node_context
+from distrl.runtime.durations import longest_wait
 from distrl.runtime.early_deadline import call_again_if_early, passed_early
 from distrl.runtime.heartbeat import (
     DOWN,
@@ -244,7 +245,7 @@ class Reporter:
         if sending is None:
             return
         try:
-            self.answer = sending.result(timeout)
+            self.answer = sending.result(longest_wait(timeout))
         except Exception as error:
             if not self._repeated and passed_early(error, self._sent_at, self._monitor.timeout):
                 self._repeated = True

@@ -19,6 +19,7 @@ from distrl.learner import Learner
 from distrl.learning.divergence import UpdateCheck
 from distrl.learning.training_state import TrainingState
 from distrl.replay.buffer import ReplayAdministration
+from distrl.runtime.durations import longest_wait
 from distrl.runtime.incarnations import lives
 from distrl.runtime.provenance import versions
 
@@ -126,7 +127,7 @@ class Checkpointer:
         self._ended.set()
         if self._thread is None:
             return
-        self._thread.join(self._config.grace)
+        self._thread.join(longest_wait(self._config.grace))
         if self._thread.is_alive():
             raise SaveError(
                 f"the last checkpoint was not written within checkpoint.grace="

@@ -6,6 +6,7 @@ import importlib
 from typing import Any
 
 from distrl.errors import ConfigError
+from distrl.runtime.durations import check_duration
 
 # Module and class by kind. Imported when a pool is made: a run needs one kind.
 _POOLS = {
@@ -71,11 +72,7 @@ class PoolConfig:
             value = getattr(self, name)
             if value < 0:
                 raise ConfigError(f"environment.pool.{name} must be 0 or more, got {value}")
-        if not self.step_timeout > 0:
-            raise ConfigError(
-                "environment.pool.step_timeout must be more than 0 seconds (math.inf for no "
-                f"limit), got {self.step_timeout}"
-            )
+        check_duration("environment.pool.step_timeout", self.step_timeout)
 
     def pool_class(self) -> Any:
         """Returns the class of pools of this kind; see `distrl.envs.pools.python_pool`."""

@@ -11,6 +11,7 @@ import numpy.typing as npt
 from distrl.errors import DeadlineExceeded
 from distrl.inference.messages import InferenceMessages
 from distrl.inferencer import Inferencer
+from distrl.runtime.durations import longest_wait
 from distrl.runtime.heartbeat import Heartbeat
 from distrl.runtime.time_account import IDLE, INFERENCE, TimeAccount, in_state, use_account
 from distrl.types import Inference, TimeStep
@@ -78,7 +79,7 @@ class InferenceServer:
         self._inferencer = inferencer
         self._messages = messages
         self._max_batch = max_batch
-        self._timeout = timeout
+        self._timeout = longest_wait(timeout)
         self._lock = threading.Lock()
         self._waiting: collections.deque[_Request] = collections.deque()
         self._busy = False  # a caller leads, or has been woken to lead

@@ -3,7 +3,9 @@
 import ast
 import dataclasses
 import inspect
+import math
 import re
+import sys
 import types
 import typing
 from collections.abc import Callable, Mapping
@@ -175,8 +177,20 @@ def _text(kinds: tuple[Any, ...]) -> str:
     return " or ".join("None" if kind is type(None) else kind.__name__ for kind in kinds)
 
 
+class _Infinities(ast.NodeTransformer):
+    """Replaces `inf`, as Python prints an infinity, and `math.inf`, which are no literals."""
+
+    def visit_Name(self, node: ast.Name) -> ast.expr:
+        """See `ast.NodeTransformer`."""
+        return ast.Constant(math.inf) if node.id == "inf" else node
+
+    def visit_Attribute(self, node: ast.Attribute) -> ast.expr:
+        """See `ast.NodeTransformer`."""
+        return ast.Constant(math.inf) if ast.unparse(node) == "math.inf" else node
+
+
 class _SettingParser(flags.ArgumentParser[Any]):
-    """Parses a Python literal, or else a string, of one of the given types."""
+    """Parses a Python literal or infinity, or else a string, of one of the given types."""
 
     def __init__(self, kinds: tuple[Any, ...]):
         self._kinds = kinds
@@ -187,7 +201,8 @@ class _SettingParser(flags.ArgumentParser[Any]):
         value = argument
         if isinstance(argument, str):
             try:
-                value = ast.literal_eval(argument)
+                tree = ast.parse(argument.strip(), mode="eval")
+                value = ast.literal_eval(_Infinities().visit(tree))
             except (ValueError, SyntaxError):  # a bare word is a string
                 value = {"true": True, "false": False}.get(argument.lower(), argument)
         if isinstance(value, list):
@@ -196,7 +211,7 @@ class _SettingParser(flags.ArgumentParser[Any]):
             value = int(value)  # 1e6 for an integer
         if type(value) in self._kinds:
             return value
-        if type(value) is int and float in self._kinds:
+        if type(value) is int and float in self._kinds and abs(value) <= sys.float_info.max:
             return float(value)
         if tuple in self._kinds and type(value) in (int, float):
             return (value,)

@@ -23,6 +23,7 @@ from distrl.launch.run_dir.folder import folder_of_flag
 from distrl.launch.run_dir.run_dir import new_path
 from distrl.programs.groups import GROUPS
 from distrl.programs.placement import HOST_SETTINGS, Host, Placement, parse_hosts, place
+from distrl.runtime.durations import check_duration
 
 LAUNCHERS = {
     "ssh": "this command starts them by SSH",
@@ -165,6 +166,8 @@ def prepare(
             "multi_machine: nodes are processes on other hosts; debug on one machine, with "
             "--topology=heavy_env or light_env"
         )
+    check_duration("--join_wait", values.join_wait, zero=True, none="or None")
+    check_duration("--ray_wait", values.ray_wait, zero=True)
     from distrl.programs.multi_machine import over_network
 
     experiment = over_network(experiment, substrate)

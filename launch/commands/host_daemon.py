@@ -12,6 +12,7 @@ from distrl.launch.hosts.daemon import HostDaemon
 from distrl.launch.hosts.join_client import dial
 from distrl.launch.network.private_folder import new_folder
 from distrl.launch.paths import python_command
+from distrl.runtime.durations import check_duration
 
 _WAIT_S = 600.0
 # Set by programs that start one process per host: Slurm, Open MPI, MPICH, a Kubernetes indexed Job.
@@ -83,4 +84,5 @@ def _parse(arguments: list[str]) -> flags.FlagValues:
         raise ConfigError(f"unexpected argument {rest[0]!r}; flags are written --name=value")
     if values.join is None or values.credentials is None:
         raise ConfigError("host-daemon: give --join=HOST:PORT and --credentials=FILE")
+    check_duration("--wait", values.wait, zero=True)
     return values

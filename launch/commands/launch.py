@@ -18,6 +18,7 @@ from distrl.launch.launch_types import LAUNCH_TYPES, LOCAL_MP, TERMINALS
 from distrl.launch.run_dir.folder import open_program_folder
 from distrl.launch.supervision.restart_policy import HangLimits, RestartPolicy
 from distrl.launch.supervision.result import EXIT_FINISHED
+from distrl.runtime.durations import check_duration
 from distrl.runtime.jax_import import no_garbage_collection
 from distrl.runtime.process_exit import exit_at_once
 from distrl.runtime.working_folder import shown
@@ -50,6 +51,8 @@ def launch(arguments: list[str]) -> int:
         print(f"{USAGE}\n{values.module_help(__name__)}")
         return EXIT_FINISHED
     target, program_flags = _parse(values, arguments)
+    for limit in ("idle_limit", "busy_limit", "stopped_limit"):
+        check_duration(f"--{limit}", values[limit].value, zero=True)
     if importlib.util.find_spec("launchpad") is None:
         raise ConfigError(
             "launch: Launchpad is not installed; it supports Python 3.10 only, and this is "

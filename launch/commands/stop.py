@@ -9,6 +9,7 @@ from distrl.launch.runs.arguments import Parser
 from distrl.launch.runs.run import load_run
 from distrl.launch.supervision.launcher_process import is_running, local_launcher
 from distrl.launch.supervision.result import EXIT_FAILED
+from distrl.runtime.durations import check_duration
 
 _POLL_S = 0.1
 
@@ -27,6 +28,7 @@ def stop(arguments: list[str]) -> int:
     """
     parser = Parser("stop").add("run").add("--timeout", type=float, default=120.0)
     values = parser.parse_args(arguments[1:])
+    check_duration("--timeout", values.timeout, zero=True)
     run = load_run(values.run, command="stop")
     pid = local_launcher(run.path, "stop").pid
     os.kill(pid, signal.SIGCONT)  # it may have been suspended

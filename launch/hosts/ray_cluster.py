@@ -22,6 +22,7 @@ from distrl.launch.hosts.ray_resources import Node, bundle, why_unplaced
 from distrl.launch.network.private_folder import new_folder
 from distrl.launch.paths import python_command
 from distrl.programs.placement import Host
+from distrl.runtime.durations import longest_wait
 from distrl.runtime.sockets import parse_address
 
 CONNECT_S = 60.0  # for Ray to connect, besides what the placement may take
@@ -141,7 +142,7 @@ class RayCluster:
         with selectors.DefaultSelector() as selector:
             selector.register(self._process.stdout, selectors.EVENT_READ)
             while b"\n" not in self._received:
-                if not selector.select(max(0.0, deadline - time.monotonic())):
+                if not selector.select(longest_wait(max(0.0, deadline - time.monotonic()))):
                     return None
                 data = os.read(self._process.stdout.fileno(), 1 << 16)
                 if not data:

@@ -11,6 +11,7 @@ from typing import Any
 
 from distrl.launch.local.tracing import TRACE_SIGNAL, obey_trace_order, take_trace_orders
 from distrl.launch.supervision.signals import ignore, interrupt_number, meaning
+from distrl.runtime.durations import longest_wait
 from distrl.runtime.process_exit import announce
 
 _STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -34,7 +35,7 @@ class StopOnSignals:
 
     def __init__(self, stop: threading.Event, grace: float, on_late: Callable[[int], None]) -> None:
         self.caught: list[int] = []
-        self._stop, self._grace, self._on_late = stop, grace, on_late
+        self._stop, self._grace, self._on_late = stop, longest_wait(grace), on_late
         self._closed = threading.Event()
 
     def __enter__(self) -> "StopOnSignals":

@@ -12,6 +12,7 @@ from distrl.programs.program import ExperimentProgram, NodeHandle
 from distrl.programs.remote import Reporter, TaskVariables, stop_and_tick
 from distrl.programs.running.evaluating import TasksEvaluator
 from distrl.programs.substrate import node_context
+from distrl.runtime.durations import longest_wait
 from distrl.runtime.heartbeat import current_heartbeat
 from distrl.runtime.time_account import IDLE, current_account, in_state
 from distrl.variables.service import RemoteVariables
@@ -65,6 +66,6 @@ class EvaluatorNode:
                     self._reporters[task]({**report, "time": current_account().totals()})
                 current_heartbeat().wait()
                 with in_state(IDLE):
-                    self._stop.wait(max(0.0, due - time.monotonic()))
+                    self._stop.wait(longest_wait(max(0.0, due - time.monotonic())))
             for reporter in self._reporters.values():
                 reporter.close()

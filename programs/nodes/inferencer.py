@@ -19,6 +19,7 @@ from distrl.programs.program import ExperimentProgram, FrameEndpoint, NodeHandle
 from distrl.programs.remote import TaskVariables
 from distrl.programs.running.progress import patience
 from distrl.programs.substrate import node_context
+from distrl.runtime.durations import longest_wait
 from distrl.runtime.heartbeat import current_heartbeat
 from distrl.shared_memory import segment
 from distrl.task import Task
@@ -225,7 +226,7 @@ def _endpoints(program: ExperimentProgram, task: Task, index: int) -> list[Any]:
 def _courier_handle(address: Any, timeout: float) -> Any:
     import launchpad as lp
 
-    return lp.CourierHandle(address, call_timeout=timeout)
+    return lp.CourierHandle(address, call_timeout=longest_wait(timeout))
 
 
 def _courier_server(address: Any) -> Any:

@@ -17,6 +17,7 @@ os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
 import grpc
 
 from distrl.errors import Stopped
+from distrl.runtime.durations import longest_wait
 from distrl.runtime.messages import MessageError, decode, encode
 
 MAX_BYTES = 1 << 30  # of a message
@@ -150,7 +151,7 @@ class RpcClient:
     def __init__(self, address: str, key: str, timeout: float | None = None) -> None:
         self._channel = grpc.insecure_channel(address, _CLIENT_OPTIONS)
         self._metadata = ((_KEY, key),)
-        self._timeout = timeout
+        self._timeout = None if timeout is None else longest_wait(timeout)
         self.futures = _Futures(self)
 
     def __getattr__(self, method: str) -> Callable[..., Any]:

@@ -1,5 +1,7 @@
 """When a run ends: goals, budgets and their checks."""
 
+import math
+
 import numpy as np
 import pytest
 from dm_env import specs as dm_specs
@@ -51,6 +53,10 @@ def test_any_budget_replaces_the_environments_threshold(budget):
         ({"max_env_steps": 0}, r"goal.max_env_steps must be more than 0"),
         ({"max_learner_steps": -1}, r"goal.max_learner_steps must be more than 0"),
         ({"max_seconds": 0.0}, r"goal.max_seconds must be more than 0"),
+        ({"mean_return": math.nan}, r"goal.mean_return must be finite, or None .*; got nan"),
+        ({"evaluation_return": math.nan}, r"goal.evaluation_return must be finite, or None"),
+        ({"mean_return": math.inf}, r"goal.mean_return must be finite"),
+        ({"max_env_steps": math.nan}, r"goal.max_env_steps must be more than 0, got nan"),
     ],
 )
 def test_invalid_goals_are_refused(settings, message):

@@ -2,6 +2,7 @@
 
 import concurrent.futures
 import json
+import math
 import threading
 from types import SimpleNamespace
 
@@ -17,6 +18,7 @@ from distrl.programs.program import NodeHandle
 from distrl.programs.remote import Peer, Reporter
 from distrl.programs.substrate import node_context
 from distrl.runtime.heartbeat import UP, HeartbeatTable, install_heartbeat_lookup
+from tests.support.waiting import until
 
 
 class Monitor:
@@ -49,6 +51,18 @@ def test_a_report_behind_one_that_is_under_way_is_sent_by_flush():
     (_, _, first, sent, _), (task, node, second, rest, _) = monitor.calls
     assert (task, node, second - first) == ("task", "learner/0", 1)
     assert sent + rest == [{"learner_steps": steps} for steps in (1, 2, 3)]
+
+
+def test_a_report_may_be_waited_for_without_end():
+    monitor = Monitor()
+    reporter = Reporter(NodeHandle("monitor/0", monitor), "task", "learner/0")
+    reporter({"learner_steps": 1})
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        flushing = pool.submit(reporter.flush, math.inf)
+        future = monitor.calls[0][-1]
+        until(lambda: flushing.done() or future._condition._waiters, "the flush to wait")
+        future.set_result(None)
+        flushing.result(10.0)
 
 
 class DeadlineExceededError(Exception):

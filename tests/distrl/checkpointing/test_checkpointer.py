@@ -40,10 +40,10 @@ def checkpointer(tmp_path):
     )
     lines = []
 
-    def make(replay=None, counters=lambda: COUNTERS, known=None, at_least=dict):
+    def make(replay=None, counters=lambda: COUNTERS, known=None, at_least=dict, grace=30.0):
         made = Checkpointer(
             tmp_path,
-            CheckpointConfig(grace=30.0),
+            CheckpointConfig(grace=grace),
             learner,
             replay or Replay(),
             counters,
@@ -72,6 +72,12 @@ def manifest(folder):
 
 def test_the_end_saves_checkpoint_and_parameters(tmp_path, checkpointer):
     checkpointer().close()
+    saved = Saved.read(tmp_path)
+    assert (saved.checkpoint, saved.params) == ("000003", 3)
+
+
+def test_a_program_may_take_as_long_as_it_likes_to_save(tmp_path, checkpointer):
+    checkpointer(grace=1e18).close()
     saved = Saved.read(tmp_path)
     assert (saved.checkpoint, saved.params) == ("000003", 3)
 

@@ -1,5 +1,7 @@
 """The inferencer and its server: versions, state by stream, batches, isolated errors."""
 
+import concurrent.futures
+import math
 import threading
 
 import jax
@@ -13,6 +15,7 @@ from distrl.runtime.codec import Codec
 from distrl.variables.client import VariableClient
 from distrl.variables.service import RemoteVariables, VariableService
 from tests.support.inference import Source, make, timestep
+from tests.support.waiting import until
 
 
 def test_codec_keeps_values_and_refuses_other_lengths():
@@ -122,6 +125,28 @@ def test_a_bad_request_fails_alone():
     with pytest.raises(SpecError, match="inference request"):
         server.inference(b"\x02\0\0\0" + b"\0" * 20)
     remote.inference(np.arange(2, dtype=np.int32), timestep(2))
+
+
+@pytest.mark.parametrize("timeout", [1e18, math.inf])
+def test_a_request_may_wait_as_long_as_it_takes(timeout):
+    agent, inferencer = make(served=True)
+    gate, entered = threading.Event(), threading.Event()
+
+    class Slow:
+        def infer(self, *args):
+            entered.set()
+            assert gate.wait(20)
+            return inferencer.infer(*args)
+
+    server, remote = serve(Slow(), agent, timeout=timeout)
+    streams = np.arange(2, dtype=np.int32)
+    with concurrent.futures.ThreadPoolExecutor(2) as pool:
+        first = pool.submit(remote.inference, streams, timestep(2))
+        assert entered.wait(20)
+        second = pool.submit(remote.inference, streams, timestep(2))
+        until(lambda: second.done() or server._waiting, "the second request")
+        gate.set()
+        assert second.result(20).version == first.result(20).version
 
 
 def test_a_stuck_batch_ends_at_the_deadline_and_the_next_is_served():

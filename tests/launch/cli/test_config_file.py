@@ -1,6 +1,7 @@
 """--config_file feeds a run's settings back, and those that a user writes."""
 
 import json
+import math
 import subprocess
 import sys
 from pathlib import Path
@@ -59,6 +60,20 @@ def test_a_runs_settings_come_back_and_flags_override_them(experiment_of, tmp_pa
     (tmp_path / "config.json").write_text(json.dumps(config))
     again, _ = experiment_of("--config_file=config.json")
     assert again.learner == first.learner
+
+
+def test_a_run_with_an_infinite_setting_comes_back(experiment_of):
+    flag = "--config.environment.pool.step_timeout=inf"
+    first, command = experiment_of("--env=gym:CartPole-v1", flag)
+    config = {"command": command, "topology": "single_process", **config_diff.describe(first)}
+    Path("config.json").write_text(json.dumps(config))
+    again, _ = experiment_of("--config_file=config.json")
+    assert again.environment.pool.step_timeout == math.inf
+    # As an experiment of one's own has it, whose command does not say so.
+    config["command"] = [word for word in command if word != flag]
+    Path("config.json").write_text(json.dumps(config))
+    again, _ = experiment_of("--config_file=config.json")
+    assert again.environment.pool.step_timeout == math.inf
 
 
 YAML = """

@@ -1,6 +1,7 @@
 """Settings as flags: how they are parsed, described and refused."""
 
 import dataclasses
+import math
 import re
 
 import pytest
@@ -84,6 +85,11 @@ def test_a_setting_is_described_by_its_docstring(values, name, text):
         ("--config.inner.widths=[32]", "inner.widths", (32,)),
         ("--config.inner.widths=32", "inner.widths", (32,)),
         ("--config.inner.widths=0.5", "inner.widths", (0.5,)),
+        ("--config.inner.rate=inf", "inner.rate", math.inf),
+        ("--config.inner.rate=math.inf", "inner.rate", math.inf),
+        ("--config.inner.rate=-inf", "inner.rate", -math.inf),
+        ("--config.inner.widths=(2, inf)", "inner.widths", (2, math.inf)),
+        ("--config.name=inf", "name", "inf"),
         ("--config.limit=5", "limit", 5),
         ("--config.limit=None", "limit", None),
         ("--config.goal=None", "goal", None),
@@ -114,6 +120,9 @@ def test_settings_are_read_by_their_type(values, argument, path, value):
         ("--config.inner.size=None", "expected int, got 'None'"),
         ("--config.inner.size=True", "expected int, got 'True'"),
         ("--config.inner.rate=fast", "expected float, got 'fast'"),
+        ("--config.inner.rate=nan", "expected float, got 'nan'"),
+        ("--config.inner.size=inf", "expected int, got 'inf'"),
+        (f"--config.inner.rate=1{400 * '0'}", "expected float, got '10000"),
         ("--config.limit=x", "expected int or None, got 'x'"),
         ("--config.on=3", "expected bool, got '3'"),
         ("--config.function=print", "Unknown command line flag 'config.function'"),

@@ -5,6 +5,7 @@ In a process of its own: gRPC's threads would forbid the forks of other tests.
 
 import concurrent.futures
 import json
+import math
 import os
 import pathlib
 import random
@@ -135,6 +136,7 @@ def main():
     except CallError as error:
         told["future_error"] = str(error).splitlines()[0]
     node.released.clear()
+    told["patient"] = [RpcClient(address, key, limit).add(1) for limit in (1e10, 1e18, math.inf)]
     hasty = RpcClient(address, key, 0.2)
     told["deadline"] = error_of(hasty.wait)
     try:

@@ -47,6 +47,10 @@ def test_calls_have_a_deadline_and_a_size(told):
     assert told["large"].startswith("RESOURCE_EXHAUSTED")
 
 
+def test_a_deadline_may_be_far_away(told):
+    assert told["patient"] == [2, 2, 2]
+
+
 def test_strangers_have_no_effect(told):
     """Those without the key are turned away; bytes that are no message are refused."""
     assert told["stranger"] == ["UNAUTHENTICATED"] * 3
