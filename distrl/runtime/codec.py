@@ -6,6 +6,7 @@ holds one stream's data, so requests are joined and split as bytes, and XLA itse
 pack rows.
 """
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -17,6 +18,8 @@ import numpy.typing as npt
 from distrl import specs
 from distrl.errors import SpecError
 from distrl.types import Array, Nest
+
+_MAX_FIELDS_BYTES = int(np.iinfo(np.intc).max)  # of a structured dtype of NumPy
 
 
 class Codec:
@@ -48,18 +51,24 @@ class Codec:
             end += sizes[i]
         self.row_bytes = -(-end // widest) * widest
         self._names = [f"f{i}" for i in range(len(leaves))]
-        self._rows = np.dtype(
-            {
-                "names": self._names,
-                "formats": list(zip(self._dtypes, self._shapes, strict=True)),
-                "offsets": self._offsets,
-                "itemsize": self.row_bytes,
-            }
-        )
+        self._rows: np.dtype[Any] | None = None  # rows are too large for it: parameters of GBs
+        if self.row_bytes <= _MAX_FIELDS_BYTES:
+            self._rows = np.dtype(
+                {
+                    "names": self._names,
+                    "formats": list(zip(self._dtypes, self._shapes, strict=True)),
+                    "offsets": self._offsets,
+                    "itemsize": self.row_bytes,
+                }
+            )
         self._where = where
 
     def pack(self, nest: Nest, n: int) -> bytes:
         """Returns `nest` as n rows. Casts values to the spec's dtypes; shapes must match."""
+        if self._rows is None:
+            memory = np.empty(n * self.row_bytes, np.uint8)
+            self.put(nest, self._large_columns(memory, n))
+            return memory.tobytes()
         rows = np.empty(n, self._rows)
         self.put(nest, [rows[name] for name in self._names])
         return rows.tobytes()
@@ -71,8 +80,21 @@ class Codec:
 
     def columns(self, data: npt.NDArray[Any], n: int) -> list[npt.NDArray[Any]]:
         """Returns the leaves of n rows, as views `[n, *shape]` of memory, uint8 `[bytes]`."""
+        if self._rows is None:
+            return self._large_columns(data, n)
         rows = np.frombuffer(data, self._rows, n)
         return [rows[name] for name in self._names]
+
+    def _large_columns(
+        self, data: bytes | npt.NDArray[Any], n: int, offset: int = 0
+    ) -> list[npt.NDArray[Any]]:
+        """As `columns`, leaf by leaf, which takes longer than the fields of a structured dtype."""
+        rows = np.frombuffer(data, np.uint8, n * self.row_bytes, offset).reshape(n, self.row_bytes)
+        columns = []
+        for dtype, shape, start in zip(self._dtypes, self._shapes, self._offsets, strict=True):
+            end = start + dtype.itemsize * math.prod(shape)
+            columns.append(rows[:, start:end].view(dtype).reshape(n, *shape))
+        return columns
 
     def nest(self, columns: Sequence[npt.NDArray[Any]]) -> Nest:
         """Returns the nest of these leaves, in the order of `columns`."""
@@ -90,6 +112,8 @@ class Codec:
           SpecError: there are not n rows.
         """
         self.check(len(data) - offset, n)
+        if self._rows is None:
+            return self._treedef.unflatten(self._large_columns(data, n, offset))
         rows = np.frombuffer(data, self._rows, n, offset)
         return self._treedef.unflatten([rows[name] for name in self._names])
 

@@ -11,6 +11,7 @@ import pytest
 from distrl.errors import DeadlineExceeded, SpecError
 from distrl.inference.messages import InferenceMessages
 from distrl.inference.server import InferenceServer, RemoteInferencer
+from distrl.runtime import codec as codec_module
 from distrl.runtime.codec import Codec
 from distrl.variables.client import VariableClient
 from distrl.variables.service import RemoteVariables, VariableService
@@ -18,7 +19,9 @@ from tests.support.inference import Source, make, timestep
 from tests.support.waiting import until
 
 
-def test_codec_keeps_values_and_refuses_other_lengths():
+@pytest.mark.parametrize("most_fields_bytes", [codec_module._MAX_FIELDS_BYTES, 0])
+def test_codec_keeps_values_and_refuses_other_lengths(monkeypatch, most_fields_bytes):
+    monkeypatch.setattr(codec_module, "_MAX_FIELDS_BYTES", most_fields_bytes)
     struct = {
         "a": jax.ShapeDtypeStruct((3,), np.int8),
         "b": jax.ShapeDtypeStruct((), np.float32),
@@ -41,6 +44,11 @@ def test_codec_keeps_values_and_refuses_other_lengths():
     jax.tree.map(np.testing.assert_array_equal, jax.jit(codec.from_rows)(rows), nest)
     again = np.asarray(jax.jit(lambda r: codec.to_rows(codec.from_rows(r)))(rows)).tobytes()
     jax.tree.map(np.testing.assert_array_equal, codec.unpack(again, 5), nest)
+    jax.tree.map(np.testing.assert_array_equal, codec.unpack(b"head" + data, 5, 4), nest)
+    columns = codec.columns(np.frombuffer(data, np.uint8), 5)
+    assert not any(column.flags.writeable for column in columns)
+    jax.tree.map(np.testing.assert_array_equal, codec.nest(columns), nest)
+    assert jax.tree.map(len, codec.unpack(b"", 0)) == dict.fromkeys(nest, 0)
     with pytest.raises(SpecError, match="message: expected 4 rows"):
         codec.unpack(data, 4)
 

@@ -1,6 +1,7 @@
 """Parameters on their way to readers: bytes for those elsewhere, files for those of the machine."""
 
 import functools
+import mmap
 import os
 import types
 
@@ -9,6 +10,7 @@ import numpy as np
 import pytest
 
 from distrl.errors import SpecError
+from distrl.runtime.codec import Codec
 from distrl.shared_memory.board import Board
 from distrl.shared_memory.process import Process
 from distrl.shared_memory.published import PublishedVersions, place
@@ -127,6 +129,21 @@ def test_small_and_large_parameters_arrive_as_they_were(monkeypatch, least_file)
         assert np.asarray(made[name]).tobytes() == leaf.tobytes()
     with pytest.raises(SpecError, match="expected 1 rows"):
         codec.to_device(memory.tobytes() + b"0")
+
+
+@pytest.mark.parametrize("counts", [(600_000_000,), (300_000_000, 300_000_000)])
+def test_parameters_may_have_more_bytes_than_a_c_int(counts):
+    """Memory that nobody touches takes no room."""
+    struct = {str(i): jax.ShapeDtypeStruct((count,), np.float32) for i, count in enumerate(counts)}
+    codec = Codec(struct, "parameters")
+    assert codec.row_bytes == 2_400_000_000
+    data = np.frombuffer(mmap.mmap(-1, codec.row_bytes), np.uint8)
+    for number, column in enumerate(codec.columns(data, 1)):
+        column[0, -1] = number + 0.5
+    leaves = codec.unpack(data, 1).values()
+    assert [leaf.shape for leaf in leaves] == [(1, count) for count in counts]
+    ends = [leaf[0, [0, -1]].tolist() for leaf in leaves]
+    assert ends == [[0.0, number + 0.5] for number in range(len(counts))]
 
 
 class Learns(Large):
