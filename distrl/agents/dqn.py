@@ -35,8 +35,11 @@ from distrl.agents.settings import (
     check_positive_or_none,
 )
 from distrl.config import ActorsConfig, LearnerConfig
+from distrl.errors import ConfigError
 from distrl.replay.config import ReplayConfig
 from distrl.specs import EnvironmentSpec
+
+_MOST_ATOMS = 10_000
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,7 +65,7 @@ class DQNConfig(SavedSettings):
       dueling_streams: state value and advantages have a last hidden layer each, as in the paper;
         False: they share it.
       num_atoms: 1: the network learns the mean return; more: the probabilities of that many
-        returns, evenly spaced from value_min to value_max (C51; 51 in the paper).
+        returns, evenly spaced from value_min to value_max (C51; 51 in the paper); at most 10,000.
       noisy: the network explores by learned noise on its fully connected layers; epsilon is then
         normally 0: `EpsilonSchedule(0.0, 0.0)`. An actor draws noise at each step, for each of
         its streams; an update for each step of each unroll, for the online and for the target
@@ -128,6 +131,11 @@ class DQNConfig(SavedSettings):
         check_kind(self, "epsilon", EpsilonSchedule)
         for field in ("n_step", "num_atoms", "target_period"):
             check_count(self, field)
+        if self.num_atoms > _MOST_ATOMS:
+            raise ConfigError(
+                f"agent.num_atoms: expected at most {_MOST_ATOMS}, got {self.num_atoms}: the time "
+                "of an update grows with its square"
+            )
         check_number(self, "value_min", lambda x: True, "that is finite")
         check_number(
             self, "value_max", lambda x: x > self.value_min, f"above value_min={self.value_min}"

@@ -7,6 +7,7 @@ merged as in Chan, Golub and LeVeque 1979, "Updating formulae and a pairwise alg
 sample variances", so that the merged statistics are those of all data.
 """
 
+import functools
 from typing import NamedTuple
 
 import jax
@@ -16,7 +17,7 @@ import numpy as np
 from distrl import specs
 from distrl.types import Array, Nest
 
-_MAX_ROWS = 2**24  # up to here float32 represents every count
+_MAX_ROWS = 2**24  # of a part of a batch: up to here float32 represents every count
 
 
 class Pair(NamedTuple):
@@ -57,15 +58,24 @@ def of_batch(batch: Nest, mask: Array) -> Statistics:
       mask: bool `[*leading]`, the rows that count. Values in other rows do not matter.
     """
     mask = jnp.asarray(mask)
-    if mask.size >= _MAX_ROWS:
-        raise ValueError(f"statistics: a batch of {mask.size} rows; at most {_MAX_ROWS - 1}")
+    rows = jax.tree.map(lambda leaf: leaf.reshape(mask.size, *leaf.shape[mask.ndim :]), batch)
+    mask = mask.reshape(-1)
+
+    def part(start: int) -> Statistics:
+        chosen = slice(start, start + _MAX_ROWS)
+        return _of_rows(jax.tree.map(lambda leaf: leaf[chosen], rows), mask[chosen])
+
+    return functools.reduce(merge, map(part, range(0, max(1, mask.size), _MAX_ROWS)))
+
+
+def _of_rows(rows: Nest, mask: Array) -> Statistics:
+    """Returns `of_batch` of `_MAX_ROWS` at most. Args: rows: `[n, ...]`. mask: bool `[n]`."""
     count = _pair(jnp.sum(mask).astype(jnp.float32))
     some = Pair(jnp.maximum(count.hi, 1.0), count.lo)
 
     def moments(leaf: Array) -> tuple[Pair, Pair]:
-        shape = leaf.shape[mask.ndim :]
-        keep = mask.reshape(-1, *[1] * len(shape))
-        x = jnp.where(keep, leaf.reshape(mask.size, *shape).astype(jnp.float32), 0.0)
+        keep = mask.reshape(-1, *[1] * (leaf.ndim - 1))
+        x = jnp.where(keep, leaf.astype(jnp.float32), 0.0)
         # Deviations from a rough mean are exact in a pair, and so their mean is accurate.
         rough = jnp.sum(x, axis=0) / some.hi
         off = jax.tree.map(lambda part: jnp.where(keep, part, 0.0), _two_sum(x, -rough))
@@ -73,7 +83,7 @@ def of_batch(batch: Nest, mask: Array) -> Statistics:
         square = jnp.square(jnp.where(keep, deviation(x, mean), 0.0))
         return mean, _sum(_pair(square))
 
-    leaves, structure = jax.tree.flatten(batch)
+    leaves, structure = jax.tree.flatten(rows)
     parts = [moments(leaf) for leaf in leaves]
     return Statistics(
         count,

@@ -90,6 +90,17 @@ def test_merging_in_any_order_is_pooling():
     check(merge(a, merge(parts[4], parts[5])), pooled)
 
 
+@pytest.mark.parametrize("size", [7, 11])
+def test_a_batch_larger_than_a_count_in_float32_is_pooled_from_its_parts(monkeypatch, size):
+    monkeypatch.setattr(running, "_MAX_ROWS", 7)
+    rng = np.random.default_rng(3)
+    batch, mask = rows(rng, (2, size)), rng.random((2, size)) < 0.7
+    mask[0] = True
+    mask[1, -7:] = False  # a part without rows that count
+    statistics = jax.jit(running.of_batch)(np.where(mask[..., None], batch, 1e9), mask)
+    check(statistics, batch[mask])
+
+
 def test_counts_are_exact_far_beyond_float32():
     one = update(running.initial(STRUCT), np.ones((3, 5), np.float32), np.ones(3, bool))
     whole = one

@@ -135,3 +135,5 @@ def test_ranges_that_cannot_work_are_refused():
         DQNConfig(num_atoms=51, value_min=2.0, value_max=2.0)
     with pytest.raises(ConfigError, match=r"agent\.num_atoms: expected a whole number"):
         DQNConfig(num_atoms=0)
+    with pytest.raises(ConfigError, match=r"^agent\.num_atoms: expected at most 10000, got 1000"):
+        DQNConfig(num_atoms=10**18)
