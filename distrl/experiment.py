@@ -144,7 +144,7 @@ class Experiment:
         """Raises ConfigError for parts that can't work together, with the arithmetic."""
         for name, policy in self.fixed.items():
             if hasattr(policy, "check"):
-                policy.check(self._env_spec(name), name)
+                policy.check(self.env_spec_of(name), name)
         if self.population is not None:
             check_members(self.population, self.tasks, list(self.shared))
         for task in self.tasks.values():
@@ -168,11 +168,8 @@ class Experiment:
 
     def _check_policies(self) -> None:
         if self.policies:
-            given = [
-                name
-                for name in ("agent", "replay", "learner", "transforms")
-                if getattr(self, name) not in (None, ())
-            ]
+            own = ("agent", "replay", "learner", "transforms")
+            given = [name for name in own if getattr(self, name) not in (None, ())]
             policy_checks.check_policies(
                 self.environment, self.policies, self.learned, self.acting, self.policy_of, given
             )
@@ -186,7 +183,7 @@ class Experiment:
             return
         if None not in (self.actors, self.learner, self.replay):
             return
-        env_spec = self._env_spec(self.task)
+        env_spec = self.env_spec_of(self.task)
         if self.actors is None:
             defaults = defaults_of(self.agent, env_spec, None, self.learner)
             object.__setattr__(self, "actors", defaults.actors)
@@ -198,11 +195,11 @@ class Experiment:
     def _fill_in_policies(self) -> None:
         if self.actors is None:
             first = next(iter(self.learned))
-            defaults = defaults_of(self.learned[first].agent, self._env_spec(first))
+            defaults = defaults_of(self.learned[first].agent, self.env_spec_of(first))
             object.__setattr__(self, "actors", defaults.actors)
         policies = dict(self.policies)
         for name, policy in self.learned.items():
-            policies[name] = policy.filled_in(self._env_spec(name), self._streams(name))
+            policies[name] = policy.filled_in(self.env_spec_of(name), self._streams(name))
         object.__setattr__(self, "policies", policies)
 
     @functools.cached_property
@@ -251,7 +248,8 @@ class Experiment:
         assignment = self.assignment
         return () if assignment is None else tuple(assignment.agents_of(self.actor_of(task)))
 
-    def _env_spec(self, task: str) -> EnvironmentSpec:
+    def env_spec_of(self, task: str) -> EnvironmentSpec:
+        """Returns the spec of what a policy sees, before transforms. Args: task: its name."""
         if not isinstance(self.environment, SeveralAgents):
             return self.environment.spec()
         return self.environment.agents().agents[self._agents(task)[0]]

@@ -2,8 +2,9 @@
 
 import dataclasses
 import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TypeVar
 
 import jax
 import numpy as np
@@ -12,7 +13,7 @@ import numpy.typing as npt
 from distrl import specs
 from distrl.checkpointing.store import Checkpoint, Checkpoints
 from distrl.errors import ConfigError
-from distrl.inferencer import Inferencer, InferenceSource
+from distrl.inferencer import InferenceSource
 from distrl.policy import (
     POLICY_FILES,
     SavedAgent,
@@ -22,8 +23,13 @@ from distrl.policy import (
     settings_of,
 )
 from distrl.rules import RandomPolicy
+from distrl.saved.saved_agent import own_code
+from distrl.snapshot_source import SnapshotSource
 from distrl.specs import EnvironmentSpec
-from distrl.types import Inference, Params, StepType, TimeStep
+from distrl.task import Task
+from distrl.types import Inference, StepType, TimeStep
+
+Loaded = TypeVar("Loaded")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -91,6 +97,30 @@ class PastPolicies:
         if not self.refresh >= 0:
             raise ConfigError(f"PastPolicies: refresh must be 0 s or more, got {self.refresh!r}")
 
+    def check(self, env_spec: EnvironmentSpec, name: str) -> None:
+        """As that of `SavedPolicy`, for the newest undamaged checkpoint, if there is one."""
+        for path in reversed(Checkpoints(self.path).paths()):
+            settings = _load_past(path, lambda found: settings_of(found, self.trust))
+            if settings is not None:
+                what = f"policy {name!r}: PastPolicies({self.path!r})"
+                check_spec(settings["env_spec"], env_spec, what)
+                return
+
+    def check_own(self, task: Task, env_spec: EnvironmentSpec, name: str) -> None:
+        """As `check`, for the checkpoints that the run itself will have in the folder.
+
+        Args:
+          task: whose checkpoints they will be.
+          env_spec, name: see `check`.
+        """
+        what, code = f"policy {name!r}: PastPolicies({self.path!r})", own_code(task)
+        if code is not None and not self.trust:
+            raise ConfigError(
+                f"{what} has the checkpoints of this run, and its agent, a transform or the spec "
+                f"is not distrl's ({code}): loading them runs that code; set trust=True"
+            )
+        check_spec(task.env_spec, env_spec, what)
+
     def make_source(
         self, env_spec: EnvironmentSpec, max_streams: int, seed: int
     ) -> InferenceSource:
@@ -110,91 +140,30 @@ def check_spec(saved: EnvironmentSpec, env_spec: EnvironmentSpec, what: str) -> 
             )
 
 
-class _ChosenParams:
-    """Parameters as an inferencer takes them, replaced by hand between two requests."""
+def _load_past(
+    path: Path,
+    load: Callable[[Checkpoint], Loaded],
+    skip: Callable[[ConfigError], None] = lambda error: None,
+) -> Loaded | None:
+    """Returns what `load` makes of a checkpoint; None if it is damaged, or the run has removed it.
 
-    def __init__(self, version: int, params: Params):
-        self.version, self.params = version, params
-
-    def update(self) -> None:
-        """Does nothing: there are no newer ones."""
-
-
-class SnapshotSource:
-    """Actions of one of several versions of an agent for each stream; see `InferenceSource`.
-
-    A stream keeps its version until its next FIRST, where its recurrent state is reset.
+    Args:
+      path: its folder.
+      load: takes the checkpoint, whose files were checked.
+      skip: takes the error of one that is damaged.
     """
-
-    def __init__(self, saved: SavedAgent, max_streams: int, seed: int, greedy: bool):
-        """Args:
-        saved: the agent, with the first version.
-        max_streams: streams that it serves at most.
-        seed: seed of its random numbers.
-        greedy: see `SavedPolicy`.
-        """
-        self._chosen = _ChosenParams(saved.version, None)
-        variables: Any = self._chosen
-        self._inferencer = Inferencer(
-            saved.agent,
-            variables,
-            seed=seed,
-            max_streams=max_streams,
-            batch_sizes=tuple(-(-max_streams // part) for part in (8, 4, 2, 1)),
-            evaluation=greedy,
-        )
-        self._rng = np.random.default_rng(seed)
-        self._snapshots: dict[int, Params] = {}  # by number, in the order of their coming
-        self._current: list[int] = []  # numbers to choose from
-        self._of_stream: dict[int, int] = {}
-        self.offer([saved])
-
-    def offer(self, snapshots: list[SavedAgent]) -> None:
-        """Replaces the versions that streams choose from at their next FIRST."""
-        first = max(self._snapshots, default=-1) + 1
-        self._current = list(range(first, first + len(snapshots)))
-        for number, saved in zip(self._current, snapshots, strict=True):
-            self._snapshots[number] = jax.device_put(saved.params)
-        used = {*self._current, *self._of_stream.values()}
-        self._snapshots = {n: params for n, params in self._snapshots.items() if n in used}
-
-    def inference(
-        self,
-        stream_ids: npt.NDArray[np.int32],
-        timestep: TimeStep,
-        life: int = 0,
-        with_state: bool = False,
-    ) -> Inference:
-        """See `Inferencer.inference`; the version is always 0."""
-        numbers = np.array(
-            [
-                self._choose(stream, first)
-                for stream, first in zip(
-                    stream_ids.tolist(), timestep.step_type == StepType.FIRST, strict=True
-                )
-            ]
-        )
-        actions: Any = None
-        for number in np.unique(numbers).tolist():
-            rows = np.flatnonzero(numbers == number)
-            self._chosen.params = self._snapshots[number]
-            part = timestep
-            if len(rows) < len(numbers):
-                part = jax.tree.map(lambda leaf, rows=rows: leaf[rows], timestep)
-            some = self._inferencer.inference(stream_ids[rows], part, life).action
-            if actions is None:
-                actions = jax.tree.map(
-                    lambda leaf: np.empty((len(numbers), *leaf.shape[1:]), leaf.dtype), some
-                )
-            for out, leaf in zip(jax.tree.leaves(actions), jax.tree.leaves(some), strict=True):
-                out[rows] = leaf
-        return Inference(actions, (), 0, () if with_state else None)
-
-    def _choose(self, stream: int, first: bool) -> int:
-        if first or stream not in self._of_stream:
-            choice = self._current[self._rng.integers(len(self._current))]
-            self._of_stream[stream] = choice
-        return self._of_stream[stream]
+    try:
+        checkpoint = Checkpoint.read(path, POLICY_FILES)
+    except ConfigError as error:
+        if path.exists():
+            skip(error)
+        return None
+    try:
+        return load(checkpoint)
+    except (ConfigError, OSError):
+        if path.exists():
+            raise
+        return None
 
 
 class PastSource:
@@ -268,18 +237,13 @@ class PastSource:
         """Returns a checkpoint's agent; None if it is damaged, or the run has removed it."""
         if path.name in self._damaged:
             return None
-        try:
-            checkpoint = Checkpoint.read(path, POLICY_FILES)
-        except ConfigError as error:
-            if path.exists():
-                self._damaged.add(path.name)
-                print(f"PastPolicies: checkpoint skipped: {error}", flush=True)
-            return None
-        try:
-            saved = load_agent(checkpoint, self._policy.trust)
-        except (ConfigError, OSError):
-            if path.exists():
-                raise
+
+        def skip(error: ConfigError) -> None:
+            self._damaged.add(path.name)
+            print(f"PastPolicies: checkpoint skipped: {error}", flush=True)
+
+        saved = _load_past(path, lambda found: load_agent(found, self._policy.trust), skip)
+        if saved is None:
             return None
         what = f"PastPolicies({self._policy.path!r})"
         check_spec(saved.agent.env_spec, self._env_spec, what)

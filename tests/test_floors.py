@@ -54,6 +54,7 @@ ROOMS = """
     distrl/experiment_parts
     distrl/multi_agent
     distrl/actor distrl/evaluator distrl/saved_policy distrl/inference
+    distrl/snapshot_source
     distrl/policy distrl/policy_streams distrl/rules
     distrl/agents/ddpg distrl/agents/r2d2
     distrl/agents/a2c distrl/agents/dqn distrl/agents/impala distrl/agents/ppo

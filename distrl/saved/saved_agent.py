@@ -103,12 +103,7 @@ def agent_writer(task: Task, printer: Callable[[str], None] = print) -> Callable
       task: the task whose agent it is.
       printer: prints a line if the agent cannot be pickled; the run itself does not need it.
     """
-    settings = {
-        "agent": task.agent,
-        "transforms": task.transforms,
-        "env_spec": task.env_spec,
-    }
-    name = SETTINGS
+    settings, name = _settings(task), SETTINGS
     try:
         encoded = {key: encode(value) for key, value in settings.items()}
         data = json.dumps({"format": _FORMAT, "settings": encoded}, indent=1).encode()
@@ -127,6 +122,19 @@ def agent_writer(task: Task, printer: Callable[[str], None] = print) -> Callable
         (folder / name).write_bytes(data)
 
     return write
+
+
+def own_code(task: Task) -> str | None:
+    """Returns what of a task's checkpoints is the user's own code; None: they have none."""
+    try:
+        encode(_settings(task))
+    except ForeignError as error:
+        return str(error)
+    return None
+
+
+def _settings(task: Task) -> dict[str, Any]:
+    return {"agent": task.agent, "transforms": task.transforms, "env_spec": task.env_spec}
 
 
 def pickled(settings: Any) -> bytes:

@@ -1,4 +1,4 @@
-"""Whether a run can be resumed with the settings of now, and with its tables."""
+"""Whether a run can begin, or be resumed, with the settings of now and with its tables."""
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -17,6 +17,7 @@ from distrl.replay.columns import Columns
 from distrl.replay.table.files import read_facts
 from distrl.runtime.files import TASKS
 from distrl.runtime.working_folder import shown
+from distrl.saved_policy import PastPolicies
 from distrl.task import Task
 from distrl.types import Nest
 
@@ -35,6 +36,20 @@ def check_tasks(path: Path, experiment: Experiment) -> None:
             f"{names}, and those of this experiment are {', '.join(experiment.tasks)}; name a new "
             "folder"
         )
+
+
+def check_past_policies(path: Path, experiment: Experiment) -> None:
+    """Raises ConfigError for opponents from the run's own checkpoints that could not be loaded."""
+    several = len(experiment.tasks) > 1
+    tasks = {
+        (path / TASKS / name if several else path).resolve(): task
+        for name, task in experiment.tasks.items()
+    }
+    for name, policy in experiment.fixed.items():
+        if isinstance(policy, PastPolicies):
+            task = tasks.get(Path(policy.path).resolve())
+            if task is not None:
+                policy.check_own(task, experiment.env_spec_of(name), name)
 
 
 def check_settings(

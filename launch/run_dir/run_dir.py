@@ -30,6 +30,7 @@ from distrl.launch.run_dir.folder import (
 from distrl.launch.run_dir.resume_checks import (
     changed_topology,
     check_finished,
+    check_past_policies,
     check_settings,
     check_tasks,
     has_table,
@@ -96,6 +97,7 @@ def _open(
     provenance: dict[str, Any],
 ) -> RunFolder:
     """See `open_run`. Raises OSError: the folder cannot be read or written."""
+    check_past_policies(path, experiment)
     settings = json.loads(json.dumps(config_diff.describe(experiment)))
     entries = make_folder(path)
     damage = _damage(path / CONFIG) if entries >= {CONFIG, LOCK} else None

@@ -1,5 +1,7 @@
 """Saved policies as opponents: their actions are those of `load_policy`, stream by stream."""
 
+import shutil
+
 import jax
 import numpy as np
 import pytest
@@ -12,6 +14,7 @@ from distrl.config import ActorsConfig, LearnerConfig
 from distrl.envs import MultiAgentEnvironment, PythonEnvironment, make
 from distrl.errors import ConfigError
 from distrl.experiment import Experiment, LearnedPolicy
+from distrl.launch.run_dir import run_dir
 from distrl.policy import load_policy
 from distrl.programs.single_process import SingleProcess
 from distrl.replay.config import ReplayConfig
@@ -184,3 +187,49 @@ def test_what_cannot_work_is_refused(tmp_path):
     save(tmp_path / "own", CheckingConfig(), 4)
     with pytest.raises(ConfigError, match="trust=True"):
         SavedPolicy(str(tmp_path / "own")).check(ENVIRONMENT.spec(), "them")
+
+
+def test_past_policies_that_cannot_be_loaded_are_refused_at_the_start(tmp_path):
+    past = PastPolicies(str(tmp_path / "run"))
+    past.check(CARTPOLE.spec(), "them")  # there is none yet
+    save(tmp_path / "run", CheckingConfig(), 3)
+    good = save(tmp_path / "run", A2CConfig(LSTM), 4, CARTPOLE)
+    damaged = save(tmp_path / "run", A2CConfig(LSTM), 5, CARTPOLE)
+    (damaged / PARAMS).write_bytes(b"damaged")
+    past.check(CARTPOLE.spec(), "them")  # of the newest that is not damaged
+    with pytest.raises(ConfigError, match=r"policy 'them': .*was trained with another action"):
+        past.check(ENVIRONMENT.spec(), "them")
+    shutil.rmtree(good)
+    with pytest.raises(ConfigError, match="trust=True"):
+        past.check(ENVIRONMENT.spec(), "them")
+    PastPolicies(past.path, trust=True).check(ENVIRONMENT.spec(), "them")
+
+
+def against_itself(path, agent, environment=CountingAgents, trust=False):
+    return Experiment(
+        MultiAgentEnvironment(environment),
+        policies={
+            "now": LearnedPolicy(agent, REPLAY, LearnerConfig(batch_size=6)),
+            "before": PastPolicies(str(path), trust=trust),
+        },
+        policy_of={"a": "now", "b": "before", "c": "now"},
+        actors=ActorsConfig(1, 3),
+    )
+
+
+def test_self_play_that_could_not_load_its_checkpoints_does_not_begin(tmp_path, monkeypatch):
+    monkeypatch.setattr(run_dir, "lock", lambda path: None)
+    run = tmp_path / "run"
+
+    def begin(made):
+        return run_dir.open_run(str(run), made, "single_process", ["x"], lambda line: None)
+
+    message = (
+        rf"^policy 'before': PastPolicies\('{run}'\) has the checkpoints of this run, and its agent"
+        r".* \(distrl\.testing\.CheckingConfig\): loading them runs that code; set trust=True$"
+    )
+    with pytest.raises(ConfigError, match=message):
+        begin(against_itself(run, CheckingConfig()))
+    assert not run.exists()
+    begin(against_itself(tmp_path / "another", CheckingConfig()))
+    begin(against_itself(run, CheckingConfig(), trust=True))
