@@ -83,9 +83,25 @@ class Policy:
         """Declares that the next observation is the first of an episode.
 
         Args:
-          which: indices or a mask of the environments in a batch; None: all.
+          which: indices or a mask of the environments in a batch; None: all. Without `batch_size`,
+            a mask of another number of environments than in the call before is for a batch of that
+            number, in which all episodes begin.
+
+        Raises:
+          ConfigError: there is no such environment.
         """
-        self._first[slice(None) if which is None else which] = True
+        mask = np.asarray(which)
+        is_mask = mask.dtype == bool and mask.ndim == 1
+        if is_mask and len(mask) != self._size and self.batch_size is None:
+            with own_settings():
+                self._begin(len(mask))
+        try:
+            self._first[slice(None) if which is None else which] = True
+        except IndexError as error:
+            raise ConfigError(
+                f"Policy.reset: got {which!r:.80} for {self._size} environments; give indices or "
+                "a mask of these, or load the policy with the batch_size that you act with"
+            ) from error
 
     def __call__(self, observation: Nest, reward: Any = 0.0) -> Nest:
         """Returns the action for an observation; both are as the environment has them.

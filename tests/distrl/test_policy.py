@@ -10,7 +10,7 @@ from dm_env import specs as dm_specs
 
 from distrl.agents.a2c import A2CConfig
 from distrl.agents.networks import NetworkConfig
-from distrl.errors import SpecError
+from distrl.errors import ConfigError, SpecError
 from distrl.policy import Policy
 from distrl.random_keys import root
 from distrl.specs import EnvironmentSpec
@@ -152,3 +152,31 @@ def test_memory_begins_where_the_number_of_observations_changes():
         return (policy(np.zeros((size, 3), np.float32))[:, 0] * 8).tolist()
 
     assert [steps(1), steps(1), steps(2), steps(2), steps(1)] == [[0], [1], [0, 0], [1, 1], [0]]
+
+
+def test_a_mask_of_environments_before_the_first_batch():
+    policy = Policy(Counting(SPEC, True), 0, {"version": np.int32(0)})
+
+    def steps(size):
+        return (policy(np.zeros((size, 3), np.float32))[:, 0] * 8).tolist()
+
+    policy.reset(np.ones(4, bool))
+    assert [steps(4), steps(4)] == [[0] * 4, [1] * 4]
+    policy.reset(np.array([True, False, False, True]))
+    assert steps(4) == [0, 2, 2, 0]
+    policy.reset([1, 3])
+    assert steps(4) == [1, 0, 3, 0]
+    policy.reset([False, True])  # of two now
+    assert [steps(2), steps(2)] == [[0, 0], [1, 1]]
+    policy.reset()
+    assert steps(2) == [0, 0]
+
+
+@pytest.mark.parametrize(
+    ("batch_size", "which"), [(None, 4), (None, [0, 4]), (2, np.ones(4, bool)), (2, [2])]
+)
+def test_resets_of_environments_that_do_not_exist(batch_size, which):
+    policy = Policy(Counting(SPEC, True), 0, {"version": np.int32(0)}, batch_size=batch_size)
+    count = batch_size or 1
+    with pytest.raises(ConfigError, match=f"^Policy.reset: got .* for {count} environments; give"):
+        policy.reset(which)
