@@ -80,10 +80,15 @@ def _namespace() -> int:
 
 def is_running(run_dir: Path) -> bool:
     """Returns whether a program on this machine, or on one that shares the folder, runs there."""
+    return bool(is_locked(run_dir))
+
+
+def is_locked(run_dir: Path) -> bool | None:
+    """Returns whether a program holds the folder's lock; None: no lock, or none to read."""
     try:
         descriptor = os.open(run_dir / LOCK, os.O_RDONLY)  # enough, also of another user's
-    except OSError:  # no run folder, or not for this user to read
-        return False
+    except OSError:
+        return None
     try:
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from distrl.errors import ConfigError
-from distrl.launch.supervision.launcher_process import LauncherProcess, is_running
+from distrl.launch.supervision.launcher_process import LauncherProcess, is_locked
 from distrl.launch.supervision.result import RESULT_FILE, NodeExit
 from distrl.launch.supervision.usage import Usage
 from distrl.runtime.files import read_dict, write_json
@@ -110,13 +110,19 @@ def read_status(run_dir: str, command: str) -> dict[str, Any]:
     if launcher.is_elsewhere:  # so is its clock since boot
         status.pop("monotonic", None)
     status.setdefault("monotonic", time.monotonic() - (time.time() - status["time"]))
-    if not (is_running(Path(run_dir)) if launcher.is_elsewhere else launcher.lives):
+    locked = is_locked(Path(run_dir))
+    # The launcher of a copied folder may live, but not there.
+    if not (locked if launcher.is_elsewhere else launcher.lives and locked is not False):
         raise ConfigError(f"{run_dir}: {_how_it_ended(Path(run_dir), launcher)}")
     return status
 
 
 def _how_it_ended(run_dir: Path, launcher: LauncherProcess) -> str:
     result = read_dict(run_dir / RESULT_FILE, lambda data: data.keys() >= {"status", "reason"})
+    if result is None and launcher.lives:
+        return (
+            f"nothing runs there: its program, {launcher.name}, runs in the folder it is a copy of"
+        )
     if result is None:
         return f"its program, {launcher.name}, has ended, without a result"
     return f"{result['status']}: {result['reason']} (exit status {result.get('exit_code')})"

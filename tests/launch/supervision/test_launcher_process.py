@@ -3,12 +3,14 @@
 import fcntl
 import json
 import os
+import shutil
 from pathlib import Path
 
 import pytest
 
 from distrl.errors import ConfigError
 from distrl.launch.commands import stop
+from distrl.launch.commands.actors import actors
 from distrl.launch.commands.stacks import stacks
 from distrl.launch.supervision.launcher_process import (
     LOCK,
@@ -135,3 +137,31 @@ def test_a_program_of_another_host_has_ended_when_its_lock_is_free(tmp_path):
     write_status(tmp_path, ELSEWHERE["another host"], node_host="h2")
     with pytest.raises(ConfigError, match=r"its program, process \d+ on host h2, has ended"):
         read_status(str(tmp_path), "status")
+
+
+def test_a_copy_of_the_folder_of_a_running_program_is_not_running(locked, tmp_path_factory):
+    run, copy = locked(HERE), tmp_path_factory.mktemp("other") / "copy"
+    write_status(run, HERE, node_host="")
+    shutil.copytree(run, copy)
+    assert read_status(str(run), "status")["nodes"]
+    wanted = (
+        f"{copy}: nothing runs there: its program, {HERE.name}, runs in the folder it is a copy of"
+    )
+    for read in (
+        lambda: read_status(str(copy), "status"),
+        lambda: stacks(["distrl stacks", str(copy)]),
+        lambda: actors(["distrl actors", str(copy), "1"]),
+    ):
+        with pytest.raises(ConfigError) as refused:
+            read()
+        assert str(refused.value) == wanted
+    assert {path.name for path in copy.iterdir()} == {path.name for path in run.iterdir()}
+    (copy / "result.json").write_text('{"status": "stopped", "reason": "so", "exit_code": 130}')
+    with pytest.raises(ConfigError, match=r"copy: stopped: so \(exit status 130\)"):
+        read_status(str(copy), "status")
+
+
+def test_a_folder_without_a_lock_has_the_status_of_its_launcher(tmp_path):
+    """`distrl.launch.local.launch` locks nothing; another user's lock cannot be asked."""
+    write_status(tmp_path, HERE, node_host="")
+    assert read_status(str(tmp_path), "status")["nodes"]
