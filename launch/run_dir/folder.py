@@ -14,11 +14,12 @@ from distrl.launch.supervision.launcher_process import (
     LOCK,
     LOCK_BYTES,
     LauncherProcess,
+    is_running,
     lock_text,
     parse_lock,
 )
 from distrl.launch.supervision.result import RESULT_FILE
-from distrl.runtime.files import make_private_folder, read_json, write_json
+from distrl.runtime.files import make_private_folder, owner, read_json, write_json
 from distrl.runtime.working_folder import absolute, shown
 
 CONFIG = "config.json"
@@ -120,21 +121,34 @@ def has_config(path: Path, *keys: str) -> bool:
 
 
 def lock(path: Path) -> None:
-    """Locks the folder until this process and its forks have ended."""
-    descriptor = os.open(path / LOCK, os.O_RDWR | os.O_CREAT, 0o644)
+    """Locks the folder until this process and its forks have ended.
+
+    Raises:
+      ConfigError: another program runs there, or the folder is another user's.
+      OSError: the lock cannot be written for another reason.
+    """
+    try:
+        descriptor = os.open(path / LOCK, os.O_RDWR | os.O_CREAT, 0o666)
+    except PermissionError as error:
+        file = path / LOCK if (path / LOCK).exists() else path
+        now = ", whose program runs there" if is_running(path) else ""
+        raise ConfigError(
+            f"--run_dir: {shown(file)} is {owner(file)}'s{now}, and you may not write it; take a "
+            "folder of your own"
+        ) from error
     deadline = time.monotonic() + _LOCK_S
     while True:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             break
         except BlockingIOError:
-            owner = parse_lock(os.pread(descriptor, LOCK_BYTES, 0))
-            # The forks of an owner that was killed are gone in a moment.
-            if (owner and owner.lives) or time.monotonic() >= deadline:
+            holder = parse_lock(os.pread(descriptor, LOCK_BYTES, 0))
+            # The forks of a holder that was killed are gone in a moment.
+            if (holder and holder.lives) or time.monotonic() >= deadline:
                 os.close(descriptor)
                 raise ConfigError(
-                    f"--run_dir: {owner.name if owner else 'a process'} runs in {shown(path)}: one "
-                    "program at a time"
+                    f"--run_dir: {holder.name if holder else 'a process'} runs in {shown(path)}: "
+                    "one program at a time"
                 ) from None
             time.sleep(_POLL_S)
     os.ftruncate(descriptor, 0)

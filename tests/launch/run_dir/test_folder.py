@@ -2,6 +2,7 @@
 
 import datetime
 import json
+import os
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -9,6 +10,8 @@ import pytest
 from distrl.errors import ConfigError
 from distrl.launch.run_dir import folder
 from distrl.launch.run_dir.folder import make_folder_in_runs, open_program_folder
+from distrl.launch.supervision.log_file import LogFile
+from distrl.runtime.files import owner
 
 
 def test_a_new_folder_is_in_runs(tmp_path, monkeypatch):
@@ -50,6 +53,37 @@ def test_other_folders_are_refused(tmp_path):
     (tmp_path / "thesis.tex").touch()
     with pytest.raises(ConfigError, match="is not empty and not the folder of such a program"):
         open_program_folder(str(tmp_path), "own", ["launch"])
+
+
+@pytest.mark.parametrize("running", [False, True])
+@pytest.mark.parametrize("written", [False, True])
+def test_a_folder_of_another_user_is_named_with_its_owner(tmp_path, monkeypatch, written, running):
+    def open_lock(path, flags, mode):
+        raise PermissionError(13, "Permission denied", str(path))
+
+    file = tmp_path / "lock" if written else tmp_path
+    if written:
+        file.touch()
+    monkeypatch.setattr(folder.os, "open", open_lock)
+    monkeypatch.setattr(folder, "is_running", lambda path: running)
+    with pytest.raises(ConfigError) as refused:
+        folder.lock(tmp_path)
+    now = ", whose program runs there" if running else ""
+    assert str(refused.value) == (
+        f"--run_dir: {file} is {owner(file)}'s{now}, and you may not write it; take a folder of "
+        "your own"
+    )
+
+
+def test_a_group_may_write_the_lock_and_the_logs_where_the_umask_lets_it(tmp_path):
+    before = os.umask(0o002)
+    try:
+        folder.lock(tmp_path)
+        LogFile(tmp_path / "actor-0.log").close()
+    finally:
+        os.umask(before)
+    modes = {path.name: path.stat().st_mode & 0o777 for path in tmp_path.iterdir()}
+    assert modes == {"lock": 0o664, "actor-0.log": 0o664}
 
 
 def test_one_program_at_a_time(tmp_path):
