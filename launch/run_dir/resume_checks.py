@@ -8,6 +8,7 @@ from distrl.agents.agent import Agent
 from distrl.agents.modules.images import has_channels_last
 from distrl.agents.modules.inputs import has_mask
 from distrl.agents.modules.torsos import has_scaled_integers
+from distrl.agents.settings import algorithm
 from distrl.checkpointing.resume_point import check_agent, check_params
 from distrl.checkpointing.store import TABLE, Checkpoint, Checkpoints
 from distrl.errors import ConfigError, SpecError
@@ -18,7 +19,7 @@ from distrl.replay.table.files import read_facts
 from distrl.runtime.files import TASKS
 from distrl.runtime.working_folder import shown
 from distrl.saved_policy import PastPolicies
-from distrl.task import Task
+from distrl.task import AgentConfig, Task
 from distrl.types import Nest
 
 
@@ -55,7 +56,7 @@ def check_past_policies(path: Path, experiment: Experiment) -> None:
 def check_settings(
     checkpoints: Mapping[str, Checkpoint], settings: dict[str, Any], experiment: Experiment
 ) -> list[str]:
-    """Returns a line for each changed setting; raises ConfigError if one must not change."""
+    """Returns lines about changed settings; raises ConfigError if one must not change."""
     first = next(iter(checkpoints.values()))  # all have the settings
     paths = {name: checkpoint.path for name, checkpoint in checkpoints.items()}
     return _check(first.path, first.manifest, settings, experiment, paths, check_agent)
@@ -107,21 +108,37 @@ def _check(
     fixed = [change for change in changes if change.fixed]
     if fixed:
         raise ConfigError(f"{path} is of another run: {_describe(fixed)}")
+    lines = [_changed(c.field, c.was, c.now) for c in changes]
     for name, folder in paths.items():
+        prefix = f"policies.{name}.agent." if experiment.policies else "agent."
+        of_agent = [change for change in changes if change.field.startswith(prefix)]
+        if of_agent and _may_store_settings(tasks[name].agent):
+            lines.append(
+                f"distrl: {', '.join(change.field for change in of_agent)}: what parameters and "
+                "learner state hold of it, such as a learning rate of optax.inject_hyperparams, is "
+                "the checkpoint's; elsewhere the new value applies"
+            )
         try:
             check(tasks[name].make_agent(), folder)
         except SpecError as error:
-            prefix = f"policies.{name}.agent." if experiment.policies else "agent."
-            of_agent = [change for change in changes if change.field.startswith(prefix)]
             since = f"; changed since: {_describe(of_agent)}" if of_agent else ""
             raise ConfigError(
                 f"{folder} is of another agent or environment: {error}{since}"
             ) from error
-    return [_changed(c.field, c.was, c.now) for c in changes]
+    return lines
 
 
 def _changed(name: str, was: Any, now: Any) -> str:
     return f"distrl: changed since the checkpoint: {name}: {was} -> {now}"
+
+
+def _may_store_settings(agent: AgentConfig) -> bool:
+    """Returns whether an agent's arrays may have its settings in them: one's own, or a Tunable's.
+
+    The package's algorithms store only what is named an initial value.
+    """
+    package = type(agent).__module__.partition(".")[0]
+    return package != "distrl" or algorithm(agent) is not agent
 
 
 def _without_effect(observation: Nest) -> set[str]:

@@ -13,8 +13,10 @@ import numpy as np
 import pytest
 from dm_env import specs as dm_specs
 
+from distrl import envs
 from distrl.agents.impala import IMPALAConfig
 from distrl.agents.networks import NetworkConfig
+from distrl.agents.tunable import Tunable
 from distrl.checkpointing.store import Checkpoint, Checkpoints
 from distrl.config import CheckpointConfig
 from distrl.envs import PythonEnvironment
@@ -352,6 +354,37 @@ def test_a_run_from_before_integers_were_scaled(monkeypatch, observation, flag, 
             resume_checks.check_settings({"task": checkpoint}, settings, made)
     else:
         assert resume_checks.check_settings({"task": checkpoint}, settings, made) == []
+
+
+@dataclasses.dataclass(frozen=True)
+class OwnConfig(IMPALAConfig):
+    """An algorithm's settings of a user's own file."""
+
+
+@pytest.mark.parametrize(
+    ("agent", "field"),
+    [
+        (IMPALAConfig, None),
+        (OwnConfig, "agent.learning_rate"),
+        (
+            lambda **rate: Tunable(IMPALAConfig(**rate), {"entropy_cost": (0.001, 0.1)}),
+            "agent.agent.learning_rate",
+        ),
+    ],
+)
+def test_a_changed_setting_that_arrays_may_hold_is_told_with_its_limits(monkeypatch, agent, field):
+    monkeypatch.setattr(resume_checks, "check_agent", lambda agent, path: None)
+    environment = envs.make("CartPole-v1")
+    old, new = (
+        experiment(environment=environment, agent=agent(learning_rate=rate))
+        for rate in (0.25, 0.125)
+    )
+    saved, settings = (json.loads(json.dumps(config_diff.describe(made))) for made in (old, new))
+    lines = resume_checks.check_settings({"task": Checkpoint(Path("x"), saved)}, settings, new)
+    assert "learning_rate: 0.25 -> 0.125" in lines[0]
+    assert len(lines) == 1 + (field is not None)
+    if field is not None:
+        assert lines[1].startswith(f"distrl: {field}: what parameters and learner state hold of it")
 
 
 @pytest.mark.parametrize("content", ["", '{"command": [', "[]", "\udcff"])
