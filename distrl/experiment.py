@@ -147,8 +147,7 @@ class Experiment:
                 policy.check(self.env_spec_of(name), name)
         if self.population is not None:
             check_members(self.population, self.tasks, list(self.shared))
-        for task in self.tasks.values():
-            task.check()
+        policy_checks.check_each(self.tasks, Task.check)
         check_evaluation(self)
         if self.policies and self.actors.min_actors is not None:
             raise ConfigError(
@@ -160,10 +159,9 @@ class Experiment:
                 f"inference.num_inferencers={self.inference.num_inferencers} is more than "
                 f"actors.num_actors={self.actors.num_actors}: some would serve no actor"
             )
-        for task in self.tasks.values():
-            if self.lockstep:
-                task.lockstep_schedule()
-            task.check_memory()
+        if self.lockstep:
+            policy_checks.check_each(self.tasks, Task.lockstep_schedule)
+        policy_checks.check_each(self.tasks, Task.check_memory)
         policy_checks.check_several(self.tasks, self.shared, self.lockstep)
 
     def _check_policies(self) -> None:

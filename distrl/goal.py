@@ -2,7 +2,7 @@
 
 import dataclasses
 import math
-from collections.abc import Iterable
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from distrl.errors import ConfigError
@@ -10,7 +10,7 @@ from distrl.runtime.durations import check_duration
 from distrl.specs import EnvironmentSpec
 
 MISSED = "the goal was not reached"
-"""How the reason begins for which a run with a goal has ended without it."""
+"""In the reason for which a run with a goal has ended without it."""
 _BUDGETS = (
     "max_env_steps", "max_episodes", "max_trained_steps", "max_learner_steps", "max_seconds",
 )  # fmt: skip
@@ -189,14 +189,19 @@ class Goal:
         return targets
 
 
-def joined(endings: Iterable[tuple[str, bool]]) -> tuple[str, bool]:
+def joined(endings: Mapping[str, tuple[str, bool]]) -> tuple[str, bool]:
     """Returns the end of a program from those of its tasks.
 
     Args:
-      endings: why each task ended, and whether its goal was reached.
+      endings: by task, why it ended, and whether its goal was reached.
 
     Returns:
-      The reasons, each once, and whether all goals were reached.
+      The reasons, each once, with the tasks' names if they differ, and whether all goals were
+      reached.
     """
-    reasons, reached = zip(*endings, strict=True)
-    return "; ".join(dict.fromkeys(reasons)), all(reached)
+    names: dict[str, list[str]] = {}
+    for name, (reason, _) in endings.items():
+        names.setdefault(reason, []).append(name)
+    texts = [f"{', '.join(named)}: {reason}" for reason, named in names.items()]
+    reason = "; ".join(texts) if len(texts) > 1 else next(iter(names))
+    return reason, all(reached for _, reached in endings.values())

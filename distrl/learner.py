@@ -16,7 +16,8 @@ from distrl.learner_group.devices import Devices
 from distrl.learner_group.group import LearnerGroup, SingleProcessGroup
 from distrl.learning.agent_logs import scalars
 from distrl.learning.compile_ahead import CompileAhead
-from distrl.learning.divergence import FAIL, FiniteParams, UpdateCheck
+from distrl.learning.divergence import FAIL, UpdateCheck
+from distrl.learning.finite_params import FiniteParams
 from distrl.learning.inserted_steps import InsertedSteps
 from distrl.learning.learner_loop import LearnerLoop
 from distrl.learning.policy_lag import PolicyLags
@@ -64,6 +65,7 @@ class Learner(LearnerLoop):
         max_policy_lag: int | None = None,
         own_actions: bool = True,
         split_update: SplitUpdate | None = None,
+        policy: str = "",
     ):
         """Args:
         agent: the agent, whose `learner_step` is run.
@@ -81,6 +83,7 @@ class Learner(LearnerLoop):
         on_nonfinite, max_policy_lag: see `LearnerConfig`.
         own_actions: whether its own parameters act: else data has no policy lag.
         split_update: makes the updates, with gradients from workers. None: they are computed here.
+        policy: its name, for messages. "": there is one policy.
         """
         self._agent, self._period, self._own_actions = agent, period, own_actions
         self._learner_group = learner_group or SingleProcessGroup()
@@ -93,7 +96,8 @@ class Learner(LearnerLoop):
         self._devices = devices or Devices(1, count=1)
         params = jax.jit(agent.initial_params)(derive(root(seed), "params"))
         agent_state = jax.jit(agent.initial_learner_state)(params)
-        self._check = UpdateCheck(params, agent_state, on_nonfinite)
+        what = f"training of policy {policy!r}" if policy else "training"
+        self._check = UpdateCheck(params, agent_state, on_nonfinite, what)
         self._split_update = split_update
         if split_update is None:
             update = self._check.checked(agent.learner_step)

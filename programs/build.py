@@ -89,9 +89,9 @@ class Builder:
         task: name of the task; None: the only one.
         printer: takes lines of progress.
         """
-        self.experiment = experiment
+        self.experiment, self.printer = experiment, printer
         self.task = experiment.only_task if task is None else experiment.tasks[task]
-        self.printer = printer
+        self._several = len(experiment.tasks) > 1
 
     @functools.cached_property
     def agent(self) -> Agent:
@@ -244,9 +244,10 @@ class Builder:
             max_policy_lag=config.max_policy_lag,
             own_actions=self.task.learns_from is None,
             split_update=split_update,
+            policy=self.task.name if self._several else "",
         )
         learner.on_update = self.callbacks.on_update
-        learner.drops_when_done = self.task.is_coupled and len(self.experiment.tasks) > 1
+        learner.drops_when_done = self.task.is_coupled and self._several
         return learner
 
     def make_share_gradients(self) -> ShareGradients:
@@ -318,7 +319,7 @@ class Builder:
 
     def _print(self, line: str) -> None:
         """Prints a line, with the task's name if there are several."""
-        self.printer(line if len(self.experiment.tasks) == 1 else f"{self.task.name}: {line}")
+        self.printer(f"{self.task.name}: {line}" if self._several else line)
 
     @property
     def _evaluated_agents(self) -> tuple[str, ...]:

@@ -205,7 +205,7 @@ def single_process(
             part.learner.leave()
         training.report(logs=True)
         training.finish_evaluation(stop)
-    endings = [run.ending for run in runs.values() if run.ending is not None]
+    endings = {name: run.ending for name, run in runs.items() if run.ending is not None}
     return joined(endings) if len(endings) == len(runs) else None
 
 

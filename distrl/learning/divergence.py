@@ -7,11 +7,9 @@ Parameters that are not finite stay so, hence reading the newest record is enoug
 """
 
 import bisect
-import collections
 import itertools
-import threading
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -49,14 +47,22 @@ class UpdateCheck:
 
     most_in_row: int | None = MAX_SKIPPED
 
-    def __init__(self, params: Params, learner_state: LearnerState, on_nonfinite: str = FAIL):
+    def __init__(
+        self,
+        params: Params,
+        learner_state: LearnerState,
+        on_nonfinite: str = FAIL,
+        what: str = "training",
+    ):
         """Args:
         params, learner_state: the initial ones. Leaves that are not finite here are not checked.
         on_nonfinite: what to do about an update that is not finite: FAIL or SKIP.
+        what: what has diverged then, for messages.
 
         Raises:
           SpecError: a leaf is a typed key.
         """
+        self._what = what
         self.skips = on_nonfinite == SKIP
         self._struct = jax.eval_shape(lambda: (params, learner_state))
         leaves = _named(params, learner_state)
@@ -179,13 +185,13 @@ class UpdateCheck:
         advice = "lower the learning rate or agent.max_gradient_norm"
         if not self.skips and numbers[_FIRST]:
             return Diverged(
-                f"training has diverged at {step}; {advice}, or leave out such updates with "
+                f"{self._what} has diverged at {step}; {advice}, or leave out such updates with "
                 "learner.on_nonfinite=skip"
             )
         most = self.most_in_row
         if self.skips and most is not None and numbers[_IN_ROW] >= most:
             return Diverged(
-                f"training has diverged: {numbers[_IN_ROW]} updates in a row were skipped, the "
+                f"{self._what} has diverged: {numbers[_IN_ROW]} updates in a row were skipped, the "
                 f"last at {step}; {advice}"
             )
         return None
@@ -199,7 +205,7 @@ class UpdateCheck:
         for (name, leaf), checked in zip(_named(params, learner_state), self._checked, strict=True):
             if checked and not _is_finite(leaf):
                 raise Diverged(
-                    f"training has diverged: {name} is not finite after learner step {version}"
+                    f"{self._what} has diverged: {name} is not finite after learner step {version}"
                 )
 
 
@@ -214,93 +220,6 @@ def _are_finite(x: jax.Array) -> jax.Array:
 
 def _flat(x: Any) -> jax.Array:
     return jnp.ravel(jnp.asarray(x, jnp.float32))
-
-
-class _Made(NamedTuple):
-    version: int
-    params: Params
-    record: Any  # see `UpdateCheck`
-
-
-class FiniteParams:
-    """A learner's newest parameters, of which only finite ones are given out.
-
-    Safe in any thread. Giving them out waits for the update that makes them.
-
-    Attributes:
-      on_change: called when there are others, by the thread that brings them.
-    """
-
-    def __init__(self, check: UpdateCheck, keep: int):
-        """Args:
-        check: the check of the updates that make the parameters.
-        keep: number of the newest versions that `of_version` knows.
-        """
-        self._check = check
-        self._changed = threading.Condition()
-        self._recent: collections.deque[_Made] = collections.deque(maxlen=keep)
-        self.on_change: Callable[[], None] = lambda: None
-        self._newest: _Made
-        self._finite: _Made  # the newest of which that is known
-
-    @property
-    def record(self) -> Any:
-        """The newest record of the check."""
-        return self._newest.record
-
-    def restart(self, version: int, params: Params, record: Any) -> None:
-        """Replaces all by parameters that are finite."""
-        with self._changed:
-            self._recent.clear()
-            self._newest = self._finite = _Made(version, params, record)
-            self._recent.append(self._newest)
-        self.on_change()
-
-    def append(self, version: int, params: Params, record: Any) -> None:
-        """Adds what an update has made."""
-        with self._changed:
-            self._newest = _Made(version, params, record)
-            self._recent.append(self._newest)
-            self._changed.notify_all()
-        self.on_change()
-
-    def current(self) -> tuple[int, Params]:
-        """Returns version and parameters: the newest; not finite: the last known to be finite."""
-        newest = self._newest
-        if newest.version != self._finite.version and self._check.is_finite(newest.record):
-            self._finite = newest
-        return self._finite[:2]
-
-    def get(self, newer_than: int) -> tuple[int, Params] | None:
-        """Returns what `current` does if its version is newer than this."""
-        if self._newest.version <= newer_than:
-            return None
-        version, params = self.current()
-        return (version, params) if version > newer_than else None
-
-    def wait_for(self, version: int, timeout: float) -> bool:
-        """Returns whether this or a newer version came within `timeout` s."""
-        with self._changed:
-            return self._changed.wait_for(lambda: self._newest.version >= version, timeout)
-
-    def versions(self) -> list[int]:
-        """Returns the versions that `of_version` knows."""
-        with self._changed:
-            return [made.version for made in self._recent]
-
-    def of_version(self, version: int) -> Params | None:
-        """Returns the parameters of a known version; None if they are not finite.
-
-        Raises:
-          LookupError: the version is older, or not made yet.
-        """
-        with self._changed:
-            made = {made.version: made for made in self._recent}.get(version)
-        if made is None:
-            raise LookupError(
-                f"the parameters of {version} updates are not kept; those of {self.versions()} are"
-            )
-        return made.params if self._check.is_finite(made.record) else None
 
 
 def check_saved(where: str, params: Params) -> None:

@@ -1,7 +1,7 @@
 """Checks of an experiment's policies together; all raise ConfigError, which says what is right."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -147,6 +147,22 @@ def check_only_policy(agent: Any, policy_of: Any, shared: Mapping[str, Any]) -> 
     if policy_of is not None or shared:
         name = "policy_of" if policy_of is not None else "shared"
         raise ConfigError(f"experiment: {name} without policies: name them too")
+
+
+def check_each(tasks: Mapping[str, Task], check: Callable[[Task], object]) -> None:
+    """Checks each task by itself; where there are several, the error's message names the policy.
+
+    Args:
+      tasks: all tasks.
+      check: raises ConfigError if something is wrong with a task.
+    """
+    for name, task in tasks.items():
+        try:
+            check(task)
+        except ConfigError as error:
+            if len(tasks) == 1:
+                raise
+            raise ConfigError(f"policy {name!r}: {error}") from error
 
 
 def check_several(tasks: Mapping[str, Task], shared: Mapping[str, Shared], lockstep: bool) -> None:

@@ -1,5 +1,6 @@
 """The folder of a run: created, or resumed by the same command."""
 
+import functools
 import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -243,13 +244,14 @@ def _latest(
 
 def _ended(experiment: Experiment, states: Mapping[str, dict[str, Any]]) -> tuple[str, int] | None:
     """Returns why the run has ended already, and the exit status; None if it has not."""
-    ended: list[tuple[str, bool]] = []
+    ended: dict[str, tuple[str, bool]] = {}
 
-    def on_end(reason: str, reached: bool) -> None:
-        ended.append((reason, reached))
+    def on_end(name: str, reason: str, reached: bool) -> None:
+        ended[name] = reason, reached
 
     for name, task in experiment.tasks.items():
-        monitor = Monitor(task.resolved_goal(), on_end, printer=lambda line: None)
+        end = functools.partial(on_end, name)
+        monitor = Monitor(task.resolved_goal(), end, printer=lambda line: None)
         monitor.restore(states[name])
         monitor.judge()
     if len(ended) < len(experiment.tasks):

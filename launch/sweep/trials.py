@@ -163,7 +163,7 @@ def ending(run_dir: Path, log: Path, code: int, stopped: bool) -> tuple[str, str
         reason += f" ({RESULT_FILE} is damaged)"
     if code == EXIT_FINISHED:
         return "finished", reason
-    if code == EXIT_FAILED and reason.startswith(MISSED):
+    if code == EXIT_FAILED and MISSED in reason:
         return "missed", reason
     if stopped and (code > 128 or code < 0):
         return "stopped", reason

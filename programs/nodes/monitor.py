@@ -49,7 +49,7 @@ class MonitorNode:
             if len(endings) < len(experiment.tasks):
                 return
             if "reason" in inspect.signature(stopper).parameters:
-                reason, reached = joined(endings.values())
+                reason, reached = joined(endings)
                 stopper(reason=reason, finished=reached)
             else:  # Launchpad's own launchers take no reason
                 stopper()

@@ -7,7 +7,7 @@ import pytest
 from dm_env import specs as dm_specs
 
 from distrl.errors import ConfigError
-from distrl.goal import Goal, Progress
+from distrl.goal import Goal, Progress, joined
 from distrl.specs import EnvironmentSpec
 from distrl.testing import CountingEnvironment
 
@@ -131,3 +131,11 @@ def test_a_budget_without_an_update_is_a_failure():
 def test_what_was_acted_ends_no_run_before_it_is_learned_from(spent):
     goal = Goal(mean_return=None, max_env_steps=10, max_episodes=10)
     assert goal.judge(progress(**spent)) is None
+
+
+def test_the_end_of_several_names_those_with_reasons_of_their_own():
+    same = ("9 updates", True)
+    assert joined({"a": same, "b": same}) == same
+    endings = {"a": same, "b": ("5 updates", False), "c": same}
+    assert joined(endings) == ("a, c: 9 updates; b: 5 updates", False)
+    assert joined({"task": ("5 updates", False)}) == ("5 updates", False)

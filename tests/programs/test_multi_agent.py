@@ -73,6 +73,16 @@ def test_a_run_of_two_policies_keeps_its_budget(tmp_path):
         assert any(line.startswith(f"{name}: ") for line in lines)
 
 
+def test_a_check_says_which_policy_is_wrong():
+    small = dataclasses.replace(REPLAY, max_size=5)
+    policies = {
+        "outer": LearnedPolicy(CheckingConfig(), REPLAY, LearnerConfig(batch_size=6)),
+        "inner": LearnedPolicy(CheckingConfig(False), small, LearnerConfig(batch_size=4)),
+    }
+    with pytest.raises(ConfigError, match=r"^policy 'inner': replay\.max_size=5 would stall"):
+        dataclasses.replace(experiment(), policies=policies)
+
+
 def test_one_policy_for_all_agents_is_as_short_as_ever():
     made = Experiment(
         MultiAgentEnvironment(CountingAgents), CheckingConfig(), actors=ActorsConfig(2, 3)
@@ -179,7 +189,8 @@ LIMITED = {
 def test_each_policy_keeps_its_own_limit_of_updates_in_one_process(tmp_path, name):
     made, stop = getattr(agents, name)(), threading.Event()
     ended = single_process(made, stop=stop, run_dir=tmp_path, printer=lambda line: None)
-    assert ended is not None and ended[1]
+    reason = "; ".join(f"{policy}: {made[0]} updates" for policy, made in LIMITED[name].items())
+    assert ended == (reason, True)
     assert learner_steps(tmp_path) == LIMITED[name]
     newest = {
         task: str(tmp_path / "tasks" / task / "checkpoints" / f"{updates[0]:06}")

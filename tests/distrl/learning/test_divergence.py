@@ -194,6 +194,13 @@ def test_skipping_ends_where_nothing_is_learned_any_more():
         learner.take_report()
 
 
+def test_what_has_diverged_is_named_if_there_are_several_policies():
+    learner = Learner(Summing(loss=np.nan), Table(), seed=0, policy="prey")
+    learn(learner, -1.0)
+    with pytest.raises(Diverged, match=r"^training of policy 'prey' has diverged at learner step"):
+        learner.take_report()
+
+
 def test_a_member_of_a_population_skips_any_number_and_says_how_many():
     learner = Learner(Summing(loss=np.nan), Table(), seed=0, on_nonfinite="skip")
     learner.skip_any_number()

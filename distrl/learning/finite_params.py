@@ -1,0 +1,96 @@
+"""A learner's newest parameters, of which only finite ones reach others."""
+
+import collections
+import threading
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from distrl.learning.divergence import UpdateCheck
+from distrl.types import Params
+
+
+class _Made(NamedTuple):
+    version: int
+    params: Params
+    record: Any  # see `UpdateCheck`
+
+
+class FiniteParams:
+    """A learner's newest parameters, of which only finite ones are given out.
+
+    Safe in any thread. Giving them out waits for the update that makes them.
+
+    Attributes:
+      on_change: called when there are others, by the thread that brings them.
+    """
+
+    def __init__(self, check: UpdateCheck, keep: int):
+        """Args:
+        check: the check of the updates that make the parameters.
+        keep: number of the newest versions that `of_version` knows.
+        """
+        self._check = check
+        self._changed = threading.Condition()
+        self._recent: collections.deque[_Made] = collections.deque(maxlen=keep)
+        self.on_change: Callable[[], None] = lambda: None
+        self._newest: _Made
+        self._finite: _Made  # the newest of which that is known
+
+    @property
+    def record(self) -> Any:
+        """The newest record of the check."""
+        return self._newest.record
+
+    def restart(self, version: int, params: Params, record: Any) -> None:
+        """Replaces all by parameters that are finite."""
+        with self._changed:
+            self._recent.clear()
+            self._newest = self._finite = _Made(version, params, record)
+            self._recent.append(self._newest)
+        self.on_change()
+
+    def append(self, version: int, params: Params, record: Any) -> None:
+        """Adds what an update has made."""
+        with self._changed:
+            self._newest = _Made(version, params, record)
+            self._recent.append(self._newest)
+            self._changed.notify_all()
+        self.on_change()
+
+    def current(self) -> tuple[int, Params]:
+        """Returns version and parameters: the newest; not finite: the last known to be finite."""
+        newest = self._newest
+        if newest.version != self._finite.version and self._check.is_finite(newest.record):
+            self._finite = newest
+        return self._finite[:2]
+
+    def get(self, newer_than: int) -> tuple[int, Params] | None:
+        """Returns what `current` does if its version is newer than this."""
+        if self._newest.version <= newer_than:
+            return None
+        version, params = self.current()
+        return (version, params) if version > newer_than else None
+
+    def wait_for(self, version: int, timeout: float) -> bool:
+        """Returns whether this or a newer version came within `timeout` s."""
+        with self._changed:
+            return self._changed.wait_for(lambda: self._newest.version >= version, timeout)
+
+    def versions(self) -> list[int]:
+        """Returns the versions that `of_version` knows."""
+        with self._changed:
+            return [made.version for made in self._recent]
+
+    def of_version(self, version: int) -> Params | None:
+        """Returns the parameters of a known version; None if they are not finite.
+
+        Raises:
+          LookupError: the version is older, or not made yet.
+        """
+        with self._changed:
+            made = {made.version: made for made in self._recent}.get(version)
+        if made is None:
+            raise LookupError(
+                f"the parameters of {version} updates are not kept; those of {self.versions()} are"
+            )
+        return made.params if self._check.is_finite(made.record) else None
