@@ -11,7 +11,9 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping
-from typing import IO
+from typing import IO, Any
+
+from absl.flags import FLAGS
 
 from distrl.experiment import Experiment
 from distrl.launch.paths import python_command
@@ -36,7 +38,7 @@ def run(arguments: list[str], experiment: Experiment | None, quiet: bool) -> tup
     """
     output, interrupted = _Output(quiet), False
     with contextlib.ExitStack() as opened:
-        order = training_process.order(arguments, experiment)
+        order = training_process.order(arguments, experiment, sys.argv, _given_flags())
         process, ours = start(subprocess.PIPE)
         opened.enter_context(ours)
         assert process.stdout is not None
@@ -94,6 +96,11 @@ def give(ours: socket.socket, order: bytes) -> None:
     with contextlib.suppress(BrokenPipeError, ConnectionResetError):
         ours.sendall(order)  # else it has ended: its output says why
         ours.shutdown(socket.SHUT_WR)
+
+
+def _given_flags() -> dict[str, Any]:
+    """Returns the absl flags that this process's command line gave, with their values."""
+    return {name: FLAGS[name].value for name in FLAGS if FLAGS[name].present}
 
 
 def _pass_on(process: "subprocess.Popen[bytes]", output: "_Output") -> None:

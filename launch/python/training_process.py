@@ -12,21 +12,33 @@ import os
 import pickle
 import signal
 import sys
+import types
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 
-def order(arguments: list[str], experiment: Any) -> bytes:
+def order(
+    arguments: list[str],
+    experiment: Any,
+    argv: Sequence[str],
+    module_flags: Mapping[str, Any] = types.MappingProxyType({}),
+) -> bytes:
     """Returns what the process reads from stdin.
 
     Args:
       arguments: flags of `distrl train`.
       experiment: an Experiment; None: the flags name one.
+      argv: `sys.argv` as modules are to see it that are imported there.
+      module_flags: values of absl flags that such modules may define, by name.
 
     Raises:
       ConfigError: the experiment cannot be pickled.
     """
+    from distrl.launch.python.pickling import dumps
+
     pickled = None if experiment is None else _pickled(experiment)
-    return pickle.dumps((os.getpid(), list(sys.path), arguments, pickled))
+    flags = dumps(dict(module_flags))
+    return pickle.dumps((os.getpid(), list(sys.path), list(argv), arguments, pickled, flags))
 
 
 def _pickled(experiment: Any) -> bytes:
@@ -54,8 +66,9 @@ def _pickled(experiment: Any) -> bytes:
 
 def main() -> None:
     """Trains what stdin describes, and exits as `distrl train` does."""
-    parent, path, arguments, pickled = pickle.load(sys.stdin.buffer)
+    parent, path, argv, arguments, pickled, module_flags = pickle.load(sys.stdin.buffer)
     sys.path[:] = path
+    sys.argv[:] = argv or [""]  # an embedded Python may have none, and runpy expects one
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # its caller may ignore it
     for stream in (sys.stdout, sys.stderr):
         assert isinstance(stream, io.TextIOWrapper)
@@ -66,9 +79,16 @@ def main() -> None:
     from distrl.launch.main import main as command_line
 
     def load() -> Any:
+        from absl.flags import FLAGS
+
         from distrl.launch.python.pickling import loads
 
-        return loads(pickled)
+        ours = set(FLAGS)
+        experiment = loads(pickled)
+        for name, value in loads(module_flags).items():
+            if name in FLAGS and name not in ours:
+                FLAGS[name].value = value
+        return experiment
 
     this = os.getpid()
     try:

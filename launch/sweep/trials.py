@@ -5,6 +5,7 @@ import os
 import selectors
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -202,7 +203,7 @@ def start_training(folder: SweepFolder) -> Start:
         except OSError as error:
             raise ConfigError(f"sweep: {trial.name} cannot be started: {error}") from error
         with sender:
-            training_client.give(sender, training_process.order(words, None))
+            training_client.give(sender, training_process.order(words, None, sys.argv[:1]))
         return process
 
     return start

@@ -238,6 +238,54 @@ def test_classes_of_a_script_train_in_nodes_and_a_run_that_ended_stays(tmp_path)
     assert done.stdout.splitlines()[-1] == "finished finished"
 
 
+READING = """
+import argparse, json
+from absl import flags
+from distrl import callbacks
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--length", type=int, default=10)
+ARGUMENTS, _ = parser.parse_known_args()
+flags.DEFINE_integer("width", 10, "")
+flags.DEFINE_integer("height", 10, "")
+
+class Tells(callbacks.Callback):
+    def on_checkpoint(self, checkpoint):
+        read = [ARGUMENTS.length, flags.FLAGS.width, flags.FLAGS.height]
+        with open("read", "w") as file:
+            json.dump(read, file)
+"""
+SCRIPT_WITH_FLAGS = """
+import distrl, reading
+from absl import app
+from distrl.envs import PythonEnvironment
+from distrl.testing import CheckingConfig, CountingEnvironment
+from distrl.experiment import ActorsConfig, Experiment, LearnerConfig
+
+def main(_):
+    experiment = Experiment(
+        PythonEnvironment(CountingEnvironment), CheckingConfig(), actors=ActorsConfig(1, 4),
+        learner=LearnerConfig(batch_size=4), callbacks=[reading.Tells()],
+    )
+    distrl.train(experiment, max_env_steps=400, quiet=True)
+
+app.run(main, flags_parser=lambda argv: app.FLAGS(argv, known_only=True))
+"""
+
+
+@pytest.mark.timeout(120)
+def test_modules_see_the_command_line_of_the_script(tmp_path):
+    (tmp_path / "reading.py").write_text(READING)
+    (tmp_path / "script.py").write_text(SCRIPT_WITH_FLAGS)
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        [sys.executable, "script.py", "--length=4", "--width=3"], env=environment,
+        capture_output=True, text=True, timeout=100, cwd=tmp_path, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert json.loads((tmp_path / "read").read_text()) == [4, 3, 10]
+
+
 UNGUARDED = """
 import distrl
 from distrl.envs import PythonEnvironment

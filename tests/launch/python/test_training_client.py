@@ -63,7 +63,7 @@ def test_a_process_whose_caller_does_not_wait_for_its_status_ends_as_usual(tmp_p
     with open(tmp_path / "log", "wb") as log:
         process, ours = training_client.start(log)
     with ours:
-        training_client.give(ours, training_process.order(["--agent=nobody"], None))
+        training_client.give(ours, training_process.order(["--agent=nobody"], None, []))
     assert process.wait(60.0) == EXIT_BAD_INPUT
     (line,) = (tmp_path / "log").read_text().splitlines()
     assert line.startswith("distrl: agent: no 'nobody'")
