@@ -14,14 +14,15 @@ class ActorsConfig:
     """The actors.
 
     Attributes:
-      num_actors: actors of the program; in one process their environments form one pool.
-      num_envs: environments per actor.
+      num_actors: actors of the program, 1,024 at most; in one process their environments form one
+        pool.
+      num_envs: environments per actor, 4,096 at most.
       wait_num: environments that an actor waits for in each step. None: all (synchronous).
       pin: pin an actor's process to one core if a library steps its environments in one thread:
         the two only ever wait for each other, and waking another core costs more than a step of a
         cheap environment. In one process both share a core while that is found to be faster.
-      max_actors: upper limit for `distrl actors RUN N`, which scales a running program. None:
-        `num_actors`.
+      max_actors: upper limit for `distrl actors RUN N`, which scales a running program; 1,024 at
+        most. None: `num_actors`.
       min_actors: act in rounds; one ends when this many actors have delivered their unrolls, and
         `round_grace` is over. The learner learns between rounds. None: actors act all the time.
       round_grace: seconds that a round stays open after `min_actors` have delivered.
@@ -155,7 +156,7 @@ class EvaluatorConfig:
 
     Attributes:
       num_evaluators: evaluators of the program, 0 or 1.
-      num_envs: environments of the evaluator.
+      num_envs: environments of the evaluator, 4,096 at most.
       episodes: episodes played greedily in one evaluation.
       interval: seconds between the starts of two evaluations.
       max_episode_steps: a time limit of the evaluator's environments, beside their own; None: none.

@@ -24,7 +24,7 @@ from distrl.envs.multi_agent.assignment import Assignment, PolicyOf
 from distrl.envs.multi_agent.environment import SeveralAgents, steps_per_env_step
 from distrl.envs.pool import Environment
 from distrl.errors import ConfigError
-from distrl.experiment_parts import check_evaluation, check_parts
+from distrl.experiment_parts import check_counts, check_evaluation, check_parts
 from distrl.goal import Goal
 from distrl.learning.update_trigger import started_by
 from distrl.metrics.sinks import check_sinks
@@ -142,6 +142,7 @@ class Experiment:
 
     def check(self) -> None:
         """Raises ConfigError for parts that can't work together, with the arithmetic."""
+        check_counts(self.actors, self.inference, self.evaluator)
         for name, policy in self.fixed.items():
             if hasattr(policy, "check"):
                 policy.check(self.env_spec_of(name), name)
@@ -153,11 +154,6 @@ class Experiment:
             raise ConfigError(
                 "actors.min_actors: policies cannot have rounds: unrolls do not end together; "
                 "leave it None, or bound the age of their data: learner.max_policy_lag"
-            )
-        if self.inference.num_inferencers > self.actors.num_actors:
-            raise ConfigError(
-                f"inference.num_inferencers={self.inference.num_inferencers} is more than "
-                f"actors.num_actors={self.actors.num_actors}: some would serve no actor"
             )
         if self.lockstep:
             policy_checks.check_each(self.tasks, Task.lockstep_schedule)

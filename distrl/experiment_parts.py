@@ -16,6 +16,7 @@ from distrl.envs.multi_agent.environment import SeveralAgents
 from distrl.errors import ConfigError
 from distrl.goal import Goal
 from distrl.replay.buffer import ReplayConfig
+from distrl.seeds import MAX_ACTORS, MAX_ENVS
 
 _KINDS: dict[str, type] = {
     "replay": ReplayConfig,
@@ -73,6 +74,28 @@ def check_evaluation(experiment: Any) -> None:
         raise ConfigError(
             f"evaluation_environment: {played.name} has {other[:3]}; the agent is made for "
             f"{trained.name}'s observations, actions and rewards, {ours[:3]}"
+        )
+
+
+def check_counts(
+    actors: ActorsConfig, inference: InferenceConfig, evaluator: EvaluatorConfig
+) -> None:
+    """Raises ConfigError for more than there are seeds for, or than would have work."""
+    for name, count, most in (
+        ("actors.num_actors", actors.num_actors, MAX_ACTORS),
+        ("actors.max_actors", actors.most, MAX_ACTORS),
+        ("actors.num_envs", actors.num_envs, MAX_ENVS),
+        ("evaluator.num_envs", evaluator.num_envs, MAX_ENVS),
+    ):
+        if count > most:
+            raise ConfigError(
+                f"{name} must be at most {most}, got {count}: a run has distinct seeds for "
+                f"{MAX_ACTORS} actors of {MAX_ENVS} environments"
+            )
+    if inference.num_inferencers > actors.num_actors:
+        raise ConfigError(
+            f"inference.num_inferencers={inference.num_inferencers} is more than "
+            f"actors.num_actors={actors.num_actors}: some would serve no actor"
         )
 
 

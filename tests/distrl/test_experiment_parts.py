@@ -2,13 +2,37 @@
 
 import pytest
 
+from distrl.agents.dqn import DQNConfig
 from distrl.agents.ppo import PPOConfig
+from distrl.config import ActorsConfig, EvaluatorConfig
 from distrl.envs import NativeEnvironment, PythonEnvironment
 from distrl.errors import ConfigError
 from distrl.experiment import Experiment
 from distrl.testing import CountingEnvironment
 
 ENVIRONMENT = PythonEnvironment(CountingEnvironment)
+
+
+@pytest.mark.parametrize(
+    ("parts", "message"),
+    [
+        ({"actors": ActorsConfig(num_envs=4097)}, "actors.num_envs must be at most 4096, got 4097"),
+        ({"actors": ActorsConfig(num_actors=1025, num_envs=1)}, "actors.num_actors .* 1024, got"),
+        ({"actors": ActorsConfig(num_envs=1, max_actors=1025)}, "actors.max_actors .* 1024, got"),
+        ({"evaluator": EvaluatorConfig(num_envs=5000)}, "evaluator.num_envs .* 4096, got 5000"),
+    ],
+)
+def test_there_are_seeds_for_all_environments(parts, message):
+    with pytest.raises(ConfigError, match=message):
+        Experiment(ENVIRONMENT, DQNConfig(), **parts)
+
+
+@pytest.mark.parametrize("counts", [(1, 4096, None), (1024, 1, 1024)])
+def test_as_many_environments_as_there_are_seeds_for(counts):
+    num_actors, num_envs, most = counts
+    actors = ActorsConfig(num_actors, num_envs, max_actors=most)
+    evaluator = EvaluatorConfig(num_envs=4096)
+    assert Experiment(ENVIRONMENT, DQNConfig(), actors=actors, evaluator=evaluator).actors == actors
 
 
 @pytest.mark.parametrize(
