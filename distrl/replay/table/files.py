@@ -5,10 +5,8 @@ slice, which needs little extra memory, while the table stays in use. Unrolls th
 meanwhile are the oldest ones; these are copied last, and left out if they are already gone.
 """
 
-import contextlib
 import json
 import math
-import os
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -61,26 +59,25 @@ def save(snapshot: TableSnapshot, config: ReplayConfig, folder: Path) -> dict[st
     folder.mkdir()
     columns, size = snapshot.columns, snapshot.size
     gone = 0
-    with contextlib.ExitStack() as stack:
-        files = []
-        for i, leaf in enumerate(columns.leaves):
-            file = stack.enter_context(open(folder / f"{i}.npy", "wb"))
+    files = []
+    for i, leaf in enumerate(columns.leaves):
+        path = folder / f"{i}.npy"
+        with open(path, "wb") as file:
             shape, kind = _file_shape(columns, i, size), np.dtype(leaf.dtype).str
             header = {"descr": kind, "fortran_order": False, "shape": shape}
             np.lib.format.write_array_header_1_0(file, header)
-            file.flush()
-            files.append((file.fileno(), file.tell()))
-        step = _unrolls_per_slice(columns)
-        for stop in range(size, 0, -step):
-            start = max(0, stop - step)
-            block, overwritten = snapshot.read(start, stop)
-            for (descriptor, offset), column, time in zip(files, block.columns, columns.has_time):
-                rows = np.ascontiguousarray(np.moveaxis(column, 1, 0) if time else column)
-                row = rows.nbytes // max(1, block.size)
-                _write(descriptor, rows, offset + (start + overwritten) * row)
-            if overwritten:
-                gone = start + overwritten
-                break
+            files.append((path, file.tell()))
+    step = _unrolls_per_slice(columns)
+    for stop in range(size, 0, -step):
+        start = max(0, stop - step)
+        block, overwritten = snapshot.read(start, stop)
+        for (path, offset), column, time in zip(files, block.columns, columns.has_time):
+            rows = np.ascontiguousarray(np.moveaxis(column, 1, 0) if time else column)
+            row = rows.nbytes // max(1, block.size)
+            _write(path, rows, offset + (start + overwritten) * row)
+        if overwritten:
+            gone = start + overwritten
+            break
     if snapshot.priorities is not None:
         np.save(folder / _PRIORITIES, snapshot.priorities)
     counts = {**snapshot.facts, "size": size - gone, "first": snapshot.facts["first"] + gone}
@@ -165,11 +162,25 @@ def _unrolls_per_slice(columns: Columns) -> int:
     return max(1, SLICE_BYTES // columns.nbytes(1))
 
 
-def _write(descriptor: int, rows: npt.NDArray[Any], offset: int) -> None:
-    data = rows.reshape(-1).view(np.uint8).data
-    while data:
-        written = os.pwrite(descriptor, data, offset)
-        data, offset = data[written:], offset + written
+def _write(path: Path, rows: npt.NDArray[Any], offset: int) -> None:
+    """Writes into a file, which is open only meanwhile: there may be more than descriptors."""
+    with open(path, "r+b", buffering=0) as file:
+        file.seek(offset)
+        data = rows.reshape(-1).view(np.uint8).data
+        while data:
+            data = data[file.write(data) :]
+
+
+class _File:
+    """A column's file, which is open only while it is read, as in `_write`."""
+
+    def __init__(self, path: Path) -> None:
+        array = np.load(path, mmap_mode="r")
+        self._path, self._about = path, (array.dtype, "r", array.offset, array.shape)
+
+    def read(self, rows: slice) -> npt.NDArray[Any]:
+        """Returns rows, which stay readable when the file is removed."""
+        return np.memmap(self._path, *self._about)[rows]
 
 
 class Stored:
@@ -213,9 +224,7 @@ class Stored:
             self.samples = self.first  # missing unrolls have been sampled
         else:
             self.samples = samples_under_ratio(facts, config)
-        self._files = [
-            np.load(folder / f"{i}.npy", mmap_mode="r") for i in range(len(columns.names))
-        ]
+        self._files = [_File(folder / f"{i}.npy") for i in range(len(columns.names))]
         self.priorities: npt.NDArray[Any] | None = None
         self.largest = 0.0
         if (folder / _PRIORITIES).exists():
@@ -240,6 +249,6 @@ class Stored:
         for file, column, leaf, time in zip(
             self._files, block.columns, self._columns.leaves, self._columns.has_time
         ):
-            values = np.asarray(file[rows]).view(np.dtype(leaf.dtype))
+            values = np.asarray(file.read(rows)).view(np.dtype(leaf.dtype))
             column[...] = np.moveaxis(values, 0, 1) if time else values
         return block

@@ -1,7 +1,9 @@
 """What every table saves and loads: contents, counts, priorities, random state."""
 
+import itertools
 import os
 import pickle
+import resource
 import subprocess
 import sys
 from pathlib import Path
@@ -9,9 +11,12 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
+from dm_env import specs as dm_specs
 
+from distrl import specs
 from distrl.errors import ConfigError, SpecError
 from distrl.replay.buffer import ReplayConfig
+from distrl.replay.local.table import LocalTable
 from distrl.replay.table import files
 from tests.support.selection import full
 
@@ -162,6 +167,39 @@ def test_another_struct_is_refused(make_replay, streams, tmp_path, table):
     longer = ReplayConfig(config.table, T + 1, max_size=32)
     with pytest.raises(ConfigError, match=r"replay\.unroll_length=4, not 5"):
         make_replay(longer, BATCH, per_item, tmp_path / "table")
+
+
+@pytest.fixture
+def few_descriptors():
+    """Leaves the process 16 descriptors."""
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    used = set(map(int, os.listdir("/proc/self/fd")))
+    free = (number for number in itertools.count() if number not in used)
+    most = next(itertools.islice(free, 16, None))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, limits[1]))
+    yield
+    resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+
+
+def test_a_table_may_have_more_columns_than_there_are_descriptors(tmp_path, few_descriptors):
+    number = dm_specs.Array((), np.float32)
+    observation = {f"{i:02}": dm_specs.Array((0,) if i == 7 else (i % 3,), np.int16)
+                   for i in range(60)}  # fmt: skip
+    struct = specs.trajectory_struct(specs.EnvironmentSpec(observation, number), (), ())
+    config = ReplayConfig("uniform", T, max_size=16)
+    table = LocalTable(struct, config, BATCH, seed=0)
+    block = table.columns.allocate(10)
+    for index, column in enumerate(block.columns):
+        column[...] = np.arange(index, index + column.size).reshape(column.shape) % 100
+    table.insert(block, None, 10.0)
+    table.save(config, tmp_path / "table", 10.0)
+    stored = files.Stored(tmp_path / "table", table.columns, config)
+    again = [stored.read(start, stop) for start, stop in stored.slices()]
+    assert len(again) > 2
+    for index, column in enumerate(block.columns):
+        axis = 1 if table.columns.has_time[index] else 0
+        whole = np.concatenate([part.columns[index] for part in again], axis)
+        np.testing.assert_array_equal(whole, column)
 
 
 @pytest.mark.parametrize("kind", ["queue", "uniform", "prioritized"])
