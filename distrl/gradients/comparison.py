@@ -1,8 +1,11 @@
 """Whether a loss of one's own gives the same gradients in shares of a batch as on the whole one."""
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
+import numpy.typing as npt
 
 from distrl import specs
 from distrl.agents.agent import Agent, extras_struct, state_struct
@@ -43,8 +46,12 @@ def check_own_loss(agent: Agent, length: int) -> None:
         leaves = gradients(inputs, leaves_of_share(batch, extent), extent, facts)
         parts.append(Part(extent.size / _BATCH, *gradients.result(extent.size, leaves)))
     combined, _ = combine(agent, parts)
-    named = [
-        ("params" + jax.tree_util.keystr(path), *(np.asarray(x, np.float64) for x in (want, got)))
+    named: list[tuple[str, npt.NDArray[Any], npt.NDArray[Any]]] = [
+        (
+            "params" + jax.tree_util.keystr(path),
+            np.asarray(want, np.float64),
+            np.asarray(got, np.float64),
+        )
         for (path, want), got in zip(
             jax.tree_util.tree_leaves_with_path(whole), jax.tree.leaves(combined), strict=True
         )

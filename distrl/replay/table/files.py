@@ -176,11 +176,13 @@ class _File:
 
     def __init__(self, path: Path) -> None:
         array = np.load(path, mmap_mode="r")
-        self._path, self._about = path, (array.dtype, "r", array.offset, array.shape)
+        self._path, self._dtype, self._offset, self._shape = (
+            path, array.dtype, array.offset, array.shape,
+        )  # fmt: skip
 
     def read(self, rows: slice) -> npt.NDArray[Any]:
         """Returns rows, which stay readable when the file is removed."""
-        return np.memmap(self._path, *self._about)[rows]
+        return np.memmap(self._path, self._dtype, "r", self._offset, self._shape)[rows]
 
 
 class Stored:
