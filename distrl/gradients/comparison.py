@@ -43,20 +43,15 @@ def check_own_loss(agent: Agent, length: int) -> None:
     gradients = ShareGradients(agent, struct, length, _BATCH)
     inputs, facts, parts = gradients.select(params, state), BatchFacts.of(agent, batch), []
     for extent in split(_BATCH, _SHARES):
-        leaves = gradients(inputs, leaves_of_share(batch, extent), extent, facts)
-        parts.append(Part(extent.size / _BATCH, *gradients.result(extent.size, leaves)))
+        results = gradients(inputs, leaves_of_share(batch, extent), extent, facts)
+        parts.append(Part(extent.size / _BATCH, *gradients.result(extent.size, results)))
     combined, _ = combine(agent, parts)
-    named: list[tuple[str, npt.NDArray[Any], npt.NDArray[Any]]] = [
-        (
-            "params" + jax.tree_util.keystr(path),
-            np.asarray(want, np.float64),
-            np.asarray(got, np.float64),
-        )
-        for (path, want), got in zip(
-            jax.tree_util.tree_leaves_with_path(whole), jax.tree.leaves(combined), strict=True
-        )
-        if np.size(want) and jnp.issubdtype(want.dtype, jnp.inexact)
-    ]
+    named: list[tuple[str, npt.NDArray[Any], npt.NDArray[Any]]] = []
+    leaves = jax.tree_util.tree_leaves_with_path(whole)
+    for (path, leaf), other in zip(leaves, jax.tree.leaves(combined), strict=True):
+        if np.size(leaf) and jnp.issubdtype(leaf.dtype, jnp.inexact):
+            want, got = np.asarray(leaf, np.float64), np.asarray(other, np.float64)
+            named.append((f"params{jax.tree_util.keystr(path)}", want, got))
     sizes = [np.abs(want).max() for _, want, _ in named]
     if not np.isfinite(sizes).all():  # random data need not make sense to a loss
         return
