@@ -176,9 +176,8 @@ class _File:
 
     def __init__(self, path: Path) -> None:
         array = np.load(path, mmap_mode="r")
-        self._path, self._dtype, self._offset, self._shape = (
-            path, array.dtype, array.offset, array.shape,
-        )  # fmt: skip
+        self._path, self._dtype = path, array.dtype
+        self._offset, self._shape = array.offset, array.shape
 
     def read(self, rows: slice) -> npt.NDArray[Any]:
         """Returns rows, which stay readable when the file is removed."""
