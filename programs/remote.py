@@ -10,10 +10,11 @@ from distrl.errors import PeerError, Stopped
 from distrl.metrics.monitor import first_number
 from distrl.metrics.reports import Report, checked_metrics, kind_of
 from distrl.programs.build import print_line
+from distrl.programs.groups import INFERENCER
 from distrl.programs.program import NodeHandle
 from distrl.programs.substrate import node_context
 from distrl.runtime.durations import longest_wait
-from distrl.runtime.early_deadline import call_again_if_early, passed_early
+from distrl.runtime.early_deadline import call_again_if_early, is_deadline, passed_early
 from distrl.runtime.heartbeat import (
     DOWN,
     GONE,
@@ -90,6 +91,8 @@ class Peer:
         self._client = peer.client
         self._name = peer.name
         self._timeout = peer.timeout
+        asks = peer.group == INFERENCER.name
+        self._setting = "inference.timeout" if asks else "supervision.call_timeout"
         self._watch = PeerWatch(peer)
         self._life = self._watch.life  # at the last call
 
@@ -108,6 +111,8 @@ class Peer:
                         return call_again_if_early(lambda: remote(*args), self._timeout)
                     except Exception as error:
                         what = f"{self._name}.{method}() failed"
+                        if self._timeout is not None and is_deadline(error):
+                            what += f", no answer in {self._timeout:g} s ({self._setting})"
                         self._watch.wait_for_restart(life, what, error)
                         life = self._life = self._watch.life
             finally:

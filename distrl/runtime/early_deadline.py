@@ -22,6 +22,11 @@ def passed_early(error: BaseException, began: float, timeout: float | None) -> b
     """
     if timeout is None or time.monotonic() - began >= _EARLY * timeout:
         return False
+    return is_deadline(error)
+
+
+def is_deadline(error: BaseException) -> bool:
+    """Returns whether a call failed by its deadline. Args: error: what it raised."""
     code = getattr(error, "code", None)
     if code is not None and not callable(code):
         return getattr(code, "name", "") == "DEADLINE_EXCEEDED"

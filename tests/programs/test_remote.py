@@ -123,6 +123,24 @@ def test_a_call_whose_deadline_passes_early_is_made_again(monkeypatch):
     assert calls == [6]
 
 
+@pytest.mark.parametrize(
+    ("name", "setting"),
+    [("learner/0", "supervision.call_timeout"), ("inferencer/1", "inference.timeout")],
+)
+def test_a_call_without_an_answer_names_the_setting_of_its_deadline(monkeypatch, name, setting):
+    monkeypatch.setattr(node_context, "stop_event", threading.Event)
+
+    class Starting:
+        def ask(self):
+            raise DeadlineExceededError("Deadline Exceeded")
+
+    with pytest.raises(PeerError) as error:
+        Peer(NodeHandle(name, Starting(), 60.0)).ask()
+    assert str(error.value) == (
+        f"{name}.ask() failed, no answer in 60 s ({setting}): Deadline Exceeded"
+    )
+
+
 def test_a_call_after_a_restart_between_two_calls_is_made_again(monkeypatch):
     """The connection of before is lost, and the peer is up: no other restart will follow."""
     learner = SimpleNamespace(status=UP, life=0)
