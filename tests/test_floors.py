@@ -91,9 +91,9 @@ ROOMS = """
     distrl/agents/__init__ distrl/episodes distrl/goal distrl/replay/config
     distrl/replay/insert_priorities distrl/replay/step_rows distrl/replay/step_values
     distrl/replay/stream_columns
-    distrl/frame_sockets distrl/replay/memory_check
+    distrl/envs/pool_config distrl/frame_sockets distrl/replay/memory_check
     distrl/runtime distrl/shared_memory
-    distrl/agents/optimizers distrl/envs/pool_config distrl/envs/simulator distrl/random_values
+    distrl/agents/optimizers distrl/envs/simulator distrl/random_values
     distrl/replay/columns distrl/replay/sampler distrl/seeds distrl/specs
     distrl/envs/minigrid distrl/random_keys distrl/replay/__init__
     distrl/replay/stream_index distrl/errors distrl/param_versions distrl/types distrl/version
