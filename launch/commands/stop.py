@@ -1,5 +1,6 @@
 """`distrl stop RUN`: has a run save and end, as Ctrl-C does."""
 
+import contextlib
 import os
 import signal
 import sys
@@ -31,8 +32,9 @@ def stop(arguments: list[str]) -> int:
     check_duration("--timeout", values.timeout, zero=True)
     run = load_run(values.run, command="stop")
     pid = local_launcher(run.path, "stop").pid
-    os.kill(pid, signal.SIGCONT)  # it may have been suspended
-    os.kill(pid, signal.SIGINT)
+    with contextlib.suppress(ProcessLookupError):  # it has ended by itself, just now
+        os.kill(pid, signal.SIGCONT)  # it may have been suspended
+        os.kill(pid, signal.SIGINT)
     deadline = time.monotonic() + values.timeout
     while is_running(run.path):
         if time.monotonic() > deadline:

@@ -132,10 +132,13 @@ def local_launcher(run_dir: Path, command: str) -> LauncherProcess:
     if not is_running(run_dir):
         raise ConfigError(f"{command}: {run_dir} is not running")
     launcher = launcher_of(run_dir)
+    elsewhere = f"{command}: the program in {run_dir} {_where_else(launcher, command)}"
     if launcher is None or not launcher.lives:
-        raise ConfigError(f"{command}: the program in {run_dir} {_where_else(launcher, command)}")
+        raise ConfigError(elsewhere)
     try:
         os.kill(launcher.pid, 0)
+    except ProcessLookupError:  # it has ended since
+        raise ConfigError(elsewhere) from None
     except PermissionError:
         user = owner(Path(f"/proc/{launcher.pid}"))
         raise ConfigError(

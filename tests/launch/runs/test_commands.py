@@ -95,6 +95,27 @@ def test_logs_of_a_node(tmp_path, capsys, locked):
     assert capsys.readouterr().out == "first\nsecond\n"
 
 
+@pytest.mark.parametrize(
+    "last", [0, signal.SIGCONT, signal.SIGINT], ids=["check", "first", "second"]
+)
+def test_stop_of_a_program_that_ends_just_then(tmp_path, capsys, locked, monkeypatch, last):
+    run = make_run(tmp_path / "run", status="finished")
+    unlock = locked(run)
+
+    def kill(pid, number):
+        if number == last:
+            unlock()
+            raise ProcessLookupError(3, "No such process")
+
+    monkeypatch.setattr(os, "kill", kill)
+    if last:
+        assert stop.stop(["distrl stop", str(run)]) == 0
+        assert capsys.readouterr().out == "run: finished: so\n"
+    else:
+        with pytest.raises(ConfigError, match=r"^stop: the program in .*/run "):
+            stop.stop(["distrl stop", str(run)])
+
+
 def test_stop_interrupts_the_program_and_waits(tmp_path, capsys, locked, monkeypatch):
     run = make_run(tmp_path / "run", status="stopped")
     with pytest.raises(ConfigError, match=r"^stop: .*/run is not running$"):
@@ -107,7 +128,9 @@ def test_stop_interrupts_the_program_and_waits(tmp_path, capsys, locked, monkeyp
     monkeypatch.setattr(os, "kill", lambda *_: unlock())
     assert stop.stop(["distrl stop", str(run)]) == 0
     assert capsys.readouterr().out == "run: stopped: so\n"
-    assert sent == [(os.getpid(), signal.SIGCONT), (os.getpid(), signal.SIGINT)]
+    signals = [number for _, number in sent if number]  # 0 asks whether it may be signalled
+    assert signals == [signal.SIGCONT, signal.SIGINT]
+    assert {pid for pid, _ in sent} == {os.getpid()}
     locked(run)
     (run / "lock").write_text("99999999\n")
     with pytest.raises(ConfigError, match="runs on another machine"):
