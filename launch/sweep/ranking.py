@@ -70,8 +70,10 @@ def standings(folder: SweepFolder, by: str) -> list[TrialStanding]:
     last = {trial.name: last_row(folder, trial) for trial in folder.trials}
     known = dict.fromkeys(name for row in last.values() for name in row)
     if known and column not in known:
-        of_one = next((f"; of one policy, as in {name}" for name in known if "/" in name), "")
-        names = ", ".join(name for name in known if "/" not in name)
+        policies = {part.task for t in folder.trials for part in Run(folder.run_dir(t)).parts}
+        of_policies = [name for name in known if name.partition("/")[0] in policies]
+        of_one = f"; of one policy, as in {of_policies[0]}" if of_policies else ""
+        names = ", ".join(name for name in known if name not in of_policies)
         raise ConfigError(f"--by={by}: the runs have no column {column!r}; they have "
                           f"{names}{of_one}")  # fmt: skip
     table = []
@@ -95,13 +97,13 @@ def standings(folder: SweepFolder, by: str) -> list[TrialStanding]:
 
 
 def last_row(folder: SweepFolder, trial: Trial) -> dict[str, float]:
-    """Returns the newest row of a trial's metrics; empty: there is none.
+    """Returns the newest row of a trial's metrics; empty: there is none, or none to be read.
 
     Of a run with several policies it has each one's columns, as in "prey/mean_return", and before
     them the mean over the policies that have a column.
     """
     parts = Run(folder.run_dir(trial)).parts
-    newest = {part.task: newest_row(part.path / METRICS) or {} for part in parts}
+    newest = {part.task: _newest_row(part) for part in parts}
     names = dict.fromkeys(name for row in newest.values() for name in row)
     means = {
         name: _mean([r[name] for r in newest.values() if not math.isnan(r.get(name, math.nan))])
@@ -114,6 +116,25 @@ def last_row(folder: SweepFolder, trial: Trial) -> dict[str, float]:
         for name, value in row.items()
     }
     return {**means, **of_each}
+
+
+def damage(folder: SweepFolder) -> list[str]:
+    """Returns a line for each policy whose metrics cannot be read, and which so has no figures."""
+    lines = []
+    for trial in folder.trials:
+        for part in Run(folder.run_dir(trial)).parts:
+            try:
+                newest_row(part.path / METRICS)
+            except ConfigError as error:
+                lines.append(str(error))
+    return lines
+
+
+def _newest_row(part: Run) -> dict[str, float]:
+    try:
+        return newest_row(part.path / METRICS) or {}
+    except ConfigError:  # `damage` tells it; the other trials have a table all the same
+        return {}
 
 
 def _known(last: dict[str, dict[str, float]], trials: Sequence[Trial], column: str) -> list[float]:

@@ -19,7 +19,7 @@ from distrl.launch.runs.text_table import print_table
 from distrl.launch.supervision.result import EXIT_FAILED, EXIT_FINISHED
 from distrl.launch.sweep.fit import TrialSlots, busy_cores, gpus_needed
 from distrl.launch.sweep.folder import SweepFolder, Trial, make_trials
-from distrl.launch.sweep.ranking import TABLE, rows, standings, write_table
+from distrl.launch.sweep.ranking import TABLE, damage, rows, standings, write_table
 from distrl.launch.sweep.search import make_search, split_values
 from distrl.launch.sweep.trials import Runner, start_training
 from distrl.programs import AUTO
@@ -236,8 +236,10 @@ def _show(path: Path, by: str | None, words: Sequence[str]) -> int:
 
 
 def _print(folder: SweepFolder, by: str) -> None:
-    """Prints the table, and the best settings."""
+    """Prints the table, what of it cannot be read, and the best settings."""
     table = standings(folder, by)
+    for line in damage(folder):
+        print(f"distrl: {line}", flush=True)
     print_table(rows(table, by))
     best = table[0] if table and table[0].ranked else None
     if best is not None and best.settings:

@@ -197,6 +197,32 @@ def test_the_order_of_the_table(tmp_path):
         ranking.standings(folder, "loss")
 
 
+def test_damaged_metrics_cost_a_trial_its_figures(tmp_path, capsys):
+    folder = make_folder(tmp_path, ["1", "2"])
+    for trial, value in zip(folder.trials, ("5", "five"), strict=True):
+        folder.run_dir(trial).mkdir()
+        text = f"seconds,mean_return\n1,{value}\n"
+        (folder.run_dir(trial) / "metrics.csv").write_text(text)
+        trial.status = "finished"
+    folder.write()
+    assert sweep.sweep(["distrl sweep", f"--show={tmp_path}"]) == 0
+    damaged, *_, best = capsys.readouterr().out.splitlines()
+    assert damaged.startswith(f"distrl: {folder.run_dir(folder.trials[1])}/metrics.csv is damaged")
+    assert best == "best: --x=1"
+    ranking.write_table(folder)
+    rows = (tmp_path / "trials.csv").read_text().splitlines()
+    assert rows[1].endswith(",5.0") and rows[2].endswith(",")
+
+
+def test_columns_of_a_node_are_no_policys(tmp_path):
+    folder = make_folder(tmp_path, ["1"])
+    folder.run_dir(folder.trials[0]).mkdir()
+    text = "seconds,mean_return,actor/0/speed\n1,2,3\n"
+    (folder.run_dir(folder.trials[0]) / "metrics.csv").write_text(text)
+    with pytest.raises(ConfigError, match=r"they have seconds, mean_return, actor/0/speed$"):
+        ranking.standings(folder, "loss")
+
+
 def test_several_policies_are_ranked_by_their_mean_or_by_one_of_them(tmp_path):
     folder = make_folder(tmp_path, ["1", "2"])
     for trial, returns in zip(folder.trials, ((5, 1), (2, 8)), strict=True):
