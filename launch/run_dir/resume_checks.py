@@ -40,17 +40,34 @@ def check_tasks(path: Path, experiment: Experiment) -> None:
 
 
 def check_past_policies(path: Path, experiment: Experiment) -> None:
-    """Raises ConfigError for opponents from the run's own checkpoints that could not be loaded."""
+    """Raises ConfigError for opponents from the run's own checkpoints that could not be loaded.
+
+    It does so for a folder that never has any, too, of this run or of another one: the actions
+    would be random forever.
+    """
     several = len(experiment.tasks) > 1
     tasks = {
         (path / TASKS / name if several else path).resolve(): task
         for name, task in experiment.tasks.items()
     }
+    run = path.resolve()
     for name, policy in experiment.fixed.items():
-        if isinstance(policy, PastPolicies):
-            task = tasks.get(Path(policy.path).resolve())
-            if task is not None:
-                policy.check_own(task, experiment.env_spec_of(name), name)
+        if not isinstance(policy, PastPolicies):
+            continue
+        folder = Path(policy.path).resolve()
+        if folder in tasks:
+            policy.check_own(tasks[folder], experiment.env_spec_of(name), name)
+            continue
+        known: list[Path] = []
+        if folder == run or folder.parent == run / TASKS:
+            known = [*tasks]
+        elif (folder / TASKS).is_dir() and not Checkpoints(folder).paths():
+            known = sorted((folder / TASKS).iterdir())
+        if known:
+            raise ConfigError(
+                f"policy {name!r}: PastPolicies({policy.path!r}) will never find a checkpoint; "
+                f"that run has them in {' or '.join(shown(each) for each in known)}"
+            )
 
 
 def check_settings(

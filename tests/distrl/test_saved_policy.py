@@ -1,5 +1,6 @@
 """Saved policies as opponents: their actions are those of `load_policy`, stream by stream."""
 
+import dataclasses
 import shutil
 
 import jax
@@ -233,3 +234,28 @@ def test_self_play_that_could_not_load_its_checkpoints_does_not_begin(tmp_path, 
     assert not run.exists()
     begin(against_itself(tmp_path / "another", CheckingConfig()))
     begin(against_itself(run, CheckingConfig(), trust=True))
+
+
+@pytest.mark.parametrize("of_task", [False, True])
+def test_self_play_that_would_never_find_a_checkpoint_does_not_begin(tmp_path, of_task):
+    run = tmp_path / "run"
+    folder = run / "tasks" / "now" if of_task else run
+    several = {"then": LearnedPolicy(CheckingConfig(), REPLAY, LearnerConfig(batch_size=6))}
+    made = against_itself(folder, CheckingConfig(), trust=True)
+    if not of_task:
+        policies = {**made.policies, **several}
+        policy_of = {"a": "now", "b": "before", "c": "then"}
+        made = dataclasses.replace(made, policies=policies, policy_of=policy_of)
+    own = f"{run}" if of_task else f"{run}/tasks/now or {run}/tasks/then"
+    message = (
+        rf"^policy 'before': PastPolicies\('{folder}'\) will never find a checkpoint; that run has "
+        rf"them in {own}$"
+    )
+    with pytest.raises(ConfigError, match=message):
+        run_dir.open_run(str(run), made, "single_process", ["x"], lambda line: None)
+    assert not run.exists()
+    if not of_task:  # the same of another run
+        (run / "tasks" / "then").mkdir(parents=True)
+        (run / "tasks" / "now").mkdir()
+        with pytest.raises(ConfigError, match=message):
+            run_dir.open_run(f"{run}2", made, "single_process", ["x"], lambda line: None)

@@ -12,6 +12,6 @@ def policy_of(agent, episode):
 
 experiment = Experiment(
     envs.make("pettingzoo:classic/tictactoe_v3"),
-    policies={"now": PPOConfig(), "before": PastPolicies("runs/mine/tasks/now")},
+    policies={"now": PPOConfig(), "before": PastPolicies("runs/mine")},
     policy_of=policy_of,
 )
